@@ -36,7 +36,7 @@ test-all: setup $(PEER)/.complete test-bridge test-ray
 
 # Tasks on a Ray cluster of two nodes. Ray (0.3 GB) is in an environment of its own, which takes the rest from $(VENV).
 test-ray: setup $(PEERS)/ray/.complete
-	PYTHONPATH="$(CURDIR)" RAY_USAGE_STATS_ENABLED=0 $(PEERS)/ray/bin/python -m pytest -q tests/prepare/test_ray_tasks.py
+	PYTHONPATH="$(CURDIR)" RAY_USAGE_STATS_ENABLED=0 $(PEERS)/ray/bin/python -m pytest -q tests/prepare/test_executors_ray.py
 
 $(PEERS)/ray/.complete: pyproject.toml
 	$(BIN)/python -m venv $(@D)

@@ -21,7 +21,7 @@ import work
 
 from bridge_data import TextSample
 from bridge_data.decode.image import pillow_image
-from bridge_data.loader.workers.process import keep_freed_memory
+from bridge_data.loader.workers.worker import keep_freed_memory
 
 SCANNED = 20_000
 

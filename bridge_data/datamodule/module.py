@@ -21,7 +21,7 @@ from bridge_data.encoders.pretrained import open_image_processor, open_tokenizer
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.lanes.datasets import get_train_dataset, get_val_dataset, get_val_datasets
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.loader.checkpoint.lightning_file import LIGHTNING_KEY
+from bridge_data.loader.checkpoint.other_formats import LIGHTNING_KEY
 from bridge_data.options import ShownOptions
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import EmptySplitError, Source

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 
 from bridge_data.errors import StateError
-from bridge_data.loader.checkpoint.checkpoint_folder import process_of
+from bridge_data.loader.checkpoint.state_files import process_of
 from bridge_data.order.forget_history import ListVersions, plain_lists
 from bridge_data.order.ledger import ledger_log
 from bridge_data.order.state import LoaderState, merge_states, num_lanes_after

@@ -28,13 +28,12 @@ from bridge_data.plan.declared import (
 )
 from bridge_data.plan.document import Node, absolute, as_node, is_table, parse_yaml
 from bridge_data.plan.factories import BaseCoreDatasetFactory
+from bridge_data.plan.in_memory import Items
 from bridge_data.plan.opening import Opening, open_plan
 from bridge_data.plan.source import EpochsPerShuffle, check_epochs, multiplied
 from bridge_data.plan.where_clauses import WhereClause, given_where
-from bridge_data.prepare.metadataset_joins import prepare_metadataset
 from bridge_data.shards import SubsetRange
 from bridge_data.shards.joins import JoinIndex
-from bridge_data.shards.memory_records import Items
 from bridge_data.topology import WorkerConfig
 
 Location: TypeAlias = str | os.PathLike[str]
@@ -257,6 +256,10 @@ class MetadatasetV2(_Declaring):
     def prepare(self) -> list[JoinIndex]:
         if not self._is_file:
             raise ConfigError(f"{self}: joins are prepared beside a YAML file; write the splits to one")
+        from bridge_data.prepare.metadataset_joins import (
+            prepare_metadataset,  # here: programs that train do not prepare
+        )
+
         made = prepare_metadataset(self.path)
         self._document = parse_yaml(storage.read_all(self.path), self.path, self.limits)  # what joins were made from
         return made

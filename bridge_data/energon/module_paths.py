@@ -64,7 +64,7 @@ PATHS = {
     "cli": "",
     "cli.main": (
         "main=bridge_data.tools.cli:main "
-        "prepare_media_command=bridge_data.tools.cli.prepare_media_command:prepare_media"
+        "prepare_media_command=bridge_data.tools.cli.prepare_metadata_command:prepare_media"
     ),
     "dataset_config": "get_dataset_from_config",
     "deprecation": "",
@@ -176,7 +176,7 @@ PATHS = {
     "tools.lint": "command=bridge_data.tools.cli.lint_command:lint",
     "tools.mount": "command=bridge_data.tools.cli.mount_command:mount",
     "tools.prepare": "command=bridge_data.tools.cli.prepare_command:prepare",
-    "tools.prepare_media": "command=bridge_data.tools.cli.prepare_media_command:prepare_media",
+    "tools.prepare_media": "command=bridge_data.tools.cli.prepare_metadata_command:prepare_media",
     "tools.preview": "command=bridge_data.tools.cli.preview_command:preview",
     "transforms": "",
     "transforms.common": "",

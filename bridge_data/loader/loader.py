@@ -22,12 +22,12 @@ from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.global_state import gather_global_state, spread_global_state
 from bridge_data.loader.ledger_writer import LedgerFile
 from bridge_data.loader.loader_config import LoaderConfig
-from bridge_data.loader.memory.slots import Kept
 from bridge_data.loader.metrics import LoaderMetrics, Processes, measured, of_all_ranks
 from bridge_data.loader.position import BatchLog, Ended, LaneRunner, Meter, Position, Timed
-from bridge_data.loader.workers import process
 from bridge_data.loader.workers.launch import ServerLost
 from bridge_data.loader.workers.link import OutOfStep
+from bridge_data.loader.workers.slots import Kept
+from bridge_data.loader.workers.worker import give_back_freed_memory
 from bridge_data.loader.workers.worker_pool import Restarts, WorkerPool
 from bridge_data.order.state import LoaderState
 from bridge_data.samples.arena import PrivateArena
@@ -318,7 +318,7 @@ class _Workers:
             if pool.ready():
                 pool.begin(position.lanes(), position.state)
                 self._arena = PrivateArena()  # no batch is made in this process any more
-                process.give_back_freed_memory()
+                give_back_freed_memory()
                 return pool
             if time.monotonic() > self._slow_at:
                 logger.warning("workers are not ready after %.0f s; the trainer makes batches itself", _SLOW_START_S)

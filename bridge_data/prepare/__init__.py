@@ -7,20 +7,18 @@ from bridge_data.later import names_of
 
 if TYPE_CHECKING:
     from bridge_data.prepare.column_writing import ColumnsPreparation, prepare_columns
+    from bridge_data.prepare.executors import Executor, LocalProcesses, RayTasks
     from bridge_data.prepare.media import MediaPreparation, prepare_media
     from bridge_data.prepare.media_rule import MediaRule
     from bridge_data.prepare.parallel_writing import write
-    from bridge_data.prepare.processes import Executor, LocalProcesses
-    from bridge_data.prepare.ray_tasks import RayTasks
     from bridge_data.prepare.shard_writer import ShardWriter
 
 _NAMES_BY_MODULE = {
     "bridge_data.prepare.column_writing": "ColumnsPreparation prepare_columns",
+    "bridge_data.prepare.executors": "Executor LocalProcesses RayTasks",
     "bridge_data.prepare.media": "MediaPreparation prepare_media",
     "bridge_data.prepare.media_rule": "MediaRule",
     "bridge_data.prepare.parallel_writing": "write",
-    "bridge_data.prepare.processes": "Executor LocalProcesses",
-    "bridge_data.prepare.ray_tasks": "RayTasks",
     "bridge_data.prepare.shard_writer": "ShardWriter",
 }
 """The module of each public name: the same as above, for Python, as that is for those who read and check types."""

@@ -21,8 +21,8 @@ from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.prepare.commit import preparing_alone
+from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress
 from bridge_data.prepare.json_fields import JsonField, common_type, parse_content, parse_fields, typed
-from bridge_data.prepare.processes import Executor, LocalProcesses, Progress, no_progress
 from bridge_data.prepare.scan_results import raise_faults, shard_runs
 from bridge_data.prepare.shard_files import ShardFiles
 from bridge_data.shards.index_file import BridgeIndex, ShardEntry

@@ -1,8 +1,16 @@
-"""One preparation of a folder, or of a file, at a time; files that appear together.
+"""Files of a data set that appear together, and one preparation of a folder, or of a file, at a time.
 
-Enters: the folder of a data set, files for its `.nv-meta`. Leaves: all of them in place, or those of before. A process
-that is killed leaves at most a mark, for which nobody opens the data set, and temporary files: the next preparation
-removes both. The lock goes with its process.
+Enters: the folder of a data set, files for its `.nv-meta`. Leaves: all of them in place, or those of before. A mark,
+`PREPARING`, is there while some are in place: who finds it opens nothing.
+
+On a disk, a lock that goes with its process keeps others away. A process that is killed leaves at most the mark and
+temporary files: the next preparation removes both.
+
+A store writes an object whole or not at all, but has no renaming and no such locks. So the mark is there from before
+the first object is written until after the last, with a token of its writer. A writer that was killed leaves it, and
+the next preparation takes it over. Of several writers at once the last to begin goes on; the others find its token, and
+fail; an object of theirs that arrives in the meantime is noticed at the end. `.info.json`, without which there is no
+data set for anybody, is written last.
 """
 
 import contextlib
@@ -14,10 +22,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from bridge_data.errors import DatasetError
-from bridge_data.shards.metadata import PREPARING
-from bridge_data.storage import Location
+from bridge_data import storage
+from bridge_data.errors import DatasetError, bridge_command
+from bridge_data.shards.metadata import INFO_JSON, PREPARING
+from bridge_data.storage import Location, RemotePath, remote
 from bridge_data.storage.atomic import sync_folder, temporary_name, temporary_stem, write_file, writing
+from bridge_data.storage.object_stores import ObjectInfo
 
 PATIENCE_S = 1.0
 """How long a lock is waited for: the processes of one that was killed end a moment later."""
@@ -54,7 +64,7 @@ def preparing_alone(
     """Hold the lock of the folder or file `root`. Yield a function that removes what killed processes left: such files,
     and of folders the temporary files and folders in them. A file system without locks is used without; there it
     removes nothing. `doing` is for the message, if another process holds the lock. With `shared`, others may hold it
-    in the same way, and nothing is removed. A store has no locks, and nothing half-written: see `store_commit`.
+    in the same way, and nothing is removed. A store has no locks: there, see `committing_to_store`.
 
     Raises:
         DatasetError: if another process holds it for `patience_s` (None: `PATIENCE_S`), or `root` cannot be used.
@@ -144,3 +154,73 @@ def _remove_all(paths: Iterable[Path]) -> None:
 def _remove_empty(folder: Path) -> None:
     with contextlib.suppress(OSError):  # it holds something else by now
         folder.rmdir()
+
+
+@contextlib.contextmanager
+def committing_to_store(meta: RemotePath, scratch: Path | None = None) -> Iterator[Callable[[str], Path]]:
+    """Yield a function that gives the path on this machine, below `scratch`, at which to write the file of a name in
+    the folder `meta`. When the block has succeeded, all of them are written to the store.
+
+    Raises:
+        DatasetError: if another process has prepared the data set meanwhile, or the store cannot be written to.
+    """
+    import tempfile  # imported here: slow, and a preparation on a disk does without
+
+    where = tempfile.gettempdir() if scratch is None else scratch
+    with contextlib.ExitStack() as stack:
+        with writing(where):
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bridge_data.", dir=where)))
+        written: dict[str, Path] = {}
+
+        def temporary(name: str) -> Path:
+            return written.setdefault(name, folder / name)
+
+        with writing(folder):
+            yield temporary
+        if written:
+            _Commit(meta).write(written)
+
+
+class _Commit:
+    """One writing of files to the folder `meta`, with a token of its own."""
+
+    def __init__(self, meta: RemotePath) -> None:
+        self._meta = meta
+        self._token = os.urandom(16).hex().encode()
+
+    def write(self, files: dict[str, Path]) -> None:
+        """Write the files, each to the object of its name."""
+        self._mark()
+        versions: dict[str, ObjectInfo] = {}
+        for name in sorted(files, key=lambda name: name == INFO_JSON):
+            self._check_mark()
+            versions[name] = remote.write(str(self._meta / name), files[name])
+        self._check_mark()
+        found = remote.list_objects(str(self._meta))
+        if any(found.get(name) != version for name, version in versions.items()):
+            raise self._lost()
+        remote.delete(str(self._meta / PREPARING))
+
+    def _mark(self) -> None:
+        remote.write(str(self._meta / PREPARING), self._token)
+
+    def _check_mark(self) -> None:
+        """See that nobody else has begun.
+
+        Raises:
+            DatasetError: if somebody has. If that one is done, it may not have seen what was written here, so the mark
+            is set again: what is there may be of both.
+        """
+        token = storage.read_if_there(self._meta / PREPARING)
+        if token == self._token:
+            return
+        if token is None:
+            self._mark()
+        raise self._lost()
+
+    def _lost(self) -> DatasetError:
+        root = self._meta.parent
+        return DatasetError(
+            f"{root}: another process has prepared it at the same time, so its .nv-meta may be of both: when no other "
+            f"is at work, run `{bridge_command('prepare', root)}` once more"
+        )

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from bridge_data.errors import DatasetError, bridge_command
 from bridge_data.later import numpy as np
 from bridge_data.prepare.commit import preparing_alone, scratch_folder
-from bridge_data.prepare.processes import Progress, in_parallel, no_progress
+from bridge_data.prepare.executors import Progress, in_parallel, no_progress
 from bridge_data.shards import ShardSet
 from bridge_data.shards.index_file import PageWriter, begin_index, finish_index
 from bridge_data.shards.joins import MAGIC, PAGE_ROWS, JoinIndex, JoinMember, entry_of, join_path

@@ -20,7 +20,7 @@ import yaml
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.prepare.commit import preparing_alone, temporary_files
-from bridge_data.prepare.processes import Progress, in_parallel, no_progress
+from bridge_data.prepare.executors import Progress, in_parallel, no_progress
 from bridge_data.shards.jsonl_file import index_path, read_ranges, split_path
 from bridge_data.shards.metadata import JSONL_SUFFIX
 from bridge_data.shards.shard_table import encode_offsets

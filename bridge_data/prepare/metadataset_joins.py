@@ -22,8 +22,8 @@ from bridge_data.plan.declared import (
 )
 from bridge_data.plan.document import absolute
 from bridge_data.plan.opening import split_config_of
+from bridge_data.prepare.executors import Progress, no_progress
 from bridge_data.prepare.join_keys import make_join
-from bridge_data.prepare.processes import Progress, no_progress
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.shards import PreparedDataset, ShardSet
 from bridge_data.shards.joins import FILE_SUFFIX, JoinIndex, join_folder

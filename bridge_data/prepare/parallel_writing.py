@@ -19,8 +19,8 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from bridge_data.errors import ConfigError, SampleError, SkipSample
 from bridge_data.options import takes_options
+from bridge_data.prepare.executors import Executor, LocalProcesses
 from bridge_data.prepare.part_encoding import EncodedSample, encode_sample
-from bridge_data.prepare.processes import Executor, LocalProcesses
 from bridge_data.prepare.shard_writer import ItemOrigin, ShardWriter
 
 logger = logging.getLogger("bridge_data")

@@ -18,9 +18,8 @@ from typing import Any
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.options import check_integer
-from bridge_data.prepare.processes import Executor, Progress
-from bridge_data.prepare.scan import has_seek_index, scan_shard, write_tar_index
-from bridge_data.prepare.shard_files import ShardFiles
+from bridge_data.prepare.executors import Executor, Progress
+from bridge_data.prepare.shard_files import ShardFiles, has_seek_index, scan_shard, write_tar_index
 from bridge_data.shards.index_file import BridgeIndex, BridgeIndexWriter, ShardEntry
 from bridge_data.shards.metadata import tar_index_path
 from bridge_data.shards.segment import DamagedIndexError, Segment

@@ -15,11 +15,10 @@ from pathlib import Path
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.prepare.commit import committing
-from bridge_data.prepare.processes import Executor, LocalProcesses, Progress, no_progress, usual_workers
+from bridge_data.prepare.commit import committing, committing_to_store
+from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress, usual_workers
 from bridge_data.prepare.scan_results import ScanResults, ScanTask, forget_results
 from bridge_data.prepare.sqlite_index import SeenFile, SqliteIndexWriter, update_copy
-from bridge_data.prepare.store_commit import committing_to_store
 from bridge_data.shards.index_file import BridgeIndex, BridgeIndexWriter
 from bridge_data.shards.key_index import SharedKeys
 from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, INDEX_UUID, META_FOLDER, PREPARING, read_uuid

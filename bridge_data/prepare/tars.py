@@ -21,9 +21,9 @@ from bridge_data import storage
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, bridge_command
 from bridge_data.limits import Limits
 from bridge_data.prepare.commit import is_temporary, preparing_alone
-from bridge_data.prepare.key_prefixes import is_interrupted, prefix_keys
-from bridge_data.prepare.processes import Progress, no_progress
+from bridge_data.prepare.executors import Progress, no_progress
 from bridge_data.prepare.scan_results import SCANNED, ScanTask
+from bridge_data.prepare.shard_files import is_interrupted, prefix_keys
 from bridge_data.prepare.splits import collapse
 from bridge_data.prepare.tar_indexes import (
     MetaFiles,

@@ -25,7 +25,7 @@ from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.options import check_integer
 from bridge_data.prepare.commit import preparing_alone
 from bridge_data.prepare.sample_definitions import definition_of
-from bridge_data.prepare.scan import scan_shard
+from bridge_data.prepare.shard_files import scan_shard
 from bridge_data.prepare.splits import split_by_shares
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.prepare.tars import prepare

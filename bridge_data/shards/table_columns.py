@@ -1,8 +1,9 @@
-"""Columns of tables: what they become in a sample, and their values.
+"""Columns of tables: what they become in a sample, their values, and how much is decoded at once to read some.
 
 Enters: the Arrow schema of a Parquet file or of a Hugging Face data set. Leaves: a `Column` for each part of a sample;
-the values of some rows as Python objects. Guarantee: values are cut out of Arrow's buffers, not converted one by one,
-where they are texts, bytes, numbers or lists of these.
+the values of some rows as Python objects; the size of a block of rows. Guarantee: values are cut out of Arrow's
+buffers, not converted one by one, where they are texts, bytes, numbers or lists of these. What takes long to decode is
+told once for each file, and what is too much is an error before the first sample is read.
 
 An `Image`, `Audio` or `Video` of `datasets`, a struct of `bytes` and `path`, becomes the bytes, as the part
 `<column>.jpg`, `.wav` or `.mp4`: decoders go by the content, so that a PNG is decoded, too. A column of bytes stays
@@ -14,14 +15,19 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
+import functools
 import importlib
 import itertools
 import json
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from bridge_data import storage
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError
+from bridge_data.shards.blocks import OVERHEAD_BYTES, READ_BYTES
+
+logger = logging.getLogger("bridge_data")
 
 KEY = "__key__"
 """The column that has the keys."""
@@ -249,3 +255,58 @@ def _texts(array: Any) -> list[Any]:
     if len(text) == len(data):  # only ASCII: characters are bytes
         return [text[start:end] for start, end in itertools.pairwise(offsets)]
     return [str(data[start:end], "utf-8") for start, end in itertools.pairwise(offsets)]
+
+
+MAX_READ_BYTES = 1 << 20
+"""A block is not larger: what is decoded for it is a page, of about this size."""
+
+MAX_HELD_BYTES = 1 << 18
+"""A block of small samples does not take more memory, so that the windows of 8 lanes fit into the `max_open_bytes` that
+are the default: each has up to 128 blocks. Samples that did not fit would be read one by one, a page for each."""
+
+SLOW_UNIT_BYTES = 1 << 24
+"""Where more has to be decoded for one sample, a warning says so."""
+
+MAX_UNIT_BYTES = 1 << 28
+"""More is not decoded at once."""
+
+MAX_SMALL_BYTES = 1 << 14
+"""Samples are small up to this size, as `lanes.read_ahead` has it."""
+
+
+def block_bytes(unit_bytes: int, sample_bytes: float | None) -> int:
+    """Bytes of a block, where `unit_bytes` are decoded for one sample: many samples for what is decoded, but no more
+    than can be held."""
+    if unit_bytes <= READ_BYTES or sample_bytes is None:
+        return READ_BYTES
+    if sample_bytes > MAX_SMALL_BYTES:
+        return min(MAX_READ_BYTES, unit_bytes)
+    num_samples = MAX_HELD_BYTES / (sample_bytes + OVERHEAD_BYTES)
+    return min(MAX_READ_BYTES, unit_bytes, int(num_samples * sample_bytes) + 1)
+
+
+def checked_unit(table: TableFile, group: int, columns: Sequence[Column]) -> int:
+    """The most bytes that are decoded at once of one of these columns."""
+    largest = 0
+    for column in columns:
+        unit = table.unit_bytes(group, column)
+        largest = max(largest, unit)
+        if unit <= SLOW_UNIT_BYTES:
+            continue
+        told = f"{table.path}: {table.group_name} {group}, column {column.name!r}: {unit >> 20} MiB are decoded at once"
+        if column.is_whole and unit > MAX_UNIT_BYTES:
+            raise ConfigError(
+                f"{told}, more than the {MAX_UNIT_BYTES >> 20} MiB allowed: its lists are stored so that they cannot "
+                "be had alone. Write the file with row groups of up to 16 MiB, or `bridge-data convert` it."
+            )
+        _warn_once(table.path, told)
+    return largest
+
+
+@functools.lru_cache(maxsize=1024)
+def _warn_once(path: str, told: str) -> None:
+    logger.warning(
+        "%s for each block of samples, which is slow: write the file with row groups of up to %d MiB",
+        told,
+        SLOW_UNIT_BYTES >> 20,
+    )

@@ -20,8 +20,7 @@ from typing import Any, NoReturn
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.shards.blocks import BlockReader, Samples
 from bridge_data.shards.records import ByteRange, RawSample, RecordReader
-from bridge_data.shards.table_columns import KEY, Column, TableFile, columns_of, pyarrow_for
-from bridge_data.shards.table_units import block_bytes, checked_unit
+from bridge_data.shards.table_columns import KEY, Column, TableFile, block_bytes, checked_unit, columns_of, pyarrow_for
 from bridge_data.storage import Location, Version, is_remote
 
 logger = logging.getLogger("bridge_data")

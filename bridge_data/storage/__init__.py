@@ -1,10 +1,16 @@
 """Bytes by location, local or in an object store: whole or not at all."""
 
-from bridge_data.storage.prefetching import MAX_AHEAD_BYTES
-from bridge_data.storage.range_file import RangeFile
-from bridge_data.storage.reading import (
+from bridge_data.storage.locations import (
     AnyLocation,
     Location,
+    RangeFile,
+    RemotePath,
+    delete_below,
+    make_folder,
+    write,
+)
+from bridge_data.storage.prefetching import MAX_AHEAD_BYTES
+from bridge_data.storage.reading import (
     Version,
     by_request,
     close_file,
@@ -26,8 +32,6 @@ from bridge_data.storage.reading import (
     walk,
 )
 from bridge_data.storage.remote import list_sizes
-from bridge_data.storage.remote_path import RemotePath
-from bridge_data.storage.writes import delete_below, make_folder, write
 
 __all__ = [
     "MAX_AHEAD_BYTES",

@@ -19,17 +19,19 @@ from typing import Any, TypeVar
 from bridge_data.errors import ConfigError
 from bridge_data.storage.msc_store import MscStore
 from bridge_data.storage.object_stores import (
+    FULL_S,
+    LONGEST_S,
     STATUS,
     Denied,
     Missing,
     ObjectInfo,
     RequestError,
     Store,
+    TimeLimits,
     first_line,
     is_transient_status,
     split_url,
 )
-from bridge_data.storage.time_limits import FULL_S, LONGEST_S, TimeLimits
 
 T = TypeVar("T")
 _ANSWER = re.compile(r"<\?xml.*?<Code>(?P<code>\w+)</Code>.*", re.DOTALL)
@@ -152,7 +154,7 @@ class ObstoreStore:
     """The bucket of S3, Google Cloud Storage or Azure at the URL `base`; `obstore` is the module.
 
     Its own retries are off: those of `object_stores` are bounded, and say what they did. A request that is late is
-    given up and made anew (see `time_limits`), unless the environment sets another time (AWS_TIMEOUT). It refuses a
+    given up and made anew (see `TimeLimits`), unless the environment sets another time (AWS_TIMEOUT). It refuses a
     server that answers a range with the whole object.
 
     Raises:

@@ -12,15 +12,16 @@ from typing import Any, TypeVar
 
 from bridge_data.errors import ConfigError
 from bridge_data.storage.object_stores import (
+    LONGEST_S,
     STATUS,
     Denied,
     Missing,
     ObjectInfo,
     RequestError,
     first_line,
+    full_limit_s,
     is_transient_status,
 )
-from bridge_data.storage.time_limits import LONGEST_S, full_limit_s
 
 NUM_THREADS = 16
 T = TypeVar("T")

@@ -1,10 +1,9 @@
-"""Locations of data, local paths and URLs alike, and reading what is there.
+"""Naming a location, a local path or a URL, and reading what is there.
 
-Enters: a path or a URL; where to start, how many bytes. Leaves: a `pathlib.Path`, or a `RemotePath`, which has what
-this package needs of one; exactly the bytes that were asked for. Guarantees: a location travels to other processes and
-holds no client. Never half a read: what is missing, unreadable or too short is a `DatasetError` that names it, a URL
-that cannot be read here a `ConfigError`; transient faults of stores and network file systems are retried. All functions
-may be called from any thread. Open descriptors of local files are kept for the next read, at most `MAX_OPEN` of them; a
+Enters: a path or a URL; where to start, how many bytes. Leaves: a location; exactly the bytes that were asked for.
+Guarantees: never half a read: what is missing, unreadable or too short is a `DatasetError` that names it, a URL that
+cannot be read here a `ConfigError`; transient faults of stores and network file systems are retried. All functions may
+be called from any thread. Open descriptors of local files are kept for the next read, at most `MAX_OPEN` of them; a
 forked child starts with none, so that it may close what it inherited.
 """
 
@@ -15,21 +14,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeVar
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.process_counts import COUNTS
 from bridge_data.storage import remote
+from bridge_data.storage.locations import Location, RemotePath
 from bridge_data.storage.prefetching import joined
-from bridge_data.storage.remote_path import RemotePath
 
 MAX_OPEN = 256
 """Descriptors that a process keeps open for reading."""
 
 RETRY_WAITS_S = (0.1, 0.5, 2.0)
 """Waits before the second, third and fourth attempt at a read that failed for a transient reason."""
-
-Location: TypeAlias = Path | RemotePath
 
 
 class Version(NamedTuple):
@@ -49,14 +46,10 @@ class Version(NamedTuple):
         return 1 << 62 | int.from_bytes(hashlib.blake2b(self.changed.encode(), digest_size=7).digest())
 
 
-AnyLocation = TypeVar("AnyLocation", Path, Location)
-"""For functions that return a `Path` if they are given one."""
-
 T = TypeVar("T")
 
 _TRANSIENT = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR, errno.ENOBUFS})
 _TOO_MANY_OPEN = frozenset({errno.EMFILE, errno.ENFILE})
-
 
 _DATASET_SERVICE = "dss://"
 

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from bridge_data import StateError
-from bridge_data.loader.checkpoint.lightning_file import LIGHTNING_KEY
+from bridge_data.loader.checkpoint.other_formats import LIGHTNING_KEY
 from bridge_data.prepare.tombstone_writing import forget_samples
 from bridge_data.shards.metadata import FORGOTTEN_JSONL, META_FOLDER
 from tests.datamodule.parts import draw, make_module

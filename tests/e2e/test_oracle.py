@@ -15,7 +15,7 @@ import pytest
 
 from bridge_data import WorkerConfig
 from bridge_data.loader.ledger_files import RunLedger
-from bridge_data.tools.audit import compare_with_ledger
+from bridge_data.tools.cli.audit_command import compare_with_ledger
 from bridge_data.tools.oracle import RunOrder, read_states
 from recipes.recipe import Recipe
 from recipes.run_log import read_run

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge_data.loader.workers.process import SINGLE_THREADED
+from bridge_data.loader.workers.worker import SINGLE_THREADED
 
 
 @pytest.mark.processes

@@ -13,8 +13,8 @@ from bridge_data.plan import Plan, load_plan
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tars import prepare, write_dataset_yaml
 from bridge_data.shards.blocks import ChunkCut, RunCut
+from bridge_data.shards.table_columns import block_bytes
 from bridge_data.shards.table_records import TableRecords
-from bridge_data.shards.table_units import block_bytes
 from bridge_data.shards.tar_bytes import GzipTar
 from tests.object_store import Bucket
 from tests.prepared import TEXT, write_blend, write_texts

@@ -10,7 +10,7 @@ import pytest
 
 from bridge_data.errors import ConfigError, DatasetError, WorkerError
 from bridge_data.prepare import scan_results
-from bridge_data.prepare.processes import LocalProcesses, no_progress
+from bridge_data.prepare.executors import LocalProcesses, no_progress
 from bridge_data.prepare.scan_results import SCANNED, ScanResults, ScanTask
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.prepare.tars import scan_share
@@ -30,7 +30,7 @@ SCAN_IN_PROCESSES = """
 import os, sys
 from pathlib import Path
 from bridge_data.prepare import scan_results
-from bridge_data.prepare.processes import LocalProcesses, no_progress
+from bridge_data.prepare.executors import LocalProcesses, no_progress
 scan_shard = scan_results.scan_shard
 def told(root, name, **settings):
     Path(root, name + ".pid").write_text(str(os.getpid()))

@@ -4,7 +4,16 @@ import pytest
 
 from bridge_data.errors import ConfigError, DatasetError, Repeats
 from bridge_data.storage import object_stores
-from bridge_data.storage.object_stores import Denied, Missing, RequestError, first_line, persist, split_url
+from bridge_data.storage.object_stores import (
+    Denied,
+    Missing,
+    RequestError,
+    TimeLimits,
+    first_line,
+    full_limit_s,
+    persist,
+    split_url,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -101,3 +110,63 @@ def test_a_url_is_a_store_and_a_key(url: str, parts: tuple[str, str]) -> None:
 def test_others_are_refused(url: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         split_url(url)
+
+
+def noted(limits: TimeLimits, num_bytes: int, took_s: float, times: int) -> tuple[float, ...]:
+    for _ in range(times):
+        limits.note(num_bytes, took_s)
+    return limits.of(num_bytes)
+
+
+def test_without_a_median_the_limits_are_long_and_longer_for_large_requests() -> None:
+    limits = TimeLimits()
+    assert limits.of(1000) == limits.of((1 << 18) - 1) == (0.5, 1.0, 2.0, 8.0)
+    assert noted(limits, 1000, 0.01, 3) == (0.5, 1.0, 2.0, 8.0)
+    assert [TimeLimits().of(1 << power)[0] for power in (18, 19, 20, 21, 22, 40)] == [1.0, 1.0, 2.0, 2.0, 8.0, 8.0]
+
+
+def test_the_first_limit_is_about_four_medians_and_the_others_rise() -> None:
+    limits = TimeLimits()
+    assert noted(limits, 1000, 0.03, 8) == (0.125, 0.25, 0.5, 2.0, 8.0)
+    assert noted(limits, 1000, 30.0, 4) == (0.125, 0.25, 0.5, 2.0, 8.0)  # a few late ones change nothing
+    assert noted(TimeLimits(), 1000, 0.04, 8)[0] == pytest.approx(2**-2.5)
+    assert noted(TimeLimits(), 1000, 1e-4, 8)[0] == 1 / 32
+    assert noted(TimeLimits(), 1000, 7.0, 8) == (8.0,)
+
+
+def test_the_limits_follow_a_store_that_becomes_slow_and_fast_again() -> None:
+    limits = TimeLimits()
+    assert noted(limits, 1000, 0.03, 64)[0] == 0.125
+    assert noted(limits, 1000, 0.3, 40)[0] == pytest.approx(2**0.5)
+    assert noted(limits, 1000, 0.03, 40)[0] == 0.125
+
+
+def test_sizes_have_their_own_limits_or_else_the_longest_of_the_others() -> None:
+    limits = TimeLimits()
+    noted(limits, 1 << 20, 0.2, 8)
+    assert limits.of(1 << 20)[0] == limits.of(1000)[0] == limits.of(0)[0] == pytest.approx(2**-0.5)
+    assert noted(limits, 1000, 0.03, 8)[0] == limits.of(0)[0] == 0.125
+    assert limits.of(1 << 20)[0] == limits.of(1 << 24)[0] == pytest.approx(2**-0.5)
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "seconds"), [(0, 8), (4_000_000, 8), (8_000_000, 16), (16 << 20, 32), (1 << 40, 32)]
+)
+def test_all_that_is_asked_for_has_a_limit(num_bytes: int, seconds: float) -> None:
+    assert full_limit_s(num_bytes) == seconds
+    last = TimeLimits().of(num_bytes)[-1]
+    assert seconds <= last <= 32
+
+
+@pytest.mark.parametrize("took_s", [0.001 * 1.3**power for power in range(40)])
+def test_all_attempts_together_take_less_than_twice_the_last(took_s: float) -> None:
+    limits = noted(TimeLimits(), 1000, took_s, 8)
+    assert limits[-1] == 8.0 and sum(limits) < 14 and list(limits) == sorted(limits)
+
+
+@pytest.mark.parametrize("took_s", [0.01 * 1.1**power for power in range(40)])
+def test_where_one_request_of_ten_gets_no_answer_a_read_takes_less_than_twice_as_long(took_s: float) -> None:
+    limits = noted(TimeLimits(), 1000, took_s, 8)
+    waits = sum(limit_s * 0.1 ** (number + 1) for number, limit_s in enumerate(limits[:3]))
+    assert 3.3 * took_s < limits[0] <= 4.8 * took_s or limits[0] == 1 / 32
+    assert took_s + waits < 2 * took_s

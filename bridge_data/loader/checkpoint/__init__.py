@@ -17,7 +17,7 @@ from bridge_data.loader.checkpoint.checkpoint_folder import (
     save_rank_state,
     save_states,
 )
-from bridge_data.loader.checkpoint.sharded import load_sharded_state, sharded_state
+from bridge_data.loader.checkpoint.other_formats import load_sharded_state, sharded_state
 from bridge_data.loader.checkpoint.state_files import rank_file
 
 __all__ = [

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 
 from bridge_data.errors import ConfigError, StateError
-from bridge_data.loader.checkpoint.lightning_file import LIGHTNING_SUFFIX, read_lightning
+from bridge_data.loader.checkpoint.other_formats import LIGHTNING_SUFFIX, read_lightning
 from bridge_data.loader.checkpoint.state_files import (
     DamagedManifestError,
     FileRecord,
@@ -32,11 +32,12 @@ from bridge_data.loader.checkpoint.state_files import (
     new_files,
     rank_file,
     rank_files,
+    rank_in,
     read_bytes,
+    share_of,
 )
 from bridge_data.order.state import Generation, LoaderState, merge_states
 from bridge_data.storage.atomic import sync_folder, write_file
-from bridge_data.topology import WorkerConfig
 
 T = TypeVar("T")
 
@@ -44,23 +45,6 @@ _NUM_TRIES = 3
 """How often a folder is read that seems not to be complete: a save may be replacing its files at this moment."""
 
 _ITERATION = re.compile(r"iter_(\d{7,})")
-
-
-def share_of(state: LoaderState, rank: int, world_size: int) -> LoaderState:
-    """The lanes of a state that `rank` saves: every `world_size`-th one."""
-    return state.of_rank(WorkerConfig(rank=rank, world_size=world_size, num_workers=0))
-
-
-def rank_in(group: Any) -> tuple[int, int]:
-    """(rank, size) in a process group, None for all processes; (0, 1) outside a distributed run."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return 0, 1
-    return dist.get_rank(group), dist.get_world_size(group)
-
-
-def process_of(rank: int, group: Any) -> int:
-    """The global rank of a rank of a process group, None for all processes."""
-    return rank if group is None else dist.get_global_rank(group, rank)
 
 
 def save_states(

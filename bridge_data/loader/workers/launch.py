@@ -23,9 +23,9 @@ from typing import Any, Protocol
 from bridge_data.errors import WorkerError
 from bridge_data.later import torch
 from bridge_data.loader.loader_config import StartMethod
-from bridge_data.loader.workers import process
 from bridge_data.loader.workers.messages import AddLoader, Channel, Environment, Exited, KillWorker, StartWorker, Stop
-from bridge_data.prepare.processes import die_with_parent
+from bridge_data.loader.workers.worker import SINGLE_THREADED, close_descriptors, num_threads, reset_signals
+from bridge_data.prepare.executors import die_with_parent
 
 _STOP_TIMEOUT_S = 1.0
 """A server that serves needs milliseconds to stop workers; one that takes longer imports for another loader."""
@@ -65,7 +65,7 @@ class Executed:
                 server.command(method, channel.fileno()),
                 pass_fds=[channel.fileno()],
                 stdin=subprocess.DEVNULL,
-                env=os.environ | process.SINGLE_THREADED | {"PYTHONPATH": path},
+                env=os.environ | SINGLE_THREADED | {"PYTHONPATH": path},
             )
         except OSError as error:
             self._error = error
@@ -101,8 +101,8 @@ class Forked:
             try:
                 gc.freeze()  # what the trainer left for collection would close descriptors that are others by now
                 die_with_parent(parent)
-                process.reset_signals()
-                process.close_descriptors({channel.fileno()})
+                reset_signals()
+                close_descriptors({channel.fileno()})
                 channel.receive()
                 server.serve(channel, parent, server.fork_worker, prepare=server.import_for_workers)
             finally:
@@ -119,7 +119,7 @@ class Forked:
 
 def _refuse_unsafe_fork() -> None:
     reasons = []
-    if (threads := process.num_threads()) > 1:
+    if (threads := num_threads()) > 1:
         reasons.append(
             f"this process has {threads} threads (those of numerical libraries count; they start none with "
             "OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 in the environment)"

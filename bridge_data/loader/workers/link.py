@@ -26,9 +26,8 @@ from typing import Any
 
 from bridge_data.errors import WorkerError
 from bridge_data.lanes.produced import Produced, as_counts
-from bridge_data.loader.memory.batches import decode
-from bridge_data.loader.memory.slots import Kept, SlotReader
 from bridge_data.loader.position import Ended, Turns
+from bridge_data.loader.workers.batches import decode
 from bridge_data.loader.workers.messages import (
     BatchMessage,
     Begin,
@@ -42,6 +41,7 @@ from bridge_data.loader.workers.messages import (
     Ready,
     changed,
 )
+from bridge_data.loader.workers.slots import Kept, SlotReader
 from bridge_data.order import SampleRef
 from bridge_data.order.state import LaneState, LoaderState
 

@@ -21,9 +21,9 @@ import traceback
 from collections.abc import Callable
 from typing import NamedTuple, NoReturn
 
-from bridge_data.loader.workers import process
 from bridge_data.loader.workers.messages import AddLoader, Channel, Exited, Joined, KillWorker, StartWorker, Stop
-from bridge_data.prepare.processes import die_with_parent
+from bridge_data.loader.workers.worker import adopt, num_threads, reset_signals
+from bridge_data.prepare.executors import die_with_parent
 
 logger = logging.getLogger("bridge_data")
 
@@ -40,7 +40,7 @@ def command(mode: str, channel: int, watch: int | None = None) -> list[str]:
 def main(mode: str, channel_descriptor: int, parent: int, watch_descriptor: int = -1) -> None:
     """Run as a server ("server", "spawn") or as one executed worker ("worker")."""
     die_with_parent(parent)
-    process.reset_signals()
+    reset_signals()
     if mode == "worker":
         from bridge_data.loader.workers import worker
 
@@ -49,7 +49,7 @@ def main(mode: str, channel_descriptor: int, parent: int, watch_descriptor: int 
     environment = channel.receive().message
     if mode == "spawn":  # it keeps the PYTHONPATH that it got, for its workers
         serve(channel, parent, _execute_worker, prepare=lambda modules: None)
-    process.adopt(environment)
+    adopt(environment)
     serve(channel, parent, fork_worker, prepare=import_for_workers)
 
 
@@ -170,7 +170,7 @@ def import_for_workers(modules: list[str]) -> None:
             continue
         with contextlib.suppress(Exception):
             importlib.import_module(name)
-        if process.num_threads() > 1:
+        if num_threads() > 1:
             logger.warning(
                 "importing %s started a thread in the fork server, which may block workers forked from it. "
                 'If they hang, use start_method="spawn".',

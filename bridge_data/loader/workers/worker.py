@@ -1,21 +1,25 @@
-"""A worker process: loads the dataset, runs lanes, sends each batch with the lane's state after it.
+"""A worker process: sets itself up, loads the dataset, runs lanes, sends each batch with its lane's state after it.
 
 Enters: `Begin` and `Freed` messages. Leaves: batches of the lanes of `Begin` in the order of their slots, lanes that
-ended left out; never more than the watch page allows. Guarantee: it returns only by `os._exit`.
+ended left out; never more than the watch page allows. Guarantee: a child dies with its parent, keeps few descriptors,
+ignores Ctrl-C and computes in one thread; a worker returns only by `os._exit`.
 """
 
+import contextlib
+import ctypes
 import faulthandler
 import os
 import pickle
+import signal
+import sys
 import traceback
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
 
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.loader.memory.batches import Encoder
-from bridge_data.loader.memory.slots import SlotArena, SlotWriter
+from bridge_data.later import torch
 from bridge_data.loader.position import Ended, LaneRunner, Turns
-from bridge_data.loader.workers import process
+from bridge_data.loader.workers.batches import Encoder
 from bridge_data.loader.workers.link import WatchPage, comes_soon
 from bridge_data.loader.workers.messages import (
     BatchMessage,
@@ -29,20 +33,90 @@ from bridge_data.loader.workers.messages import (
     change_of,
     contents_of,
 )
+from bridge_data.loader.workers.slots import SlotArena, SlotWriter
 from bridge_data.order.state import LaneState
-from bridge_data.prepare.processes import die_with_parent
+from bridge_data.prepare.executors import die_with_parent
+
+if TYPE_CHECKING:
+    from bridge_data.loader.workers.messages import Environment
+
+SINGLE_THREADED = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+"""Set for server and workers: libraries that start threads when imported must not, or they could not be forked."""
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+
+def close_descriptors(keep: Collection[int]) -> None:
+    """Close every descriptor but standard input, output, error and `keep`."""
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor > 2 and descriptor not in keep:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+
+def reset_signals() -> None:
+    """Default handlers for all signals but SIGINT and SIGTERM, which end the trainer and through it this process."""
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)) or number == signal.SIGCHLD:
+            signal.signal(number, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def adopt(environment: "Environment") -> None:
+    """Use the module search path of the trainer."""
+    sys.path[:] = environment.sys_path
+    sys.argv[:] = environment.argv
+    os.environ.pop("PYTHONPATH", None)
+    if environment.pythonpath is not None:
+        os.environ["PYTHONPATH"] = environment.pythonpath
+
+
+def use_one_thread() -> None:
+    """Let numerical libraries compute in the calling thread, imported now or later."""
+    os.environ.update(SINGLE_THREADED)
+    if "torch" in sys.modules:
+        torch.set_num_threads(1)
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep the memory of freed images: otherwise each image costs new page faults."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+        mallopt(_M_TRIM_THRESHOLD, 512 << 20)
+
+
+def give_back_freed_memory() -> None:
+    """Return freed memory to the system, also the part that glibc would keep."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def write_lines_at_once() -> None:
+    """Flush each printed line: a killed process flushes nothing."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(line_buffering=True)
+
+
+def num_threads() -> int:
+    """Threads of this process, those of native libraries included."""
+    return len(os.listdir("/proc/self/task"))
 
 
 def main(parent: int, channel_descriptor: int, watch_descriptor: int) -> None:
     """Run as a worker of the process `parent`."""
     try:
         die_with_parent(parent)
-        process.reset_signals()
-        process.close_descriptors({channel_descriptor, watch_descriptor})
-        process.keep_freed_memory()
-        process.write_lines_at_once()
+        reset_signals()
+        close_descriptors({channel_descriptor, watch_descriptor})
+        keep_freed_memory()
+        write_lines_at_once()
         faulthandler.enable()
-        process.use_one_thread()
+        use_one_thread()
         page = WatchPage(watch_descriptor)
         page.belong_to(os.getpid())
         os.close(watch_descriptor)
@@ -57,7 +131,7 @@ def main(parent: int, channel_descriptor: int, watch_descriptor: int) -> None:
 def _serve(channel: Channel, page: WatchPage) -> None:
     environment, _, (file,) = channel.receive()
     try:
-        process.adopt(environment)
+        adopt(environment)
         dataset = pickle.loads(contents_of(file))
     except BaseException as error:
         channel.send(
@@ -87,7 +161,7 @@ class _Worker:
             for descriptor in descriptors:
                 os.close(descriptor)
             if self._number & (self._number - 1) == 0:  # less and less often
-                process.give_back_freed_memory()
+                give_back_freed_memory()
 
     def _listen(self) -> None:
         """Receive the messages of the trainer; wait for one if there is nothing to do."""

@@ -22,12 +22,12 @@ from bridge_data.errors import WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
 from bridge_data.loader.loader_config import LoaderConfig
-from bridge_data.loader.memory.batches import encode_dataset
-from bridge_data.loader.memory.slots import Kept
 from bridge_data.loader.position import Ended
+from bridge_data.loader.workers.batches import encode_dataset
 from bridge_data.loader.workers.launch import Launcher
 from bridge_data.loader.workers.link import WatchPage, WorkerLink, comes_soon
 from bridge_data.loader.workers.messages import Channel, Environment, Exited, file_of
+from bridge_data.loader.workers.slots import Kept
 from bridge_data.order import SampleRef
 from bridge_data.order.state import LoaderState
 

@@ -25,8 +25,8 @@ from bridge_data.prepare.converters.field_guessing import Definition
 from bridge_data.prepare.converters.media_files import check_part
 from bridge_data.prepare.converters.record_layout import RecordLayout
 from bridge_data.prepare.converters.source_records import BrokenRecord, RecordSource
+from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress
 from bridge_data.prepare.part_encoding import EncodedSample, encode_sample
-from bridge_data.prepare.processes import Executor, LocalProcesses, Progress, no_progress
 from bridge_data.prepare.sample_definitions import definition_of, read_definition
 from bridge_data.prepare.shard_writer import ItemOrigin, ShardWriter
 

@@ -17,7 +17,7 @@ from bridge_data.lanes.datasets import get_train_dataset
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader, get_loader
 from bridge_data.options import check_at_least
-from bridge_data.prepare.processes import Progress, no_progress
+from bridge_data.prepare.executors import Progress, no_progress
 from bridge_data.shards import RawSample
 from bridge_data.shards.joined_records import JoinedRawSample
 from bridge_data.shards.records import bytes_of

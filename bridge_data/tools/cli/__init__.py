@@ -42,7 +42,7 @@ _COMMANDS = {
 }
 """What the help says of each command: the first sentence of its own help."""
 
-_MODULES = {"at": "order", "when": "order", "prepare-media": "prepare_media"}
+_MODULES = {"at": "order", "when": "order", "prepare-media": "prepare_metadata"}
 """Commands that are in a module of another name."""
 
 

@@ -1,20 +1,207 @@
-"""`bridge-data audit`: whether checkpoints, ledger files and data agree on the samples of a run."""
+"""`bridge-data audit`: whether the checkpoints of a run, its ledger and its data agree on which samples it was handed
+out.
 
+Enters: the folders of checkpoints; the ledger files; the data. Leaves: for each checkpoint, the sums in its state
+beside those of the ledger files, and beside those that arithmetic gives from data and settings alone. Guarantee: no
+sample is read. A swapped, lost or repeated sample changes a sum.
+
+Arithmetic tells only the order without packing, groups, filters, generators and re-deals.
+"""
+
+import bisect
+import dataclasses
+from collections.abc import Container, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import click
 
 from bridge_data.energon.dataset_loaders import load_dataset
 from bridge_data.errors import ConfigError
-from bridge_data.loader.ledger_files import RunLedger
-from bridge_data.tools.audit import (
-    AuditFinding,
-    checkpoints_below,
-    compare_with_data,
-    compare_with_ledger,
-    ledger_below,
-)
+from bridge_data.lanes.forgotten import ForgottenSamples
+from bridge_data.loader.checkpoint import Checkpoint, rank_file, read_checkpoint
+from bridge_data.loader.ledger_files import RunLedger, ledger_paths
+from bridge_data.order import ledger
+from bridge_data.order.cursor import Cursor, SampleRef, packed_references
+from bridge_data.order.forget_history import history_of
+from bridge_data.order.lane_numbers import JobNumbers
+from bridge_data.order.ledger import LedgerSums, num_emitted, tallies, total
+from bridge_data.order.leftovers import num_pending
+from bridge_data.order.plan_order import PlanOrder, Shuffle
+from bridge_data.order.state import LoaderState
+from bridge_data.plan import Plan
 from bridge_data.tools.cli.terminal import counted, table, trust_options
+
+_MANY = 1_000
+
+_Lists: TypeAlias = Sequence[tuple[int, Container[SampleRef]]]
+"""(first slot, the samples that are forgotten from there on)."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AuditFinding:
+    """What a checkpoint was compared with: `source` is "ledger" or "data". `sums` is None where there is nothing to
+    compare, for the reason `why`; else `is_same` says whether they are those of the state."""
+
+    checkpoint: Checkpoint
+    source: str
+    expected: LedgerSums
+    sums: LedgerSums | None
+    why: str = ""
+
+    @property
+    def is_same(self) -> bool:
+        """Whether samples and both sums are equal."""
+        return self.sums is not None and dataclasses.replace(self.sums, since=self.expected.since) == self.expected
+
+
+def checkpoints_below(folder: Path) -> list[Checkpoint]:
+    """The checkpoints in `folder` and the folders below it, by their position; if there are none, Lightning's `*.ckpt`.
+
+    Raises:
+        StateError: if one is damaged, or has no state of the data.
+    """
+    folders = [path.parent for path in folder.rglob(rank_file(Path(), 0).name)]
+    found = [read_checkpoint(path) for path in folders or folder.rglob("*.ckpt")]
+    return sorted(found, key=lambda checkpoint: _position(checkpoint.state))
+
+
+def ledger_below(folder: Path) -> Path | None:
+    """The first folder with ledger files, `folder` or one below it; None if there is none."""
+    folders = [folder, *sorted(path for path in folder.rglob("*") if path.is_dir())]
+    return next((path for path in folders if ledger_paths(path)), None)
+
+
+def compare_with_ledger(checkpoints: Sequence[Checkpoint], ledger_files: RunLedger) -> list[AuditFinding]:
+    """Compare checkpoints, by their position, with ledger files."""
+    states = [checkpoint.state for checkpoint in checkpoints]
+    positions = [_position(state) for state in states]
+    sums, counts, last = [LedgerSums()] * len(states), [0] * len(states), (0, -1)
+    sinces = [total(state).since for state in states]
+    for at, one in ledger_files.sums():
+        last = max(last, at)
+        first = bisect.bisect_right(positions, at)
+        while first and _has(states[first - 1], at):
+            first -= 1
+        if first < len(states) and (at[0] or at[1] >= sinces[first]):
+            sums[first], counts[first] = sums[first].plus(one), counts[first] + 1
+    findings, so_far, count = [], LedgerSums(), 0
+    for number, checkpoint in enumerate(checkpoints):
+        so_far, count, state = so_far.plus(sums[number]), count + counts[number], states[number]
+        why = _lacking(state, count, sinces[number], last)
+        findings.append(AuditFinding(checkpoint, "ledger", total(state), None if why else so_far, why))
+    return findings
+
+
+def _position(state: LoaderState) -> tuple[int, int]:
+    return state.repetition, state.next_slot
+
+
+def _has(state: LoaderState, at: tuple[int, int]) -> bool:
+    """Whether a micro-batch was handed out before `state`."""
+    repetition, number = at
+    if state.edits is not None:
+        return number < state.next_slot
+    if repetition != state.repetition:
+        return repetition < state.repetition
+    num_had: int = state.lanes[number % state.num_lanes].get("micro_batches", 0)
+    return number // state.num_lanes < num_had
+
+
+def _lacking(state: LoaderState, count: int, since: int, last: tuple[int, int]) -> str:
+    """Why the ledger does not have all that `state` counts; "" if it does, or cannot be told."""
+    expected = sum(num_emitted(lane, state) for lane in state.lanes) - since
+    if state.repetition or count >= expected:
+        return ""
+    if expected - count <= state.next_slot - 1 - last[1]:
+        return f"the ledger ends with micro-batch {last[1]}"
+    return f"the ledger lacks {expected - count} micro-batches"
+
+
+def compare_with_data(checkpoints: Sequence[Checkpoint], plan: Plan) -> list[AuditFinding]:
+    """Compare checkpoints with the order that arithmetic gives of a plan for training."""
+    findings = []
+    for checkpoint in checkpoints:
+        sums, why = _by_arithmetic(checkpoint.state, plan)
+        findings.append(AuditFinding(checkpoint, "data", total(checkpoint.state), sums, why))
+    return findings
+
+
+def _by_arithmetic(state: LoaderState, plan: Plan) -> tuple[LedgerSums | None, str]:
+    run = state.fingerprint
+    if run["order"] != "shuffled" or run.get("packing_buffer_size") is not None:
+        return None, "arithmetic tells the order of training without packing only"
+    if len(state.generations) > 1 or ledger.NAME in state.extras or state.repetition or total(state).since:
+        return None, "the lanes were dealt again, or not counted from the beginning"
+    shuffle = Shuffle(
+        shuffle_buffer_size=run["shuffle_buffer_size"],
+        max_samples_per_sequence=run["max_samples_per_sequence"],
+        epochs_per_shuffle=run["epochs_per_shuffle"],
+        repeat=run["repeat"],
+    )
+    order = PlanOrder(plan, run["seed"], shuffle, run["batch_size"] or 1)
+    start = LoaderState(run, [order.first_generation(state.num_lanes)], 0, {})
+    if [text for _, text in state.differences(run | order.fingerprint())] or start.generations != state.generations:
+        return None, "the data or their blend are not those of the run"
+    if history_of(state.extras) and state.edits is not None:
+        return None, "samples were forgotten in a run that skips or repeats steps: only a ledger tells which it had"
+    sources, names = plan.sources, order.source_names
+    lists = [(slot, ForgottenSamples.under(sources, names, own) or ()) for slot, own in history_of(state.extras)]
+    found, size = LedgerSums(), run["batch_size"] or 1
+    for lane, lane_state in state.lanes.items():
+        count = lane_state.get("micro_batches", 0)
+        own, num_draws = LedgerSums(), count * size
+        if state.edits is None:
+            own, num_draws = _of_lane(order, start, lane, (count, size), lists)
+        if lane_state.get("draws", 0) - num_pending(lane_state) != num_draws:
+            return None, "samples were left out, grouped, or made of others: only a ledger tells which"
+        found = found.plus(own if state.edits is None else _of_edited_lane(order, start, lane, state))
+    return found, ""
+
+
+def _of_edited_lane(order: PlanOrder, start: LoaderState, lane: int, state: LoaderState) -> LedgerSums:
+    """The sums of what a lane was handed out before `state`, in a run that skips or repeats steps."""
+    edits, size, num_lanes = state.edits, start.fingerprint["batch_size"] or 1, state.num_lanes
+    assert edits is not None
+    numbers = JobNumbers(order, dataclasses.replace(start, lanes={number: {} for number in state.lanes})).lane(lane)
+    batches = []
+    for slot in edits.slots_before(lane, num_lanes, state.next_slot, num_emitted(lane, state)):
+        place = edits.number(slot) // num_lanes
+        batches.append((slot, _references(numbers.take(place * size, size))))
+    found = LedgerSums()
+    for one in tallies(batches, [name for name, _ in start.fingerprint["sources"]]):
+        found = found.plus(one)
+    return found
+
+
+def _references(refs: Sequence[SampleRef]) -> bytes:
+    return packed_references([value for source, epoch, index, _ in refs for value in (source, epoch, index, 0)])
+
+
+def _of_lane(
+    order: PlanOrder, start: LoaderState, lane: int, micro_batches: tuple[int, int], lists: _Lists
+) -> tuple[LedgerSums, int]:
+    """(the sums of the first (how many, samples of each) micro-batches of a lane, the samples drawn for them)."""
+    cursor, found, (count, size) = order.cursor(lane, start), LedgerSums(), micro_batches
+    names = [name for name, _ in start.fingerprint["sources"]]
+    for first in range(0, count, _MANY):
+        batches = []
+        for number in range(first, min(count, first + _MANY)):
+            slot = number * start.num_lanes + lane
+            forgotten = next((gone for begin, gone in reversed(lists) if begin <= slot), ())
+            batches.append((slot, _references(_taken(cursor, size, forgotten))))
+        for one in tallies(batches, names):
+            found = found.plus(one)
+    return found, cursor.draws
+
+
+def _taken(cursor: Cursor, size: int, forgotten: Container[SampleRef]) -> list[SampleRef]:
+    """The next `size` samples that are not forgotten."""
+    refs: list[SampleRef] = []
+    while len(refs) < size:
+        refs += [ref for _, ref in cursor.take(size - len(refs)) if ref not in forgotten]
+    return refs
+
 
 _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 

@@ -13,7 +13,7 @@ import click
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint, save_states
-from bridge_data.loader.checkpoint.lightning_file import LIGHTNING_SUFFIX, write_lightning
+from bridge_data.loader.checkpoint.other_formats import LIGHTNING_SUFFIX, write_lightning
 from bridge_data.loader.checkpoint.state_files import MANIFEST, beside_state, rank_files, read_bytes, with_state
 from bridge_data.order.forget_history import history_of
 from bridge_data.order.ledger import total

@@ -21,7 +21,7 @@ from bridge_data.tools.cli.terminal import (
 )
 from bridge_data.tools.doctor import Checkup, CheckupConfig, Finding, Level, PlannedRun, examine
 from bridge_data.tools.doctor.environment import needed_batches_per_s
-from bridge_data.tools.doctor.source_plan import check_plot, draw_plan
+from bridge_data.tools.doctor.source_checks import check_plot, draw_plan
 from bridge_data.tools.named_encoder import named_encoder
 
 _COLOURS = {Level.STOPS: "red", Level.SLOWS: "yellow", Level.MIXES: "yellow", Level.NOTE: "cyan"}

@@ -1,4 +1,4 @@
-"""`bridge-data prepare`: from a folder of tars to a data set; and `bridge-data prepare-media`, whose flags it has too.
+"""`bridge-data prepare`: from a folder of tars to a data set.
 
 All questions are asked and all settings checked against the first samples before anything is written; the indexing
 that follows needs nobody.
@@ -24,7 +24,7 @@ from bridge_data.prepare.tars import prepare as prepare_shards
 from bridge_data.shards.metadata import DATASET_YAML, INFO_JSON, INFO_YAML, JSONL_SUFFIX, META_FOLDER, SPLIT_YAML
 from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.storage import Location, is_remote
-from bridge_data.tools.cli.column_storing import column_names, store_columns
+from bridge_data.tools.cli.prepare_metadata_command import column_names, media_options, store_columns, store_media
 from bridge_data.tools.cli.sample_types import (
     FirstSamples,
     ask_field_map,
@@ -35,7 +35,6 @@ from bridge_data.tools.cli.sample_types import (
 )
 from bridge_data.tools.cli.terminal import (
     LOCATION,
-    Command,
     answers,
     counted,
     executor_option,
@@ -52,23 +51,6 @@ from bridge_data.tools.cli.terminal import (
 
 if TYPE_CHECKING:
     from bridge_data.prepare import MediaRule
-
-
-def media_options(command: Command) -> Command:
-    """Add the flags that say which files are media."""
-    for option in (
-        click.option(
-            "--media-metadata-by-extension", is_flag=True, help="Media are the files with the usual extensions."
-        ),
-        click.option("--media-metadata-by-header", is_flag=True, help="Media are recognised by their first bytes."),
-        click.option(
-            "--media-metadata-by-glob",
-            metavar="PATTERNS",
-            help="Media are the files that match, such as '*.jpg,clips/*.mp4'; commas between patterns.",
-        ),
-    ):
-        command = option(command)
-    return command
 
 
 _STORE_WORKERS = 16
@@ -263,8 +245,6 @@ def prepare(path: Location, **flags: Any) -> None:
     click.echo(split_table(PreparedDataset.open(path, options.limits), options.split_config))
     store_columns(path, column_names(options.columns), config, options.progress)
     if options.media_rule is not None:
-        from bridge_data.tools.cli.prepare_media_command import store_media  # brings torch
-
         store_media(only_on_disk(path), options.media_rule, config, options.progress)
     if unfilled:
         note(f"no shard for {' and '.join(unfilled)}: shards are not divided, and there are {len(names)}")

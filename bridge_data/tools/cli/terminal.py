@@ -21,7 +21,7 @@ from bridge_data.storage import Location, is_remote, location
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-    from bridge_data.prepare.processes import Executor
+    from bridge_data.prepare.executors import Executor
     from bridge_data.shards.prepared import PreparedDataset
 
 SHOWN_AFTER_S = 0.5
@@ -233,7 +233,7 @@ executor_option = click.option(
 
 def named_executor(name: str, num_workers: int | None) -> "Executor":
     """What `--executor` and `--num-workers` ask for."""
-    from bridge_data.prepare.ray_tasks import executor_named  # imported here: few commands need it
+    from bridge_data.prepare.executors import executor_named  # imported here: few commands need it
 
     return executor_named(name, num_workers)
 

@@ -12,7 +12,6 @@ from bridge_data.plan import Plan, load_plan
 from bridge_data.storage import Location
 from bridge_data.task import TaskEncoder
 from bridge_data.tools.bench import BenchConfig, Figures, measure
-from bridge_data.tools.doctor.data_checks import ShardsSeen, check_data
 from bridge_data.tools.doctor.environment import (
     MachineLimits,
     check_codecs,
@@ -23,7 +22,7 @@ from bridge_data.tools.doctor.environment import (
 )
 from bridge_data.tools.doctor.order_checks import SourceOrder, check_order, check_ranks, orders_of
 from bridge_data.tools.doctor.planned_run import Finding, Level, PlannedRun, in_order_of_gain
-from bridge_data.tools.doctor.source_plan import SourceDraws, check_epochs_of, plan_sources
+from bridge_data.tools.doctor.source_checks import ShardsSeen, SourceDraws, check_data, check_epochs_of, plan_sources
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

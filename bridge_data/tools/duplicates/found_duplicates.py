@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data.errors import ConfigError
-from bridge_data.prepare.processes import Progress, no_progress
+from bridge_data.prepare.executors import Progress, no_progress
 from bridge_data.storage.atomic import replacing, writing
 from bridge_data.tools.duplicates.hash_groups import (
     MAX_DISTANCE,

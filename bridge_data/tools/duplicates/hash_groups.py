@@ -20,7 +20,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from bridge_data.prepare.processes import Progress, no_progress
+from bridge_data.prepare.executors import Progress, no_progress
 
 Numbers = NDArray[np.int64]
 Hashes = NDArray[np.uint64]

@@ -30,7 +30,7 @@ from bridge_data.limits import DEFAULT_LIMITS, Limits, allow_pixels
 from bridge_data.options import check_at_least
 from bridge_data.plan.document import is_jsonl
 from bridge_data.plan.opening import WHOLE
-from bridge_data.prepare.processes import Progress, in_parallel, no_progress
+from bridge_data.prepare.executors import Progress, in_parallel, no_progress, usual_workers
 from bridge_data.shards import Records, ShardSet
 from bridge_data.shards.blocks import BlockBudget, OpenBlocks, RunCut
 from bridge_data.shards.jsonl_file import open_jsonl, read_ranges
@@ -68,7 +68,7 @@ class HashConfig:
     split_parts: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
     pictures: bool = False
-    num_workers: int = dataclasses.field(default_factory=lambda: min(16, len(os.sched_getaffinity(0))))
+    num_workers: int = dataclasses.field(default_factory=usual_workers)
     split_config: str | None = None
     limits: Limits = DEFAULT_LIMITS
 

@@ -23,7 +23,7 @@ from bridge_data.options import check_at_least
 from bridge_data.plan import Source
 from bridge_data.plan.document import absolute
 from bridge_data.plan.opening import Opening
-from bridge_data.prepare.processes import Executor, LocalProcesses, Progress, no_progress, usual_workers
+from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress, usual_workers
 from bridge_data.shards.metadata import META_FOLDER
 from bridge_data.shards.segment import split_name
 from bridge_data.shards.tar_bytes import open_tar

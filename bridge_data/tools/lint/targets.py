@@ -183,7 +183,7 @@ def _add_source(targets: Targets, source: Source, report: Report) -> None:
     if source.joined is not None:
         for member in source.joined.members:
             _add_source(targets, member, report)
-    shards = _shards_of(source.records)
+    shards = shards_of(source.records)
     if shards is None or source.maker is not None:
         targets.load(source, is_counted=shards is None and source.joined is None)
     if shards is not None:
@@ -231,7 +231,7 @@ def _split_entry(entry: str, shards: dict[str, int]) -> tuple[str, str]:
     return entry[:at], entry[at + 1 :]
 
 
-def _shards_of(records: Records) -> ShardSet | None:
+def shards_of(records: Records) -> ShardSet | None:
     """The shards that records are read from; None if they are not tars."""
     while isinstance(records, (Subset, ChosenRecords)):
         records = records.records

@@ -13,7 +13,6 @@ import torch
 
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.loader.checkpoint import load_states, rank_file, read_checkpoint, save_rank_state, save_states
-from bridge_data.loader.checkpoint.checkpoint_folder import rank_in, share_of
 from bridge_data.loader.checkpoint.state_files import (
     MANIFEST,
     STATE_KEY,
@@ -23,6 +22,8 @@ from bridge_data.loader.checkpoint.state_files import (
     digest,
     encoded,
     new_file,
+    rank_in,
+    share_of,
 )
 from bridge_data.order.state import LoaderState, merge_states
 from bridge_data.storage import reading

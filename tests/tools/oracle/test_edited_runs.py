@@ -14,7 +14,7 @@ from bridge_data.loader import get_savable_loader
 from bridge_data.loader.checkpoint import read_checkpoint, save_states
 from bridge_data.loader.ledger_files import RunLedger
 from bridge_data.order.step_edits import StepEdits
-from bridge_data.tools.audit import compare_with_data, compare_with_ledger
+from bridge_data.tools.cli.audit_command import compare_with_data, compare_with_ledger
 from bridge_data.tools.oracle import RunOrder
 from tests.prepared import write_blend, write_texts
 from tests.tools.oracle.parts import Filtering, Packing, Run

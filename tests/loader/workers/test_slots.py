@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from bridge_data.loader.memory import slots
-from bridge_data.loader.memory.batches import Encoder, decode
-from bridge_data.loader.memory.slots import Kept, SlotArena, SlotReader, SlotWriter
+from bridge_data.loader.workers import slots
+from bridge_data.loader.workers.batches import Encoder, decode
 from bridge_data.loader.workers.messages import Body
+from bridge_data.loader.workers.slots import Kept, SlotArena, SlotReader, SlotWriter
 from bridge_data.samples import collation
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from bridge_data.loader.memory.batches import Encoder, decode, encode_dataset
+from bridge_data.loader.workers.batches import Encoder, decode, encode_dataset
 from bridge_data.samples import Batch, SourceInfo, TextSample, edataclass
 from tests.loader.faults import AwkwardError
 from tests.loader.streams import Streams, config, expected

@@ -13,8 +13,7 @@ from PIL import Image
 
 from bridge_data.errors import ConfigError, DatasetError, SampleError, WorkerError
 from bridge_data.prepare import MediaRule, RayTasks, prepare_media, write
-from bridge_data.prepare.processes import LocalProcesses
-from bridge_data.prepare.ray_tasks import executor_named
+from bridge_data.prepare.executors import LocalProcesses, executor_named
 from bridge_data.prepare.scan_results import ScanTask
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.prepare.tars import scan_share

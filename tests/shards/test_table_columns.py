@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from bridge_data.errors import ConfigError
-from bridge_data.shards import table_units
+from bridge_data.shards import table_columns
 from bridge_data.shards.blocks import OVERHEAD_BYTES, READ_BYTES
+from bridge_data.shards.table_columns import MAX_HELD_BYTES, MAX_READ_BYTES, block_bytes
 from bridge_data.shards.table_records import TableRecords, open_records
-from bridge_data.shards.table_units import MAX_HELD_BYTES, MAX_READ_BYTES, block_bytes
 from bridge_data.storage import location
 from tests.tables import table_of, write_parquet
 
@@ -35,12 +35,12 @@ def test_what_must_be_decoded_at_once_is_told_or_refused(
 ) -> None:
     table = table_of({"tokens": [list(range(100))] * 2000})
     write_parquet(tmp_path / "a.parquet", table, per_group=2000, use_dictionary=False)
-    monkeypatch.setattr(table_units, "SLOW_UNIT_BYTES", 1 << 18)
+    monkeypatch.setattr(table_columns, "SLOW_UNIT_BYTES", 1 << 18)
     with caplog.at_level(logging.WARNING, "bridge_data"):
         records_of(tmp_path, "a.parquet")
         records_of(tmp_path, "a.parquet")
     (record,) = caplog.records
     assert "row group 0, column 'tokens': 1 MiB are decoded at once for each block" in record.getMessage()
-    monkeypatch.setattr(table_units, "MAX_UNIT_BYTES", 1 << 18)
+    monkeypatch.setattr(table_columns, "MAX_UNIT_BYTES", 1 << 18)
     with pytest.raises(ConfigError, match="row groups of up to 16 MiB, or `bridge-data convert` it"):
         records_of(tmp_path, "a.parquet")

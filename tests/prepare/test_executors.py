@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from bridge_data.errors import ConfigError
-from bridge_data.prepare.processes import Executor, LocalProcesses, in_parallel, pool
+from bridge_data.prepare.executors import Executor, LocalProcesses, in_parallel, pool
 
 
 @pytest.mark.parametrize("num_workers", [1, 3])
@@ -51,7 +51,7 @@ def test_an_executor_takes_any_function_and_arguments_when_there_is_a_worker_for
 INTERRUPTED = """
 import multiprocessing, os, signal, sys, time
 from bridge_data.errors import WorkerError
-from bridge_data.prepare.processes import LocalProcesses
+from bridge_data.prepare.executors import LocalProcesses
 all_begun = multiprocessing.get_context("fork").Barrier(3)
 tasks = LocalProcesses(3).map(lambda task: time.sleep(99) if task else all_begun.wait(), [0, 0, 0, 1], what="slept")
 try:
@@ -71,7 +71,7 @@ def test_ctrl_c_ends_all_processes_and_only_the_first_says_so() -> None:
 
 TORCH = """
 import torch
-from bridge_data.prepare.processes import LocalProcesses
+from bridge_data.prepare.executors import LocalProcesses
 torch.set_num_threads(3)
 assert set(LocalProcesses(2).map(lambda _: torch.get_num_threads(), range(4), what="asked")) == {1}
 """

@@ -1,0 +1,160 @@
+"""The state of the data inside checkpoints of others, beside model and optimizer: in a file of Lightning, and as
+objects of `megatron.core.dist_checkpointing`.
+
+Lightning. Enters: a `.ckpt` that a trainer with our DataModule saved. Leaves: the state of the whole job, and the step;
+or the file with another state, and everything else in it as it was. Guarantee: nothing in the file is executed, and a
+reader reads none of its tensors.
+
+Megatron. Enters: a rank's state, or the path of a checkpoint. Leaves: a sharded state dict with one shard a
+data-parallel rank; one merged state. Guarantee: a checkpoint loads at any data-parallel size, since a load asks for the
+shards that are there, and not for those that this run would write. Saving and loading are Megatron's: collective over
+all processes, from a script with a main guard, and with pickle inside: load only checkpoints that you trust, as you
+must for the model.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from bridge_data.errors import StateError
+from bridge_data.loader.checkpoint.state_files import rank_in, share_of
+from bridge_data.order.state import LoaderState, merge_states
+from bridge_data.storage.atomic import replacing
+
+if TYPE_CHECKING:
+    from megatron.core.dist_checkpointing.mapping import ShardedObject
+
+LIGHTNING_SUFFIX = ".ckpt"
+"""How the names of these files end."""
+
+LIGHTNING_KEY = "train_dataloader"
+"""Where the state is in what the DataModule gives to Lightning, which keeps that under the name of its class."""
+
+
+def read_lightning(path: Path) -> tuple[LoaderState, int]:
+    """(state, steps that were taken) of a checkpoint of Lightning.
+
+    Raises:
+        StateError: if it cannot be read, or has no state of the data.
+    """
+    content = _content(path)
+    try:
+        return LoaderState.from_dict(_of_data_module(content, path)[LIGHTNING_KEY]), int(content["global_step"])
+    except (StateError, KeyError, TypeError, ValueError) as error:
+        raise StateError(f"{path}: {error}") from error
+
+
+def write_lightning(path: Path, state: LoaderState, target: Path) -> None:
+    """Write the checkpoint of Lightning at `path` with another state to `target`, atomically; they may be one. All else
+    in it stays as it is; tensors are written as those of the CPU, where Lightning loads them.
+
+    Raises:
+        StateError: if it cannot be read or written, or has no state of the data.
+    """
+    content = _content(path)
+    _of_data_module(content, path)[LIGHTNING_KEY] = state.to_dict()
+    try:
+        with replacing(target) as temporary, temporary.open("wb") as file:
+            torch.save(content, file)
+    except (OSError, RuntimeError) as error:  # torch raises the latter, and has the former as context
+        why = error if isinstance(error, OSError) else error.__context__ or error
+        raise StateError(f"{target}: was not written, and is as it was: {why}") from error
+
+
+def _content(path: Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (FileNotFoundError, PermissionError) as error:
+        raise StateError(f"{path}: cannot be read: {error.strerror}") from error
+    except Exception as error:  # what unpickling makes of damaged bytes may be anything
+        raise StateError(
+            f"{path}: cannot be read as a checkpoint of Lightning with plain data: the file is damaged, or holds "
+            "objects (such as hyperparameters of classes of your own), which are not loaded. Take another checkpoint, "
+            "or save the state of the data apart: torch.save(data_module.state_dict()['train_dataloader'], 'state.pt')"
+        ) from error
+
+
+def _of_data_module(content: Any, path: Path) -> dict[str, Any]:
+    """The part of a checkpoint's content that is of our DataModule."""
+    of_modules = content.values() if isinstance(content, dict) else ()
+    found = [value for value in of_modules if isinstance(value, dict) and LIGHTNING_KEY in value]
+    if not found:
+        raise StateError(f"{path}: has no state of the data: it was saved without the DataModule of bridge_data")
+    if len(found) > 1:
+        raise StateError(f"{path}: has the states of {len(found)} DataModules, expected one: save each to its own file")
+    return found[0]
+
+
+SHARD_KEY = "train_dataloader"
+
+
+def sharded_state(state: dict[str, Any], group: "dist.ProcessGroup | None" = None) -> "dict[str, ShardedObject]":
+    """What to merge into the sharded state dict that is saved: the lanes of this rank of the data-parallel `group`.
+
+    Every process calls it. `state` is the rank's own or a whole one. The groups of all replicas (tensor, context,
+    pipeline) must cover all processes; that of process 0 writes.
+
+    Raises:
+        StateError: if `state` lacks lanes of this rank, or outside a distributed run.
+    """
+    _check_joined()
+    from megatron.core.dist_checkpointing.mapping import ShardedObject
+
+    rank, world_size = rank_in(group)
+    replica = min(dist.get_process_group_ranks(group or dist.group.WORLD))
+    share = share_of(LoaderState.from_dict(state), rank, world_size).to_dict()
+    return {SHARD_KEY: ShardedObject(SHARD_KEY, share, (world_size,), (rank,), replica_id=replica)}
+
+
+def load_sharded_state(path: str | Path) -> dict[str, Any]:
+    """The state of the whole job from a checkpoint written by any number of ranks; all processes call it.
+    `loader.restore_state_rank` takes it on every rank.
+
+    Raises:
+        StateError: if `path` is no such checkpoint, has no data state, or lacks a shard of it; or outside a distributed
+            run.
+    """
+    _check_joined()
+    from megatron.core import dist_checkpointing
+    from megatron.core.dist_checkpointing.core import CheckpointingException
+    from megatron.core.dist_checkpointing.mapping import ShardedObject
+
+    try:
+        saved = dist_checkpointing.serialization.load_sharded_metadata(str(path))
+    except (CheckpointingException, OSError) as error:
+        raise StateError(
+            f"{path}: is no checkpoint of megatron.core.dist_checkpointing: {error}. "
+            "Give the folder of one iteration, which has a metadata.json."
+        ) from error
+    shards = [name for name, item in saved.items() if isinstance(item, ShardedObject) and item.key == SHARD_KEY]
+    if not shards:
+        raise StateError(
+            f"{path}: holds no data state: expected objects named {SHARD_KEY!r} among its {len(saved)} entries. "
+            "Was it saved without sharded_state(...)? The folder may have state files instead: load_states reads these."
+        )
+    _check_all(path, [saved[name] for name in shards])
+    # The replica number makes process 0 the one that answers for each shard; the others read copies.
+    request = {name: ShardedObject.empty_from_unique_key(name, replica_id=dist.get_rank()) for name in shards}
+    loaded = dist_checkpointing.load(request, str(path))
+    return merge_states([loaded[name] for name in shards])
+
+
+def _check_joined() -> None:
+    if not (dist.is_available() and dist.is_initialized()):
+        raise StateError(
+            "megatron.core.dist_checkpointing needs a process group, be it of one process: "
+            "torch.distributed.init_process_group('gloo', store=torch.distributed.HashStore(), rank=0, world_size=1)"
+        )
+
+
+def _check_all(path: str | Path, shards: "list[ShardedObject]") -> None:
+    sizes = {shard.global_shape[0] for shard in shards}
+    missing = sorted(set(range(max(sizes))) - {shard.global_offset[0] for shard in shards})
+    if len(sizes) > 1 or missing:
+        raise StateError(
+            f"{path}: the data state is not whole: got {len(shards)} shards of runs with "
+            f"{' and '.join(map(str, sorted(sizes)))} ranks, without those of ranks {missing[:16]}. "
+            "Take another checkpoint."
+        )
