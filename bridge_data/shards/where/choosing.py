@@ -68,9 +68,10 @@ def choose(records: Records, clauses: Sequence[Where]) -> Choice:
             "a folder that can be written"
         ) from error
     if not choice.num_chosen and records.num_samples:
+        note = "" if choice.note is None else f" ({choice.note})"
         raise clauses[-1].error(
             f"where: {shown(clauses)} chooses none of the {records.num_samples:,} samples of {records.root} "
-            f"[{records.split_part}]"
+            f"[{records.split_part}]{note}; change the condition, or leave these data out of this part"
         )
     return choice
 
@@ -119,6 +120,11 @@ def _made(
             with _naming(clause), open_engine(Path(spill)) as engine:
                 evaluated = SampleQuery(engine, columns, own, clause.text).run(records.num_samples)
             bits = evaluated.bits if bits is None else np.bitwise_and(bits, evaluated.bits)
+            if evaluated.num_null and not evaluated.bits.any():
+                notes.append(
+                    f"NULL for {evaluated.num_null:,} samples, as values are missing: "
+                    "`coalesce(column, 0)` stands in for these"
+                )
             if evaluated.num_without_row:
                 notes.append(
                     f"{evaluated.num_without_row:,} of {records.num_samples:,} samples have no row in "
@@ -137,7 +143,7 @@ def _made(
         f"{records.num_samples:,}",
         time.monotonic() - started,
     )
-    if note is not None:
+    if note is not None and choice.num_chosen:
         logger.warning("%s [%s]: %s", records.root, records.split_part, note)
     return choice
 
