@@ -53,6 +53,18 @@ def choose(records: Records, clauses: Sequence[Where]) -> Choice:
     Raises:
         ConfigError: if a clause is wrong, or nothing is chosen. DatasetError: if columns cannot be read.
     """
+    choice = evaluate(records, clauses)
+    if not choice.num_chosen and records.num_samples:
+        note = "" if choice.note is None else f" ({choice.note})"
+        raise clauses[-1].error(
+            f"where: {shown(clauses)} chooses none of the {records.num_samples:,} samples of {records.root} "
+            f"[{records.split_part}]{note}; change the condition, or leave these data out of this part"
+        )
+    return choice
+
+
+def evaluate(records: Records, clauses: Sequence[Where]) -> Choice:
+    """As `choose`; there may be no such samples."""
     columns = _told(clauses[0], functools.partial(columns_of_records, records))
     own = [_told(clause, functools.partial(_own_columns, clause)) for clause in clauses]
     path = cache_folder() / "where" / f"{_name(records, columns, clauses, own)}.choice"
@@ -67,12 +79,6 @@ def choose(records: Records, clauses: Sequence[Where]) -> Choice:
             f"{path.parent}: cannot hold which samples are chosen: {error.strerror or error}; set {CACHE_VARIABLE} to "
             "a folder that can be written"
         ) from error
-    if not choice.num_chosen and records.num_samples:
-        note = "" if choice.note is None else f" ({choice.note})"
-        raise clauses[-1].error(
-            f"where: {shown(clauses)} chooses none of the {records.num_samples:,} samples of {records.root} "
-            f"[{records.split_part}]{note}; change the condition, or leave these data out of this part"
-        )
     return choice
 
 
