@@ -1,7 +1,7 @@
 """Prepared data sets for tests: real tars, written by webdataset and prepared by us."""
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +40,22 @@ def write_texts(
     return write_dataset(folder, samples, per_shard=per_shard, ratio=ratio)
 
 
-def write_blend(file: Path, weights: dict[str, float], *, val: str | None = None, epochized: bool = False) -> Path:
-    """A metadataset that blends data sets beside it for training (if `epochized`, by repetitions), and validates on
-    one."""
+def write_blend(
+    file: Path,
+    weights: dict[str, float],
+    *,
+    val: str | None = None,
+    epochized: bool = False,
+    where: Mapping[str, str] | None = None,
+) -> Path:
+    """A metadataset that blends data sets beside it for training (if `epochized`, by repetitions), with the condition
+    `where` of each, and validates on one."""
     kind, key = ("blend_epochized", "repetitions") if epochized else ("blend", "weight")
     lines = ["__module__: megatron.energon", "__class__: MetadatasetV2", "splits:", "  train:", f"    {kind}:"]
     for path, weight in weights.items():
         lines += [f"      - path: {path}", f"        {key}: {weight}", f"        subflavors: {{origin: {path}}}"]
+        if where is not None and path in where:
+            lines.append(f"        where: {where[path]}")
     if val is not None:
         lines += ["  val:", f"    path: {val}"]
     file.write_text("\n".join(lines) + "\n")

@@ -52,11 +52,16 @@ def write_text_table(path: Path, size: int, text: Callable[[int], str] = str, *,
     return save_to_disk(path, table, per_batch=per_group, num_files=2 if size > 1 else 1)
 
 
-def write_table_blend(file: Path, weights: Mapping[str, float], *, epochized: bool = False) -> Path:
-    """A metadataset that blends tables of text samples beside it."""
+def write_table_blend(
+    file: Path, weights: Mapping[str, float], *, epochized: bool = False, where: Mapping[str, str] | None = None
+) -> Path:
+    """A metadataset that blends tables of text samples beside it, with the condition `where` of each."""
     kind, key = ("blend_epochized", "repetitions") if epochized else ("blend", "weight")
     fields: Mapping[str, Any] = {**TEXT, "field_map": {"text": "text"}}
-    items: Sequence[Any] = [{"path": path, key: weight, **fields} for path, weight in weights.items()]
+    conditions = {path: {"where": text} for path, text in (where or {}).items()}
+    items: Sequence[Any] = [
+        {"path": path, key: weight, **fields, **conditions.get(path, {})} for path, weight in weights.items()
+    ]
     head = {"__module__": "megatron.energon", "__class__": "MetadatasetV2"}
     file.write_text(json.dumps({**head, "splits": {"train": {kind: items}}}))
     return file

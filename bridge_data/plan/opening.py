@@ -32,7 +32,7 @@ from bridge_data.plan.document import Node, absolute, given, is_jsonl, is_table,
 from bridge_data.plan.factories import BaseCoreDatasetFactory, read_function
 from bridge_data.plan.join import join_source
 from bridge_data.plan.source import Source
-from bridge_data.plan.where_clauses import choose_samples
+from bridge_data.plan.where_clauses import choose_samples, given_where
 from bridge_data.samples import CrudeSample
 from bridge_data.shards import PreparedDataset
 from bridge_data.shards.jsonl_file import open_jsonl, read_ranges
@@ -69,13 +69,15 @@ def load_plan(
     trusted_modules: Collection[str] = (),
     trust_dataset_code: bool = False,
     limits: Limits = DEFAULT_LIMITS,
+    where: str | None = None,
+    columns: str | os.PathLike[str] | None = None,
 ) -> Plan:
     """The plan for `split_part` of the prepared folder, the JSONL file or the metadataset YAML at `path`.
 
     With `training`, sources are blended by their weights; otherwise they are read one after the other, and those
     without samples are left out. YAML files may name classes of this package and of `trusted_modules`. Python files
     beside the data (`sample_loader.py`) are run only with `trust_dataset_code`. `limits` are what samples
-    and these files may cost.
+    and these files may cost. `where` and `columns` choose samples of all data sets.
 
     Raises:
         EmptySplitError: if the part is declared and has no samples. ConfigError: for other mistakes.
@@ -83,7 +85,8 @@ def load_plan(
     """
     location = absolute(path)
     opening = Opening(training=training, trusted_modules=trusted_modules, trust_dataset_code=trust_dataset_code)
-    declared = declare(Reference(path=location, scope=Scope(split_part=split_part, cache=LoadCache(limits))))
+    scope = Scope(split_part=split_part, cache=LoadCache(limits), where=given_where(where, columns))
+    declared = declare(Reference(path=location, scope=scope))
     return open_plan(declared, opening, f"{location}: the split part {split_part!r}")
 
 

@@ -5,6 +5,7 @@ to a folder: of Parquet files, or of `save_to_disk`. Leaves: a `Source`, of crud
 makes. Guarantee: the files of a split part are found by their names alone, and a file that is in no part is an error.
 """
 
+import fnmatch
 import glob
 import json
 import os
@@ -33,6 +34,9 @@ _NUMBERED = re.compile(r"(?:^|/)([\w.\-]+?)-\d{5}-of-\d{5}[\w.\-]*$")
 """`train-00000-of-00002.parquet`, as the Hub has them."""
 _ALIASES = (("train", "training"), ("val", "validation", "valid", "dev"), ("test", "testing", "eval", "evaluation"))
 _NAMED = re.compile(rf"(?:^|[/._\- ])({'|'.join(name for names in _ALIASES for name in names)})(?=[/._\- \d]|$)")
+
+_SPECIAL = re.compile(r"[*?\[{]")
+"""What makes a path a pattern."""
 
 Files = list[tuple[str, str]]
 """(name in the data set, path) of each."""
@@ -76,12 +80,14 @@ def files_of(path: str, split_part: str) -> Files:
 
 def _parts(path: str) -> dict[str, Files]:
     """The files of each split part; empty if nothing says which these are."""
-    if not storage.is_remote(path) and storage.is_file(f"{path}/{SAVED_SPLITS}"):
+    if not _is_folder(path):
+        return {}
+    if storage.is_file(location(path) / SAVED_SPLITS):
         splits = _json(f"{path}/{SAVED_SPLITS}").get("splits")
         if not isinstance(splits, list) or not splits:
             raise ConfigError(f"{path}/{SAVED_SPLITS}: expected a list `splits`")
         return {str(name): [(f"{name}/{file}", at) for file, at in _saved(f"{path}/{name}")] for name in splits}
-    if not storage.is_folder(path) or storage.is_file(location(path) / SAVED):
+    if storage.is_file(location(path) / SAVED):
         return {}
     parts: dict[str, Files] = {}
     others = []
@@ -101,15 +107,45 @@ def _parts(path: str) -> dict[str, Files]:
 
 def _all_files(path: str) -> Files:
     """All files at `path`: a file, a pattern or a folder."""
-    if storage.is_folder(path):
+    if _is_folder(path):
         if storage.is_file(location(path) / SAVED):
             return _saved(path)
         return [(name, f"{path}/{name}") for name in _listed(path) if name.endswith(TABLE_SUFFIXES[0])]
+    start = os.path.dirname(_SPECIAL.split(path)[0])
+    if storage.is_remote(path) and _SPECIAL.search(path):
+        return [(name, f"{start}/{name}") for name in _matching(_listed(start), path.removeprefix(f"{start}/"))]
     if storage.is_file(path):
         return [(os.path.basename(path), path)]
     found = [file for pattern in braceexpand.braceexpand(path) for file in sorted(glob.glob(pattern, recursive=True))]
-    start = os.path.dirname(re.split(r"[*?\[{]", path)[0])
     return [(os.path.relpath(file, start), file) for file in dict.fromkeys(found)]
+
+
+def _is_folder(path: str) -> bool:
+    """Whether `path` is a folder; a URL that is a pattern is none, and stores are not asked for it."""
+    return not (storage.is_remote(path) and _SPECIAL.search(path)) and storage.is_folder(path)
+
+
+def _matching(names: Sequence[str], pattern: str) -> list[str]:
+    """Those of the sorted `names` that `glob` would find by `pattern`."""
+    found: dict[str, None] = {}
+    known = set(names)
+    for one in braceexpand.braceexpand(pattern):
+        if one in known:
+            found[one] = None
+        elif _SPECIAL.search(one):
+            found |= {name: None for name in names if _matches(name.split("/"), one.split("/"))}
+    return list(found)
+
+
+def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
+    """Whether the names on a path match patterns, of which `**` stands for any number of folders."""
+    if not names or not patterns:
+        return not names and not patterns
+    first = patterns[0]
+    is_hidden = names[0].startswith(".") and not first.startswith(".")
+    if first == "**":
+        return _matches(names, patterns[1:]) or (not is_hidden and _matches(names[1:], patterns))
+    return not is_hidden and fnmatch.fnmatchcase(names[0], first) and _matches(names[1:], patterns[1:])
 
 
 def _listed(folder: str) -> list[str]:
@@ -198,7 +234,7 @@ def _settings(reference: Reference) -> tuple[Node | None, str]:
     if name is not None:
         if inline:
             raise reference.error(f"dataset_config: {', '.join(inline)} says the same: remove one", "dataset_config")
-        folder = path if storage.is_folder(path) else os.path.dirname(path)
+        folder = path if _is_folder(path) else os.path.dirname(path)
         file = str(location(folder) / name)
         document = reference.scope.cache.document(file)
         if document is None:

@@ -51,7 +51,7 @@ def find_sample(several: Sequence[Records], name: str) -> list[FoundSample]:
     It is one stored sample; several places if it is in several of the records, as one data set may be in a blend twice.
 
     Raises:
-        ConfigError: if no sample has this key, or samples of several shards or data sets have it.
+        ConfigError: if no sample has this key, or several have it.
         DatasetError: if an index is damaged.
     """
     found = [
@@ -68,6 +68,13 @@ def find_sample(several: Sequence[Records], name: str) -> list[FoundSample]:
         raise ConfigError(f"{name!r} is the key of {len(names)} samples; say which is meant: {choices}{more}")
     if not found:
         raise ConfigError(_complaint(several, name))
+    same = [one for one in found if one.records == found[0].records]
+    if len({one.index for one in same}) > 1:
+        numbers = ", ".join(f"{one.index:,}" for one in same[:MAX_CANDIDATES])
+        raise ConfigError(
+            f"{name!r} is the key of {len(same)} samples of {found[0].root}/{found[0].shard}; say which is meant by "
+            f"its number ({numbers}): `when --index`, `preview --start`"
+        )
     return found
 
 

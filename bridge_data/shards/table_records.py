@@ -31,6 +31,8 @@ MAX_OPEN_TABLES = 32
 MAX_OPENING = 16
 """Files in an object store that are opened at the same time."""
 
+KEYS_AT_ONCE = 1 << 14
+
 _PARQUET_SUFFIX = ".parquet"
 KEY_COLUMN = Column(KEY, KEY, KEY)
 
@@ -130,15 +132,33 @@ class TableRecords:
     def find(self, key: str, is_wanted: Callable[[str], bool]) -> Iterator[tuple[int, str]]:
         """(number, file) of the samples with exactly this key in the files that `is_wanted` chooses by their names. If
         there is a column of keys, it is read."""
-        for number, file in enumerate(self.files):
-            if not is_wanted(file.name):
-                continue
+        if self.has_keys:
+            for file, first, keys in self.key_runs(is_wanted):
+                yield from ((first + at, file) for at, found in enumerate(keys) if found == key)
+            return
+        for number, entry in enumerate(self.files):
             samples = self.rows_of(number)
-            if self.has_keys:
-                reader = TableReader(self)
-                yield from ((index, file.name) for index in samples if reader.read(index, ()).key == key)
-            elif key.isascii() and key.isdigit() and key == str(int(key[:20])) and int(key) < len(samples):
-                yield samples[int(key)], file.name
+            is_number = key.isascii() and key.isdigit() and key == str(int(key[:20]))
+            if is_number and is_wanted(entry.name) and int(key) < len(samples):
+                yield samples[int(key)], entry.name
+
+    def key_runs(self, is_wanted: Callable[[str], bool] = lambda name: True) -> Iterator[tuple[str, int, list[str]]]:
+        """(file, number of the first sample, keys) of runs of samples, of those files that `is_wanted` chooses by their
+        names; read from the column of keys.
+
+        Raises:
+            DatasetError: if it is damaged, or has no key in a row.
+        """
+        for number, entry in enumerate(self.files):
+            if not is_wanted(entry.name):
+                continue
+            table, first_group = entry.opened(), self.first_groups[number]
+            for group in range(first_group, self.first_groups[number + 1]):
+                for first in range(0, self.counts[group], KEYS_AT_ONCE):
+                    end = min(first + KEYS_AT_ONCE, self.counts[group])
+                    keys = table.values(KEY_COLUMN, group - first_group, first, end)
+                    start = self.starts[group] + first
+                    yield entry.name, start, _checked_keys(keys, table.path, self.file_of(start)[1])
 
     def reader(self) -> RecordReader:
         return TableReader(self)
@@ -205,6 +225,13 @@ def _check_schema(first: TableFile, other: TableFile, columns: Sequence[Column],
         raise DatasetError(f"{other.path}: has a column {KEY!r}, but {first.path} has none")
 
 
+def _checked_keys(keys: Sequence[Any], path: str, first: int) -> list[str]:
+    """The keys of the rows from `first` on, as texts."""
+    if None in keys:
+        raise DatasetError(f"{path}: row {first + keys.index(None)} has no {KEY}")
+    return [str(key) for key in keys]
+
+
 def _digest(content: bytes) -> str:
     import hashlib  # here: it is slow to import, and most data are no tables
 
@@ -257,9 +284,8 @@ class TableReader(BlockReader):
         columns = [column for column in records.columns if parts is None or column.part in parts]
         values = [table.values(column, *rows) for column in columns]
         if records.has_keys:
-            keys = [None if key is None else str(key) for key in table.values(KEY_COLUMN, *rows)]
-            if None in keys:
-                raise DatasetError(f"{table.path}: row {self._row(block[keys.index(None)])} has no {KEY}")
+            found = table.values(KEY_COLUMN, *rows)
+            keys: list[str | None] = [*_checked_keys(found, table.path, self._row(block[0]))]
         else:
             keys = list(map(str, range(self._row(block[0]), self._row(block[0]) + len(block))))
         num_bytes = int(len(block) * (records.sample_bytes or 0))

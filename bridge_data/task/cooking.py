@@ -103,35 +103,39 @@ class Cooker(Generic[T_sample]):
 
 
 _ABSENT = object()
+_TEXTS = ("txt", "text")
+"""What names of parts with texts end with."""
 
 
 def choose_cooker(
-    cookers: Sequence[Cooker[Any]], subflavors: Mapping[str, Any], what: str, fields: Callable[[], str]
+    cookers: Sequence[Cooker[Any]], subflavors: Mapping[str, Any], what: str, first: Callable[[], Mapping[str, Any]]
 ) -> Cooker[Any]:
     """The first cooker that takes samples with these sub-flavors; all others that do must be less strict.
 
-    A ConfigError if none does, or if two do and neither is stricter. `what` names the samples in messages, `fields`
-    says what is in one.
+    A ConfigError if none does, or if two do and neither is stricter. `what` names the samples in messages, `first`
+    returns the parts of one.
     """
     matching = [cooker for cooker in cookers if cooker.is_match(subflavors)]
     if not matching:
         tried = "".join(f"\n  {cooker.name} wants {cooker.mismatch(subflavors)}" for cooker in cookers) or " none"
+        sample = first()
         raise ConfigError(
             f"no cooker takes {what} with subflavors {dict(subflavors)}; tried:{tried}\n"
             "Add a Cooker to the task encoder's `cookers`, or give the data set the subflavors that one asks for.\n"
-            f"The fields of a sample: {fields()}. For example, in the task encoder: cookers = [Cooker(cook)], with\n"
-            '  def cook(sample): return TextSample(**basic_sample_keys(sample), text=sample["json"]["text"])'
+            f"The fields of a sample: {fields_in_words(sample)}. For example, in the task encoder: cookers = "
+            "[Cooker(cook)], with\n"
+            f"  def cook(sample): return TextSample(**basic_sample_keys(sample), text={_text_in(sample)})"
         )
-    first, *others = matching
+    found, *others = matching
     for other in others:
-        if not first.is_stricter_than(other):
+        if not found.is_stricter_than(other):
             raise ConfigError(
-                f"two cookers take {what} with subflavors {dict(subflavors)}: {first.name} (has_subflavors="
-                f"{first.has_subflavors}) and {other.name} (has_subflavors={other.has_subflavors}). Only one that asks "
+                f"two cookers take {what} with subflavors {dict(subflavors)}: {found.name} (has_subflavors="
+                f"{found.has_subflavors}) and {other.name} (has_subflavors={other.has_subflavors}). Only one that asks "
                 "for all that the other asks for, and more, may come before it; put the stricter one first, or let "
                 "them ask for different subflavors."
             )
-    return first
+    return found
 
 
 current_stores: ContextVar[Mapping[str, FileStore[Any]] | None] = ContextVar("bridge_data_stores", default=None)
@@ -178,6 +182,19 @@ def fields_in_words(sample: Mapping[str, Any]) -> str:
     return ", ".join(parts)[:500] or "none"
 
 
+def _text_in(sample: Mapping[str, Any]) -> str:
+    """How a text of such a sample is written in a cooker: that of the field `text`, or else the first."""
+    found = []
+    for name, value in sample.items():
+        part = f"sample[{json.dumps(name, ensure_ascii=False)}]"
+        if isinstance(value, Mapping):
+            texts = [field for field, entry in value.items() if isinstance(entry, str)]
+            found += [f"{part}[{json.dumps(field, ensure_ascii=False)}]" for field in texts]
+        elif isinstance(value, str) or name.rpartition(".")[2] in _TEXTS:
+            found.append(part)
+    return next((text for text in found if text.endswith('["text"]')), found[0] if found else "...")
+
+
 class SourceCook:
     """Cooks the crude samples of `source` by `hook`, the encoder's `cook_crude_sample`. It gets the sample and, if it
     takes them, the cooker and its file stores, whose content `decoder` decodes.
@@ -209,7 +226,7 @@ class SourceCook:
                 stores |= self._primary(stores)
             return None, stores
         what = f"samples of {source.path} [{source.split_part}]"
-        cooker = choose_cooker(self._cookers, source.subflavors, what, self._fields)
+        cooker = choose_cooker(self._cookers, source.subflavors, what, self._first_parts)
         if cooker.need_primary:
             stores |= self._primary(stores)
         if cooker.need_cache:
@@ -225,16 +242,16 @@ class SourceCook:
             )
         return cooker, stores
 
-    def _fields(self) -> str:
-        """What is in the first sample."""
+    def _first_parts(self) -> dict[str, Any]:
+        """The parts of the first sample, with JSON decoded; none if there is no sample."""
         if not self._source.num_samples:
-            return "there is none"
+            return {}
         parts: dict[str, Any] = dict(self._source.records.reader().read(0).parts)
         for name in parts:
             if name.rpartition(".")[2] == "json":
                 with contextlib.suppress(TypeError, ValueError):  # of samples in memory, it is decoded
                     parts[name] = json.loads(parts[name])
-        return fields_in_words(parts)
+        return parts
 
     def _primary(self, stores: Mapping[str, FileStore[Any]]) -> dict[str, FileStore[Any]]:
         self._refuse(PRIMARY, stores)

@@ -123,6 +123,13 @@ def test_without_a_field_map_samples_are_crude(tmp_path: Path) -> None:
     assert next(iter(get_savable_loader(data))).text == ["red of 0 (3, 6, 8)", "red of 1 (3, 6, 8)"]
 
 
+def test_without_a_cooker_a_column_with_texts_is_suggested(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "a.parquet", captions())
+    told = r'fields of a sample: image\.jpg \(bytes\), caption \(str\).*\n.*text=sample\["caption"\]\)$'
+    with pytest.raises(ConfigError, match=told):
+        get_val_dataset(path, worker_config=config(), batch_size=2)
+
+
 def test_a_dataset_yaml_beside_the_data_says_what_samples_are(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "a.parquet", captions())
     kind = {"__module__": "bridge_data", "__class__": "TextSample"}

@@ -65,6 +65,23 @@ class Case:
     ordered: bool = False
     kind: str = "tars"
     """Where the samples are: a key of `BLENDS`."""
+    every: tuple[int, ...] = ()
+    """Of each source, `where: index % n = 0` chooses one sample of so many; 1: no `where:`."""
+
+    def texts(self, source: int) -> range:
+        """The numbers that the samples of a source say, in their order."""
+        shift = STRIDE * source
+        return range(shift, shift + self.sizes[source], self.every[source])
+
+    @property
+    def counts(self) -> list[int]:
+        """The samples of each source."""
+        return [len(self.texts(source)) for source in range(len(self.sizes))]
+
+    def where(self, suffix: str = "") -> dict[str, str]:
+        """The condition of each data set, whose names have an ending, that has one."""
+        names = [f"{size}-{copy}{suffix}" for copy, size in enumerate(self.sizes)]
+        return {name: f"index % {n} = 0" for name, n in zip(names, self.every, strict=True) if n > 1}
 
 
 CASES = st.integers(1, 4).flatmap(
@@ -83,18 +100,27 @@ CASES = st.integers(1, 4).flatmap(
         seed=st.integers(0, 1_000),
         epochized=st.sampled_from([False, False, True]),
         kind=st.sampled_from(["tars", "tars", "tars", "memory", "Parquet", "saved by datasets"]),
+        every=st.tuples(*[st.sampled_from([1, 1, 2, 3])] * number),
     )
 )
 
 
 @pytest.fixture(scope="module")
 def data() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as folder:
-        yield write_sources(Path(folder))
+    with written_sources() as folder:
+        yield folder
 
 
-def write_sources(folder: Path) -> Path:
-    """Data sets of each size, of each kind, and several of them to be told apart in a blend."""
+@contextlib.contextmanager
+def written_sources() -> Iterator[Path]:
+    """A folder with data sets of each size, of each kind, and several of them to be told apart in a blend; the cache is
+    there, too."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as environment:
+        environment.setenv("BRIDGE_DATA_CACHE", str(Path(folder) / "cache"))
+        yield _write_sources(Path(folder))
+
+
+def _write_sources(folder: Path) -> Path:
     for size in SIZES:
         for copy in range(4):
             text = functools.partial(_text, STRIDE * copy)
@@ -111,21 +137,22 @@ def _text(shift: int, number: int) -> str:
 def in_files(data: Path, case: Case) -> Path:
     file = data / "blend.yaml"
     paths = {f"{size}-{copy}": weight for copy, (size, weight) in enumerate(zip(case.sizes, case.weights, strict=True))}
-    return write_blend(file, paths, epochized=case.epochized)
+    return write_blend(file, paths, epochized=case.epochized, where=case.where())
 
 
 def in_tables(suffix: str, data: Path, case: Case) -> Path:
     """The same samples and weights, in tables."""
     pairs = enumerate(zip(case.sizes, case.weights, strict=True))
     paths = {f"{size}-{copy}{suffix}": weight for copy, (size, weight) in pairs}
-    return write_table_blend(data / f"blend{suffix}.yaml", paths, epochized=case.epochized)
+    file = data / f"blend{suffix}.yaml"
+    return write_table_blend(file, paths, epochized=case.epochized, where=case.where(suffix))
 
 
 def in_memory(data: Path, case: Case) -> Plan:
     """The same samples and weights, without files."""
     sources = []
-    for copy, size in enumerate(case.sizes):
-        texts = [TextSample(__key__=f"{number:06d}", text=str(number + STRIDE * copy)) for number in range(size)]
+    for copy in range(len(case.sizes)):
+        texts = [TextSample(__key__=f"{index:06d}", text=str(text)) for index, text in enumerate(case.texts(copy))]
         sources.append(InMemoryDataset(texts).source())
     blend = Branch("blend", tuple(zip(case.weights, sources, strict=True)), epochized=case.epochized)
     return plan_of(blend, training=True, what="blend")
@@ -179,6 +206,7 @@ def note(case: Case) -> None:
     for feature in ("packing", "skip_every"):
         event(f"{feature}: {bool(getattr(case, feature))}")
     event(f"epochized: {case.epochized}, samples: {case.kind}")
+    event(f"where: {case.kind != 'memory' and max(case.every) > 1}")
     event(f"groups: {case.num_groups > 1}, parts: {case.num_parts > 1}, repeat: {case.repeat}")
 
 
@@ -275,8 +303,8 @@ def test_every_sample_is_emitted_once_through_any_chain_of_topologies(
         whole, last = _finite(names, case, per_shuffle)
         assert _left(whole, gone) <= set(emitted) <= whole | last
         if not gone and not case.skip_every and case.num_parts == 1:
-            wanted = zip(names, _num_epochs(case, per_shuffle), case.sizes, strict=True)
-            counted = {name: math.floor(times * size + Fraction(1, 2)) for name, times, size in wanted}
+            wanted = zip(names, _num_epochs(case, per_shuffle), case.counts, strict=True)
+            counted = {name: math.floor(times * count + Fraction(1, 2)) for name, times, count in wanted}
             assert collections.Counter(key[0] for key in emitted) == {name: n for name, n in counted.items() if n}
 
 
@@ -284,15 +312,17 @@ def _forgets(case: Case) -> st.SearchStrategy[set[tuple[int, int]]]:
     """(source, index) of some samples, often of none; of no source all."""
     return st.sets(
         st.integers(0, len(case.sizes) - 1).flatmap(
-            lambda source: st.tuples(st.just(source), st.integers(0, max(0, case.sizes[source] - 2)))
+            lambda source: st.tuples(st.just(source), st.integers(0, max(0, case.counts[source] - 2)))
         ),
         max_size=12,
-    ).map(lambda found: {(source, index) for source, index in found if case.sizes[source] > index + 1})
+    ).map(lambda found: {(source, index) for source, index in found if case.counts[source] > index + 1})
 
 
 def _forget(data: Path, case: Case, forgotten: set[tuple[int, int]]) -> None:
     for source, size in enumerate(case.sizes):
-        keys = [f"{index:06d}" for other, index in sorted(forgotten) if other == source]
+        every = case.every[source]
+        keys = [f"{index * every:06d}" for other, index in sorted(forgotten) if other == source]
+        keys += [f"{int(key) + 1:06d}" for key in keys if every > 1 and int(key) + 1 < size]  # was not chosen
         if keys:
             forget_samples(data / f"{size}-{source}", keys, "asked for")
 
@@ -315,9 +345,8 @@ def _left(keys: Iterable[Key], gone: set[tuple[str, int]]) -> set[Key]:
 def _epoch(names: list[str], case: Case, epoch: int) -> set[Key]:
     """What an epoch of all sources is to emit."""
     keys = set()
-    for copy, (name, size) in enumerate(zip(names, case.sizes, strict=True)):
-        for index in range(size):
-            text = index + STRIDE * copy
+    for copy, name in enumerate(names):
+        for index, text in enumerate(case.texts(copy)):
             if case.skip_every and text % case.skip_every == 1:
                 continue
             parts = case.num_parts if case.num_parts > 1 and text % 5 == 2 else 1

@@ -19,7 +19,7 @@ from bridge_data.loader.ledger_files import RunLedger
 from bridge_data.order import Cursor
 from bridge_data.order.ledger import LedgerSums, line_of, total
 from bridge_data.order.state import LoaderState
-from tests.properties.test_exactly_once import CASES, EXAMPLES, Case, note, ranks, write_sources
+from tests.properties.test_exactly_once import CASES, EXAMPLES, Case, note, ranks, written_sources
 
 NUM_LANES = 12
 TO_THE_END = 100_000
@@ -27,8 +27,8 @@ TO_THE_END = 100_000
 
 @pytest.fixture(scope="module")
 def data() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as folder:
-        yield write_sources(Path(folder))
+    with written_sources() as folder:
+        yield folder
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,7 @@ import collections
 import dataclasses
 import math
 import pickle
+import re
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,7 +56,7 @@ CRUDE = CrudeSample(__key__="s.tar/1", __restore_key__=("a", 0, 1, 0), __subflav
 
 
 def choose(cookers: list[Cooker[Any]], **subflavors: Any) -> Cooker[Any]:
-    return choose_cooker(cookers, subflavors, "samples of data/x", lambda: "txt (str)")
+    return choose_cooker(cookers, subflavors, "samples of data/x", lambda: {"png": b"", "txt": "hello"})
 
 
 def test_the_first_matching_cooker_is_taken_and_provenance_kept() -> None:
@@ -76,11 +77,27 @@ def test_no_matching_cooker_is_an_error_that_says_why_each_does_not_match() -> N
         "  cook_text wants kind='vqa', not 'ocr'\n"
         "  print wants lang='en', which there is not\n"
         "Add a Cooker to the task encoder's `cookers`, or give the data set the subflavors that one asks for.\n"
-        "The fields of a sample: txt (str). For example, in the task encoder: cookers = [Cooker(cook)], with\n"
-        '  def cook(sample): return TextSample(**basic_sample_keys(sample), text=sample["json"]["text"])'
+        "The fields of a sample: png (bytes), txt (str). For example, in the task encoder: cookers = [Cooker(cook)], "
+        'with\n  def cook(sample): return TextSample(**basic_sample_keys(sample), text=sample["txt"])'
     )
     with pytest.raises(ConfigError, match="tried: none"):
         choose([])
+
+
+@pytest.mark.parametrize(
+    ("sample", "text"),
+    [
+        ({"json": {"id": 1, "title": "a", "text": "b"}}, 'sample["json"]["text"]'),
+        ({"title": "a", "text": "b", "score": 1.0}, 'sample["text"]'),
+        ({"image.jpg": b"", "My caption": "a"}, 'sample["My caption"]'),
+        ({"jpg": b"", "question.txt": b"a"}, 'sample["question.txt"]'),
+        ({"jpg": b"", "score": 1.0}, "..."),
+        ({}, "..."),
+    ],
+)
+def test_the_example_of_a_cooker_takes_a_text_that_is_there(sample: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=rf"text={re.escape(text)}\)$"):
+        choose_cooker([], {}, "samples of data/x", lambda: sample)
 
 
 def test_fields_in_words_tell_what_is_in_json() -> None:

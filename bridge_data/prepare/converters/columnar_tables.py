@@ -140,13 +140,13 @@ class ColumnarTables:
 
     def __init__(self, title: str, files: Sequence[Path], *, dropped: Collection[str] = ()) -> None:
         self.title = title
-        self._files = list(files)
+        self.files = list(files)
         self._block_firsts: list[int] = [0]
         self._blocks: list[tuple[int, int]] = []
         """(file, block in it) of each block; and the number of the first row of each."""
         schema = None
         self._columns: list[str] | None = None
-        for number, path in enumerate(self._files):
+        for number, path in enumerate(self.files):
             file = self._open(number)
             if schema is None:
                 schema = file.schema
@@ -158,7 +158,7 @@ class ColumnarTables:
                 self._class_names = class_names(schema)
             elif not schema.equals(file.schema):
                 raise ConfigError(
-                    f"{path}: has other columns than {self._files[0]}: {_shown(file.schema)}; there "
+                    f"{path}: has other columns than {self.files[0]}: {_shown(file.schema)}; there "
                     f"{_shown(schema)}. Convert them one by one, or leave columns out with --drop"
                 )
             for block, count in enumerate(file.block_rows):
@@ -167,7 +167,7 @@ class ColumnarTables:
         self._last: LastOpened[_ColumnFile] = LastOpened()
 
     def _open(self, number: int) -> _ColumnFile:
-        path = self._files[number]
+        path = self.files[number]
         pyarrow = arrow()
         with open(path, "rb") as file:
             is_parquet = file.read(4) == b"PAR1"
@@ -188,7 +188,7 @@ class ColumnarTables:
     def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | BrokenRecord]:
         place = bisect_right(self._block_firsts, numbers[0]) - 1
         which, block = self._blocks[place]
-        path, first = self._files[which], self._block_firsts[place]
+        path, first = self.files[which], self._block_firsts[place]
         reason, rows = "", []
         try:
             rows = self._last.get(which, self._open).rows(block)
@@ -212,7 +212,7 @@ class ColumnarTables:
         return row
 
     def fingerprint(self) -> str:
-        return digest_of_files(self._files)
+        return digest_of_files(self.files)
 
 
 def _shown(schema: Any) -> str:

@@ -253,6 +253,14 @@ class TarCollection:
     def __len__(self) -> int:
         return len(self._samples)
 
+    def samples_of_files(self) -> Iterator[tuple[Path, range]]:
+        """Each file, and the numbers of its samples."""
+        counts = collections.Counter(which for which, _, _ in self._samples)
+        first = 0
+        for number, file in enumerate(self._files):
+            yield file, range(first, first + counts[number])
+            first += counts[number]
+
     def blocks(self) -> Iterator[range]:
         return even_blocks(len(self), BLOCK_RECORDS)
 

@@ -18,7 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bridge_data.errors import DatasetError
 from bridge_data.shards.index_file import HEADER_BYTES, IndexFile, begin_index, finish_index
+from bridge_data.shards.segment import DamagedIndexError
 from bridge_data.storage.atomic import replacing
 
 CHOICE_MAGIC = b"BRIDGECH"
@@ -68,9 +70,10 @@ class Choice:
 
     def number(self, sample: int) -> int | None:
         """The number of `sample` among those chosen; None if it is not."""
+        if not 0 <= sample < self.num_samples:
+            return None
         number = self.rank(sample)
-        is_chosen = 0 <= sample < self.num_samples and number < self.num_chosen and self.sample(number) == sample
-        return number if is_chosen else None
+        return number if number < self.num_chosen and self.sample(number) == sample else None
 
     def between(self, first: int, end: int) -> list[int]:
         """The chosen samples from `first` to `end` - 1."""
@@ -80,7 +83,10 @@ class Choice:
         """The chosen samples of a page, counted from its first."""
         first = page * _PAGE_BYTES
         num_bytes = min(_PAGE_BYTES, -(-self.num_samples // 8) - first)
-        data = self._file.read(HEADER_BYTES + first, num_bytes, self._checksums[page])
+        try:
+            data = self._file.read(HEADER_BYTES + first, num_bytes, self._checksums[page])
+        except DamagedIndexError as error:
+            raise DatasetError(f"{error}; delete it, and start again: which samples are chosen is found anew") from None
         bits = f"{int.from_bytes(data, 'little'):b}"
         return array.array("H", itertools.compress(range(len(bits)), map("1".__eq__, reversed(bits))))
 

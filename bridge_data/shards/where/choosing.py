@@ -53,6 +53,18 @@ def choose(records: Records, clauses: Sequence[Where]) -> Choice:
     Raises:
         ConfigError: if a clause is wrong, or nothing is chosen. DatasetError: if columns cannot be read.
     """
+    choice = evaluate(records, clauses)
+    if not choice.num_chosen and records.num_samples:
+        note = "" if choice.note is None else f" ({choice.note})"
+        raise clauses[-1].error(
+            f"where: {shown(clauses)} chooses none of the {records.num_samples:,} samples of {records.root} "
+            f"[{records.split_part}]{note}; change the condition, or leave these data out of this part"
+        )
+    return choice
+
+
+def evaluate(records: Records, clauses: Sequence[Where]) -> Choice:
+    """As `choose`; there may be no such samples."""
     columns = _told(clauses[0], functools.partial(columns_of_records, records))
     own = [_told(clause, functools.partial(_own_columns, clause)) for clause in clauses]
     path = cache_folder() / "where" / f"{_name(records, columns, clauses, own)}.choice"
@@ -67,11 +79,6 @@ def choose(records: Records, clauses: Sequence[Where]) -> Choice:
             f"{path.parent}: cannot hold which samples are chosen: {error.strerror or error}; set {CACHE_VARIABLE} to "
             "a folder that can be written"
         ) from error
-    if not choice.num_chosen and records.num_samples:
-        raise clauses[-1].error(
-            f"where: {shown(clauses)} chooses none of the {records.num_samples:,} samples of {records.root} "
-            f"[{records.split_part}]"
-        )
     return choice
 
 
@@ -119,6 +126,11 @@ def _made(
             with _naming(clause), open_engine(Path(spill)) as engine:
                 evaluated = SampleQuery(engine, columns, own, clause.text).run(records.num_samples)
             bits = evaluated.bits if bits is None else np.bitwise_and(bits, evaluated.bits)
+            if evaluated.num_null and not evaluated.bits.any():
+                notes.append(
+                    f"NULL for {evaluated.num_null:,} samples, as values are missing: "
+                    "`coalesce(column, 0)` stands in for these"
+                )
             if evaluated.num_without_row:
                 notes.append(
                     f"{evaluated.num_without_row:,} of {records.num_samples:,} samples have no row in "
@@ -137,7 +149,7 @@ def _made(
         f"{records.num_samples:,}",
         time.monotonic() - started,
     )
-    if note is not None:
+    if note is not None and choice.num_chosen:
         logger.warning("%s [%s]: %s", records.root, records.split_part, note)
     return choice
 

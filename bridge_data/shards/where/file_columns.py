@@ -55,6 +55,7 @@ class _RangeColumns(SampleColumns):
 
     def __init__(self, columns: SampleColumns, start: int, end: int) -> None:
         self._columns, self._start, self._end = columns, start, end
+        self.key, self.shard = columns.key, columns.shard
 
     def types(self, *, of_all: bool) -> dict[ColumnPath, Any]:
         return self._columns.types(of_all=of_all)
@@ -113,7 +114,9 @@ def _line_bytes(ranges: Sequence[tuple[str, int, int]]) -> int:
 
 
 class _TableColumns(SampleColumns):
-    """Those of Parquet and Arrow files: their own."""
+    """Those of Parquet and Arrow files: their own. These go before `key`, `shard` and `index` of samples."""
+
+    key, shard = (KEY_COLUMN.name,), ("__shard__",)
 
     def __init__(self, records: TableRecords) -> None:
         self._records = records
@@ -150,11 +153,13 @@ class _TableColumns(SampleColumns):
                     indices = np.arange(first, end) + records.starts[group]
                     values = {path: arrow.array(table.values(one, *rows), kind) for path, (one, kind) in own.items()}
                     for path in others:
-                        if path == KEY and records.has_keys:
+                        if path == INDEX:
+                            values[path] = arrow.array(indices)
+                        elif path in (SHARD, self.shard):
+                            values[path] = arrow.array([entry.name] * len(indices))
+                        elif records.has_keys:
                             values[path] = arrow.array(map(str, table.values(KEY_COLUMN, *rows)))
-                        elif path == KEY:
+                        else:
                             in_file = indices - records.starts[first_group]
                             values[path] = arrow.array(map(str, in_file.tolist()))
-                        else:
-                            values[path] = arrow.array([entry.name] * len(indices) if path == SHARD else indices)
                     yield indices, values

@@ -10,7 +10,8 @@ import contextlib
 import dataclasses
 import importlib
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,9 @@ _SETTINGS = {
     "lock_configuration": True,
 }
 _BEFORE, _AFTER = "SELECT (\n", "\n)"
+_EXPECTED = "expected one expression, such as `bytes < 100000 and key like 'a%'`"
+_QUOTING = 'A column whose name is a keyword, or no plain word, is written in double quotes: "group" = 1'
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _REFUSED = {
     "SUBQUERY": "a query",
     "WINDOW": "a window function",
@@ -39,6 +43,8 @@ _REFUSED = {
     "POSITIONAL_REFERENCE": "a column by its position",
 }
 _MAX_MACRO_DEPTH = 8
+_AGE = "age"
+"""Of one argument, it is counted up to today, though the engine calls it the same at all times."""
 _CLOCKS = frozenset({"current_timestamp", "current_date", "current_time", "localtime", "localtimestamp"})
 """What the engine calls functions though it is written without brackets."""
 
@@ -76,10 +82,12 @@ def parse_predicate(engine: Any, text: str) -> Predicate:
     Raises:
         ConfigError: with the place in `text`, if it is no expression, or none that is allowed.
     """
+    if not text.strip():
+        raise ConfigError(f"{text!r}: {_EXPECTED}")
     parsed = _parsed(engine, f"{_BEFORE}{text}{_AFTER}")
     if parsed["error"]:
         at = int(parsed.get("position", len(_BEFORE))) - len(_BEFORE)
-        raise ConfigError(f"{_shown(text, at)}: {parsed['error_message']}")
+        raise ConfigError(f"{_shown(text, at)}: {parsed['error_message']}. {_QUOTING}")
     nodes = [statement["node"] for statement in parsed["statements"]]
     is_expression = len(nodes) == 1 and nodes[0]["type"] == "SELECT_NODE" and len(nodes[0]["select_list"]) == 1
     if (
@@ -88,10 +96,28 @@ def parse_predicate(engine: Any, text: str) -> Predicate:
         or nodes[0]["where_clause"]
         or _has_more(nodes[0])
     ):
-        raise ConfigError(f"{text!r}: expected one expression, such as `bytes < 100000 and key like 'a%'`")
+        raise ConfigError(f"{text!r}: {_EXPECTED}")
     check = _Check(engine, text)
     check.walk(nodes[0]["select_list"][0], frozenset())
     return Predicate(text, tuple(dict.fromkeys(check.columns)))
+
+
+def as_written(engine: Any) -> Callable[[Sequence[str]], str]:
+    """A function that says how a column is written in a predicate, by the names on the way to it."""
+    query = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category IN ('reserved', 'type_function')"
+    keywords = {name for (name,) in engine.execute(query).fetchall()}
+
+    def written(names: Sequence[str]) -> str:
+        return ".".join(
+            name if _PLAIN.fullmatch(name) and name.lower() not in keywords else quoted(name) for name in names
+        )
+
+    return written
+
+
+def quoted(name: str) -> str:
+    """A name in double quotes."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _has_more(node: dict[str, Any]) -> bool:
@@ -133,6 +159,11 @@ class _Check:
             self.walk(node["expr"], bound | _names_in(node["lhs"]))
             return
         if kind == "FUNCTION":
+            arguments = node.get("arguments") or node.get("children") or ()  # by the version of the engine
+            if node["function_name"].lower() == _AGE and len(arguments) == 1:
+                raise self._refused(
+                    node, f"{_AGE}() of one time counts up to today: say up to when, as the first of two"
+                )
             self._check_function(node["function_name"], node, _MAX_MACRO_DEPTH)
         for value in node.values():
             self.walk(value, bound)

@@ -13,7 +13,7 @@ from typing import Any
 
 from bridge_data.errors import ConfigError
 from bridge_data.shards.where.own_columns import KEY_COLUMN, SHARD_COLUMN, OwnColumns
-from bridge_data.shards.where.predicates import parse_predicate
+from bridge_data.shards.where.predicates import as_written, parse_predicate, quoted
 from bridge_data.shards.where.sample_columns import (
     KEY,
     ROWS_AT_ONCE,
@@ -30,9 +30,11 @@ MAX_SHOWN = 40
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Evaluated:
-    """The samples that are chosen, as bits, and how many have no row in the user's file."""
+    """The samples that are chosen, as bits; for how many the predicate is NULL; how many have no row in the user's
+    file."""
 
     bits: Any
+    num_null: int
     num_without_row: int
 
 
@@ -89,10 +91,12 @@ class SampleQuery:
         return wanted
 
     def _unknown(self, names: Sequence[str]) -> str:
-        known = [".".join(path) for path in (*self._types, *self._own_paths())]
+        written = as_written(self._engine)
+        known = {".".join(path): written(path) for path in (*self._types, *self._own_paths())}
         near = difflib.get_close_matches(".".join(names), known, n=1, cutoff=0.5)
-        guess = f"; did you mean {near[0]!r}?" if near else "."
-        shown = ", ".join(known[:MAX_SHOWN]) + (f" and {len(known) - MAX_SHOWN} more" if len(known) > MAX_SHOWN else "")
+        guess = f"; did you mean {known[near[0]]!r}?" if near else "."
+        shown = ", ".join([*known.values()][:MAX_SHOWN])
+        shown += f" and {len(known) - MAX_SHOWN} more" if len(known) > MAX_SHOWN else ""
         return f"unknown column {'.'.join(names)!r}{guess} There is: {shown}. More: {self._columns.way_out()}"
 
     def _check(self) -> None:
@@ -112,18 +116,19 @@ class SampleQuery:
         import numpy as np
 
         bits = np.zeros(-(-num_samples // 8), np.uint8)
-        num_rows = num_with_row = 0
+        num_rows = num_null = num_with_row = 0
         with self._registered(self._readers()):
             query = "SELECT __number, {predicate}, __is_there FROM {samples}"
             for batch in self._batches_of(self._executed(query)):
                 numbers, chosen, is_there = batch.columns
                 num_rows += len(numbers)
+                num_null += chosen.null_count
                 num_with_row += len(is_there) - is_there.null_count
                 found = numbers.filter(chosen).to_numpy()
                 np.bitwise_or.at(bits, found >> 3, (1 << (found & 7)).astype(np.uint8))
         if self._own is not None:
             self._check_own(self._own, num_rows - num_samples, num_with_row)
-        return Evaluated(bits, num_samples - num_with_row)
+        return Evaluated(bits, num_null, num_samples - num_with_row)
 
     def _joins_shard(self) -> bool:
         return SHARD_COLUMN in self._own_types
@@ -131,8 +136,9 @@ class SampleQuery:
     def _of_batches(self) -> list[ColumnPath]:
         """The columns of the batches, with those that tables are joined by."""
         own = {(name,) for name in self._own_types}
-        joined = [KEY] if self._own is not None or not self._keyed.keys().isdisjoint(self._wanted) else []
-        joined += [SHARD] if self._joins_shard() else []
+        of = self._columns
+        joined = [of.key] if self._own is not None or not self._keyed.keys().isdisjoint(self._wanted) else []
+        joined += [of.shard] if self._joins_shard() else []
         first = [path for path in self._wanted if path in self._types and path not in self._keyed and path not in own]
         return list(dict.fromkeys([*first, *(path for path in self._wanted if path in (KEY, SHARD)), *joined]))
 
@@ -154,7 +160,8 @@ class SampleQuery:
     def _schemas(self) -> dict[str, Any]:
         """The Arrow schemas of the tables of the query, by name."""
         arrow = arrow_package()
-        columns = [(f"c{number}", self._types[path]) for number, path in enumerate(self._of_batches())]
+        kinds = [self._types.get(path, arrow.string()) for path in self._of_batches()]
+        columns = [(f"c{number}", kind) for number, kind in enumerate(kinds)]
         found = {"batches": arrow.schema([("__number", arrow.int64()), *columns])}
         for number, paths in enumerate(self._of_parts().values()):
             fields = [(path[1], self._types[path]) for path in paths]
@@ -226,16 +233,17 @@ class SampleQuery:
         keys = {path: f"batches.c{number}" for number, path in enumerate(self._of_batches())}
         joins = []
         for number, (part, paths) in enumerate(self._of_parts().items()):
-            joins.append(f"LEFT JOIN part{number} ON part{number}.key = {keys[KEY]} || {_text('.' + part)}")
-            expressions |= {path: f"part{number}.{_name(path[1])}" for path in paths}
+            key = keys[self._columns.key]
+            joins.append(f"LEFT JOIN part{number} ON part{number}.key = {key} || {_text('.' + part)}")
+            expressions |= {path: f"part{number}.{quoted(path[1])}" for path in paths}
         there = "true"
         if self._own is not None:
-            conditions = [f"CAST(own.key AS VARCHAR) = {keys[KEY]}"]
-            conditions += [f"CAST(own.shard AS VARCHAR) = {keys[SHARD]}"] if self._joins_shard() else []
+            conditions = [f"CAST(own.key AS VARCHAR) = {keys[self._columns.key]}"]
+            conditions += [f"CAST(own.shard AS VARCHAR) = {keys[self._columns.shard]}"] if self._joins_shard() else []
             joins.append(f"LEFT JOIN (SELECT *, true AS __is_there FROM own) own ON {' AND '.join(conditions)}")
             there = "own.__is_there"
-            expressions |= {path: f"own.{_name(path[0])}" for path in self._wanted if path not in self._types}
-        columns = ", ".join(f"{value} AS {_name(name)}" for name, value in _nested(expressions).items())
+            expressions |= {path: f"own.{quoted(path[0])}" for path in self._wanted if path not in self._types}
+        columns = ", ".join(f"{value} AS {quoted(name)}" for name, value in _nested(expressions).items())
         listed = f"batches.__number, {there} AS __is_there" + (f", {columns}" if columns else "")
         return f"(SELECT {listed} FROM batches {' '.join(joins)})"
 
@@ -281,13 +289,9 @@ def _nested(expressions: Mapping[ColumnPath, str]) -> dict[str, str]:
         else:
             groups.setdefault(path[0], {})[path[1:]] = expression
     for name, inner in groups.items():
-        fields = (f"{_name(field)} := {value}" for field, value in _nested(inner).items())
+        fields = (f"{quoted(field)} := {value}" for field, value in _nested(inner).items())
         found[name] = f"struct_pack({', '.join(fields)})"
     return found
-
-
-def _name(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _text(text: str) -> str:

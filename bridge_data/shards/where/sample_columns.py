@@ -36,7 +36,11 @@ class KeyedTable:
 
 
 class SampleColumns(abc.ABC):
-    """The columns of some records."""
+    """The columns of some records. What the user's columns are joined by is in the columns `key` and `shard`: where the
+    data have columns of their own that are called so, these have other names."""
+
+    key: ColumnPath = KEY
+    shard: ColumnPath = SHARD
 
     @abc.abstractmethod
     def types(self, *, of_all: bool) -> dict[ColumnPath, Any]:

@@ -8,6 +8,7 @@ is read in its order, and only the files that have wanted columns are.
 import dataclasses
 import itertools
 from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from bridge_data import storage
@@ -69,10 +70,14 @@ class ShardColumns(SampleColumns):
         return [self._index.uuid, None if self._json is None else self._json.checksum, seen]
 
     def way_out(self) -> str:
-        root = self._shards.root
+        root, first = self._shards.root, ""
+        if storage.is_remote(root):
+            root, first = Path(root.name), "on a disk, before the data are copied to the store: "
         fields = bridge_command("prepare", root, "--tar-index-only", "--columns", "json.FIELD")
         sizes = bridge_command("prepare-media", root, "--media-metadata-by-extension")
-        return f"`{fields}` adds fields of JSON parts, `{sizes}` sizes and durations of media; {super().way_out()}"
+        return (
+            f"{first}`{fields}` adds fields of JSON parts, `{sizes}` sizes and durations of media; {super().way_out()}"
+        )
 
     def batches(self, wanted: Collection[ColumnPath]) -> Iterator[ColumnBatch]:
         import numpy as np

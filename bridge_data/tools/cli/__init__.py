@@ -17,7 +17,14 @@ import click
 from bridge_data.errors import BridgeDataError
 from bridge_data.tools.cli.terminal import in_cli_words
 
-atexit.register(gc.freeze)  # a command ends without a search for garbage in all that it imported
+
+def _end_quickly() -> None:
+    """End without a search for garbage in all that was imported; DuckDB prints a page about what is left then."""
+    if "duckdb" not in sys.modules:
+        gc.freeze()
+
+
+atexit.register(_end_quickly)
 
 _COMMANDS = {
     "at": "Show the samples of the global batch of a STEP of RUN, counted from 0.",

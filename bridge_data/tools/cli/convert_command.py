@@ -9,6 +9,7 @@ import click
 
 from bridge_data.errors import ConfigError, bridge_command
 from bridge_data.limits import Limits, allow_pixels
+from bridge_data.plan.where_clauses import WhereClause, given_where
 from bridge_data.prepare.converters.columnar_tables import ColumnarTables
 from bridge_data.prepare.converters.conversion import REPORT, ConvertConfig
 from bridge_data.prepare.converters.conversion import convert as convert_records
@@ -27,6 +28,7 @@ from bridge_data.tools.cli.terminal import (
     note,
     progress_bar,
     table,
+    where_options,
 )
 
 _MAX_SHOWN_COLUMNS = 40
@@ -85,6 +87,7 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> frozenset
 @click.option("--max-samples", "--max-count", default=10_000, show_default=True, help="Samples in a shard, at most.")
 @click.option("--shuffle", type=int, metavar="SEED", help="Write the samples in a random order.")
 @click.option("--keys", "keys_file", type=ON_DISK, help="Keep only samples whose keys are lines of this file.")
+@where_options
 @click.option("--require-parts", callback=_names, metavar="PARTS", help="Leave out samples without all these parts.")
 @click.option("--skip-broken", is_flag=True, help="Leave broken records out; they are counted and listed.")
 @click.option("--same-parts", is_flag=True, help="Of files and tars: samples with other parts than most are broken.")
@@ -114,6 +117,8 @@ def convert(
     max_samples: int,
     shuffle: int | None,
     keys_file: Path | None,
+    where: str | None,
+    columns: str | None,
     require_parts: frozenset[str],
     skip_broken: bool,
     same_parts: bool,
@@ -151,16 +156,17 @@ def convert(
     )
     if same_parts and not records.has_parts:
         raise ConfigError(f"--same-parts is for folders of files and tars, but {source} is a {records.title}")
-    columns = find_columns(records, () if isinstance(records, ColumnarTables) else drop)  # which reads no others
+    found = find_columns(records, () if isinstance(records, ColumnarTables) else drop)  # which reads no others
+    records = _chosen(source, records, given_where(where, columns), limits)
     definition = guess_definition(
-        columns,
+        found,
         sample_type=sample_type,
         fields=parse_field_map(field_map) if field_map is not None else fields,
         ask=no_answer if non_interactive or not is_terminal() else _ask,
         known=records.definition,
     )
-    _show(source, records, columns, definition)
-    layout = _layout(records, columns, definition, source, media_root, key, drop)
+    _show(source, records, found, definition)
+    layout = _layout(records, found, definition, source, media_root, key, drop)
     config = ConvertConfig(
         split=split,
         split_by=split_by,
@@ -185,6 +191,17 @@ def convert(
         note(f"left out as broken: {counted(done.num_broken, 'record')}, listed in {target / REPORT}")
     click.echo(f"{target}: {counted(done.num_samples, 'sample')}")
     click.echo(f"Next: {bridge_command('preview', target)}")
+
+
+def _chosen(source: Path, records: RecordSource, clauses: Sequence[WhereClause], limits: Limits) -> RecordSource:
+    """Those of `records` that are chosen; all of them without clauses."""
+    if not clauses:
+        return records
+    from bridge_data.prepare.converters.chosen_source import choose_records  # here: most conversions take all
+
+    found = choose_records(source, records, clauses, limits)
+    note(f"where: chosen are {len(found):,} of {counted(len(records), 'record')}")
+    return found
 
 
 def is_terminal() -> bool:

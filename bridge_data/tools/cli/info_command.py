@@ -1,7 +1,7 @@
 """`bridge-data info`: what a data set, a JSONL file or a metadataset holds."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +12,8 @@ from bridge_data.limits import Limits
 from bridge_data.plan import EmptySplitError, Source, load_plan
 from bridge_data.plan.document import is_jsonl
 from bridge_data.plan.opening import has_tables, split_parts
+from bridge_data.plan.where_clauses import WhereClause, given_where
+from bridge_data.shards import Records
 from bridge_data.shards.jsonl_file import index_path, open_jsonl, split_gaps
 from bridge_data.shards.media_metadata import MEDIA_TABLE
 from bridge_data.shards.metadata import BRIDGE_INDEX, DATASET_YAML, INDEX_SQLITE, INFO_JSON, INFO_YAML, load_document
@@ -29,6 +31,7 @@ from bridge_data.tools.cli.terminal import (
     split_table,
     table,
     trust_options,
+    where_options,
 )
 
 if TYPE_CHECKING:
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 @click.option("--num-lanes", type=click.IntRange(1), help="Also show how training data are dealt to this many lanes.")
 @click.option("--max-samples-per-sequence", type=int, help="As in get_train_dataset.  [default: None, whole shards]")
 @click.option("--shuffle-buffer-size", type=int, help="As in get_train_dataset.  [default: None]")
+@where_options
 @trust_options
 @limits_option
 @click.pass_context
@@ -53,6 +57,8 @@ def info(
     num_lanes: int | None,
     max_samples_per_sequence: int | None,
     shuffle_buffer_size: int | None,
+    where: str | None,
+    columns: str | None,
     trusted_module: tuple[str, ...],
     trust_dataset_code: bool,
     limits: Limits,
@@ -70,27 +76,30 @@ def info(
         "trust_dataset_code": trust_dataset_code,
         "limits": limits,
     }
+    clauses = given_where(where, columns)
     is_sound = True
     if has_tables(str(path)):
-        _show_tables(path, trust)
+        _show_tables(path, clauses, trust)
     elif not storage.is_file(path):
-        is_sound = _show_folder(PreparedDataset.open(path, limits), split_config, dataset_config)
+        is_sound = _show_folder(PreparedDataset.open(path, limits), split_config, dataset_config, clauses)
     elif is_jsonl(str(path)):
-        _show_jsonl(path, limits)
+        _show_jsonl(path, clauses, limits)
     else:
-        is_sound = _show_metadataset(path, **trust)
+        is_sound = _show_metadataset(path, where=where, columns=columns, **trust)
     if not is_sound:
         context.exit(1)
     if num_lanes is not None:
         from bridge_data.order.plan_order import Shuffle  # brings numpy, which nothing else here needs
 
         shuffle = Shuffle(shuffle_buffer_size=shuffle_buffer_size, max_samples_per_sequence=max_samples_per_sequence)
-        for source in load_plan(path, split_part="train", **trust).sources:
+        for source in load_plan(path, split_part="train", where=where, columns=columns, **trust).sources:
             click.echo()
             click.echo(headed(_lane_shares(source, num_lanes, shuffle)) + "\n")
 
 
-def _show_folder(dataset: PreparedDataset, split_config: str | None, dataset_config: str) -> bool:
+def _show_folder(
+    dataset: PreparedDataset, split_config: str | None, dataset_config: str, clauses: Sequence[WhereClause]
+) -> bool:
     """What the folder holds; whether its files can be read."""
     sample_type = _sample_type(dataset.meta / dataset_config)
     names = list(dataset.shard_counts)
@@ -115,11 +124,28 @@ def _show_folder(dataset: PreparedDataset, split_config: str | None, dataset_con
         rows.append(("forgotten", f"{counted(num_forgotten, 'sample')} (version {number} of the list)"))
     click.echo(headed(rows) + "\n")
     click.echo(split_table(dataset, split_config))
+    parts = dataset.split_parts(split_config)
+    _show_chosen([dataset.split(part, split_config=split_config) for part in parts], clauses)
     return not sample_type.startswith(_WRONG)
 
 
-def _show_jsonl(path: Location, limits: Limits) -> None:
-    parts = {part: open_jsonl(path, part, limits=limits).num_samples for part in split_parts(path, limits)}
+def _show_chosen(parts: Sequence[Records], clauses: Sequence[WhereClause]) -> None:
+    """How many samples of split parts are chosen."""
+    if not clauses:
+        return
+    from bridge_data.shards.where.choosing import evaluate, shown  # here: most do without
+
+    rows = []
+    for records in parts:
+        chosen, total = evaluate(records, clauses).num_chosen if records.num_samples else 0, records.num_samples
+        rows.append([records.split_part, f"{chosen:,}", f"{chosen / max(1, total):.1%}"])
+    click.echo(f"\nwhere {shown(clauses)}\n")
+    click.echo(table(["split part", "chosen samples", "of all"], rows))
+
+
+def _show_jsonl(path: Location, clauses: Sequence[WhereClause], limits: Limits) -> None:
+    records = [open_jsonl(path, part, limits=limits) for part in split_parts(path, limits)]
+    parts = {one.split_part: one.num_samples for one in records}
     rows = [
         ("data set", str(path)),
         ("holds", f"{sized(storage.size_bytes(path))} of JSON lines"),
@@ -131,9 +157,10 @@ def _show_jsonl(path: Location, limits: Limits) -> None:
     num_unused, _ = split_gaps(path)
     shown = {**parts, **({"(in no part)": num_unused} if num_unused else {})}
     click.echo(table(["split part", "samples"], [[part, f"{number:,}"] for part, number in shown.items()]))
+    _show_chosen(records, clauses)
 
 
-def _show_tables(path: Location, trust: dict[str, Any]) -> None:
+def _show_tables(path: Location, clauses: Sequence[WhereClause], trust: dict[str, Any]) -> None:
     """Parquet files, or what `datasets` saved."""
     names = split_parts(path, trust["limits"])
     parts = {part: load_plan(path, split_part=part, training=False, **trust).sources for part in names}
@@ -152,6 +179,7 @@ def _show_tables(path: Location, trust: dict[str, Any]) -> None:
         counts = [source.records.counts for source in sources]
         shown.append([part, f"{sum(map(sum, counts)):,}", f"{sum(map(len, counts)):,}"])
     click.echo(table(["split part", "samples", "row groups or batches"], shown))
+    _show_chosen(records, clauses)
 
 
 def _show_metadataset(path: Location, **trust: Any) -> bool:

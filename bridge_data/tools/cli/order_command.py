@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from bridge_data.errors import ConfigError
-from bridge_data.tools.cli.terminal import counted, note, table, trust_options
+from bridge_data.tools.cli.terminal import counted, note, table, trust_options, where_options
 
 if TYPE_CHECKING:
     from bridge_data.tools.oracle import RunOrder, RunSample, RunSettings
@@ -19,7 +19,13 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 STATES_HELP = "What the run saved: a file (also a .ckpt), a folder of an iteration, or one with several. Repeatable."
 
-_DATASET = {"split_part": "split_part", "trusted_module": "trusted_modules", "trust_dataset_code": "trust_dataset_code"}
+_DATASET = {
+    "split_part": "split_part",
+    "where": "where",
+    "columns": "columns",
+    "trusted_module": "trusted_modules",
+    "trust_dataset_code": "trust_dataset_code",
+}
 _WORKERS = {"seed": "seed_offset", "num_lanes": "num_lanes"}
 
 
@@ -52,7 +58,7 @@ def run_options(command: Command) -> Command:
         click.option("--max-samples-per-sequence", type=int, help="Neighbouring samples of a chunk."),
         click.option("--split-part", help="The part of the split.  [default: train]"),
     ]
-    decorated = trust_options(command)
+    decorated = where_options(trust_options(command))
     for option in reversed(options):
         decorated = option(decorated)
     return decorated

@@ -34,6 +34,7 @@ from bridge_data.tools.cli.terminal import (
     sized,
     split_options,
     trust_options,
+    where_options,
 )
 from bridge_data.tools.view.catalog import CatalogSource, SplitCatalog, open_split
 
@@ -57,6 +58,7 @@ MAX_ITEMS = 5
 @click.option("--key", help="Show this sample alone: its `__key__`, SHARD:KEY, or KEY; of a JSONL file its number.")
 @split_options("The part of the split; of several, such as train,val, the first that has samples.  [default: of all]")
 @click.option("--html", type=click.Path(path_type=Path), help="Write them to this file instead, as a page of its own.")
+@where_options
 @trust_options
 @limits_option
 def preview(
@@ -67,6 +69,8 @@ def preview(
     html: Path | None,
     split_parts: tuple[str, ...],
     dataset_config: str | None,
+    where: str | None,
+    columns: str | None,
     trusted_module: tuple[str, ...],
     trust_dataset_code: bool,
     limits: Limits,
@@ -81,6 +85,8 @@ def preview(
         "trusted_modules": trusted_module,
         "trust_dataset_code": trust_dataset_code,
         "limits": limits,
+        "where": where,
+        "columns": columns,
     }
     if dataset_config is not None:
         trust["dataset_config"] = dataset_config

@@ -194,6 +194,17 @@ def trust_options(command: Command) -> Command:
     return module(code(command))
 
 
+def where_options(command: Command) -> Command:
+    """Add `--where` and `--columns`, which choose samples as the options of `get_train_dataset` do."""
+    where = click.option(
+        "--where", metavar="EXPRESSION", help="Only samples for which this holds, such as 'jpg.bytes > 1000'."
+    )
+    columns = click.option(
+        "--columns", metavar="FILE", help="For --where: a Parquet file with columns of your own, by `key`."
+    )
+    return where(columns(command))
+
+
 def limits_option(command: Command) -> Command:
     """Add `--limits`, which gives the command a `Limits`."""
     names = ", ".join(field.name for field in dataclasses.fields(Limits))

@@ -12,7 +12,7 @@ import click
 from bridge_data.errors import ConfigError
 from bridge_data.shards.metadata import META_FOLDER
 from bridge_data.storage import Location, location
-from bridge_data.tools.cli.terminal import LOCATION, note, trust_options
+from bridge_data.tools.cli.terminal import LOCATION, note, trust_options, where_options
 
 if TYPE_CHECKING:
     from bridge_data.tools.view.site import SavedRun, Site
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 @click.option(
     "--allow-host", "names", multiple=True, help="A further host name to answer to, as of a proxy. Repeatable."
 )
+@where_options
 @trust_options
 def view(
     path: Location | None,
@@ -53,6 +54,8 @@ def view(
     port: int,
     token: str | None,
     names: tuple[str, ...],
+    where: str | None,
+    columns: str | None,
     **trust: Any,
 ) -> None:
     """Show PATH in a browser: samples, the blend, sizes, batches as the trainer gets them, the steps of a run.
@@ -69,6 +72,7 @@ def view(
     from bridge_data.tools.view.site import SavedRun, Site
 
     options = {"trusted_modules": trust["trusted_module"], "trust_dataset_code": trust["trust_dataset_code"]}
+    options |= {"where": where, "columns": columns}
     if path is None and config is None:
         raise ConfigError("give PATH, a data set, a metadataset or the folder of a run, or --config, a run")
     saved = SavedRun()
@@ -81,6 +85,8 @@ def view(
     if log is not None:
         saved = dataclasses.replace(saved, log=read_losses(log))
     saved_lanes = saved.states[-1].state.num_lanes if saved.states else None
+    if config is not None and where is not None:
+        raise ConfigError("--where is for PATH alone: which samples a run has, its config says")
     run = None if config is None else open_run(config, num_lanes, saved_lanes, saved.num_per_step)
     found = location(run.path) if path is None and run is not None else path
     assert found is not None

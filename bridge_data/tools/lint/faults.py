@@ -67,7 +67,8 @@ KINDS: dict[str, FaultKind] = {
         "samples whose parts are not next to each other", "write the shard again, sorted by name"
     ),
     "duplicate-key": FaultKind(
-        "keys that several samples of a shard have", "write the shard again with different keys"
+        "keys that several samples of a shard, or rows of a file, have",
+        "write the shard or file again with different keys",
     ),
     "shared-key": FaultKind(
         "keys that samples of several shards have: they are told apart as SHARD/KEY",

@@ -32,6 +32,7 @@ from bridge_data.tools.lint.check_dataset import KeyLog, check_metadata, digests
 from bridge_data.tools.lint.check_samples import Recipe, SampleCheck, code_of
 from bridge_data.tools.lint.check_shards import ShardContents, ShardWalk, check_indexes
 from bridge_data.tools.lint.faults import Fault, FaultTally, LintReport
+from bridge_data.tools.lint.table_keys import repeated_table_keys
 from bridge_data.tools.lint.targets import Folder, Loaded, Targets, find_targets
 
 SAMPLES_AT_ONCE = 512
@@ -98,6 +99,8 @@ def lint(path: Path, config: LintConfig | None = None, *, on_progress: Progress 
                 keys.add(found.keys)
             on_progress(done, max(total, done))
         tally.add_all(_repeated_keys(keys, shards, folders))
+    if config.limit is None:
+        tally.add_all(repeated_table_keys(loaded.source for loaded in targets.loaded))
     return LintReport(
         path=str(path),
         num_datasets=len(folders) + len({loaded.source.path for loaded in targets.loaded} - targets.folders.keys()),

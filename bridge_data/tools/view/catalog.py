@@ -209,7 +209,7 @@ def open_split(path: Location, part: str, trust: Mapping[str, Any], *, training:
     except EmptySplitError:
         return None
     except ConfigError as error:
-        if not path.is_dir():
+        if not path.is_dir() or trust.get("where") is not None:
             raise
         shards = PreparedDataset.open(path, trust.get("limits", DEFAULT_LIMITS)).split(part)
         notice = str(error) if (path / META_FOLDER / DATASET_YAML).is_file() else ""

@@ -46,3 +46,36 @@ def test_lint_reads_every_row_and_names_what_is_damaged(run: Run, hub: Path) -> 
         opened.write(b"\xff" * 40)
     result = run("lint", meta)
     assert result.exit_code == 1 and "train-00000-of-00001.parquet: row group 0, column 'text'" in result.output
+
+
+def write_keyed(folder: Path, *files: list[str]) -> Path:
+    """Parquet files of text samples with these keys."""
+    for number, keys in enumerate(files):
+        table = table_of({"__key__": keys, "text": keys})
+        write_parquet(folder / f"part-{number}.parquet", table, per_group=2)
+    return folder
+
+
+def test_lint_names_keys_that_several_rows_have(run: Run, tmp_path: Path) -> None:
+    folder = write_keyed(tmp_path / "keyed", ["a", "b", "c", "b", "b"], ["d", "a"])
+    result = run("lint", folder, "--no-progress")
+    assert result.exit_code == 1
+    assert "duplicate-key  2 × keys that several samples of a shard, or rows of a file, have" in result.output
+    assert "part-0.parquet/b: rows 1 and 3 have it" in result.output
+    assert "shared-key  1 ×" in result.output and "part-1.parquet/a: part-0.parquet has it too" in result.output
+    assert run("lint", write_keyed(tmp_path / "sound", ["a", "b"], ["c"]), "--no-progress").exit_code == 0
+
+
+def test_a_key_of_several_rows_is_to_be_told_by_number(run: Run, tmp_path: Path) -> None:
+    folder = write_keyed(tmp_path / "keyed", ["a", "b", "c", "b"], ["d", "a"])
+    entry = {"path": str(folder), **TEXT, "field_map": {"text": "text"}}
+    head = {"__module__": "megatron.energon", "__class__": "MetadatasetV2"}
+    meta = tmp_path / "meta.yaml"
+    meta.write_text(json.dumps({**head, "splits": {"train": entry}}))
+    for result in (run("when", meta, "b", "--until", "9"), run("preview", folder, "--key", "b")):
+        told = "'b' is the key of 2 samples of"
+        assert result.exit_code == 1 and told in result.output and "by its number (1, 3)" in result.output
+    result = run("when", meta, "a", "--until", "9")
+    assert result.exit_code == 1 and "say which is meant: part-0.parquet:a, part-1.parquet:a" in result.output
+    assert run("when", meta, "part-1.parquet:a", "--until", "9").exit_code == 0
+    assert run("when", meta, "--index", "3", "--until", "9").exit_code == 0

@@ -1,0 +1,116 @@
+"""Columns of tables, JSONL files and ranges of data sets: what Python reads is what is chosen by."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from bridge_data.errors import ConfigError
+from bridge_data.plan import load_plan
+from bridge_data.plan.in_memory import InMemoryDataset
+from bridge_data.prepare.jsonl_lines import prepare_jsonl
+from bridge_data.samples import TextSample
+from bridge_data.shards.records import Records
+from bridge_data.shards.subset import Subset
+from bridge_data.shards.where.choosing import choose
+from bridge_data.shards.where.chosen_records import ChosenRecords
+from bridge_data.shards.where.file_columns import columns_of_records
+from bridge_data.shards.where.sample_columns import INDEX, KEY, ROWS_AT_ONCE
+from tests.prepared import write_texts
+from tests.shards.where.test_choosing import Clause
+from tests.tables import save_to_disk, table_of, write_parquet
+
+SIZE = 90
+TABLE = {"text": [str(number) for number in range(SIZE)], "half": [number / 2 for number in range(SIZE)]}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BRIDGE_DATA_CACHE", str(tmp_path / "cache"))
+    whole = table_of(TABLE)
+    write_parquet(tmp_path / "one.parquet", whole, per_group=25)
+    for number in range(3):
+        write_parquet(tmp_path / "files" / f"part-{number}.parquet", whole.slice(30 * number, 30), per_group=12)
+    save_to_disk(tmp_path / "saved", whole, per_batch=20, num_files=2)
+    save_to_disk(tmp_path / "one batch", whole, per_batch=SIZE)
+    return tmp_path
+
+
+def records_at(path: Path) -> Records:
+    (source,) = load_plan(path).sources
+    return source.records
+
+
+def texts(records: Records, where: str) -> list[int]:
+    """The numbers that the chosen samples say."""
+    view = ChosenRecords(records, choose(records, [Clause(where)]))
+    reader = view.reader()
+    return [int(reader.read(index).parts["text"]) for index in range(view.num_samples)]
+
+
+@pytest.mark.parametrize("name", ["one.parquet", "files", "files/part-*.parquet", "saved", "one batch"])
+@pytest.mark.parametrize(
+    ("where", "is_chosen"),
+    [
+        ("index % 3 = 0", lambda n: n % 3 == 0),
+        ("half >= 40 or text like '1%'", lambda n: n >= 80 or str(n).startswith("1")),
+        ("half = 44.5", lambda n: n == 89),
+    ],
+)
+def test_rows_of_all_files_are_chosen_by_their_columns(
+    folder: Path, name: str, where: str, is_chosen: Callable[[int], bool]
+) -> None:
+    assert texts(records_at(folder / name), where) == [number for number in range(SIZE) if is_chosen(number)]
+
+
+def test_keys_and_shards_are_those_that_samples_have(folder: Path) -> None:
+    for name in ("files", "saved"):
+        records = records_at(folder / name)
+        reader = records.reader()
+        samples = [reader.read(index) for index in range(SIZE)]
+        chosen = texts(records, "key = '7'")
+        assert chosen == [number for number, sample in enumerate(samples) if sample.key == "7"] and len(chosen) > 1
+        last = samples[-1].shard_name
+        assert texts(records, f"shard = '{last}'") == [n for n, one in enumerate(samples) if one.shard_name == last]
+
+
+def test_the_columns_of_a_range_are_those_below_it_with_numbers_of_its_own(folder: Path) -> None:
+    records = Subset(records_at(folder / "files"), 20, 70)
+    assert texts(records, "index < 3 or half >= 34") == [20, 21, 22, 68, 69]
+    assert texts(Subset(records, 10, 50), "index = 0 or key = '7'") == [30, 37, 67]
+
+
+def test_lines_are_chosen_by_their_number_and_their_bytes(folder: Path) -> None:
+    path = folder / "lines.jsonl"
+    path.write_text("".join(f'{{"text": "{"x" * number}"}}\n' for number in range(SIZE)))
+    prepare_jsonl(path)
+    records = records_at(path)
+    found = choose(records, [Clause("bytes = 13 or key = '5' or index = 80 and shard = 'lines.jsonl'")])
+    assert found.between(0, SIZE) == [0, 5, 80]
+
+
+def test_batches_are_bounded_and_in_the_order_of_samples(tmp_path: Path) -> None:
+    size = 3 * ROWS_AT_ONCE
+    write_parquet(tmp_path / "a.parquet", pa.table({"n": np.arange(size)}), per_group=size)
+    found = list(columns_of_records(records_at(tmp_path / "a.parquet")).batches([("n",), INDEX, KEY]))
+    assert [len(indices) for indices, _ in found] == [ROWS_AT_ONCE] * 3
+    for indices, values in found:
+        assert values[("n",)].to_pylist() == values[INDEX].to_pylist() == indices.tolist()
+        assert values[KEY].to_pylist() == list(map(str, indices.tolist()))
+
+
+def test_samples_in_memory_have_none(folder: Path) -> None:
+    memory = InMemoryDataset([TextSample(__key__="a", text="b")]).source().records
+    with pytest.raises(ConfigError, match="where: is for prepared data sets, JSONL files, Parquet files and data sets"):
+        columns_of_records(memory)
+
+
+def test_without_our_index_the_way_to_one_is_named(folder: Path) -> None:
+    root = write_texts(folder / "tars", 60)
+    (root / ".nv-meta" / "index.bridge").unlink()
+    with pytest.raises(
+        ConfigError, match=r"where: needs our index of the data set; run `bridge-data prepare .*index-only"
+    ):
+        choose(records_at(root), [Clause("index = 1")])
