@@ -170,9 +170,7 @@ def test_a_batch_shows_its_mask_its_packs_and_its_pictures(run_browser: Browser)
     assert len(run_browser.find(".pictures img")) >= 4
 
 
-def test_an_open_page_of_the_run_shows_steps_that_are_logged_meanwhile(
-    run_browser: Browser, photos_yaml: Path
-) -> None:
+def test_an_open_page_of_the_run_shows_steps_that_are_logged_meanwhile(run_browser: Browser, photos_yaml: Path) -> None:
     log = photos_yaml.parent / "run/steps_dprank000.jsonl"
     before = log.read_text()
     run_browser.open("/run")
