@@ -71,7 +71,11 @@ def ledger_paths(folder: Path) -> dict[int, Path]:
 
 def record(payload: bytes) -> bytes:
     """A record with this payload."""
-    return _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
+    return _head(payload) + payload
+
+
+def _head(payload: bytes) -> bytes:
+    return _HEAD.pack(len(payload), zlib.crc32(payload))
 
 
 def has_begun(file: BinaryIO | io.FileIO, path: Path) -> bool:
@@ -177,7 +181,8 @@ class _Record:
 
 
 class RunLedger:
-    """The ledger files in `folder`, of all ranks, as they are now: also those of a run that is going on.
+    """The ledger files in `folder`, of all ranks, as they were at the last `update`, which begins here; also those of a
+    run that goes on.
 
     Raises:
         ConfigError: if there are none. DatasetError: naming file and byte, if one is damaged.
@@ -185,10 +190,29 @@ class RunLedger:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
+        self._ranks: dict[Path, _RankLedger] = {}
+        self.update()
+
+    def update(self) -> bool:
+        """Read what was written since; whether anything was. Raises as when it was opened."""
         paths = ledger_paths(self.folder) if self.folder.is_dir() else {}
         if not paths:
-            raise ConfigError(f"{folder}: holds no ledger; expected {ledger_file(Path(), 0)} and one of each rank")
-        self._of_ranks = [_live_records(path) for path in paths.values()]
+            raise ConfigError(f"{self.folder}: holds no ledger; expected {ledger_file(Path(), 0)} and one of each rank")
+        ranks = {path: self._ranks.get(path) or _RankLedger(path) for path in paths.values()}
+        has_changed = ranks.keys() != self._ranks.keys()
+        for rank in ranks.values():
+            has_changed |= rank.update()
+        self._ranks = ranks
+        return has_changed
+
+    @property
+    def last(self) -> tuple[int, int] | None:
+        """(repetition, number) of the last micro-batch; None if there is none yet."""
+        return max((rank.records[-1].last for rank in self._ranks.values() if rank.records), default=None)
+
+    def has(self, number: int) -> bool:
+        """Whether it has a micro-batch of the first pass through the data."""
+        return self._references(number, 0) is not None
 
     def micro_batch(self, number: int, repetition: int = 0) -> list[SampleKey]:
         """The samples of micro-batch `number` of the job, in their order.
@@ -196,53 +220,102 @@ class RunLedger:
         Raises:
             ConfigError: if the ledger does not have it.
         """
-        for records in self._of_ranks:
-            at = bisect.bisect_right([record.first for record in records], (repetition, number)) - 1
-            if at >= 0 and records[at].last >= (repetition, number):
-                for found, references in _read(records[at]):
-                    if found == number:
-                        return _keys(references, records[at].sources)
-        raise ConfigError(f"{self.folder}: the ledger does not have micro-batch {number}")
+        found = self._references(number, repetition)
+        if found is None:
+            raise ConfigError(f"{self.folder}: the ledger does not have micro-batch {number}")
+        return _keys(*found)
 
     def __iter__(self) -> Iterator[tuple[int, list[SampleKey]]]:
         """(number, samples) of each micro-batch, rank by rank."""
-        for record in (record for records in self._of_ranks for record in records):
+        for record in self._records():
             for number, references in _read(record):
                 yield number, _keys(references, record.sources)
 
     def sums(self) -> Iterator[tuple[_At, LedgerSums]]:
         """((repetition, number), sums) of each micro-batch, rank by rank."""
-        for record in (record for records in self._of_ranks for record in records):
+        for record in self._records():
             batches = _read(record)
             sums = tallies(batches, record.sources, record.first[0])
             yield from (((record.first[0], number), one) for (number, _), one in zip(batches, sums, strict=True))
 
+    def _records(self) -> Iterator[_Record]:
+        return (record for rank in self._ranks.values() for record in rank.records)
 
-def _live_records(path: Path) -> list[_Record]:
-    """The records of a file that are not superseded, by their micro-batches."""
-    found: list[_Record] = []
-    repetition, sources = 0, list[str]()
-    with path.open("rb") as file:
-        if not has_begun(file, path):
-            return []
-        for end, payload in records(file, path):
-            kind, body = payload[:1], payload[1:]
-            if kind == b"B":
-                begin: Mapping[str, Any] = json.loads(body)
-                repetition, sources = begin["repetition"], [name for name, _ in begin["sources"]]
-                found = _before(found, (repetition, begin["from"]))
-            elif kind == b"M":
-                numbers = next(_columns(body, *_COUNTS.unpack_from(body)))
-                span = (repetition, int(numbers[0])), (repetition, int(numbers[-1]))
-                found = _before(found, span[0])  # a save that was interrupted wrote them, and the next one again
-                found.append(_Record(*span, path, end - len(payload), len(payload), sources))
-            else:
-                raise DatasetError(f"{path}: has a record of kind {kind!r}, which a later release wrote; use that")
-    return found
+    def _references(self, number: int, repetition: int) -> tuple[bytes, list[str]] | None:
+        """(references of a micro-batch, the sources that they number); None if it is not there."""
+        for rank in self._ranks.values():
+            at = bisect.bisect_right([record.first for record in rank.records], (repetition, number)) - 1
+            if at >= 0 and rank.records[at].last >= (repetition, number):
+                for found, references in _read(rank.records[at]):
+                    if found == number:
+                        return references, rank.records[at].sources
+        return None
+
+
+class _RankLedger:
+    """The file of a rank: its `records` that are not superseded, by their micro-batches, and how far it was read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._begin()
+
+    def _begin(self) -> None:
+        self.records: list[_Record] = []
+        self._repetition, self._sources = 0, list[str]()
+        self._read_to, self._last_head = 0, (0, b"")
+        self._stamp: tuple[int, ...] | None = None
+
+    def update(self) -> bool:
+        """Read the records that were added since, all if the file was replaced or cut; whether it has changed."""
+        found = os.stat(self._path)
+        stamp = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+        if stamp == self._stamp:
+            return False
+        with self._path.open("rb") as file:
+            is_longer = self._stamp is None or (stamp[:2] == self._stamp[:2] and stamp[2] > self._stamp[2])
+            if not (is_longer and self._goes_on(file)):
+                self._begin()
+            self._read(file)
+        self._stamp = stamp
+        return True
+
+    def _goes_on(self, file: BinaryIO) -> bool:
+        """Whether the last record that was read is there still."""
+        at, head = self._last_head
+        file.seek(at)
+        return file.read(len(head)) == head
+
+    def _read(self, file: BinaryIO) -> None:
+        file.seek(self._read_to)
+        if self._read_to == 0 and not has_begun(file, self._path):
+            return
+        self._read_to = file.tell()
+        for end, payload in records(file, self._path):
+            self._take(payload, end - len(payload))
+            self._read_to, self._last_head = end, (end - len(payload) - _HEAD.size, _head(payload))
+
+    def _take(self, payload: bytes, at: int) -> None:
+        """A record whose payload is at byte `at`."""
+        kind, body = payload[:1], payload[1:]
+        if kind == b"B":
+            begin: Mapping[str, Any] = json.loads(body)
+            self._repetition, self._sources = begin["repetition"], [name for name, _ in begin["sources"]]
+            self.records = _before(self.records, (self._repetition, begin["from"]))
+        elif kind == b"M":
+            numbers = next(_columns(body, *_COUNTS.unpack_from(body)))
+            first, last = (self._repetition, int(numbers[0])), (self._repetition, int(numbers[-1]))
+            self.records = _before(
+                self.records, first
+            )  # a save that was interrupted wrote them, and the next one again
+            self.records.append(_Record(first, last, self._path, at, len(payload), self._sources))
+        else:
+            raise DatasetError(f"{self._path}: has a record of kind {kind!r}, which a later release wrote; use that")
 
 
 def _before(records: list[_Record], stop: _At) -> list[_Record]:
     """The records of micro-batches before `stop`."""
+    if not records or records[-1].last < stop:
+        return records
     kept = [record for record in records if record.first < stop]
     if kept and kept[-1].last >= stop:
         kept[-1].last = stop[0], stop[1] - 1

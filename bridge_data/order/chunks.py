@@ -55,6 +55,9 @@ MAX_LOCAL_SAMPLE_BYTES = 1 << 14
 """Larger samples of files on a disk are read singly: what is in the page cache is copied once instead of twice, and
 what is not comes hardly slower."""
 
+_PART = 1 << 16
+"""Chunks of which lengths are computed at a time, to bound memory."""
+
 _STEPS = 4
 """Shards that are tried one after another before a binary search."""
 
@@ -162,13 +165,12 @@ class ChunkTable:
         counts = np.bincount(which, np.concatenate((pieces - num_longer, num_longer))).astype(np.int64)
         return found[counts > 0], counts[counts > 0]
 
-    def lengths(self) -> NDArray[np.int64]:
-        """The number of samples of every chunk, as a table."""
-        chunks, samples = np.diff(self._first_chunk), np.diff(self._first_sample)
-        pieces, of_shard = np.repeat(chunks, chunks), np.repeat(samples, chunks)
-        number = np.arange(self.num_chunks) - np.repeat(self._first_chunk[:-1], chunks)
-        starts = np.repeat(self._first_sample[:-1], chunks) + number * of_shard // pieces
-        lengths: NDArray[np.int64] = np.diff(starts, append=self.num_samples)
+    def lengths(self) -> NDArray[np.integer]:
+        """The number of samples of every chunk, as a table of the smallest integers that hold them."""
+        lengths = np.empty(self.num_chunks, np.min_scalar_type(self.longest))
+        for first in range(0, self.num_chunks, _PART):
+            numbers = np.arange(first, min(first + _PART, self.num_chunks), dtype=np.int64)
+            lengths[first : first + _PART] = self.spans(numbers)[1]
         return lengths
 
     def spans(self, chunks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -39,7 +39,9 @@ class JobNumbers:
 
     def __init__(self, order: PlanOrder, state: LoaderState) -> None:
         self._state, self._blend = state, order.blend(state)
-        self._rows = [[RowNumbers(row) for row in order.rows(generation)] for generation in state.generations]
+        *earlier, now = state.generations
+        self._rows = [[RowNumbers(row) for row in order.rows(generation)] for generation in earlier]
+        self._rows.append([RowNumbers(row, self._shuffle(source)) for source, row in enumerate(order.rows(now))])
         self._lanes: dict[int, LaneNumbers] = {}
 
     def lane(self, lane: int) -> "LaneNumbers":
@@ -48,6 +50,10 @@ class JobNumbers:
             draws = DrawNumbers(self._blend, lane, self._state.num_lanes)
             self._lanes[lane] = LaneNumbers(self._rows, draws, lane, self._state.lanes[lane])
         return self._lanes[lane]
+
+    def _shuffle(self, source: int) -> int:
+        """The first shuffle of a source that some lane is in."""
+        return min(int(lane.get("cursors", {}).get(str(source), BEGINNING)[0]) for lane in self._state.lanes.values())
 
     def find(self, source: int, index: int, is_past: Callable[[int, int], bool]) -> Iterator[LaneDraw]:
         """The draws of sample `index` of a source. `is_past` says of a lane and a number whether it is of no interest;
@@ -58,9 +64,8 @@ class JobNumbers:
                 yield from self._drawn(lane, source, place, SampleRef(source, epoch, index, part), is_past)
         row = self._rows[-1][source]
         lanes = range(self._state.num_lanes)
-        first = min(self.lane(lane).shuffle(source) for lane in lanes)
         last = row.row.num_whole
-        for shuffle in itertools.count(first):
+        for shuffle in itertools.count(row.since):
             if last is not None and shuffle > last:
                 return
             for lane, number, epoch in known(len(self._rows) - 1, shuffle):
@@ -124,11 +129,6 @@ class LaneNumbers:
         if draw is None or (left is not None and place >= left):
             return None
         return self._num_drawn(draw)
-
-    def shuffle(self, source: int) -> int:
-        """The shuffle of a source's row that the lane is in."""
-        shuffle: int = self._cursors.get(str(source), BEGINNING)[0]
-        return shuffle
 
     def place_of(self, source: int, number: int) -> int | None:
         """The place after the state of sample `number` of the lane's row; None if it comes before."""

@@ -214,7 +214,7 @@ class Row:
         for shuffle in range(begin // self.per_shuffle, end):
             for numbers in _parts(max(begin, shuffle * self.per_shuffle), self.stop(shuffle)):
                 lanes_of = numbers % num_lanes
-                lengths = self._lengths(shuffle, numbers - shuffle * self.per_shuffle, table)
+                lengths = self.lengths(shuffle, numbers - shuffle * self.per_shuffle, table)
                 lengths[numbers < first[lanes_of]] = 0
                 samples += np.bincount(lanes_of, lengths, minlength=num_lanes).astype(np.int64)
         return samples
@@ -303,7 +303,7 @@ class Row:
         self._cut_last(shuffle, positions, lengths)
         return epochs, starts, lengths
 
-    def _lengths(self, shuffle: int, positions: Ints, table: Ints | None) -> Ints:
+    def lengths(self, shuffle: int, positions: Ints, table: NDArray[np.integer] | None) -> NDArray[np.integer]:
         """Lengths of the chunks at `positions` of a shuffle; faster with a `table` of all lengths."""
         if table is None:
             return self.spans(shuffle, positions)[2]
@@ -311,7 +311,7 @@ class Row:
         self._cut_last(shuffle, positions, lengths)
         return lengths
 
-    def _cut_last(self, shuffle: int, positions: Ints, lengths: Ints) -> None:
+    def _cut_last(self, shuffle: int, positions: Ints, lengths: NDArray[np.integer]) -> None:
         if shuffle == self.num_whole and self._end[1] is not None:
             lengths[positions == self._end[0] - 1 - shuffle * self.per_shuffle] = self._end[1]
 

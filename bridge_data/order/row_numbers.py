@@ -1,7 +1,7 @@
 """The samples of a row by number: the n-th that a lane reads of a source, and when a lane reads a sample.
 
-Input: a row; a lane and a number counted from the beginning of the row, or an index of the source. Output: the sample
-there, or lane and number of the sample. Guarantee: the same as reading the row from its beginning, without doing so.
+Input: a row; a lane and a number counted from the first shuffle that is of interest, or an index of the source. Output:
+the sample there, or lane and number of the sample. Guarantee: the same as reading the row from there, without doing so.
 Where all chunks have one length, the time depends on neither the number nor the size of the source. Where lengths
 differ, the chunks of a lane in an epoch are computed once, and of later epochs the chunks of those before.
 """
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bridge_data.order.random_draws import Permutation
 from bridge_data.order.row import Ints, Row, Share
@@ -23,6 +24,9 @@ _MAX_KNOWN = 512
 
 _FEW = 1 << 16
 """Chunks of a source up to which those of all lanes are computed together."""
+
+_MAX_TABLE = 1 << 24
+"""Maximum number of chunks for which a table of lengths is kept."""
 
 
 class Occurrence(NamedTuple):
@@ -42,20 +46,22 @@ class _Lengths(NamedTuple):
 
 
 class RowNumbers:
-    """The samples of `row` by number."""
+    """The samples of `row` by number. Numbers are counted from the beginning of shuffle `since`; nothing before it is
+    told."""
 
-    def __init__(self, row: Row) -> None:
-        self.row = row
+    def __init__(self, row: Row, since: int = 0) -> None:
+        self.row, self.since = row, since
         self._before: list[Ints] = [np.zeros(row.num_lanes, dtype=np.int64)]
         self._before_of_lane: dict[int, list[int]] = {}
-        self._last: tuple[tuple[int, int], Ints] | None = None
+        self._last: tuple[tuple[int, int], NDArray[np.integer]] | None = None
         self._lengths: collections.OrderedDict[tuple[int, int], _Lengths] = collections.OrderedDict()
+        self._num_computed = 0
 
     def num_before(self, lane: int, shuffle: int) -> int:
         """The samples that a lane reads before a shuffle, or before the end of the row."""
         equal, whole = self.row.chunks.equal_length, self.row.num_whole
         within = shuffle if whole is None else min(shuffle, whole)
-        first = self.row.share(lane, within).first
+        first = self._first_chunk(lane, within)
         before = self._before_unequal(lane, within) if equal is None else equal * first
         return before + (self._size(lane, within) if within < shuffle else 0)
 
@@ -63,7 +69,7 @@ class RowNumbers:
         """A lower bound of `num_before`, without computing lengths; 0 for a row that has an end."""
         if self.row.num_whole is not None:
             return 0
-        return max(self.row.chunks.shortest * self.row.share(lane, shuffle).first, self._least * shuffle)
+        return max(self.row.chunks.shortest * self._first_chunk(lane, shuffle), self._least * (shuffle - self.since))
 
     @property
     def bound_suffices(self) -> bool:
@@ -81,15 +87,19 @@ class RowNumbers:
     def _before_unequal(self, lane: int, shuffle: int) -> int:
         row = self.row
         if row.chunks.num_chunks <= _FEW:
-            while len(self._before) <= shuffle:
-                last = len(self._before) - 1
+            while len(self._before) <= shuffle - self.since:
+                last = self.since + len(self._before) - 1
                 more = row.num_samples_to(last + 1, [last] * row.num_lanes)
                 self._before.append(self._before[-1] + more)
-            return int(self._before[shuffle][lane])
+            return int(self._before[shuffle - self.since][lane])
         of_lane = self._before_of_lane.setdefault(lane, [0])
-        while len(of_lane) <= shuffle:
-            of_lane.append(of_lane[-1] + int(self._chunk_lengths(lane, len(of_lane) - 1).sum()))
-        return of_lane[shuffle]
+        while len(of_lane) <= shuffle - self.since:
+            of_lane.append(of_lane[-1] + int(self._chunk_lengths(lane, self.since + len(of_lane) - 1).sum()))
+        return of_lane[shuffle - self.since]
+
+    def _first_chunk(self, lane: int, shuffle: int) -> int:
+        """The chunks of a lane before a shuffle."""
+        return self.row.share(lane, shuffle).first - self.row.share(lane, self.since).first
 
     def total(self, lane: int) -> int | None:
         """The samples of a lane in a finite row; None if it has no end."""
@@ -126,9 +136,10 @@ class RowNumbers:
     def _shuffle_of(self, lane: int, number: int) -> int:
         equal = self.row.chunks.equal_length
         if equal is not None:
-            shuffle = (lane + number // equal * self.row.num_lanes) // self.row.per_shuffle
+            chunk = self.row.share(lane, self.since).first + number // equal
+            shuffle = (lane + chunk * self.row.num_lanes) // self.row.per_shuffle
             return shuffle if self.row.num_whole is None else min(shuffle, self.row.num_whole)
-        shuffle = 0
+        shuffle = self.since
         while self.num_before(lane, shuffle + 1) <= number:
             shuffle += 1
         return shuffle
@@ -221,14 +232,22 @@ class RowNumbers:
                 self._lengths.popitem(last=False)
         return self._lengths[name]
 
-    def _chunk_lengths(self, lane: int, shuffle: int) -> Ints:
+    def _chunk_lengths(self, lane: int, shuffle: int) -> NDArray[np.integer]:
         """The lengths of a lane's chunks in a shuffle, in the order of the row. The last ones are kept."""
         if self._last is None or self._last[0] != (lane, shuffle):
             row, share = self.row, self.row.share(lane, shuffle)
             chunks = share.first + np.arange(share.num_chunks, dtype=np.int64)
-            lengths = row.spans(shuffle, lane + chunks * row.num_lanes - shuffle * row.per_shuffle)[2]
-            self._last = (lane, shuffle), lengths
+            positions = lane + chunks * row.num_lanes - shuffle * row.per_shuffle
+            self._num_computed += len(positions)
+            num_chunks = row.chunks.num_chunks
+            has_table = num_chunks < 4 * self._num_computed and num_chunks <= _MAX_TABLE
+            self._last = (lane, shuffle), row.lengths(shuffle, positions, self._table if has_table else None)
         return self._last[1]
+
+    @functools.cached_property
+    def _table(self) -> NDArray[np.integer]:
+        """The lengths of all chunks. It is worth it once a quarter as many was computed one by one."""
+        return self.row.chunks.lengths()
 
     def _sizes(self, shuffle: int, length: int) -> Ints:
         """The samples in each visit of a chunk of `length` samples: of its block there, if it has one."""

@@ -128,6 +128,44 @@ def test_the_samples_of_a_micro_batch_are_those_in_its_restore_key(data: Path, t
         ledger.micro_batch(30)
 
 
+def test_a_ledger_that_is_open_follows_the_run_also_back_to_an_earlier_step(data: Path, tmp_path: Path) -> None:
+    early = run(data, tmp_path, 2, 40)
+    ledger = RunLedger(tmp_path)
+    assert ledger.last == (0, 39) and ledger.has(39) and not ledger.has(40)
+    assert not ledger.update()
+    run(data, tmp_path, 4, 60, early)
+    assert ledger.update() and ledger.last == (0, 99) and list(ledger) == list(RunLedger(tmp_path))
+    check(tmp_path, run(data, tmp_path, 2, 20, early))
+    assert ledger.update() and ledger.last == (0, 59) and list(ledger) == list(RunLedger(tmp_path))
+    assert not ledger.update()
+
+
+def test_a_ledger_that_is_open_reads_what_is_added_and_begins_anew_where_the_file_was_replaced_or_cut(
+    data: Path, tmp_path: Path
+) -> None:
+    state = run(data, tmp_path / "whole", 1, 12, skip_every=0)
+    run(data, tmp_path / "whole", 1, 12, state, skip_every=0)
+    content = ledger_file(tmp_path / "whole", 0).read_bytes()
+    (tmp_path / "now").mkdir()
+    file = ledger_file(tmp_path / "now", 0)
+    file.write_bytes(b"")
+    ledger, lasts = RunLedger(tmp_path / "now"), set()
+    for end in range(len(content) + 1):
+        assert ledger.update() == (end > 0), end
+        lasts.add(ledger.last)
+        with file.open("ab") as stream:
+            stream.write(content[end : end + 1])
+    assert lasts == {None, (0, 11), (0, 23)} and list(ledger) == list(RunLedger(tmp_path / "whole"))
+    os.truncate(file, len(content) - 1)
+    assert ledger.update() and ledger.last == (0, 11)
+    run(data, tmp_path / "other", 1, 5, skip_every=0)
+    os.replace(ledger_file(tmp_path / "other", 0), file)
+    assert ledger.update() and ledger.last == (0, 4)
+    file.unlink()
+    with pytest.raises(ConfigError, match="holds no ledger"):
+        ledger.update()
+
+
 @pytest.mark.processes
 def test_workers_send_the_same_references(data: Path, tmp_path: Path) -> None:
     alone = run(data, None, 1, 60, packing_buffer_size=20)

@@ -66,6 +66,11 @@ def test_every_number_and_every_sample_is_found_where_the_row_has_it(
             epoch, index = lane_row[number]
             shuffle = (epoch - row.first_epoch_of(0)) // row.epochs_per_shuffle
             assert (lane, number, epoch) in list(numbers.find(index, shuffle))
+            later = RowNumbers(row, since=int(rng.integers(shuffle + 1)))
+            own = number - numbers.num_before(lane, later.since)
+            assert later.position(lane, own) == position
+            assert (lane, own, epoch) in list(later.find(index, shuffle))
+            assert own + 1 > later.least_before(lane, shuffle)
 
 
 def test_all_the_occurrences_of_a_sample_are_one_an_epoch():

@@ -170,6 +170,22 @@ def test_a_batch_shows_its_mask_its_packs_and_its_pictures(run_browser: Browser)
     assert len(run_browser.find(".pictures img")) >= 4
 
 
+def test_an_open_page_of_the_run_shows_steps_that_are_logged_meanwhile(run_browser: Browser, photos_yaml: Path) -> None:
+    log = photos_yaml.parent / "run/steps_dprank000.jsonl"
+    before = log.read_text()
+    run_browser.open("/run")
+    run_browser.driver.execute_script("window.kept = true; document.querySelector('#step23').focus()")
+    try:
+        with log.open("a") as file:
+            file.write(json.dumps({"step": 24, "loss": 0.5}) + "\n")
+        run_browser.wait(lambda b: len(b.find("svg.chart a")) == 25)
+    finally:
+        log.write_text(before)
+    assert run_browser.driver.execute_script("return window.kept"), "the page was not loaded again"
+    assert run_browser.driver.switch_to.active_element.get_attribute("id") == "step23"
+    run_browser.wait(lambda b: len(b.find("svg.chart a")) == 24)
+
+
 @pytest.mark.parametrize("path", ["/batches?number=65", "/run", "/steps/17", "/shapes"])
 def test_pages_of_a_run_keep_nobody_out(run_browser: Browser, path: str) -> None:
     if not AXE.exists():

@@ -1,6 +1,6 @@
 """`bridge-data view`: look at data, batches and runs in a browser."""
 
-import dataclasses
+import functools
 import os
 import socket
 from collections.abc import Collection
@@ -15,7 +15,8 @@ from bridge_data.storage import Location, location
 from bridge_data.tools.cli.terminal import LOCATION, note, trust_options, where_options
 
 if TYPE_CHECKING:
-    from bridge_data.tools.view.site import SavedRun, Site
+    from bridge_data.tools.view.saved_run import SavedRunReader
+    from bridge_data.tools.view.site import Site
 
 
 @click.command()
@@ -65,58 +66,59 @@ def view(
     unless --host and --token say else.
     """
     from bridge_data.plan.opening import has_tables
-    from bridge_data.tools.oracle import read_states
     from bridge_data.tools.view.catalog import DataCatalog
-    from bridge_data.tools.view.loss_log import read_losses
-    from bridge_data.tools.view.named_runs import default_run, open_run
-    from bridge_data.tools.view.site import SavedRun, Site
+    from bridge_data.tools.view.named_runs import NamedRun, default_run, open_run
+    from bridge_data.tools.view.saved_run import SavedRun, SavedRunReader
+    from bridge_data.tools.view.site import Site
 
     options = {"trusted_modules": trust["trusted_module"], "trust_dataset_code": trust["trust_dataset_code"]}
     options |= {"where": where, "columns": columns}
     if path is None and config is None:
         raise ConfigError("give PATH, a data set, a metadataset or the folder of a run, or --config, a run")
-    saved = SavedRun()
-    is_folder = isinstance(path, Path) and path.is_dir() and not (path / META_FOLDER).is_dir()
-    if isinstance(path, Path) and is_folder and not has_tables(str(path)):
-        config, saved = _of_folder(path, config)
-        path = None
-    if state is not None:
-        saved = dataclasses.replace(saved, states=read_states([state]))
-    if log is not None:
-        saved = dataclasses.replace(saved, log=read_losses(log))
-    saved_lanes = saved.states[-1].state.num_lanes if saved.states else None
+    folder = None
+    if isinstance(path, Path) and path.is_dir() and not (path / META_FOLDER).is_dir() and not has_tables(str(path)):
+        path, folder = None, path
+    reader = None
+    if folder is not None or state is not None or log is not None:
+        reader = SavedRunReader(folder, has_config=config is not None, states=state, log=log)
+        for reason in reader.saved.left_out:
+            note(f"left out: {reason}")
+        config = config or (None if folder is None else _config_of(folder, reader))
     if config is not None and where is not None:
         raise ConfigError("--where is for PATH alone: which samples a run has, its config says")
-    run = None if config is None else open_run(config, num_lanes, saved_lanes, saved.num_per_step)
-    found = location(run.path) if path is None and run is not None else path
-    assert found is not None
-    catalog = DataCatalog(found, options)
 
-    def opened() -> Any:
+    @functools.lru_cache(maxsize=1)
+    def run_of(saved_lanes: int | None, num_per_step: int | None) -> NamedRun:
+        assert config is not None
+        return open_run(config, num_lanes, saved_lanes, num_per_step)
+
+    def opened(saved: SavedRun) -> NamedRun:
+        if config is not None:
+            return run_of(saved.num_lanes, saved.num_per_step)
         part = "train" if "train" in catalog.part_names else catalog.first_part()
-        return run if run is not None else default_run(os.fspath(found), part, num_lanes or saved_lanes, options)
+        return default_run(os.fspath(catalog.path), part, num_lanes or saved.num_lanes, options)
 
-    _serve(Site(catalog, opened, saved, has_encoder=run is not None), host, port, token, names)
+    if config is not None:
+        run = opened(SavedRun() if reader is None else reader.saved)
+        path = location(run.path) if path is None else path
+    assert path is not None
+    catalog = DataCatalog(path, options)
+    site = Site(catalog, opened, None if reader is None else reader.read, has_encoder=config is not None)
+    _serve(site, host, port, token, names)
 
 
-def _of_folder(folder: Path, config: str | None) -> tuple[str, "SavedRun"]:
-    """(config, states and log) of the run in a folder; `config` is what the command line says instead.
+def _config_of(folder: Path, reader: "SavedRunReader") -> str:
+    """The config of the run in a folder.
 
     Raises:
-        ConfigError: if there is no config.
+        ConfigError: if there is none.
     """
-    from bridge_data.tools.view.run_folder import read_run_folder
-    from bridge_data.tools.view.site import SavedRun
-
-    found = read_run_folder(folder, has_config=config is not None)
-    for reason in found.left_out:
-        note(f"left out: {reason}")
-    if config is None and found.config is None:
+    if reader.config is None:
         raise ConfigError(
             f"{folder}: has no config of a run: expected one YAML, of a recipe (as --print-config writes it) or of a "
             "LightningCLI; give --config, or the data set with --state and --log"
         )
-    return config or str(found.config), SavedRun(states=found.states, log=found.log)
+    return str(reader.config)
 
 
 def _serve(site: "Site", host: str, port: int, token: str | None, names: Collection[str]) -> None:

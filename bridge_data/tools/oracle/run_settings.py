@@ -164,13 +164,19 @@ def read_states(paths: Sequence[str | Path]) -> list[Checkpoint]:
     Raises:
         StateError: if there is none, or one is damaged.
     """
-    found: list[Checkpoint] = []
-    for path in map(Path, paths):
-        inner: list[Path] = []
-        if path.is_dir() and not any(path.glob("train_dataloader_*")):
-            inner = sorted(one for one in path.glob("*/") if any(one.glob("train_dataloader_*")))
-            inner += sorted(path.glob("*.ckpt"))
-            if not inner:
-                raise StateError(f"{path}: holds no data state, and no folders that do")
-        found += map(read_checkpoint, inner or [path])
+    return [read_checkpoint(found) for path in paths for found in state_paths(Path(path))]
+
+
+def state_paths(path: Path) -> list[Path]:
+    """`path` itself, or the states in it, if it is a folder with several.
+
+    Raises:
+        StateError: if it is a folder without one.
+    """
+    if not path.is_dir() or any(path.glob("train_dataloader_*")):
+        return [path]
+    found = sorted(one for one in path.glob("*/") if any(one.glob("train_dataloader_*")))
+    found += sorted(path.glob("*.ckpt"))
+    if not found:
+        raise StateError(f"{path}: holds no data state, and no folders that do")
     return found

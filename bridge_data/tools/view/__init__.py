@@ -2,7 +2,7 @@
 
     catalog ─ samples by source, number and key; sample_cards: what is shown of one
     blend_counts, charts, batch_contents, loss_log ─ what the other pages show
-    run_folder, named_runs ─ what a run left, and its data
+    run_folder, saved_run ─ what a run has left so far; named_runs ─ its data
     site ─ what there is to show, batches included; gatekeeper ─ who may ask; pages, run_pages ─ the routes
 
 Enters: a data set, a metadataset, the folder of a run. Leaves: pages, rendered here; the browser runs htmx and a few

@@ -1,8 +1,8 @@
 """The losses of a run, from its log: JSON lines, a CSV of Lightning, events of TensorBoard, or the lines that Megatron
 and our recipes print.
 
-Enters: a file, or a folder of `*.jsonl` or of events. Leaves: the loss of each step; of a step that was logged several
-times, as by all ranks or after a resume, the last one.
+Enters: a file, or a folder of `*.jsonl` or of events, which may grow. Leaves: the loss of each step; of a step that was
+logged several times, as by all ranks or after a resume, the last one.
 """
 
 import contextlib
@@ -11,10 +11,11 @@ import dataclasses
 import json
 import logging
 import math
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TypeAlias
 
 from bridge_data.errors import ConfigError
 
@@ -22,6 +23,11 @@ logger = logging.getLogger("bridge_data")
 
 MAX_BYTES = 1 << 30
 """Of larger logs nothing is read."""
+
+_BLOCK_BYTES = 1 << 20
+
+_EDGE_BYTES = 4096
+"""Of the beginning and the end of a log, by which one is known that was rewritten in place."""
 
 _STEPS = ("step", "iteration", "global_step", "trainer/global_step")
 _LOSSES = ("loss", "lm loss", "lm_loss", "train_loss", "train/loss", "train_loss_step", "loss_step")
@@ -32,6 +38,10 @@ _LINE = re.compile(
     r"(?P<loss>[-+]?(?:(?:nan|inf(?:inity)?)\b|(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?))",
     re.IGNORECASE,
 )
+_LINE_END = re.compile(r"\r\n?|\n")
+
+_Found: TypeAlias = tuple[str, int, float]
+"""(what the log calls a step, its number, loss)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,32 +54,40 @@ class LossLog:
     not_finite: tuple[int, ...] = ()
 
 
-def read_losses(path: Path) -> LossLog:
-    """The losses of a log, a file or a folder of `*.jsonl` or of TensorBoard's events.
+class LossReader:
+    """The losses of a log at `path`, a file or a folder of `*.jsonl` or of TensorBoard's events, as they are when
+    `read` is called. Of a file that has grown, only what is new is read; one that was replaced, rewritten or cut is
+    read from its beginning."""
 
-    Raises:
-        ConfigError: if there is no log, or no step with a finite loss in it, or a package to read it is missing.
-    """
-    found: dict[int, float] = {}
-    first = 0
-    for file in _files(path):
-        try:
-            if file.stat().st_size > MAX_BYTES:
-                raise ConfigError(f"{file}: has over {MAX_BYTES >> 30} GiB; give a shorter log")
-            for name, step, loss in _losses(file):
-                found[step] = loss
-                first = int(name == "iteration")
-        except (OSError, csv.Error) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise ConfigError(f"{file}: cannot be read: {reason}") from error
-    losses = tuple(sorted((step, loss) for step, loss in found.items() if math.isfinite(loss)))
-    if not losses:
-        raise ConfigError(
-            f"{path}: no step with a loss in it: expected JSON lines with `step` and `loss`, a CSV with such columns, "
-            "TensorBoard's events with a scalar `loss`, or lines such as `iteration 10/ 500 | lm loss: 2.3` or "
-            "`step 10: loss 2.3`"
-        )
-    return LossLog(losses, first, tuple(sorted(found.keys() - dict(losses).keys())))
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._files: dict[Path, _LogFile] = {}
+        self._log: LossLog | None = None
+
+    def read(self) -> LossLog:
+        """The losses now; the same object as before, if nothing changed.
+
+        Raises:
+            ConfigError: if there is no log, or no step with a finite loss in it, or a package to read it is missing.
+        """
+        files = {file: self._files.get(file) or _LogFile(file) for file in _files(self._path)}
+        has_changed = files.keys() != self._files.keys()
+        for file in files.values():
+            try:
+                has_changed |= file.read()
+            except (OSError, csv.Error) as error:
+                reason = error.strerror if isinstance(error, OSError) else error
+                raise ConfigError(f"{file.path}: cannot be read: {reason}") from error
+        self._files = files
+        if has_changed:
+            self._log = _merged(files.values())
+        if self._log is None:
+            raise ConfigError(
+                f"{self._path}: no step with a loss in it: expected JSON lines with `step` and `loss`, a CSV with such "
+                "columns, TensorBoard's events with a scalar `loss`, or lines such as `iteration 10/ 500 | lm loss: "
+                "2.3` or `step 10: loss 2.3`"
+            )
+        return self._log
 
 
 def _files(path: Path) -> list[Path]:
@@ -78,39 +96,116 @@ def _files(path: Path) -> list[Path]:
     return sorted(filter(Path.is_file, path.glob("*.jsonl"))) or sorted(filter(Path.is_file, path.glob(f"*{EVENTS}*")))
 
 
-def _losses(file: Path) -> Iterator[tuple[str, int, float]]:
-    """(what the log calls a step, its number, loss)."""
-    if EVENTS in file.name:
-        yield from _of_events(file)
-        return
-    with file.open(errors="replace", newline="" if file.suffix == ".csv" else None) as lines:
-        rows = map(_of_row, csv.DictReader(lines)) if file.suffix == ".csv" else map(_of_line, lines)
-        yield from (one for one in rows if one is not None)
+def _merged(files: Iterable["_LogFile"]) -> LossLog | None:
+    """The losses of files together; None if there are none."""
+    found: dict[int, float] = {}
+    first = 0
+    for file in files:
+        found |= file.losses | file.unfinished
+        first = file.first if file.first is not None else first
+    losses = tuple(sorted((step, loss) for step, loss in found.items() if math.isfinite(loss)))
+    return LossLog(losses, first, tuple(sorted(found.keys() - dict(losses).keys()))) if losses else None
 
 
-def _of_events(file: Path) -> Iterator[tuple[str, int, float]]:
-    """Of the scalars in a file of events. Megatron, and no other, calls its loss `lm loss`, and counts iterations."""
-    try:
-        from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
-    except ImportError as error:
-        raise ConfigError(
-            f'{file}: reading it needs a package ({error}): pip install "bridge-data[metrics]"'
-        ) from error
-    try:
-        for event in LegacyEventFileLoader(str(file)).Load():
-            scalars = {value.tag: value.simple_value for value in event.summary.value if value.HasField("simple_value")}
-            one = _of_content({"iteration" if "lm loss" in scalars else "step": event.step, **scalars})
+class _LogFile:
+    """A file of a log, and the losses in what has been read of it: `unfinished` in a last line that has no end yet.
+    `first` is as of `LossLog`, None if there is no loss."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stamp: tuple[int, ...] | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self.losses: dict[int, float] = {}
+        self.unfinished: dict[int, float] = {}
+        self.first: int | None = None
+        self._read_to = 0
+        self._edges: list[tuple[int, bytes]] = []
+        self._columns: Sequence[str] | None = None
+        self._events: Any = None
+
+    def read(self) -> bool:
+        """Read what is new; whether anything changed."""
+        found = os.stat(self.path)
+        stamp = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+        if stamp == self._stamp:
+            return False
+        if found.st_size > MAX_BYTES:
+            raise ConfigError(f"{self.path}: has over {MAX_BYTES >> 30} GiB; give a shorter log")
+        with self.path.open("rb") as file:
+            has_same_size = self._stamp is not None and stamp[2] == self._stamp[2]
+            if has_same_size or not all(_has_at(file, at, edge) for at, edge in self._edges):
+                self._begin()
+            if EVENTS in self.path.name:
+                self._read_events()
+            else:
+                self._read_lines(file)
+            self._edges = [(at, _read_at(file, at)) for at in (0, max(0, found.st_size - _EDGE_BYTES))]
+        self._stamp = stamp
+        return True
+
+    def _read_lines(self, file: BinaryIO) -> None:
+        file.seek(self._read_to)
+        rest = b""
+        while data := file.read(max(_BLOCK_BYTES, len(rest))):
+            rest += data
+            end = 1 + max(rest.rfind(b"\n"), rest.rfind(b"\r"))
+            lines = _LINE_END.split(rest[:end].decode(errors="replace"))
+            found = self._of_rows(lines) if self.path.suffix == ".csv" else map(_of_line, lines)
+            self._add(self.losses, found)
+            self._read_to, rest = self._read_to + end, rest[end:]
+        self.unfinished = {}
+        if rest.lstrip()[:1] == b"{":  # a number at the end of other lines may be cut
+            self._add(self.unfinished, [_of_json(rest.decode(errors="replace"))])
+
+    def _of_rows(self, lines: list[str]) -> Iterator[_Found | None]:
+        rows = csv.DictReader(filter(None, lines), fieldnames=self._columns)
+        self._columns = rows.fieldnames
+        return map(_of_row, rows)
+
+    def _read_events(self) -> None:
+        """Megatron, and no other, calls its loss `lm loss`, and counts iterations."""
+        try:
+            from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+        except ImportError as error:
+            raise ConfigError(
+                f'{self.path}: reading it needs a package ({error}): pip install "bridge-data[metrics]"'
+            ) from error
+        self._events = self._events or LegacyEventFileLoader(str(self.path))
+        try:
+            for event in self._events.Load():
+                given = (
+                    (value.tag, value.simple_value) for value in event.summary.value if value.HasField("simple_value")
+                )
+                scalars = dict(given)
+                name = "iteration" if "lm loss" in scalars else "step"
+                self._add(self.losses, [_of_content({name: event.step, **scalars})])
+        except Exception as error:  # TensorBoard raises all sorts for a damaged file
+            logger.warning("%s: is damaged, and only the losses before that are shown: %r", self.path, error)
+
+    def _add(self, losses: dict[int, float], found: Iterable[_Found | None]) -> None:
+        for one in found:
             if one is not None:
-                yield one
-    except Exception as error:  # TensorBoard raises all sorts for a damaged file
-        logger.warning("%s: is damaged, and only the losses before that are shown: %r", file, error)
+                name, step, losses[step] = one
+                self.first = int(name == "iteration")
 
 
-def _of_line(line: str) -> tuple[str, int, float] | None:
+def _read_at(file: BinaryIO, at: int) -> bytes:
+    file.seek(at)
+    return file.read(_EDGE_BYTES)
+
+
+def _has_at(file: BinaryIO, at: int, expected: bytes) -> bool:
+    """Whether a file has these bytes there."""
+    return _read_at(file, at)[: len(expected)] == expected
+
+
+def _of_line(line: str) -> _Found | None:
     return _of_json(line) if line.lstrip().startswith("{") else _of_text(line)
 
 
-def _of_json(line: str) -> tuple[str, int, float] | None:
+def _of_json(line: str) -> _Found | None:
     try:
         content = json.loads(line)
     except (ValueError, RecursionError):  # the last line may be cut
@@ -118,7 +213,7 @@ def _of_json(line: str) -> tuple[str, int, float] | None:
     return _of_content(content)
 
 
-def _of_row(row: dict[str, str]) -> tuple[str, int, float] | None:
+def _of_row(row: Mapping[str, Any]) -> _Found | None:
     """Of a row of a CSV, in which what was not logged at the step is empty."""
     content: dict[str, Any] = {}
     for name, text in row.items():
@@ -127,7 +222,7 @@ def _of_row(row: dict[str, str]) -> tuple[str, int, float] | None:
     return _of_content(content)
 
 
-def _of_content(content: dict[str, Any]) -> tuple[str, int, float] | None:
+def _of_content(content: dict[str, Any]) -> _Found | None:
     name = next((name for name in _STEPS if name in content), "")
     step = content.get(name)
     loss = next((content[name] for name in _LOSSES if name in content), None)
@@ -139,6 +234,6 @@ def _of_content(content: dict[str, Any]) -> tuple[str, int, float] | None:
         return name, step, math.inf
 
 
-def _of_text(line: str) -> tuple[str, int, float] | None:
+def _of_text(line: str) -> _Found | None:
     match = _LINE.search(line[:10_000])
     return None if match is None else (match["name"].lower(), int(match["step"]), float(match["loss"]))

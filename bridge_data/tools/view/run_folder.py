@@ -1,19 +1,18 @@
-"""A run by its folder: the config, the saved states and the log that its trainer left there.
+"""A run by its folder: the files of its config, saved states, logs and ledger.
 
-Enters: a folder. Leaves: what is in it, at most `MAX_DEPTH` folders down. Guarantee: of several configs or logs those
-nearest to the top are taken; several configs at the same depth are an error that names them.
+Enters: a folder. Leaves: what is in it, at most `MAX_DEPTH` folders down, those nearest to the top first. Guarantee:
+several configs at the same depth are an error that names them.
 """
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bridge_data.errors import BridgeDataError, ConfigError, StateError
-from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint
+from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.shards.plain_data import parse_yaml_file
-from bridge_data.tools.view.loss_log import EVENTS, LossLog, read_losses
+from bridge_data.tools.view.loss_log import EVENTS
 
 MAX_DEPTH = 4
 """Folders between that of the run and what is found in it, as `lightning_logs/version_0/checkpoints`."""
@@ -29,47 +28,49 @@ _LOGS = (".jsonl", ".csv", EVENTS, ".log", ".out", ".txt")
 _STATE = "train_dataloader_"
 
 
+_LEDGER = "ledger_dprank"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class RunFolder:
-    """What is in the folder of a run; None, or nothing, where there is none of it. `left_out` says of what looks like a
-    saved state or a log why it is not taken."""
+class RunFiles:
+    """What is in the folder of a run: its config, what may be its saved states and its logs (by kind, the likeliest
+    first), and the folder of its ledger; None, or nothing, where there is none of it."""
 
-    config: Path | None
-    states: tuple[Checkpoint, ...]
-    log: LossLog | None
-    left_out: tuple[str, ...]
+    config: Path | None = None
+    states: tuple[Path, ...] = ()
+    logs: Mapping[str, Sequence[Path]] = dataclasses.field(default_factory=dict)
+    ledger: Path | None = None
 
 
-def read_run_folder(folder: Path, *, has_config: bool = False) -> RunFolder:
-    """The run in a folder; `has_config`, its config is known, and not looked for.
+def find_run(folder: Path, *, has_config: bool = False) -> RunFiles:
+    """The files of the run in a folder; `has_config`, its config is known, and not looked for.
 
     Raises:
-        ConfigError: if there is neither a config, nor a state, nor a log, or several configs.
+        ConfigError: if there are several configs, or too many files.
     """
     configs: list[Path] = []
     states: list[Path] = []
-    logs: dict[str, list[Path]] = {}
+    ledgers: list[Path] = []
+    logs: dict[str, list[Path]] = {kind: [] for kind in _LOGS}
     for path in _files(folder):
         if path.suffix == ".ckpt" or path.name.startswith(_STATE):
             states.append(path if path.suffix == ".ckpt" else path.parent)
+        elif path.name.startswith(_LEDGER):
+            ledgers.append(path.parent)
         elif path.suffix in (".yaml", ".yml"):
             configs += () if has_config else (path,)
         elif (kind := EVENTS if EVENTS in path.name else path.suffix) in _LOGS:
-            logs.setdefault(kind, []).append(path)
-    read, left_out = [], []
-    for path in dict.fromkeys(states):
-        try:
-            read.append(read_checkpoint(path))
-        except StateError as error:
-            left_out.append(str(error))
-    log, others = _log(logs)
-    found = RunFolder(config=_config(folder, configs), states=tuple(read), log=log, left_out=(*left_out, *others))
-    if found.config is None and found.log is None and not read:
-        raise ConfigError(
-            f"{folder}: is no data set (it has no .nv-meta: `bridge-data prepare` makes one), and no run: no config, "
-            f"saved state or log with losses is in it{''.join(f'; {one}' for one in left_out[:3])}"
-        )
-    return found
+            logs[kind].append(path.parent if kind in (".jsonl", EVENTS) else path)
+    return RunFiles(
+        config=_config(folder, configs),
+        states=tuple(dict.fromkeys(states)),
+        logs={kind: sorted(set(found), key=_by_depth) for kind, found in logs.items()},
+        ledger=min(ledgers, key=_by_depth, default=None),
+    )
+
+
+def _by_depth(path: Path) -> tuple[int, Path]:
+    return len(path.parts), path
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -128,27 +129,3 @@ def _has_path(data: Any) -> bool:
     """Whether these are arguments of a DataModule."""
     given = data.get("init_args", data) if isinstance(data, dict) else None
     return isinstance(given, dict) and "path" in given
-
-
-def _log(files: Mapping[str, list[Path]]) -> tuple[LossLog | None, list[str]]:
-    """(the log nearest to the top, of several kinds of the likeliest one; why others of its kind are not taken)."""
-    left_out: list[str] = []
-    for kind in _LOGS:
-        found = sorted(files.get(kind, ()), key=lambda one: (len(one.parts), one))
-        logs = list(dict.fromkeys(one.parent if kind in (".jsonl", EVENTS) else one for one in found))
-        for number, log in enumerate(logs):
-            try:
-                losses = read_losses(log)
-            except ConfigError as error:  # of something else
-                left_out += [str(error)] if kind == EVENTS else []
-                continue
-            others = [str(one) for one in logs[number + 1 :] if _has_losses(one)]
-            return losses, [f"{one}: another log than {log}; --log takes it instead" for one in others]
-    return None, left_out
-
-
-def _has_losses(log: Path) -> bool:
-    try:
-        return bool(read_losses(log).losses)
-    except ConfigError:
-        return False

@@ -4,6 +4,7 @@ Enters: a `Site`, and a function that renders a template. Leaves: the answers. G
 loader of the run makes, and the samples of a step are those of `RunOrder`.
 """
 
+import secrets
 from collections.abc import Callable
 
 from starlette.requests import Request
@@ -21,6 +22,9 @@ from bridge_data.tools.view.site import Site
 MAX_STEP = 10**9
 """The last step that is asked for."""
 
+POLL_S = 5
+"""Seconds after which an open page of the run asks for what is new."""
+
 MAX_STEP_CARDS = 96
 """Samples of a step that are shown."""
 
@@ -30,6 +34,7 @@ class RunPages:
 
     def __init__(self, site: Site, render: Callable[..., Response]) -> None:
         self._site, self._render = site, render
+        self._session = secrets.token_hex(4)  # the numbers of what was seen begin anew with each server
 
     def addresses(self) -> dict[str, Callable[[Request], Response]]:
         """What answers at which address."""
@@ -44,6 +49,7 @@ class RunPages:
 
     def batches(self, request: Request) -> Response:
         """A batch as the trainer gets it."""
+        self._site.refresh()
         run, sequence = self._site.run, self._site.batches
         number = number_in(request, "number", sequence.first) or 0
         shown, pictures, error = None, [], ""
@@ -72,14 +78,22 @@ class RunPages:
     # The run
 
     def saved_run(self, request: Request) -> Response:
-        """Losses and saved states of the run."""
+        """Losses and saved states of the run, or nothing (204) if that is what has been `seen`."""
+        self._site.refresh()
         saved = self._site.saved
-        if saved.is_empty:
+        if not self._site.has_saved:
             raise LookupError("there is no run to show; give --state or --log")
+        number = f"{self._session}-{saved.number}"
+        if request.query_params.get("seen") == number:
+            return Response(status_code=204)
         names = [name for name, _ in self._site.pages]
         return self._render(
             "run.html",
             "Run",
+            seen=number,
+            poll_s=POLL_S,
+            left_out=saved.left_out,
+            ledger_last=None if saved.ledger is None else saved.ledger.last,
             line=None if saved.log is None else step_line(saved.log.losses),
             first=0 if saved.log is None else saved.log.first,
             not_finite=() if saved.log is None else saved.log.not_finite,
@@ -94,6 +108,7 @@ class RunPages:
 
     def step(self, request: Request) -> Response:
         """The samples of a step."""
+        self._site.refresh()
         run, step = self._site.run, request.path_params["step"]
         if run.schedule is None:
             raise ConfigError("which batches a step takes is not known; give --config, with a global batch size")

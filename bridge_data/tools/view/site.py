@@ -1,4 +1,5 @@
-"""What one `bridge-data view` shows: data, batches, a run; batches are made when they are first looked at.
+"""What one `bridge-data view` shows: data, batches, a run as far as it has come; batches are made when they are first
+looked at.
 
 Batches are those that the trainer of the run gets: micro-batch m of the job, for any m soon after the beginning, a
 saved state, or a batch that was seen. Guarantee: it is the loader that makes them, of one rank without workers; that is
@@ -7,23 +8,25 @@ the sequence of the whole job.
 
 import collections
 import copy
-import dataclasses
-import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader, get_savable_loader
 from bridge_data.loader.checkpoint import Checkpoint
+from bridge_data.loader.ledger_files import RunLedger
 from bridge_data.order.state import LoaderState
 from bridge_data.tools.oracle import RunOrder
 from bridge_data.tools.oracle.stretches import edits_of
 from bridge_data.tools.view.catalog import CatalogSource, DataCatalog, SplitCatalog
 from bridge_data.tools.view.charts import TokenLengths, token_lengths
-from bridge_data.tools.view.loss_log import LossLog
 from bridge_data.tools.view.named_runs import NamedRun
+from bridge_data.tools.view.saved_run import SavedRun
+
+Key = TypeVar("Key")
+Made = TypeVar("Made")
 
 MAX_STEPS = 200
 """Batches that are made in order to show one."""
@@ -117,49 +120,49 @@ MAX_REPLAYED = 2000
 """Micro-batches that are made again to know which samples a step has, where that is no arithmetic."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class SavedRun:
-    """What is left of a run: its saved states, which are put in the sequence of their positions, one of each; and its
-    losses (None: no log)."""
+class _Latest(Generic[Key, Made]):
+    """What `make` made of the last key that was given."""
 
-    states: Sequence[Checkpoint] = ()
-    log: LossLog | None = None
+    def __init__(self, make: Callable[[Key], Made]) -> None:
+        self._make = make
+        self._found: tuple[Key, Made] | None = None
 
-    def __post_init__(self) -> None:
-        by_position = {one.state.next_slot: one for one in reversed(self.states)}
-        object.__setattr__(self, "states", tuple(by_position[position] for position in sorted(by_position)))
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing."""
-        return not self.states and self.log is None
-
-    @property
-    def num_per_step(self) -> int | None:
-        """The micro-batches of the job in each step, as the states say; None if they do not, or it changes."""
-        found = {divmod(one.state.next_slot, one.step) for one in self.states if one.step and not one.state.is_finite}
-        (number, rest), *others = found or {(0, 0)}
-        return number if number and not rest and not others else None
+    def of(self, key: Key) -> Made:
+        """What it makes of a key, at once if that is the last one."""
+        if self._found is None or self._found[0] != key:
+            self._found = key, self._make(key)
+        return self._found[1]
 
 
 class Site:
-    """What there is to look at. `open_run` opens the data of the run when batches are asked for (None: there are no
-    batches to show); `has_encoder`: with a task encoder of its own. Where hooks of the run work, `working` is held: its
-    readers are for one thread."""
+    """What there is to look at. `open_run` opens the data of the run when batches are asked for, with the lanes and
+    sizes that its states say (None: there are no batches to show); `has_encoder`: with a task encoder of its own.
+    `read_saved` reads what the run has left so far (None: there is no run). Where hooks of the run work, `working` is
+    held: its readers are for one thread."""
 
     def __init__(
         self,
         catalog: DataCatalog,
-        open_run: Callable[[], NamedRun] | None,
-        saved: SavedRun | None = None,
+        open_run: Callable[[SavedRun], NamedRun] | None,
+        read_saved: Callable[[], SavedRun] | None = None,
         *,
         has_encoder: bool = False,
     ) -> None:
-        self.catalog, self.saved = catalog, saved or SavedRun()
+        self.catalog, self.saved = catalog, SavedRun()
         self.working = threading.Lock()
-        self._open_run, self._has_encoder = open_run, has_encoder
+        self._has_run, self._read_saved = open_run is not None, read_saved
+        self._has_encoder = has_encoder
         self._opening = threading.RLock()
         self._token_lengths: dict[int, TokenLengths] = {}
+        self._run: _Latest[object, NamedRun] = _Latest(lambda _: self._opened(open_run))
+        self._batches = _Latest(_batch_sequence)
+        self._order = _Latest(_run_order)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look at what the run has left by now. Raises as `read_saved` does."""
+        if self._read_saved is not None:
+            self.saved = self._read_saved()
 
     @property
     def title(self) -> str:
@@ -175,26 +178,31 @@ class Site:
     def pages(self) -> list[tuple[str, str]]:
         """(name, address) of the pages."""
         found = [("Samples", "/samples"), ("Blend", "/blend"), ("Sizes", "/shapes")]
-        batches = [] if self._open_run is None else [("Batches", "/batches")]
-        return [*found, *batches, *([] if self.saved.is_empty else [("Run", "/run")])]
+        batches = [("Batches", "/batches")] if self._has_run else []
+        return [*found, *batches, *([("Run", "/run")] if self.has_saved else [])]
+
+    @property
+    def has_saved(self) -> bool:
+        """Whether it is a run that is looked at, also one that has left nothing yet."""
+        return self._read_saved is not None
 
     @property
     def run(self) -> NamedRun:
         """The data of the run. Raises a ConfigError if there is none, or it cannot be opened."""
         with self._opening:
-            return self._run
+            return self._run.of((self.saved.num_lanes, self.saved.num_per_step))
 
     @property
     def batches(self) -> BatchSequence:
         """The batches of the run. Raises as `run` does, and a StateError if a state is of other data or settings."""
         with self._opening:
-            return self._batches
+            return self._batches.of((self.run, self.saved.states))
 
     @property
     def order(self) -> RunOrder:
         """Which samples each step of the run saw. Raises as `batches` does."""
         with self._opening:
-            return self._order
+            return self._order.of((self.run, self.saved.states, self.saved.ledger))
 
     def token_lengths(self, split: SplitCatalog, source: CatalogSource) -> TokenLengths | None:
         """The tokens of samples of a source, as the run encodes them; None if the run has no encoder, or other data."""
@@ -216,9 +224,11 @@ class Site:
         Raises:
             ConfigError: if packs or groups would have to be made of too many samples.
         """
-        dataset = self.run.dataset
+        dataset, ledger = self.run.dataset, self.saved.ledger
         if dataset.batching.packing_buffer_size is None and not dataset.may_multiply:
             return  # by arithmetic
+        if ledger is not None and all(map(ledger.has, numbers)):
+            return
         start = max((slot for one in self.saved.states if (slot := one.state.next_slot) <= numbers[0]), default=0)
         if numbers[0] - start > MAX_REPLAYED:
             raise ConfigError(
@@ -226,17 +236,21 @@ class Site:
                 f"would be made again, and at most {MAX_REPLAYED:,} are; give --state, a checkpoint shortly before it"
             )
 
-    @functools.cached_property
-    def _order(self) -> RunOrder:
-        run = self._run
-        return RunOrder(run.dataset, schedule=run.schedule, states=[one.state for one in self.saved.states])
-
-    @functools.cached_property
-    def _run(self) -> NamedRun:
-        if self._open_run is None:
+    def _opened(self, open_run: Callable[[SavedRun], NamedRun] | None) -> NamedRun:
+        if open_run is None:
             raise ConfigError("there are no batches to show; give --config")
-        return self._open_run()
+        return open_run(self.saved)
 
-    @functools.cached_property
-    def _batches(self) -> BatchSequence:
-        return BatchSequence(self._run.dataset, [one.state for one in self.saved.states])
+
+def _states(saved: Sequence[Checkpoint]) -> list[LoaderState]:
+    return [one.state for one in saved]
+
+
+def _batch_sequence(key: tuple[NamedRun, Sequence[Checkpoint]]) -> BatchSequence:
+    run, saved = key
+    return BatchSequence(run.dataset, _states(saved))
+
+
+def _run_order(key: tuple[NamedRun, Sequence[Checkpoint], RunLedger | None]) -> RunOrder:
+    run, saved, ledger = key
+    return RunOrder(run.dataset, schedule=run.schedule, states=_states(saved), records=ledger)

@@ -10,6 +10,9 @@ from bridge_data import DefaultTaskEncoder, TextSample, WorkerConfig
 from bridge_data.lanes.batching import Batching
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.order.plan_order import Shuffle
+from bridge_data.order.row import Row
+from bridge_data.order.row_numbers import RowNumbers
+from bridge_data.order.state import LoaderState
 from bridge_data.plan import Plan
 from bridge_data.plan.source import Source
 from bridge_data.shards.blocks import READ_BYTES
@@ -74,6 +77,18 @@ def run_over(counts: dict[str, list[int]], weights: tuple[float, ...], num_lanes
     return RunOrder(dataset)
 
 
+def state_after(run: RunOrder, num_batches: int) -> LoaderState:
+    """A state of a run over one source, as it is saved after `num_batches` micro-batches of each lane."""
+    dataset, lanes = run.dataset, {}
+    (row,) = dataset.order.rows(dataset.new_state(run.num_lanes).generations[0])
+    numbers, draws = RowNumbers(row), 4 * num_batches
+    for lane in range(run.num_lanes):
+        cursors = {"0": [*numbers.position(lane, draws)]}
+        lanes[lane] = {"draws": draws, "micro_batches": num_batches, "cursors": cursors}
+    state = dataset.new_state(run.num_lanes)
+    return dataclasses.replace(state, next_slot=num_batches * run.num_lanes, lanes=lanes)
+
+
 UNEQUAL = [5_000 + 7_919 * number % 10_001 for number in range(100_000)]
 
 
@@ -99,3 +114,17 @@ def test_any_step_and_any_sample_are_told_in_less_than_a_second(counts, weights)
     found = run.when(source=one.source, index=one.index, until=5_000_000)
     assert time.process_time() - begin < MAX_S
     assert one in found
+
+
+def test_from_a_state_on_no_epoch_before_it_is_computed(monkeypatch):
+    counts = UNEQUAL[:10_000]
+    run = run_over({"web": counts}, (1.0,))
+    step = 19 * sum(counts) // 256
+    known = RunOrder(run.dataset, states=[state_after(run, step * 64 // 512)])
+    expected = run.at(step + 9).samples
+    computed = set()
+    permutation = Row.permutation
+    monkeypatch.setattr(Row, "permutation", lambda row, shuffle: computed.add(shuffle) or permutation(row, shuffle))
+    assert known.at(step + 9).samples == expected
+    assert computed <= {18, 19}
+    assert expected[7] in known.when(source="web/train", index=expected[7].index, until=step + 100)

@@ -35,4 +35,4 @@ def page(blend_yaml: Path) -> TestClient:
 def photos_page(blend_yaml: Path) -> TestClient:
     """The pages of the photos alone, with batches of the default encoder."""
     photos = blend_yaml.parent / "photos"
-    return client(Site(DataCatalog(photos, {}), lambda: default_run(str(photos), "train", 4, {})))
+    return client(Site(DataCatalog(photos, {}), lambda _: default_run(str(photos), "train", 4, {})))

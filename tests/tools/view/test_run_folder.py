@@ -13,10 +13,11 @@ from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset
 from bridge_data.errors import ConfigError
 from bridge_data.loader.checkpoint import save_states
 from bridge_data.tools.oracle import RunOrder
-from bridge_data.tools.view.loss_log import LossLog, read_losses
+from bridge_data.tools.view.loss_log import LossLog, LossReader
 from bridge_data.tools.view.named_runs import open_run
-from bridge_data.tools.view.run_folder import read_run_folder
-from bridge_data.tools.view.site import BatchSequence, SavedRun
+from bridge_data.tools.view.run_folder import find_run
+from bridge_data.tools.view.saved_run import SavedRunReader
+from bridge_data.tools.view.site import BatchSequence
 from tests.prepared import write_texts
 
 RECIPE = "recipe: llava\ntiny: true\n"
@@ -55,10 +56,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_config_states_and_log_are_found(folder: Path) -> None:
-    found = read_run_folder(folder)
-    assert found.config == folder / "config.yaml", "not the one in a folder of it, nor the metadataset"
-    assert [one.step for one in found.states] == [2, 4] and found.left_out == ()
-    assert found.log is not None and found.log.losses == ((0, 0.0), (1, 0.5), (2, 1.0))
+    reader = SavedRunReader(folder)
+    assert reader.config == folder / "config.yaml", "not the one in a folder of it, nor the metadataset"
+    assert [one.step for one in reader.saved.states] == [2, 4] and reader.saved.left_out == ()
+    assert reader.saved.log is not None and reader.saved.log.losses == ((0, 0.0), (1, 0.5), (2, 1.0))
 
 
 def test_a_damaged_state_is_told_and_hides_no_other(folder: Path) -> None:
@@ -66,11 +67,11 @@ def test_a_damaged_state_is_told_and_hides_no_other(folder: Path) -> None:
     whole = file.read_bytes()
     try:
         file.write_bytes(whole[:-9])
-        found = read_run_folder(folder)
+        reader = SavedRunReader(folder)
     finally:
         file.write_bytes(whole)
-    assert [one.step for one in found.states] == [4]
-    assert len(found.left_out) == 1 and "iter_0000002" in found.left_out[0]
+    assert [one.step for one in reader.saved.states] == [4]
+    assert len(reader.saved.left_out) == 1 and "iter_0000002" in reader.saved.left_out[0]
 
 
 def test_several_configs_are_refused_by_name(tmp_path: Path) -> None:
@@ -78,8 +79,8 @@ def test_several_configs_are_refused_by_name(tmp_path: Path) -> None:
         (tmp_path / f"version_{version}").mkdir()
         (tmp_path / f"version_{version}/config.yaml").write_text("data: {path: texts}\n")
     with pytest.raises(ConfigError, match=r"several configs, version_0/config\.yaml, version_1/config\.yaml: give one"):
-        read_run_folder(tmp_path)
-    assert read_run_folder(tmp_path / "version_1").config == tmp_path / "version_1/config.yaml"
+        SavedRunReader(tmp_path)
+    assert find_run(tmp_path / "version_1").config == tmp_path / "version_1/config.yaml"
 
 
 def test_of_several_logs_the_one_that_is_taken_is_told(tmp_path: Path) -> None:
@@ -89,9 +90,9 @@ def test_of_several_logs_the_one_that_is_taken_is_told(tmp_path: Path) -> None:
         (tmp_path / f"version_{version}/metrics.csv").write_text(
             f"step,train_loss\n0,{version}\n" if version else "a\n"
         )
-    found = read_run_folder(tmp_path)
-    assert found.log == LossLog(((0, 1.0),), 0)
-    (line,) = found.left_out
+    reader = SavedRunReader(tmp_path)
+    assert reader.saved.log == LossLog(((0, 1.0),), 0)
+    (line,) = reader.saved.left_out
     taken, other = (tmp_path / f"version_{version}/metrics.csv" for version in (1, 2))
     assert line == f"{other}: another log than {taken}; --log takes it instead"
 
@@ -99,8 +100,8 @@ def test_of_several_logs_the_one_that_is_taken_is_told(tmp_path: Path) -> None:
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing\n")
     (tmp_path / "broken.yaml").write_text("a: [\n")
-    with pytest.raises(ConfigError, match=r"has no \.nv-meta.*and no run: no config, saved state or log"):
-        read_run_folder(tmp_path)
+    with pytest.raises(ConfigError, match=r"has no \.nv-meta.*and no run: no config, saved state, ledger or log"):
+        SavedRunReader(tmp_path)
 
 
 @pytest.mark.processes
@@ -136,12 +137,15 @@ def test_the_folder_of_a_lightning_cli_is_a_run(tmp_path: Path) -> None:
         warnings.simplefilter("ignore")
         ran = LightningCLI(Logging, EnergonMultiModalDataModule, args=["fit", "--config", str(file)])
 
-    found = read_run_folder(tmp_path / "lightning_logs/version_0")
-    assert found.left_out == () and [(one.step, one.state.next_slot) for one in found.states] == [(2, 4), (4, 8)]
-    assert found.log == LossLog(((0, 3.0), (1, 1.0), (2, -1.0), (3, -3.0)), 0)
-    run = open_run(str(found.config))
+    reader = SavedRunReader(tmp_path / "lightning_logs/version_0")
+    assert reader.saved.left_out == () and [(one.step, one.state.next_slot) for one in reader.saved.states] == [
+        (2, 4),
+        (4, 8),
+    ]
+    assert reader.saved.log == LossLog(((0, 3.0), (1, 1.0), (2, -1.0), (3, -3.0)), 0)
+    run = open_run(str(reader.config))
     assert run.schedule is not None and run.schedule.global_batch_size == 4
-    sequence = BatchSequence(run.dataset, [one.state for one in found.states])
+    sequence = BatchSequence(run.dataset, [one.state for one in reader.saved.states])
     assert [numbers(sequence.get(number)) for number in (7, 0, 4, 1)] == [ran.model.trained[n] for n in (7, 0, 4, 1)]
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text(json.dumps({"data": data | {"num_lane": 2}}))
@@ -182,16 +186,15 @@ def test_a_loss_that_lightning_logged_leads_to_the_samples_of_its_step(tmp_path:
     (run / "csv/version_1/config.yaml").write_text(json.dumps({"data": data}))
 
     with pytest.raises(ConfigError, match="several configs"):
-        read_run_folder(run)
-    found = read_run_folder(run, has_config=True)
-    assert found.left_out == () and [one.step for one in found.states] == [2, 4, 6, 8]
+        SavedRunReader(run)
+    reader = SavedRunReader(run, has_config=True)
+    assert reader.saved.left_out == () and [one.step for one in reader.saved.states] == [2, 4, 6, 8]
     losses = tuple((step, float(model.trained[2 * step + 1][-1])) for step in range(9))
-    assert found.log == read_losses(run / "tensorboard/version_0") == LossLog(losses, 0)
-    assert read_losses(next((run / "tensorboard/version_0").glob("*tfevents*"))) == LossLog(losses, 0)
+    assert reader.saved.log == LossReader(run / "tensorboard/version_0").read() == LossLog(losses, 0)
+    assert LossReader(next((run / "tensorboard/version_0").glob("*tfevents*"))).read() == LossLog(losses, 0)
 
-    saved = SavedRun(states=found.states, log=found.log)
-    opened = open_run(str(tmp_path / "other.yaml"), num_per_step=saved.num_per_step)
-    order = RunOrder(opened.dataset, schedule=opened.schedule, states=[one.state for one in found.states])
+    opened = open_run(str(tmp_path / "other.yaml"), num_per_step=reader.saved.num_per_step)
+    order = RunOrder(opened.dataset, schedule=opened.schedule, states=[one.state for one in reader.saved.states])
     for step, _ in losses:
         keys = [int(sample.key.rpartition("/")[2]) for sample in order.at(step).samples]
         assert keys == [number for batch in model.trained[2 * step : 2 * step + 2] for number in batch]
@@ -207,10 +210,12 @@ def test_the_folder_of_a_recipe_is_a_run(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     settings = ["log_dir=run", "training.checkpoint_dir=run/checkpoints", "training.save_interval=2"]
     assert main(["--recipe", "text_sft", "--tiny", *settings, "training.train_steps=4"]) == 0
-    found = read_run_folder(Path("run"))
-    assert found.left_out == () and [one.step for one in found.states] == [2, 4]
-    run, steps = open_run(str(found.config)), read_run(Path("run"))
-    assert found.log is not None and found.log.losses == tuple((step, one.loss) for step, one in steps.items())
-    order = RunOrder(run.dataset, schedule=run.schedule, states=[one.state for one in found.states])
+    reader = SavedRunReader(Path("run"))
+    assert reader.saved.left_out == () and [one.step for one in reader.saved.states] == [2, 4]
+    run, steps = open_run(str(reader.config)), read_run(Path("run"))
+    assert reader.saved.log is not None and reader.saved.log.losses == tuple(
+        (step, one.loss) for step, one in steps.items()
+    )
+    order = RunOrder(run.dataset, schedule=run.schedule, states=[one.state for one in reader.saved.states])
     for step, one in steps.items():
         assert [sample.key for sample in order.at(step).samples] == [key for keys in one.keys for key in keys]

@@ -18,7 +18,8 @@ from bridge_data.tools.oracle import read_states
 from bridge_data.tools.view.catalog import DataCatalog
 from bridge_data.tools.view.loss_log import LossLog
 from bridge_data.tools.view.named_runs import NamedRun, default_run
-from bridge_data.tools.view.site import BatchSequence, SavedRun, Site
+from bridge_data.tools.view.saved_run import SavedRun
+from bridge_data.tools.view.site import BatchSequence, Site
 from tests.prepared import write_blend, write_texts
 from tests.tools.view.conftest import client
 
@@ -120,13 +121,15 @@ def run_page(trained: Trained) -> TestClient:
     run = NamedRun(path=str(trained.blend), dataset=trained.dataset(), schedule=BatchSchedule(6, 2), told="As it was.")
     log = LossLog(tuple((step, 3.0 if step == 4 else 1 / (step + 1)) for step in range(10)), 0)
     saved = SavedRun(states=tuple(read_states([trained.checkpoints])), log=log)
-    return client(Site(DataCatalog(trained.blend, {}), lambda: run, saved))
+    return client(Site(DataCatalog(trained.blend, {}), lambda _: run, lambda: saved))
 
 
 def test_from_a_loss_to_its_samples_in_two_clicks(run_page: TestClient, trained: Trained) -> None:
     html = run_page.get("/samples").text
     assert '<a href="/run">Run</a>' in html
-    points = re.findall(r'<a href="(/steps/\d+)" aria-label="Step (\d+), loss ([\d.]+)"', run_page.get("/run").text)
+    points = re.findall(
+        r'<a id="step\d+" href="(/steps/\d+)" aria-label="Step (\d+), loss ([\d.]+)"', run_page.get("/run").text
+    )
     assert len(points) == 10
     (peak,) = [address for address, _, loss in points if loss == "3"]
     step = run_page.get(peak).text
@@ -146,7 +149,8 @@ def test_without_packs_a_step_is_arithmetic(tmp_path: Path) -> None:
     run = default_run(str(folder), "train", 4, {})
     far = 10**7
     run = dataclasses.replace(run, schedule=BatchSchedule(8, 4))
-    page = client(Site(DataCatalog(folder, {}), lambda: run, SavedRun(log=LossLog(((far + 1, 2.0),), 1))))
+    saved = SavedRun(log=LossLog(((far + 1, 2.0),), 1))
+    page = client(Site(DataCatalog(folder, {}), lambda _: run, lambda: saved))
     assert f'href="/steps/{far}"' in page.get("/run").text
     html = page.get(f"/steps/{far}").text
     assert "Step 10,000,001" in html and html.count('class="key"') == 8 and "numbered from 1" in html
