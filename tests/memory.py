@@ -1,5 +1,7 @@
 """How much memory this process takes."""
 
+import multiprocessing
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -11,3 +13,23 @@ def sizes_bytes() -> tuple[int, int]:
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     peak, now = (int(lines[name].split()[0]) << 10 for name in ("VmHWM", "VmRSS"))
     return peak, now
+
+
+def growth_bytes(work: Callable[[], None]) -> int:
+    """By how much a process of its own grows, at most, while it does `work`."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+
+    def measure() -> None:
+        _, before = sizes_bytes()
+        work()
+        sender.send(sizes_bytes()[0] - before)
+
+    process = context.Process(target=measure)
+    process.start()
+    sender.close()
+    try:
+        grown: int = receiver.recv()
+    finally:
+        process.join()
+    return grown

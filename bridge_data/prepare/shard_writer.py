@@ -10,17 +10,17 @@ import contextlib
 import json
 import os
 import tarfile
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.options import path_text
 from bridge_data.prepare.part_encoding import EncodedSample, encode_sample
 from bridge_data.prepare.sample_definitions import definition_of, read_definition
 from bridge_data.prepare.writing_session import HashSplit, MadeOf, WriterConfig, WritingSession, writing_session
+from bridge_data.prepare.written_keys import ItemOrigin, ItemSet, WrittenKeys
 from bridge_data.shards.metadata import META_FOLDER, is_unfinished
 from bridge_data.storage import location, on_disk
 from bridge_data.storage.atomic import sync_folder, temporary_name, write_file, writing
@@ -28,28 +28,20 @@ from bridge_data.storage.atomic import sync_folder, temporary_name, write_file, 
 _BLOCK_BYTES = 512
 
 
-class ItemOrigin(NamedTuple):
-    """What a sample was made of: the number of an item, and how many samples were made of that."""
-
-    number: int
-    num_samples: int
-
-
 class OpenShard:
-    """A tar that is being written to the file `path`, and will be called `name`."""
+    """A tar that is being written to the file `path`, and will be called `name`; `number` is that of its keys."""
 
-    def __init__(self, path: Path, name: str) -> None:
-        self.path, self.name = path, name
-        self.num_bytes = 0
-        self.keys: list[str] = []
+    def __init__(self, path: Path, name: str, number: int) -> None:
+        self.path, self.name, self.number = path, name, number
+        self.num_bytes = self.num_samples = 0
         self.items: list[ItemOrigin | None] = []
         self._file = open(path, "wb")  # noqa: SIM115  closed by `close`
 
-    def add(self, key: str, members: bytes, item: ItemOrigin | None) -> None:
+    def add(self, members: bytes, item: ItemOrigin | None) -> None:
         """Append the members of a sample."""
         self._file.write(members)
         self.num_bytes += len(members)
-        self.keys.append(key)
+        self.num_samples += 1
         self.items.append(item)
 
     def finish(self) -> None:
@@ -111,8 +103,7 @@ class ShardWriter:
 
     When the block ends, the folder is prepared, and can be read here and by Megatron-Energon. If it ends with an
     exception, or the process is killed, whole shards stay, and there is no (new) `.nv-meta`. The next writer of the
-    folder goes on: `key in writer` says whether a sample is stored already. A writer keeps the keys in memory, about
-    100 bytes each.
+    folder goes on: `key in writer` says whether a sample is stored already.
 
     Args:
         split: the share of each split part. A sample is in the part that the hash of its key says, so it stays there
@@ -161,14 +152,15 @@ class ShardWriter:
         """The number of items that samples are made of, in which resumed writers must agree; None if unknown."""
         self.origin: str | None = None
         """A digest of what samples are made of, in which they must agree too."""
+        self.finished_items = ItemSet()
+        """The numbers of items of which a writer before this one, which was interrupted, has stored all samples."""
         self.num_samples = 0
         """Samples of this rank that are stored or about to be: those of whole shards, and those written since."""
         self._open: dict[str, OpenShard] = {}
         self._exit: contextlib.ExitStack | None = None
         self._failed = self._closed = False
-        self._places: dict[str, str] = {}
-        self._stored_items: dict[str, ItemOrigin] = {}
         self._numbers: dict[str, int] = {}
+        self._shard_names: list[str] = []
 
     def __enter__(self) -> Self:
         if self._exit is not None:
@@ -176,6 +168,7 @@ class ShardWriter:
         with contextlib.ExitStack() as stack:
             made_of = MadeOf(self.num_items, self.origin)
             self._session: WritingSession = stack.enter_context(writing_session(self.path, self.config, made_of))
+            self._keys = stack.enter_context(contextlib.closing(WrittenKeys(self._session.workspace)))
             self._read_stored()
             self._exit = stack.pop_all()
         return self
@@ -187,13 +180,21 @@ class ShardWriter:
             own.add(name)
             self._numbers[part] = max(self._numbers.get(part, 0), number + 1)
         for name, keys in self._session.stored_keys():
-            self._places.update(dict.fromkeys(keys, name))
+            number = self._numbered(name)
+            for key in keys:
+                self._keys.add(key, number)
             if name in own:
                 self.num_samples += len(keys)
                 path = self._items_path(name)
-                items = json.loads(path.read_text()) if path.is_file() else [None] * len(keys)
-                pairs = zip(keys, items, strict=True)
-                self._stored_items.update((key, ItemOrigin(*item)) for key, item in pairs if item is not None)
+                if path.is_file():
+                    pairs = zip(keys, json.loads(path.read_text()), strict=True)
+                    self._keys.note_items((key, ItemOrigin(*item)) for key, item in pairs if item is not None)
+        self.finished_items = self._keys.finished_items()
+
+    def _numbered(self, name: str) -> int:
+        """The number of another shard."""
+        self._shard_names.append(name)
+        return len(self._shard_names) - 1
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -211,7 +212,7 @@ class ShardWriter:
         """Whether the sample with this key is stored, or about to be."""
         if self._exit is None:
             raise ConfigError(f"{self.path}: what is stored is read when the writer is opened: ask in its `with` block")
-        return key in self._places
+        return isinstance(key, str) and key in self._keys
 
     def num_finished(self) -> int | None:
         """The samples of this rank, if a writer with the same settings has written `num_items` items of `origin`, and
@@ -240,12 +241,6 @@ class ShardWriter:
         """The folder, while this writer is open, of what is not whole yet."""
         return self._session.workspace
 
-    @property
-    def finished_items(self) -> set[int]:
-        """The numbers of items of which a writer before this one, which was interrupted, has stored all samples."""
-        counts = Counter(self._stored_items.values())
-        return {item.number for item, count in counts.items() if count == item.num_samples}
-
     def write(self, sample: Mapping[str, Any]) -> None:
         """Write a sample; `encode_sample` says what it may hold.
 
@@ -260,19 +255,18 @@ class ShardWriter:
         nothing."""
         self._check(sample)
         part = self._split.part_of(sample.key)
-        place = self._places.get(sample.key)
-        if place is not None:
-            stored = self._stored_items.get(sample.key)
+        if sample.key in self._keys:
+            stored = self._keys.item(sample.key)
             if item is not None and stored == item:
                 return
-            raise DatasetError(self._told_twice(sample.key, place, part, stored, item))
+            raise DatasetError(self._told_twice(sample.key, part, stored, item))
         try:
-            with writing(self.path):
-                self._add(sample, part, item)
+            self._add(sample, part, item)
         except BaseException:
             self._failed = True  # a shard may end with half a sample
             self._discard()
-            raise
+            with writing(self.path):
+                raise
         self.num_samples += 1
 
     def _check(self, sample: EncodedSample) -> None:
@@ -289,12 +283,15 @@ class ShardWriter:
                     f"has {', '.join(sorted(names - {'__key__'}))}"
                 )
 
-    def _told_twice(self, key: str, place: str, part: str, stored: ItemOrigin | None, item: ItemOrigin | None) -> str:
+    def _told_twice(self, key: str, part: str, stored: ItemOrigin | None, item: ItemOrigin | None) -> str:
+        shard = self._keys.shard(key)
+        assert shard is not None
         here = self._open[part].name if part in self._open else self._session.shard_name(part, self._next(part))
         before, after = (f" (item {one.number})" if one else "" for one in (stored, item))
+        there = self._shard_names[shard]
         return (
-            f"{self.path}: key {key!r} is written twice: it is in {place}{before}, and was to go into {here}{after}. "
-            "Give each sample a key of its own; leave out what is stored with `if key not in writer`"
+            f"{self.path}: key {key!r} is written twice: it is in {there}{before}, and was to go into "
+            f"{here}{after}. Give each sample a key of its own; leave out what is stored with `if key not in writer`"
         )
 
     def _next(self, part: str) -> int:
@@ -305,14 +302,15 @@ class ShardWriter:
         shard = self._open.get(part)
         if shard is not None:
             is_large = shard.num_bytes + len(members) > self.config.max_bytes
-            if is_large or len(shard.keys) >= self.config.max_samples:
+            if is_large or shard.num_samples >= self.config.max_samples:
                 self._commit(part)
                 shard = None
         if shard is None:
             name = self._session.shard_name(part, self._next(part))
-            shard = self._open[part] = OpenShard(self._session.workspace / temporary_name(name), name)
-        shard.add(sample.key, members, item)
-        self._places[sample.key] = shard.name
+            path = self._session.workspace / temporary_name(name)
+            shard = self._open[part] = OpenShard(path, name, self._numbered(name))
+        shard.add(members, item)
+        self._keys.add(sample.key, shard.number)
 
     def _commit(self, part: str) -> None:
         """Give the open shard of a part its name. The items of its samples are noted before."""

@@ -71,7 +71,11 @@ WHERE name = CAST(? AS TEXT) AND num_bytes = ? AND mtime_ns = ? AND NOT EXISTS (
 )
 """
 
-_CACHE_KIB = 32 * 1024
+_BUILD_CACHE_KIB = 4 * 1024
+"""Memory for pages of a new database, whose rows are appended, and for the runs in which its keys are sorted."""
+
+_UPDATE_CACHE_KIB = 32 * 1024
+"""The same for a copy: the keys of its new rows may go anywhere in the index, and pages are read again."""
 
 _ROWS = 50
 """Rows that are inserted by one statement: twice as fast as one by one."""
@@ -108,13 +112,13 @@ def _insert(db: sqlite3.Connection, table: str, shard: int, rows: Iterator[tuple
                 db.execute(_insertion(table, len(these) // 5, undecodable=True), bound)
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _connect(path: Path, cache_kib: int) -> sqlite3.Connection:
     """Without what makes a database safe from crashes: one leaves it useless."""
     db = sqlite3.connect(path, isolation_level=None, uri=True)
     db.execute("PRAGMA synchronous = OFF")
     db.execute("PRAGMA secure_delete = OFF")
     db.execute("PRAGMA locking_mode = EXCLUSIVE")
-    db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+    db.execute(f"PRAGMA cache_size = -{cache_kib}")
     return db
 
 
@@ -126,7 +130,7 @@ class SqliteIndexWriter:
     """
 
     def __init__(self, path: Path, old: Path | None = None) -> None:
-        self._db = _connect(path)
+        self._db = _connect(path, _BUILD_CACHE_KIB)
         self._db.execute("PRAGMA journal_mode = OFF")
         self._db.executescript(_TABLES)
         for statement in _ROW_INDEXES:
@@ -217,7 +221,7 @@ def update_copy(
     not one that a `SqliteIndexWriter` has written.
     """
     clone_file(old, path)
-    with contextlib.closing(_connect(path)) as db:
+    with contextlib.closing(_connect(path, _UPDATE_CACHE_KIB)) as db:
         try:
             db.execute("PRAGMA journal_mode = OFF")
             created = dict(db.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))

@@ -123,6 +123,8 @@ class HashSplit:
 
     def part_of(self, key: str) -> str:
         """The part of the sample with this key."""
+        if len(self._bounds) == 1:
+            return self._bounds[0][1]
         number = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
         return next(part for bound, part in self._bounds if number < bound)
 
@@ -156,8 +158,7 @@ class WritingSession:
         known = {} if index is None else index.entries
         for name in sorted({*known, *(name for name, _, _ in self.own_shards())}):
             data = index.segment_bytes(name) if index and name in known else scan_shard(self.root, name).segment
-            segment = Segment.of(data)
-            yield name, [segment.key(number) for number in range(len(segment))]
+            yield name, Segment.of(data).keys()
 
     def _tars(self) -> list[str]:
         return sorted(path.name for path in self.root.glob("*.tar"))

@@ -20,6 +20,7 @@ from PIL import Image
 
 from bridge_data import CaptioningSample, WorkerConfig, get_loader, get_val_dataset
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.prepare import written_keys
 from bridge_data.prepare.shard_writer import ShardWriter, tar_header
 from bridge_data.shards import PreparedDataset, ShardReader, open_shards
 from bridge_data.tools.lint import LintConfig, lint
@@ -356,3 +357,27 @@ def test_a_full_disk_leaves_nothing_that_could_be_taken_for_whole(tmp_path: Path
         assert tars(folder).items() <= tars(tmp_path / "whole").items()
     write_texts(folder, range(60))
     assert tars(folder) == tars(tmp_path / "whole")
+
+
+def test_keys_that_are_no_longer_in_memory_are_refused_too_and_known_to_the_next_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(written_keys, "MAX_RECENT", 4)
+    with pytest.raises(
+        DatasetError, match=r"'00001' is written twice: it is in train-000000\.tar, and was to go into tr"
+    ):
+        write_again(tmp_path, range(30), "00001")
+    with ShardWriter(tmp_path, max_samples=7) as writer:
+        assert [number for number in range(40) if f"{number:05d}" in writer] == list(range(28))
+        for number in range(28, 40):
+            writer.write(text_sample(number))
+    assert sum(PreparedDataset.open(tmp_path).shard_counts.values()) == 40
+    assert not (tmp_path / ".writing").exists()
+
+
+def write_again(folder: Path, numbers: Iterable[int], key: str) -> None:
+    """Write samples, and then one with a key that is there."""
+    with ShardWriter(folder, max_samples=7) as writer:
+        for number in numbers:
+            writer.write(text_sample(number))
+        writer.write({"__key__": key, "txt": "again"})

@@ -1,10 +1,13 @@
 import sqlite3
 from pathlib import Path
 
+import pytest
+
 from bridge_data.prepare.sqlite_index import SqliteIndexWriter
 from bridge_data.shards.key_index import SharedKeys
 from bridge_data.shards.read_only_database import ReadOnlyDatabase
 from bridge_data.shards.segment import Segment, build_segment
+from tests.memory import growth_bytes
 
 
 def segment(*keys: str) -> Segment:
@@ -48,3 +51,17 @@ def test_a_key_in_two_shards_is_found(tmp_path: Path) -> None:
     shared = SharedKeys.find(ReadOnlyDatabase(tmp_path / "i", ""))
     assert shared == (1, "b", (0, 2))
     assert sqlite3.connect(tmp_path / "i").execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+@pytest.mark.processes
+def test_the_memory_of_writing_does_not_depend_on_the_number_of_samples(tmp_path: Path) -> None:
+    shards = [segment(*(f"{shard:03d}{number:013d}" for number in range(2000))) for shard in range(160)]
+
+    def write() -> None:
+        writer = SqliteIndexWriter(tmp_path / "i")
+        for number, shard in enumerate(shards):
+            writer.add(number, shard)
+        assert writer.finish() is None
+
+    assert growth_bytes(write) < 16 << 20
+    assert (tmp_path / "i").stat().st_size > 32 << 20

@@ -28,7 +28,8 @@ from bridge_data.prepare.converters.source_records import BrokenRecord, RecordSo
 from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress
 from bridge_data.prepare.part_encoding import EncodedSample, encode_sample
 from bridge_data.prepare.sample_definitions import definition_of, read_definition
-from bridge_data.prepare.shard_writer import ItemOrigin, ShardWriter
+from bridge_data.prepare.shard_writer import ShardWriter
+from bridge_data.prepare.written_keys import ItemOrigin, WrittenKeys
 
 REPORT = "broken.jsonl"
 """The file, in the folder of the data set, of records of which no sample was made."""
@@ -267,16 +268,17 @@ class _ConversionTally:
     def __init__(self, writer: ShardWriter, report: Path, skip_broken: bool) -> None:
         self._writer, self._report, self._skip_broken = writer, report, skip_broken
         self._first: list[str] = []
-        self._seen_keys: set[str] = set()
         self.num_seen = self.num_filtered = self.num_broken = 0
 
     def __enter__(self) -> "_ConversionTally":
+        self._seen_keys = WrittenKeys(self._writer.workspace)
         self._temporary = self._writer.workspace / REPORT
         self._file = open(self._temporary, "w", encoding="utf-8", errors="backslashreplace")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._file.close()
+        self._seen_keys.close()
         if kind is None and self.num_broken:
             self._temporary.replace(self._report)
         elif kind is None:
@@ -296,7 +298,7 @@ class _ConversionTally:
         elif made.sample is None:
             self.num_filtered += 1
         elif self.num_broken and not self._skip_broken:
-            self._seen_keys.add(made.sample.key)  # nothing is written any more, but all is looked at
+            self._seen_keys.add(made.sample.key, 0)  # nothing is written any more, but all is looked at
         else:
             self._writer.write_encoded(made.sample, ItemOrigin(made.number, 1))
 
