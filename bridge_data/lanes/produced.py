@@ -1,7 +1,7 @@
 """What leaves a lane: micro-batches, each with the lane's state after it, and what is counted of them, for metrics.
 
-Enters: what a lane has made. Leaves: the same, for the loader, through a worker or not; sums of counts. Guarantee:
-counts are what the lane's process has done since its batch before; of a batch, all of it is counted once.
+Enters: what a lane has made. Leaves: the same, for the loader, through a worker or not; sums of counts. Guarantee: what
+a process does is counted once, with the next batch of any of its lanes.
 """
 
 from __future__ import annotations
