@@ -33,10 +33,10 @@ Span = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MarkedTokens:
-    """Token ids; `is_answer` marks those that have loss."""
+    """Token ids, and for each whether it has loss."""
 
     ids: list[int]
-    is_answer: list[bool]
+    has_loss: list[bool]
 
 
 _CHATML = """\

@@ -155,19 +155,19 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         full sequence learns the token of the `whole` that was cut off after it."""
         labels, loss_mask = next_token_labels(marked, self.config.ignore_place_holder)
         length = len(marked.ids)
-        if self._for_bridge and self.seq_length == length < len(whole.ids) and whole.is_answer[length]:
+        if self._for_bridge and self.seq_length == length < len(whole.ids) and whole.has_loss[length]:
             labels[-1], loss_mask[-1] = whole.ids[length], 1
         return self._filled(marked.ids, labels, loss_mask)
 
-    def _spans(self, text: str, spans: list[Span]) -> list[Span]:
-        """What is learnt of the text of a conversation, of which `spans` are the answers."""
+    def _spans_with_loss(self, text: str, spans: list[Span]) -> list[Span]:
+        """The ranges of the text of a conversation that have loss; `spans` are those of the answers."""
         return turn_ends(text, spans) if self._for_bridge else spans
 
     def _learnt(self, marked: MarkedTokens) -> MarkedTokens:
         """The tokens without the marks of those that are never learnt."""
         if not self._never_learnt:
             return marked
-        pairs = zip(marked.ids, marked.is_answer, strict=True)
+        pairs = zip(marked.ids, marked.has_loss, strict=True)
         return MarkedTokens(marked.ids, [answer and number not in self._never_learnt for number, answer in pairs])
 
     def _messages_for(
@@ -276,7 +276,9 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         messages = self._messages(said.messages, template)
         text, spans = render_conversation(self.tokenizer, messages, template, self.answers, said.tools)
         added = self._adds_special_tokens and lacks_beginning(self.tokenizer, text)
-        return self._learnt(tokenize_spans(self.tokenizer, text, self._spans(text, spans), add_special_tokens=added))
+        return self._learnt(
+            tokenize_spans(self.tokenizer, text, self._spans_with_loss(text, spans), add_special_tokens=added)
+        )
 
     def _messages(self, messages: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:
         """The messages in the form that the template reads."""

@@ -107,7 +107,7 @@ class HFTaskEncoder(ConversationTaskEncoder):
         if not said.messages:
             marked = tokenize_text(self.tokenizer, said.text)
             check_length(marked, [], self.seq_length, self.config.policies.overlong, key)
-            return MarkedTokens(marked.ids[: self.seq_length], marked.is_answer[: self.seq_length]), marked, {}, {}
+            return MarkedTokens(marked.ids[: self.seq_length], marked.has_loss[: self.seq_length]), marked, {}, {}
         limits = self._limits
         picture_sizes(said.images, limits, key)
         images = pictures(said.images, limits, key)
@@ -118,7 +118,7 @@ class HFTaskEncoder(ConversationTaskEncoder):
         messages = self._messages_for(said.messages, self.chat_template, media_tokens)
         renderer = self.processor if getattr(self.processor, "chat_template", None) else self.tokenizer
         text, spans = render_conversation(renderer, messages, self.chat_template, self.answers, said.tools)
-        spans = self._spans(text, spans)
+        spans = self._spans_with_loss(text, spans)
         special = lacks_beginning(renderer, text)
         if self.image_token is not None and (found := text.count(self.image_token)) != len(images):
             what = f"the chat template made {found} image placeholders of {len(images)}"
@@ -138,7 +138,7 @@ class HFTaskEncoder(ConversationTaskEncoder):
                 text = text[: made["text_replacement_offsets"][0][cut]["span"][0]]
                 made = self._call(text, images[:cut], special)
                 marked = self._learnt(_marked(made, spans)[0])
-        kept = MarkedTokens(marked.ids[:limit], marked.is_answer[:limit])
+        kept = MarkedTokens(marked.ids[:limit], marked.has_loss[:limit])
         media, aligned = self._sorted(made, len(marked.ids))
         return kept, whole, media, {name: value[: len(kept.ids)] for name, value in aligned.items()}
 

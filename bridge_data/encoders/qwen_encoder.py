@@ -158,7 +158,7 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         images = iter(said.images)
         ids = [self._image_id if number == self._video_id else number for number in marked.ids]
         visuals = [next(images if kind == self._image_id else opened) for kind in kinds]
-        return MarkedTokens(ids, marked.is_answer), visuals
+        return MarkedTokens(ids, marked.has_loss), visuals
 
     def _open(self, video: Any, key: str) -> VideoFrames:
         """The video, of which no frame is decoded yet."""

@@ -162,20 +162,20 @@ def with_image_tokens(
     An image that would be cut ends the sequence before its first token. Image tokens are never marked.
     """
     ids: list[int] = []
-    is_answer: list[bool] = []
+    has_loss: list[bool] = []
     start = 0
     for number, image in enumerate(images):
         end = marked.ids.index(placeholder, start)
         ids += marked.ids[start:end]
-        is_answer += marked.is_answer[start:end]
+        has_loss += marked.has_loss[start:end]
         if len(ids) + len(image) > limit:
-            return MarkedTokens(ids[:limit], is_answer[:limit]), number
+            return MarkedTokens(ids[:limit], has_loss[:limit]), number
         ids += image
-        is_answer += [False] * len(image)
+        has_loss += [False] * len(image)
         start = end + 1
     ids += marked.ids[start:]
-    is_answer += marked.is_answer[start:]
-    return MarkedTokens(ids[:limit], is_answer[:limit]), len(images)
+    has_loss += marked.has_loss[start:]
+    return MarkedTokens(ids[:limit], has_loss[:limit]), len(images)
 
 
 def check_length(marked: MarkedTokens, images: Sequence[Sequence[int]], limit: int, policy: str, key: str) -> None:
@@ -198,21 +198,21 @@ def check_multiple(length: int | None, multiple: int, what: str) -> None:
 
 def next_token_labels(marked: MarkedTokens, ignored: int) -> tuple[Tensor, Tensor]:
     """Labels and loss mask of a decoder: each position learns the token after it."""
-    following = zip(marked.ids[1:], marked.is_answer[1:], strict=True)
-    labels = torch.tensor([token if is_answer else ignored for token, is_answer in following] + [ignored])
+    following = zip(marked.ids[1:], marked.has_loss[1:], strict=True)
+    labels = torch.tensor([token if has_loss else ignored for token, has_loss in following] + [ignored])
     return labels, (labels != ignored).to(torch.float32)
 
 
 def last_answer(marked: MarkedTokens) -> tuple[MarkedTokens, MarkedTokens]:
     """The tokens before the last answer, and those of the last answer."""
     end = len(marked.ids)
-    while end and not marked.is_answer[end - 1]:
+    while end and not marked.has_loss[end - 1]:
         end -= 1
     start = end
-    while start and marked.is_answer[start - 1]:
+    while start and marked.has_loss[start - 1]:
         start -= 1
-    before = MarkedTokens(marked.ids[:start], marked.is_answer[:start])
-    return before, MarkedTokens(marked.ids[start:end], marked.is_answer[start:end])
+    before = MarkedTokens(marked.ids[:start], marked.has_loss[:start])
+    return before, MarkedTokens(marked.ids[start:end], marked.has_loss[start:end])
 
 
 def sequence_fields(tokens: Tensor, labels: Tensor, loss_mask: Tensor) -> dict[str, Tensor]:

@@ -23,7 +23,7 @@ class Counts(NamedTuple):
     it has none, see `tokens_of`. Images decoded, bytes read, reads tried again. `slowest` is the work that took longer
     than any before in its lane: nanoseconds, source, epoch, index; 0 nanoseconds if none did. Of its worker,
     `ready_batches` were ready when the trainer asked for this one, of `ready_slots` that could have been; 0 and 0 if
-    the trainer made it.
+    the trainer made it. Workers send all but these two, the last ones, which the trainer adds.
     """
 
     samples: int = 0

@@ -1,4 +1,4 @@
-"""Opening a plan: the data sets that a prepared folder, a JSONL file or a metadataset stands for.
+"""Opening a plan: the data sets that a prepared folder, a JSONL file, tables or a metadataset stands for.
 
 Enters: a path and the name of a split part. Leaves: a `Plan` of opened sources. Only metadata are read, of each data
 set once. Guarantee: mistakes in a YAML file, and references or field maps that do not fit the data, are errors here,
@@ -72,7 +72,7 @@ def load_plan(
     where: str | None = None,
     columns: str | os.PathLike[str] | None = None,
 ) -> Plan:
-    """The plan for `split_part` of the prepared folder, the JSONL file or the metadataset YAML at `path`.
+    """The plan for `split_part` of the prepared folder, JSONL file, tables or metadataset YAML at `path`.
 
     With `training`, sources are blended by their weights; otherwise they are read one after the other, and those
     without samples are left out. YAML files may name classes of this package and of `trusted_modules`. Python files
@@ -207,7 +207,7 @@ def cut(source: Source, declared: Reference | DeclaredJoin) -> Source:
 
 
 def split_parts(path: Location, limits: Limits = DEFAULT_LIMITS) -> list[str]:
-    """The split parts of the prepared folder, JSONL file or metadataset at `path`, in its order.
+    """The split parts of the prepared folder, JSONL file, tables or metadataset at `path`, in its order.
 
     Raises:
         ConfigError: if there is none of these. DatasetError: if its metadata are damaged.

@@ -1,7 +1,7 @@
 """The rows of tables as samples: of Parquet files, and of the Arrow files that `datasets` saves.
 
 Enters: the files, in their order. Leaves: `Records`: a group of rows (a row group, a record batch) is a shard, a column
-a part. Opening reads footers and headers, and of a file once. Guarantee: what is held of a row group are the samples of
+a part. Opening reads only footers and headers, once per file. Guarantee: what is held of a row group are the samples of
 open blocks, as of any other data; a file that is replaced while it is in use is a `DatasetError`.
 
 The key of a sample is the value of the column `__key__`, or else the number of the row in its file, from 0.

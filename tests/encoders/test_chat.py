@@ -37,7 +37,7 @@ def answers(tokenizer: Any, messages: list[dict[str, str]] = MESSAGES, config: A
     template = chat_template_of(tokenizer, config)
     marked = tokenize_spans(tokenizer, *render_conversation(tokenizer, messages, template, config.roles[1]))
     names = {number: word for word, number in VOCABULARY.items()}
-    learnt = [names[i] for i, is_answer in zip(marked.ids, marked.is_answer, strict=True) if is_answer]
+    learnt = [names[i] for i, has_loss in zip(marked.ids, marked.has_loss, strict=True) if has_loss]
     return " ".join(names[i] for i in marked.ids), " ".join(learnt)
 
 
@@ -125,7 +125,7 @@ def test_text_ends_with_the_end_token_where_there_is_one() -> None:
     assert tokenize_text(make_tokenizer(), "a boat").ids == [VOCABULARY["a"], VOCABULARY["boat"], END]
     assert tokenize_text(make_tokenizer(), "a boat <end>").ids[-2:] == [VOCABULARY["boat"], END]
     assert tokenize_text(make_tokenizer(end=False), "a boat").ids == [VOCABULARY["a"], VOCABULARY["boat"]]
-    assert all(tokenize_text(make_tokenizer(), "a boat").is_answer)
+    assert all(tokenize_text(make_tokenizer(), "a boat").has_loss)
 
 
 def test_a_template_may_be_named_among_those_of_the_tokenizer() -> None:
@@ -157,7 +157,7 @@ def test_special_tokens_around_a_conversation_are_not_learnt() -> None:
     text = "what is this ? a boat"
     for add in (True, False):
         marked = tokenize_spans(slow_tokenizer(BeginningWords), text, [(15, 21)], add_special_tokens=add)
-        assert marked.is_answer == [False] * (4 + add) + [True] * 2
+        assert marked.has_loss == [False] * (4 + add) + [True] * 2
         assert marked.ids[-2:] == [VOCABULARY["a"], VOCABULARY["boat"]]
 
 

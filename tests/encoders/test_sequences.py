@@ -15,7 +15,7 @@ marked_tokens = st.lists(st.tuples(st.sampled_from([1, 2, PLACEHOLDER]), st.bool
 def test_an_image_is_there_with_all_its_tokens_or_not_at_all(marked: MarkedTokens, per_image: int, limit: int) -> None:
     images = [[IMAGE_ID] * per_image] * marked.ids.count(PLACEHOLDER)
     fitted, num_images = with_image_tokens(marked, PLACEHOLDER, images, limit)
-    assert len(fitted.ids) == len(fitted.is_answer) <= limit
+    assert len(fitted.ids) == len(fitted.has_loss) <= limit
     assert fitted.ids.count(IMAGE_ID) == num_images * per_image
     whole, num_all = with_image_tokens(marked, PLACEHOLDER, images, 10**6)
     assert num_all == marked.ids.count(PLACEHOLDER)
@@ -23,7 +23,7 @@ def test_an_image_is_there_with_all_its_tokens_or_not_at_all(marked: MarkedToken
     if len(fitted.ids) < min(limit, len(whole.ids)):  # shorter than it might be: only because of an image
         assert whole.ids[len(fitted.ids)] == IMAGE_ID
         assert len(fitted.ids) + per_image > limit
-    assert not any(mark for token, mark in zip(fitted.ids, fitted.is_answer, strict=True) if token == IMAGE_ID)
+    assert not any(mark for token, mark in zip(fitted.ids, fitted.has_loss, strict=True) if token == IMAGE_ID)
 
 
 def test_labels_are_the_next_tokens_where_these_belong_to_an_answer() -> None:

@@ -81,6 +81,7 @@ def process_of(rank: int, group: Any) -> int:
 
 
 def rank_file(folder: Path, rank: int) -> Path:
+    """The path of a rank's file, as Megatron-LM names it."""
     return folder / f"train_dataloader_dprank{rank:03d}.pt"
 
 

@@ -17,6 +17,7 @@ from PIL import Image
 
 from bridge_data.decode import Loader, SampleDecoder, open_loader
 from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
+from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.errors import BridgeDataError, ConfigError, SampleError
 from bridge_data.limits import Limits, allow_pixels
 from bridge_data.plan import Source, opening
@@ -39,8 +40,6 @@ from bridge_data.tools.cli.terminal import (
 from bridge_data.tools.view.catalog import CatalogSource, SplitCatalog, open_split
 
 TEXT_PARTS = frozenset({"txt", "text", "transcript", "cls", "cls2", "index", "csv", "md", "yaml", "yml", "html"})
-
-IMAGE_PARTS = frozenset({"png", "jpg", "jpeg", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm"})
 
 DEFAULT_COUNT = 3
 
@@ -198,7 +197,7 @@ def describe(part: str, data: Any) -> str:
         return _json(data)
     if kind == "jsonl" or kind in TEXT_PARTS:
         return _text(data)
-    if kind in IMAGE_PARTS:
+    if kind in IMAGE_EXTENSIONS:
         return _image(data)
     if kind in AV_EXTENSIONS:
         return describe_value(AVDecoder(data))
