@@ -188,7 +188,10 @@ def test_a_condition_that_chooses_nothing_of_one_part_names_the_part(folder: Pat
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["path: texts", "where: txt.byte > 3"], r"data.yaml:6: where: unknown column 'txt.byte'; did you mean 'txt"),
+        (
+            ["path: texts", "where: txt.byte > 3"],
+            r"data.yaml:6: where: unknown column 'txt.byte'; did you mean 'txt.*texts \[train\]\)",
+        ),
         (["path: texts", "where: txt.bytes"], r"data.yaml:6: where: .* expected BOOLEAN"),
         (["path: texts", "where: index <"], r"data.yaml:6: where: "),
         (["path: texts", "where: index < 0"], r"data.yaml:6: where: .* chooses none of the 300 samples"),
