@@ -29,6 +29,13 @@ def test_batches_are_bounded_and_have_the_wanted_columns(tmp_path: Path) -> None
     assert [score for batch in batches for score in batch.column("score").to_pylist()] == list(range(SIZE))
 
 
+def test_two_columns_with_one_name_are_refused(tmp_path: Path) -> None:
+    table = pa.table([pa.array(["a"]), pa.array([1]), pa.array([2])], names=["key", "score", "score"])
+    pq.write_table(table, tmp_path / "own.parquet")
+    with pytest.raises(ConfigError, match=r"own\.parquet: has several columns 'score': rename all but one"):
+        OwnColumns(str(tmp_path / "own.parquet")).types()
+
+
 def test_another_content_is_another_version(tmp_path: Path) -> None:
     path = write(tmp_path / "own.parquet")
     before = OwnColumns(str(path)).version
