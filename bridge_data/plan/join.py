@@ -11,10 +11,10 @@ import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, cast
 
-from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.plan.blending import Tree
 from bridge_data.plan.dataset_yaml import find_class, find_object, is_our_module
-from bridge_data.plan.document import Node, given, nearest
+from bridge_data.plan.document import Node, given, is_jsonl, nearest
 from bridge_data.plan.source import Join, SampleClass, Source
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import ShardSet
@@ -80,7 +80,8 @@ def _check_keys(member: Node) -> None:
     if path is None:
         raise member.error(f"member of a join: expected `path:`, got {member.shown()}")
     if path.text("path").endswith((".yaml", ".yml", ".jsonl")):
-        raise path.error(f"{_NOT_PREPARED}, got {path.shown()}")
+        way_out = conversion_of(path.text("path")) if is_jsonl(path.text("path")) else ""
+        raise path.error(f"{_NOT_PREPARED}, got {path.shown()}{way_out}")
 
 
 def _nonmatch(member: Node) -> Nonmatch:
@@ -98,7 +99,9 @@ def join_source(join: JoinNode, members: Sequence[Tree], file: str, trusted_modu
     sources, shard_sets = [], []
     for node, member in zip(join.members, members, strict=True):
         if not isinstance(member, Source) or not isinstance(member.records, ShardSet):
-            raise node.error(f"{_NOT_PREPARED}, got {node.mapping('member of a join')['path'].shown()}")
+            entry = node.mapping("member of a join")["path"]
+            way_out = conversion_of(member.path) if isinstance(member, Source) else ""
+            raise node.error(f"{_NOT_PREPARED}, got {entry.shown()}{way_out}")
         sources.append(member)
         shard_sets.append(member.records)
     sample_class, joiner = find_joiner(join.node, trusted_modules)
@@ -112,6 +115,11 @@ def join_source(join: JoinNode, members: Sequence[Tree], file: str, trusted_modu
         return assemble(joined, shard_sets, index, sample_class, file)
     except ConfigError as error:
         raise entries["joiner"].error(f"joiner: {error}") from None
+
+
+def conversion_of(path: str) -> str:
+    """How data that are no tars become a member of a join, for messages."""
+    return f"; `{bridge_command('convert', path, 'FOLDER')}` makes one of it"
 
 
 def assemble(

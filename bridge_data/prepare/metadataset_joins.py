@@ -20,8 +20,9 @@ from bridge_data.plan.declared import (
     declare,
     read_splits,
 )
-from bridge_data.plan.document import absolute
-from bridge_data.plan.opening import split_config_of
+from bridge_data.plan.document import absolute, is_jsonl
+from bridge_data.plan.join import conversion_of
+from bridge_data.plan.opening import has_tables, split_config_of
 from bridge_data.prepare.executors import Progress, no_progress
 from bridge_data.prepare.join_keys import make_join
 from bridge_data.prepare.tar_indexes import PrepareConfig
@@ -80,6 +81,8 @@ def _joins(declared: Declared) -> Iterator[DeclaredJoin]:
 
 
 def _shards(member: Reference) -> ShardSet:
+    if has_tables(member.path) or is_jsonl(member.path):
+        raise member.error(f"{member.path}: is no prepared data set of tars{conversion_of(member.path)}")
     try:
         dataset = PreparedDataset.open(member.path, member.scope.cache.limits)
         return dataset.split(member.scope.split_part, split_config=split_config_of(member))

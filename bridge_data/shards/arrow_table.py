@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
-from bridge_data.shards.table_columns import Column, TableFile, is_understood, values_of_rows
+from bridge_data.shards.table_columns import Column, TableFile, field_of, is_understood, values_of_rows
 
 _FILE_MAGIC = b"ARROW1\0\0"
 _CONTINUATION = 0xFFFFFFFF
@@ -102,15 +102,15 @@ class ArrowTable(TableFile):
         found = self._layouts.get(column.leaf)
         if found is None:
             raise DatasetError(
-                f"{self.path}: there is no column {column.leaf!r}, or it stands after one of a type that is not "
+                f"{self.path}: there is no column {column.name!r}, or it stands after one of a type that is not "
                 "understood (a union, view, or run-end encoding): save the data set without that"
             )
         return found
 
     @functools.cached_property
     def _layouts(self) -> dict[str, Layout]:
-        """Of each column, and each field of a struct, `column.field`; of those that stand after a column that is not
-        understood, it is not known."""
+        """Of each column, and each field of a struct; of those that stand after a column that is not understood, it is
+        not known."""
         types = importlib.import_module("pyarrow").types
         found = {}
         node = buffer = 0
@@ -121,7 +121,7 @@ class ArrowTable(TableFile):
             found[field.name] = layout
             if types.is_struct(field.type):
                 for number, child in enumerate(layout.children):
-                    found[f"{field.name}.{field.type.field(number).name}"] = child
+                    found[field_of(field.name, field.type.field(number).name)] = child
         if any(len(batch.missing) < node or len(batch.buffers) < buffer for batch in self._batches):
             raise DatasetError(f"{self.path}: a batch has fewer buffers than its schema: it is damaged, copy it again")
         return found

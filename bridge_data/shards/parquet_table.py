@@ -34,7 +34,7 @@ from bridge_data.shards.parquet_pages import (
     small_file,
 )
 from bridge_data.shards.stored_values import StoredValues, find_values, is_worth_while
-from bridge_data.shards.table_columns import Column, TableFile, values_of_rows
+from bridge_data.shards.table_columns import Column, TableFile, field_of, values_of_rows
 
 MAX_DECODED_BYTES = 1 << 28
 """Bytes of the pages, or of the column of a row group, that are decoded at once, at most."""
@@ -285,18 +285,18 @@ class ParquetTable(TableFile):
         """The numbers of the leaves of a column that are read."""
         found = self._leaves_by_name.get(column.leaf)
         if found is None:
-            raise DatasetError(f"{self.path}: there is no column {column.leaf!r}")
+            raise DatasetError(f"{self.path}: there is no column {column.name!r}")
         return found
 
     @functools.cached_property
     def _leaves_by_name(self) -> dict[str, list[int]]:
-        """Of each column, and each field of a struct, `column.field`: its leaves."""
+        """Of each column, and each field of a struct: its leaves."""
         found: dict[str, list[int]] = {}
         leaf = 0
         for field in self.schema:
             inner = leaf
             for child in _fields(field.type):
-                found[f"{field.name}.{child.name}"] = list(range(inner, inner + _num_leaves(child.type)))
+                found[field_of(field.name, child.name)] = list(range(inner, inner + _num_leaves(child.type)))
                 inner += _num_leaves(child.type)
             num_leaves = _num_leaves(field.type)
             found[field.name] = list(range(leaf, leaf + num_leaves))

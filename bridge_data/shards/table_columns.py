@@ -57,7 +57,13 @@ class Column:
     @property
     def path(self) -> Column:
         """Of media, the column of their paths."""
-        return dataclasses.replace(self, leaf=f"{self.name}.path", is_bytes=False)
+        return dataclasses.replace(self, leaf=field_of(self.name, "path"), is_bytes=False)
+
+
+def field_of(column: str, field: str) -> str:
+    """The name of a field of a struct, as `Column.leaf` has it: another one than any column has, as these may have
+    dots."""
+    return f"{column}\0{field}"
 
 
 class TableFile(abc.ABC):
@@ -159,7 +165,7 @@ def _column(field: Any, feature: Any, path: str) -> Column:
     is_media = types.is_struct(kind) and {child.name for child in _fields(kind)} == {"bytes", "path"}
     if is_media and _is_binary(kind.field("bytes").type):
         ending = _ENDINGS.get(feature.get("_type", "")) if isinstance(feature, dict) else None
-        return Column(name, f"{name}.{ending}" if ending else name, f"{name}.bytes", is_bytes=True)
+        return Column(name, f"{name}.{ending}" if ending else name, field_of(name, "bytes"), is_bytes=True)
     problem = None
     if not is_understood(kind):
         problem = (

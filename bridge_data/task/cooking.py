@@ -152,7 +152,7 @@ def cook(
     if cooker is None:
         what = f"crude sample {sample.get('__key__')}"
         subflavors = sample.get("__subflavors__") or {}
-        cooker = choose_cooker(cookers, subflavors, what, lambda: fields_in_words(sample))
+        cooker = choose_cooker(cookers, subflavors, what, lambda: sample)
     given: dict[str, Any] = dict((current_stores.get() or {}) if stores is None else stores)
     primary = given.pop(PRIMARY, None)
     if cooker.need_primary:
@@ -186,6 +186,8 @@ def _text_in(sample: Mapping[str, Any]) -> str:
     """How a text of such a sample is written in a cooker: that of the field `text`, or else the first."""
     found = []
     for name, value in sample.items():
+        if name.startswith("__"):
+            continue
         part = f"sample[{json.dumps(name, ensure_ascii=False)}]"
         if isinstance(value, Mapping):
             texts = [field for field, entry in value.items() if isinstance(entry, str)]

@@ -148,7 +148,7 @@ PREPARED = "a member of a join is the path of a prepared data set of tars"
         ),
         ({"join": [{"path": "a", "nonmatch": "skip"}, {"path": "b"}]}, "the first data set of a join says which"),
         ({"join": [{"path": "a"}, {"path": "j.yaml"}]}, f"j.yaml:7: {PREPARED}, got 'j.yaml'"),
-        ({"join": [{"path": "a"}, {"path": "x.jsonl"}]}, f"j.yaml:7: {PREPARED}, got 'x.jsonl'"),
+        ({"join": [{"path": "a"}, {"path": "x.jsonl"}]}, f"j.yaml:7: {PREPARED}, got 'x.jsonl'; `bridge-data convert "),
         ({"join": [{"path": "a"}, {"blend": []}]}, f"j.yaml:7: blend: {PREPARED}"),
         ({"join": [{"path": "a"}, {"path": "b", "weight": 2}]}, "j.yaml:8: weight is not for a member of a join"),
         ({"join": [{"path": "a"}, {"path": "b", "subset": {"range": ["0%", "1%"]}}]}, "subset is not for a member"),

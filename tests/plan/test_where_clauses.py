@@ -148,10 +148,50 @@ def test_a_job_goes_on_with_another_number_of_ranks(folder: Path) -> None:
         other.restore_state_rank(state)
 
 
+def saved_after_a_step(file: Path) -> dict[str, Any]:
+    (loader,) = job(file, 1)
+    next(iter(loader))
+    return loader.save_state_rank()
+
+
+def test_a_state_goes_on_with_the_same_condition_in_other_words(folder: Path) -> None:
+    state = saved_after_a_step(write(folder, "path: texts", "where: index % 5 <> 0 and txt.bytes > 1"))
+    (other,) = job(write(folder, "where: 1<txt.bytes", "blend: [{path: texts, where: 'not INDEX%5=0'}]"), 1)
+    other.restore_state_rank(state)
+    assert len([text for batch in other for text in batch.text]) == 232 - 1
+
+
+def test_a_state_is_refused_after_ones_own_columns_have_changed(folder: Path) -> None:
+    file = write(folder, "path: texts", "where: score > 0.5", "columns: scores.parquet")
+    state = saved_after_a_step(file)
+    table = pyarrow.parquet.read_table(folder / "scores.parquet")
+    pyarrow.parquet.write_table(table.append_column("other", table["score"]), folder / "scores.parquet")
+    (same,) = job(file, 1)
+    same.restore_state_rank(state)
+    pyarrow.parquet.write_table(table.slice(20), folder / "scores.parquet")
+    (changed,) = job(file, 1)
+    with pytest.raises(StateError, match="where"):
+        changed.restore_state_rank(state)
+
+
+def test_a_condition_that_chooses_nothing_of_one_part_names_the_part(folder: Path) -> None:
+    write_texts(folder / "parts", 100, ratio="1,1,0")
+    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
+    options: dict[str, Any] = {"worker_config": config, "batch_size": 1, "where": "shard = 'data-0000.tar'"}
+    assert len(get_val_dataset(folder / "parts", split_part="train", **options)) == 50
+    with pytest.raises(
+        ConfigError, match=r"chooses none of the 50 samples of .*parts \[val\]; change the condition, or"
+    ):
+        get_val_dataset(folder / "parts", split_part="val", **options)
+
+
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["path: texts", "where: txt.byte > 3"], r"data.yaml:6: where: unknown column 'txt.byte'; did you mean 'txt"),
+        (
+            ["path: texts", "where: txt.byte > 3"],
+            r"data.yaml:6: where: unknown column 'txt.byte'; did you mean 'txt.*texts \[train\]\)",
+        ),
         (["path: texts", "where: txt.bytes"], r"data.yaml:6: where: .* expected BOOLEAN"),
         (["path: texts", "where: index <"], r"data.yaml:6: where: "),
         (["path: texts", "where: index < 0"], r"data.yaml:6: where: .* chooses none of the 300 samples"),

@@ -54,6 +54,24 @@ def test_a_column_of_keys_has_the_keys(tmp_path: Path) -> None:
     assert [found.index for found in find_sample([records], "sample 7")] == [7]
 
 
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_columns_with_dots_are_not_fields_of_structs(tmp_path: Path, name: str) -> None:
+    media = [{"bytes": b"picture %d" % number, "path": None} for number in range(9)]
+    columns = {"meta.n": list(range(9)), "meta": [{"n": -number} for number in range(9)]}
+    columns |= {"image.bytes": [b"other"] * 9, "image": media, "image.path": ["x"] * 9}
+    table = table_of({**columns, "text": ["a"] * 9, "image\0": list(range(9))})
+    path = write_parquet(tmp_path / name, table) if name == "a.parquet" else tmp_path / "saved" / name
+    if name == "a.arrow":
+        (save_to_disk(tmp_path / "saved", table) / "data-00000-of-00001.arrow").rename(path)
+    parts = records_of(path.parent, name).reader().read(3).parts
+    assert (parts["meta.n"], parts["meta"], parts["image"], parts["image.bytes"]) == (
+        3,
+        {"n": -3},
+        media[3]["bytes"],
+        b"other",
+    )
+
+
 def test_samples_are_found_by_file_and_row(two_files: TableRecords) -> None:
     assert [found.index for found in find_sample([two_files], "b.parquet/3")] == [133]
     with pytest.raises(ConfigError, match="is the key of 2 samples"):

@@ -91,13 +91,23 @@ def test_no_matching_cooker_is_an_error_that_says_why_each_does_not_match() -> N
         ({"title": "a", "text": "b", "score": 1.0}, 'sample["text"]'),
         ({"image.jpg": b"", "My caption": "a"}, 'sample["My caption"]'),
         ({"jpg": b"", "question.txt": b"a"}, 'sample["question.txt"]'),
-        ({"jpg": b"", "score": 1.0}, "..."),
+        ({"__key__": "a", "jpg": b"", "score": 1.0}, "..."),
         ({}, "..."),
     ],
 )
 def test_the_example_of_a_cooker_takes_a_text_that_is_there(sample: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=rf"text={re.escape(text)}\)$"):
         choose_cooker([], {}, "samples of data/x", lambda: sample)
+
+
+def test_a_sample_that_no_cooker_takes_is_named_with_its_fields() -> None:
+    class Encoder(DefaultTaskEncoder):
+        cookers = (Cooker(print, {"kind": "other"}),)
+
+    with pytest.raises(
+        ConfigError, match=r'(?s)takes crude sample s\.tar/1 .* a sample: txt \(str\).*text=sample\["txt"\]'
+    ):
+        Encoder().cook_crude_sample(CRUDE)
 
 
 def test_fields_in_words_tell_what_is_in_json() -> None:

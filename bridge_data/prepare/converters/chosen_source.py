@@ -57,6 +57,7 @@ def choose_records(path: Path, source: RecordSource, clauses: Sequence[Where], l
         ConfigError: if there are no columns to choose by, a clause is wrong, or nothing is chosen. DatasetError: if
             tars have other samples than when they were prepared.
     """
+    numbers: Sequence[int] | set[int]
     if isinstance(source, ColumnarTables):
         numbers = _chosen_rows(path, source, clauses)
     elif isinstance(source, TarCollection) and (path / META_FOLDER).is_dir():

@@ -22,7 +22,7 @@ from bridge_data.shards.records import Records
 from bridge_data.shards.where.choices import Choice, write_choice
 from bridge_data.shards.where.file_columns import columns_of_records
 from bridge_data.shards.where.own_columns import OwnColumns
-from bridge_data.shards.where.predicates import open_engine
+from bridge_data.shards.where.predicates import clipped, open_engine
 from bridge_data.shards.where.query import SampleQuery
 from bridge_data.shards.where.sample_columns import SampleColumns
 from bridge_data.storage.atomic import locked
@@ -84,7 +84,8 @@ def evaluate(records: Records, clauses: Sequence[Where]) -> Choice:
 
 def shown(clauses: Sequence[Where]) -> str:
     """The predicates, for messages."""
-    return " and ".join(f"({clause.text})" for clause in clauses) if len(clauses) > 1 else repr(clauses[0].text)
+    texts = [clipped(clause.text) for clause in clauses]
+    return " and ".join(f"({text})" for text in texts) if len(texts) > 1 else repr(texts[0])
 
 
 def _own_columns(clause: Where) -> OwnColumns | None:
@@ -123,7 +124,7 @@ def _made(
     notes = []
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".spill-") as spill:
         for clause, own in clauses:
-            with _naming(clause), open_engine(Path(spill)) as engine:
+            with _naming(clause, records), open_engine(Path(spill)) as engine:
                 evaluated = SampleQuery(engine, columns, own, clause.text).run(records.num_samples)
             bits = evaluated.bits if bits is None else np.bitwise_and(bits, evaluated.bits)
             if evaluated.num_null and not evaluated.bits.any():
@@ -155,9 +156,9 @@ def _made(
 
 
 @contextlib.contextmanager
-def _naming(clause: Where) -> Iterator[None]:
-    """Name the clause in what is wrong with it."""
+def _naming(clause: Where, records: Records) -> Iterator[None]:
+    """Name the clause and the data in what is wrong with it."""
     try:
         yield
     except ConfigError as error:
-        raise clause.error(f"where: {error}") from None
+        raise clause.error(f"where: {error} ({records.root} [{records.split_part}])") from None

@@ -32,7 +32,11 @@ class OwnColumns:
 
     def types(self) -> dict[str, Any]:
         """The Arrow types of all columns."""
-        found = {field.name: field.type for field in self._opened().schema_arrow}
+        schema = self._opened().schema_arrow
+        found = {field.name: field.type for field in schema}
+        twice = [name for name in found if schema.names.count(name) > 1]
+        if twice:
+            raise ConfigError(f"columns: {self.path}: has several columns {twice[0]!r}: rename all but one")
         if KEY_COLUMN not in found:
             raise ConfigError(
                 f"columns: {self.path}: has no column `key`, with the keys of samples; there is {', '.join(found)}"

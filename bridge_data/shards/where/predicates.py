@@ -20,6 +20,9 @@ from bridge_data.errors import ConfigError
 MEMORY = "1GiB"
 """What the engine may take; what is more is put into files."""
 
+MAX_SHOWN_CHARACTERS = 300
+"""Of a predicate, in messages."""
+
 _SETTINGS = {
     "threads": 1,
     "memory_limit": MEMORY,
@@ -82,6 +85,10 @@ def parse_predicate(engine: Any, text: str) -> Predicate:
     Raises:
         ConfigError: with the place in `text`, if it is no expression, or none that is allowed.
     """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{clipped(text)!r}: has a character that UTF-8 has not, at {error.start + 1}") from None
     if not text.strip():
         raise ConfigError(f"{text!r}: {_EXPECTED}")
     parsed = _parsed(engine, f"{_BEFORE}{text}{_AFTER}")
@@ -96,7 +103,7 @@ def parse_predicate(engine: Any, text: str) -> Predicate:
         or nodes[0]["where_clause"]
         or _has_more(nodes[0])
     ):
-        raise ConfigError(f"{text!r}: {_EXPECTED}")
+        raise ConfigError(f"{clipped(text)!r}: {_EXPECTED}")
     check = _Check(engine, text)
     check.walk(nodes[0]["select_list"][0], frozenset())
     return Predicate(text, tuple(dict.fromkeys(check.columns)))
@@ -212,7 +219,12 @@ def _names_in(node: Any) -> frozenset[str]:
     return frozenset(node.get("column_names", ())).union(*map(_names_in, node.values()))
 
 
+def clipped(text: str) -> str:
+    """`text`, or its beginning, for messages."""
+    return text if len(text) <= MAX_SHOWN_CHARACTERS else text[:MAX_SHOWN_CHARACTERS] + " …"
+
+
 def _shown(text: str, at: int) -> str:
     """`text` and a place in it, for messages."""
     at = min(max(at, 0), len(text))
-    return f"{text!r}, at character {at + 1} ({text[at : at + 20] or 'the end'!r})"
+    return f"{clipped(text)!r}, at character {at + 1} ({text[at : at + 20] or 'the end'!r})"

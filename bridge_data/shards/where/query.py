@@ -13,7 +13,7 @@ from typing import Any
 
 from bridge_data.errors import ConfigError
 from bridge_data.shards.where.own_columns import KEY_COLUMN, SHARD_COLUMN, OwnColumns
-from bridge_data.shards.where.predicates import as_written, parse_predicate, quoted
+from bridge_data.shards.where.predicates import as_written, clipped, parse_predicate, quoted
 from bridge_data.shards.where.sample_columns import (
     KEY,
     ROWS_AT_ONCE,
@@ -105,7 +105,9 @@ class SampleQuery:
         with self._registered(tables):
             kind = self._executed("DESCRIBE SELECT {predicate} FROM {samples}").fetchall()[0][1]
         if kind != "BOOLEAN":
-            raise ConfigError(f"{self._text!r} has the type {kind}, expected BOOLEAN: compare it, such as `... > 0`")
+            raise ConfigError(
+                f"{clipped(self._text)!r} has the type {kind}, expected BOOLEAN: compare it, such as `... > 0`"
+            )
 
     def run(self, num_samples: int) -> Evaluated:
         """Evaluate it for all samples.
@@ -222,7 +224,7 @@ class SampleQuery:
         except Exception as error:  # of the engine there are many kinds
             if self._failure is not None:
                 raise self._failure from None
-            raise ConfigError(f"{self._text!r}: {str(error).splitlines()[0]}") from None
+            raise ConfigError(f"{clipped(self._text)!r}: {str(error).splitlines()[0]}") from None
 
     def _samples(self) -> str:
         """The query of all columns, under the names that a predicate has for them."""
