@@ -10,8 +10,8 @@ SPREAD := -n 2 --dist worksteal
 # Keep compiled modules, also where the environment says not to: tests and the processes they start would compile anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test test-fast test-most test-all test-bridge test-data test-ray test-view faults fuzz compat lint \
-  peers bench bench-more clean
+.PHONY: setup demo test test-fast test-most test-all test-bridge test-data test-ray test-wandb test-view faults fuzz \
+  compat lint peers bench bench-more clean
 
 setup:
 	@VENV=$(VENV) PYTHON="$(if $(filter-out file,$(origin PYTHON)),$(PYTHON))" .ci/setup
@@ -31,18 +31,25 @@ STAGES := $(addprefix tests/,storage shards plan order decode task lanes loader 
 test-fast: setup
 	BRIDGE_DATA_PROFILE=fast $(BIN)/python -m pytest $(SPREAD) $(STAGES) -m "not slow and not peer and not gpu and not machine and not browser and not data and not long and not processes"
 
-test-all: setup $(PEER)/.complete test-bridge test-ray
+test-all: setup $(PEER)/.complete test-bridge test-ray test-wandb
 	BRIDGE_DATA_PEER="$(CURDIR)/$(PEER)/bin/python" BRIDGE_DATA_EXAMPLES=3000 $(BIN)/python -m pytest $(SPREAD) -m "not gpu and not browser" --timeout 1800
 
-# Tasks on a Ray cluster of two nodes. Ray (0.3 GB) is in an environment of its own, which takes the rest from $(VENV).
+# Tasks on a Ray cluster of two nodes; metrics in an offline run of Weights & Biases. Each package (0.3 GB, 0.1 GB) is in
+# an environment of its own, which takes the rest from $(VENV).
 test-ray: setup $(PEERS)/ray/.complete
 	PYTHONPATH="$(CURDIR)" RAY_USAGE_STATS_ENABLED=0 $(PEERS)/ray/bin/python -m pytest -q tests/prepare/test_executors_ray.py
 
-$(PEERS)/ray/.complete: pyproject.toml
+test-wandb: setup $(PEERS)/wandb/.complete
+	PYTHONPATH="$(CURDIR)" $(PEERS)/wandb/bin/python -m pytest -q -p tests.faults.executed -k w_and_b \
+	  tests/datamodule/test_lightning_trainer_metrics.py
+
+ray   := 'ray>=2.40'
+wandb := 'wandb>=0.20'
+$(PEERS)/ray/.complete $(PEERS)/wandb/.complete: pyproject.toml
 	$(BIN)/python -m venv $(@D)
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 	  > "$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/main.pth"
-	$(@D)/bin/pip install -q "ray>=2.40"
+	$(@D)/bin/pip install -q $($(notdir $(@D)))
 	@touch $@
 
 # Megatron-Bridge itself, on a CPU, with its import of Energon changed to ours. Its release wants Python 3.12: the first

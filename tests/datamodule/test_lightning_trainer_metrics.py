@@ -1,6 +1,9 @@
 """Lightning's loggers get the metrics of the training loader."""
 
 import csv
+import json
+import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,53 @@ def test_the_loggers_of_the_trainer_have_the_metrics_of_every_so_many_steps(
         assert ahead in (0, 2, 4)
         assert float(row["data/wait_share"]) < 1
     assert len(recorder.trained) == 12
+
+
+_W_AND_B_BLOCK = 32768
+_W_AND_B_HEAD = struct.Struct("<IHB")
+
+
+def offline_records(file: Path) -> Iterator[bytes]:
+    """The records of an offline run of W&B: a log of LevelDB after a head of 7 bytes, in blocks that hold no part of a
+    head at their end; records come whole (1) or as a first (2), middle (3) and last (4) part."""
+    content, at, whole = file.read_bytes(), 7, b""
+    assert content[:4] == b":W&B"
+    while at < len(content):
+        if _W_AND_B_BLOCK - at % _W_AND_B_BLOCK < _W_AND_B_HEAD.size:
+            at += _W_AND_B_BLOCK - at % _W_AND_B_BLOCK
+        _, length, kind = _W_AND_B_HEAD.unpack_from(content, at)
+        at += _W_AND_B_HEAD.size + length
+        whole += content[at - length : at]
+        if kind in (1, 4):
+            yield whole
+            whole = b""
+
+
+@pytest.mark.processes
+def test_w_and_b_has_the_metrics_by_step_in_the_file_of_an_offline_run(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wandb = pytest.importorskip("wandb", reason="W&B is no dependency: make test-wandb installs it beside")
+    from lightning.pytorch.loggers import WandbLogger
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    for name in ("WANDB_DIR", "WANDB_CONFIG_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    logger = WandbLogger(project="bridge_data", save_dir=tmp_path)
+    trainer = make_trainer(tmp_path, logger=logger, callbacks=[MetricsCallback(3)], max_steps=6)
+    fit(make_module(path, micro_batch_size=2), trainer)
+    wandb.finish()
+    (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    rows = []
+    for content in offline_records(file):
+        record = Record.FromString(content)
+        if record.HasField("history"):
+            items = record.history.item
+            rows.append({one.key or "/".join(one.nested_key): json.loads(one.value_json) for one in items})
+    rows = [row for row in rows if "data/samples" in row]
+    assert [row["trainer/global_step"] for row in rows] == [3, 6]
+    assert all(row["data/samples"] >= 2 * row["trainer/global_step"] and row["data/wait_share"] < 1 for row in rows)
 
 
 def test_a_loader_of_another_kind_is_refused(path: Path, tmp_path: Path) -> None:

@@ -39,7 +39,9 @@ def run_options(command: Command) -> Command:
             help="Data-parallel ranks now.  [default: of the newest state, or 1]",
         ),
         click.option(
-            "--task-encoder", metavar="MODULE:NAME", help="The TaskEncoder of the run, or a function that makes one."
+            "--task-encoder",
+            metavar="MODULE:NAME",
+            help="The TaskEncoder of the run, or a function that makes one.  [default for packs: of the config]",
         ),
         click.option(
             "--ledger",
@@ -74,9 +76,13 @@ def opened(
     """
     from bridge_data.loader.ledger_files import RunLedger
     from bridge_data.tools.oracle import RunSettings, open_run, read_states
+    from bridge_data.tools.view.named_runs import data_module
 
     saved = read_states(states)
     settings = _changed(RunSettings.read(path), options)
+    is_config = settings.path != str(path)
+    if is_config and settings.packing_buffer_size is not None and settings.task_encoder is None:
+        settings = dataclasses.replace(settings, task_encoder=data_module(str(path)).task_encoder)
     if options["world_size"] is None and (newest := max(saved, key=lambda one: one.state.next_slot, default=None)):
         settings = dataclasses.replace(settings, world_size=newest.world_size or 1)
     records = None if ledger is None else RunLedger(ledger)

@@ -62,8 +62,8 @@ def view(
     """Show PATH in a browser: samples, the blend, sizes, batches as the trainer gets them, the steps of a run.
 
     PATH is a prepared data set, a metadataset or a JSONL file, or the URL of one; or the folder of a run, with its
-    config, saved states and log. With --config, by default the data of the config. The page is for this machine alone,
-    unless --host and --token say else.
+    config, saved states, log and ledger, which is followed while the run goes on. With --config, by default the data of
+    the config. The page is for this machine alone, unless --host and --token say else.
     """
     from bridge_data.plan.opening import has_tables
     from bridge_data.tools.view.catalog import DataCatalog

@@ -48,7 +48,7 @@ def open_run(
     Raises:
         ConfigError: if there is none, or its data cannot be opened.
     """
-    module = _data_module(config)
+    module = data_module(config)
     settings = dict(module.settings.workers)
     lanes = num_lanes or settings.get("num_lanes") or saved_lanes
     if lanes:
@@ -87,7 +87,12 @@ def default_run(path: str, split_part: str, num_lanes: int | None, trust: dict[s
     return NamedRun(path=path, dataset=dataset, schedule=None, told=told)
 
 
-def _data_module(config: str) -> "EnergonMultiModalDataModule":
+def data_module(config: str) -> "EnergonMultiModalDataModule":
+    """The DataModule that `config` names, with the task encoder of the run.
+
+    Raises:
+        ConfigError: if there is none.
+    """
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # encoders and DataModules of the user are where the run was started
     made = _of_yaml(Path(config)) if config.endswith((".yaml", ".yml")) else _named(config)

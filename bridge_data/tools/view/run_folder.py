@@ -29,6 +29,8 @@ _STATE = "train_dataloader_"
 
 
 _LEDGER = "ledger_dprank"
+_CHECKPOINT = ".ckpt"
+_CONFIGS = (".yaml", ".yml")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,14 +54,14 @@ def find_run(folder: Path, *, has_config: bool = False) -> RunFiles:
     states: list[Path] = []
     ledgers: list[Path] = []
     logs: dict[str, list[Path]] = {kind: [] for kind in _LOGS}
-    for path in _files(folder):
-        if path.suffix == ".ckpt" or path.name.startswith(_STATE):
-            states.append(path if path.suffix == ".ckpt" else path.parent)
-        elif path.name.startswith(_LEDGER):
+    for kind, path in _files(folder):
+        if kind in (_CHECKPOINT, _STATE):
+            states.append(path if kind == _CHECKPOINT else path.parent)
+        elif kind == _LEDGER:
             ledgers.append(path.parent)
-        elif path.suffix in (".yaml", ".yml"):
+        elif kind in _CONFIGS:
             configs += () if has_config else (path,)
-        elif (kind := EVENTS if EVENTS in path.name else path.suffix) in _LOGS:
+        else:
             logs[kind].append(path.parent if kind in (".jsonl", EVENTS) else path)
     return RunFiles(
         config=_config(folder, configs),
@@ -73,8 +75,8 @@ def _by_depth(path: Path) -> tuple[int, Path]:
     return len(path.parts), path
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    """The files of a run, without those of a checkpoint that is being written, nor hidden ones."""
+def _files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """(kind, path) of the files of a run, without those of a checkpoint that is being written, nor hidden folders."""
     seen = 0
     for parent, folders, names in os.walk(folder):
         depth = len(Path(parent).relative_to(folder).parts)
@@ -87,9 +89,19 @@ def _files(folder: Path) -> Iterator[Path]:
                 raise ConfigError(
                     f"{folder}: has over {MAX_FILES:,} files; give --config, --state and --log in its place"
                 )
-            path = Path(parent, name)
-            if path.is_file():  # a pipe would be waited for
-                yield path
+            kind = _kind(name)
+            if kind is not None and (path := Path(parent, name)).is_file():  # a pipe would be waited for
+                yield kind, path
+
+
+def _kind(name: str) -> str | None:
+    """What a file may be, by how its name begins or ends; None: nothing of a run."""
+    if name.endswith(_CHECKPOINT):
+        return _CHECKPOINT
+    if name.startswith((_STATE, _LEDGER)):
+        return _STATE if name.startswith(_STATE) else _LEDGER
+    kind = EVENTS if EVENTS in name else os.path.splitext(name)[1]
+    return kind if kind in (*_CONFIGS, *_LOGS) else None
 
 
 def _nearest(folder: Path, files: list[Path], wanted: Callable[[Path], bool]) -> list[Path]:

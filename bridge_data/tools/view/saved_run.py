@@ -121,6 +121,7 @@ class SavedRunReader:
 
     def _read_log(self, logs: Mapping[str, Sequence[Path]], left_out: list[str]) -> LossLog | None:
         """The losses of the first log that has some, of the likeliest kind."""
+        self._logs = {path: reader for path, reader in self._logs.items() if path.exists()}
         given = None if self._log is None else {"": [self._log]}
         for kind, paths in (given or logs).items():
             found: dict[Path, LossLog] = {}

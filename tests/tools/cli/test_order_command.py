@@ -147,6 +147,19 @@ def test_a_config_of_lightning_says_the_settings(run: Run, blend: Path, tmp_path
     assert "num_lane" in run("at", file, 7).stderr
 
 
+@pytest.mark.processes  # it imports what Lightning needs
+def test_packs_are_those_of_the_task_encoder_in_the_config(run: Run, tmp_path: Path) -> None:
+    texts, encoder = write_texts(tmp_path / "texts", 90, str), "tests.tools.oracle.parts"
+    file, data = tmp_path / "lightning.yaml", {**DATA, "path": str(texts), "num_lanes": 4, "packing_buffer_size": 8}
+    file.write_text(yaml.safe_dump({"data": {**data, "task_encoder": {"class_path": f"{encoder}.Packing"}}}))
+    result = run("at", file, 3)
+    assert result.exit_code == 0, result.output
+    packing = ("--global-batch-size", 4, "--packing-buffer-size", 8)
+    assert result.stdout == run("at", texts, 3, *OPTIONS, *packing, "--task-encoder", f"{encoder}:Packing").stdout
+    assert "in pack" in result.stdout
+    assert "name it (--task-encoder package.module:Name)" in run("at", texts, 3, *OPTIONS, *packing).stderr
+
+
 def test_the_states_of_a_run_are_followed(run: Run, blend: Path, tmp_path: Path) -> None:
     job = JobRun(SETTINGS)
     job.leg(blend, 2, 12, num_lanes=4)
