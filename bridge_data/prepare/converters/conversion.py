@@ -29,7 +29,7 @@ from bridge_data.prepare.part_encoding import EncodedSample, encode_sample
 from bridge_data.prepare.processes import Executor, LocalProcesses, Progress, no_progress
 from bridge_data.prepare.sample_definitions import definition_of, read_definition
 from bridge_data.prepare.shard_writer import ShardWriter
-from bridge_data.prepare.written_keys import ItemOrigin, WrittenKeys
+from bridge_data.prepare.written_keys import ItemOrigin, ItemSet, WrittenKeys
 
 REPORT = "broken.jsonl"
 """The file, in the folder of the data set, of records of which no sample was made."""
@@ -164,7 +164,7 @@ def _check_unfinished(writer: ShardWriter) -> None:
         )
 
 
-def _tasks(source: RecordSource, config: ConvertConfig, finished: set[int], size: int) -> Iterator[list[int]]:
+def _tasks(source: RecordSource, config: ConvertConfig, finished: ItemSet, size: int) -> Iterator[list[int]]:
     """The numbers of records that are read together, in the order in which their samples are written."""
     if not source.is_scattered:
         blocks: list[range] | Iterator[range] = source.blocks()
