@@ -1,4 +1,4 @@
-"""Opening a plan: the data sets that a prepared folder, a JSONL file or a metadataset stands for.
+"""Opening a plan: the data sets that a folder of tars, a JSONL file or a metadataset stands for.
 
 Enters: a path and the name of a split part. Leaves: a `Plan` of opened sources. Only metadata are read, of each data
 set once. Guarantee: mistakes in a YAML file, and references or field maps that do not fit the data, are errors here,
