@@ -152,10 +152,10 @@ def _index_of(tars: RawTars) -> BridgeIndex:
             f"{folder}: the index of {tars.path} cannot be written there: {error}. Name another folder in "
             f"{CACHE_VARIABLE}, or run {tars.way_out}"
         ) from error
-    with _alone(tars, folder / f"{known_as}.lock"):
+    with _alone(tars, folder / f"{known_as}.lock") as is_alone:
         index = BridgeIndex.open(path)
         if index is None:
-            for left in folder.glob(f".{known_as}-*.tmp"):  # by a process that was killed
+            for left in folder.glob(f".{known_as}-*.tmp") if is_alone else ():  # by a process that was killed
                 left.unlink()
             _make(tars, versions, path, _last_index(folder, known_as))
             index = BridgeIndex.open(path)
@@ -175,26 +175,26 @@ def _last_index(folder: Path, known_as: str) -> BridgeIndex | None:
 
 
 @contextlib.contextmanager
-def _alone(tars: RawTars, path: Path) -> Iterator[None]:
-    """Hold the lock under which the index is made.
+def _alone(tars: RawTars, path: Path) -> Iterator[bool]:
+    """Hold the lock under which the index is made; False on a file system without locks, which is used without.
 
     Raises:
         DatasetError: if another process holds it for `WAIT_S`.
     """
     deadline = time.monotonic() + WAIT_S
-    with writing(path.parent):
-        descriptor = lock(str(path), EXCLUSIVE, wait=False)
-    while descriptor is None:
-        if time.monotonic() > deadline:
-            raise DatasetError(
-                f"{tars.path}: another process has been indexing it for {WAIT_S:.0f} s: end it, or run {tars.way_out} "
-                "once, which does that in several processes"
-            )
-        time.sleep(_POLL_S)
-        with writing(path.parent):
-            descriptor = lock(str(path), EXCLUSIVE, wait=False)
     try:
-        yield
+        while (descriptor := lock(str(path), EXCLUSIVE, wait=False)) is None:
+            if time.monotonic() > deadline:
+                raise DatasetError(
+                    f"{tars.path}: another process has been indexing it for {WAIT_S:.0f} s: end it, or run "
+                    f"{tars.way_out} once, which does that in several processes"
+                )
+            time.sleep(_POLL_S)
+    except OSError:
+        yield False
+        return
+    try:
+        yield True
     finally:
         os.close(descriptor)
 

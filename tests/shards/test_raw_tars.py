@@ -1,6 +1,8 @@
 """Tars that nobody has prepared: a folder or a pattern, indexed in the cache when they are first opened."""
 
 import contextlib
+import errno
+import fcntl
 import logging
 import multiprocessing
 import os
@@ -153,6 +155,14 @@ def test_a_process_that_indexes_is_not_waited_for_forever(data: Path, monkeypatc
     monkeypatch.setattr(raw_tars, "WAIT_S", 0.0)
     with locked(str(held)), pytest.raises(DatasetError, match="another process has been indexing it"):
         opened(data)
+
+
+def test_a_file_system_without_locks_is_used_without(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    assert len(opened(data)) == 20 and len(opened(data)) == 20
 
 
 def in_process(work: Callable[[], None]) -> Any:
