@@ -26,7 +26,7 @@ from bridge_data.plan.declared import (
     read_splits,
     references,
 )
-from bridge_data.plan.document import Node, absolute, as_node, is_table, parse_yaml
+from bridge_data.plan.document import Node, absolute, as_node, has_raw_tars, is_table, parse_yaml
 from bridge_data.plan.factories import BaseCoreDatasetFactory
 from bridge_data.plan.in_memory import Items
 from bridge_data.plan.opening import Opening, open_plan
@@ -320,7 +320,8 @@ def load_dataset(
     code = {"trusted_modules": trusted_modules, "trust_dataset_code": trust_dataset_code}
     trust: dict[str, Any] = {**code, "limits": limits}
     if document is None:
-        if not (is_table(location) or storage.is_folder(location) or storage.is_file(location)):
+        is_there = storage.is_folder(location) or storage.is_file(location)
+        if not (is_there or is_table(location) or has_raw_tars(location)):
             raise ConfigError(f"{location}: no such folder or file")
         made = DatasetLoader(location, **given, **trust)
         made.where = () if where is columns is None else given_where(where, columns)

@@ -95,7 +95,7 @@ def get_train_dataset(
     repeat: bool = True,
     **options: Unpack[DatasetOptions],
 ) -> LaneDataset:
-    """The training data at `path`: a prepared folder, a JSONL or Parquet file, a folder of Parquet files or one that
+    """The training data at `path`: a folder of tars, a JSONL or Parquet file, a folder of Parquet files or one that
     `datasets` saved, or a metadataset YAML; samples in memory, as a list or another map-style data set, or a dict of
     these by split part (see `InMemoryDataset`); or a plan, a factory or a loader from `load_dataset`.
 

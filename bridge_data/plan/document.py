@@ -19,11 +19,13 @@ from typing import Any
 
 import yaml
 
+from bridge_data import storage
 from bridge_data.errors import ConfigError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.options import path_text
-from bridge_data.shards.metadata import JSONL_SUFFIX
+from bridge_data.shards.metadata import JSONL_SUFFIX, META_FOLDER
 from bridge_data.shards.plain_data import composed
+from bridge_data.shards.tar_bytes import GZIP_SUFFIXES
 from bridge_data.storage import RemotePath, is_remote, of_dataset_service
 from bridge_data.storage.object_stores import split_url
 
@@ -206,6 +208,17 @@ def located(text: str, node: Node, file: str) -> str:
 def is_table(path: str) -> bool:
     """Whether `path` is that of a table, or a pattern of such paths."""
     return path.endswith(TABLE_SUFFIXES)
+
+
+def has_raw_tars(path: str) -> bool:
+    """Whether there are tars on a disk at `path`, a folder, a tar or a pattern of tars, that nobody has prepared."""
+    if is_remote(path) or storage.is_folder(f"{path}/{META_FOLDER}"):
+        return False
+    if not storage.is_folder(path):
+        return path.endswith((".tar", *GZIP_SUFFIXES)) and ("{" in path or storage.is_file(path))
+    from bridge_data.shards.raw_tars import find_raw_tars  # here: few data sets are not prepared
+
+    return find_raw_tars(path) is not None
 
 
 def is_jsonl(path: str) -> bool:

@@ -1,4 +1,4 @@
-"""Opening a plan: the data sets that a prepared folder, a JSONL file, tables or a metadataset stands for.
+"""Opening a plan: the data sets that a folder of tars, a JSONL file, tables or a metadataset stands for.
 
 Enters: a path and the name of a split part. Leaves: a `Plan` of opened sources. Only metadata are read, of each data
 set once. Guarantee: mistakes in a YAML file, and references or field maps that do not fit the data, are errors here,
@@ -28,7 +28,7 @@ from bridge_data.plan.declared import (
     declare,
     read_splits,
 )
-from bridge_data.plan.document import Node, absolute, given, is_jsonl, is_table, parse_yaml
+from bridge_data.plan.document import Node, absolute, given, has_raw_tars, is_jsonl, is_table, parse_yaml
 from bridge_data.plan.factories import BaseCoreDatasetFactory, read_function
 from bridge_data.plan.join import join_source
 from bridge_data.plan.source import Source
@@ -40,7 +40,7 @@ from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER, why_unprepare
 from bridge_data.storage import Location, is_remote, location
 
 WHOLE = "train"
-"""The only split part of a JSONL file without a split. Such a file has the same samples in every part."""
+"""The only split part of a JSONL file without a split, which has the same samples in every part, and of raw tars."""
 
 _FACTORY_KEYS = ("__module__", "__class__")
 _FUNCTIONS = ("sample_loader", "part_filter")
@@ -151,6 +151,10 @@ def open_reference(reference: Reference, opening: Opening) -> Source:
             "is prepared",
             given_key,
         )
+    elif has_raw_tars(path):
+        from bridge_data.plan.raw_tar_source import open_tar_source  # here: few data sets are not prepared
+
+        source = open_tar_source(reference)
     elif storage.is_folder(path):
         source = _open_folder(reference, opening)
     elif not storage.is_file(path):
@@ -159,7 +163,7 @@ def open_reference(reference: Reference, opening: Opening) -> Source:
         source = _open_jsonl(reference)
     else:
         raise reference.error(
-            f"{path}: expected a prepared folder, a metadataset .yaml, a .jsonl or a .parquet file, got another file"
+            f"{path}: expected a folder of tars, a metadataset .yaml, a .tar, .jsonl or .parquet file, got another file"
         )
     if reference.aux:
         if not issubclass(source.sample_class, CrudeSample):
@@ -216,6 +220,8 @@ def split_parts(path: Location, limits: Limits = DEFAULT_LIMITS) -> list[str]:
         from bridge_data.plan.table_files import table_parts  # here: few data sets are tables
 
         return table_parts(str(path))
+    if has_raw_tars(str(path)):
+        return [WHOLE]
     if storage.is_folder(path):
         return PreparedDataset.open(path, limits).split_parts()
     if not storage.is_file(path):

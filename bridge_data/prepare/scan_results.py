@@ -23,7 +23,7 @@ from bridge_data.prepare.shard_files import ShardFiles, has_seek_index, scan_sha
 from bridge_data.shards.index_file import BridgeIndex, BridgeIndexWriter, ShardEntry
 from bridge_data.shards.metadata import tar_index_path
 from bridge_data.shards.segment import DamagedIndexError, Segment
-from bridge_data.shards.tar_scan import ScanNotes
+from bridge_data.shards.tar_scan import ScanNotes, raise_faults
 from bridge_data.storage import Location
 from bridge_data.storage.atomic import writing
 
@@ -34,6 +34,7 @@ _RUN_SHARDS, _RUN_BYTES = 32, 16 << 20
 """Maximum shards of one task, and their bytes."""
 
 _SHOWN = 10
+"""Tasks that a message names."""
 
 _SUFFIX = ".bridge"
 _DONE = re.compile(r"task-(\d+)-of-(\d+)")
@@ -189,19 +190,6 @@ class ScanResults:
     def raise_errors(self) -> None:
         """Raise an error that names the faults of all shards, if there are any."""
         raise_faults(self.errors, len(self.names))
-
-
-def raise_faults(errors: Sequence[str], num_shards: int) -> None:
-    """Raise an error of these faults, each of one of `num_shards` shards, if there are any."""
-    if len(errors) == 1:
-        raise DatasetError(errors[0])
-    if errors:
-        more = len(errors) - _SHOWN
-        raise DatasetError(
-            f"{len(errors)} of {num_shards} shards cannot be used:\n  "
-            + "\n  ".join(errors[:_SHOWN])
-            + (f"\n  and {more} more" if more > 0 else "")
-        )
 
 
 def forget_results(root: Location) -> None:

@@ -9,7 +9,7 @@ errors, and what holds no data is counted.
 import array
 import dataclasses
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
@@ -20,6 +20,9 @@ from bridge_data.storage import Location
 
 MAX_ZERO_BYTES = 1 << 20
 """Zeros at the end of a tar that are not worth a note: tars are padded to records of some size."""
+
+_MAX_FAULTS = 10
+"""Shards that a message names."""
 
 LEFT_OUT, SPECIAL, NOT_UTF8, NO_SAMPLES, ZEROS = "left out", "special", "not UTF-8", "no samples", "zeros"
 
@@ -210,6 +213,19 @@ def scan_tar(root: Location, name: str, *, digest: bool = False) -> ShardScan:
         tar=tar,
         notes=samples.notes,
     )
+
+
+def raise_faults(errors: Sequence[str], num_shards: int) -> None:
+    """Raise an error of these faults, each of one of `num_shards` shards, if there are any."""
+    if len(errors) == 1:
+        raise DatasetError(errors[0])
+    if errors:
+        more = len(errors) - _MAX_FAULTS
+        raise DatasetError(
+            f"{len(errors)} of {num_shards} shards cannot be used:\n  "
+            + "\n  ".join(errors[:_MAX_FAULTS])
+            + (f"\n  and {more} more" if more > 0 else "")
+        )
 
 
 def check_end_mark(tar: FileTar | GzipTar, end: int, *, file: str, after: str = "") -> None:

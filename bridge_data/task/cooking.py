@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar, overload
 from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError
 from bridge_data.plan import Source
+from bridge_data.plan.document import has_raw_tars
 from bridge_data.samples import CrudeSample, SourceInfo
 from bridge_data.samples.collation import PROVENANCE, collected, columns_of, generic_batch
 from bridge_data.task.stores import FileStore, PrimaryFileStore, open_aux, open_primary
@@ -228,6 +229,8 @@ class SourceCook:
                 stores |= self._primary(stores)
             return None, stores
         what = f"samples of {source.path} [{source.split_part}]"
+        if source.config_file == source.path and has_raw_tars(source.path):
+            what += ", tars of which `bridge-data prepare` would learn what they hold,"
         cooker = choose_cooker(self._cookers, source.subflavors, what, self._first_parts)
         if cooker.need_primary:
             stores |= self._primary(stores)

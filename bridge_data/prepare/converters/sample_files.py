@@ -30,7 +30,7 @@ from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER, parse_documen
 from bridge_data.shards.segment import Part, is_meta_member, split_name
 from bridge_data.shards.tar_bytes import FileTar, GzipTar, open_tar
 from bridge_data.shards.tar_headers import FOLDER, LINKS, walk
-from bridge_data.shards.tar_scan import check_end_mark
+from bridge_data.shards.tar_scan import check_end_mark, raise_faults
 
 BLOCK_RECORDS = 8
 
@@ -224,31 +224,48 @@ class TarCollection:
         self.is_scattered = True
         self._last: LastOpened[FileTar | GzipTar] = LastOpened()
         left_out: list[str] = []
+        errors: list[str] = []
         for number, path in enumerate(self._files):
-            found: dict[str, list[Part]] = collections.defaultdict(list)
-            storage.close_file(path)  # another file may have been there before
-            tar = open_tar(str(path))
-            self.is_scattered &= not isinstance(tar, GzipTar)
-            end, last = 0, ""
-            for member in walk(tar, 0, tar.end, file=str(path)):
-                end, last = member.next_offset, member.name
-                name = split_name(_IN_THIS_FOLDER.sub("", member.name))
-                if name is not None and member.kind in LINKS:
-                    raise DatasetError(f"{path}: member {member.name!r} is a {member.kind}, without content of its own")
-                if name is None or not member.is_file:
-                    if member.kind != FOLDER:
-                        left_out.append(f"{path.name}: {member.name}")
-                    continue
-                found[name[0]].append((name[1], member.content_offset, member.num_bytes))
-            check_end_mark(tar, end, file=str(path), after=f"member {last!r}" if last else "")
             before = f"{path.name.partition('.')[0]}/" if prefix_keys else ""
+            try:
+                found, others = self._members(path)
+            except DatasetError as error:
+                errors.append(str(error))
+                continue
+            left_out += others
             self._samples += [(number, before + key, tuple(parts)) for key, parts in found.items()]
+        raise_faults(errors, len(self._files))
         self.notes = note_left_out(left_out, "as they are no parts of samples")
         self._usual: UsualParts | None = None
         if self._samples:
             usual = UsualParts((key, [name for name, _, _ in parts]) for _, key, parts in self._samples)
             self._usual = usual if same_parts else None
             self.notes += filter(None, [usual.note])
+
+    def _members(self, path: Path) -> tuple[dict[str, list[Part]], list[str]]:
+        """(the parts of each sample of a tar, by key; the members that are none).
+
+        Raises:
+            DatasetError: if it is damaged, or a part is a link.
+        """
+        found: dict[str, list[Part]] = collections.defaultdict(list)
+        others = []
+        storage.close_file(path)  # another file may have been there before
+        tar = open_tar(str(path))
+        self.is_scattered &= not isinstance(tar, GzipTar)
+        end, last = 0, ""
+        for member in walk(tar, 0, tar.end, file=str(path)):
+            end, last = member.next_offset, member.name
+            name = split_name(_IN_THIS_FOLDER.sub("", member.name))
+            if name is not None and member.kind in LINKS:
+                raise DatasetError(f"{path}: member {member.name!r} is a {member.kind}, without content of its own")
+            if name is None or not member.is_file:
+                if member.kind != FOLDER:
+                    others.append(f"{path.name}: {member.name}")
+                continue
+            found[name[0]].append((name[1], member.content_offset, member.num_bytes))
+        check_end_mark(tar, end, file=str(path), after=f"member {last!r}" if last else "")
+        return found, others
 
     def __len__(self) -> int:
         return len(self._samples)

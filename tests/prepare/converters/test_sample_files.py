@@ -68,6 +68,18 @@ def test_a_tar_that_was_cut_off_between_members_is_refused(raw: Path, tmp_path: 
     assert not (tmp_path / "out").exists()
 
 
+def test_all_tars_that_are_cut_off_are_named_at_once(raw: Path, tmp_path: Path) -> None:
+    tars = converted(raw, tmp_path / "tars", "--max-samples", 2, "--split-by", "shard")
+    shards = sorted(tars.glob("*.tar"))
+    for shard in (shards[0], shards[-1]):
+        os.truncate(shard, 700)
+    result = convert(tars, tmp_path / "out")
+    assert result.exit_code == 1
+    assert f"2 of {len(shards)} shards cannot be used:\n  {shards[0]}: " in result.stderr
+    assert f"\n  {shards[-1]}: " in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_files_that_make_no_sample_are_told(raw: Path, tmp_path: Path) -> None:
     for name in ("README", ".DS_Store", "LICENSE", "Makefile"):
         (raw / name).touch()

@@ -1,0 +1,274 @@
+"""Tars without `.nv-meta`: a folder of them, or a pattern, `shards-{000..009}.tar`, read where they are.
+
+Enters: a path. Leaves: a `ShardSet` of all samples, with an index in the cache of the user. It is made when the tars
+are first opened on a machine, by one process, for which the others wait; nothing is written beside the tars. Guarantee:
+the order is that of `bridge-data prepare` with everything in `train`, so a run may go on after the tars are prepared.
+An index is for tars of these sizes and times of change: where one has changed, it is scanned again. A damaged tar is an
+error that names it, and so are all others.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from bridge_data import storage
+from bridge_data.errors import ConfigError, DatasetError, bridge_command
+from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.shards.index_file import BridgeIndex, BridgeIndexWriter
+from bridge_data.shards.metadata import META_FOLDER, expand_braces, is_unfinished
+from bridge_data.shards.prepared import ShardSet
+from bridge_data.shards.segment import DamagedIndexError, Segment
+from bridge_data.shards.tar_bytes import GZIP_SUFFIXES
+from bridge_data.shards.tar_scan import ScanNotes, raise_faults, scan_tar
+from bridge_data.storage.atomic import EXCLUSIVE, lock, replacing, writing
+from bridge_data.storage.remote import CACHE_VARIABLE, cache_folder
+
+TRAIN = "train"
+"""The only split part of such tars."""
+
+WAIT_S = 3600.0
+"""How long a process waits for the one that makes the index."""
+
+_POLL_S = 0.1
+_TAR_SUFFIXES = (".tar", *GZIP_SUFFIXES)
+_MAX_NAMED = 5
+
+logger = logging.getLogger("bridge_data")
+
+Versions = Mapping[str, tuple[int, int]]
+"""(size, time of change in ns) of each tar, by its name."""
+
+
+class RawTars(NamedTuple):
+    """The tars that `path` stands for: their names in the folder `root`, in the order of their samples."""
+
+    path: str
+    root: Path
+    names: Sequence[str]
+
+    @property
+    def way_out(self) -> str:
+        """The command that prepares them."""
+        return f"`{bridge_command('prepare', self.root)}`"
+
+
+def find_raw_tars(path: str, limits: Limits = DEFAULT_LIMITS) -> RawTars | None:
+    """The tars without `.nv-meta` at `path`, a folder, a tar or a brace pattern; None if there are none, as in a folder
+    that is prepared, holds one that is, or is being written.
+
+    Raises:
+        ConfigError: for a pattern that cannot be expanded.
+    """
+    if storage.is_remote(path):
+        return None
+    if os.path.isdir(path):
+        names = _names_below(path)
+        return RawTars(path, Path(path), names) if names else None
+    if not path.endswith(_TAR_SUFFIXES) or not (os.path.isfile(path) or "{" in path):
+        return None
+    files = [path] if os.path.isfile(path) else _expanded(path, limits)
+    folder = os.path.dirname(path.partition("{")[0])
+    return RawTars(path, Path(folder), [os.path.relpath(file, folder) for file in files])
+
+
+def _names_below(folder: str) -> list[str]:
+    """The tars below a folder, folder by folder and sorted, as `prepare` lists them."""
+    if os.path.isdir(os.path.join(folder, META_FOLDER)) or is_unfinished(Path(folder)):
+        return []
+    names = []
+    for where, folders, files in storage.walk(folder):
+        if META_FOLDER in folders:
+            return []
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        tars = (file for file in files if file.endswith(_TAR_SUFFIXES) and not file.startswith("."))
+        names += [os.path.relpath(os.path.join(where, file), folder) for file in tars]
+    return sorted(names, key=lambda name: name.split("/"))
+
+
+def _expanded(pattern: str, limits: Limits) -> list[str]:
+    try:
+        files = expand_braces(pattern, max_names=limits.max_shards)
+    except ValueError as error:
+        raise ConfigError(f"{pattern}: cannot be expanded: {error}") from None
+    if len(set(files)) < len(files):
+        raise ConfigError(f"{pattern}: names a tar twice: its samples would come as often in each epoch")
+    return files
+
+
+def open_raw_tars(tars: RawTars, split_part: str) -> ShardSet:
+    """All samples of the tars, as the split part `train`.
+
+    Raises:
+        ConfigError: for another part, tars that are not there, or compressed ones. DatasetError: naming all damaged
+        tars, or if the index cannot be made.
+    """
+    if split_part != TRAIN:
+        raise ConfigError(
+            f"{tars.path}: has no {META_FOLDER}, so all of its samples are in split part {TRAIN!r}, and there is no "
+            f"{split_part!r}: run {tars.way_out}, which divides the tars, or name others in a metadataset, with "
+            f"split_part: {TRAIN}"
+        )
+    compressed = next((name for name in tars.names if name.endswith(GZIP_SUFFIXES)), None)
+    if compressed is not None:
+        raise ConfigError(f"{tars.root / compressed}: is compressed, and has no index: run {tars.way_out}")
+    index = _index_of(tars)
+    counts = tuple(index.entries[name].count for name in tars.names)
+    return ShardSet(root=tars.root, split_part=split_part, names=tuple(tars.names), stored_counts=counts, index=index)
+
+
+def _versions(tars: RawTars) -> Versions:
+    """The tars as they are now."""
+    versions, missing = {}, []
+    for name in tars.names:
+        try:
+            status = os.stat(tars.root / name)
+        except OSError:
+            missing.append(name)
+            continue
+        versions[name] = (status.st_size, status.st_mtime_ns)
+    if missing:
+        raise ConfigError(f"{tars.path}: {len(missing)} of its {len(tars.names)} tars are not there: {_some(missing)}")
+    return versions
+
+
+def _index_of(tars: RawTars) -> BridgeIndex:
+    """The index of the tars as they are now, made if there is none."""
+    versions = _versions(tars)
+    folder, known_as = cache_folder() / "indexes", f"raw-{_digest(tars.path)}"
+    path = folder / f"{known_as}-{_digest([*versions.items()])}.bridge"
+    index = BridgeIndex.open(path)
+    if index is not None:
+        return index
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DatasetError(
+            f"{folder}: the index of {tars.path} cannot be written there: {error}. Name another folder in "
+            f"{CACHE_VARIABLE}, or run {tars.way_out}"
+        ) from error
+    with _alone(tars, folder / f"{known_as}.lock") as is_alone:
+        index = BridgeIndex.open(path)
+        if index is None:
+            for left in folder.glob(f".{known_as}-*.tmp") if is_alone else ():  # by a process that was killed
+                left.unlink()
+            _make(tars, versions, path, _last_index(folder, known_as))
+            index = BridgeIndex.open(path)
+    if index is None:
+        raise DatasetError(f"{path}: was written, and cannot be read: see the warning before")
+    return index
+
+
+def _digest(content: object) -> str:
+    return hashlib.blake2b(json.dumps(content).encode(errors="surrogateescape"), digest_size=16).hexdigest()
+
+
+def _last_index(folder: Path, known_as: str) -> BridgeIndex | None:
+    """The index of the tars as they were when they were last opened."""
+    found = sorted(folder.glob(f"{known_as}-*.bridge"), key=lambda path: path.stat().st_mtime_ns)
+    return BridgeIndex.open(found[-1]) if found else None
+
+
+@contextlib.contextmanager
+def _alone(tars: RawTars, path: Path) -> Iterator[bool]:
+    """Hold the lock under which the index is made; False on a file system without locks, which is used without.
+
+    Raises:
+        DatasetError: if another process holds it for `WAIT_S`.
+    """
+    deadline = time.monotonic() + WAIT_S
+    try:
+        while (descriptor := lock(str(path), EXCLUSIVE, wait=False)) is None:
+            if time.monotonic() > deadline:
+                raise DatasetError(
+                    f"{tars.path}: another process has been indexing it for {WAIT_S:.0f} s: end it, or run "
+                    f"{tars.way_out} once, which does that in several processes"
+                )
+            time.sleep(_POLL_S)
+    except OSError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        os.close(descriptor)
+
+
+def _make(tars: RawTars, versions: Versions, path: Path, old: BridgeIndex | None) -> None:
+    """Write the index of the tars to `path`, with what `old` knows of those that have not changed."""
+    started = time.monotonic()
+    _tell(tars, versions, old)
+    errors: list[str] = []
+    notes, num_samples = ScanNotes(), 0
+    with writing(path.parent), replacing(path) as temporary, open(temporary, "wb") as file:
+        index = BridgeIndexWriter(file)
+        for name in tars.names:
+            try:
+                segment = _known(old, name, versions) or _scanned(tars, name, versions, notes)
+            except DatasetError as error:
+                errors.append(str(error))
+                continue
+            index.add(name, *versions[name], segment)
+            num_samples += len(Segment.of(segment))
+        raise_faults(errors, len(tars.names))
+        if not num_samples:
+            raise DatasetError(f"{tars.path}: there are no samples; {'; '.join(notes.told())}")
+        index.finish(index.content_uuid())
+    for note in notes.told():
+        logger.warning("%s: %s", tars.path, note)
+    seconds = time.monotonic() - started
+    logger.info("%s: %d samples were indexed in %.1f s: %s", tars.path, num_samples, seconds, path)
+
+
+def _tell(tars: RawTars, versions: Versions, old: BridgeIndex | None) -> None:
+    """Say that the tars are indexed, and why."""
+    if old is None:
+        logger.warning(
+            "%s: has no %s, so its tars (%d) are indexed now, for this user on this machine; run %s once to index them "
+            "for all, by several processes, and to say what the samples are",
+            *(tars.path, META_FOLDER, len(tars.names), tars.way_out),
+        )
+        return
+    changed = [name for name in old.entries if name in versions and not _is_known(old, name, versions)]
+    new = [name for name in versions if name not in old.entries]
+    gone = [name for name in old.entries if name not in versions]
+    told = [f"{_some(names)} {what}" for names, what in ((changed, "changed"), (new, "new"), (gone, "gone")) if names]
+    logger.warning(
+        "%s: its tars are not as they were when they were indexed (%s), so these are indexed again. States of runs "
+        "that read them as they were are refused, unless sizes and numbers of samples are the same",
+        *(tars.path, "; ".join(told)),
+    )
+
+
+def _is_known(old: BridgeIndex, name: str, versions: Versions) -> bool:
+    entry = old.entries.get(name)
+    return entry is not None and (entry.num_bytes, entry.mtime_ns) == versions[name]
+
+
+def _known(old: BridgeIndex | None, name: str, versions: Versions) -> bytes | None:
+    """The segment of a tar that has not changed since `old` was made."""
+    if old is None or not _is_known(old, name, versions):
+        return None
+    try:
+        return old.segment_bytes(name)
+    except DamagedIndexError:
+        return None
+
+
+def _scanned(tars: RawTars, name: str, versions: Versions, notes: ScanNotes) -> bytes:
+    """The segment of a tar, which is still the one that was looked at."""
+    scan = scan_tar(tars.root, name)
+    if (scan.num_bytes, scan.mtime_ns) != versions[name]:
+        raise DatasetError(f"{tars.root / name}: has changed while it was indexed: start again when it is whole")
+    notes.merge(scan.notes)
+    return scan.segment
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _MAX_NAMED
+    return ", ".join(names[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,204 @@
+"""Tars that nobody has prepared: a folder or a pattern, indexed in the cache when they are first opened."""
+
+import contextlib
+import errno
+import fcntl
+import logging
+import multiprocessing
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.shards import PreparedDataset, ShardSet, raw_tars
+from bridge_data.shards.raw_tars import find_raw_tars, open_raw_tars
+from bridge_data.shards.tar_scan import scan_tar
+from bridge_data.storage.atomic import locked
+from bridge_data.storage.remote import CACHE_VARIABLE
+from tests.shards.tars import keys_of, prepare_by_ratio, write_shards, write_tar
+
+FORK = multiprocessing.get_context("fork")
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of four tars with five samples each, and a cache of its own."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    write_shards(tmp_path / "data")
+    return tmp_path / "data"
+
+
+def opened(path: Path | str, split_part: str = "train") -> ShardSet:
+    tars = find_raw_tars(str(path))
+    assert tars is not None
+    return open_raw_tars(tars, split_part)
+
+
+@pytest.fixture
+def scanned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the tars that are scanned."""
+    names: list[str] = []
+
+    def scan(root: Path, name: str) -> Any:
+        names.append(name)
+        return scan_tar(root, name)
+
+    monkeypatch.setattr(raw_tars, "scan_tar", scan)
+    return names
+
+
+def test_a_folder_has_the_samples_that_it_has_when_it_is_prepared(data: Path) -> None:
+    shutil.move(data / "data-000003.tar", data / "a.tar")
+    write_tar(data / "more/b.tar", {"1.txt": b"one"})
+    write_tar(data / ".hidden/c.tar", {"1.txt": b"one"})
+    raw = opened(data)
+    keys, identity = keys_of(raw), raw.identity()
+    shutil.rmtree(data / ".hidden")
+    prepare_by_ratio(data, "1,0,0")
+    prepared = PreparedDataset.open(data).split("train")
+    assert (keys, identity) == (keys_of(prepared), prepared.identity())
+    assert find_raw_tars(str(data)) is None
+
+
+def test_a_pattern_names_tars_in_its_order(data: Path) -> None:
+    assert keys_of(opened(data / "data-{000002..000001}.tar"))[::5] == ["000010", "000005"]
+    shutil.copytree(data, data.parent / "other")
+    both = opened(f"{data.parent}/{{other,data}}/data-000000.tar")
+    assert (both.root, both.names) == (data.parent, ("other/data-000000.tar", "data/data-000000.tar"))
+    assert len(opened(data / "data-000003.tar")) == 5
+
+
+def test_nothing_is_written_beside_the_tars_and_they_are_scanned_once(data: Path, scanned: list[str]) -> None:
+    before = sorted(data.iterdir())
+    for _ in range(2):
+        assert len(opened(data)) == 20
+    assert sorted(data.iterdir()) == before
+    assert scanned == [f"data-{number:06d}.tar" for number in range(4)]
+
+
+def test_the_log_names_the_command_that_prepares(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+    opened(data)
+    (record,) = (record for record in caplog.records if record.levelno == logging.WARNING)
+    assert f"{data}: has no .nv-meta, so its tars (4) are indexed now" in record.getMessage()
+    assert f"`bridge-data prepare {data}`" in record.getMessage()
+
+
+def test_of_tars_that_have_changed_only_those_are_scanned_and_named(
+    data: Path, scanned: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    before = opened(data).identity()
+    write_tar(data / "data-000001.tar", {"new.txt": b"a text"})
+    write_tar(data / "data-000004.tar", {"newer.txt": b"a text"})
+    (data / "data-000003.tar").unlink()
+    del scanned[:]
+    after = opened(data)
+    assert scanned == ["data-000001.tar", "data-000004.tar"] and keys_of(after)[5:6] == ["new"]
+    assert after.identity() != before
+    told = "data-000001.tar changed; data-000004.tar new; data-000003.tar gone"
+    assert f"not as they were when they were indexed ({told})" in caplog.text
+
+
+def test_an_older_index_stays_for_the_runs_that_read_it(data: Path) -> None:
+    before = opened(data)
+    write_tar(data / "data-000003.tar", {"new.txt": b"a text"})
+    assert len(opened(data)) == 16
+    assert before.index is not None and before.index.segment("data-000000.tar").keys()[0] == "000000"
+
+
+def test_all_damaged_tars_are_named(data: Path) -> None:
+    for number in (1, 3):
+        path = data / f"data-{number:06d}.tar"
+        path.write_bytes(path.read_bytes()[:1500])
+    with pytest.raises(DatasetError, match=r"2 of 4 shards cannot be used:\n.*data-000001.*\n.*data-000003"):
+        opened(data)
+    assert not list((data.parent / "cache").rglob("*.bridge"))
+
+
+@pytest.mark.parametrize(
+    ("path", "part", "says"),
+    [
+        ("data", "val", "no 'val': run `bridge-data prepare"),
+        ("data/data-{000003..000005}.tar", "train", "2 of its 3 tars are not there: data-000004.tar, data-000005.tar"),
+        ("data/data-{000001,000001}.tar", "train", "names a tar twice"),
+        ("packed", "train", "x.tgz: is compressed, and has no index: run `bridge-data prepare"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(data: Path, path: str, part: str, says: str) -> None:
+    (data.parent / "packed").mkdir()
+    (data.parent / "packed/x.tgz").touch()
+    with pytest.raises(ConfigError) as refused:
+        opened(data.parent / path, part)
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize("other", [".nv-meta", "below/.nv-meta", ".writing"])
+def test_a_folder_that_is_prepared_or_written_is_none_of_tars(data: Path, other: str) -> None:
+    (data / other).mkdir(parents=True)
+    assert find_raw_tars(str(data)) is None
+
+
+def test_a_cache_that_cannot_be_written_is_an_error_with_the_way_out(data: Path) -> None:
+    (data.parent / "cache").write_text("a file")
+    with pytest.raises(DatasetError, match=r"cache/indexes: the index of .*data cannot be written.*BRIDGE_DATA_CACHE"):
+        opened(data)
+
+
+def test_a_process_that_indexes_is_not_waited_for_forever(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened(data)
+    (held,) = (data.parent / "cache").rglob("*.lock")
+    write_tar(data / "data-000004.tar", {"new.txt": b"a text"})
+    monkeypatch.setattr(raw_tars, "WAIT_S", 0.0)
+    with locked(str(held)), pytest.raises(DatasetError, match="another process has been indexing it"):
+        opened(data)
+
+
+def test_a_file_system_without_locks_is_used_without(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    assert len(opened(data)) == 20 and len(opened(data)) == 20
+
+
+def in_process(work: Callable[[], None]) -> Any:
+    process = FORK.Process(target=work)
+    process.start()
+    return process
+
+
+@pytest.mark.processes
+def test_of_four_processes_at_once_one_makes_the_index(data: Path, scanned: list[str]) -> None:
+    together, results = FORK.Barrier(4), FORK.SimpleQueue()
+
+    def work() -> None:
+        together.wait(60)
+        results.put((len(opened(data)), len(scanned)))
+
+    processes = [in_process(work) for _ in range(4)]
+    assert sorted(results.get() for _ in processes) == [(20, 0), (20, 0), (20, 0), (20, 4)]
+    for process in processes:
+        process.join()
+
+
+@pytest.mark.processes
+def test_a_process_that_is_killed_in_the_middle_leaves_nothing(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def work() -> None:
+        def scan(root: Path, name: str) -> Any:
+            if name == "data-000002.tar":
+                os.kill(os.getpid(), signal.SIGKILL)
+            return scan_tar(root, name)
+
+        monkeypatch.setattr(raw_tars, "scan_tar", scan)
+        with contextlib.suppress(Exception):
+            opened(data)
+
+    process = in_process(work)
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert len(opened(data)) == 20
+    assert sorted(path.suffix for path in (data.parent / "cache/indexes").iterdir()) == [".bridge", ".lock"]
