@@ -23,16 +23,16 @@ def shard_set(counts: list[int]) -> ShardSet:
 
 
 @given(COUNTS, st.data())
-def test_stretches_are_those_of_the_whole_without_what_is_outside(counts: list[int], data: st.DataObject) -> None:
+def test_shards_are_those_of_the_whole_without_what_is_outside(counts: list[int], data: st.DataObject) -> None:
     whole = shard_set(counts)
     start = data.draw(st.integers(0, whole.num_samples))
     end = data.draw(st.integers(start, whole.num_samples))
     subset = Subset(whole, start, end)
     assert subset.num_samples == sum(subset.counts) == end - start
     assert len(subset.names) == len(subset.counts)
-    stretch_of = [name for name, count in zip(subset.names, subset.counts, strict=True) for _ in range(count)]
-    assert stretch_of == [whole.describe(index) for index in range(start, end)]
-    assert stretch_of == [subset.describe(index) for index in range(end - start)]
+    shard_of = [name for name, count in zip(subset.names, subset.counts, strict=True) for _ in range(count)]
+    assert shard_of == [whole.describe(index) for index in range(start, end)]
+    assert shard_of == [subset.describe(index) for index in range(end - start)]
     if end > start:
         assert subset.counts[0] > 0 and subset.counts[-1] > 0
 

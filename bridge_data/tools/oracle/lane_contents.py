@@ -49,7 +49,7 @@ class LanesFrom:
         return number // self._num_lanes < self._num_emitted(number % self._num_lanes)
 
     def units(self, number: int) -> list[UnitRefs]:
-        """As of a stretch."""
+        """As of a section."""
         lane, place = number % self._num_lanes, number // self._num_lanes
         done = self._num_emitted(lane)
         if place < done:

@@ -22,7 +22,7 @@ from bridge_data.lanes.restoring import SampleKey
 from bridge_data.order.state import LoaderState
 from bridge_data.shards.records import RecordReader
 from bridge_data.shards.sample_lookup import find_sample
-from bridge_data.tools.oracle.stretches import Stretch, edits_of, stretches_of
+from bridge_data.tools.oracle.run_sections import RunSection, edits_of, sections_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,13 +118,13 @@ class RunOrder:
         self._numbers = {name: number for number, name in enumerate(dataset.source_names)}
         self.edits = edits_of(dataset, states)
         """What the run skips and repeats."""
-        self._stretches = stretches_of(dataset, states, replay=replay)
-        self._begins = [stretch.begin for stretch in self._stretches]
+        self._sections = sections_of(dataset, states, replay=replay)
+        self._begins = [section.begin for section in self._sections]
 
     @property
     def num_lanes(self) -> int:
         """The lanes of the job now."""
-        return self._stretches[-1].num_lanes
+        return self._sections[-1].num_lanes
 
     def micro_batches(self, step: int) -> range:
         """The micro-batches of the job in a step."""
@@ -153,7 +153,7 @@ class RunOrder:
         before = self.num_replayed
         mine = [slot for slot in numbers if rank is None or self._number(slot) % self.world_size == rank]
         samples = [sample for number in mine for sample in self._samples(step, number)]
-        assumes = any(self._stretch(n).assumes_no_skips for n in mine if self._recorded(n) is None)
+        assumes = any(self._section(n).assumes_no_skips for n in mine if self._recorded(n) is None)
         return RunStep(
             number=step,
             micro_batches=numbers,
@@ -182,11 +182,11 @@ class RunOrder:
             samples += [one for one in self.micro_batch(number) if (one.source_number, one.index) == found]
         if self._records is not None:
             begin = 1 + max((number for number, _ in self._records), default=-1)
-        for stretch, following in itertools.zip_longest(self._stretches, self._stretches[1:]):
+        for section, following in itertools.zip_longest(self._sections, self._sections[1:]):
             stop = end if following is None else min(end, following.begin)
-            if stretch is None or stretch.begin >= stop or stop <= begin:
+            if section is None or section.begin >= stop or stop <= begin:
                 continue
-            for number in stretch.find(*found, stop):
+            for number in section.find(*found, stop):
                 if number < begin:
                     continue
                 of_batch = self._samples(self.step_of(number), number)
@@ -196,21 +196,21 @@ class RunOrder:
     @property
     def num_replayed(self) -> int:
         """The samples that hooks have worked on so far."""
-        return sum(stretch.num_replayed for stretch in self._stretches)
+        return sum(section.num_replayed for section in self._sections)
 
     @property
     def assumes_no_skips(self) -> bool:
         """Whether some steps are told as if no hook left out a sample."""
-        return any(stretch.assumes_no_skips for stretch in self._stretches)
+        return any(section.assumes_no_skips for section in self._sections)
 
-    def _stretch(self, number: int) -> Stretch:
-        """The stretch of the run that a micro-batch is in."""
+    def _section(self, number: int) -> RunSection:
+        """The section of the run that a micro-batch is in."""
         if number < self._begins[0]:
             raise ConfigError(
                 f"micro-batch {number} comes before the first state that is given, after micro-batch "
                 f"{self._begins[0]}, and the lanes had been dealt again before it: give an earlier state"
             )
-        return self._stretches[bisect.bisect_right(self._begins, number) - 1]
+        return self._sections[bisect.bisect_right(self._begins, number) - 1]
 
     def _number(self, slot: int) -> int:
         return slot if self.edits is None else self.edits.number(slot)
@@ -234,8 +234,8 @@ class RunOrder:
         )
 
     def _samples(self, step: int, slot: int) -> Iterator[RunSample]:
-        stretch, number = self._stretch(slot), self._number(slot)
-        lane, rank = number % stretch.num_lanes, number % self.world_size
+        section, number = self._section(slot), self._number(slot)
+        lane, rank = number % section.num_lanes, number % self.world_size
         made = functools.partial(RunSample, step=step, micro_batch=slot, lane=lane, rank=rank, names=self._names)
         recorded = self._recorded(slot)
         if recorded is not None:
@@ -251,16 +251,16 @@ class RunOrder:
                     place_in_pack=None,
                 )
             return
-        for place, unit in enumerate(stretch.units(slot)):
+        for place, unit in enumerate(section.units(slot)):
             for place_in_pack, (source, epoch, index, part) in enumerate(unit):
                 yield made(
-                    source=stretch.source_names[source],
-                    source_number=stretch.source_numbers[source],
+                    source=section.source_names[source],
+                    source_number=section.source_numbers[source],
                     index=index,
                     epoch=epoch,
                     part=max(0, part),
                     place=place,
-                    place_in_pack=place_in_pack if stretch.packs else None,
+                    place_in_pack=place_in_pack if section.packs else None,
                 )
 
     def _known(self, micro_batch: int, key: SampleKey) -> SampleKey:

@@ -19,7 +19,7 @@ from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.loader.ledger_files import RunLedger
 from bridge_data.order.state import LoaderState
 from bridge_data.tools.oracle import RunOrder
-from bridge_data.tools.oracle.stretches import edits_of
+from bridge_data.tools.oracle.run_sections import edits_of
 from bridge_data.tools.view.catalog import CatalogSource, DataCatalog, SplitCatalog
 from bridge_data.tools.view.charts import TokenLengths, token_lengths
 from bridge_data.tools.view.named_runs import NamedRun

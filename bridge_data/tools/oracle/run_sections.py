@@ -1,6 +1,6 @@
-"""The stretches of a run: from its beginning or a saved state to the next state.
+"""The sections of a run: from its beginning or a saved state to the next state.
 
-Input: the data set of a run as it is now, and the states that it saved. Output: for each stretch, which samples its
+Input: the data set of a run as it is now, and the states that it saved. Output: for each section, which samples its
 micro-batches have. Between two states the run had the lanes, weights and batch size of the later one, after the last
 one those of the data set: a state is converted as a restore does. But a state may have been saved right after a restore
 that changed them, before a micro-batch (Lightning does so): then the run had those of the earlier one. Guarantee: by
@@ -28,7 +28,7 @@ _MANY = 1 << 16
 """Draws of a lane at a time."""
 
 
-class Stretch:
+class RunSection:
     """The slots of the job from that of `state` on, of `dataset`, whose sources have the numbers `source_numbers` in
     the run as it is now. `changes` are those of the forgotten samples after its beginning."""
 
@@ -97,8 +97,8 @@ class Stretch:
         yield from sorted(slot for slot in slots if self.begin <= slot < stop)
 
 
-def stretches_of(dataset: LaneDataset, states: Sequence[LoaderState], *, replay: bool) -> list[Stretch]:
-    """The stretches of a run, by their first micro-batches.
+def sections_of(dataset: LaneDataset, states: Sequence[LoaderState], *, replay: bool) -> list[RunSection]:
+    """The sections of a run, by their first micro-batches.
 
     Raises:
         StateError: if a state lacks lanes, or is of other data. ConfigError: for a state at the end of finite data.
@@ -109,7 +109,7 @@ def stretches_of(dataset: LaneDataset, states: Sequence[LoaderState], *, replay:
         if state.ended or state.repetition:
             raise ConfigError("a state at the end of a pass through finite data begins the next pass; leave it out")
     ordered = list({state.next_slot: state for state in ordered}.values())
-    found: list[Stretch] = []
+    found: list[RunSection] = []
     first = ordered[0] if ordered else None
     if first is None or (len(first.generations) == 1 and not first.drawn_before):
         run, numbers = (dataset, None) if first is None else dataset_of(dataset, first.fingerprint)
@@ -133,7 +133,7 @@ def stretches_of(dataset: LaneDataset, states: Sequence[LoaderState], *, replay:
             converted = run.order.redealt(converted, num_lanes, range(num_lanes))
         run, changes = _with_lists(run, converted, later)
         skipped = None if later is None else _has_skipped(run, converted, later, changes)
-        stretch = Stretch(
+        section = RunSection(
             run,
             converted,
             numbers or range(len(dataset.plan.sources)),
@@ -141,7 +141,7 @@ def stretches_of(dataset: LaneDataset, states: Sequence[LoaderState], *, replay:
             is_proved=skipped is False,
             changes=changes,
         )
-        found.append(stretch)
+        found.append(section)
     return found
 
 
