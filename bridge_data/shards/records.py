@@ -8,10 +8,11 @@ hold some.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import json
 from collections.abc import Collection, Container, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, runtime_checkable
 
 from bridge_data.samples import SourceInfo
 from bridge_data.storage import Location
@@ -180,3 +181,102 @@ class Forgetting(Protocol):
 
     def forgotten(self, versions: Sequence[int]) -> Container[int]:
         """The numbers of the samples that are forgotten under these versions of `tombstones`; 0: none are."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RecordsView(abc.ABC):
+    """Some samples of `records`, in the same order, numbered from 0; shards that have none of them are left out.
+
+    Their readers give them the numbers and names that they have in `records`.
+    """
+
+    records: Records
+
+    @property
+    def root(self) -> Location:
+        return self.records.root
+
+    @property
+    def split_part(self) -> str:
+        return self.records.split_part
+
+    @property
+    @abc.abstractmethod
+    def num_samples(self) -> int:
+        """Samples in the view."""
+
+    @abc.abstractmethod
+    def sample(self, index: int) -> int:
+        """The number in `records` of sample `index`, which must exist."""
+
+    @abc.abstractmethod
+    def number(self, sample: int) -> int | None:
+        """The number here of sample number `sample` of `records`; None if it is not in the view."""
+
+    @abc.abstractmethod
+    def shard(self, number: int) -> int:
+        """The number in `records` of shard `number`."""
+
+    @property
+    def sample_bytes(self) -> float | None:
+        """Mean bytes of a sample of `records`."""
+        return self.records.sample_bytes
+
+    @property
+    def read_bytes(self) -> int:
+        return self.records.read_bytes
+
+    def part_names(self, shard: int) -> Collection[str] | None:
+        return self.records.part_names(self.shard(shard))
+
+    def describe(self, index: int) -> str:
+        return self.records.describe(self.sample(index))
+
+    @property
+    def tombstones(self) -> Sequence[Tombstones | None]:
+        return self.records.tombstones if isinstance(self.records, Forgetting) else ()
+
+    def forgotten(self, versions: Sequence[int]) -> Container[int]:
+        assert isinstance(self.records, Forgetting)
+        return _InView(self.records.forgotten(versions), self)
+
+    def verified(self) -> Self:
+        return dataclasses.replace(self, records=self.records.verified())
+
+
+def without_views(records: Records) -> Records:
+    """The records that `records`, a view, or a view of a view, shows samples of; `records` itself if it is no view."""
+    while isinstance(records, RecordsView):
+        records = records.records
+    return records
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _InView(Container[int]):
+    """Those numbers of a view whose samples have one of `numbers` in its records."""
+
+    numbers: Container[int]
+    view: RecordsView
+
+    def __contains__(self, number: Any) -> bool:
+        return self.view.sample(number) in self.numbers
+
+
+class ViewReader:
+    """Reads the samples of a view one by one."""
+
+    def __init__(self, view: RecordsView) -> None:
+        self._view = view
+        self._reader = view.records.reader()
+
+    def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
+        return self._reader.read(self._sample(index), parts)
+
+    def byte_ranges(self, index: int, parts: Container[str] | None = None) -> Sequence[ByteRange]:
+        return self._reader.byte_ranges(self._sample(index), parts)
+
+    def _sample(self, index: int) -> int:
+        view = self._view
+        if not 0 <= index < view.num_samples:
+            raise IndexError(f"{view.root} [{view.split_part}]: sample {index} of {view.num_samples}")
+        return view.sample(index)

@@ -18,10 +18,8 @@ from bridge_data.shards.joined_records import JoinRecords
 from bridge_data.shards.jsonl_file import JsonlLines
 from bridge_data.shards.key_index import KeyIndex
 from bridge_data.shards.prepared import ShardSet
-from bridge_data.shards.records import Records
-from bridge_data.shards.subset import Subset
+from bridge_data.shards.records import Records, RecordsView
 from bridge_data.shards.table_records import TableRecords
-from bridge_data.shards.where.chosen_records import ChosenRecords
 from bridge_data.storage import Location
 
 MAX_CANDIDATES = 10
@@ -101,11 +99,7 @@ def _found(records: Records, name: str) -> Iterator[tuple[int, str, str]]:
 
 def _in_shards(records: Records, given: str | None, key: str) -> Iterator[tuple[int, str]]:
     """(index, shard) of the samples with exactly this key, in the shards that are called `given` (None: in all)."""
-    if isinstance(records, Subset):
-        for index, shard in _in_shards(records.records, given, key):
-            if records.start <= index < records.end:
-                yield index - records.start, shard
-    elif isinstance(records, ChosenRecords):
+    if isinstance(records, RecordsView):
         for index, shard in _in_shards(records.records, given, key):
             number = records.number(index)
             if number is not None:

@@ -12,14 +12,12 @@ import bisect
 import dataclasses
 import functools
 import itertools
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Container, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from bridge_data.errors import ConfigError
 from bridge_data.shards.blocks import Held, OpenBlocks
-from bridge_data.shards.records import ByteRange, Forgetting, RawSample, RecordReader, Records
-from bridge_data.shards.tombstones import Tombstones
-from bridge_data.storage import Location
+from bridge_data.shards.records import ByteRange, RecordReader, RecordsView, ViewReader
 
 _EXAMPLES = "expected two bounds such as [10%, 50%], [100, 200] or [100, end]"
 
@@ -148,14 +146,13 @@ def _bound(value: Any) -> int | float | None:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Subset:
-    """Samples `start` to `end` - 1 of `records`, numbered from 0; shards without any of them are left out.
+class Subset(RecordsView):
+    """Samples `start` to `end` - 1 of `records`.
 
     Raises:
         ConfigError: if there are no such samples.
     """
 
-    records: Records
     start: int
     end: int
 
@@ -167,16 +164,17 @@ class Subset:
             )
 
     @property
-    def root(self) -> Location:
-        return self.records.root
-
-    @property
-    def split_part(self) -> str:
-        return self.records.split_part
-
-    @property
     def num_samples(self) -> int:
         return self.end - self.start
+
+    def sample(self, index: int) -> int:
+        return self.start + index
+
+    def number(self, sample: int) -> int | None:
+        return sample - self.start if self.start <= sample < self.end else None
+
+    def shard(self, number: int) -> int:
+        return self._first_shard + number
 
     @functools.cached_property
     def _first_shard(self) -> int:
@@ -197,83 +195,31 @@ class Subset:
     def names(self) -> Sequence[str]:
         return self.records.names[self._first_shard : self._first_shard + len(self.counts)]
 
-    @property
-    def sample_bytes(self) -> float | None:
-        """Mean bytes of a sample of `records`."""
-        return self.records.sample_bytes
-
-    @property
-    def read_bytes(self) -> int:
-        return self.records.read_bytes
-
     def identity(self) -> dict[str, Any]:
         """The identity of `records`, and the range."""
         return {"of": self.records.identity(), "range": [self.start, self.end]}
 
-    def part_names(self, shard: int) -> Collection[str] | None:
-        return self.records.part_names(self._first_shard + shard)
-
-    def describe(self, index: int) -> str:
-        return self.records.describe(self.start + index)
-
     def reader(self) -> RecordReader:
-        """A reader of these samples; they keep their numbers and names of `records`."""
         return _SubsetReader(self)
 
-    @property
-    def tombstones(self) -> Sequence[Tombstones | None]:
-        return self.records.tombstones if isinstance(self.records, Forgetting) else ()
 
-    def forgotten(self, versions: Sequence[int]) -> Container[int]:
-        assert isinstance(self.records, Forgetting)
-        return _Shifted(self.records.forgotten(versions), self.start)
-
-    def verified(self) -> "Subset":
-        return dataclasses.replace(self, records=self.records.verified())
-
-
-@dataclasses.dataclass(frozen=True)
-class _Shifted(Container[int]):
-    """Numbers of `records`, counted from `start`."""
-
-    numbers: Container[int]
-    start: int
-
-    def __contains__(self, number: Any) -> bool:
-        return number + self.start in self.numbers
-
-
-class _SubsetReader:
-    """Reads samples by their number in the range."""
+class _SubsetReader(ViewReader):
+    """Reads the samples of a subset, which has blocks of its own."""
 
     def __init__(self, subset: Subset) -> None:
-        self._subset = subset
-        self._reader = subset.records.reader()
-
-    def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
-        return self._reader.read(self._number(index), parts)
-
-    def byte_ranges(self, index: int, parts: Container[str] | None = None) -> Sequence[ByteRange]:
-        return self._reader.byte_ranges(self._number(index), parts)
+        super().__init__(subset)
+        self._start, self._end = subset.start, subset.end
 
     def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
-        subset = self._subset
-        self._reader.read_in_blocks(None if blocks is None else blocks.within(subset.start, subset.end))
+        self._reader.read_in_blocks(None if blocks is None else blocks.within(self._start, self._end))
 
     def held(self, parts: Container[str] | None) -> Held | None:
         found = self._reader.held(parts)
-        return None if found is None else found._replace(first=found.first + self._subset.start)
+        return None if found is None else found._replace(first=found.first + self._start)
 
     def block(self, index: int) -> range | None:
-        whole, start = self._reader.block(self._number(index)), self._subset.start
+        whole, start = self._reader.block(self._sample(index)), self._start
         return None if whole is None else range(whole.start - start, whole.stop - start)
 
     def block_bytes(self, block: range) -> ByteRange | None:
-        start = self._subset.start
-        return self._reader.block_bytes(range(block.start + start, block.stop + start))
-
-    def _number(self, index: int) -> int:
-        subset = self._subset
-        if not 0 <= index < subset.num_samples:
-            raise IndexError(f"{subset.root} [{subset.split_part}]: sample {index} of {subset.num_samples}")
-        return subset.start + index
+        return self._reader.block_bytes(range(block.start + self._start, block.stop + self._start))

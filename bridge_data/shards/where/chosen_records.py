@@ -7,37 +7,35 @@ together, with those between them that are not chosen, unless these are far more
 
 import dataclasses
 import functools
-from collections.abc import Collection, Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, Self
 
 from bridge_data.shards.blocks import Cut, OpenBlocks, Samples
-from bridge_data.shards.records import ByteRange, Forgetting, RawSample, RecordReader, Records
-from bridge_data.shards.tombstones import Tombstones
+from bridge_data.shards.records import ByteRange, RecordReader, RecordsView, ViewReader
 from bridge_data.shards.where.choices import Choice
-from bridge_data.storage import Location
 
 MAX_READ_PER_CHOSEN = 8
 """Samples that are read together, at most, for each that is chosen of them; else they are read singly."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ChosenRecords:
+class ChosenRecords(RecordsView):
     """The samples of `records` that `choice` has."""
 
-    records: Records
     choice: Choice
-
-    @property
-    def root(self) -> Location:
-        return self.records.root
-
-    @property
-    def split_part(self) -> str:
-        return self.records.split_part
 
     @property
     def num_samples(self) -> int:
         return self.choice.num_chosen
+
+    def sample(self, index: int) -> int:
+        return self.choice.sample(index)
+
+    def number(self, sample: int) -> int | None:
+        return self.choice.number(sample)
+
+    def shard(self, number: int) -> int:
+        return self._shards[number]
 
     @functools.cached_property
     def _shards(self) -> list[int]:
@@ -53,68 +51,20 @@ class ChosenRecords:
         names = self.records.names
         return [names[shard] for shard in self._shards]
 
-    @property
-    def sample_bytes(self) -> float | None:
-        """Mean bytes of a sample of `records`."""
-        return self.records.sample_bytes
-
-    @property
-    def read_bytes(self) -> int:
-        return self.records.read_bytes
-
     def identity(self) -> dict[str, Any]:
         """The identity of `records`, and a digest of which are chosen."""
         return {"of": self.records.identity(), "chosen": [self.num_samples, self.choice.digest]}
 
-    def part_names(self, shard: int) -> Collection[str] | None:
-        return self.records.part_names(self._shards[shard])
-
-    def describe(self, index: int) -> str:
-        return self.records.describe(self.choice.sample(index))
-
     def reader(self) -> RecordReader:
-        """A reader of these samples; they keep their numbers and names of `records`."""
         return _ChosenReader(self)
 
-    def number(self, index: int) -> int | None:
-        """The number here of sample `index` of `records`; None if it is not chosen."""
-        return self.choice.number(index)
 
-    @property
-    def tombstones(self) -> Sequence[Tombstones | None]:
-        return self.records.tombstones if isinstance(self.records, Forgetting) else ()
-
-    def forgotten(self, versions: Sequence[int]) -> Container[int]:
-        assert isinstance(self.records, Forgetting)
-        return _ChosenOf(self.records.forgotten(versions), self.choice)
-
-    def verified(self) -> "ChosenRecords":
-        return dataclasses.replace(self, records=self.records.verified())
-
-
-@dataclasses.dataclass(frozen=True)
-class _ChosenOf(Container[int]):
-    """Numbers of `records`, by their numbers among the chosen ones."""
-
-    numbers: Container[int]
-    choice: Choice
-
-    def __contains__(self, number: Any) -> bool:
-        return self.choice.sample(number) in self.numbers
-
-
-class _ChosenReader:
-    """Reads samples by their number among those chosen."""
+class _ChosenReader(ViewReader):
+    """Reads chosen samples; neighbours together, also if others are between them."""
 
     def __init__(self, chosen: ChosenRecords) -> None:
-        self._chosen, self._choice = chosen, chosen.choice
-        self._reader = chosen.records.reader()
-
-    def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
-        return self._reader.read(self._sample(index), parts)
-
-    def byte_ranges(self, index: int, parts: Container[str] | None = None) -> Sequence[ByteRange]:
-        return self._reader.byte_ranges(self._sample(index), parts)
+        super().__init__(chosen)
+        self._choice = chosen.choice
 
     def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
         if blocks is None:
@@ -133,12 +83,6 @@ class _ChosenReader:
     def block_bytes(self, block: range) -> ByteRange | None:
         first, last = self._sample(block[0]), self._sample(block[-1])
         return self._reader.block_bytes(range(first, last + 1))
-
-    def _sample(self, index: int) -> int:
-        chosen = self._chosen
-        if not 0 <= index < chosen.num_samples:
-            raise IndexError(f"{chosen.root} [{chosen.split_part}]: chosen sample {index} of {chosen.num_samples}")
-        return self._choice.sample(index)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

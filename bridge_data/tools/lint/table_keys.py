@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator
 
 from bridge_data.errors import DatasetError
 from bridge_data.plan import Source
-from bridge_data.shards import Subset
+from bridge_data.shards.records import without_views
 from bridge_data.shards.table_records import TableRecords
-from bridge_data.shards.where.chosen_records import ChosenRecords
 from bridge_data.tools.lint.check_dataset import KeyLog, digests
 from bridge_data.tools.lint.faults import Fault
 
@@ -19,9 +18,7 @@ def repeated_table_keys(sources: Iterable[Source]) -> Iterator[Fault]:
     """The keys that rows of the same data set share; each data set is looked at once."""
     seen = set()
     for source in sources:
-        records = source.records
-        while isinstance(records, (Subset, ChosenRecords)):
-            records = records.records
+        records = without_views(source.records)
         if isinstance(records, TableRecords) and records.has_keys and records.files not in seen:
             seen.add(records.files)
             yield from _repeated(records, source.path)

@@ -20,9 +20,9 @@ from bridge_data.shards import Records, ShardSet
 from bridge_data.shards.jsonl_file import JsonlLines, split_gaps
 from bridge_data.shards.metadata import META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset
+from bridge_data.shards.records import without_views
 from bridge_data.shards.subset import Subset
 from bridge_data.shards.tar_bytes import GZIP_SUFFIXES
-from bridge_data.shards.where.chosen_records import ChosenRecords
 from bridge_data.storage import on_disk
 from bridge_data.tools.lint.check_samples import Recipe
 from bridge_data.tools.lint.check_shards import Report
@@ -233,6 +233,5 @@ def _split_entry(entry: str, shards: dict[str, int]) -> tuple[str, str]:
 
 def shards_of(records: Records) -> ShardSet | None:
     """The shards that records are read from; None if they are not tars."""
-    while isinstance(records, (Subset, ChosenRecords)):
-        records = records.records
-    return records if isinstance(records, ShardSet) else None
+    below = without_views(records)
+    return below if isinstance(below, ShardSet) else None

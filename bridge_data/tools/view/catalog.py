@@ -22,16 +22,15 @@ from bridge_data.energon import load_dataset
 from bridge_data.errors import BridgeDataError, ConfigError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS
 from bridge_data.plan import EmptySplitError, Plan, Source, opening
-from bridge_data.shards import RawSample, RecordReader, Records, Subset
+from bridge_data.shards import RawSample, RecordReader, Records
 from bridge_data.shards.joined_records import JoinRecords
 from bridge_data.shards.jsonl_file import JsonlLines
 from bridge_data.shards.key_index import KeyIndex
 from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER, split_shard
 from bridge_data.shards.prepared import PreparedDataset, ShardSet
-from bridge_data.shards.records import bytes_of
+from bridge_data.shards.records import RecordsView, bytes_of
 from bridge_data.shards.sample_lookup import row_of
 from bridge_data.shards.table_records import TableRecords
-from bridge_data.shards.where.chosen_records import ChosenRecords
 from bridge_data.storage import Location
 
 MAX_KEPT_BYTES = 256 << 20
@@ -305,10 +304,7 @@ class KeySearch:
         return list(itertools.islice(found, limit))
 
     def _indices(self, records: Records, text: str) -> Iterator[int]:
-        if isinstance(records, Subset):
-            inner = self._indices(records.records, text)
-            yield from (number - records.start for number in inner if records.start <= number < records.end)
-        elif isinstance(records, ChosenRecords):
+        if isinstance(records, RecordsView):
             numbers = map(records.number, self._indices(records.records, text))
             yield from (number for number in numbers if number is not None)
         elif isinstance(records, JsonlLines):

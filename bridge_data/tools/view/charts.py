@@ -21,11 +21,10 @@ from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
 from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.lanes.lane import tokens_of
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.shards import Records, Subset
+from bridge_data.shards import Records
 from bridge_data.shards.media_metadata import AVMetadata, ImageMetadata, MediaIndex
 from bridge_data.shards.prepared import ShardSet
-from bridge_data.shards.records import bytes_of
-from bridge_data.shards.where.chosen_records import ChosenRecords
+from bridge_data.shards.records import bytes_of, without_views
 from bridge_data.tools.view.catalog import CatalogSource, SampleAddress, SplitCatalog
 from bridge_data.tools.view.sample_cards import extension, kind_of, members_of
 
@@ -252,9 +251,7 @@ def shapes(part: SplitCatalog, source: CatalogSource, tokens: TokenLengths | Non
 
 def _of_metadata(records: Records) -> tuple[Mapping[str, Sequence[float]], str]:
     """(values by name, of what) of the media metadata; nothing, if there are none."""
-    inner = records
-    while isinstance(inner, (Subset, ChosenRecords)):
-        inner = inner.records
+    inner = without_views(records)
     if not isinstance(inner, ShardSet):
         return {}, ""
     try:
