@@ -45,7 +45,7 @@ _MISSING = object()
 
 
 class SampleMaker(Protocol):
-    """Makes samples without a field map: by a function beside the data, or in a class of the user."""
+    """Makes samples without a field map: by a function next to the data, or in a user's class."""
 
     def maker(self, decode: Callable[[Parts], Parts] | None, subflavors: dict[str, Any]) -> Callable[[Parts], Any]:
         """A function that makes a sample of its undecoded parts. `decode` is the decoder of the task encoder (None:

@@ -43,7 +43,7 @@ class Cut(Protocol):
         """The block of sample `index`, which is in a shard of `count` samples from number `first` on."""
 
     def within(self, start: int, end: int) -> Cut:
-        """The same cut, for the data set of which this source is the range `start` to `end` - 1."""
+        """The same cut, for the data set whose range `start` to `end` - 1 is this source."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ class OpenBlocks:
         return self._bytes_added * len(self.held) // max(1, self._num_added)
 
     def within(self, start: int, end: int) -> Self:
-        """The same, for the reader of the data set of which this source is the range `start` to `end` - 1."""
+        """The same, for the reader of the data set whose range `start` to `end` - 1 is this source."""
         return type(self)(self.cut.within(start, end), self.parts, self.budget)
 
     def fetch(self, index: int, open_block: Callable[[], None]) -> bool:

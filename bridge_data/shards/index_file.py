@@ -121,7 +121,7 @@ def warn_unusable(path: str | os.PathLike[str], why: str) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShardEntry:
-    """A shard as it was when it was indexed, and where its segment is stored."""
+    """A shard as indexed, and where its segment is stored."""
 
     name: str
     num_bytes: int
@@ -228,7 +228,7 @@ class BridgeIndex:
         """The bytes of the segment of `shard`, every page of which is checked.
 
         Raises:
-            DamagedIndexError: if they are not as they were written.
+            DamagedIndexError: if they differ from what was written.
         """
         entry = self.entries[shard]
         segment = self.segment(shard)

@@ -56,7 +56,7 @@ def split_path(path: Path, split_config: str | None = None) -> Path: ...
 @overload
 def split_path(path: str | os.PathLike[str], split_config: str | None = None) -> Location: ...
 def split_path(path: str | os.PathLike[str], split_config: str | None = None) -> Location:
-    """The path of the split of the JSONL file `path`, or of the file named `split_config` beside it."""
+    """The path of the split of the JSONL file `path`, or of the file named `split_config` next to it."""
     return location(f"{os.fspath(path)}.split.yaml") if split_config is None else location(path).with_name(split_config)
 
 

@@ -247,7 +247,7 @@ class PartReader:
         self.root = storage.location(root).absolute()
         self.index = KeyIndex.open(self.root)
         self._checked: set[StoredPart] = set()
-        """Parts of which ranges are read, and that were found where the index has them."""
+        """Parts read in ranges whose position was already checked."""
 
     def find(self, name: str) -> StoredPart:
         """Where the part `name` is stored. A name that starts with a shard's name is also looked up without it; if

@@ -67,7 +67,7 @@ _CLASSES: dict[str, type[Any]] = {kind.metadata_type: kind for kind in (ImageMet
 
 
 def encode_metadata(metadata: MediaMetadata) -> str:
-    """The JSON text of `metadata` as it is stored, without fields that are None."""
+    """The stored JSON text of `metadata`, without fields that are None."""
     fields = {name: value for name, value in dataclasses.asdict(metadata).items() if value is not None}
     return json.dumps(fields, separators=(",", ":"))
 
