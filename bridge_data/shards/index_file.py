@@ -112,8 +112,8 @@ class IndexFile:
 def warn_unusable(path: str | os.PathLike[str], why: str) -> None:
     """Warn that the index at `path` is not used."""
     logger.warning(
-        "%s: %s, and is not used; what it says is found in another way, more slowly, if there is one. To have it "
-        "again, run `bridge-data prepare`, with --tar-index-only for a data set; delete a copy in the cache",
+        "%s: %s, and is not used; its content is found in another, slower way, if there is one. To rebuild it, "
+        "run `bridge-data prepare`, with --tar-index-only for a data set; delete a copy in the cache",
         path,
         why,
     )

@@ -114,7 +114,7 @@ def why_unprepared(root: AnyLocation) -> str:
 
 UNFINISHED = (
     "is not whole: it is being written by `convert`, `write` or a ShardWriter, or was until that was interrupted. Run "
-    f"the same again, which goes on; or remove {WRITING} in it, to give up what is not written"
+    f"the same again to resume; or remove {WRITING} in it, to discard what is not written yet"
 )
 
 

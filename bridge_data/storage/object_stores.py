@@ -189,8 +189,8 @@ def _failure(what: str, fault: RequestError, attempts: int, took_s: float, done:
     if not fault.is_transient:
         return DatasetError(f"{what}: cannot be {done}: {fault}")
     return DatasetError(
-        f"{what}: cannot be {done}: {attempts} attempts in {took_s:.0f} s failed, the last one with: {fault}. See that "
-        f"the store can be reached, and resume the run; {RETRY_VARIABLE} says for how many seconds to try again."
+        f"{what}: cannot be {done}: {attempts} attempts in {took_s:.0f} s failed, the last one with: {fault}. Check "
+        f"that the store can be reached, then resume the run; {RETRY_VARIABLE} sets for how many seconds to retry."
     )
 
 
