@@ -1,8 +1,8 @@
-"""What is to be read: sources with their weights, from YAML files whose every mistake is found here.
+"""What to read: sources with their weights, from YAML files whose every mistake is found here.
 
 Mistakes of the user are `ConfigError`s that name file and line; data that differ from their metadata, `DatasetError`s.
 
-A name is imported when it is first used: a command that checks a field map needs no blend.
+Names are imported on first use: a command that checks a field map needs no blend.
 """
 
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ _NAMES_BY_MODULE = {
     "bridge_data.plan.opening": "load_plan",
     "bridge_data.plan.source": "FieldAccess Source parse_access",
 }
-"""The module of each public name: the same as above, for Python, as that is for those who read and check types."""
+"""The module of each public name, for Python; the imports above are for readers and type checkers."""
 
 __all__ = ["Branch", "EmptySplitError", "FieldAccess", "InMemoryDataset", "Plan", "Source", "load_plan", "parse_access"]
 

@@ -1,4 +1,4 @@
-"""Auxiliary data: what cookers may read besides the sample, as `aux` of a metadataset names it.
+"""Auxiliary data: what cookers may read besides the sample, declared under `aux` in a metadataset.
 
     aux:
       images: ../images                  # a prepared data set, whose parts are read by `key.part`

@@ -5,8 +5,8 @@ the normalised weights on the path to it. With weight schedules, there is a list
 weight changes. Guarantee: shares are computed exactly from the weights as written, and rounded once, so weights 0.3 and
 0.1 are the same blend as 3 and 1. Shares sum to 1, and are 0 only where a weight is.
 
-A weight is a finite number of 0 or more, or a schedule of them that follows the samples drawn so far; 0 leaves the item
-out, for as long as it holds:
+A weight is a finite number of 0 or more, or a schedule of such numbers over the samples drawn so far; 0 pauses the
+item:
 
     weight: [{from_sample: 0, weight: 5}, {from_sample: 1_000_000, weight: 1}]
 """
@@ -25,8 +25,8 @@ from bridge_data.topology import WorkerConfig
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WeightSchedule:
-    """`(from_sample, weight)` in ascending sequence, the first from sample 0: each holds until the next one, counted
-    in samples that the whole job has drawn."""
+    """`(from_sample, weight)` in ascending order, the first from sample 0: each holds until the next one, counted in
+    samples drawn by the whole job."""
 
     steps: tuple[tuple[int, float], ...]
 
@@ -44,7 +44,7 @@ def weight_at(weight: Weight, sample: int) -> float:
 
 
 def as_written(number: float) -> Fraction:
-    """The number that was written for `number`: 1/10 for 0.1, where the float is a little more."""
+    """The exact number written for `number`: 1/10 for 0.1, although the float is slightly more."""
     return Fraction(str(number))
 
 
@@ -62,7 +62,7 @@ class EmptySplitError(ConfigError):
 class Branch:
     """Several sources or branches, with their weights relative to each other; `label` says what this is.
 
-    If `epochized`, the number with each child is how often an epoch repeats it; its weight is that times its size.
+    If `epochized`, the number with each child is its repetitions per epoch; its weight is that times its size.
     """
 
     label: str
@@ -90,9 +90,9 @@ Tree: TypeAlias = Source | Branch
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
     """The tree, its sources that have samples, and their shares (`weights`); None for validation, where sources are
-    read one after the other. `repetitions` is how often one epoch of an epochized blend repeats each source; None for
-    other plans. `later_weights` are the shares from later samples of the job on, if weights are scheduled.
-    `worker_config` is that of the factory or data set that it was made of, for who reads the plan as it is.
+    read consecutively. `repetitions` is how often one epoch of an epochized blend repeats each source; None for other
+    plans. `later_weights` are the shares from later samples of the job on, if weights are scheduled. `worker_config`
+    comes from the factory or data set of the plan, for callers that read the plan directly.
     """
 
     tree: Tree

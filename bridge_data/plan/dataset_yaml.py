@@ -7,17 +7,17 @@ Two forms are read. The current one:
     subflavors: {language: en}
 
 and the older one, with `__module__` and `__class__: CaptioningWebdataset` at the top, which crude data still use
-(`__class__: CrudeWebdataset`, without a field map). Instead of a field map there may be functions of a Python file
-beside the dataset.yaml, which is only run if it is trusted:
+(`__class__: CrudeWebdataset`, without a field map). Instead of a field map there may be functions of a Python file next
+to the dataset.yaml, which is only run if it is trusted:
 
     sample_loader: sample_loader.py:sample_loader
     part_filter: sample_loader.py:part_filter
 
 `split_config: other_split.yaml` names another file for the split.
 
-A field map says which part of a sample, and what inside it, fills a field; see `FieldAccess`.
+A field map says which part of a sample, and which value in it, fills a field; see `FieldAccess`.
 
-`megatron.energon` and `bridge_data` stand for this package. Another module is imported only if the caller trusts it,
+`megatron.energon` and `bridge_data` stand for this package. Other modules are imported only if the caller trusts them,
 since importing a module runs it.
 """
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 OUR_MODULES = ("megatron.energon", "bridge_data")
 _TRUSTED_MODULES = ("megatron.bridge",)
-"""Packages whose classes may be named without the caller's trust: what Megatron-Bridge prepares names its own."""
+"""Packages trusted by default: data that Megatron-Bridge prepares names its own classes."""
 
 _OUR_CLASSES: dict[str, SampleClass] = {
     name: value
@@ -58,7 +58,7 @@ _ELSEWHERE = {
     "parallel_shard_iters": "it has no effect; leave it out",
     "training": "get_train_dataset and get_val_dataset decide it",
 }
-"""Arguments of Energon's factories, for which its dataset.yaml may have values, and what to do instead."""
+"""Arguments of Energon's factories that its dataset.yaml may set, and what to do instead."""
 
 _KEYS = (
     "sample_type",
@@ -115,7 +115,7 @@ def read_sample_config(
     elif loader := given(entries, "sample_loader"):
         if node := given(entries, "field_map"):
             raise node.error("field_map: there is a sample_loader too; remove one of them")
-        from bridge_data.plan.factories import LoadedBy, read_function  # here: a field map needs no code
+        from bridge_data.plan.factories import LoadedBy, read_function  # imported here: a field map needs no code
 
         maker = LoadedBy(sample_class, read_function(loader, "sample_loader", trust_dataset_code))
         parts = _part_filter(entries, trust_dataset_code)
@@ -139,7 +139,7 @@ def read_sample_config(
 
 
 def check_parts(root: Node, config: SampleConfig, records: Records) -> None:
-    """Check that the samples have the parts that the field map in `root` names, as far as an index lists them."""
+    """Check that the samples have the parts in the field map of `root`, as far as an index lists them."""
     known: dict[str, None] = {"__key__": None}
     shards = iter(range(len(records.names)))
     for field, access in config.field_map.items():
@@ -187,7 +187,7 @@ def read_subflavors(entries: Mapping[str, Node]) -> dict[str, Any]:
 
 
 def _is_standard_factory(entries: Mapping[str, Node]) -> bool:
-    """Whether the factory that is named at the top is the one that a `sample_type` has anyway."""
+    """Whether the factory named at the top is the default one of a `sample_type`."""
     module, name = (given(entries, key) for key in _CLASS_KEYS)
     return (
         module is not None
@@ -214,8 +214,8 @@ def is_our_module(name: str) -> bool:
 
 
 def find_class(module: Node, name: Node, trusted_modules: Collection[str]) -> SampleClass:
-    """The sample class `name` of `module`. Names in older files, such as `CaptioningWebdataset`, mean the class of the
-    samples, and a module that no longer exists stands for this package, as it does for Energon."""
+    """The sample class `name` of `module`. Names in older files, such as `CaptioningWebdataset`, mean the sample class,
+    and a module that no longer exists stands for this package, as in Energon."""
     module_name, class_name = module.text("__module__"), name.text("__class__")
     if is_our_module(module_name) or (class_name in _OUR_CLASSES and _is_missing(module_name)):
         found = _OUR_CLASSES.get(class_name) or _OUR_CLASSES.get(class_name.removesuffix(_OLD_SUFFIX) + "Sample")
@@ -229,7 +229,7 @@ def find_class(module: Node, name: Node, trusted_modules: Collection[str]) -> Sa
 
 
 def _is_missing(module: str) -> bool:
-    """Whether there is no such module. Nothing is imported, but what `import bridge_data` has not."""
+    """Whether there is no such module. Nothing is imported."""
     searched: Any = None
     names = module.split(".")
     for number in range(1, len(names) + 1):

@@ -2,7 +2,7 @@
 
 Enters: the path of a metadataset, of the first format (`Metadataset`, with `datasets:`) or the second (`MetadatasetV2`,
 with `blend:`, `join:` and so on). Leaves: a tree of `Reference`, `DeclaredBlend` and `DeclaredJoin`. References to
-other metadatasets are replaced by what these declare. Guarantee: only YAML files are read, no data set is opened.
+other metadatasets are replaced by their declarations. Guarantee: only YAML files are read, no data set is opened.
 
 Source: the formats of Megatron-Energon, https://nvidia.github.io/Megatron-Energon/basic/metadataset.html
 """
@@ -29,7 +29,7 @@ from bridge_data.shards import SubsetRange
 _MULTIPLIER = "shuffle_over_epochs_multiplier"
 _SCOPE_KEYS = ("split_part", "subflavors", "subset", *WHERE_KEYS, _MULTIPLIER)
 TABLE_KEYS = ("sample_type", "field_map", "part_filter")
-"""What is said of the samples of tables, which have no dataset.yaml."""
+"""Settings of the samples of tables, which have no dataset.yaml."""
 _REFERENCE_KEYS = ("path", "dataset_config", "split_config", "aux", *TABLE_KEYS, *_SCOPE_KEYS)
 _FIRST_FORMAT_KEYS = (
     *("path", "split_part", "subflavor", "subflavors", "dataset_config", "split_config"),
@@ -42,8 +42,8 @@ T = TypeVar("T")
 
 
 class LoadCache:
-    """What one load has parsed and opened so far, by key, for all threads of it: each file and data set once; and how
-    many references it has followed, of those that `limits` allow."""
+    """Everything one load has parsed and opened so far, by key, for all its threads: each file and data set once; and
+    how many references it has followed, of those that `limits` allow."""
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
         self.limits = limits
@@ -54,7 +54,7 @@ class LoadCache:
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """The value of `key`, which `make` makes on the first call.
 
-        An error is raised in all threads that wait for the value, and is not kept: a later call makes it again.
+        An error is raised in all threads that wait for the value, and is not kept: a later call tries again.
         """
         with self._lock:
             is_first = key not in self._made
@@ -80,9 +80,9 @@ class LoadCache:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """The settings of a data set from the levels above: the part of its split, its sub-flavors, what chooses its
-    samples, the range of these to which it is cut, how many epochs are shuffled together, and the metadatasets being
-    read, outermost first. `cache` is shared by all levels of a load."""
+    """The settings of a data set from the levels above: its split part, its sub-flavors, what chooses its samples,
+    their range, how many epochs are shuffled together, and the metadatasets being read, outermost first. `cache` is
+    shared by all levels of a load."""
 
     split_part: str
     subflavors: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""YAML files: values that know their file and line, so that every error can name them; and the paths in them.
+"""YAML files: values that keep their file and line, so that every error can name them; and paths in YAML files.
 
 Enters: the text of a YAML file. Leaves: a tree of `Node`. Only plain scalars, lists and mappings with string keys are
 accepted; no tag can construct an object. Scalars are read as Energon reads them: unquoted `true`, `yes`, `false`, `no`,
@@ -45,7 +45,7 @@ _CONSTANTS = {"null": None, "~": None, "": None, "true": True, "yes": True, "fal
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Node:
     """A value of a YAML file: a scalar, a list of nodes or a mapping of strings to nodes; and its line, 0 if it is not
-    from a file (see `as_node`). The line of a value in a mapping is that of its key, of an alias that of its anchor."""
+    from a file (see `as_node`). A value in a mapping has the line of its key, an alias that of its anchor."""
 
     value: Any
     file: str
@@ -177,7 +177,7 @@ def absolute(path: str | os.PathLike[str]) -> str:
     """`path` as an absolute path, as workers may start in another folder; a URL unchanged.
 
     Raises:
-        ConfigError: if it is no path, or a URL of an unknown kind.
+        ConfigError: if it is not a path, or a URL of an unknown kind.
     """
     path = of_dataset_service(path_text("path", path).removeprefix(_LOCAL))
     return str(RemotePath(path)) if is_remote(path) else os.path.abspath(os.path.expanduser(path))

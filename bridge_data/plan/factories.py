@@ -1,14 +1,14 @@
-"""The user's code that makes samples: functions of a Python file beside the data, and factories.
+"""User code that makes samples: functions of a Python file next to the data, and factories.
 
 A function is named in a dataset.yaml as `file.py:function`, such as `sample_loader.py:part_filter`. Finding it runs the
 file, so this needs `trust_dataset_code=True`, or a caller who names the function. Workers get functions as the text of
-their file, which is run again there. What a function returns for the decoded parts of a sample are the fields of its
-class (`made`).
+their file, and run it again. A function gets the decoded parts of a sample and returns the fields of its class
+(`made`).
 
 A factory describes a data set in Python instead of YAML: it takes a path or the members of a join, and the settings,
-and gives a `Source`, or a `Plan` of it, which `get_train_dataset` and `get_val_dataset` take instead of a path. A class
-that derives from a factory and overrides `load_sample` makes its samples itself; a dataset.yaml may name it, if its
-module is trusted. Here is what all of Energon's factories share.
+and returns a `Source`, or a `Plan` of it, which `get_train_dataset` and `get_val_dataset` take instead of a path. A
+class that derives from a factory and overrides `load_sample` makes its samples itself; a dataset.yaml may name it, if
+its module is trusted. This module has what all of Energon's factories share.
 """
 
 import abc
@@ -109,7 +109,7 @@ def made(sample_class: SampleClass, fields: Any, sample: Parts, subflavors: dict
     """A sample of `sample_class` with the `fields` that `maker` returned for `sample`, and with its provenance.
 
     Raises:
-        FatalSampleError: if these are not the fields of the class; so every other sample would fail, too.
+        FatalSampleError: if these are not the fields of the class, as every other sample would fail, too.
     """
     if not isinstance(fields, dict):
         raise FatalSampleError(

@@ -2,7 +2,7 @@
 
 Enters: dicts, which become crude samples for cookers, or `Sample`s. Leaves: a `Source`, whose records hold values
 instead of bytes. Guarantee: order and states are those of any data set of one shard; a state is refused for data with
-another fingerprint; what is done to a sample changes nothing in the sequence, as each read gives a copy.
+another fingerprint; changing a sample does not change the data, as each read returns a copy.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from bridge_data.storage import Location, location
 _GIVE = "give one, fingerprint='...', which differs where the data do"
 
 MEMORY = "memory"
-"""What such data are called in messages, states and keys, instead of a path."""
+"""The name of such data in messages, states and keys, instead of a path."""
 
 SAMPLE_BYTES = float(1 << 20)
-"""What a sample is taken to have, so that none is drawn together with its neighbours: reading them together would
-gain nothing."""
+"""The assumed size of a sample, so large that samples are read singly: reading neighbours together would gain
+nothing."""
 
 
 class Items(Protocol):
@@ -77,7 +77,7 @@ def _is_provenance(name: str) -> bool:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class MemoryRecords:
-    """The samples `items`, which count as one shard; `fingerprint` tells them from others."""
+    """The samples `items`, which count as one shard; `fingerprint` identifies them."""
 
     items: Items
     fingerprint: str
@@ -120,13 +120,13 @@ class MemoryRecords:
 
 
 class MemoryReader:
-    """Gives copies of the items of `records`, one by one."""
+    """Returns copies of the items of `records`, one by one."""
 
     def __init__(self, records: MemoryRecords) -> None:
         self._records = records
 
     def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
-        """A copy of item `index`. A `SampleError` if the data set raises an exception, or it is no sample."""
+        """A copy of item `index`. A `SampleError` if the data set raises an exception, or the item is not a sample."""
         self._check(index)
         try:
             item = self._records.items[index]
@@ -175,7 +175,7 @@ def in_memory(data: object, split_part: str, fingerprint: str | None, *, trainin
 
 
 def _are_samples(data: object) -> TypeGuard[Items]:
-    """Whether `data` are samples, rather than text, paths, a metadataset, or a data set of ours."""
+    """Whether `data` are samples, rather than text, paths, a metadataset, or one of our data sets."""
     if isinstance(data, (list, tuple)):
         return not (data and isinstance(data[0], (str, bytes, Path)))
     is_sequence = hasattr(data, "__len__") and hasattr(data, "__getitem__")
@@ -183,16 +183,16 @@ def _are_samples(data: object) -> TypeGuard[Items]:
 
 
 class InMemoryDataset(BaseCoreDatasetFactory[Any]):
-    """The samples `items`, which workers get a copy of: a list, or an object with `__len__` and `__getitem__`.
+    """The samples `items`, copied to workers: a list, or an object with `__len__` and `__getitem__`.
 
-    Dicts become crude samples: values that are bytes are decoded by the endings of their names, as those of files;
-    others stay as they are. `Sample`s, all of one class, stay samples. A sample has the key of the item, `__key__`, or
-    the item's number. It is a deep copy of the item.
+    Dicts become crude samples: bytes are decoded by the extension of their name, like files; other values stay
+    unchanged. `Sample`s, all of one class, stay samples. A sample has the key of the item, `__key__`, or the item's
+    number. It is a deep copy of the item.
 
     Args:
-        fingerprint: a name for the contents, which states are checked against; None to make one of the number of items,
+        fingerprint: a name for the contents, checked against states; None to make one of the number of items,
             the first and the last.
-        split_part: what the part of the split is called; it has all items.
+        split_part: the name of the split part; it has all items.
         subflavors, shuffle_over_epochs, subset, training: as for other factories.
 
     Raises:
@@ -278,8 +278,8 @@ def _content(item: Any) -> list[Any]:
 
 
 def _digest(value: Any) -> str:
-    """16 hex digits of the contents of a value: the same in every process."""
-    import hashlib  # here: it is slow to import, and most data are not in memory
+    """16 hex digits that identify the contents of a value: the same in every process."""
+    import hashlib  # imported here: slow, and most data are not in memory
 
     hasher = hashlib.blake2b(digest_size=8)
     try:
@@ -292,7 +292,7 @@ def _digest(value: Any) -> str:
 
 
 def _update(hasher: Any, value: Any) -> None:
-    """Add a value: its kind, its size, and its contents, so that no two values are read as each other."""
+    """Add a value: its kind, size and contents, so that no two different values look alike."""
     if isinstance(value, Mapping):
         value = list(value.items())
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -308,7 +308,7 @@ def _update(hasher: Any, value: Any) -> None:
 
 
 def _bytes_of(value: Any) -> tuple[str, bytes]:
-    """(kind, contents) of a value that holds no others."""
+    """(kind, contents) of a value that contains no others."""
     if isinstance(value, (bytes, bytearray)):
         return "bytes", bytes(value)
     if value is None or isinstance(value, (bool, int, float, str)):

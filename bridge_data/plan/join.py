@@ -2,7 +2,7 @@
 
 Enters: a node with `join:`, a list or a mapping of references, and `joiner:`. Leaves: a joined `Source`, whose records
 come from the index that `prepare` made. It is a left join: the first member defines the samples and their order;
-`nonmatch` of each other member says what happens to samples that it does not have.
+`nonmatch` of each other member says what happens to samples that it lacks.
 
 Source: the `join` of `MetadatasetV2`, https://nvidia.github.io/Megatron-Energon/
 """
@@ -32,8 +32,8 @@ _EXAMPLE = "`joiner: {__module__: my_package.samples, __class__: MySample}`"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JoinNode:
-    """A join as written: the members, the first of which is the left side, and the names under which the joiner gets
-    them (None: by position)."""
+    """A join as written: the members, the left side first, and the names under which the joiner gets them (None: by
+    position)."""
 
     node: Node
     members: tuple[Node, ...]

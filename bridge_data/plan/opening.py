@@ -1,8 +1,8 @@
-"""Opening a plan: the data sets that a folder of tars, a JSONL file, tables or a metadataset stands for.
+"""Opening a plan: the data sets of a folder of tars, a JSONL file, tables or a metadataset.
 
-Enters: a path and the name of a split part. Leaves: a `Plan` of opened sources. Only metadata are read, of each data
-set once. Guarantee: mistakes in a YAML file, and references or field maps that do not fit the data, are errors here,
-with file and line, before the first sample is read.
+Enters: a path and the name of a split part. Leaves: a `Plan` of opened sources. Only metadata are read, once per data
+set. Guarantee: mistakes in a YAML file, and references or field maps that do not fit the data, are errors here, with
+file and line, before the first sample is read.
 """
 
 import concurrent.futures
@@ -46,14 +46,13 @@ _FACTORY_KEYS = ("__module__", "__class__")
 _FUNCTIONS = ("sample_loader", "part_filter")
 
 MAX_OPENING = 16
-"""Data sets in object stores that are opened at the same time."""
+"""Data sets in object stores opened at the same time."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """Settings for all data sets of a plan: whether it is for training, and which code may run for them: modules that
-    YAML files name, and the Python files beside the data. With `makes_indexes`, data that Energon prepared get our
-    index."""
+    """Settings for all data sets of a plan: whether it is for training, and which code may run: modules named in YAML
+    files, and Python files next to the data. With `makes_indexes`, data that Energon prepared get our index."""
 
     training: bool = True
     trusted_modules: Collection[str] = ()
@@ -74,10 +73,10 @@ def load_plan(
 ) -> Plan:
     """The plan for `split_part` of the prepared folder, JSONL file, tables or metadataset YAML at `path`.
 
-    With `training`, sources are blended by their weights; otherwise they are read one after the other, and those
-    without samples are left out. YAML files may name classes of this package and of `trusted_modules`. Python files
-    beside the data (`sample_loader.py`) are run only with `trust_dataset_code`. `limits` are what samples
-    and these files may cost. `where` and `columns` choose samples of all data sets.
+    With `training`, sources are blended by their weights; otherwise they are read consecutively, and those without
+    samples are left out. YAML files may name classes of this package and of `trusted_modules`. Python files next to the
+    data (`sample_loader.py`) are run only with `trust_dataset_code`. `limits` bound the cost of samples and these
+    files. `where` and `columns` choose samples of all data sets.
 
     Raises:
         EmptySplitError: if the part is declared and has no samples. ConfigError: for other mistakes.
@@ -109,7 +108,7 @@ def _open_join(declared: DeclaredJoin, opening: Opening) -> Source:
 
 
 def _open_all(declared: Sequence[Declared], opening: Opening) -> list[Tree]:
-    """All of them, in their order; in parallel if in object stores, as each needs several requests."""
+    """All references, in order; opened in parallel if in object stores, as each needs several requests."""
     if not any(isinstance(child, Reference) and is_remote(child.path) for child in declared):
         return [_open(child, opening) for child in declared]
     with concurrent.futures.ThreadPoolExecutor(MAX_OPENING) as threads:
@@ -178,7 +177,7 @@ def open_reference(reference: Reference, opening: Opening) -> Source:
 
 
 def has_tables(path: str) -> bool:
-    """Whether there are Parquet files at `path`, or what `datasets` saved."""
+    """Whether there are Parquet files at `path`, or a data set saved by `datasets`."""
     if is_table(path):
         return True
     if not storage.is_folder(path) or storage.is_folder(location(path) / META_FOLDER):
@@ -271,15 +270,15 @@ def _open_folder(reference: Reference, opening: Opening) -> Source:
 
 
 def split_config_of(reference: Reference) -> str | None:
-    """The file of the split of the prepared folder that `reference` names: its dataset.yaml says it, or else the
-    reference; None for the usual one."""
+    """The split file of the prepared folder that `reference` names: from its dataset.yaml, or else the reference; None
+    for the default file."""
     _, document = _dataset_yaml(reference)
     entry = None if document is None else given(document.mapping("dataset.yaml"), "split_config")
     return reference.text("split_config") if entry is None else entry.text("split_config")
 
 
 def _dataset_yaml(reference: Reference) -> tuple[str, Node | None]:
-    """(the path of the dataset.yaml that `reference` chooses, what is in it, if there is such a file)."""
+    """(the path of the dataset.yaml that `reference` chooses, its content if the file exists)."""
     path = str(location(reference.path) / META_FOLDER / (reference.text("dataset_config") or DATASET_YAML))
     return path, reference.scope.cache.document(path)
 

@@ -1,7 +1,7 @@
 """A source: one split part of one prepared data set, how its samples are built, and how its epochs are shuffled.
 
-A `FieldAccess` says where the value of a field is: which part of a sample, and what inside it. It is a text of a field
-map: `"jpg"`, `"json[caption]"`, `"json[turns][0][text]"`, or alternatives separated by commas, of which the first that
+A `FieldAccess` says where the value of a field is: which part of a sample, and which value in it. In a field map it is
+written as `"jpg"`, `"json[caption]"`, `"json[turns][0][text]"`, or alternatives separated by commas; the first that
 exists is used.
 """
 
@@ -45,7 +45,7 @@ _MISSING = object()
 
 
 class SampleMaker(Protocol):
-    """Makes samples without a field map: by a function beside the data, or in a class of the user."""
+    """Makes samples without a field map: by a function next to the data, or in a user's class."""
 
     def maker(self, decode: Callable[[Parts], Parts] | None, subflavors: dict[str, Any]) -> Callable[[Parts], Any]:
         """A function that makes a sample of its undecoded parts. `decode` is the decoder of the task encoder (None:
@@ -54,8 +54,8 @@ class SampleMaker(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Join:
-    """How samples of several sources are joined: `joiner` is called with a sample (or None) of each of `members`, in
-    their order, or by their `names`."""
+    """How samples of several sources are joined: `joiner` gets a sample (or None) of each of `members`, in order, or by
+    their `names`."""
 
     members: tuple[Source, ...]
     names: tuple[str, ...] | None
@@ -99,7 +99,7 @@ class Source:
         return self.records.num_samples
 
     def key_or_place(self, index: int) -> str:
-        """The key of a sample, in messages; where it cannot be read, the place of the sample."""
+        """The key of a sample, for messages; if it cannot be read, its location."""
         try:
             return self.records.reader().read(index, ()).full_key
         except IndexError:
@@ -109,13 +109,13 @@ class Source:
 
     @property
     def members(self) -> tuple[Source, ...]:
-        """The sources that are read for it: those that it joins, or itself."""
+        """The sources read for it: those that it joins, or itself."""
         return self.joined.members if self.joined else (self,)
 
     @property
     def tombstones(self) -> Sequence[Tombstones | None]:
-        """The list of forgotten samples of each data set that is read for it, None where one has none; empty if no
-        data set has a list."""
+        """The list of forgotten samples of each data set read for it, None for one without a list; empty if no data set
+        has a list."""
         return self.records.tombstones if isinstance(self.records, Forgetting) else ()
 
     @functools.cached_property
@@ -126,7 +126,7 @@ class Source:
         Raises:
             DatasetError: if a shard is missing.
         """
-        import hashlib  # here: a command that reads no data does not wait for it
+        import hashlib  # imported here: commands that read no data do not need it
 
         text = json.dumps(self.records.identity(), sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
@@ -168,7 +168,7 @@ def check_epochs(epochs: object) -> EpochsPerShuffle:
 
 
 def multiplied(outer: EpochsPerShuffle, inner: EpochsPerShuffle) -> EpochsPerShuffle:
-    """The value for a source below two levels that give one: None wins over -1, which wins over the product."""
+    """The value for a source below two levels that set one: None overrides -1, which overrides the product."""
     if outer is None or inner is None:
         return None
     if WITH_REPLACEMENT in (outer, inner):
@@ -183,7 +183,7 @@ def together(epochs: EpochsPerShuffle) -> int | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FieldAccess:
-    """Takes one value out of a sample's decoded parts: from `part`, along `path`, or else from an alternative."""
+    """Extracts one value from a sample's decoded parts: from `part`, along `path`, or else from an alternative."""
 
     part: str
     path: tuple[str, ...] = ()
@@ -191,7 +191,7 @@ class FieldAccess:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Every part that may be needed: that of this access and those of its alternatives."""
+        """Every part that may be needed: of this access and its alternatives."""
         return tuple(dict.fromkeys((self.part, *(other.part for other in self.alternatives))))
 
     def get(self, parts: Mapping[str, Any]) -> Any:
@@ -241,7 +241,7 @@ def parse_access(text: str) -> FieldAccess:
     """The access that `text` describes, such as `"jpg"`, `"json[caption]"` or `"png,jpg"`.
 
     Raises:
-        ConfigError: if `text` is not of that form.
+        ConfigError: if `text` is malformed.
     """
     options = [_OPTION.fullmatch(option.strip()) for option in text.split(",")]
     accesses = []
@@ -276,7 +276,7 @@ def _contents(value: Any, step: str) -> str:
 
 
 def _offer(wanted: str, present: Iterable[str]) -> str:
-    """What there is instead, the nearest first."""
+    """The available alternatives, the nearest first."""
     names = sorted(present)
     near = difflib.get_close_matches(wanted, names, n=1)
     shown = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")

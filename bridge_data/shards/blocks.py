@@ -1,4 +1,4 @@
-"""Blocks: neighbouring samples of a shard that are read at once and held until each has been taken.
+"""Blocks: neighbouring samples of a shard that are read at once and held until each is taken.
 
 Enters: how a source is cut, and the samples of a block when the first of them is read. Leaves: each of them, once.
 `BlockReader` is what all readers of files share.
@@ -27,13 +27,13 @@ MAX_BLOCK_BYTES = 1 << 20
 """Maximum bytes of a block; the samples of a larger one are read singly."""
 
 MAX_UNWANTED_BYTES = 1 << 16
-"""Maximum bytes of unwanted parts in a block, where they are more than half of it; else its samples are read singly."""
+"""If unwanted parts are over half of a block and exceed this many bytes, its samples are read singly."""
 
 TOGETHER_BYTES = 1 << 16
-"""Parts of a sample within a range of this size are read at once; larger ones each by itself, without a copy."""
+"""Parts of a sample within a range of this size are read at once; larger ones separately, without a copy."""
 
 OVERHEAD_BYTES = 250
-"""Memory that a held sample takes besides its bytes."""
+"""Memory overhead of a held sample besides its bytes."""
 
 
 class Cut(Protocol):
@@ -43,7 +43,7 @@ class Cut(Protocol):
         """The block of sample `index`, which is in a shard of `count` samples from number `first` on."""
 
     def within(self, start: int, end: int) -> Cut:
-        """The same cut, for the data set of which this source is the range `start` to `end` - 1."""
+        """The same cut, for the data set whose range `start` to `end` - 1 is this source."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -100,8 +100,8 @@ def _piece(position: int, count: int, size: int) -> tuple[int, int]:
 class Samples:
     """Consecutive samples, in columns: one object for each sample would slow the garbage collector down.
 
-    Each of `contents` is the one part `name` of a sample, or a dict of its parts where `name` is None. A sample that
-    could not be cut out has the key None.
+    Each of `contents` is the one part `name` of a sample, or a dict of its parts if `name` is None. A sample that could
+    not be extracted has the key None.
     """
 
     keys: list[str | None]
@@ -133,12 +133,12 @@ class Held(NamedTuple):
 
 
 class BlockBudget:
-    """Bounds the bytes that all its `OpenBlocks` hold by about `max_bytes`. Any thread may use it."""
+    """Bounds the bytes held by all its `OpenBlocks` to about `max_bytes`. Any thread may use it."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self._blocks: collections.deque[tuple[weakref.ref[OpenBlocks], range]] = collections.deque()
-        """Opened blocks, the oldest first; those that were taken completely are removed now and then."""
+        """Opened blocks, the oldest first; completely taken ones are removed now and then."""
         self._num_kept = 0
         self._owners: weakref.WeakSet[OpenBlocks] = weakref.WeakSet()
         self._most_bytes = 0
@@ -181,7 +181,7 @@ def _is_open(known: weakref.ref[OpenBlocks], indices: range) -> bool:
 
 class OpenBlocks:
     """The open blocks of one reader, whose source is cut by `cut`. They hold the `parts` of its samples, and serve
-    reads that are given this very object."""
+    reads that pass this very object."""
 
     def __init__(self, cut: Cut, parts: Container[str] | None, budget: BlockBudget) -> None:
         self.cut, self.parts, self.budget = cut, parts, budget
@@ -196,7 +196,7 @@ class OpenBlocks:
         return self._bytes_added * len(self.held) // max(1, self._num_added)
 
     def within(self, start: int, end: int) -> Self:
-        """The same, for the reader of the data set of which this source is the range `start` to `end` - 1."""
+        """The same, for the reader of the data set whose range `start` to `end` - 1 is this source."""
         return type(self)(self.cut.within(start, end), self.parts, self.budget)
 
     def fetch(self, index: int, open_block: Callable[[], None]) -> bool:
@@ -210,7 +210,7 @@ class OpenBlocks:
         return False
 
     def hold(self, indices: range, shard_name: str, samples: Samples, num_bytes: int) -> None:
-        """Hold the samples of a block of `num_bytes` bytes; those that could not be cut out will be read singly."""
+        """Hold the samples of a block of `num_bytes` bytes; those that could not be extracted will be read singly."""
         num_bytes += OVERHEAD_BYTES * len(indices)
         self._num_added += len(indices)
         self._bytes_added += num_bytes
@@ -259,8 +259,8 @@ class BlockReader(abc.ABC):
         self._blocks = blocks
 
     def held(self, parts: Container[str] | None) -> Held | None:
-        """What `read` finds in memory, for a caller that takes samples out of it, which costs less than reading each;
-        None if reads of these parts are not served by blocks, or samples are more than their parts."""
+        """The samples in memory that `read` would return, for a caller that takes them directly, which is faster than
+        reading each; None if reads of these parts are not served by blocks, or samples are more than their parts."""
         blocks = self._blocks
         if blocks is None or blocks.parts is not parts or self.sample_class is not RawSample:
             return None
@@ -271,15 +271,15 @@ class BlockReader(abc.ABC):
         return None if self._blocks is None else self._blocks.cut.block(index, first, count)
 
     def _open_block(self, index: int, blocks: OpenBlocks) -> None:
-        """Fetch the block of sample `index`, if it is read as a whole, and hold its samples. Those that cannot be cut
-        out are read singly later, which reports what is wrong with them."""
+        """Fetch the block of sample `index`, if it is read as a whole, and hold its samples. Those that cannot be
+        extracted are read singly later, which reports the error."""
         first, count = self.shard_of(index)
         block = blocks.cut.block(index, first, count)
         try:
             found = self.read_block(block)
         except DatasetError:
             if storage.is_remote(self.dataset_path):
-                raise  # it was retried for as long as allowed
+                raise  # retries are used up
             found = None
         if found is None:
             blocks.read_singly(block)

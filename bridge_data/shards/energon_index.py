@@ -1,11 +1,11 @@
 """Our index of a data set that Energon prepared, made of its `index.sqlite` when the data set is first opened.
 
-Enters: a data set without an index of ours. Leaves: the index, written beside the data, or where that may not be
-written to the cache of the user, so that it is made once. One process makes it, and others wait for it a while.
-Guarantee: the index agrees with `.info.json` and every `.tar.idx`, or there is none, and samples are found by their
-headers; of a shard that has changed since the database was written, headers are compared whenever it is read. The order
-of samples does not depend on whether there is an index, so ranks need not agree on it. It never takes long: of a large
-data set, `bridge-data prepare --tar-index-only` makes the index.
+Enters: a data set without our index. Leaves: the index, written next to the data, or if that is not writable, to the
+user's cache, so that it is made once. One process makes it, and others wait for it a while. Guarantee: the index agrees
+with `.info.json` and every `.tar.idx`, or there is none, and samples are found by their headers; the headers of a shard
+that changed after the database was written are compared at every read. The order of samples does not depend on whether
+there is an index, so ranks need not agree on it. It never takes long: for a large data set, run `bridge-data prepare
+--tar-index-only`.
 """
 
 import collections
@@ -32,10 +32,10 @@ from bridge_data.storage.atomic import EXCLUSIVE, lock, replacing
 from bridge_data.storage.remote import cache_folder
 
 MAX_SAMPLES = 1_000_000
-"""Samples of a data set whose index is made when it is opened, which takes some seconds."""
+"""Maximum samples of a data set whose index is made on opening, which takes a few seconds."""
 
 WAIT_S = 30.0
-"""How long a process waits for the one that makes the index."""
+"""How long a process waits for another one that is making the index."""
 
 _POLL_S = 0.2
 
@@ -49,12 +49,12 @@ logger = logging.getLogger("bridge_data")
 
 
 class _Unusable(Exception):
-    """Why the database does not give an index."""
+    """Why no index can be made of the database."""
 
 
 def index_of_energon(root: Path, shard_counts: dict[str, int], uuid: str | None) -> BridgeIndex | None:
-    """The index of the data set at `root`, made now if nobody has made it; None if that cannot be done, or would take
-    long. It is for a data set without one: an index that cannot be used is left to `prepare`, and `lint` reports it."""
+    """The index of the data set at `root`, made now if it does not exist; None if it cannot be made, or would take
+    long. Only for a data set without one: an unusable index is left to `prepare`, and `lint` reports it."""
     meta = root / META_FOLDER
     if uuid is None or not (meta / INDEX_SQLITE).is_file() or any(map(is_gzip, shard_counts)):
         return None
@@ -97,7 +97,8 @@ def index_of_energon(root: Path, shard_counts: dict[str, int], uuid: str | None)
 def _alone(meta: Path, cached: Path) -> Iterator[bool]:
     """Hold the lock under which the index is made; False if another process still holds it after a while.
 
-    It is that of the folder, which `prepare` holds, too; on file systems without locks, that of a file in the cache.
+    It is the lock of the folder, which `prepare` also takes; on file systems without locks, that of a file in the
+    cache.
     """
     deadline = time.monotonic() + WAIT_S
     take: Callable[[], int | None] = functools.partial(_lock_folder, meta.parent)
@@ -132,7 +133,7 @@ def _lock_folder(folder: Path) -> int | None:
 
 
 def _make(root: Path, shard_counts: dict[str, int], uuid: str, cached: Path) -> None:
-    """Write the index beside the data, or if that fails to the path `cached`."""
+    """Write the index next to the data, or if that fails to the path `cached`."""
     started = time.monotonic()
     path = root / META_FOLDER / BRIDGE_INDEX
     try:
@@ -155,7 +156,7 @@ def _write(root: Path, shard_counts: dict[str, int], uuid: str, path: Path) -> N
         for number, (name, count) in enumerate(shard_counts.items()):
             segment = _segment(database, number, root / name, count)
             status = (root / name).stat()
-            # A later change may be that of a copy, or another content: with another time, headers are compared.
+            # A later change may be a copy or other content: if the time differs, headers are compared.
             mtime_ns = status.st_mtime_ns if status.st_mtime_ns <= written_ns else 0
             index.add(name, status.st_size, mtime_ns, segment)
         index.finish(uuid)

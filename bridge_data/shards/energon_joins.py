@@ -2,13 +2,13 @@
 
 Enters: that folder, and the members of a join. Leaves: for row i the numbers of the members' samples, -1 for none, and
 the rows of each shard of the first member. Guarantee: an index is found only by members with the preparations,
-exclusions and nonmatch settings that its name stands for; one that does not fit their shards is an error. Opening it
-reads a few rows.
+exclusions and nonmatch settings that its name encodes; one that does not fit their shards is an error. Opening it reads
+a few rows.
 
 The file is `join_index_<digest>.bin`: the magic `JIDX0001`, the number of members (i64), then, for each row and member,
 three i64: the number of the shard in the split part, excluded ones counted, and offset and size of the sample in it;
 -1, -1, -1 for none. The rows are sorted by the shard of the first member. A join without rows is an empty file. The
-name does not tell the split part: of two parts that join the same data sets, Energon makes the index of the first only.
+name does not encode the split part: if two parts join the same data sets, Energon makes only the index of the first.
 
 Source: Megatron-Energon 7.4.1, `energon prepare` of a metadataset.
 """
@@ -42,19 +42,19 @@ _ROW_BYTES = 24
 """Of one member."""
 
 _ROWS_AT_ONCE = 4096
-"""Rows that are read at once where all are."""
+"""Rows read at once when reading all."""
 
 _MAX_KNOWN_SHARDS = 64
 """Shards of all members whose offsets are kept."""
 
 _MAX_NAMES = 120
-"""Names that are tried: Energon's digest takes the excluded samples in any order, another in each process."""
+"""Maximum names to try: Energon's digest takes excluded samples in an order that differs between processes."""
 
 _PATTERN = f"join_index_*{ENERGON_SUFFIX}"
 
 
 class EnergonRows:
-    """The rows of an index. They travel to other processes as its path, and are read where they are used.
+    """The rows of an index. They are pickled as its path, and read by each process.
 
     Raises:
         DatasetError: if the file is damaged, or was made for other shards than those of `members`.
@@ -98,7 +98,7 @@ class EnergonRows:
 
     @functools.cached_property
     def _checked_path(self) -> Path:
-        """The path of the file, which is looked at once a process: it must be the one that was opened."""
+        """The path of the file, checked once per process: it must be the one that was opened."""
         if storage.version(self.path) != self._version:
             raise DatasetError(
                 f"{self.path}: was replaced while it was in use: the join was prepared again. Start again."
@@ -180,12 +180,12 @@ def find_energon_rows(folder: Location, members: Sequence[tuple[ShardSet, str]])
 
 
 def has_energon_index(folder: Location) -> bool:
-    """Whether Energon made an index in the folder, of any join."""
+    """Whether Energon made an index of any join in the folder."""
     return isinstance(folder, Path) and any(folder.glob(_PATTERN))
 
 
 def _checked(rows: EnergonRows, members: Sequence[tuple[ShardSet, str]]) -> EnergonRows:
-    """Unless a member may leave samples out, all of the first must be there."""
+    """Check that all samples of the first member are there, unless a member may leave samples out."""
     first = members[0][0]
     if rows.counts != first.counts and all(nonmatch != "skip" for _, nonmatch in members):
         raise DatasetError(

@@ -1,9 +1,9 @@
 """Samples that a split excludes by key: their positions in their shards.
 
-Enters: entries `shard/key` of a split. Leaves: sorted positions, by shard. Only shards with such entries are looked at,
-and in a prepared data set on a disk only the pages of the index that hold the keys: opening does not depend on the
-number of samples. Guarantee: the sample at a position has the key, as far as an index with checksums or the shard
-itself says; a key that the shard does not have is told.
+Enters: entries `shard/key` of a split. Leaves: sorted positions, by shard. Only shards with such entries are examined,
+and in a prepared data set on a disk only the index pages that hold the keys: opening time does not depend on the number
+of samples. Guarantee: the sample at a position has the key, according to an index with checksums or the shard itself; a
+key that the shard lacks is logged.
 """
 
 import functools

@@ -2,16 +2,16 @@
 
 Enters: the path of an index. Leaves: its table, and ranges of its data, read when they are needed; of a `BridgeIndex`,
 the segment of a shard, which gives key, offset and size of every part of sample number i. Guarantee: a file of another
-kind, version or byte order, one that is damaged or unfinished, or not of the data set as it is described now, is taken
-for absent, with a warning, as nothing else depends on it; a range is what was written, or an error. Nothing is mapped
-into memory: a file that is cut or overwritten while it is in use is an error, too.
+kind, version or byte order, a damaged or unfinished one, or one that does not fit the current data set, is treated as
+absent, with a warning, as nothing else depends on it; a range is what was written, or an error. Nothing is mapped into
+memory: a file truncated or overwritten during use is an error, too.
 
 Layout: magic (8 bytes), byte-order mark and version (u32), offset and size of the table and its CRC-32 (u64), in native
 byte order; the data follow, and the table, in JSON, comes last. The header is written at the end, which makes the file
 valid. The checksums of the data are in the table, or in data that the table has a checksum of.
 
 In `index.bridge` the data are the segments; see `segment`. The table holds the preparation's uuid and, for each shard,
-its name, size and time of change, its number of samples, offset and size of its segment, and size and CRC-32 of the
+its name, size and modification time, its number of samples, offset and size of its segment, and size and CRC-32 of the
 segment's directory, which has the checksums of its pages.
 """
 
@@ -50,15 +50,15 @@ logger = logging.getLogger("bridge_data")
 
 
 class IndexFile:
-    """An index file whose table was found valid: its path on this machine, and what its header says of the table."""
+    """An index file with a valid table: its path on this machine, and the header's data about the table."""
 
     def __init__(self, path: str, magic: bytes, table_offset: int, checksum: int) -> None:
         self.path, self.magic, self.table_offset, self.checksum = path, magic, table_offset, checksum
 
     @classmethod
     def open(cls, path: Location, magic: bytes) -> "tuple[IndexFile, dict[str, Any]] | None":
-        """(the file at `path`, its table); None if there is none, or none that can be used here, which is warned of.
-        One in an object store is copied to the disk first, once a machine."""
+        """(the file at `path`, its table); None if there is none, or, with a warning, none that can be used here. One
+        in an object store is copied to the disk first, once per machine."""
         copy = storage.local_copy(path)
         if copy is None:
             return None
@@ -83,7 +83,7 @@ class IndexFile:
         """A range of the data, whose CRC-32 is `checksum`.
 
         Raises:
-            DamagedIndexError: if it is another. DatasetError: if another file is at the path now, or none.
+            DamagedIndexError: if the checksum differs. DatasetError: if the file at the path was replaced or removed.
         """
         for _ in range(2):
             try:
@@ -112,8 +112,8 @@ class IndexFile:
 def warn_unusable(path: str | os.PathLike[str], why: str) -> None:
     """Warn that the index at `path` is not used."""
     logger.warning(
-        "%s: %s, and is not used; what it says is found in another way, more slowly, if there is one. To have it "
-        "again, run `bridge-data prepare`, with --tar-index-only for a data set; delete a copy in the cache",
+        "%s: %s, and is not used; its content is found in another, slower way, if there is one. To rebuild it, "
+        "run `bridge-data prepare`, with --tar-index-only for a data set; delete a copy in the cache",
         path,
         why,
     )
@@ -121,7 +121,7 @@ def warn_unusable(path: str | os.PathLike[str], why: str) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShardEntry:
-    """A shard as it was when it was indexed, and where its segment is stored."""
+    """A shard as indexed, and where its segment is stored."""
 
     name: str
     num_bytes: int
@@ -134,8 +134,8 @@ class ShardEntry:
 
 
 class _Entries(Mapping[str, ShardEntry]):
-    """The entries by name. Each is made from its row of the table when it is asked for: there may be a hundred thousand
-    shards, of which a process reads some."""
+    """The entries by name. Each is made from its table row on demand: there may be 100,000 shards, of which a process
+    reads some."""
 
     def __init__(self, rows: list[list[Any]]) -> None:
         self.rows = {row[0]: row for row in rows}
@@ -154,7 +154,7 @@ class _Entries(Mapping[str, ShardEntry]):
 
 
 class BridgeIndex:
-    """An index that was found valid. It travels to other processes as its path, and is read where it is used."""
+    """A valid index. It is pickled as its path, and read by each process."""
 
     def __init__(self, file: IndexFile, uuid: str, has_digests: bool, rows: list[list[Any]]) -> None:
         self.uuid, self.has_digests, self._rows, self._file = uuid, has_digests, rows, file
@@ -228,7 +228,7 @@ class BridgeIndex:
         """The bytes of the segment of `shard`, every page of which is checked.
 
         Raises:
-            DamagedIndexError: if they are not as they were written.
+            DamagedIndexError: if they differ from what was written.
         """
         entry = self.entries[shard]
         segment = self.segment(shard)
@@ -236,7 +236,7 @@ class BridgeIndex:
         return b"".join((directory, *segment.pages_bytes()))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle rows: that is many times as fast as pickling entries, of which there may be a hundred thousand."""
+        """Pickle rows, which is many times faster than pickling entries; there may be 100,000."""
         return BridgeIndex, (self._file, self.uuid, self.has_digests, self._rows)
 
 
@@ -332,7 +332,7 @@ class BridgeIndexWriter:
         self._rows.append((name, num_bytes, mtime_ns, len(read), start, len(segment), len(directory), checksum))
 
     def content_uuid(self) -> str:
-        """A uuid made of what was added: the same for the same shards, however and whenever they were indexed."""
+        """A uuid of the content: the same for the same shards, regardless of how and when they were indexed."""
         import hashlib  # imported here: readers do without
         import uuid
 

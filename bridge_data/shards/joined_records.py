@@ -33,7 +33,7 @@ class JoinedRawSample(RawSample):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class JoinRecords:
-    """The samples of a join; of each member's, `parts` are read (None: all)."""
+    """The samples of a join; `parts` of each member are read (None: all)."""
 
     index: JoinIndex
     members: tuple[ShardSet, ...]
@@ -91,7 +91,7 @@ class JoinRecords:
         return found if any(found) else ()
 
     def forgotten(self, versions: Sequence[int]) -> Container[int]:
-        """A sample is forgotten if that of any member is."""
+        """A sample is forgotten if the sample of any member is."""
         pairs = enumerate(zip(self.members, versions, strict=True))
         return _ForgottenRows(self.index, {at: one.forgotten((number,)) for at, (one, number) in pairs if number})
 

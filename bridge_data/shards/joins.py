@@ -2,13 +2,12 @@
 
 Enters: the members of a join, and the folder with the index that preparing the metadataset made. Leaves: for number i
 the sample of each member, None where one has no match. Order, shards and key are those of the first member. Guarantee:
-an index is found only by members that have not changed since it was made; for one that is out of date, the error says
-why.
+an index is found only by members that have not changed since it was made; the error about an outdated index says why.
 
 Layout of the index: see `index_file`. The data are the rows (i64): for each member the number of its sample, -1 for
 none. The table holds the members, the number of rows of each shard of the first, and the CRC-32 of each page of
-`PAGE_ROWS` rows. What is damaged is an error: nothing else knows the rows. Where there is no such index, one that
-Energon made is read; see `energon_joins`.
+`PAGE_ROWS` rows. Damage is an error: the rows are stored nowhere else. Without such an index, one that Energon made is
+read; see `energon_joins`.
 """
 
 from __future__ import annotations
@@ -63,8 +62,8 @@ class JoinMember:
 class MemberEntry:
     """A member as it was when the index was made; `path` is relative to the folder of the metadataset.
 
-    `num_missing` counts the samples of the first member that had no match in it; 0 where Energon made the index, which
-    does not tell: see `JoinIndex.lacks_some`.
+    `num_missing` counts the samples of the first member without a match in it; 0 if Energon made the index, which does
+    not store it: see `JoinIndex.lacks_some`.
     """
 
     path: str
@@ -76,7 +75,7 @@ class MemberEntry:
 
 
 class PagedRows:
-    """The rows in an index file. They travel to other processes as its path, and are read where they are used."""
+    """The rows in an index file. They are pickled as its path, and read by each process."""
 
     def __init__(self, file: IndexFile, num_rows: int, num_members: int, checksums: list[int]) -> None:
         self._file, self._num_rows, self._num_members, self._checksums = file, num_rows, num_members, checksums
@@ -109,7 +108,7 @@ def _page(rows: PagedRows, number: int) -> memoryview:
 
 
 class JoinIndex:
-    """An index that was found valid: its members, its rows, and how many of them each shard of the first member has."""
+    """A valid index: its members, its rows, and the number of rows for each shard of the first member."""
 
     def __init__(self, rows: PagedRows | EnergonRows, members: list[MemberEntry], counts: list[int]) -> None:
         self._rows, self.members, self.counts = rows, members, counts
@@ -190,7 +189,7 @@ def join_folder(metadataset: str | Location) -> Location:
 
 
 def join_path(folder: AnyLocation, members: Sequence[JoinMember]) -> AnyLocation:
-    """The path in `folder` of the index of the join of these members; its name is a digest of their present state."""
+    """The path in `folder` of the index of the join of these members; its name is a digest of their current state."""
     parts = [[_fingerprint(member.shards), member.nonmatch] for member in members]
     return folder / f"{_digest(parts)}{FILE_SUFFIX}"
 
@@ -212,7 +211,7 @@ def open_join(folder: Location, members: Sequence[JoinMember]) -> JoinIndex:
     """The index of the join of these members.
 
     Raises:
-        DatasetError: if there is none, or one that is out of date, saying since when.
+        DatasetError: if there is none, or an outdated one, saying since when.
     """
     index = JoinIndex.open(join_path(folder, members))
     if index is not None:
@@ -238,10 +237,10 @@ def open_join(folder: Location, members: Sequence[JoinMember]) -> JoinIndex:
 
 
 def open_join_at(path: Location, shard_sets: Sequence[ShardSet]) -> JoinIndex:
-    """The index at `path`, which must be that of the join of these data sets.
+    """The index at `path`, which must be of the join of these data sets.
 
     Raises:
-        DatasetError: if there is none, or it is of other data sets, or of these as they were before.
+        DatasetError: if there is none, or it is of other data sets, or of earlier versions of these.
     """
     index = JoinIndex.open(path)
     if index is None and path.suffix == ENERGON_SUFFIX and (copy := storage.local_copy(path)) is not None:

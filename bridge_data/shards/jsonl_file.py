@@ -1,13 +1,13 @@
 """JSONL data sets: a file of JSON objects, one a line, each a crude sample with the part `json`.
 
-Enters: `data.jsonl`, beside it `data.jsonl.idx` with the offsets of the samples, and perhaps `data.jsonl.split.yaml`
-with a range of samples for each split part. Leaves: `Records`. Opening reads sizes and the split; the index is read
-where samples are, a page at a time. Guarantee: the line that was there when the file was prepared, or one of the same
-length instead, or a `DatasetError` that names file and byte.
+Enters: `data.jsonl`, next to it `data.jsonl.idx` with the offsets of the samples, and perhaps `data.jsonl.split.yaml`
+with a range of samples for each split part. Leaves: `Records`. Opening reads sizes and the split; index pages are read
+when their samples are. Guarantee: the line that was there when the file was prepared, or one of the same length
+instead, or a `DatasetError` that names file and byte.
 
-The key of a sample is its number among the lines that are not blank, from 0. The index is Energon's, byte for byte:
-a u64, little-endian, for each sample, and one for the end of the file. Without a split, each split part is the whole
-file, as it is for Energon, which knows no splits here.
+The key of a sample is its number among the lines that are not blank, from 0. The index is Energon's, byte for byte: a
+u64, little-endian, for each sample, and one for the end of the file. Without a split, each split part is the whole
+file, as in Energon, which has no splits for JSONL.
 """
 
 import array
@@ -56,7 +56,7 @@ def split_path(path: Path, split_config: str | None = None) -> Path: ...
 @overload
 def split_path(path: str | os.PathLike[str], split_config: str | None = None) -> Location: ...
 def split_path(path: str | os.PathLike[str], split_config: str | None = None) -> Location:
-    """The path of the split of the JSONL file `path`, or of the file named `split_config` beside it."""
+    """The path of the split of the JSONL file `path`, or of the file named `split_config` next to it."""
     return location(f"{os.fspath(path)}.split.yaml") if split_config is None else location(path).with_name(split_config)
 
 
@@ -108,7 +108,7 @@ def read_ranges(
 
 
 def _read_parts(path: Location, split_config: str | None, limits: Limits) -> dict[str, Any] | None:
-    """What the split says of each part; None if there is no split."""
+    """The split's entry for each part; None if there is no split."""
     file = split_path(path, split_config)
     data = storage.read_if_there(file)
     if data is None:

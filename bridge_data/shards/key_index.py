@@ -2,11 +2,11 @@
 
 Enters: keys, or names of parts as their shard has them, `0001.jpg`. Leaves: offsets, and the bytes of parts. Each
 look-up is one search of an SQL index, in a data set of any size; no list of keys is loaded. Splits and exclusions do
-not matter. Guarantee: the bytes that the shard holds under this name, or an error that says whether the name is wrong
-or the data. A key may be that of samples in several shards: then names say the shard, too, `a.tar/0001.jpg` or
-`a.tar:0001.jpg`. All classes here may be pickled, forked and used by any thread.
+not matter. Guarantee: the bytes that the shard holds under this name, or an error that says whether the name or the
+data is wrong. If samples of several shards have the key, names include the shard, `a.tar/0001.jpg` or `a.tar:0001.jpg`.
+All classes here may be pickled, forked and used by any thread.
 
-Source: the tables `samples` and `sample_parts` are those of Megatron-Energon 7.4; older versions wrote the first only.
+Source: the tables `samples` and `sample_parts` are those of Megatron-Energon 7.4; older versions wrote only the first.
 """
 
 import collections
@@ -27,7 +27,7 @@ from bridge_data.shards.tar_headers import BLOCK, read_member, walk
 from bridge_data.storage import Location
 
 MAX_CHOICES = 10
-"""Parts that an error about a name lists."""
+"""Maximum parts listed in an error about a name."""
 
 MAX_KNOWN_COMPRESSED = 64
 """Compressed shards that an index keeps open; each holds about 1% of its size and a buffer of 1 MiB."""
@@ -36,7 +36,7 @@ TOGETHER_BYTES = 1 << 16
 """Contents up to this size are read together with their headers; in a store, all are, to save a request."""
 
 MAX_CHECKED = 1 << 16
-"""Parts that are remembered as checked."""
+"""Maximum parts remembered as checked."""
 
 MAX_HEADER_BLOCKS = 8
 """Blocks before a content that are searched for its name."""
@@ -68,7 +68,7 @@ _SHARED = (
 
 
 class SharedKeys(NamedTuple):
-    """Keys that samples of several shards have: how many, and one of them with its shards, by number."""
+    """Keys that occur in several shards: how many, and one of them with the numbers of its shards."""
 
     num_keys: int
     key: str
@@ -116,7 +116,7 @@ class KeyIndex:
         forgetting_after_fork(self)
 
     def after_fork(self) -> None:
-        """In a forked child: open compressed shards anew, as a thread of the parent may have been reading one."""
+        """In a forked child: reopen compressed shards, as a thread of the parent may have been reading one."""
         self._compressed: collections.OrderedDict[int, GzipTar] = collections.OrderedDict()
 
     @classmethod
@@ -148,7 +148,7 @@ class KeyIndex:
         return f"{self.root}/{self.shard_names[shard]}"
 
     def compressed(self, shard: int) -> GzipTar:
-        """The tar in shard number `shard`, which is compressed. It is kept open: to find a sample in it takes long."""
+        """The tar in shard number `shard`, which is compressed. It is kept open, as finding a sample in it is slow."""
         tar = self._compressed.get(shard)
         if tar is None:
             tar = GzipTar(self.shard_path(shard))
@@ -185,7 +185,7 @@ class KeyIndex:
         return found
 
     def _stored(self, key: str, part: Any, shard: Any, offset: Any, num_bytes: Any) -> StoredPart:
-        """A row, if its values can be those of a part: the database has no checksum."""
+        """A row, if its values are valid for a part: the database has no checksum."""
         are_numbers = all(type(number) is int and number >= 0 for number in (shard, offset, num_bytes))
         if not (are_numbers and isinstance(part, str) and shard < len(self.shard_names)):
             raise DatasetError(
@@ -247,11 +247,11 @@ class PartReader:
         self.root = storage.location(root).absolute()
         self.index = KeyIndex.open(self.root)
         self._checked: set[StoredPart] = set()
-        """Parts of which ranges are read, and that were found where the index has them."""
+        """Parts read in ranges whose position was already checked."""
 
     def find(self, name: str) -> StoredPart:
-        """Where the part `name` is stored. A name that begins with that of a shard is also found without it; if several
-        shards have the key, it is that of the shard that is named.
+        """Where the part `name` is stored. A name that starts with a shard's name is also looked up without it; if
+        several shards have the key, the named shard is used.
 
         Raises:
             SampleError: if there is no such part, or there are several. DatasetError: if the index cannot be read.

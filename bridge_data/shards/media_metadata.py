@@ -1,8 +1,8 @@
 """Media metadata by key: sizes of images, durations of clips, without opening them.
 
-Enters: the folder of a prepared data set, or any folder of files, after `bridge-data prepare-media`. Leaves: what was
-found in the header of one of its files. Guarantee: one look-up in an index, in a data set of any size; no file or
-shard is touched. A key is that of a part (`000017.jpg`), or a path relative to the folder (`clips/a.mp4`).
+Enters: the folder of a prepared data set, or any folder of files, after `bridge-data prepare-media`. Leaves: the
+metadata from the header of one of its files. Guarantee: one look-up in an index, in a data set of any size; no file or
+shard is touched. A key is a part's name (`000017.jpg`), or a path relative to the folder (`clips/a.mp4`).
 
 Source: the tables `media_metadata` and `media_filters` in `.nv-meta/index.sqlite`, and the names of the fields, are
 those of Megatron-Energon 7.4.
@@ -67,7 +67,7 @@ _CLASSES: dict[str, type[Any]] = {kind.metadata_type: kind for kind in (ImageMet
 
 
 def encode_metadata(metadata: MediaMetadata) -> str:
-    """The JSON text of `metadata` as it is stored, without fields that are None."""
+    """The stored JSON text of `metadata`, without fields that are None."""
     fields = {name: value for name, value in dataclasses.asdict(metadata).items() if value is not None}
     return json.dumps(fields, separators=(",", ":"))
 
@@ -76,7 +76,7 @@ def decode_metadata(kind: str, text: str) -> MediaMetadata:
     """The metadata of this kind (`image`, `av`) in JSON `text`.
 
     Raises:
-        ValueError, TypeError: if there is no such kind, or the text is not one of it.
+        ValueError, TypeError: if there is no such kind, or the text does not match it.
     """
     if kind not in _CLASSES:
         raise ValueError(f"unknown kind of media {kind!r}, expected {' or '.join(_CLASSES)}")

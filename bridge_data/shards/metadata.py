@@ -1,4 +1,4 @@
-"""The Energon format: the names of files, and what `.nv-meta` says.
+"""The Energon format: file names, and the content of `.nv-meta`.
 
 Enters: a folder. Leaves: samples per shard, shards and exclusions of a split part. No shard is touched.
 
@@ -40,9 +40,9 @@ INDEX_UUID = "index.uuid"
 BRIDGE_INDEX = "index.bridge"
 FORGOTTEN_JSONL = "forgotten.jsonl"
 PREPARING = ".preparing"
-"""A file that is there while others in the folder are replaced, and afterwards if that was interrupted."""
+"""A file that exists while others in the folder are replaced, and stays if that was interrupted."""
 WRITING = ".writing"
-"""A folder, in that of a data set, that is there until a `ShardWriter` or a conversion has finished."""
+"""A folder inside a data set that exists until a `ShardWriter` or a conversion has finished."""
 JSONL_SUFFIX = ".jsonl"
 
 _MAX_SAMPLES = 1 << 48
@@ -71,7 +71,7 @@ def tar_index_path(shard: Location) -> Location: ...
 
 
 def tar_index_path(shard: str | Location) -> Location:
-    """Where the offsets of the samples of `shard` are kept: `a/b.tar` has them in `a/b.tar.idx`."""
+    """The path of the sample offsets of `shard`: `a/b.tar.idx` for `a/b.tar`."""
     return location(shard).with_suffix(".tar.idx")
 
 
@@ -114,12 +114,12 @@ def why_unprepared(root: AnyLocation) -> str:
 
 UNFINISHED = (
     "is not whole: it is being written by `convert`, `write` or a ShardWriter, or was until that was interrupted. Run "
-    f"the same again, which goes on; or remove {WRITING} in it, to give up what is not written"
+    f"the same again to resume; or remove {WRITING} in it, to discard what is not written yet"
 )
 
 
 def is_unfinished(root: AnyLocation) -> bool:
-    """Whether somebody is writing the data set, or was interrupted."""
+    """Whether the data set is being written, or writing was interrupted."""
     return isinstance(root, Path) and (root / WRITING).is_dir()
 
 
@@ -127,7 +127,7 @@ def read_shard_counts(meta: Location, limits: Limits = DEFAULT_LIMITS) -> dict[s
     """Samples of each shard, by its path relative to the data set, from `.info.json` or the older `.info.yaml`.
 
     Raises:
-        ConfigError: if there is neither. DatasetError: if it cannot be understood.
+        ConfigError: if there is neither. DatasetError: if it cannot be parsed.
     """
     path, data = _first_of(meta, INFO_JSON, INFO_YAML)
     content = parse_document(data, path, limits)
@@ -143,7 +143,7 @@ def read_shard_counts(meta: Location, limits: Limits = DEFAULT_LIMITS) -> dict[s
 
 
 def read_uuid(meta: Location) -> str | None:
-    """The identity of the preparation; None if it was by an older Energon version."""
+    """The identity of the preparation; None if an older Energon version made it."""
     data = storage.read_if_there(meta / INDEX_UUID)
     try:
         return None if data is None else data.decode().strip()
@@ -156,7 +156,7 @@ def read_uuid(meta: Location) -> str | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Split:
-    """A split as the file at `path`, with the content `data`, has it. A part that nobody asks for may be wrong."""
+    """The split in the file at `path`, with the content `data`. Only requested parts are checked."""
 
     path: Location
     data: bytes
@@ -177,7 +177,7 @@ class Split:
         return self._expanded(f"split part {part!r}", self.parts[part])
 
     def excluded(self) -> list[str]:
-        """The shards, and the samples as `shard/key`, that are left out.
+        """The excluded shards, and excluded samples as `shard/key`.
 
         Raises:
             ConfigError: if it is no list, or one of too many.
@@ -205,7 +205,7 @@ def read_split(meta: Location, split_config: str | None = None, limits: Limits =
 
 
 def _check_counts(path: Location, data: bytes, patterns: list[str], limits: Limits) -> None:
-    """Check how many names the brace patterns in the file `path`, with the content `data`, stand for together."""
+    """Check the total number of names from the brace patterns in the file `path`, with the content `data`."""
     total = 0
     for pattern in patterns:
         try:
@@ -266,7 +266,7 @@ def expand_braces(pattern: str, *, escape: bool = True, max_names: int = DEFAULT
 
 
 def num_expanded(pattern: str, *, escape: bool = True) -> int:
-    """How many names a brace pattern stands for, at most; found by arithmetic, none of them is made.
+    """The maximum number of names in a brace pattern, by arithmetic, without creating any.
 
     Raises:
         ValueError: if braces are nested too deeply.
@@ -302,7 +302,7 @@ def _num_in_range(first: str, last: str, step: str | None) -> int:
 
 
 def _numbered(pattern: str) -> list[str]:
-    """The names of a plain name, or of one run of numbers of one width, as we write it: ten times as fast as
+    """The names in a plain name, or in one range of numbers of equal width, as we write it: ten times as fast as
     `braceexpand`. Empty for any other pattern."""
     if "{" not in pattern and "\\" not in pattern:
         return [pattern]

@@ -1,9 +1,9 @@
-"""JSON and YAML of others: text to plain data, within limits.
+"""Untrusted JSON and YAML: text to plain data, within limits.
 
 Enters: a JSON text, or the content of a YAML or JSON file. Leaves: dicts, lists and scalars, or the nodes of PyYAML.
 Guarantee: no object is constructed and no code runs; a text that is too large, nested too deeply, or has aliases that
-repeat too much is refused in time and memory that grow with its size at most; so is a file with a mapping that has the
-same key twice, of which one value would be lost.
+repeat too much is refused in time and memory at most linear in its size; so is a file with a mapping that has the same
+key twice, as one value would be lost.
 """
 
 import contextlib
@@ -126,7 +126,7 @@ def composed(data: str | bytes, file: str, limits: Limits = DEFAULT_LIMITS) -> I
         raise ConfigError(f"{file}:{line}: not readable as YAML: {problem}") from None
     except ConfigError:
         raise
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # not Unicode; a number or date that there is not
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # not Unicode; an invalid number or date
         raise ConfigError(f"{file}:1: not readable as YAML: {error}") from None
     finally:
         if loader is not None:
@@ -170,7 +170,7 @@ class _BoundedLoader(_Loader):  # type: ignore[misc]
 
 
 def _check_keys(root: yaml.Node, file: str) -> None:
-    """See that no mapping has the same key twice; the merge key `<<` may be repeated."""
+    """Ensure that no mapping has the same key twice; the merge key `<<` may be repeated."""
     waiting, known = [root], {id(root)}
     while waiting:
         node = waiting.pop()

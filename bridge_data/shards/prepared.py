@@ -2,7 +2,7 @@
 
 Enters: the folder. Leaves: `ShardSet`s, one for each split part: samples per shard, without those that are excluded,
 and shard and position of sample number i. Opening reads a few metadata files and touches no shard. A `ShardSet` holds
-no handles and no data, so it travels to other processes as it is.
+no handles and no data, so it can be pickled.
 """
 
 import bisect
@@ -43,8 +43,8 @@ class ShardSet:
 
     `stored_counts` are the samples that the shards hold, `counts` without the excluded ones. `excluded` are samples
     left out, as `shard/key`; `excluded_positions` are their sorted positions, by shard number. `split_config` is the
-    file of the split, if it is another than the usual one. With `verifies_digests`, what is read is compared with the
-    digests of the index. `list_of_forgotten` has the samples that are still numbered and must not be used.
+    file of the split, if not the default one. With `verifies_digests`, contents read are compared with the digests of
+    the index. `list_of_forgotten` has the samples that are still numbered and must not be used.
     """
 
     root: Location
@@ -116,7 +116,7 @@ class ShardSet:
 
     @functools.cached_property
     def _steps(self) -> dict[int, list[int]]:
-        """By shard, the positions (without excluded samples) from which on one more excluded sample precedes."""
+        """By shard, the positions (without excluded samples) from which one more excluded sample precedes."""
         return {
             shard: [position - before for before, position in enumerate(positions)]
             for shard, positions in self.excluded_positions.items()
@@ -128,8 +128,8 @@ class ShardSet:
 
     @functools.cached_property
     def sample_bytes(self) -> float | None:
-        """Mean bytes of a sample in its tar, with and without an index the same; where a shard is compressed, those of
-        the first shard, and None without an index."""
+        """Mean bytes of a sample in its tar, the same with and without an index; if a shard is compressed, those of the
+        first shard, and None without an index."""
         filled = [name for name, count in zip(self.names, self.stored_counts, strict=True) if count]
         if not filled:
             return None
@@ -140,7 +140,7 @@ class ShardSet:
         return sum(size for size, count in sizes if count) / sum(self.stored_counts)
 
     def identity(self) -> dict[str, Any]:
-        """Names, sizes and sample counts of the shards, and what is excluded."""
+        """Names, sizes and sample counts of the shards, and the exclusions."""
         shards = zip(self.names, self._sizes_bytes(), self.counts, strict=True)
         return {"shards": list(shards), "excluded": sorted(self.excluded)}
 
@@ -175,7 +175,7 @@ class ShardSet:
 class PreparedDataset:
     """The data set at `root`; `shard_counts` are its samples by shard, in the order of preparation.
 
-    `index` is our index, if there is one that matches; else Energon's files are used.
+    `index` is our index, if a matching one exists; else Energon's files are used.
     """
 
     root: Location
@@ -188,7 +188,7 @@ class PreparedDataset:
         cls, path: str | PathLike[str], limits: Limits = DEFAULT_LIMITS, *, makes_index: bool = False
     ) -> "PreparedDataset":
         """The data set in the folder `path`, on a disk or at a URL; `limits` are those of its metadata. With
-        `makes_index`, one of Energon's on a disk gets an index of ours, if that is quick.
+        `makes_index`, a data set of Energon's on a disk gets our index, if that is quick.
 
         Raises:
             ConfigError: if there is none, or it is not prepared. DatasetError: if its metadata are damaged.
@@ -212,7 +212,7 @@ class PreparedDataset:
         return self.root / META_FOLDER
 
     def shard_bytes(self, shard: str) -> int:
-        """The size of a shard, from our index, or else of its file."""
+        """The size of a shard, from our index or else from its file."""
         return self.index.entries[shard].num_bytes if self.index is not None else storage.size_bytes(self.root / shard)
 
     def part_names(self, max_shards: int = 10) -> list[str]:
@@ -246,7 +246,7 @@ class PreparedDataset:
         return list(read_split(self.meta, split_config, self.limits).parts)
 
     def split(self, split_part: str, *, split_config: str | None = None) -> ShardSet:
-        """The shards of `split_part`, by `split.yaml` or the file named `split_config` beside it.
+        """The shards of `split_part`, by `split.yaml` or the file named `split_config` next to it.
 
         Raises:
             ConfigError: if there is no such part, or it names a shard twice. DatasetError: if it names shards that were

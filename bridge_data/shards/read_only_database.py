@@ -1,6 +1,7 @@
-"""An SQLite file that nobody writes to, read by any thread and after forks; names that are not UTF-8 have surrogates.
+"""A read-only SQLite file, read by any thread and after forks; names that are not UTF-8 have surrogates.
 
-Enters: the path of the file, queries. Leaves: rows. Guarantee: an error of SQLite is a `DatasetError` with the way out.
+Enters: the path of the file, queries. Leaves: rows. Guarantee: an error of SQLite is a `DatasetError` that says how to
+fix it.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ def text_of(data: bytes) -> str:
 
 
 class ReadOnlyDatabase:
-    """The SQLite file at `file`, which nobody writes to. `way_out` ends the message where it cannot be read."""
+    """The SQLite file at `file`, which no one writes to. `way_out` ends the message if it cannot be read."""
 
     def __init__(self, file: Path, way_out: str) -> None:
         self.file, self.way_out = file, way_out
@@ -38,7 +39,7 @@ class ReadOnlyDatabase:
         forgetting_after_fork(self)
 
     def after_fork(self) -> None:
-        """In a forked child: connect anew, with a lock that no thread of the parent can hold."""
+        """In a forked child: reconnect, with a lock that no thread of the parent can hold."""
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
 
@@ -50,7 +51,7 @@ class ReadOnlyDatabase:
             return self._connection.execute(query, _bound(values)).fetchall()
 
     def stream(self, query: str, *values: object) -> Generator[Any, None, None]:
-        """The same rows, one by one, over a connection of their own."""
+        """The same rows, one by one, over a separate connection."""
         with self._reporting(), contextlib.closing(self._connect()) as connection:
             yield from connection.execute(query, _bound(values))
 
@@ -69,7 +70,7 @@ class ReadOnlyDatabase:
     def _reporting(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter where a message names damaged text
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter if a message names damaged text
             raise DatasetError(f"{self.file}: cannot be read: {error}; {self.way_out}") from error
 
     def __reduce__(self) -> tuple[type["ReadOnlyDatabase"], tuple[Path, str]]:
@@ -82,7 +83,7 @@ def _bound(values: tuple[object, ...]) -> list[object]:
 
 class _Forked(Protocol):
     def after_fork(self) -> None:
-        """Open anew what a child must not share with its parent."""
+        """Reopen what a child must not share with its parent."""
 
 
 _in_use: "weakref.WeakSet[_Forked]" = weakref.WeakSet()

@@ -1,9 +1,8 @@
-"""Numbered samples of a source: what is known of them without reading, and reading them by number.
+"""Numbered samples of a source: what is known without reading them, and reading them by number.
 
-Enters: what a data set's metadata say, and a number. Leaves: how many samples there are, grouped by shard; the key of
-sample number i and the bytes of its parts. Tars, JSONL files, ranges of either and joins are all `Records`; who reads
-them need not know which. Guarantee: `Records` are immutable and travel to other processes without handles; only readers
-hold some.
+Enters: the metadata of a data set, and a number. Leaves: how many samples there are, grouped by shard; the key of
+sample number i and the bytes of its parts. Tars, JSONL files, ranges of either and joins are all `Records`; callers
+need not know which. Guarantee: `Records` are immutable and can be pickled, without handles; only readers hold handles.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 @dataclasses.dataclass(slots=True)
 class RawSample:
     """A sample as it is stored in its shard. `key` is its name there, `index` its number in the split part. Parts are
-    bytes; those of tables and of samples in memory may be values."""
+    bytes; in tables and samples in memory they may be values."""
 
     key: str
     shard_name: str
@@ -64,7 +63,7 @@ class RawSample:
 
 
 def bytes_of(part: Any) -> bytes:
-    """A part as bytes: those that are stored, or of a value of a table its text or JSON."""
+    """A part as bytes: the stored ones, or the text or JSON of a table's value."""
     if isinstance(part, bytes):
         return part
     return (part if isinstance(part, str) else json.dumps(part, ensure_ascii=False, default=str)).encode()
@@ -78,29 +77,29 @@ class RecordReader(Protocol):
     """Reads samples by number. It opens files when they are needed, and may be pickled."""
 
     def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
-        """Sample number `index`, with those of its parts that are among `parts` (None: with all). A part that it
-        does not have is not in the result either.
+        """Sample number `index`, with those of its parts that are among `parts` (None: with all). A part that the
+        sample lacks is missing from the result, too.
 
         Raises:
             IndexError: if there is no such sample. DatasetError: if it cannot be read.
         """
 
     def byte_ranges(self, index: int, parts: Container[str] | None = None) -> Sequence[ByteRange]:
-        """The byte ranges that `read` will read, as far as an index knows them without reading the data.
+        """The byte ranges that `read` will read, as far as an index has them without reading the data.
 
         Raises:
             IndexError: if there is no such sample. DatasetError: if the index cannot be read.
         """
 
     def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
-        """From now on, where `read` is given the `parts` of `blocks`, read whole blocks; None: read single samples. The
-        samples are the same."""
+        """From now on, read whole blocks if `read` gets the `parts` of `blocks`; None: read single samples. The samples
+        are the same."""
 
     def held(self, parts: Container[str] | None) -> Held | None:
-        """The samples that `read` would take out of memory, for a caller that takes many; None if it never does."""
+        """The samples in memory that `read` would return, for a caller that takes many; None if there never are any."""
 
     def block(self, index: int) -> range | None:
-        """The numbers of the samples of the block that sample `index` is in; None if samples are read singly.
+        """The numbers of the samples in the block of sample `index`; None if samples are read singly.
 
         Raises:
             IndexError: if there is no such sample.
@@ -124,7 +123,7 @@ class Records(Protocol):
 
     @property
     def split_part(self) -> str:
-        """The part of the split that they are."""
+        """Their split part."""
 
     @property
     def names(self) -> Sequence[str]:
@@ -140,17 +139,17 @@ class Records(Protocol):
 
     @property
     def sample_bytes(self) -> float | None:
-        """Mean bytes of a stored sample (uncompressed); None if no index knows."""
+        """Mean bytes of a stored sample (uncompressed); None if no index has it."""
 
     @property
     def read_bytes(self) -> int:
-        """Approximate bytes that one efficient read has, and so a block."""
+        """Approximate bytes of one efficient read, and so of a block."""
 
     def identity(self) -> Mapping[str, Any]:
-        """A value for `json.dumps` that differs where the samples or their order do, wherever they are stored.
+        """A value for `json.dumps` that differs if the samples or their order do, regardless of where they are stored.
 
         Raises:
-            DatasetError: if it cannot be found out, as a file is missing.
+            DatasetError: if it cannot be determined, as a file is missing.
         """
 
     def part_names(self, shard: int) -> Collection[str] | None:
@@ -161,23 +160,23 @@ class Records(Protocol):
         """Where sample `index` is stored, for messages, without reading it."""
 
     def reader(self) -> RecordReader:
-        """A reader of these samples, with handles of its own."""
+        """A reader of these samples, with its own handles."""
 
     def verified(self) -> Records:
-        """The same records; their readers raise a `DatasetError` where a part is not what was prepared.
+        """The same records; their readers raise a `DatasetError` if a part differs from what was prepared.
 
         Raises:
-            ConfigError: if there are no digests of them.
+            ConfigError: if they have no digests.
         """
 
 
 @runtime_checkable
 class Forgetting(Protocol):
-    """Records of prepared data sets, of which samples may be forgotten."""
+    """Records of prepared data sets, whose samples may be forgotten."""
 
     @property
     def tombstones(self) -> Sequence[Tombstones | None]:
-        """The list of each data set in it, None where one has none; empty if no data set has a list."""
+        """The list of each data set in it, None for one without a list; empty if no data set has a list."""
 
     def forgotten(self, versions: Sequence[int]) -> Container[int]:
         """The numbers of the samples that are forgotten under these versions of `tombstones`; 0: none are."""

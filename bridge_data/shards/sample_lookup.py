@@ -1,8 +1,8 @@
 """Finding one sample by the key that a user typed.
 
 Enters: records, and a name: the `__key__` that batches and errors show (`a.tar/0001`; of a JSONL file the number of the
-line), `SHARD:KEY`, or the key alone, `0001`. A shard may have the folder of its data set before it, as far as that is
-needed (`photos/a.tar:0001`). Leaves: where the sample is among the records. Guarantee: the sample that is meant, or a
+line), `SHARD:KEY`, or the key alone, `0001`. If needed, a shard may be preceded by the folder of its data set
+(`photos/a.tar:0001`). Leaves: where the sample is among the records. Guarantee: the one matching sample, or a
 `ConfigError` that lists the candidates.
 
 Keys come from `index.sqlite`, by one search. A data set without it is searched sample by sample.
@@ -23,7 +23,7 @@ from bridge_data.shards.table_records import TableRecords
 from bridge_data.storage import Location
 
 MAX_CANDIDATES = 10
-"""Samples that an error about an ambiguous key lists."""
+"""Maximum samples listed in an error about an ambiguous key."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class FoundSample:
 def find_sample(several: Sequence[Records], name: str) -> list[FoundSample]:
     """Where the sample `name` is in `several`, such as the records of the sources of a plan.
 
-    It is one stored sample; several places if it is in several of the records, as one data set may be in a blend twice.
+    It is one stored sample; several results if several records have it, as a blend may name a data set twice.
 
     Raises:
         ConfigError: if no sample has this key, or several have it.
@@ -148,13 +148,13 @@ def _shards_called(records: ShardSet, given: str) -> Sequence[int]:
 
 
 def _called(path: Location, given: str) -> bool:
-    """Whether `given` is the path, absolute, relative to the current folder, or the last pieces of it."""
+    """Whether `given` is the path: absolute, relative to the current folder, or its last pieces."""
     return f"/{path}".endswith(f"/{given.removeprefix('./')}") or os.path.abspath(given) == os.path.abspath(str(path))
 
 
 def row_of(records: JoinRecords, first: int) -> int | None:
-    """The row of a join that has sample `first` of the first member; None if it has none. Rows are in the sequence of
-    that member, but for those of an index that Energon made within a shard."""
+    """The row of a join with sample `first` of the first member; None if there is none. Rows are in the order of that
+    member, except within a shard of an index that Energon made."""
     shard, _ = records.members[0].locate(first)
     start = sum(records.counts[:shard])
     rows = range(start, start + records.counts[shard])

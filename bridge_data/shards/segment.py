@@ -1,15 +1,15 @@
-"""What an index knows of one shard: key, offset and size of every part of every sample.
+"""The index of one shard: key, offset and size of every part of every sample.
 
-Enters: what a scan of the shard found, or the bytes that were made of it. Leaves: key and parts of sample number i, in
-about a microsecond. A segment is stored in pages of a few hundred samples, each with a checksum, so that a sample costs
-the reading of one page, however large the shard is. Guarantee: what was written, or a `DamagedIndexError`.
+Enters: the result of a scan of the shard, or its encoded bytes. Leaves: key and parts of sample number i, in about a
+microsecond. A segment is stored in pages of a few hundred samples, each with a checksum, so a sample costs reading one
+page, regardless of the size of the shard. Guarantee: what was written, or a `DamagedIndexError`.
 
 Layout, in native byte order. Directory: five counts (u64): samples, samples of a page, bytes of the part names, whether
 there are digests, bytes of the directory; then the end of each page (u64, from the end of the directory), the CRC-32 of
 each page (u32), and the part names as a JSON list. Page: three counts (u64): samples, parts, bytes of the keys; then
 sample offsets (u64, one more than samples: the row is that of `.tar.idx`), part offsets and sizes (u64), per sample the
 end of its parts and of its key (u32), per part its name (u32) and perhaps the CRC-32 of its content (u32), then the
-keys, one after the other.
+keys, concatenated.
 
 A member `images/0001.left.png` is part `left.png` of sample `images/0001`: the key is the path up to the first dot of
 the file name. Members under a name like `__meta__` are not data.
@@ -32,10 +32,10 @@ PAGE_SAMPLES = 256
 """Samples of a page, if they have few parts."""
 
 PAGE_PARTS = 1024
-"""Parts of a page, about, if they have many."""
+"""Approximate parts of a page, if samples have many."""
 
 MAX_PAGES = 1024
-"""Pages that a process keeps, of some 10 KB each."""
+"""Pages that a process keeps, of about 10 KB each."""
 
 _DIRECTORY = struct.Struct("=QQQQQ")
 _PAGE = struct.Struct("=QQQ")
@@ -56,11 +56,11 @@ Columns = tuple[list[str], list[int], list[int]]
 
 
 class DamagedIndexError(DatasetError):
-    """A part of an index is not what was written."""
+    """A part of an index differs from what was written."""
 
 
 def split_name(name: str) -> tuple[str, str] | None:
-    """(key, part) of the member `name`; None if it is no part of a sample."""
+    """(key, part) of the member `name`; None if it is not a part of a sample."""
     start = name.rfind("/") + 1
     dot = name.find(".", start)
     if dot < 0 or (name[:2] == "__" and is_meta_member(name)):
@@ -72,7 +72,7 @@ def split_name(name: str) -> tuple[str, str] | None:
 
 
 def is_meta_member(name: str) -> bool:
-    """Whether the member `name` is marked as no data, like `__meta__/readme`."""
+    """Whether the member `name` is marked as not data, like `__meta__/readme`."""
     return name.startswith("__") and _META_MEMBER.match(name) is not None
 
 
@@ -263,7 +263,7 @@ class Segment:
         return map(self.read_page, range(len(self._ends)))
 
     def read_page(self, number: int) -> IndexPage:
-        """Page `number`, read anew."""
+        """Page `number`, read again."""
         try:
             return IndexPage(self._page_bytes(number), self.names, self.has_digests)
         except (struct.error, ValueError, TypeError) as error:
@@ -291,7 +291,7 @@ def _read_from(data: memoryview, start: int, num_bytes: int, checksum: int) -> m
 
 
 def directory_size(data: bytes | memoryview) -> int:
-    """The size of the directory that these bytes begin with."""
+    """The size of the directory at the start of these bytes."""
     size: int = _DIRECTORY.unpack_from(data)[-1]
     return size
 

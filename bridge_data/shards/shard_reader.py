@@ -1,10 +1,10 @@
 """Reading the samples of tars by number.
 
 Enters: a `ShardSet` and a number. Leaves: the sample; files are opened when they are needed. With our index a sample is
-one read of known bytes (`IndexedShard`). A reader that was told how its source is cut reads whole blocks; see `blocks`.
-Guarantee: a shard that is not the one that was indexed is noticed where its size or time of change differ: then, and
-without our index, its headers are read too; see `shard_table`. A shard that changes between two reads is an error. With
-`verifies`, contents are compared with the digests of the index.
+one read of known bytes (`IndexedShard`). A reader that knows how its source is cut reads whole blocks; see `blocks`.
+Guarantee: a shard other than the indexed one is detected if its size or modification time differ: then, and without our
+index, its headers are read too; see `shard_table`. A shard that changes between two reads is an error. With `verifies`,
+contents are compared with the digests of the index.
 """
 
 import collections
@@ -42,7 +42,7 @@ MAX_KNOWN_COMPRESSED = 64
 
 
 class IndexedShard:
-    """The shard at `path` whose parts `segment` knows. It trusts that the shard is the one that was indexed."""
+    """The shard at `path` with the parts in `segment`. It trusts that the shard is the indexed one."""
 
     __slots__ = ("_path", "_sample", "_segment", "_verifies", "content")
 
@@ -51,7 +51,7 @@ class IndexedShard:
         self._sample = segment.sample
 
     def read(self, position: int, wanted: Container[str] | None) -> KeyAndParts:
-        """The key of the sample at `position`, and its parts, or those of them that are `wanted`."""
+        """The key of the sample at `position`, and its parts, or only the `wanted` ones."""
         key, parts = self._sample(position)
         if wanted is not None:
             parts = [part for part in parts if part[0] in wanted]
@@ -89,7 +89,7 @@ class IndexedShard:
         return start, end - start
 
     def cut_out(self, positions: Sequence[int], wanted: Container[str] | None, start: int, data: bytes) -> Samples:
-        """Consecutive samples, as `read` returns them, cut out of `data`, which begins at byte `start`."""
+        """Consecutive samples, as `read` returns them, extracted from `data`, which begins at byte `start`."""
         samples = self._cut_out(positions, wanted, start, data)
         if self._verifies:
             self._drop_damaged(positions, samples)
@@ -126,7 +126,7 @@ class IndexedShard:
                 )
 
     def _drop_damaged(self, positions: Sequence[int], samples: Samples) -> None:
-        """Leave out the samples with another digest: they are read singly, which says what is wrong with them."""
+        """Leave out samples whose digest differs: they are read singly, which reports the error."""
         for number, position in enumerate(positions):
             key, content = samples.keys[number], samples.contents[number]
             if key is not None:
@@ -143,8 +143,8 @@ def _span(parts: Sequence[Part]) -> tuple[int, int]:
 
 
 class ShardReader(BlockReader):
-    """Reads the samples of `shards`. It opens files when they are needed, and may be pickled: it reads singly then,
-    until `read_in_blocks` is called again."""
+    """Reads the samples of `shards`. It opens files when they are needed, and may be pickled: a copy reads singly until
+    `read_in_blocks` is called again."""
 
     def __init__(self, shards: "ShardSet") -> None:
         self.shards = shards
@@ -209,8 +209,8 @@ class ShardReader(BlockReader):
         return start, num_bytes if num_bytes <= MAX_BLOCK_BYTES else 0
 
     def _using(self, index: int, shard: int, position: int, action: Callable[["ShardTable"], T]) -> T:
-        """The result of `action` for the table of shard number `shard`, where sample `index` is at `position`. Where
-        the index is damaged, it is called once more, with a table that does without."""
+        """The result of `action` for the table of shard number `shard`, where sample `index` is at `position`. If the
+        index is damaged, it is called again, with a table that does not need it."""
         try:
             try:
                 return action(self._tables.get(shard) or self._open(shard))
@@ -262,7 +262,7 @@ class ShardReader(BlockReader):
     def _open_indexed(
         self, shard: int, content: ReadContent, compressed: GzipTar | None, segment: Segment
     ) -> IndexedShard | None:
-        """The shard as the index knows it; None if it is another one now. In a store, no request is made here."""
+        """The shard as indexed; None if it has changed. In a store, no request is made here."""
         shards = self.shards
         assert shards.index is not None
         path, entry = str(shards.path(shard)), shards.index.entries[shards.names[shard]]
@@ -297,8 +297,8 @@ class ShardReader(BlockReader):
 
 
 def ends_plainly(content: ReadContent, segment: Segment) -> bool:
-    """Whether the parts of the last sample have the headers of their names and sizes before them: then they are where
-    the index has them. Where names are not in the header itself, only `is_intact` knows."""
+    """Whether headers with the right names and sizes precede the parts of the last sample: then the index is right. If
+    names are not in the header itself, only `is_intact` can tell."""
     key, parts = segment.sample(len(segment) - 1) if len(segment) else ("", [])
     for name, offset, size in parts:
         try:
@@ -314,8 +314,8 @@ def ends_plainly(content: ReadContent, segment: Segment) -> bool:
 
 
 class WatchedFile:
-    """Reads a shard, which must stay of the version `known`, that of the first read if it is None. In a store it must
-    have the size that it had when it was indexed, if that is not None."""
+    """Reads a shard, which must keep the version `known` (None: that of the first read). In a store it must have the
+    size at indexing, if that is not None."""
 
     __slots__ = ("_indexed_bytes", "_path", "known")
 
@@ -327,7 +327,7 @@ class WatchedFile:
         """Bytes of the shard.
 
         Raises:
-            DatasetError: if they cannot be read, or it is another one now.
+            DatasetError: if they cannot be read, or the shard was replaced.
         """
         data, version = storage.read_with_version(self._path, start, num_bytes)
         if version is not self.known:

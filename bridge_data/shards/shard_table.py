@@ -1,12 +1,13 @@
 """Reading the samples of one shard by position, with the headers of its members.
 
-Enters: a position, what reads the bytes of the tar, and the shard's path. Leaves: key and parts, or the byte ranges
-that hold them. Guarantee: the parts that the tar holds at this position, or a `DatasetError` that names the shard.
+Enters: a position, a function that reads the bytes of the tar, and the shard's path. Leaves: key and parts, or the byte
+ranges that hold them. Guarantee: the parts that the tar holds at this position, or a `DatasetError` that names the
+shard.
 
 `ParsedShard` does without our index: it has the offsets of `.tar.idx`, and parses headers. As that file has no
 checksum, a plain shard on a disk is also searched for parts of the sample beyond its offsets; in a store or a
-compressed shard, that would cost too much. `CheckedShard` compares the headers with our index whenever it reads: it is
-for shards that may have been replaced, as their time of change is another, or unknown.
+compressed shard, that would cost too much. `CheckedShard` compares the headers with our index at every read: for shards
+that may have been replaced, as their modification time differs or is unknown.
 
 `<shard>.tar.idx` is Energon's format, byte for byte: one u64, little-endian, for each sample, the offset of its first
 header, and one more for the end of the last sample.
@@ -32,8 +33,7 @@ from bridge_data.storage import Location, location
 
 
 class ParsedShard:
-    """A shard of which only the offsets of samples are known, from its `.tar.idx`. Its methods are those of
-    `IndexedShard`."""
+    """A shard with only sample offsets known, from its `.tar.idx`. Its methods are those of `IndexedShard`."""
 
     __slots__ = ("_compressed", "_is_boundary", "_path", "content", "offsets")
 
@@ -52,7 +52,7 @@ class ParsedShard:
             self._check_rest(num_bytes)
 
     def _check_rest(self, num_bytes: int) -> None:
-        """See that no sample follows the last that is known: as in tars that were joined by `cat`."""
+        """Ensure that no sample follows the last known one, as in tars joined by `cat`."""
         for member in walk(FileTar(self._path, num_bytes), self.offsets[-1], num_bytes, file=self._path):
             if split_name(member.name) is not None and member.kind != FOLDER:
                 raise DatasetError(
@@ -91,7 +91,7 @@ class ParsedShard:
 
     def _keys(self, start: int, end: int) -> Iterator[str]:
         """The keys of the members from byte `start` to `end`, as far as they can be read."""
-        with contextlib.suppress(DatasetError):  # it is an error where that sample is read
+        with contextlib.suppress(DatasetError):  # reported when that sample is read
             for member in walk(FileTar(self._path, end), start, end, file=self._path):
                 name = split_name(member.name) if member.is_file else None
                 if name is not None:
@@ -166,7 +166,7 @@ class ParsedShard:
 
 
 class CheckedShard(IndexedShard):
-    """An `IndexedShard` whose headers are compared with the index whenever it is read."""
+    """An `IndexedShard` that compares headers with the index at every read."""
 
     __slots__ = ()
 
@@ -185,7 +185,7 @@ class CheckedShard(IndexedShard):
     def _cut_out(self, positions: Sequence[int], wanted: Container[str] | None, start: int, data: bytes) -> Samples:
         if self._headers_fit(positions[0], positions[-1], start, data):
             return super()._cut_out(positions, wanted, start, data)
-        return Samples([None] * len(positions), [None] * len(positions))  # read singly, which says what is wrong
+        return Samples([None] * len(positions), [None] * len(positions))  # read singly, which reports the error
 
     def _runs(self, position: int, parts: list[Part]) -> Iterator[tuple[int, int, list[Part]]]:
         """(offset, number of bytes, parts) of each range to read: parts with the headers before them."""
@@ -243,7 +243,7 @@ class CheckedShard(IndexedShard):
 
 
 def is_intact(path: str, tar: TarBytes, segment: Segment) -> bool:
-    """Whether the last sample is still stored where the index has it: a shard of the same size but other members would
+    """Whether the last sample is still stored where the index has it: a shard of the same size with other members would
     hardly have that one at the same offset."""
     if not len(segment):
         return True
@@ -266,7 +266,7 @@ def _part(member: Fields) -> Part:
 
 
 def first_samples(root: Location, name: str, limit: int) -> dict[str, list[Part]]:
-    """Keys and parts of the first samples of shard `name`, at most `limit` of them; the rest is not read."""
+    """Keys and parts of at most the first `limit` samples of shard `name`; the rest is not read."""
     file = str(root / name)
     samples: dict[str, list[Part]] = {}
     tar = open_tar(file)
@@ -289,7 +289,7 @@ def read_offsets(shard: str | Location, count: int) -> "array.array[int]":
     """The `count` + 1 offsets of the shard at the path `shard`.
 
     Raises:
-        DatasetError: if the file is missing, or is not that of a shard of `count` samples.
+        DatasetError: if the file is missing, or does not fit a shard of `count` samples.
     """
     path = tar_index_path(location(shard))
     data = storage.read_if_there(path)

@@ -35,8 +35,8 @@ class _YamlValue(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SubsetRange:
-    """A range: `absolute` sample numbers (None: no bounds; its end None: the end of the data), and `relative` shares of
-    the samples within them."""
+    """A range: `absolute` sample numbers (None: no bounds; end None: the end of the data), and `relative` shares of the
+    samples in them."""
 
     absolute: tuple[int, int | None] | None = None
     relative: tuple[float, float] = (0.0, 1.0)

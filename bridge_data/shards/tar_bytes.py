@@ -1,9 +1,9 @@
 """Random access to the bytes of a tar: in memory, on disk, or in a compressed file (`.tgz`, `.tar.gz`).
 
 Enters: a path. Leaves: bytes of the tar, by their offset in it. A compressed file can only be read from its beginning,
-or from a point where the state of the decompressor is known: `<shard>.gzidx`, which preparing writes, holds such
-points, `SPACING_BYTES` apart. Without it each process finds them on the way. Guarantee: the bytes that gzip would give,
-or a `DatasetError`; checksums are verified when a shard is prepared.
+or from a point where the state of the decompressor is known: `<shard>.gzidx`, written by `prepare`, holds such points,
+`SPACING_BYTES` apart. Without it each process finds them while reading. Guarantee: the bytes that gzip would give, or a
+`DatasetError`; checksums are verified when a shard is prepared.
 
 Source: the format of `.gzidx` is that of indexed_gzip, https://github.com/pauldmccarthy/indexed_gzip
 """
@@ -28,12 +28,12 @@ SMALL_STEP_BYTES = 1 << 16
 _HEADERS_BYTES = 2048
 
 _STORE_STEP_BYTES, _STORE_READ_BYTES, _STORE_HEADERS_BYTES = 1 << 20, 4 << 20, 1 << 16
-"""The same in a store, where a request takes as long as a mebibyte or more: what is near is read in long runs."""
+"""The same in a store, where a request costs as much time as a MiB or more: nearby headers are read in long runs."""
 
 GZIP_SUFFIXES = (".tgz", ".tar.gz")
 
 SPACING_BYTES = 1 << 22
-"""Maximum bytes, about, that a read decompresses and discards. A point takes 32 KiB, in `.gzidx` and in memory."""
+"""Approximate maximum bytes that a read decompresses and discards. A point takes 32 KiB, in `.gzidx` and in memory."""
 
 logger = logging.getLogger("bridge_data")
 
@@ -50,14 +50,14 @@ class MemoryTar:
         return self._data[start : start + num_bytes]
 
     def window(self, offset: int) -> tuple[bytes, int]:
-        """All bytes, and where in them `offset` is."""
+        """All bytes, and the position of `offset` in them."""
         return self._data, offset - self._offset
 
 
 class FileTar:
-    """A tar of `num_bytes` bytes. Headers are read through a window: small where members are large, so that contents
-    are skipped, and large where they are small, so that one read holds many headers. With `walks_store`, it is in a
-    store, and many headers are wanted."""
+    """A tar of `num_bytes` bytes. Headers are read through a window: small if members are large, to skip contents, and
+    large if they are small, so that one read has many headers. With `walks_store`, it is in a store, and many headers
+    are needed."""
 
     def __init__(self, path: str, num_bytes: int, *, walks_store: bool = False) -> None:
         self._path, self.end = path, num_bytes
@@ -134,7 +134,7 @@ class GzipTar:
                 try:
                     self._file.import_index(str(points))
                     self.end = self._file.seek(0, os.SEEK_END)
-                except OSError:  # of another file than this, or damaged
+                except OSError:  # of another file, or damaged
                     self._file = _opened(path)
                     self.end = sys.maxsize
         except OSError as error:

@@ -1,10 +1,10 @@
 """Tar headers: name, offset and size of each file in a shard.
 
 Enters: bytes of a tar and the offset of a header in them. Leaves: the member's name, offset and size of its content,
-and the offset of the next header. Plain headers, GNU long names and pax headers that only rename, resize or
-date are read here, plain ones in 1 µs; anything rarer (base-256 sizes, global headers, links) is left to `tarfile`.
-Guarantee: the same members at the same offsets as `tarfile` finds, and an error, not an end, where the tar is damaged
-or goes on behind its end mark. Bytes of names that are not UTF-8 become surrogates (PEP 383), as in `tarfile`.
+and the offset of the next header. Plain headers, GNU long names and pax headers that only rename, resize or date are
+read here, plain ones in 1 µs; anything rarer (base-256 sizes, global headers, links) is left to `tarfile`. Guarantee:
+the same members at the same offsets as `tarfile` finds, and an error, not an end, if the tar is damaged or continues
+behind its end mark. Bytes of names that are not UTF-8 become surrogates (PEP 383), as in `tarfile`.
 
 Source: POSIX.1-1988 ustar, POSIX.1-2001 pax and GNU tar header layouts, as documented with GNU tar and Python's
 `tarfile`.
@@ -28,7 +28,7 @@ FILE, FOLDER, HARD_LINK, SYMBOLIC_LINK = "file", "folder", "hard link", "symboli
 """Kinds of members."""
 
 LINKS = frozenset({HARD_LINK, SYMBOLIC_LINK, "part of a file on several volumes"})
-"""Kinds whose content is stored elsewhere."""
+"""Kinds with content stored elsewhere."""
 
 _KINDS = {
     b"1": HARD_LINK,
@@ -56,7 +56,7 @@ _PAX_HARMLESS = frozenset({b"mtime", b"atime", b"ctime", b"uid", b"gid", b"uname
 
 class Member(NamedTuple):
     """A member of a tar. `offset` is where its first header begins (an extended one, if it has any). `kind` is `FILE`
-    for all that have content of their own."""
+    for all with their own content."""
 
     name: str
     offset: int
@@ -67,7 +67,7 @@ class Member(NamedTuple):
 
     @property
     def is_file(self) -> bool:
-        """Whether it has content of its own."""
+        """Whether it has its own content."""
         return self.kind == FILE
 
 
@@ -92,15 +92,14 @@ def walk(tar: TarBytes, offset: int, end: int, *, file: str) -> Iterator[Member]
     `end`, if a member ends there.
 
     Raises:
-        DatasetError: naming the member before, if the tar is damaged, truncated, or goes on behind an end-of-archive
-        block.
+        DatasetError: naming the previous member, if the tar is damaged, truncated, or continues behind its end mark.
     """
     for run in walk_runs(tar, offset, end, file=file):
         yield from map(Member._make, run)
 
 
 def walk_runs(tar: TarBytes, offset: int, end: int, *, file: str) -> Iterator[Sequence[Fields]]:
-    """The same, in lists of members whose headers are in memory together: faster where all members are wanted."""
+    """The same, in lists of members whose headers are in memory together: faster if all members are needed."""
     last = ""
     while offset < end:
         run: Sequence[Fields] = _plain_run(*tar.window(offset), offset, end)
@@ -121,7 +120,7 @@ def walk_runs(tar: TarBytes, offset: int, end: int, *, file: str) -> Iterator[Se
 
 
 def _check_tail(tar: TarBytes, offset: int, end: int, *, file: str, after: str) -> None:
-    """See that only zeros follow the end-of-archive block at `offset`."""
+    """Ensure that only zeros follow the end-of-archive block at `offset`."""
     at = offset
     while at < end and (data := tar.read(at, min(_TAIL_BYTES, end - at))):
         rest = data.lstrip(b"\0")
@@ -142,8 +141,8 @@ def _check_tail(tar: TarBytes, offset: int, end: int, *, file: str, after: str) 
 
 
 def _plain_run(data: bytes, start: int, offset: int, end: int) -> list[Fields]:
-    """The members whose headers follow each other in `data`, from that on which begins at `start`, that is at `offset`
-    of the tar; up to one that is not plain, is damaged, is not whole in `data`, or reaches beyond `end`.
+    """The members with consecutive headers in `data`, from the one at `start`, which is `offset` in the tar; up to one
+    that is not plain, is damaged, is not whole in `data`, or reaches beyond `end`.
 
     The bytes after the checksum are nearly always those of the header before; then they are not parsed again.
     """
@@ -182,7 +181,7 @@ def _plain_tail(tail: bytes) -> tuple[int, bytes] | None:
     if tail[0] not in b"0\0" or tail[101:106] != b"ustar":
         return None
     folder = tail[189:344].partition(b"\0")[0]
-    if folder and tail[106]:  # the GNU dialect keeps other things there
+    if folder and tail[106]:  # GNU tar stores other fields there
         return None
     return sum(tail) + 8 * 32 - 1, folder + b"/" if folder else b""
 

@@ -1,9 +1,9 @@
 """Scanning shards: which samples a tar holds, and whether it is damaged.
 
 Enters: paths of tars. Leaves: a segment for our index each. Headers are read and contents skipped. Guarantee: an
-accepted shard can be read by its index. The parts of a sample follow each other and have different names, and no key
-comes twice; else the error names file and key. No member with the name of a part is left out in silence: links are
-errors, and what holds no data is counted.
+accepted shard can be read by its index. The parts of a sample are consecutive and have different names, and no key
+comes twice; else the error names file and key. No member with the name of a part is silently left out: links are
+errors, and members without data are counted.
 """
 
 import array
@@ -19,7 +19,7 @@ from bridge_data.shards.tar_headers import FILE, FOLDER, LINKS, Fields, walk_run
 from bridge_data.storage import Location
 
 MAX_ZERO_BYTES = 1 << 20
-"""Zeros at the end of a tar that are not worth a note: tars are padded to records of some size."""
+"""Zeros at the end of a tar up to this are not noted: tars are padded to records of some size."""
 
 _MAX_FAULTS = 10
 """Shards that a message names."""
@@ -37,7 +37,7 @@ _NOTES = {
 
 
 class ScanNotes:
-    """Remarks on shards, counted by kind, with an example of each; `plain` are those that another one gave."""
+    """Remarks on shards, counted by kind, with an example of each; `plain` is the content of another one."""
 
     def __init__(self, plain: Mapping[str, tuple[int, str]] | None = None) -> None:
         self._counts = {kind: count for kind, (count, _) in (plain or {}).items()}
@@ -53,7 +53,7 @@ class ScanNotes:
         self._examples.setdefault(kind, example)
 
     def merge(self, other: "ScanNotes") -> None:
-        """Add what another one has counted."""
+        """Add the counts of another one."""
         for kind, count in other._counts.items():
             self._counts[kind] = self._counts.get(kind, 0) + count
             self._examples.setdefault(kind, other._examples[kind])
@@ -133,7 +133,7 @@ class SampleCollector:
             parts.append((part, content_offset, num_bytes))
 
     def _leave_out(self, name: str, kind: str, offset: int, *, is_part: bool) -> None:
-        """Note a member that is no part of a sample."""
+        """Note a member that is not a part of a sample."""
         if is_part and kind in LINKS:
             self._links.append((name, kind, offset))
         elif is_part and kind != FOLDER:
@@ -142,7 +142,7 @@ class SampleCollector:
             self.notes.add(LEFT_OUT, f"{name!r} of {self._shard}")
 
     def check_links(self) -> None:
-        """See that no part of a sample is a link.
+        """Ensure that no part of a sample is a link.
 
         Raises:
             DatasetError: naming the first.
@@ -229,7 +229,7 @@ def raise_faults(errors: Sequence[str], num_shards: int) -> None:
 
 
 def check_end_mark(tar: FileTar | GzipTar, end: int, *, file: str, after: str = "") -> None:
-    """See that the end mark of a tar is at `end`, where its members end; `after` names the last one.
+    """Ensure that the end mark of a tar is at `end`, where its members end; `after` names the last one.
 
     Raises:
         DatasetError: if the file ends there: more members may have been lost.

@@ -1,8 +1,7 @@
 """Structs in Thrift's compact protocol, as far as Parquet's headers need them.
 
 Enters: bytes. Leaves: the fields of a struct by number; or, to write one, its bytes. Guarantee: damaged bytes are a
-`ValueError`, bytes that end too early a `TruncatedError`; nesting is bounded, and no length is believed that the bytes
-do not have.
+`ValueError`, bytes that end too early a `TruncatedError`; nesting is bounded, and lengths beyond the bytes are refused.
 
 Source: https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md
 """
@@ -12,7 +11,7 @@ from typing import Any, Final
 BOOLEAN_TRUE, BOOLEAN_FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
 
 MAX_DEPTH: Final = 16
-"""Structs and lists in each other; those of Parquet need 6."""
+"""Maximum nesting of structs and lists; Parquet needs 6."""
 
 _STOP = b"\0"
 

@@ -1,12 +1,12 @@
 """The list of the samples of a prepared data set that are forgotten: its versions, `.nv-meta/forgotten.jsonl`.
 
 Enters: the bytes of the file. Leaves: for each version, the positions that are forgotten, by shard. Guarantee: the file
-is whole, and no version of it was changed since it was written; no key is looked up.
+is whole, and no version was changed since it was written; no key is looked up.
 
 Each line is one version, and changes the one before: `{"version", "date", "reason", "action", "shards", "digest"}`.
 `shards` has for each shard its size in bytes, its number of samples, and `[position, key]` of the samples that are
-forgotten, or that are no longer with the action `restore`; with `renew` they replace all before. `digest` is a hash of
-the line without it and of the digest of the version before: a version is known by its number and its digest.
+forgotten (with the action `restore`: no longer forgotten); with `renew` they replace all earlier ones. `digest` is a
+hash of the line without it and of the previous version's digest: number and digest identify a version.
 """
 
 import dataclasses
@@ -89,7 +89,7 @@ class Tombstones:
         return self.versions[-1]
 
     def names(self, number: int) -> tuple[int, str]:
-        """(number, digest) of a version; 0 is that of a data set without a list."""
+        """(number, digest) of a version; 0 stands for a data set without a list."""
         return (number, self.versions[number - 1].digest) if number else (0, "")
 
     def samples(self, number: int) -> dict[str, dict[int, str]]:
@@ -109,11 +109,11 @@ class Tombstones:
 
     @functools.cached_property
     def _shards(self) -> dict[str, ShardTombstones]:
-        """The shards of the list, as they were when they were named last."""
+        """The shards of the list, as of the last version that names them."""
         return {name: shard for version in self.versions for name, shard in version.shards.items()}
 
     def changed_shards(self, shard_counts: Mapping[str, int], num_bytes: Callable[[str], int]) -> list[str]:
-        """The shards with forgotten samples that have another size or another number of samples now."""
+        """The shards with forgotten samples whose size or number of samples has changed."""
         return [
             name
             for name in self.samples(len(self.versions))

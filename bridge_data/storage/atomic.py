@@ -1,4 +1,4 @@
-"""Files that several processes use: they appear whole or not at all, and locks go when their process dies."""
+"""Files shared by processes: they appear whole or not at all, and locks are released when their process dies."""
 
 import contextlib
 import errno
@@ -18,7 +18,7 @@ SHARED, EXCLUSIVE = fcntl.LOCK_SH, fcntl.LOCK_EX
 
 @contextlib.contextmanager
 def writing(folder: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn errors of the file system, while files are written below `folder`, into a `DatasetError` that names it."""
+    """Turn file-system errors of writes below `folder` into a `DatasetError` that names it."""
     try:
         yield
     except (OSError, sqlite3.Error) as error:
@@ -26,21 +26,21 @@ def writing(folder: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def temporary_name(name: str) -> str:
-    """A name for a file that will be called `name`. It is another for every writer: threads of a process have the same
-    process id, and so may containers that share a file system. It is no longer than file systems allow."""
+    """A temporary name for the file `name`, unique per writer: threads of a process share a process id, and so may
+    containers on one file system. No longer than file systems allow."""
     return f"{temporary_stem(name)}.{os.urandom(4).hex()}.{os.getpid()}.tmp"
 
 
 def temporary_stem(name: str) -> str:
-    """What all temporary names for the file `name` begin with."""
+    """The common prefix of all temporary names for the file `name`."""
     return "." + os.fsdecode(os.fsencode(name)[:200])
 
 
 @contextlib.contextmanager
 def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; rename it to `path` if the block succeeds, else delete it.
+    """Yield a temporary path next to `path`; rename it to `path` if the block succeeds, else delete it.
 
-    If `durable`, even a crash of the machine leaves either the old file or the new one, after the block the new one.
+    If `durable`, even a crash of the machine leaves the old file or the new one; after the block, the new one.
     """
     temporary = path.with_name(temporary_name(path.name))
     try:
@@ -63,7 +63,7 @@ def write_file(path: Path, data: bytes | str, *, durable: bool = True) -> None:
 
 
 def clone_file(source: Path, path: Path) -> None:
-    """Copy a file; where the file system can, by sharing its blocks, which takes no time."""
+    """Copy a file, by sharing its blocks if the file system can, which takes no time."""
     with open(source, "rb") as original, open(path, "wb") as copy:
         try:
             fcntl.ioctl(copy.fileno(), _FICLONE, original.fileno())
@@ -72,7 +72,7 @@ def clone_file(source: Path, path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in `folder` are on disk, where its file system can (some network mounts cannot)."""
+    """Wait until the names in `folder` are on disk, if its file system supports that (some network mounts do not)."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -86,8 +86,8 @@ def sync_folder(folder: Path) -> None:
 def lock(path: str, kind: int, *, wait: bool = True) -> int | None:
     """Lock the file at `path`, which is created if needed; the descriptor holds the lock until it is closed.
 
-    Two descriptors exclude each other also within a process. Remove the file only with its lock held: a lock
-    on a file that is no longer at `path` is dropped, and tried again. Without `wait`, None if another has the lock.
+    Two descriptors exclude each other also within a process. Remove the file only while holding its lock: a lock on a
+    file that is no longer at `path` is dropped and retried. Without `wait`, None if another has the lock.
     """
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -1,9 +1,8 @@
-"""The clients of object stores that this process has: `s3://`, `gs://` and `az://` by obstore, `msc://` by
-multi-storage-client.
+"""The object-store clients of this process: `s3://`, `gs://` and `az://` by obstore, `msc://` by multi-storage-client.
 
 Enters: a URL. Leaves: a `Store` and the key in it. Guarantee: a client is made when a process first needs it, and is
-shared by its threads; none is used in a forked child, where it would hang. The library in question reads
-credentials and endpoints from the environment.
+shared by its threads; none is used in a forked child, where it would hang. The libraries read credentials and endpoints
+from the environment.
 """
 
 import dataclasses
@@ -37,7 +36,7 @@ T = TypeVar("T")
 _ANSWER = re.compile(r"<\?xml.*?<Code>(?P<code>\w+)</Code>.*", re.DOTALL)
 
 _LATE_AT_FIRST = 8
-"""Requests after which a client that has answered none in time is not asked again."""
+"""A client that answered none of its first requests in time is no longer used after this many."""
 
 _INSTANCE_METADATA = "169.254.169.254"
 """The metadata service of cloud machines, asked for credentials if the environment has none."""
@@ -50,7 +49,7 @@ class _Clients:
         self.lock = threading.Lock()
         self.stores: dict[str, Store] = {}
         self.of_the_parent: list[dict[str, Store]] = []
-        """Kept so that nothing is freed: that would need threads of the parent."""
+        """Kept, as freeing them would need threads of the parent."""
 
     def after_fork(self) -> None:
         """In a forked child: start with no clients, and a lock that no thread of the parent can hold."""
@@ -64,7 +63,7 @@ os.register_at_fork(after_in_child=_clients.after_fork)
 
 
 def open_store(url: str) -> tuple[Store, str]:
-    """(the store that `url` is in, the key of `url` there).
+    """(the store of `url`, the key of `url` in it).
 
     Raises:
         ConfigError: for an unknown kind of store, a package that is not installed, or settings that do not fit.
@@ -106,7 +105,7 @@ def _needed(module: str, base: str) -> Any:
 _NO_RETRIES = {"max_retries": 0}
 
 _PART_BYTES, _MAX_PARTS = 16 << 20, 9_000
-"""A file is written in parts of this size, or in larger ones if there would be more than so many of them."""
+"""Files are written in parts of this size, or larger ones to stay within the maximum number of parts."""
 
 _PREFIXES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
 
@@ -127,12 +126,12 @@ _CLIENT_OPTIONS = (
     "proxy_excludes",
     "user_agent",
 )
-"""What the environment may say of a client, after the prefix of its kind of store."""
+"""Client options that the environment may set, after the prefix of the kind of store."""
 
 
 @dataclasses.dataclass(slots=True)
 class _Client:
-    """A client that gives requests up after some time."""
+    """A client that abandons requests after a time limit."""
 
     bucket: Any
     has_answered: bool = False
@@ -140,12 +139,12 @@ class _Client:
 
     @property
     def is_useless(self) -> bool:
-        """Whether it has never been in time: it may need longer than it has to get credentials."""
+        """Whether no request was ever in time: getting credentials may take longer than the limit."""
         return not self.has_answered and self.num_late >= _LATE_AT_FIRST
 
 
 def _info(meta: Any) -> ObjectInfo:
-    """The version is the ETag; of a store without ETags, version and time of change."""
+    """The version is the ETag; in stores without ETags, version and modification time."""
     etag = (meta["e_tag"] or "").strip('"')
     return ObjectInfo(meta["size"], etag or f"{meta['version']} {meta['last_modified']}")
 
@@ -153,9 +152,9 @@ def _info(meta: Any) -> ObjectInfo:
 class ObstoreStore:
     """The bucket of S3, Google Cloud Storage or Azure at the URL `base`; `obstore` is the module.
 
-    Its own retries are off: those of `object_stores` are bounded, and say what they did. A request that is late is
-    given up and made anew (see `TimeLimits`), unless the environment sets another time (AWS_TIMEOUT). It refuses a
-    server that answers a range with the whole object.
+    Its own retries are off: those of `object_stores` are bounded and logged. A late request is cancelled and repeated
+    (see `TimeLimits`), unless the environment sets another time (AWS_TIMEOUT). It refuses a server that answers a range
+    with the whole object.
 
     Raises:
         ConfigError: if the environment lacks something that a client cannot be made without.
@@ -184,7 +183,7 @@ class ObstoreStore:
     def read_all(self, key: str, at_most: int) -> bytes | int:
 
         def request(bucket: Any) -> bytes | int:
-            answer = self._obstore.get(bucket, key)  # its head alone; the content comes when it is asked for
+            answer = self._obstore.get(bucket, key)  # only the head; the content comes on demand
             size: int = answer.meta["size"]
             return answer.bytes().to_bytes() if size <= at_most else size
 
@@ -196,7 +195,7 @@ class ObstoreStore:
     def list(self, folder: str) -> Iterator[tuple[str, ObjectInfo]]:
         prefix = f"{folder}/" if folder else ""
         try:
-            for batch in self._obstore.list(self._client(FULL_S).bucket, prefix):  # the limit is that of each page
+            for batch in self._obstore.list(self._client(FULL_S).bucket, prefix):  # the limit applies to each page
                 for meta in batch:
                     yield meta["path"].removeprefix(prefix), _info(meta)
         except Exception as error:
@@ -223,7 +222,7 @@ class ObstoreStore:
             raise self._fault(error) from None  # it has the message of the error
 
     def _asked(self, request: Callable[[Any], T], num_bytes: int) -> T:
-        """The answer of the bucket to a request for about so many bytes, which is made anew when it takes too long."""
+        """The bucket's answer to a request for about `num_bytes` bytes, which is repeated if it takes too long."""
         limits = self._limits.of(num_bytes)
         for limit_s in limits:
             is_last = limit_s == limits[-1]
@@ -248,7 +247,7 @@ class ObstoreStore:
         raise AssertionError  # the last attempt returns or raises
 
     def _client(self, limit_s: float) -> "_Client":
-        """The client that gives requests up after `limit_s`; each has its own connections."""
+        """The client that abandons requests after `limit_s`; each has its own connections."""
         client = self._clients.get(limit_s)
         if client is None:
             client = self._clients.setdefault(limit_s, _Client(self._made(limit_s)))
@@ -270,7 +269,7 @@ class ObstoreStore:
         if isinstance(error, FileNotFoundError) or status == 404:
             return Missing(text)
         if _INSTANCE_METADATA in text:
-            # Without any answer so far there are no credentials; later it is a transient fault of their renewal.
+            # Before the first answer, credentials are missing; later, their renewal failed, which is transient.
             return RequestError(text, is_transient=True) if self._has_answered else Denied(f"no credentials: {text}")
         exceptions = self._obstore.exceptions
         denials = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)

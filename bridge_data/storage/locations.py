@@ -1,8 +1,8 @@
 """Locations of data, local paths and URLs alike: writing small files there, and a range of one as a file.
 
-Enters: a path or a URL. Leaves: a `pathlib.Path`, or a `RemotePath`, which has what this package needs of one.
-Guarantee: a location travels to other processes and holds no client; what is written appears whole or not at all. A
-`RangeFile` reads what it is asked for, when it is asked for, and ends where its range does.
+Enters: a path or a URL. Leaves: a `pathlib.Path`, or a `RemotePath` with the `Path` methods that this package needs.
+Guarantee: a location can be pickled and holds no client; writes appear whole or not at all. A `RangeFile` reads on
+demand, only the requested bytes, and ends at the end of its range.
 """
 
 import io
@@ -88,7 +88,7 @@ class RemotePath:
 Location: TypeAlias = Path | RemotePath
 
 AnyLocation = TypeVar("AnyLocation", Path, Location)
-"""For functions that return a `Path` if they are given one."""
+"""For functions that return a `Path` if they get one."""
 
 
 def write(path: Location, data: bytes, *, durable: bool = True) -> None:
@@ -100,13 +100,13 @@ def write(path: Location, data: bytes, *, durable: bool = True) -> None:
 
 
 def make_folder(path: Location) -> None:
-    """Make the folder `path`, unless it is there. In a store there is nothing to make."""
+    """Make the folder `path` if it does not exist. Stores have no folders: nothing to do."""
     if isinstance(path, Path):
         path.mkdir(exist_ok=True)
 
 
 def delete_below(folder: Location) -> None:
-    """Delete `folder` and all that is in it, if it is there."""
+    """Delete `folder` and its content, if it exists."""
     if isinstance(folder, Path):
         if folder.exists():
             shutil.rmtree(folder)
@@ -116,7 +116,7 @@ def delete_below(folder: Location) -> None:
 
 
 class RangeFile(io.RawIOBase):
-    """The `num_bytes` bytes from `start` on, of what `read` reads (offset, number of bytes), as a read-only file."""
+    """A read-only file of `num_bytes` bytes from `start` on, read by `read(offset, number of bytes)`."""
 
     def __init__(self, read: Callable[[int, int], bytes], start: int, num_bytes: int) -> None:
         self._read, self._start, self._num_bytes = read, start, num_bytes

@@ -1,7 +1,7 @@
 """The client of `msc://`: a profile of multi-storage-client.
 
-Enters: the URL of a profile, keys. Leaves: what a `Store` gives. Guarantee: each request ends in bounded time; listings
-and files that are written take as many requests as they need.
+Enters: the URL of a profile, keys. Leaves: what a `Store` returns. Guarantee: each request ends in bounded time;
+listings and writes take as many requests as needed.
 """
 
 import contextlib
@@ -28,9 +28,9 @@ T = TypeVar("T")
 
 
 class MscStore:
-    """The profile at the URL `base`, as the file that MSC_CONFIG names describes it; `msc` is the module.
+    """The profile at the URL `base`, as described in the file MSC_CONFIG; `msc` is the module.
 
-    It runs on threads of its own: called from the main thread it is many times slower.
+    It runs on its own threads: called from the main thread it is many times slower.
 
     Raises:
         ConfigError: if there is no such profile, or it lacks something.
@@ -47,7 +47,7 @@ class MscStore:
             raise ConfigError(f"{base}: cannot be opened: {first_line(error)}") from error
 
     def read(self, key: str, start: int, num_bytes: int) -> tuple[bytes, None]:
-        """A `read` with a range asks for no more; `open` and `seek` would fetch the whole object."""
+        """A `read` with a range fetches only that; `open` and `seek` would fetch the whole object."""
         limit_s = full_limit_s(num_bytes)
         content: bytes = self._done(self._client.read, key, byte_range=self._range(start, num_bytes), limit_s=limit_s)
         return content, None

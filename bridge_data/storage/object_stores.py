@@ -1,17 +1,16 @@
-"""Object stores: their URLs, the requests that a client of one makes, what can go wrong with them, how long one may
-take, and trying again.
+"""Object stores: their URLs, the requests of a client, how requests fail, their time limits, and retries.
 
 Enters: a URL such as `s3://bucket/folder/file`, or an action that raises a `RequestError` when it fails; how long the
-last requests took that succeeded. Leaves: the store and the key that the URL names; the result of the action, or a
-`DatasetError` that names the object, the number of attempts and the way out; the time limits of the attempts at the
+last successful requests took. Leaves: the store and the key that the URL names; the result of the action, or a
+`DatasetError` that names the object, the number of attempts and how to fix it; the time limits for the attempts at the
 next request: 4, 8, 16, 64 ... times their median, up to `full_limit_s`.
 
-Guarantee: what is missing or denied is said at once; transient faults are retried for a bounded time, at growing
-intervals with jitter, so that a thousand readers do not come back together. A read ends in bounded time, whether the
-store is silent or sends a byte now and then; an answer that never comes costs a few times what an answer takes; and two
-requests for the same bytes are never open at the same time, so that a slow store gets no double load.
+Guarantee: missing objects and denied access are reported at once; transient faults are retried for a bounded time, at
+growing intervals with jitter, so that a thousand readers do not retry together. A read ends in bounded time, even if
+the store is silent or only trickles bytes; a lost answer costs a few times the usual answer; and two requests for the
+same bytes are never open at the same time, so a slow store gets no double load.
 
-Limits are rounded, as a client of obstore has one limit for all its requests: few clients are needed.
+Limits are rounded: an obstore client has one limit for all its requests, so rounding keeps clients few.
 """
 
 import collections
@@ -34,8 +33,8 @@ RETRY_VARIABLE = "BRIDGE_DATA_RETRY_S"
 RETRY_S = 30.0
 """For how long a request that fails for a transient reason is retried; `RETRY_VARIABLE` overrides it.
 
-An attempt at a read of up to 4 MB takes 14 s at most (see `TimeLimits`). With one that was made ahead and the last
-one, that is 58 s, less than the loader's `watchdog_timeout_seconds`: the error says what it was waiting for."""
+An attempt at a read of up to 4 MB takes 14 s at most (see `TimeLimits`). With one prefetch attempt and the last
+attempt, that is 58 s, less than the loader's `watchdog_timeout_seconds`: so the error names what it waited for."""
 
 FIRST_WAIT_S = 0.1
 LONGEST_WAIT_S = 10.0
@@ -43,7 +42,7 @@ _PASSING_STATUS = frozenset({408, 425, 429})
 T = TypeVar("T")
 Content: TypeAlias = bytes | memoryview
 _VARYING = re.compile(r"\S*[/\d]\S*")
-"""What differs between messages of the same fault: numbers, times, URLs."""
+"""The variable parts in messages of the same fault: numbers, times, URLs."""
 
 STATUS = re.compile(r"status[ _]code: (\d{3})")
 """Where clients have the status of an answer in their messages."""
@@ -70,7 +69,7 @@ def split_url(url: str) -> tuple[str, str]:
 
 
 class ObjectInfo(NamedTuple):
-    """The size of an object, and what changes when it is written again."""
+    """The size of an object, and a version that changes when it is written again."""
 
     num_bytes: int
     version: str
@@ -128,13 +127,12 @@ def is_transient_status(status: int) -> bool:
 
 
 def persist(action: Callable[[], T], what: str, done: str = "read") -> T:
-    """The result of `action`, tried again while it fails for a transient reason; `what` says what is read, or `done`
-    to it.
+    """The result of `action`, retried while it fails for a transient reason; in messages, `what` is `done`.
 
-    There is a second attempt however long the first took, unless the time for retries is 0.
+    There is always a second attempt, even after a long first one, unless the time for retries is 0.
 
     Raises:
-        DatasetError: if it cannot be had.
+        DatasetError: if all attempts fail.
     """
     start, wait_s, attempts = time.monotonic(), FIRST_WAIT_S, 0
     while True:
@@ -156,7 +154,7 @@ def persist(action: Callable[[], T], what: str, done: str = "read") -> T:
 
 
 def _tell(what: str, fault: RequestError, attempts: int) -> None:
-    """Log that a request is tried again: of each kind of fault of a bucket the first, and then now and then."""
+    """Log a retry: the first of each kind of fault in a bucket, and then now and then."""
     bucket = "/".join(what.split("/", 3)[:3])
     number = repeats.count((bucket, type(fault), _VARYING.sub("", str(fault))))
     if number:
@@ -165,10 +163,10 @@ def _tell(what: str, fault: RequestError, attempts: int) -> None:
 
 
 def retry_seconds() -> float:
-    """For how long to try again.
+    """For how long to retry.
 
     Raises:
-        ConfigError: if the environment says no number.
+        ConfigError: if the environment variable is not a number.
     """
     text = os.environ.get(RETRY_VARIABLE)
     try:
@@ -191,48 +189,48 @@ def _failure(what: str, fault: RequestError, attempts: int, took_s: float, done:
     if not fault.is_transient:
         return DatasetError(f"{what}: cannot be {done}: {fault}")
     return DatasetError(
-        f"{what}: cannot be {done}: {attempts} attempts in {took_s:.0f} s failed, the last one with: {fault}. See that "
-        f"the store can be reached, and resume the run; {RETRY_VARIABLE} says for how many seconds to try again."
+        f"{what}: cannot be {done}: {attempts} attempts in {took_s:.0f} s failed, the last one with: {fault}. Check "
+        f"that the store can be reached, then resume the run; {RETRY_VARIABLE} sets for how many seconds to retry."
     )
 
 
 LATE = 4.0
-"""How many medians a request may take, before rounding (then 3.4 to 4.8). The second and the third attempt may take
-twice as long as the one before, and from then on each so many times as long: of a thousand reads, where one request of
-ten gets no answer, ten wait for a third attempt, and one for a fourth."""
+"""How many medians a request may take, before rounding (then 3.4 to 4.8). The second and third attempt may take twice
+as long as the one before, each later one this many times as long. If one request of ten gets no answer, then of a
+thousand reads ten wait for a third attempt, and one for a fourth."""
 
 UNKNOWN_S = 0.5
 """How long the first attempt may take while no median is known, as at the start of each worker."""
 
 UNKNOWN_BYTES_PER_S = 1_000_000
-"""The rate at which the content of a larger one must come then."""
+"""The minimum rate for larger content then."""
 
 SHORTEST_S = 1 / 32
-"""No limit is shorter: below, it would be the machine that is late."""
+"""No limit is shorter: below this, the machine itself would be the cause of the delay."""
 
 FULL_S = 8.0
-"""Within how many seconds a request for up to 4 MB must be answered."""
+"""The last time limit of a request for up to 4 MB, in seconds."""
 
 LONGEST_S = 32.0
 
 SLOWEST_BYTES_PER_S = 500_000
-"""The rate at which the content of a larger one must come."""
+"""The minimum rate for larger content."""
 
 FEWEST = 4
-"""Successes of about one size from which a median is known; it is taken anew after so many more. Until then the limits
-are those of the other sizes."""
+"""Successful requests of about one size needed for a median; it is updated after the same number. Until then the limits
+of other sizes apply."""
 
 _REMEMBERED = 64
 
 
 class TimeLimits:
-    """The time limits of one store, by the size of what is asked for. It may be used by several threads."""
+    """The time limits of one store, by request size. Thread-safe."""
 
     def __init__(self) -> None:
         self._sizes: dict[int, _OfSize] = {}
 
     def of(self, num_bytes: int) -> tuple[float, ...]:
-        """The limits of one attempt after the other, in seconds."""
+        """The limits of consecutive attempts, in seconds."""
         own = self._of_size(num_bytes)
         first_s = own.first_s
         if first_s is None:
@@ -241,7 +239,7 @@ class TimeLimits:
         return _rising(first_s, own.full_s)
 
     def note(self, num_bytes: int, took_s: float) -> None:
-        """Note how long a request took that succeeded."""
+        """Record the duration of a successful request."""
         self._of_size(num_bytes).note(took_s)
 
     def _of_size(self, num_bytes: int) -> "_OfSize":
@@ -271,7 +269,7 @@ class _OfSize:
 
 
 def full_limit_s(num_bytes: int) -> float:
-    """Within how many seconds a request for so many bytes must be answered, however slow the others are."""
+    """The maximum time limit, in seconds, for a request of this many bytes, however slow the others are."""
     return min(LONGEST_S, max(FULL_S, _rounded(num_bytes / SLOWEST_BYTES_PER_S)))
 
 

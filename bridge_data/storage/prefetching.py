@@ -1,8 +1,8 @@
-"""Bytes of objects fetched ahead of being read.
+"""Prefetching ranges of objects before they are read.
 
 Enters: ranges that will be read, in about their order, and later the reads. Leaves: the bytes of a read that was
 announced, once they have arrived. Guarantee: at most `max_bytes` are held or in flight at any time; bytes are freed
-when they have been read; a range that could not be fetched is left to the read, which reports what is wrong.
+when they have been read; a range that could not be fetched is read normally, and that read reports the error.
 
 Ranges close to each other are fetched by one request. Requests beyond `max_bytes` wait, in order, until reads have
 freed memory. A read whose range is still waiting shows that the ranges held were not read in the announced order: the
@@ -28,16 +28,16 @@ MAX_REQUEST_BYTES = 1 << 20
 """Ranges are joined up to this."""
 
 MAX_RANGE_BYTES = 16 << 20
-"""A range that is longer is not fetched ahead."""
+"""Longer ranges are not fetched ahead."""
 
 MAX_GAP_BYTES = 1 << 17
 """Fetching up to this many unwanted bytes is cheaper than another request."""
 
 MAX_WAITING = 1 << 14
-"""Maximum requests waiting for memory; beyond it the oldest are dropped, as nobody seems to read them."""
+"""Maximum requests waiting for memory; beyond it the oldest are dropped, as they seem unused."""
 
 MAX_OVERLAPS = 32
-"""Overlapping requests that a look-up goes through; a range behind more of them is not found."""
+"""Maximum overlapping requests that a look-up checks; a range behind more of them is not found."""
 
 NUM_THREADS = 16
 
@@ -68,7 +68,7 @@ class _Fetch:
 
 
 class Prefetcher:
-    """Fetches ranges by `fetch` in threads of its own, which are started when needed."""
+    """Fetches ranges by `fetch` in its own threads, which are started when needed."""
 
     def __init__(self, fetch: Fetch, *, max_bytes: int = MAX_AHEAD_BYTES, num_threads: int = NUM_THREADS) -> None:
         self._fetch, self._max_bytes, self._num_threads = fetch, max_bytes, num_threads
@@ -82,7 +82,7 @@ class Prefetcher:
         self.num_held_bytes = 0
 
     def prefetch(self, wanted: Sequence[ObjectRange]) -> None:
-        """Fetch these ranges. One that is known already, and not read yet, is fetched again after it has been read."""
+        """Fetch these ranges. A range already announced and not yet read is fetched again after it has been read."""
         longest = min(MAX_RANGE_BYTES, self._max_bytes)
         with self._changed:
             new = []
@@ -108,7 +108,7 @@ class Prefetcher:
         self._start_waiting()
 
     def take(self, url: str, start: int, num_bytes: int) -> bytes | None:
-        """These bytes, waited for if they are in flight; None if they were not announced, or could not be fetched."""
+        """These bytes, after waiting if they are in flight; None if they were not announced or could not be fetched."""
         with self._changed:
             while True:
                 block = self._find(url, start, num_bytes)
@@ -196,8 +196,8 @@ class Prefetcher:
             content: Content | None = None
             try:
                 content = self._fetch(block.url, block.start, block.num_bytes)
-            except BaseException:  # also panics of a library: the reader must not wait for ever
-                logger.debug("%s: could not be fetched ahead", block.url, exc_info=True)  # the read says what is wrong
+            except BaseException:  # also panics of a library: the reader must not wait forever
+                logger.debug("%s: could not be fetched ahead", block.url, exc_info=True)  # the read reports the error
             with self._changed:
                 try:
                     is_wanted = block in self._started
@@ -209,7 +209,7 @@ class Prefetcher:
                     self._changed.notify_all()
 
     def _keep(self, request: _Fetch, content: Content) -> None:
-        """Hold each range of a request by itself: it is freed when it is read."""
+        """Hold each range of a request separately, so that it is freed when it is read."""
         for start, num_bytes in request.ranges:
             at = start - request.start
             part = _Fetch(request.url, start, start + num_bytes, (), bytes(content[at : at + num_bytes]))

@@ -1,10 +1,10 @@
 """Naming a location, a local path or a URL, and reading what is there.
 
 Enters: a path or a URL; where to start, how many bytes. Leaves: a location; exactly the bytes that were asked for.
-Guarantees: never half a read: what is missing, unreadable or too short is a `DatasetError` that names it, a URL that
-cannot be read here a `ConfigError`; transient faults of stores and network file systems are retried. All functions may
-be called from any thread. Open descriptors of local files are kept for the next read, at most `MAX_OPEN` of them; a
-forked child starts with none, so that it may close what it inherited.
+Guarantees: never a partial read: missing, unreadable or too short content is a `DatasetError` that names it, an
+unsupported URL a `ConfigError`; transient faults of stores and network file systems are retried. All functions may be
+called from any thread. Descriptors of local files stay open for the next read, at most `MAX_OPEN` of them; a forked
+child closes those it inherited and starts with none.
 """
 
 import collections
@@ -30,15 +30,15 @@ RETRY_WAITS_S = (0.1, 0.5, 2.0)
 
 
 class Version(NamedTuple):
-    """What differs between two contents of a location: the size; the time of change of a file, in ns, or what a store
-    says of an object, such as its ETag."""
+    """The version of a location's content: its size, and the modification time of a file in ns, or a store's version of
+    an object, such as its ETag."""
 
     num_bytes: int
     changed: int | str
 
     @property
     def stamp(self) -> int:
-        """`changed` as a number, for an index: of an object a digest, later than any time of change of a file."""
+        """`changed` as a number, for an index: for an object a digest, larger than any modification time of a file."""
         if isinstance(self.changed, int):
             return self.changed
         import hashlib  # imported here: slow, and readers do without
@@ -61,7 +61,7 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 
 def of_dataset_service(url: str) -> str:
     """The folder of `dss://NAME@VERSION/PATH`, a data set of NVIDIA's dataset service, in its cache on this machine:
-    `$NVDATASET_CACHE_DIR/NAME/VERSION/PATH`. Other paths and URLs are returned as they are.
+    `$NVDATASET_CACHE_DIR/NAME/VERSION/PATH`. Other paths and URLs are returned unchanged.
 
     Raises:
         ConfigError: if no version is named, or the variable is not set.
@@ -88,7 +88,7 @@ def location(path: str | os.PathLike[str]) -> Location:
 
 
 def on_disk(path: Location) -> Path:
-    """`path`, for code that writes there, or reads all of it.
+    """`path`, for code that writes there or reads all of it.
 
     Raises:
         ConfigError: if it is in an object store.
@@ -99,7 +99,7 @@ def on_disk(path: Location) -> Path:
 
 
 class _OpenFile:
-    """A descriptor that is closed when the table and all threads that read it have dropped it."""
+    """A descriptor that is closed when neither the table nor any reading thread refers to it."""
 
     __slots__ = ("fd", "version")
 
@@ -225,8 +225,8 @@ def read_if_there(path: str | os.PathLike[str]) -> bytes | None:
 
 
 def local_copy(path: str | os.PathLike[str]) -> Path | None:
-    """The path of a file on this machine with the content at `path`; None if there is none. An object is downloaded,
-    once a machine; a local file is its own copy."""
+    """The path of a file on this machine with the content at `path`; None if there is none. An object is downloaded
+    once per machine; a local file is its own copy."""
     name = os.fspath(path)
     if "://" in name:
         return remote.local_copy(name)
@@ -276,9 +276,7 @@ def prefetch(ranges: Sequence[tuple[str | os.PathLike[str], int, int]]) -> None:
 
 
 def by_request(ranges: Sequence[tuple[str | os.PathLike[str], int, int]]) -> list[list[tuple[str, int, int]]]:
-    """Those of `ranges` that `prefetch` would fetch, grouped by request if they are announced together; in the order in
-    which they are wanted first.
-    """
+    """The `ranges` that `prefetch` would fetch, grouped by request if announced together, in order of first use."""
     located = [(os.fspath(path), start, num_bytes) for path, start, num_bytes in ranges]
     requests = joined([one for one in located if "://" in one[0] and one[2]])
     return [[(request.url, *one) for one in request.ranges] for request in requests]
@@ -310,7 +308,7 @@ def _read_range(path: str, start: int, num_bytes: int) -> tuple[_OpenFile, bytes
 
 
 def _attempt(path: str, action: Callable[[], T]) -> T:
-    """The result of `action`, tried again for as long as it fails for a transient reason."""
+    """The result of `action`, retried while it fails for a transient reason."""
     waits = iter(RETRY_WAITS_S)
     while True:
         try:

@@ -1,11 +1,11 @@
 """Objects in stores: whole, in ranges, listed, written, and copied to this machine.
 
-Enters: a URL. Leaves: bytes, sizes, the path of a copy. Guarantees: never half a read; transient faults are retried for
-a bounded time; what was announced by `prefetch` is read from memory; a copy is whole, has the size and version that the
-object has now, and is downloaded once per machine. All functions may be called from any thread. They raise
+Enters: a URL. Leaves: bytes, sizes, the path of a copy. Guarantees: never a partial read; transient faults are retried
+for a bounded time; ranges announced by `prefetch` are read from memory; a copy is complete, has the object's current
+size and version, and is downloaded once per machine. All functions may be called from any thread. They raise
 `DatasetError` if the object cannot be read, and `ConfigError` as `open_store` does.
 
-Copies are in `$BRIDGE_DATA_CACHE`, or in `bridge_data` in the user's cache. Of each object only the newest version is
+Copies are in `$BRIDGE_DATA_CACHE`, or in `bridge_data` in the user's cache. Only the newest version of each object is
 kept; a process that has opened an older one keeps it.
 """
 
@@ -26,7 +26,7 @@ from bridge_data.storage.prefetching import Prefetcher
 MAX_KNOWN_OBJECTS = 1 << 17
 
 PIECE_BYTES = 16 << 20
-"""Longer ranges are read in pieces, several at a time: one request would take long, and start again after a fault."""
+"""Longer ranges are read in pieces, several at a time: a single request would take long and restart after a fault."""
 
 NUM_THREADS = 4
 
@@ -37,14 +37,14 @@ T = TypeVar("T")
 
 
 class _Known:
-    """What this process knows of objects: sizes and versions from the last answers, and ranges fetched ahead."""
+    """What this process knows about objects: sizes and versions from the last answers, and prefetched ranges."""
 
     def __init__(self) -> None:
         self.objects: dict[str, ObjectInfo] = {}
         self.ahead = Prefetcher(_range)
 
     def after_fork(self) -> None:
-        """In a forked child: drop what was fetched, as the fetching threads are not here."""
+        """In a forked child: drop prefetched ranges, as the fetching threads do not exist here."""
         self.ahead = Prefetcher(_range)
 
 
@@ -118,8 +118,8 @@ def list_sizes(url: str) -> dict[str, int]:
 
 
 def write(url: str, content: bytes | Path) -> ObjectInfo:
-    """Write the object at `url`: these bytes, or the content of a file. It appears whole or not at all, and is that of
-    the last writer. Its size and version."""
+    """Write the object at `url`: these bytes, or the content of a file. It appears whole or not at all; the last writer
+    wins. Returns its size and version."""
     store, key = open_store(url)
     _known.objects.pop(url, None)
     version = persist(lambda: store.write(key, content), url, "written")
@@ -201,13 +201,13 @@ def _unless_missing(request: Callable[..., T], *arguments: Any) -> T | None:
 
 
 def _range(url: str, start: int, num_bytes: int) -> Content:
-    """A range, whole, by one request."""
+    """A complete range, by one request."""
     store, key = open_store(url)
     try:
         content, found = store.read(key, start, num_bytes)
     except RequestError as fault:
         if type(fault) is RequestError and not fault.is_transient:
-            # Some stores call a range beyond the end a bad request.
+            # Some stores answer a range beyond the end with "bad request".
             _check_end(url, start, num_bytes, None)
         raise
     if found is not None:
@@ -270,7 +270,7 @@ def _download(url: str, found: ObjectInfo, file: Path) -> None:
 
 
 def _write_all(descriptor: int, data: bytes, start: int) -> None:
-    """Write all of `data`: where the disk is full, a system call writes a part, and only the next one fails."""
+    """Write all of `data`: on a full disk, one system call writes a part, and only the next one fails."""
     view = memoryview(data)
     while view:
         num_bytes = os.pwrite(descriptor, view, start)
