@@ -94,5 +94,5 @@ def test_weights_do_not_change_within_a_repeat(data: Path, tmp_path: Path) -> No
     saved = after(dataset(data), 6, edits_of(StepEdit(2, 8, 2)))
     other = write_blend(tmp_path / "other.yaml", {str(data.parent / "a"): 1, str(data.parent / "b"): 1})
     loader = get_savable_loader(dataset(other))
-    with pytest.raises(StateError, match="the state is within repeated steps, which come again under the weights"):
+    with pytest.raises(StateError, match="the state was saved during repeated steps, which need the weights"):
         loader.restore_state_rank(saved, strict=False)
