@@ -290,7 +290,7 @@ def test_what_is_left_out_now_is_an_error_that_says_by_which_hook(folder: Path) 
     name = dataset.source_names[0]
     with pytest.raises(SampleError, match=r"the sample .* cannot be restored: it is skipped by encode_sample"):
         dataset.restore_sample((name, 0, 1, 0))
-    with pytest.raises(SampleError, match=r"left out by no hook, which makes fewer samples or batches now"):
+    with pytest.raises(SampleError, match=r"skipped by no hook, which makes fewer samples or batches now"):
         dataset.restore_sample((name, 0, 3, 5))
     key = next(batch.__restore_key__ for batch in get_loader(dataset) if batch.__restore_key__[2] == 0)
     with pytest.raises(SampleError, match=r"part 9 of the batch of .* left out"):
@@ -308,6 +308,6 @@ def test_failures_go_to_the_restore_error_handler(folder: Path) -> None:
         dataset.restore_sample((dataset.source_names[0], 0, 3, 0))
     told = []
     dataset.worker_config.restore_error_handler = lambda error, sample, sources: told.append((str(error), sample.text))
-    with pytest.raises(SampleError, match="left out by encode_sample"):
+    with pytest.raises(SampleError, match="skipped by encode_sample"):
         dataset.restore_sample((dataset.source_names[0], 0, 3, 0))
     assert told == [("broken", "3")]

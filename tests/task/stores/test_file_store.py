@@ -54,7 +54,7 @@ def test_what_is_read_is_added_to_the_sources_of_the_sample() -> None:
 
 
 def test_an_error_names_the_sample_that_asked() -> None:
-    with pytest.raises(SampleError, match=r"no file 'x'. It was asked for by sample 0.tar/7."):
+    with pytest.raises(SampleError, match=r"no file 'x'. Sample 0.tar/7 requested it."):
         Letters().get("x", CrudeSample(__key__="0.tar/7"))
     with pytest.raises(SampleError, match=r"by sample 0.tar/8."):
         Letters().get("x", TextSample(__key__="0.tar/8", text=""))
