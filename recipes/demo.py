@@ -112,7 +112,7 @@ class Demo:
         print(f"{label}: {end} after step {last['step']}, loss {last['loss']:.3f} ({seconds:.0f} s)", flush=True)
 
     def arguments(self, run: Run) -> list[str]:
-        """The command line of a run; that of "resumed" may leave out a sample."""
+        """The command line of a run; that of "resumed" may skip a sample."""
         folder = self.runs / run.name
         return [
             f"--config={ROOT / 'configs' / 'demo.yaml'}",
@@ -129,7 +129,7 @@ class Demo:
         ]
 
     def _skipping(self, run: Run) -> list[str]:
-        """Arguments for the encoder that leaves out one sample."""
+        """Arguments for the encoder that skips one sample."""
         from recipes.tiny_parts import PATCH
 
         key = key_to_skip(self.runs / "no-kill", self.first_step(run))
@@ -195,7 +195,7 @@ def key_to_skip(reference: Path, first_step: int) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; 0 if every global batch and every loss came out equal."""
     parser = argparse.ArgumentParser(prog="python -m recipes.demo", description=__doc__.partition("\n")[0])
-    parser.add_argument("--folder", type=Path, default=Path("demo_run"), help="where everything lands (demo_run)")
+    parser.add_argument("--folder", type=Path, default=Path("demo_run"), help="folder for all output (demo_run)")
     parser.add_argument("--steps", type=int, default=40, help="steps of the uninterrupted run, at least 16 (40)")
     names = [run.name for run in RESUMES]
     parser.add_argument("--resumes", nargs="+", choices=names, default=names, help="what to resume as (all of them)")

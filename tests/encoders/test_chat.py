@@ -71,7 +71,7 @@ def test_a_weight_where_the_template_marks_other_than_one_span_for_each_answer_i
         "{% else %}{{ m.content }} {% endif %}{% endfor %}"
     )
     weighted = [*MESSAGES[:3], {**MESSAGES[3], "weight": 0}]
-    with pytest.raises(SampleError, match="marks 1 answers of 2, so it is not known which is meant"):
+    with pytest.raises(SampleError, match="marks 1 answers of 2, so which one is unknown"):
         render_conversation(make_tokenizer(), weighted, template, "assistant")
 
 

@@ -173,7 +173,7 @@ def test_a_family_without_videos_says_so() -> None:
         ({"json": {"instruction": "x", "input": 3, "output": "y"}}, "expected a part json with a list of turns"),
         (
             {"json": {"instruction": "x", "output": "y", "history": [["a", "b"]]}},
-            "'a/1': has 'history' beside 'instruction'; write all turns as a list at 'messages'",
+            "'a/1': has both 'history' and 'instruction'; write all turns as a list at 'messages'",
         ),
         ({"json": {"messages": TURNS, "image": 3}}, "names an image or video as 3; expected the name of a file"),
         ({"json": {"messages": TURNS, "image": "http://x/a.jpg"}}, "names 'http://x/a.jpg', which is not downloaded"),
