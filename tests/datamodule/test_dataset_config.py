@@ -74,7 +74,7 @@ def test_what_bridge_sets_on_the_way_is_taken() -> None:
         ({"task_encoder": DefaultTaskEncoder(), "pad_to_max_length": True}, "DefaultTaskEncoder does not pad to it"),
         ({"dataset_kwargs": {"seeds": 1}}, "no setting 'seeds'; did you mean 'seed'"),
         ({"dataset_kwargs": {"num_workers": 1}}, "num_workers is a setting of EnergonDatasetConfig itself"),
-        ({"dataset_kwargs": {"multiple_validation_sets": True}}, "a list of loaders for those of the chunks"),
+        ({"dataset_kwargs": {"multiple_validation_sets": True}}, "a list of loaders for the loaders of model chunks"),
         ({"dataset_kwargs": {"rampup_batch_size": [1, 1, 1]}}, "train.rampup_batch_size"),
         (
             {"dataset_kwargs": {"balance": True}},

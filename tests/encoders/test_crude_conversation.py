@@ -252,10 +252,10 @@ def test_files_are_in_the_auxiliary_data(folder: Path, tmp_path: Path) -> None:
         cook_conversation(sample, a=store, b=store)
     with pytest.raises(SampleError, match=r"there is no file '7\.png'"):
         cook_conversation(crude(json={"messages": TURNS, "image": "7.png"}), photos=store)
-    with pytest.raises(SampleError, match="leads out of"):
+    with pytest.raises(SampleError, match="is outside of"):
         cooked({"messages": TURNS, "image": "../1.png"}, folder)
     source = SourceInfo(dataset_path=str(tmp_path), index=0, shard_name="0.tar", file_names=())
-    with pytest.raises(ConfigError, match=r"not known where: give the data set `aux: {images: filesystem://FOLDER}`"):
+    with pytest.raises(ConfigError, match=r"a file of an unknown folder: set `aux: {images: filesystem://FOLDER}`"):
         cook_conversation(sample | {"__sources__": (source,)})
 
 

@@ -305,8 +305,8 @@ def test_a_missing_file_loses_its_sample_and_is_counted(tmp_path: Path) -> None:
     assert len(list(loader)) == SAMPLES - 1
     assert loader.skipped == {"cook_crude_sample": 1}
     assert told == [
-        f"auxiliary data 'files' ({tmp_path / 'files'}): there is no file 'sub/3.txt'. Add it, or fix the name. It "
-        "was asked for by sample data-0000.tar/000003."
+        f"auxiliary data 'files' ({tmp_path / 'files'}): there is no file 'sub/3.txt'. Add it, or fix the name. Sample "
+        "data-0000.tar/000003 requested it."
     ]
 
 
@@ -397,7 +397,7 @@ def test_auxiliary_data_may_not_take_a_name_that_is_needed(job: Path, name: str)
     @cooker(need_primary=True, need_cache=True)
     def any_of_them(sample: Any, **stores: Any) -> None: ...
 
-    with pytest.raises(ConfigError, match=f"called '{name}', which is something else"):
+    with pytest.raises(ConfigError, match=f"called '{name}', but a cooker needs that name"):
         dataset(path, with_cooker(any_of_them))
 
 

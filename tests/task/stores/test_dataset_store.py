@@ -125,7 +125,7 @@ def test_a_folder_that_is_gone_stops_the_run(folder: Path) -> None:
 def test_without_a_folder_paths_are_absolute(folder: Path) -> None:
     store = SystemFileStore()
     assert store.get(str(folder / "a.txt")) == b"a"
-    with pytest.raises(SampleError, match="no absolute path"):
+    with pytest.raises(SampleError, match="not an absolute path"):
         store.get("a.txt")
     for action in (lambda: store.get_media_metadata("a"), lambda: list(store.list_files())):
         with pytest.raises(ConfigError, match="folder"):

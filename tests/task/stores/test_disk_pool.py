@@ -141,7 +141,7 @@ def test_what_finds_no_room_is_handed_to_who_waits_for_it(tmp_path: Path) -> Non
 def test_a_failure_is_met_by_who_needs_the_file(pool: FileStoreCachePool, store: SystemFileStore) -> None:
     missing, mended = arrived(pool, store, "x.txt"), arrived(pool, store, "y.txt")
     Path(store.get_path(), "y.txt").write_text("Y")
-    with pytest.raises(SampleError, match=r"no file 'x.txt'.* by sample k"):
+    with pytest.raises(SampleError, match=r"no file 'x.txt'.* Sample k requested it"):
         missing.get({"__key__": "k"})
     assert mended.get() == b"Y"
     os.rename(store.get_path(), store.get_path() + "-gone")
