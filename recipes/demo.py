@@ -3,8 +3,8 @@
     data ─▶ no-kill ─▶ killed ─▶ the checkpoint that it left, resumed ─▶ table
                                  on 2 ranks, on 1 rank, with other workers
 
-Each rank logs the keys out of the very batch that made the loss; `recipes.compare_runs`, a program of its own, compares
-the logs. Everything lands in `demo_run/`. The environment variable BRIDGE_DATA_DEMO_SKIP_ONE=1 leaves out one sample
+Each rank logs the keys of the batch that made the loss; `recipes.compare_runs`, a separate program, compares
+the logs. All output goes to `demo_run/`. The environment variable BRIDGE_DATA_DEMO_SKIP_ONE=1 skips one sample
 of the resumed run, to show that the table would notice.
 """
 
@@ -146,11 +146,11 @@ class Demo:
         return latest_iteration(self.runs / run.name / "checkpoints") or 0
 
     def hand_over(self, run: Run) -> None:
-        """Give a run the checkpoints that the killed one left."""
+        """Copy the checkpoints of the killed run to another one."""
         shutil.copytree(self.runs / "killed" / "checkpoints", self.runs / run.name / "checkpoints")
 
     def report_kill(self) -> None:
-        """Say what the killed run left, and see that it proves something."""
+        """Print what the killed run left, and check that resuming from it proves something."""
         from recipes.trainer.checkpoint import iteration_folder, latest_iteration
 
         checkpoints = self.runs / "killed" / "checkpoints"

@@ -60,7 +60,7 @@ class ConversationConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class EncoderSettings:
-    """What all of them are: something that makes a task encoder."""
+    """The common protocol: makes a task encoder."""
 
     def build(self, tokenizer: Any, image_processor: Any, *, seq_length: int) -> "TaskEncoder":
         """The task encoder."""

@@ -106,7 +106,7 @@ def check_length(text: Any, seq_length: int) -> None:
 
 
 def _check_layers(text: Any) -> None:
-    """Raise a ConfigError if the layers are none of megatron-core's GPT."""
+    """Raise a ConfigError if the layers are not those of megatron-core's GPT."""
     if text.model_type not in KINDS:
         raise ConfigError(
             f"the language model is of type {text.model_type!r}; recipes under Megatron know {', '.join(KINDS)}; use "

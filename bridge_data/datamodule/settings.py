@@ -134,7 +134,7 @@ class DataModuleSettings:
         """The micro-batches that are skipped or repeated; None if none are.
 
         Raises:
-            ConfigError: if the steps are no steps, overlap, or depend on the number of ranks.
+            ConfigError: if the steps are invalid, overlap, or depend on the number of ranks.
         """
         found = schedule.edits(self.skip_steps, self.repeat_steps)
         if found is not None and global_batch_size is None:

@@ -33,7 +33,7 @@ class LoaderOptions(TypedDict, total=False):
     job's order; a rank that has none left gets batches without loss (`TaskEncoder.empty_batch`). In validation that
     number is arithmetic. For packs, groups, generators and shuffled data the ranks agree on it by one small all-reduce
     per step. "agreed": as "even", but they always agree, which spares steps that would be empty on all ranks where
-    hooks leave out many samples."""
+    hooks skip many samples."""
     ledger_path: str | Path | None
     """A folder for the ledger of a training run: which samples each micro-batch had, in one file per data-parallel rank
     (see `RunLedger`). If other processes share that rank, set it on one of them; the DataModule does."""

@@ -71,7 +71,7 @@ class LoaderMetrics:
     images: int = 0
     """Images decoded."""
     bytes_read: int = 0
-    """Bytes read of shards and auxiliary files, as they are stored."""
+    """Bytes read of shards and auxiliary files, as stored."""
     retries: int = 0
     """Reads retried after a transient fault."""
     skipped: Mapping[str, int] = dataclasses.field(default_factory=dict)

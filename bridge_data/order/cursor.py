@@ -44,7 +44,7 @@ class SampleRef(NamedTuple):
 
     source: int
     epoch: int
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on a reference
+    index: int  # type: ignore[assignment]  # hides tuple.index, which no one calls on a reference
     part: int = ALL_PARTS
 
 

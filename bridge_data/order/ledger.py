@@ -14,8 +14,8 @@ References travel as bytes: four int64, little-endian, of each sample, number of
 
 A sum is two independent words mod 2^64. A sample's word is u = splitmix64(k + a * epoch + b * index + c * part) with
 the key k of its source; the unpositioned sum adds u, the positioned one u * (splitmix64(micro-batch) + d * position),
-with other constants for each word. A change that is no attack cancels out in both words with a probability below
-2^-100; the ledger is no signature, and does not withstand forgery.
+with other constants for each word. An accidental change cancels out in both words with a probability below
+2^-100; the ledger is not a signature, and does not withstand forgery.
 
 Source: splitmix64 (Steele, Lea, Flood 2014).
 """

@@ -1,4 +1,4 @@
-"""What a lane's state names besides its positions: samples left over by a re-deal, and samples not yet emitted.
+"""What a lane's state has besides positions: samples left over by a re-deal, and samples not yet emitted.
 
 Input: entries and items of a saved state, the rows of all generations. Output: references of the samples, and what
 is left of them. Guarantee: a lane that starts from them continues exactly as the one that saved them; pending packs and
@@ -263,7 +263,7 @@ class Pending(Generic[T, U]):
         return waiting.map(read, lambda unit: [read(item) for item in unit])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain lists and dicts, empty ones left out."""
+        """Plain lists and dicts, without empty ones."""
         lists = {
             "queue": list(self.queue),
             "carried": self.carried,

@@ -98,7 +98,7 @@ class StepEdits:
         """Steps as options give them; `first_micro_batch` returns the micro-batch with which a step begins.
 
         Raises:
-            ConfigError: naming the option, if steps are no numbers, reversed, or overlap.
+            ConfigError: naming the option, if steps are not numbers, reversed, or overlap.
         """
         ranges = [(one, 0) for one in parse_steps("skip_steps", skip_steps)]
         ranges += [(one, 2) for one in parse_steps("repeat_steps", repeat_steps)]

@@ -203,7 +203,7 @@ class Hooks:
 
     @functools.cached_property
     def makes_one_of_one(self) -> bool:
-        """Whether the hooks of samples are no generators, so that a sample goes into the batch it is encoded for."""
+        """Whether no hook of samples is a generator, so that a sample goes into the batch it is encoded for."""
         hooks = [hook_of(self.encoder, stage) for stage in _OF_SAMPLES]
         hooks += [cooker.cook for cooker in self.encoder.cookers]
         return not any(map(_may_yield, hooks))
