@@ -60,7 +60,7 @@ def test_an_error_names_the_sample_that_asked() -> None:
         Letters().get("x", TextSample(__key__="0.tar/8", text=""))
     with pytest.raises(SampleError, match=r"no file 'x'.$"):
         Letters().get("x")
-    with pytest.raises(FatalSampleError, match="by sample k"):
+    with pytest.raises(FatalSampleError, match="Sample k requested it"):
         Letters().get("broken", {"__key__": "k"})
 
 
