@@ -86,11 +86,11 @@ Returning skips the sample; raising stops the run."""
 
 
 REPEAT_S = 600.0
-"""Seconds after which a repeated failure is told again, however few there were."""
+"""Seconds after which a repeated failure is reported again, however few there were."""
 
 
 class Repeats:
-    """Counts what happens again and again in this process, so that it is told in full once and then now and then: the
+    """Counts repeated events in this process, so that the first is reported in full and later ones rarely: the
     10th, 100th, 1,000th time, and the first time after ten minutes of silence."""
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class Repeats:
         self._told_at: dict[Hashable, float] = {}
 
     def count(self, kind: Hashable) -> int:
-        """Count one more of `kind`: the number so far if it is to be told, else 0."""
+        """Count one more of `kind`; return the number so far if it should be reported, else 0."""
         now = time.monotonic()
         with self._lock:
             number = self._counts[kind] = self._counts.get(kind, 0) + 1
@@ -109,7 +109,7 @@ class Repeats:
         return number
 
     def after_fork(self) -> None:
-        """In a forked child: count anew, with a lock that no thread of the parent can hold."""
+        """In a forked child: count from 0, with a lock that no thread of the parent can hold."""
         self._lock, self._counts, self._told_at = threading.Lock(), {}, {}
 
 
@@ -152,8 +152,8 @@ def no_random_access(_: object, index: Any) -> NoReturn:
 
 
 def no_iterator(_: object) -> NoReturn:
-    """Raise a `TypeError` that says how to get an iterator: `next(loader)` has no place to keep where a pass ends."""
+    """Raise a `TypeError` that says how to get an iterator: `next(loader)` cannot know where a pass ends."""
     raise TypeError(
-        "a loader is no iterator: make one once, `batches = iter(loader)`, then call `next(batches)`. Another "
-        "iter(loader) goes on where the last one stopped"
+        "a loader is not an iterator: make one, `batches = iter(loader)`, then call `next(batches)`. Another "
+        "iter(loader) continues where the last one stopped"
     )

@@ -1,4 +1,4 @@
-"""Limits: what a sample, or a file that describes data, may cost before it is refused.
+"""Limits: how large a sample, or a file that describes data, may be before it is refused.
 
 Data come from others: a part of a few kilobytes can unpack to a terabyte, a line of YAML can stand for a billion
 shards. Each limit is checked before the memory is taken or the time is spent. A sample beyond one is a `SampleError`,
@@ -16,11 +16,11 @@ class Limits:
     """How much is accepted; all are numbers of at least 1. Raise one that your own data exceed.
 
     Raises:
-        ConfigError: if one is no integer of at least 1.
+        ConfigError: if one is not an integer of at least 1.
     """
 
     max_unpacked_bytes: int = 256 << 20
-    """Of a part that is compressed (`gz`, `npz`, `pth`), after decompression."""
+    """Of a compressed part (`gz`, `npz`, `pth`), after decompression."""
     max_json_bytes: int = 32 << 20
     """Of a JSON text: a line of a JSONL file, or a `json` part. Small objects take some twenty times that in memory."""
     max_json_depth: int = 128
@@ -53,7 +53,7 @@ class Limits:
 
 
 DEFAULT_LIMITS = Limits()
-"""The limits where none are given."""
+"""The default limits."""
 
 
 def allow_pixels(limits: Limits) -> None:

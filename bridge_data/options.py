@@ -65,7 +65,7 @@ class ShownOptions:
     """The `__signature__` of a class whose `__init__` ends in `**kwargs: Unpack[SomeOptions]`: it shows each option.
 
     A derived class with an `__init__` of its own has the signature of that. The signature of `__init__` itself stays,
-    because jsonargparse passes on every default that a signature has, and `__init__` tells given options from others.
+    because jsonargparse passes every default of a signature, and `__init__` distinguishes given options from others.
     """
 
     def __init__(self, options: type, defaults: Callable[[], Mapping[str, Any]]) -> None:
@@ -83,14 +83,14 @@ class ShownOptions:
 
 
 IGNORED = {
-    "checkpoint_every_sec": "workers keep no checkpoints of themselves: the state comes with each batch, at no cost",
-    "checkpoint_every_min_n_samples": "workers keep no checkpoints of themselves",
-    "n_checkpoints": "workers keep no checkpoints of themselves",
-    "gc_collect_every_n_steps": "workers free memory as they go, and leave the rest to Python",
-    "max_samples_per_sequence": "the order is made for all data sets together: give it to get_train_dataset",
+    "checkpoint_every_sec": "workers keep no checkpoints of their own: the state comes with each batch, at no cost",
+    "checkpoint_every_min_n_samples": "workers keep no checkpoints of their own",
+    "n_checkpoints": "workers keep no checkpoints of their own",
+    "gc_collect_every_n_steps": "workers free memory as they run, and leave the rest to Python",
+    "max_samples_per_sequence": "the order is made for all data sets together: pass it to get_train_dataset",
     "parallel_shard_iters": "how many shards are mixed follows from shuffle_buffer_size and max_samples_per_sequence",
-    "ignore_decoder_errors": "what cannot be decoded is left out, counted, told to WorkerConfig.global_error_handler",
-    "handler": "failures are told to WorkerConfig.global_error_handler",
+    "ignore_decoder_errors": "decoding errors are skipped, counted, passed to WorkerConfig.global_error_handler",
+    "handler": "failures are passed to WorkerConfig.global_error_handler",
 }
 """The arguments, and why they have no effect."""
 
@@ -175,7 +175,7 @@ def path_text(name: str, value: Any) -> str:
     """The path or URL `value` as text.
 
     Raises:
-        ConfigError: if it is none, or is empty.
+        ConfigError: if it is neither, or is empty.
     """
     if isinstance(value, (str, os.PathLike)) and isinstance(text := os.fspath(value), str) and text:
         return text
@@ -187,7 +187,7 @@ def names(name: str, value: Iterable[str]) -> tuple[str, ...]:
     """The names in `value`.
 
     Raises:
-        ConfigError: if it is a single name, or none.
+        ConfigError: if it is not a list of names.
     """
     if isinstance(value, str) or not isinstance(value, Iterable) or not all(isinstance(one, str) for one in value):
         shown = f"[{value!r}]" if isinstance(value, str) else "a list of names"

@@ -1,16 +1,16 @@
 """What this process has read and decoded, counted where it happens.
 
-Enters: bytes, repeated attempts and images, from any thread. Leaves: the numbers; a lane takes them with each batch, so
-that they travel with it from a worker to the trainer. Guarantee: what is counted is taken once.
+Enters: bytes, retries and images, from any thread. Leaves: the numbers; a lane takes them with each batch, so
+that they travel with it from a worker to the trainer. Guarantee: each count is taken once.
 
-Count by `+=`, with a number that is computed before: CPython switches threads at calls and loops only, so no count is
+Count by `+=`, with a number computed before: CPython switches threads only at calls and loops, so no count is
 lost, and it takes 30 ns.
 """
 
 
 class ProcessCounts:
-    """Bytes of samples that were read by their offsets, or as auxiliary files; attempts that were made again after a
-    transient fault; images that were decoded."""
+    """Bytes of samples read by their offsets, or as auxiliary files; retries after a transient fault; images
+    decoded."""
 
     __slots__ = ("num_bytes", "num_images", "num_retries")
 
@@ -19,4 +19,4 @@ class ProcessCounts:
 
 
 COUNTS = ProcessCounts()
-"""Those of this process that no lane has taken yet."""
+"""Counts of this process that no lane has taken yet."""

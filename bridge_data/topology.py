@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bridge_data")
 
 MAX_OPEN_BYTES = 256 << 20
-"""Memory for samples that a process has read together with others, before they are needed."""
+"""Memory for samples that a process reads together with others, before they are needed."""
 
 LANES_PER_RANK = 8
 """The default number of lanes per rank: the same for 0 to 8 workers, so that the sequence is the same."""
@@ -43,7 +43,7 @@ class _LeftOut:
 
     def __get__(self, config: "WorkerConfig | None", owner: type) -> NoReturn:
         raise AttributeError(
-            f"WorkerConfig has no {self._name}: what becomes of a sample must not depend on the worker that it is in. "
+            f"WorkerConfig has no {self._name}: the result for a sample must not depend on its worker. "
             "Random generators are seeded by the sample before each hook; task_encoder.current_sample_index and "
             "current_batch_index are numbers that are the same anywhere"
         )
@@ -56,10 +56,10 @@ class WorkerConfig:
     `rank` is the *data-parallel* rank: tensor, context and pipeline ranks of one replica share it, and so read the
     same data. `num_workers` 0 works in the training process. `num_lanes` is the number of independent streams of the
     whole job, a multiple of `world_size`; it is fixed when a run starts and decides how far the run can be scaled
-    later. By default a rank has 8 lanes, so that 0 to 8 workers give the same sequence; with more workers, their
-    number rounded up to a multiple of 8, which is logged. Samples stored next to each other are read together; a
+    later. By default a rank has 8 lanes, so that 0 to 8 workers give the same sequence; with more workers, as many as
+    workers, rounded up to a multiple of 8, which is logged. Samples stored next to each other are read together; a
     process (a worker, or this one without workers) keeps at most `max_open_bytes` of them until they are needed.
-    Sources for which that is not enough are read sample by sample. `seed_offset` is the seed of order and augmentation.
+    Sources that do not fit are read sample by sample. `seed_offset` is the seed of order and augmentation.
     With a `worker_log_level` of 1 the keys of each batch are logged to `worker_debug_path` (see `loader.position`).
 
     Raises:
@@ -221,7 +221,7 @@ def current_batch_index() -> int:
     number = _running_hook("current_batch_index").batch_index
     if number is None:
         raise ConfigError(
-            "current_batch_index is known in batch and encode_batch. Which batch a sample will be in is known before "
+            "current_batch_index is known in batch and encode_batch. In hooks of samples it is known "
             "only without packing, batch_group_criterion, and hooks that are generators, as encoding a sample again "
             "after a resume must give the same. Use current_sample_index"
         )

@@ -1,9 +1,9 @@
-"""Lets megatron-core train on a machine without CUDA, over gloo; does nothing where CUDA is.
+"""Lets megatron-core train on a machine without CUDA, over gloo; does nothing if there is CUDA.
 
 Megatron-core asks `torch.cuda` about devices, streams, events, memory and random state, and each release asks a little
-more. `install()` answers by what is asked, not by megatron-core's version: there is one device, the CPU; whatever is
-queued on a stream has already happened; memory statistics are empty. What has no answer here is an error that names
-this file, instead of torch's "no NVIDIA driver".
+more. `install()` answers each question, whatever the version of megatron-core: there is one device, the CPU; work
+queued on a stream has already happened; memory statistics are empty. A question without an answer is an error that
+names this file, instead of torch's "no NVIDIA driver".
 
 For demos and tests only: `bridge_data` never imports it. Call it before anything of megatron-core is built.
 """
@@ -99,7 +99,7 @@ class StreamContext(contextlib.nullcontext[Any]):
 
 
 def _returning(value: Any) -> Callable[..., Any]:
-    """A function that returns `value` whatever it is given. Each name of `torch.cuda` gets one of its own, as torch's
+    """A function that returns `value` for any arguments. Each name of `torch.cuda` gets its own, as torch's
     compiler keeps a table of them by identity."""
     return lambda *args, **kwargs: value
 
@@ -145,7 +145,7 @@ def _refuse() -> None:
 
 
 def _on_cpu(factory: Any) -> Any:
-    """A factory function of torch that puts on the CPU what was meant for CUDA."""
+    """A factory function of torch that uses the CPU in place of CUDA."""
 
     @functools.wraps(factory)
     def make(*args: Any, **kwargs: Any) -> Any:

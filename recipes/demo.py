@@ -3,8 +3,8 @@
     data ─▶ no-kill ─▶ killed ─▶ the checkpoint that it left, resumed ─▶ table
                                  on 2 ranks, on 1 rank, with other workers
 
-Each rank logs the keys out of the very batch that made the loss; `recipes.compare_runs`, a program of its own, compares
-the logs. Everything lands in `demo_run/`. The environment variable BRIDGE_DATA_DEMO_SKIP_ONE=1 leaves out one sample
+Each rank logs the keys of the batch that made the loss; `recipes.compare_runs`, a separate program, compares
+the logs. All output goes to `demo_run/`. The environment variable BRIDGE_DATA_DEMO_SKIP_ONE=1 skips one sample
 of the resumed run, to show that the table would notice.
 """
 
@@ -112,7 +112,7 @@ class Demo:
         print(f"{label}: {end} after step {last['step']}, loss {last['loss']:.3f} ({seconds:.0f} s)", flush=True)
 
     def arguments(self, run: Run) -> list[str]:
-        """The command line of a run; that of "resumed" may leave out a sample."""
+        """The command line of a run; that of "resumed" may skip a sample."""
         folder = self.runs / run.name
         return [
             f"--config={ROOT / 'configs' / 'demo.yaml'}",
@@ -129,7 +129,7 @@ class Demo:
         ]
 
     def _skipping(self, run: Run) -> list[str]:
-        """Arguments for the encoder that leaves out one sample."""
+        """Arguments for the encoder that skips one sample."""
         from recipes.tiny_parts import PATCH
 
         key = key_to_skip(self.runs / "no-kill", self.first_step(run))
@@ -146,11 +146,11 @@ class Demo:
         return latest_iteration(self.runs / run.name / "checkpoints") or 0
 
     def hand_over(self, run: Run) -> None:
-        """Give a run the checkpoints that the killed one left."""
+        """Copy the checkpoints of the killed run to another one."""
         shutil.copytree(self.runs / "killed" / "checkpoints", self.runs / run.name / "checkpoints")
 
     def report_kill(self) -> None:
-        """Say what the killed run left, and see that it proves something."""
+        """Print what the killed run left, and check that resuming from it proves something."""
         from recipes.trainer.checkpoint import iteration_folder, latest_iteration
 
         checkpoints = self.runs / "killed" / "checkpoints"
@@ -195,7 +195,7 @@ def key_to_skip(reference: Path, first_step: int) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; 0 if every global batch and every loss came out equal."""
     parser = argparse.ArgumentParser(prog="python -m recipes.demo", description=__doc__.partition("\n")[0])
-    parser.add_argument("--folder", type=Path, default=Path("demo_run"), help="where everything lands (demo_run)")
+    parser.add_argument("--folder", type=Path, default=Path("demo_run"), help="folder for all output (demo_run)")
     parser.add_argument("--steps", type=int, default=40, help="steps of the uninterrupted run, at least 16 (40)")
     names = [run.name for run in RESUMES]
     parser.add_argument("--resumes", nargs="+", choices=names, default=names, help="what to resume as (all of them)")

@@ -142,7 +142,7 @@ def crops(num_crops: int, seed: int) -> Iterator[Crop]:
 
 
 def make_demo_data(folder: Path, config: DemoDataConfig, tick: Callable[[str], None] = lambda what: None) -> Path:
-    """Make and convert both data sets under `folder`; the path of the blend. Whole data is left as it is."""
+    """Make and convert both data sets under `folder`; return the path of the blend. Complete data is kept."""
     blend = folder / "blend.yaml"
     recipe = json.dumps(dataclasses.asdict(config))
     if blend.is_file() and recipe in blend.read_text():

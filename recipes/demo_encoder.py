@@ -1,6 +1,6 @@
-"""The task encoder of the demo's changed run: that of the recipe, but it leaves out one sample.
+"""The task encoder of the demo's changed run: that of the recipe, but it skips one sample.
 
-The sample is skipped as user code may skip any. A run so changed must turn the demo's table red.
+The sample is skipped as user code may skip any. This must turn the demo's table red.
 """
 
 from typing import Any

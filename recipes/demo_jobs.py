@@ -1,8 +1,8 @@
 """Launch, watch, kill and reap training jobs.
 
 Enters: a torchrun command line and the folder of its logs. Leaves: the exit status, and no process. A job has a
-process group of its own and writes to a file, so that nothing it leaves behind can hold our terminal; whatever the
-ranks leave behind (a SIGKILL orphans the helpers of a rank) becomes our child, and is killed by its id.
+process group of its own and writes to a file, so that nothing it leaves behind can hold our terminal; processes that
+ranks leave behind (a SIGKILL orphans the helpers of a rank) become our children, and are killed by their ids.
 """
 
 import ctypes
@@ -30,7 +30,7 @@ MAX_LINE_LENGTH = 200
 
 
 class JobFailed(Exception):
-    """A training job ended otherwise than it should; the message holds the error of the rank that failed first."""
+    """A training job ended unexpectedly; the message holds the error of the rank that failed first."""
 
 
 def _adopt_orphans() -> None:
@@ -53,7 +53,7 @@ def run_job(
     """Run `python -m module arguments` on `num_ranks` ranks by torchrun, and wait for its end.
 
     `on_step` gets each line that rank 0 logs in `folder`. With `kill_after_step`, rank 0 is SIGKILLed once it has
-    logged that step, and the job is expected to fail. All that has come to descend from this process ends with the job.
+    logged that step, and the job is expected to fail. All descendants of this process end with the job.
     The launcher's output is in `folder/launcher.log`, that of rank r in `folder/ranks/*/attempt_0/r`.
 
     Raises:
@@ -115,12 +115,12 @@ def _watch(
 
 
 def descendants() -> Set[psutil.Process]:
-    """Every process that descends from this one."""
+    """All descendants of this process."""
     return set(psutil.Process().children(recursive=True))
 
 
 def end_descendants(but: Set[psutil.Process] = frozenset()) -> None:
-    """Kill every process that descends from this one, but for some, and collect what is left of it."""
+    """Kill all descendants of this process, except some, and reap them."""
     for _ in range(50):
         left = descendants() - but
         if not left:

@@ -60,7 +60,7 @@ class ConversationConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class EncoderSettings:
-    """What all of them are: something that makes a task encoder."""
+    """The common protocol: makes a task encoder."""
 
     def build(self, tokenizer: Any, image_processor: Any, *, seq_length: int) -> "TaskEncoder":
         """The task encoder."""
@@ -87,7 +87,7 @@ class TextEncoderSettings(EncoderSettings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class DocumentEncoderSettings(EncoderSettings):
-    """Documents for pretraining, the rests of which are packed by `packer`."""
+    """Documents for pretraining; `packer` packs their rests."""
 
     packer: str = "best_fit"
 
@@ -99,7 +99,7 @@ class DocumentEncoderSettings(EncoderSettings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class LlavaEncoderSettings(EncoderSettings):
-    """LLaVA, or LLaVA-NeXT where images are tiled (`tiles`): what the vision tower makes of an image."""
+    """LLaVA, or LLaVA-NeXT if images are tiled (`tiles`): what the vision tower makes of an image."""
 
     conversation: ConversationConfig = ConversationConfig()
     tiles: bool = False

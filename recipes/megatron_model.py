@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class MegatronModel(MegatronModule):
     """This rank's stage of `original`, a causal language model of transformers, or one with images.
 
-    The original's weights are taken over, and the original is taken apart: do not use it afterwards.
+    The original's weights are reused, and the original is taken apart: do not use it afterwards.
 
     Raises:
         ConfigError: if megatron-core's GPT is another model, or the parallel sizes do not divide it.
@@ -95,7 +95,7 @@ class MegatronModel(MegatronModule):
         """Loss of each token, float32 (batch, local length) on the last stage; activations on the others.
 
         `tokens`, `sequences` and `labels` are int64 (batch, length); `media` are what the model of transformers takes
-        beside tokens, empty without images. `positions`, int64 (batch, 3, length), are read by models with mRoPE.
+        besides tokens, empty without images. `positions`, int64 (batch, 3, length), are read by models with mRoPE.
         Under context parallelism the losses are those of `local_positions`.
 
         Raises:
@@ -129,7 +129,7 @@ class MegatronModel(MegatronModule):
         if not media:
             return embedded
         if self.tower is None:
-            raise ConfigError(f"batches have {', '.join(media)}, but the model takes text only: take another recipe")
+            raise ConfigError(f"batches have {', '.join(media)}, but the model takes text only: use another recipe")
         merged = embedded.transpose(0, 1)
         for kind, token in self.media_tokens.items():
             inputs = {name: value for name, value in media.items() if ("video" in name) == (kind == "video")}
@@ -169,5 +169,5 @@ def _load(language: torch.nn.Module, weights: dict[str, Tensor]) -> None:
     if missing or found.unexpected_keys:
         raise ConfigError(
             f"the model of transformers does not have the layers of megatron-core's GPT: it lacks {missing}, and has "
-            f"{found.unexpected_keys} beside them"
+            f"also {found.unexpected_keys}"
         )

@@ -2,7 +2,7 @@
 
 Enters: a decoder of the Llama kind (Llama, Mistral, Qwen2, that of Qwen-VL), and the process groups of this rank.
 Leaves: the `TransformerConfig` of the same model, and the weights of this rank's pipeline stage and tensor-parallel
-slice by their names in `GPTModel`. Guarantee: both models give the same losses, but for rounding.
+slice by their names in `GPTModel`. Guarantee: both models give the same losses, except for rounding.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -106,7 +106,7 @@ def check_length(text: Any, seq_length: int) -> None:
 
 
 def _check_layers(text: Any) -> None:
-    """Raise a ConfigError if the layers are none of megatron-core's GPT."""
+    """Raise a ConfigError if the layers are not those of megatron-core's GPT."""
     if text.model_type not in KINDS:
         raise ConfigError(
             f"the language model is of type {text.model_type!r}; recipes under Megatron know {', '.join(KINDS)}; use "
@@ -133,7 +133,7 @@ def _check_sizes(text: Any, groups: "ProcessGroupCollection") -> None:
         if count % size:
             kind = "pipeline" if name == "num_hidden_layers" else "tensor"
             raise ConfigError(
-                f"parallel.{kind}_parallel_size={size} does not divide {name}={count} of the model; take another size"
+                f"parallel.{kind}_parallel_size={size} does not divide {name}={count} of the model; set another size"
             )
 
 

@@ -46,7 +46,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
     """The mapping in a YAML file.
 
     Raises:
-        ConfigError: if the file is missing, is no YAML, or holds something else.
+        ConfigError: if the file is missing, is not YAML, or holds something else.
     """
     import yaml
 
@@ -120,7 +120,7 @@ def _items(changes: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def near(key: str, known: Sequence[str]) -> str:
-    """What the user may have meant, as a question; nothing where nothing is spelled alike."""
+    """What the user may have meant, as a question; empty if nothing is spelled alike."""
     found = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
     return f"; did you mean {found[0]!r}?" if found else ""
 

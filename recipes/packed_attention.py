@@ -1,7 +1,7 @@
 """Core attention for packed sequences in plain torch: causal inside each sequence of a pack, blind across them.
 
 A core attention for megatron-core's local layer spec that runs on any device and under tensor and context parallelism.
-The attention mask it gets is no mask but the number of each position's sequence, (batch, whole length): that is all a
+Its attention mask is not a mask but the number of each position's sequence, (batch, whole length): that is all a
 block-diagonal causal mask needs, and it stays small. Under context parallelism ranks hold zigzag slices of the
 sequence (`zigzag_positions`); keys and values are gathered.
 """

@@ -58,11 +58,11 @@ FAMILIES: dict[str, str | None] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """A whole run of a model of `family`; each rank logs its steps to `log_dir`, if there is one, where
-    the settings of the run are, too. `metrics` are those of the data.
+    """A whole run of a model of `family`; each rank logs its steps to `log_dir`, if set, next to the
+    settings of the run. `metrics` are those of the data.
 
-    `trainer` says who trains: `lightning.Trainer`, or our loop on megatron-core, to which alone `parallel` applies. Of
-    whisper, `image_processor` is the feature extractor; of text there is none. `task_encoder`, as
+    `trainer` is `lightning.Trainer`, or our loop on megatron-core, the only one that uses `parallel`. For
+    whisper, `image_processor` is the feature extractor; for text there is none. `task_encoder`, as
     "package.module:Class", replaces `encoder`; see `named_encoder` for its arguments.
 
     Raises:
@@ -90,7 +90,7 @@ class Recipe:
         if self.trainer not in TRAINERS:
             raise ConfigError(f"trainer={self.trainer!r}: expected {' or '.join(TRAINERS)}")
         if self.task_encoder_arguments and self.task_encoder is None:
-            raise ConfigError("task_encoder_arguments: there is no task_encoder that they are for; name one")
+            raise ConfigError("task_encoder_arguments: there is no task_encoder to pass them to; name one")
         if self.metrics.loggers and self.log_dir is None:
             raise ConfigError(f"metrics.loggers={self.metrics.loggers}: they write to log_dir, which is null: set it")
         if self.trainer == "megatron":

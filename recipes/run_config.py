@@ -107,7 +107,7 @@ class ModelConfig(PretrainedConfig):
 class DataConfig:
     """What is trained on, in which order; sequences are in tokens, batches in sequences (with packing: packs).
 
-    `skip_steps` and `repeat_steps` are lists such as ["1200-1260", "1300"], of steps of the run as it was.
+    `skip_steps` and `repeat_steps` are lists such as ["1200-1260", "1300"], of steps of the original run.
     """
 
     path: str
@@ -131,11 +131,11 @@ class DataConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderConfig:
-    """Who makes the batches; `num_lanes` is fixed when a run begins and bounds what it can be scaled to.
+    """Who makes the batches; `num_lanes` is fixed when a run starts and limits how far it can be scaled.
 
-    Until workers are ready, batches come from the trainer itself; with `wait_for_workers` (under Megatron) none does.
+    Until workers are ready, batches come from the trainer itself; with `wait_for_workers` (under Megatron) it waits.
     `ledger_path` is a folder for the ledger of all micro-batches. With `strict_restore=false` a checkpoint of other
-    weights, or of fewer data sets, is taken over.
+    weights, or of fewer data sets, is accepted.
     """
 
     num_workers: int = 2
@@ -154,7 +154,7 @@ LOGGERS = ("tensorboard", "wandb", "csv")
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class MetricsConfig:
     """Where the metrics of the data go, every `every_steps` steps (None: never): to the log, to `data.jsonl` in the
-    `log_dir` of the run, if there is one, and to `loggers`: tensorboard, wandb or csv, which get the loss, too.
+    `log_dir` of the run, if there is one, and to `loggers`: tensorboard, wandb or csv, which also get the loss.
 
     Raises:
         ConfigError: for another logger, or a number of steps below 1.

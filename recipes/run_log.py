@@ -1,7 +1,7 @@
-"""The log of a run: for each step and rank the loss, and the keys out of the very batches that made it.
+"""The log of a run: for each step and rank the loss, and the keys in the batches that produced it.
 
-A run's folder holds `steps_dprank000.jsonl` and so on, one line a step; `read_run` puts the ranks' lines together to
-the global batches again. A line is written in one call, so a killed run leaves whole lines only.
+A run's folder holds `steps_dprank000.jsonl` and so on, one line per step; `read_run` merges the ranks' lines into
+the global batches. A line is written in one call, so a killed run leaves whole lines only.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ class StepLog:
 
 
 def read_lines(file: Path) -> list[dict[str, Any]]:
-    """The lines that a rank has logged so far, but for one that it is writing."""
+    """The lines that a rank has logged so far, except one being written."""
     if not file.exists():
         return []
     content = file.read_bytes()
@@ -56,7 +56,7 @@ def read_lines(file: Path) -> list[dict[str, Any]]:
 
 
 def read_run(folder: Path) -> dict[int, GlobalBatch]:
-    """The global batches of a run by step; a step that not all ranks have logged is left out.
+    """The global batches of a run by step; a step that not all ranks have logged is skipped.
 
     Raises:
         DatasetError: if there is no log, or its ranks contradict each other.

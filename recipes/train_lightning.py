@@ -40,7 +40,7 @@ class RecipeLightningModule(lightning.LightningModule):
         return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
     def losses(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """The sum of the losses of a batch, and over how many targets: labels, or pairs where there are none.
+        """The sum of the losses of a batch, and the number of targets: labels, or pairs if there are none.
 
         Raises:
             ConfigError: if the batch has no inputs for a model of transformers.
@@ -97,7 +97,7 @@ class RecipeLightningModule(lightning.LightningModule):
 
 
 def train_lightning(recipe: Recipe) -> None:
-    """Train the recipe to its end, from the newest checkpoint where there is one; with `skip_train`, evaluate that.
+    """Train the recipe to its end, from the newest checkpoint if there is one; with `skip_train`, evaluate that.
 
     Raises:
         ConfigError: if its parts or its data are not as it says.

@@ -19,7 +19,7 @@ from recipes.trainer.parallel import initialize_parallel
 
 SEQUENCE_FIELDS = ("tokens", "labels", "loss_mask", "position_ids", "cu_seqlens")
 POSITION_MEDIA = ("second_per_grid_ts",)
-"""Media that only the positions are worked out of."""
+"""Media used only to compute positions."""
 
 
 def train_megatron(recipe: Recipe) -> None:
@@ -82,7 +82,7 @@ def forward_step(iterator: Iterator[Any], model: torch.nn.Module) -> tuple[Tenso
     state of all ranks agrees.
 
     Raises:
-        ConfigError: if the batches are no sequences, or cannot be cut for context parallelism.
+        ConfigError: if the batches are not sequences, or cannot be cut for context parallelism.
     """
     batch = next(iterator)
     missing = [name for name in SEQUENCE_FIELDS if not hasattr(batch, name)]

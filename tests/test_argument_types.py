@@ -99,10 +99,10 @@ def test_ranks_and_workers(settings: dict[str, Any], says: str) -> None:
         ({"split_part": ["train"]}, "split_part=['train']"),
         ({"sample_type": "TextSample"}, "sample_type='TextSample': expected a class"),
         ({"trusted_modules": "mine"}, "trusted_modules='mine': expected ['mine']"),
-        ({"task_encoder": DefaultTaskEncoder}, "make one of the class, with ()"),
+        ({"task_encoder": DefaultTaskEncoder}, "pass an instance of the class, with ()"),
         ({"task_encoder": encoder(decoder="pil")}, "Mine: decoder='pil': expected a SampleDecoder"),
         ({"task_encoder": encoder(decoder=SampleDecoder)}, "Mine: decoder=<class"),
-        ({"task_encoder": encoder(cookers=[cook])}, "is no Cooker: write Cooker(cook)"),
+        ({"task_encoder": encoder(cookers=[cook])}, "is not a Cooker: write Cooker(cook)"),
         ({"task_encoder": encoder(cookers=Cooker(cook))}, "expected a list of Cooker"),
         ({"task_encoder": encoder(cookers="cook")}, "cookers='cook': expected a list of Cooker"),
     ],
@@ -138,7 +138,7 @@ def test_paths(path: Any, take: Callable[[Any], Any]) -> None:
 def test_loaders_of_something_else(folder: Path, make: Any) -> None:
     dataset = train(folder / "texts")
     for other in (str(folder / "texts"), None, [dataset], (dataset, None), get_loader(dataset)):
-        with pytest.raises(ConfigError, match=r"expected a data set; from a path, a loader is made by"):
+        with pytest.raises(ConfigError, match=r"expected a data set; for a path, write get_loader"):
             make(other)
 
 

@@ -138,8 +138,8 @@ def test_log_exception_goes_on_and_names_each_sample(folder: Path, caplog: pytes
     assert arrived + sum(skipped.values()) == NUM_SAMPLES
     assert len(caplog.records) == 6
     assert caplog.messages[-1] == (
-        "rank 0 has left out 7 samples in all (2 in batch, 1 in cook_crude_sample, 1 in decode, 2 in encode_batch, "
-        "1 in encode_sample); of these, 7 failed, as was logged when they first did"
+        "rank 0 skipped 7 samples in all (2 in batch, 1 in cook_crude_sample, 1 in decode, 2 in encode_batch, "
+        "1 in encode_sample); of these, 7 failed: see the errors logged before"
     )
     for key in ("0001", "0002", "0003", "0005"):
         assert f"data-0000.tar/{key}" in caplog.text

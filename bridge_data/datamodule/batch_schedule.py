@@ -43,7 +43,7 @@ class BatchSchedule:
         """
         if global_batch_size is None and rampup_batch_size is not None:
             raise ConfigError(
-                f"rampup_batch_size={list(rampup_batch_size)} is a ramp to global_batch_size, which is None: give it"
+                f"rampup_batch_size={list(rampup_batch_size)} is a ramp to global_batch_size, which is None: set it"
             )
         size = micro_batch_size * num_micro_batches if global_batch_size is None else global_batch_size
         return cls(size, micro_batch_size, rampup_batch_size)
@@ -70,13 +70,13 @@ class BatchSchedule:
         way = self.global_batch_size - start
         if way < 1 or way % increment:
             raise ConfigError(
-                f"{got} leads from {start} in steps of {increment}, which never make global_batch_size="
-                f"{self.global_batch_size}; the way between them must be a multiple of the increment"
+                f"{got} goes from {start} in steps of {increment}, which never reach global_batch_size="
+                f"{self.global_batch_size}; the difference must be a multiple of the increment"
             )
         for name, size in (("first size", start), ("increment", increment)):
             if size % self.micro_batch_size:
                 raise ConfigError(
-                    f"{got}: its {name} {size} is no multiple of micro_batch_size={self.micro_batch_size}"
+                    f"{got}: its {name} {size} is not a multiple of micro_batch_size={self.micro_batch_size}"
                 )
 
     def size_after(self, consumed_samples: int) -> int:
@@ -137,7 +137,7 @@ class BatchSchedule:
         """Check that `world_size` ranks can share every step after `consumed_samples` equally.
 
         Raises:
-            ConfigError: naming the first that they cannot.
+            ConfigError: naming the first that they cannot share.
         """
         while (size := self.size_after(consumed_samples)) < self.global_batch_size:
             self.num_micro_batches(consumed_samples, world_size)

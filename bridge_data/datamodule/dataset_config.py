@@ -1,8 +1,8 @@
 """The data settings of a Megatron-Bridge run (its `ConfigContainer.dataset`), and what is taken from Bridge for them.
 
 Enters: plain settings, from a recipe, a YAML file or the command line. Leaves: the same, checked. Guarantees: each has
-an effect, or is refused with the reason; where Bridge is installed, they are also settings of its own class, so that it
-checks and derives what it does for that. Importing this module imports nothing of Bridge; only making a config does.
+an effect, or is refused with the reason; if Bridge is installed, they are also settings of its own class, so that it
+checks and derives the same for them. Importing this module imports nothing of Bridge; only making a config does.
 
 Source: the names and defaults are those of Megatron-Bridge: `EnergonProvider` (0.3), `EnergonDatasetConfig` and
 `DataloaderConfig` (0.6).
@@ -39,8 +39,8 @@ _made: dict[type[Any], type[Any]] = {}
 
 
 def _bridge_class(config: type[C]) -> type[C]:
-    """`config`, or where Bridge is installed, the class that is also Bridge's `EnergonDatasetConfig`, and whose data
-    Bridge builds with `_build_for_bridge`. It is made once.
+    """`config`, or if Bridge is installed, a subclass that is also Bridge's `EnergonDatasetConfig`, and whose data
+    Bridge builds with `_build_for_bridge`. It is made only once.
 
     Bridge's `ConfigContainer` knows by its own class which batch sizes to compare, and what to pad and pack.
     """
@@ -56,7 +56,7 @@ def _joined(config: type[C]) -> type[C]:
         allow = importlib.import_module(_TARGETS).register_allowed_target_prefix
     except (ImportError, AttributeError) as error:
         warnings.warn(
-            f"megatron.bridge is installed, and cannot be used ({error}), so its checks of the configuration do not "
+            f"megatron.bridge is installed, but cannot be used ({error}), so its checks of the configuration do not "
             f"know {config.__name__}: batch sizes are not compared, padding and packing not derived",
             stacklevel=5,
         )
@@ -65,7 +65,7 @@ def _joined(config: type[C]) -> type[C]:
         return config
     names = {"__module__": config.__module__, "__qualname__": config.__qualname__, "__doc__": config.__doc__}
     both: type[C] = type(config.__name__, (config, theirs), names | {_PLAIN_CLASS: config})
-    others = dict(builders)  # Bridge takes the first that fits, and its own would
+    others = dict(builders)  # Bridge takes the first match, and its own would match
     builders.clear()
     builders[both] = _build_for_bridge
     builders.update(others)
@@ -122,7 +122,7 @@ class TaskEncoderConfig(Protocol):
 class EnergonDatasetConfig:
     """Training and validation data at `path`. The fields are mutable, as Bridge sets some while it prepares a run.
 
-    Where Megatron-Bridge is installed, an instance is also one of Bridge's class of this name.
+    If Megatron-Bridge is installed, an instance is also one of Bridge's class of this name.
 
     Args:
         task_encoder: the encoder, a `TaskEncoderConfig`, or one of Bridge's task-encoder configs; None for the
@@ -130,7 +130,7 @@ class EnergonDatasetConfig:
         global_batch_size: samples of a step, over all ranks; None for a micro-batch of each. (Bridge has its own.)
         drop_last: drop the last micro-batch of validation if it is not full. (Training has no end.)
         dataloader_save, dataloader_load: where Bridge saves and loads the position of the data; None for a folder
-            beside its checkpoints, "" to save and load none.
+            next to its checkpoints, "" to save and load none.
         do_validation: whether there is validation.
         enable_in_batch_packing, defer_in_batch_packing_to_step: one sequence of all samples of a micro-batch, made by
             the `TaskEncoderConfig`, or deferred to Bridge's forward step.
@@ -174,7 +174,7 @@ class EnergonDatasetConfig:
         return super().__new__(_bridge_class(cls))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The class that is also Bridge's cannot be found by its name.
+        # The subclass made for Bridge cannot be found by its name.
         settings = {name: value for name, value in vars(self).items() if name != _TRAIN_LOADER}
         return _restored, (getattr(type(self), _PLAIN_CLASS, type(self)), settings)
 
@@ -229,8 +229,8 @@ class EnergonDatasetConfig:
         return loaders
 
     def metrics(self, *, of_job: bool = False) -> "LoaderMetrics":
-        """The metrics of the training loader that Bridge has built from these settings. So a `MetricsReporter` takes
-        the settings for the loader, which `pretrain` makes by itself.
+        """The metrics of the training loader that Bridge has built from these settings. So a `MetricsReporter` accepts
+        the settings in place of the loader, which `pretrain` makes itself.
 
         Raises:
             ConfigError: if none has been built yet, or it is gone.
@@ -251,8 +251,8 @@ class EnergonDatasetConfig:
         if kwargs.get("multiple_validation_sets", False):
             raise self._error(
                 "dataset_kwargs",
-                "multiple_validation_sets: Bridge takes a list of loaders for those of the chunks of a model; "
-                "EnergonMultiModalDataModule takes the setting",
+                "multiple_validation_sets: Bridge takes a list of loaders for the loaders of model chunks; "
+                "use EnergonMultiModalDataModule, which has this setting",
             )
         is_balanced = kwargs.get("balance", False) is not False
         counts_steps = is_balanced or kwargs.get("skip_steps") or kwargs.get("repeat_steps")
@@ -269,7 +269,7 @@ class EnergonDatasetConfig:
         """Check that the encoder can do what the settings ask for."""
         for name in ("image_processor", "multimodal_sample_config"):
             if self.task_encoder is not None and getattr(self, name) is not None:
-                raise self._error(name, "no effect beside a task_encoder: give it to that")
+                raise self._error(name, "no effect with a task_encoder: set it there")
         if _is_bridge_encoder(self.task_encoder):
             self.task_encoder.validate()
             return
@@ -290,7 +290,7 @@ class EnergonDatasetConfig:
         multiple = self.pad_to_multiple_of or 1
         pads = self.task_encoder is None or getattr(own, "pad_to_multiple_of", 1) % multiple == 0
         if self.seq_length % multiple:
-            raise self._error("pad_to_multiple_of", f"seq_length={self.seq_length} is no multiple of it; make it one")
+            raise self._error("pad_to_multiple_of", f"seq_length={self.seq_length} must be a multiple of it")
         if multiple > 1 and not (pads or self.pad_to_max_length):
             raise self._error(
                 "pad_to_multiple_of", f"{needs}: set it in the encoder's own config; or pad_to_max_length"

@@ -1,7 +1,7 @@
-"""What concerns the data in a Lightning `Trainer`: its settings, its progress, and the callback that logs metrics.
+"""Data in a Lightning `Trainer`: its settings, its progress, and the callback that logs metrics.
 
 Enters: the trainer and the batch sizes of the DataModule; the trainer's steps. Leaves: the number of batches it has
-trained on, and of batches it overfits; scalars `data/NAME` in every logger that it has (TensorBoard, CSV, W&B).
+trained on, and of batches it overfits; scalars `data/NAME` in each of its loggers (TensorBoard, CSV, W&B).
 Guarantee: a trainer whose steps are not those of the DataModule is refused.
 """
 
@@ -43,7 +43,7 @@ def check_steps(
     if length is None and trainer.max_steps == -1 and (trainer.max_epochs or -1) > 0:
         warnings.warn(
             f"Trainer(max_epochs={trainer.max_epochs}) never ends: the training data is endless, so its first epoch "
-            "is, too. Set virtual_epoch_length of the DataModule or limit_train_batches of the trainer, or train for "
+            "is too. Set virtual_epoch_length of the DataModule or limit_train_batches of the trainer, or train for "
             "max_steps",
             stacklevel=4,
         )
@@ -82,7 +82,7 @@ def check_new(trainer: Any, data_module: str) -> None:
     if trainer.ckpt_path is not None and trainer.global_step:
         raise StateError(
             f"{trainer.ckpt_path} has no state of the data under {data_module!r}, so the data would start over at step "
-            f"{trainer.global_step}. It was saved without this DataModule; to train on from its weights, load them "
+            f"{trainer.global_step}. It was saved without this DataModule; to continue from its weights, load them "
             "into the model and fit without ckpt_path"
         )
 
@@ -95,7 +95,7 @@ def num_overfitted(trainer: Any, virtual_epoch_length: int) -> int | None:
 
 
 def check_overfitted(wanted: int | None, made_for: int | None) -> None:
-    """Check that the training loader, made to repeat `made_for` batches, is wanted to repeat as many.
+    """Check that the trainer wants as many repeated batches as the training loader was `made_for`.
 
     Raises:
         ConfigError: if it is not.
@@ -108,7 +108,7 @@ def check_overfitted(wanted: int | None, made_for: int | None) -> None:
 
 
 def num_trained(trainer: Any) -> int:
-    """The batches that the trainer has trained on, without one on which training failed."""
+    """The batches that the trainer has trained on, without a failed one."""
     return int(trainer.fit_loop.epoch_loop.batch_progress.total.processed)
 
 
@@ -131,8 +131,8 @@ def follow(
     world_size: int,
     num_micro_batches: int,
 ) -> None:
-    """Tell the loader how many batches the trainer has trained on, and how many of them are of a step that is not
-    complete. After a restore, first convert the trainer's own numbers; `loaded_in_epoch` is then the number of
+    """Report to the loader how many batches the trainer has trained on, and how many of them belong to an incomplete
+    step. After a restore, first convert the trainer's own numbers; `loaded_in_epoch` is then the number of
     micro-batches of all ranks in its epoch."""
     if loaded_in_epoch is not None:
         _set_progress(trainer, loader.first_micro_batch, loaded_in_epoch, world_size, num_micro_batches)
@@ -143,14 +143,14 @@ def follow(
 
 
 def _set_progress(trainer: Any, total: int, in_epoch: int, world_size: int, num_micro_batches: int) -> None:
-    """Count on from `total` batches of all ranks, of which `in_epoch` are of this epoch, in place of the numbers in the
-    checkpoint: they are those of a rank of the run that saved it, maybe within a step."""
+    """Continue counting from `total` batches of all ranks, `in_epoch` of them in this epoch. The numbers in the
+    checkpoint are those of one rank of the run that saved it, maybe within a step."""
     progress = trainer.fit_loop.epoch_loop.batch_progress
     total, in_epoch = total // world_size, in_epoch // world_size
     if not _epoch_is_over(progress):
         in_epoch -= in_epoch % num_micro_batches
     for counts, number in ((progress.total, total), (progress.current, in_epoch)):
-        counts.increment_by(number - counts.processed)  # `ready` is one more where training has failed on a batch
+        counts.increment_by(number - counts.processed)  # `ready` is one more if training has failed on a batch
 
 
 def _epoch_is_over(progress: Any) -> bool:
@@ -159,7 +159,7 @@ def _epoch_is_over(progress: Any) -> bool:
 
 
 def is_fitting(trainer: Any) -> bool:
-    """Whether the trainer trains, so that a checkpoint is also loaded for the position of the data."""
+    """Whether the trainer trains, so that loading a checkpoint sets the position of the data."""
     return bool(trainer.state.fn == "fit")
 
 
@@ -172,7 +172,7 @@ def _limited(limit: int | float, virtual_epoch_length: int) -> int | None:
 
 class MetricsCallback(Callback):  # type: ignore[misc]  # lightning is not followed
     """Logs the metrics of all data-parallel ranks together every `every_steps` steps of the optimizer; if None, as
-    often as the trainer logs (`log_every_n_steps`). `sinks` get them, too.
+    often as the trainer logs (`log_every_n_steps`). `sinks` get them too.
 
     `trainer.train_dataloader` must be a loader of this package.
     """
@@ -199,7 +199,7 @@ class MetricsCallback(Callback):  # type: ignore[misc]  # lightning is not follo
         self._last_step = trainer.global_step
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Report, if a step has just been taken and it is time."""
+        """Report, if a step has just ended and a report is due."""
         if self._reporter is not None and trainer.global_step != self._last_step:
             self._last_step = trainer.global_step
             self._reporter.step(self._last_step)

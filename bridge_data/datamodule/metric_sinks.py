@@ -1,12 +1,12 @@
 """Where the metrics of a loader go: the log, a JSONL file, TensorBoard, Prometheus.
 
-Enters: a loader. Leaves: its metrics, every so many steps, in each sink. `MetricsReporter` is the hook of a training
-loop: all data-parallel ranks call it with each step, and the first rank of the job writes what they counted together.
-`MetricsServer` is for Prometheus, which asks by itself: each process answers for its own loader, and Prometheus sums.
-Guarantee: a sink that fails once the run has begun is logged and counted, and the run goes on.
+Enters: a loader. Leaves: its metrics, every `every_steps` steps, in each sink. `MetricsReporter` is the hook of a
+training loop: all data-parallel ranks call it with each step, and the first rank of the job writes the joint counts.
+`MetricsServer` is for Prometheus, which polls: each process answers for its own loader, and Prometheus sums.
+Guarantee: a sink that fails after the run has started is logged and counted, and the run continues.
 
-Values are written under the names of `LoaderMetrics.values`. Rates and shares are those since the last report, counts
-those since the loader was made.
+Values are written under the names of `LoaderMetrics.values`. Rates and shares are since the last report, counts
+since the loader was made.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class MetricsReport:
 
 
 class MetricsSink(Protocol):
-    """Takes reports. What it raises is logged, and does not reach the training loop."""
+    """Takes reports. Its exceptions are logged, and do not reach the training loop."""
 
     def write(self, report: MetricsReport) -> None:
         """Write one."""
 
     def close(self) -> None:
-        """No more will come."""
+        """Called after the last report."""
 
 
 class MetricsReporter:
@@ -65,7 +65,7 @@ class MetricsReporter:
 
     With `of_job`, those of all data-parallel ranks together: then all ranks must call `step` with the same steps. The
     first rank of the job writes; without `of_job`, each rank writes its own. A sink that fails, as on a full disk, does
-    not end the training: it is a warning, counted, and the sink gets the next report.
+    not end the training: it is a counted warning, and the sink gets the next report.
 
     Raises:
         ConfigError: if `every_steps` is less than 1.
@@ -82,7 +82,7 @@ class MetricsReporter:
         """Reports that a sink could not write, and sinks that could not be closed."""
 
     def step(self, step: int) -> MetricsReport | None:
-        """After a step of the trainer, counted from 1: the report, if it is time for one."""
+        """Call after a step of the trainer, counted from 1; returns the report, if one is due."""
         if step % self._every_steps:
             return None
         total = self._loader.metrics(of_job=self._of_job)
@@ -96,8 +96,7 @@ class MetricsReporter:
         return report
 
     def on_train_step_end(self, context: Any) -> None:
-        """The same, as a callback of Megatron-Bridge for the event of this name: there, the step that has just ended is
-        counted from 0."""
+        """The same, as a callback of Megatron-Bridge for the event of this name, where steps are counted from 0."""
         self.step(int(context.state.train_state.step) + 1)
 
     def close(self) -> None:
@@ -108,14 +107,14 @@ class MetricsReporter:
 
     @contextlib.contextmanager
     def _failures_of(self, sink: MetricsSink) -> Iterator[None]:
-        """Log and count an error, the same one again less and less often."""
+        """Log and count an error; repeats are logged less and less often."""
         try:
             yield
         except Exception as error:
             self.num_failures += 1
             name = type(sink).__name__
             if number := repeats.count((name, type(error))):
-                logger.warning("metrics: %s has failed (time %d), the run goes on: %r", name, number, error)
+                logger.warning("metrics: %s failed (time %d), the run continues: %r", name, number, error)
 
     def __enter__(self) -> Self:
         return self
@@ -209,7 +208,7 @@ class TensorBoardSink:
 
     def write(self, report: MetricsReport) -> None:
         """Write its values."""
-        # A writer that has failed once does so for ever; the next report has a new one, with an event file of its own.
+        # A writer that has failed once always fails; the next report has a new one, with its own event file.
         writer, self._writer = self._writer or self._opened(), None
         for name, value in report.values().items():
             writer.add_scalar(f"data/{name}", value, report.step)
@@ -231,8 +230,8 @@ class MetricsServer:
     """Serves the metrics of the loader of this process to Prometheus, at `http://host:port/metrics`.
 
     They are read when Prometheus asks, and have the label `rank`. Counts end with `_total`: Prometheus makes rates of
-    them, and sums over ranks. By default, only programs on this machine can connect. Port 0 takes a free one; so does a
-    port that is taken, which the log says.
+    them, and sums over ranks. By default, only programs on this machine can connect. Port 0, or one already in use,
+    becomes a free port; the latter is logged.
 
     Raises:
         ConfigError: if `prometheus_client` is not installed, or there is no port at `host`.
@@ -252,7 +251,7 @@ class MetricsServer:
             try:
                 self._server, self._thread = start_http_server(0, host, registry)
             except OSError:
-                raise ConfigError(f"{asked}; give an address of this machine") from error
+                raise ConfigError(f"{asked}; set an address of this machine") from error
             logger.warning("%s. Metrics are at port %d; give each process its own", asked, self._server.server_port)
         self.port = int(self._server.server_port)
         """The port that it listens on."""
@@ -279,7 +278,7 @@ _COUNTERS = {
     "token_slots": ("token_slots", "Tokens in the batches, with padding"),
     "images": ("images", "Images decoded"),
     "bytes_read": ("read_bytes", "Bytes read"),
-    "retries": ("read_retries", "Reads tried again after a transient fault"),
+    "retries": ("read_retries", "Reads retried after a transient fault"),
     "failed": ("failed_samples", "Samples lost by an error"),
     "truncated": ("truncated_samples", "Samples cut to the length of a pack"),
     "worker_restarts": ("worker_restarts", "Worker processes replaced"),
@@ -299,7 +298,7 @@ class _Collector:
         now = self._loader.metrics()
         for field, (name, text) in _COUNTERS.items():
             yield self._family("Counter", name, text, {"": getattr(now, field)})
-        yield self._family("Counter", "skipped_samples", "Samples left out, by hook", now.skipped, "hook")
+        yield self._family("Counter", "skipped_samples", "Samples skipped, by hook", now.skipped, "hook")
         yield self._family("Gauge", "epochs", "Epochs drawn, by source", now.epochs, "source")
         slowest = {} if now.slowest is None else {now.slowest.key: now.slowest.seconds}
         yield self._family("Gauge", "slowest_sample_seconds", "The slowest sample so far", slowest, "key")

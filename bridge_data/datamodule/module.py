@@ -47,13 +47,13 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
 
     Args:
         tokenizer, image_processor, seq_length, multimodal_sample_config, decoder_seq_length: for the
-            `MultiModalTaskEncoder` that is made where `task_encoder` is None. Tokenizer and image processor may be
-            given by the folder (or hub id) that they were saved to. (Megatron's schedules also read `seq_length`.)
+            `MultiModalTaskEncoder` that is made if `task_encoder` is None. Tokenizer and image processor may be
+            given as the folder (or hub id) that they were saved to. (Megatron's schedules also read `seq_length`.)
         micro_batch_size: samples (with packing: packs) per batch.
         global_batch_size: samples per step of all ranks: a multiple of `micro_batch_size` times the number of ranks. If
             None, one micro-batch of each rank; with Lightning, `accumulate_grad_batches` of each.
         num_val_workers: workers for validation; as many as `num_workers` if None.
-        pin_memory: put batches into page-locked memory, where there is a GPU.
+        pin_memory: put batches into page-locked memory, if there is a GPU.
         shuffle_buffer_size, max_samples_per_sequence, packing_buffer_size: as in `get_train_dataset`.
         validation_task_encoder: for validation; the one of training if None.
         **kwargs: `DataModuleOptions`.
@@ -135,7 +135,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
 
     @property
     def init_consumed_samples(self) -> int:
-        """The samples (with packing: packs) of the whole job that had been trained on when this run began."""
+        """The samples (with packing: packs) of the whole job that were consumed before this run."""
         if self.train_dataloader_object is not None:
             return self.train_dataloader_object.first_micro_batch * self.micro_batch_size
         return 0 if self._loaded_state is None else int(self._loaded_state["next_slot"]) * self.micro_batch_size
@@ -280,13 +280,13 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
     def predict_dataloader(self) -> Never:
         """An error: the data to predict on are not known."""
         raise ConfigError(
-            "EnergonMultiModalDataModule has no data for Trainer.predict: give it a loader of the data that you mean, "
+            "EnergonMultiModalDataModule has no data for Trainer.predict: pass a loader, "
             "as in trainer.predict(model, dataloaders=get_loader(get_val_dataset(path, split_part=...)))"
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the last batch that was delivered, or before the first of a step that is not complete, of
-        the whole job on data-parallel rank 0, whose state Lightning saves; all ranks must call it."""
+        """The position after the last batch delivered, or before the first of an incomplete step: on data-parallel
+        rank 0, whose state Lightning saves, that of the whole job. All ranks must call it."""
         if self.train_dataloader_object is None:
             return {} if self._loaded_state is None else {LIGHTNING_KEY: self._loaded_state}
         state: dict[str, Any] = {LIGHTNING_KEY: self.train_dataloader_object.save_state()}
@@ -297,7 +297,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go to the position in `state_dict`: that of rank 0, or on each rank its own. A checkpoint that Lightning
+        """Restore the position in `state_dict`: that of rank 0, or on each rank its own. A checkpoint that Lightning
         loads to validate or test does not change the position.
 
         Raises:

@@ -1,7 +1,7 @@
 """The states of the data-parallel ranks: gathered on rank 0 when saved, distributed by it when restored.
 
-Enters: the state of each rank, and the lists of forgotten samples that it has found. Leaves, when saving: the whole
-state on rank 0, and on every other rank its own lanes, so the total size of what all ranks write is linear in the job.
+Enters: the state of each rank, and the lists of forgotten samples that it found. Leaves, when saving: the whole
+state on rank 0, and on every other rank its own lanes, so the total size written by all ranks is linear in the job.
 Leaves, when restoring: on each rank a state that it can be restored from. Guarantee: an error on one rank is an error
 on all, so no rank waits for another. If each rank has what it needs, only a few numbers are exchanged.
 """
@@ -103,16 +103,16 @@ def _check_lists(found: Sequence[Mapping[str, Any]], kind: str = "data-parallel 
             name = differing[0]
             more = f" and of {len(differing) - 1} more" if len(differing) > 1 else ""
             raise StateError(
-                f"{kind}ranks {rank} and 0 have found other lists of forgotten samples: of source {name}{more}, "
+                f"{kind}ranks {rank} and 0 have found different lists of forgotten samples: of source {name}{more}, "
                 f"versions {lists.get(name, 'none')} and {found[0].get(name, 'none')} (number, digest). One was "
-                "written while the ranks started, or a shared file system shows it to some of them only: start all "
-                "ranks again"
+                "written while the ranks started, or a shared file system shows it to only some of them: restart all "
+                "ranks"
             )
 
 
 def hand_on_state(state: dict[str, Any] | None, config: WorkerConfig) -> dict[str, Any]:
-    """A state that this rank can be restored from: `state`, if every rank was given the lanes that it needs, else its
-    part of the whole state that one of them was given. All data-parallel ranks must call it, with None if a rank has no
+    """A state that this rank can be restored from: `state`, if every rank got the lanes that it needs, else its
+    part of the whole state that one of them got. All data-parallel ranks must call it, with None if a rank has no
     state, such as a new rank.
 
     Raises:
@@ -138,15 +138,15 @@ def hand_on_state(state: dict[str, Any] | None, config: WorkerConfig) -> dict[st
         return state
     if source is None:
         raise StateError(
-            f"data-parallel ranks {lacking[:16]} of {config.world_size} lack lanes of {num_lanes} that they are to be "
-            "restored from, and no rank was given a state with all. The state that rank 0 saved has them: restore it "
+            f"data-parallel ranks {lacking[:16]} of {config.world_size} lack lanes of {num_lanes} that they need to "
+            "restore, and no rank got a state with all. The state that rank 0 saved has them: restore it "
             "on rank 0, or merge the states of all ranks (merge_states) and restore the result on each"
         )
     return _handed_on(whole, source, takes_all, config)
 
 
 class _Given(NamedTuple):
-    """A summary of the state that a rank was given: 0 lanes if none, `problem` if it is not valid."""
+    """A summary of the state that a rank got: 0 lanes if none, `problem` if it is not valid."""
 
     problem: str = ""
     num_lanes: int = 0
@@ -175,7 +175,7 @@ def _look_at(state: dict[str, Any] | None, config: WorkerConfig) -> tuple[_Given
 
 
 def _check(rows: list[_Given]) -> None:
-    """Check that there are states, that all are valid, and that they are of one step."""
+    """Check that there are states, that all are valid, and that they are of the same step."""
     for rank, row in enumerate(rows):
         if row.problem:
             raise StateError(f"the state that data-parallel rank {rank} was given: {row.problem}")

@@ -69,17 +69,17 @@ class OwnOptions(TypedDict, total=False):
     rampup_batch_size: Sequence[int] | None
     """Megatron's [first global batch size, increment, samples] of a ramp to `global_batch_size`."""
     skip_steps: Sequence[str | int]
-    """Steps whose data are passed over, such as ["1200-1260", "1300"]: both ends included, counted from 0 in the run
-    without skips and repeats. The trainer's own steps stay consecutive. It takes `global_batch_size`, as do repeats."""
+    """Steps whose data are skipped, such as ["1200-1260", "1300"]: both ends included, counted from 0 in the run
+    without skips and repeats. The trainer's own steps stay consecutive. Needs `global_batch_size`, as do repeats."""
     repeat_steps: Sequence[str | int]
-    """Steps whose data come twice: once more after the last step of each range."""
+    """Steps whose data come twice: again after the last step of each range."""
     balance: bool | str | Callable[[Any], float]
     """The cost by which the micro-batches of a training step are distributed over the data-parallel ranks: "tokens",
     "pixels", "frames", a function of the batch, or True for the encoder's `batch_cost`. All ranks must ask for their
     loaders in the same order."""
     strict_restore: bool
     """Refuse to restore a state of another blend (default True). If False, weights and added data sets may differ;
-    what differs is logged."""
+    differences are logged."""
     share: Share
     """Which ranks of a replica read. "replicate": every rank. "broadcast": one, for the ranks of the first and the last
     pipeline stage; all ranks must ask for their loaders in the same order, and close them before the process groups are
@@ -134,12 +134,12 @@ class DataModuleSettings:
         """The micro-batches that are skipped or repeated; None if none are.
 
         Raises:
-            ConfigError: if the steps are no steps, overlap, or depend on the number of ranks.
+            ConfigError: if the steps are invalid, overlap, or depend on the number of ranks.
         """
         found = schedule.edits(self.skip_steps, self.repeat_steps)
         if found is not None and global_batch_size is None:
             raise ConfigError(
-                f"{found}: without global_batch_size, what a step is depends on the number of ranks; give it"
+                f"{found}: without global_batch_size, the size of a step depends on the number of ranks; set it"
             )
         return found
 
@@ -172,6 +172,6 @@ def warn_without_effect(**given: Any) -> None:
     for name, value in given.items():
         if value is not None:
             warnings.warn(
-                f"EnergonMultiModalDataModule: {name} has no effect beside a task_encoder: give it to that",
+                f"EnergonMultiModalDataModule: {name} has no effect with a task_encoder: set it there",
                 stacklevel=3,
             )

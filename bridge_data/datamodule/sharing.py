@@ -38,8 +38,8 @@ RankLoader: TypeAlias = SavableDataLoader | BalancedLoader | ReplicaLoader
 
 
 class IdleDataloader(Iterator[Any]):
-    """Replaces the loader on ranks of pipeline stages between the first and the last, which get no data. It has the
-    methods of a loader, but no batches."""
+    """Replaces the loader on ranks of middle pipeline stages, which get no data. It has the methods of a loader, but no
+    batches."""
 
     def __init__(self, worker_config: WorkerConfig) -> None:
         self._worker_config = worker_config
@@ -49,7 +49,7 @@ class IdleDataloader(Iterator[Any]):
     def __next__(self) -> Any:
         raise ConfigError(
             'with share="broadcast", only the first and the last pipeline stage get batches; have the forward step of '
-            'the stages between draw none, or take share="replicate"'
+            'the stages between draw none, or set share="replicate"'
         )
 
     def wait_for_workers(self, timeout_s: float = 300) -> bool:
@@ -89,12 +89,12 @@ def rank_loader(
 
     Raises:
         ConfigError: if the ranks of the replica are not known. StateError: on all of these ranks, if they have found
-            other lists of forgotten samples.
+            different lists of forgotten samples.
     """
     lists = {} if dataset.forgotten is None else dataset.forgotten.lists
     check_same_lists(lists, dataset.worker_config, groups_beside(pg_collection) if share == "replicate" else ())
     if dataset.worker_config.world_size == 1:
-        balancing = None  # there is nobody to share with
+        balancing = None  # there is no one to share with
     if dataset.fingerprint()["order"] == "ordered" or (share == "replicate" and not is_first_of_replica(pg_collection)):
         settings.pop("ledger_path", None)
     if share == "replicate":
@@ -139,8 +139,8 @@ def balancing_of(
         return None
     if num_micro_batches == 1:
         warnings.warn(
-            "balance has no effect: a rank takes one micro-batch for a step, so there is nothing to exchange. With "
-            "a smaller micro_batch_size there is, or with lpt_balanced packs",
+            "balance has no effect: a rank takes one micro-batch per step, so there is nothing to exchange. Set "
+            "a smaller micro_batch_size, or use lpt_balanced packs",
             stacklevel=4,
         )
         return None

@@ -1,8 +1,8 @@
 """The loaders as trainers use them: training is endless, and saved and restored for all ranks at once; every evaluation
-begins at the first sample.
+starts at the first sample.
 
 Enters: a loader. Leaves, for training: its batches, endlessly. Guarantees: the state of rank 0 has all lanes of the
-job, so any number of ranks can be restored from it. It is the position after the last batch that was delivered, also if
+job, so any number of ranks can be restored from it. It is the position after the last batch delivered, even if
 the consumer prefetches. Batches that were prefetched and never delivered come again. Leaves, for validation: one pass
 at a time for Lightning, batches without end for Megatron, which only calls `next`.
 """
@@ -36,7 +36,7 @@ class EnergonDataloader(Iterator[Any]):
         self._num_delivered: Callable[[], int] | None = None
         self._num_in_step: Callable[[], int] = int
         self._num_before, self._num_drawn = 0, 0
-        # The states before each batch of the step that has begun, then before each batch that is not delivered yet.
+        # The states before each batch of the current step, then before each batch not delivered yet.
         self._states: collections.deque[dict[str, Any]] = collections.deque()
         self.first_micro_batch = 0
         """The number, in the whole job, of the first micro-batch after the last restore."""
@@ -60,16 +60,16 @@ class EnergonDataloader(Iterator[Any]):
 
     def __len__(self) -> int:
         if not self.dataloader.dataset.virtual_epoch_length:
-            raise TypeError("this loader is endless; virtual_epoch_length ends iterations after so many batches")
+            raise TypeError("this loader is endless; virtual_epoch_length ends iterations after that many batches")
         return len(self.dataloader)
 
     @property
     def skipped(self) -> dict[str, int]:
-        """Samples that this rank has left out, by hook."""
+        """Samples that this rank has skipped, by hook."""
         return dict(self.dataloader.skipped)
 
     def metrics(self, *, of_job: bool = False) -> LoaderMetrics:
-        """What was counted since this loader was made; `of_job`, of all data-parallel ranks, which must all call it."""
+        """Counts since this loader was made; `of_job`: of all data-parallel ranks, which must all call it."""
         return self.dataloader.metrics(of_job=of_job)
 
     def follow(self, num_delivered: Callable[[], int], num_in_step: Callable[[], int] = int) -> None:
@@ -83,7 +83,7 @@ class EnergonDataloader(Iterator[Any]):
         self._begin_count()
 
     def save_state(self) -> dict[str, Any]:
-        """The position after the last batch delivered, or before the first of a step that is not complete, as plain
+        """The position after the last batch delivered, or before the first of an incomplete step, as plain
         data: on data-parallel rank 0 that of the whole job, on the others that of their own lanes. All ranks must call
         it, after the same number of batches.
 
@@ -94,8 +94,8 @@ class EnergonDataloader(Iterator[Any]):
         own = self._states[0] if self._states else self.dataloader.save_state_rank()
         if not self._states and isinstance(self.dataloader, BackgroundLoader) and self.dataloader.is_within_step:
             warnings.warn(
-                "the position is saved within a step, which balanced ranks draw as a whole: it is that at the "
-                "beginning of the step, so what was drawn of it comes again after a restore. Save after whole steps; "
+                "the position is saved within a step, which balanced ranks draw as a whole: it is the one at the "
+                "start of the step, so its batches come again after a restore. Save after whole steps; "
                 "if this was one, the trainer's steps are not those of global_batch_size and rampup_batch_size",
                 stacklevel=2,
             )
@@ -109,15 +109,15 @@ class EnergonDataloader(Iterator[Any]):
         """Does nothing, as `state_dict` is empty."""
 
     def restore_state(self, state: dict[str, Any] | None, *, strict: bool | None = None) -> None:
-        """Go to a saved position. All data-parallel ranks must call it, each with what it saved, or with the state of
+        """Restore a saved position. All data-parallel ranks must call it, each with what it saved, or with the state of
         the whole job, or with None if it has no state. A rank with the whole state sends the others what they lack.
 
-        With `strict=False`, weights and added data sets may differ; what differs is logged. None: as `strict` of this
+        With `strict=False`, weights and added data sets may differ; differences are logged. None: as `strict` of this
         loader, which is `strict_restore` of the DataModule.
 
         Raises:
             StateError: if the state is of other data or settings; on all ranks, if their states are of different steps,
-                if lanes are lacking and no rank has the whole state, or if they have found other lists of forgotten
+                if lanes are missing and no rank has the whole state, or if they have found different lists of forgotten
                 samples.
         """
         dataset = self.dataloader.dataset
@@ -193,7 +193,7 @@ class _Cycle(Iterator[T]):
                 return next(self._pass)
             except StopIteration:
                 pass
-        for _ in range(2):  # the first pass after a restore may begin at its end
+        for _ in range(2):  # the first pass after a restore may start at its end
             self._pass = iter(self._iterable)
             self._num_passes += 1
             try:
@@ -202,7 +202,7 @@ class _Cycle(Iterator[T]):
                 pass
         raise DatasetError(
             f"passes {self._num_passes - 1} and {self._num_passes} through the {type(self._iterable).__name__} yielded "
-            "nothing, so going on would never end. Check that this rank has data, and that it can be iterated more "
+            "nothing, so this would never end. Check that this rank has data, and that it can be iterated more "
             "than once"
         )
 
@@ -253,12 +253,12 @@ class ValidationDataloader(Iterator[Any]):
         return batch
 
     def restart(self) -> None:
-        """Go to the first batch: a new evaluation begins."""
+        """Go to the first batch: a new evaluation starts."""
         self._num_drawn = 0
         self._begin_pass()
 
     def metrics(self, *, of_job: bool = False) -> LoaderMetrics:
-        """What was counted since this loader was made; `of_job`, of all data-parallel ranks, which must all call it."""
+        """Counts since this loader was made; `of_job`: of all data-parallel ranks, which must all call it."""
         return self.dataloader.metrics(of_job=of_job)
 
     def close(self) -> None:
@@ -266,7 +266,7 @@ class ValidationDataloader(Iterator[Any]):
         self.dataloader.close()
 
     def _begin_pass(self) -> None:
-        if self._num_in_pass:  # what was prefetched at the start is still good
+        if self._num_in_pass:  # batches prefetched at the start are still valid
             self.dataloader.restore_state_rank(self._start)
         self._pass, self._num_in_pass = iter(self.dataloader), 0
 

@@ -94,7 +94,7 @@ def image_handler(image_decode: str, resizing: Resizing | None = None) -> Callab
         raise ConfigError(f"image_decode={image_decode!r}: expected one of {', '.join(IMAGE_FORMS)}")
     if resizing is not None and resizing.resize == "torch" and form.mode == "RGBA":
         raise ConfigError(
-            f'resize="torch" mixes in the colours of transparent pixels, so it does not go with '
+            f'resize="torch" mixes in the colours of transparent pixels, so it does not support '
             f'image_decode={image_decode!r}; use resize="pillow", or a form without transparency'
         )
     if form.container == "pil":
@@ -163,7 +163,7 @@ _MAX_JPEG_SCANS = 32
 """Usual progressive JPEGs have about 10."""
 
 _JPEG_SEGMENT = struct.Struct(">BBH")
-"""How a segment of a JPEG's header begins: 0xFF, its marker, and its size without these two bytes."""
+"""The start of a segment of a JPEG's header: 0xFF, its marker, and its size without these two bytes."""
 
 _DCT_DIVISORS = (8, 4, 2)
 """JPEG can be decoded at n/8 of its size. Other n are slower than full size, for lack of SIMD code."""
@@ -337,7 +337,7 @@ def _has_one_scan(data: bytes) -> bool:
 
 @functools.cache
 def _pillow() -> ModuleType:
-    """Pillow itself: a value that may be changed, read by way of the lazy `Image`, would take 3 microseconds."""
+    """Pillow itself: reading a mutable value through the lazy `Image` would take 3 microseconds."""
     return importlib.import_module("PIL.Image")
 
 

@@ -45,7 +45,7 @@ class Resizing:
 
 
 def resizing(image_size: Size | None, resize: ResizeType, dct_scaling: bool) -> Resizing | None:
-    """The setting that these arguments of a `SampleDecoder` make; None if images stay as they are.
+    """The setting for these arguments of a `SampleDecoder`; None if images keep their size.
 
     Raises:
         ConfigError: if one is unknown, or there is no size to resize to.
@@ -76,10 +76,10 @@ def by_torch(pixels: NDArray[np.uint8], size: Size) -> NDArray[np.uint8]:
 
 
 def _steps(size: Size, wanted: Size) -> list[Size]:
-    """The sizes to interpolate to, one after the other, so that torch rounds as Pillow 13 does.
+    """The sizes to interpolate to, in order, so that torch rounds as Pillow 13 does.
 
     Pixels are rounded after each direction. Both start with the width, but Pillow with the height if that shrinks much
-    more; then torch has to resize the height first, too.
+    more; then torch must resize the height first too.
     """
     less_height, less_width = size[0] - wanted[0], size[1] - wanted[1]
     height_first = less_height > 0 and less_height > 2 * less_width

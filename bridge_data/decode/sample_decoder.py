@@ -2,7 +2,7 @@
 
 Input: part names and bytes. Output: images, video, audio, text, JSON, integers, arrays, tensors; parts without a
 handler stay bytes. Guarantee: decoding never executes code from the data and never opens another file; pickles are
-refused; what exceeds one of the `Limits` is refused before it fills memory.
+refused; content beyond one of the `Limits` is refused before it fills memory.
 
 Source: the arguments are those of Energon's `SampleDecoder`, the extensions those of `webdataset.autodecode`.
 """
@@ -48,7 +48,7 @@ def unpack_gzip(content: bytes, max_bytes: int = DEFAULT_LIMITS.max_unpacked_byt
 
 
 def _check_zip(content: bytes, max_bytes: int) -> None:
-    """Check what the members of a zip file unpack to together."""
+    """Check the total unpacked size of the members of a zip file."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         unpacked = sum(info.file_size for info in archive.infolist())
     if unpacked > max_bytes:
@@ -68,7 +68,7 @@ def check_format(name: str, part: str) -> None:
     package = _PACKAGES.get(name)
     if package is not None and importlib.util.find_spec(package) is None:
         raise ConfigError(
-            f'part {part!r} needs the package {package}: pip install "bridge-data[formats]" (or give SampleDecoder a '
+            f'part {part!r} needs the package {package}: pip install "bridge-data[formats]" (or pass SampleDecoder a '
             "handler for it, or leave the part out of the field map)"
         )
 
@@ -123,7 +123,7 @@ _BOUNDED = frozenset({"json", "jsn", "npz", "pth"})
 """Formats whose handlers take `limits`."""
 
 _MAX_GZ = 3
-"""Times that a part may be compressed, one in the other."""
+"""Maximum levels of nested compression of a part."""
 
 
 def is_plain(handler: Handler | None) -> bool:
@@ -200,7 +200,7 @@ class SampleDecoder:
         handlers: your own handlers, tried first. Either a mapping: `{"xyz": decode_xyz}` for parts such as `xyz` and
             `a.xyz`, `{"seg.png": decode_mask}` for that part alone (longer names win); a handler gets the bytes. Or one
             function of (name, bytes), which returns None for parts that it does not handle.
-        limits: what a sample may cost; None: those of the data set (`get_train_dataset(limits=...)`).
+        limits: size limits of a sample; None: those of the data set (`get_train_dataset(limits=...)`).
 
     Raises:
         ConfigError: for an unknown `image_decode`, `av_decode` or `resize`, or `resize` or `dct_scaling` without

@@ -29,7 +29,7 @@ class Loader(abc.ABC):
     is_plain = False
     """Whether samples have only text, numbers, JSON and bytes, decoded by our own code."""
     is_ours_alone = False
-    """Whether samples are made of whole parts by our own code: no maker, cooker or handler has seen what is decoded."""
+    """Whether our own code makes samples from whole parts: no maker, cooker or handler has seen the decoded data."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -63,8 +63,8 @@ class Loader(abc.ABC):
         return None
 
     def take_held(self, indices: Sequence[int], name: str, epochs: Sequence[int]) -> list[Any | None]:
-        """Of each index the sample, if it is plain and in an open block; None where it is not, or cannot be built, for
-        which `load` has the reason. Empty if no sample ever is. `name` of the source and `epochs` are for its key."""
+        """The sample of each index, if it is plain and in an open block; None if not, or if it cannot be built (`load`
+        raises the reason). Empty if no sample ever is. `name` of the source and `epochs` are for its key."""
         return []
 
     def byte_ranges(self, index: int) -> Sequence[ByteRange]:
@@ -90,7 +90,7 @@ def open_loader(source: Source, decoder: SampleDecoder | None) -> Loader:
 
 
 class SampleLoader(Loader):
-    """Loads the samples of a source that is no join.
+    """Loads the samples of a source that is not a join.
 
     Raises:
         ConfigError: if a part that the field map needs has a format whose package is not installed.
@@ -173,7 +173,7 @@ class SampleLoader(Loader):
             except Exception:
                 sample = None
             if sample is None or len(files) != num_whole:
-                taken.append(None)  # it is still held, to be built by itself
+                taken.append(None)  # it stays in the block, to be built by itself
                 continue
             del blocks[at]
             block.keys[number] = block.contents[number] = None

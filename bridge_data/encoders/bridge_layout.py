@@ -1,4 +1,4 @@
-"""Batches as Megatron-Bridge's step for vision-language models takes them: `layout="bridge"` of an encoder's settings.
+"""Batches for Megatron-Bridge's step for vision-language models: `layout="bridge"` of an encoder's settings.
 
 Enters: encoded samples or packs, and their media. Leaves: a dict with `input_ids`, `labels`, `loss_mask`,
 `position_ids`, `attention_mask` or the bounds of packed sequences, and `visual_inputs`. Guarantee: keys, dtypes, shapes
@@ -9,7 +9,7 @@ where they differ on purpose. Bridge is not imported.
     images ─ utils_size, resized_by_utils, UtilsVideo: what Bridge resizes images and frames to before the processor
     batches ─ padded_rows, or packed_row
 
-Positions are one number for each token, as Bridge's are: its models work M-RoPE out of the tokens and grids.
+Positions are one number for each token, as in Bridge: its models compute M-RoPE from the tokens and grids.
 
 Source: the encoders and `vlm_step` of Megatron-Bridge 0.6.2, and `qwen_vl_utils` 0.0.14 for sizes of images and frames.
 """
@@ -98,7 +98,7 @@ def turn_ends(text: str, spans: Sequence[Span]) -> list[Span]:
 # Images and videos
 
 _FACTOR = 28
-"""What sides are a multiple of, for any patch size of the model."""
+"""Sides are a multiple of this, for any patch size of the model."""
 
 
 def utils_size(size: Size, factor: int = _FACTOR) -> Size:
@@ -156,7 +156,7 @@ def _interpolated(frames: Tensor, size: Size) -> Tensor:
 
 @dataclasses.dataclass
 class VisualInputs:
-    """What a model takes beside tokens, by the parameter names of its `forward`: tensors or None, in the layouts of
+    """What a model takes in addition to tokens, by the parameter names of its `forward`: tensors or None, in layouts of
     the family's processor. It has the fields and methods of Bridge's own container, which the step reads."""
 
     pixel_values: Tensor | None = None
@@ -169,7 +169,7 @@ class VisualInputs:
     mm_token_type_ids: Tensor | None = None
 
     def as_model_kwargs(self) -> dict[str, Tensor]:
-        """The tensors that are there."""
+        """The tensors that are not None."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def normalized_for_model(self) -> dict[str, Tensor]:
@@ -195,7 +195,7 @@ def visual_inputs(media: Media) -> VisualInputs:
     if unknown := sorted(media.keys() - known):
         raise ConfigError(
             f"layout='bridge' has no field for {', '.join(unknown)}, which this family makes of images; Bridge's "
-            f"models take {', '.join(known)}. Leave layout out, and give the batch to a model of transformers"
+            f"models take {', '.join(known)}. Leave layout out, and use a model of transformers"
         )
     return VisualInputs(**media)
 
@@ -214,7 +214,7 @@ def padded_rows(
     """B samples as rows of one batch, padded to a `multiple`, or to `length` (0: none).
 
     `input_ids`, `labels`, `position_ids` and `attention_mask` are int64 (B, S), `loss_mask` float32 (B, S). Up to the
-    longest sample rows are padded with `pad`, and after it with token 0. Positions count on through the padding.
+    longest sample rows are padded with `pad`, and after it with token 0. Positions continue through the padding.
     """
     longest = max(sample.length for sample in samples)
     total = length or -(-longest // multiple) * multiple
@@ -233,9 +233,9 @@ def padded_rows(
 def packed_row(
     rows: Sequence[FamilySample], media: Media, samples: Sequence[Sample], *, pad: int, ignored: int, multiple: int
 ) -> dict[str, Any]:
-    """The samples of `rows`, which are unpadded packs, one after the other in one row; `samples` name its parts.
+    """The samples of `rows`, which are unpadded packs, concatenated in one row; `samples` name its parts.
 
-    Each sample is padded to a `multiple` with token `pad`, and its positions count on through its padding.
+    Each sample is padded to a `multiple` with token `pad`, and its positions continue through its padding.
     `cu_seqlens_q` int32 (samples + 1,) are bounds without the padding, `cu_seqlens_q_padded` those with it (None if
     `multiple` is 1); `max_seqlen_q` int32 () is the longest sample with it. Those of `kv` are the same.
     """

@@ -83,7 +83,7 @@ def chat_template_of(tokenizer: Any, config: ConversationTemplateConfig, fallbac
     if not wanted:
         known = f"; it has templates named {', '.join(map(repr, named))}" if named else ""
         raise ConfigError(
-            f"{type(tokenizer).__name__} has no chat template, so it is not known how to write a conversation{known}; "
+            f"{type(tokenizer).__name__} has no chat template, which a conversation needs{known}; "
             "set ConversationTemplateConfig(chat_template=...): the model's own, or PLAIN_CHAT_TEMPLATE for no roles"
         )
     wanted = named.get(wanted, wanted)
@@ -137,12 +137,12 @@ def render_conversation(
     answers: str,
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[str, list[Span]]:
-    """The conversation as text, and the spans of the turns of the role `answers`, but for those with `weight` 0.
+    """The conversation as text, and the spans of the turns of the role `answers`, except those with `weight` 0.
     `tokenizer` may be a processor; `tools` are what the assistant may call, as JSON schemas.
 
     Raises:
         ConfigError: if the template marks no answers and writes a turn differently once others follow it.
-        SampleError: if it takes no tools and there are some; if it is not known which answer has weight 0.
+        SampleError: if it takes no tools and there are some; if the answer with weight 0 is ambiguous.
     """
     _check_takes_tools(template, messages, tools)
     turns = [{name: value for name, value in turn.items() if name != "weight"} for turn in messages]
@@ -156,8 +156,8 @@ def render_conversation(
         return text, spans
     if len(spans) != len(has_loss):
         raise SampleError(
-            f"an answer has weight 0, but the chat template marks {len(spans)} answers of {len(has_loss)}, so it is "
-            "not known which is meant; remove the weight, or take a template that marks each answer once"
+            f"an answer has weight 0, but the chat template marks {len(spans)} answers of {len(has_loss)}, so which "
+            "one is unknown; remove the weight, or use a template that marks each answer once"
         )
     return text, [span for span, is_learnt in zip(spans, has_loss, strict=True) if is_learnt]
 
@@ -165,12 +165,12 @@ def render_conversation(
 def _check_takes_tools(
     template: str, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Refuse tools, and calls of them, that the template does not write."""
+    """Refuse tools, and calls to them, if the template does not write them."""
     calls = any("tool_calls" in turn for turn in messages)
     for name, is_there in (("tools", bool(tools)), ("tool_calls", calls)):
         if is_there and not re.search(rf"\b{name}\b", template):
             raise SampleError(
-                f"the conversation has {name!r}, which the chat template does not write; take a template that does, or "
+                f"the conversation has {name!r}, which the chat template does not write; use a template that does, or "
                 "remove them from the data"
             )
 
@@ -192,7 +192,7 @@ def _by_template(render: Callable[[], T]) -> T:
     """What `render` makes with a chat template.
 
     Raises:
-        ConfigError: if the template is none, or does what the sandbox forbids.
+        ConfigError: if the template is invalid, or does what the sandbox forbids.
         SampleError: if it refuses the conversation, fails, or takes too long.
     """
     try:
@@ -201,7 +201,7 @@ def _by_template(render: Callable[[], T]) -> T:
         raise
     except TimeoutError:
         raise SampleError(
-            f"the chat template is not done after {MAX_RENDER_S:g} s: a loop in it does not end, or the conversation "
+            f"the chat template is still running after {MAX_RENDER_S:g} s: it has an endless loop, or the conversation "
             "is far too long"
         ) from None
     except Exception as error:
@@ -211,7 +211,7 @@ def _by_template(render: Callable[[], T]) -> T:
         if isinstance(error, TemplateSyntaxError):
             raise ConfigError(f"the chat template has an error in its line {error.lineno}: {error.message}") from error
         if isinstance(error, SecurityError):
-            raise ConfigError(f"the chat template does what its sandbox forbids: {error}; take another one") from error
+            raise ConfigError(f"the chat template does what its sandbox forbids: {error}; use another one") from error
         told = str(error) if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
         raise SampleError(f"the chat template refuses the conversation: {told}") from error
 
@@ -295,7 +295,7 @@ def only_token(tokenizer: Any, text: str) -> int:
     ids = tokenizer(text, add_special_tokens=False).input_ids
     if len(ids) != 1 or ids[0] == tokenizer.unk_token_id:
         raise ConfigError(
-            f"the image placeholder {text!r} is no token of {type(tokenizer).__name__}: it becomes {ids}. Add it "
+            f"the image placeholder {text!r} is not a token of {type(tokenizer).__name__}: it becomes {ids}. Add it "
             f"(tokenizer.add_special_tokens({{'additional_special_tokens': [{text!r}]}}), and enlarge the embedding of "
             "the model), or name another one: MultiModalSampleConfig(image_token=ImageToken(token_str=...)), or the "
             "image_token of the family"

@@ -45,7 +45,7 @@ class ContrastiveConfig:
         if self.images.max_image_tokens is not None:
             raise ConfigError(
                 f"ContrastiveConfig(images=ImageLimits(max_image_tokens={self.images.max_image_tokens})): the image of "
-                "a pair is no part of its text and takes no tokens; leave it out"
+                "a pair is not part of its text and takes no tokens; leave it out"
             )
 
 

@@ -13,8 +13,8 @@ conversation (weights between 0 and 1, parts of unknown types) is a `SampleError
 An answer with `weight` 0 or `train` false, or in a `prompt`, has no loss. `tools` (a list, or its JSON) and the
 `tool_calls` of turns go to the chat template.
 
-Images and videos are the parts of the sample beside `json`; or files that it names, in its parts of content or at
-`image`, `images`, `video`, `videos`. The files are in the auxiliary data of the metadataset; without any, beside the
+Images and videos are the other parts of the sample; or files that `json` names, in its parts of content or at
+`image`, `images`, `video`, `videos`. The files are in the auxiliary data of the metadataset; without any, next to the
 JSONL file.
 """
 
@@ -61,17 +61,17 @@ Write a cooker for this shape, and set it as MyEncoder.cookers = [Cooker(cook)]:
 def cook_conversation(
     sample: CrudeSample, *, image_placeholder: str = IMAGE, video_placeholder: str = VIDEO, **stores: FileStore[Any]
 ) -> ConversationSample | VideoConversationSample:
-    """A conversation of crude data: turns in the part `json`, and the images and videos beside it or named in it.
+    """A conversation of crude data: turns in the part `json`, and the images and videos next to it or named in it.
 
     The turns are a list, or the list at `messages` or `conversations`; each has `role` and `content`, or `from` and
     `value`. Or they are `instruction` (with `input` after an empty line) and `output`, or `prompt` and `completion`.
     Images and videos are in the order of their parts' names, with numbers compared as numbers (2.jpg before 10.jpg);
-    those that are named, in the order in which they are. `stores` are the auxiliary data: one store, or of several the
+    those that are named, in that order. `stores` are the auxiliary data: one store, or of several the
     one called `images` or `videos`. The placeholders are those of the encoder.
 
     Raises:
         SampleError: if there is no `json`, it holds no turns, or something that a conversation cannot hold.
-        ConfigError: if it is not known where files are.
+        ConfigError: if the location of files is unknown.
     """
     content = sample.get("json")
     turns = _turns(content, sample["__key__"]) if isinstance(content, dict) else content
@@ -114,7 +114,7 @@ def _turns(content: Mapping[str, Any], key: str) -> Any:
     if isinstance(asked, str) and isinstance(answer, str) and isinstance(more, str | None):
         if content.get("history"):
             raise SampleError(
-                f"sample {key!r}: has 'history' beside 'instruction'; write all turns as a list at 'messages', or "
+                f"sample {key!r}: has both 'history' and 'instruction'; write all turns as a list at 'messages', or "
                 "remove it from the data"
             )
         return [
@@ -144,7 +144,7 @@ def _tools(content: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
 
 
 def _rename(messages: list[dict[str, Any]], usual: str, placeholder: str, has_any: bool) -> None:
-    """Write the encoder's placeholder where the data have the usual one."""
+    """Replace the usual placeholder in the data with the encoder's."""
     if has_any and usual != placeholder and not any(placeholder in turn["content"] for turn in messages):
         for turn in messages:
             turn["content"] = turn["content"].replace(usual, placeholder)
@@ -168,7 +168,7 @@ def _turn(turn: Any, media: "_Media") -> dict[str, Any]:
 
 
 def _more_of(turn: Mapping[str, Any], role: str, key: str) -> dict[str, Any]:
-    """What else of a turn changes the conversation: that an answer has no loss, and calls of tools."""
+    """Other fields of a turn that change the conversation: no loss on an answer, and tool calls."""
     more: dict[str, Any] = {}
     if role == "assistant":
         weight = turn.get("weight")
@@ -190,7 +190,7 @@ def _more_of(turn: Mapping[str, Any], role: str, key: str) -> dict[str, Any]:
 
 
 def _call(call: Any, key: str) -> dict[str, Any]:
-    """A call of a tool, whose arguments are a mapping: chat templates write them as JSON."""
+    """A tool call with arguments as a mapping: chat templates write them as JSON."""
     function = call.get("function", call) if isinstance(call, dict) else None
     if not (isinstance(function, dict) and isinstance(function.get("name"), str)):
         raise SampleError(f"sample {key!r}: a call of a tool is {repr(call)[:80]}; expected a function with a name")
@@ -258,7 +258,7 @@ class _Media:
             )
 
     def opened(self, kind: str, extensions: Any) -> list[Any]:
-        """The images or videos: the parts of the sample, in the order in which they are named if they are, or else the
+        """The images or videos: the parts of the sample, in the order of their names in it if named, or else the
         files that it names."""
         named = self._named[kind]
         names = sorted((name for name in self._sample if not name.startswith("__")), key=_by_number)
@@ -295,8 +295,8 @@ class _Media:
         path = self._sample["__sources__"][0].dataset_path
         if not is_jsonl(path):
             raise ConfigError(
-                f"sample {self.key!r} names a file, and it is not known where: give the data set `aux: {{{kind}s: "
-                "filesystem://FOLDER}` in a metadataset"
+                f"sample {self.key!r} names a file of an unknown folder: set `aux: {{{kind}s: "
+                "filesystem://FOLDER}` of the data set in a metadataset"
             )
         return _beside(path)
 

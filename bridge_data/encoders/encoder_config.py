@@ -3,7 +3,7 @@
 `ConversationConfig` holds what all of them share. `MultiModalSampleConfig` adds the settings of the default encoder,
 `FamilyConfig` those of model families.
 
-A policy says what happens to a sample that breaks a rule. `"skip"` leaves it out: it is counted in `loader.skipped`.
+A policy says what happens to a sample that breaks a rule. `"skip"` skips it: it is counted in `loader.skipped`.
 `"error"` makes it a failure (`SampleError`): it is counted too, the error handler gets a message that names the sample,
 and the run stops once more failures in a row occur than the encoder tolerates.
 
@@ -28,7 +28,7 @@ PLAIN_CHAT_TEMPLATE = """\
 {%- endif -%}
 {%- endfor -%}
 """
-"""The contents one after the other, without roles: for tokenizers that come without a chat template."""
+"""The concatenated contents, without roles: for tokenizers without a chat template."""
 
 Policy: TypeAlias = Literal["skip", "error"]
 KeepPolicy: TypeAlias = Literal["skip", "error", "keep"]
@@ -63,7 +63,7 @@ class SamplePolicies:
 
 
 def refuse(policy: str, key: str, what: str) -> NoReturn:
-    """Leave sample `key` out as `policy` says, because of `what`."""
+    """Skip sample `key` as `policy` says, because of `what`."""
     if policy == "skip":
         raise SkipSample(what)
     raise SampleError(f"sample {key!r}: {what}")
@@ -173,7 +173,7 @@ class ImageLimits:
     """Which images are accepted, and how they are resized before the image processor gets them.
 
     An image of fewer than `min_pixels` is enlarged to that many, one of more than `max_pixels` shrunk, its aspect kept.
-    The images of a sample take `max_image_tokens` tokens together at most (the visual-token budget): all are given less
+    The images of a sample together take at most `max_image_tokens` tokens (the visual-token budget): all get less
     detail until they fit; a sample that does not fit with the least detail is skipped. An image with a side of less
     than `min_side` pixels, or with one side more than `max_aspect` times the other, is a line rather than a picture,
     and tiling would blow it up: `extreme_image` says what happens to its sample.
@@ -201,7 +201,7 @@ class FamilyConfig(ConversationConfig):
     """Settings of all model families: those of `ConversationConfig`, images and packing.
 
     `image_placeholder` stands for an image in the text of samples: the same for all families, so that the same data
-    serve any of them; a line break beside it is dropped where the chat template writes its own. `packer` and
+    work for any of them; a line break next to it is dropped if the chat template writes its own. `packer` and
     `carry_over` are those of `Packing`, used with a `packing_buffer_size`.
 
     Raises:

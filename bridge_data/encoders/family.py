@@ -10,7 +10,7 @@ from torch import Tensor
 from bridge_data.errors import FatalSampleError
 
 Media: TypeAlias = dict[str, Tensor]
-"""What a model takes beside tokens, by the parameter names of its `forward`; in samples, items are along dimension
+"""What a model takes in addition to tokens, by parameter names of its `forward`; in samples, items are along dimension
 0."""
 
 Size: TypeAlias = tuple[int, int]
@@ -22,8 +22,8 @@ they can be tokenized one by one."""
 
 
 class VisionFamily(Protocol):
-    """How a family of models takes images: the extension point of `FamilyTaskEncoder`. Families are frozen, and pickled
-    to workers."""
+    """How a family of models handles images: the extension point of `FamilyTaskEncoder`. Families are frozen, and
+    pickled to workers."""
 
     @property
     def image_token(self) -> str:
@@ -31,11 +31,11 @@ class VisionFamily(Protocol):
 
     @property
     def chat_template(self) -> str | None:
-        """The family's own template, for tokenizers that come without one."""
+        """The family's own template, for tokenizers without one."""
 
     @property
     def num_details(self) -> int:
-        """The number of levels of detail. Level 0 is what the image processor does by itself; no level makes more
+        """The number of levels of detail. Level 0 is the image processor's default; no level makes more
         tokens of an image than the one before."""
 
     def image_text(self, size: Size, detail: int) -> Pieces:
@@ -50,7 +50,7 @@ class VisionFamily(Protocol):
 
 
 class FixedSizeFamily:
-    """The part of a `VisionFamily` that all share whose images have one size, and so one number of tokens."""
+    """The shared part of each `VisionFamily` with images of one size, and so one number of tokens."""
 
     image_processor: Any
     image_token: str

@@ -62,7 +62,7 @@ from bridge_data.task import Cooker, DefaultTaskEncoder, Packing, TaskEncoder, s
 
 
 class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
-    """What all encoders of conversations share: settings, labels, packing, batches. The tokenizer may be given by the
+    """What all encoders of conversations share: settings, labels, packing, batches. The tokenizer may be given as the
     folder (or hub id) that it was saved to. Crude data are cooked by `cook_conversation`, unless a subclass has its own
     `cookers`.
 
@@ -104,7 +104,7 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
             )
 
     def _cook_with(self, *placeholders: str) -> None:
-        """Let cooked conversations have these placeholders of images and videos, unless a subclass has own cookers."""
+        """Set these placeholders of images and videos for cooked conversations, unless a subclass has own cookers."""
         if type(self).cookers is ConversationTaskEncoder.cookers:
             self.cookers = (conversation_cooker(*placeholders),)
 
@@ -127,7 +127,7 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
 
     @stateless
     def pack_selected_samples(self, samples: list[Any]) -> Any:
-        """One sequence of several, told apart by `cu_seqlens` and `position_ids`."""
+        """Several sequences as one, separated by `cu_seqlens` and `position_ids`."""
         pack = pack_family(samples, self.join_media([sample.media for sample in samples]))
         return PackedSample.extend(pack) if self._for_bridge else pack
 
@@ -208,9 +208,9 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         ConfigError: if there is no chat template, or the tokenizer does not know the family's image token.
     """
 
-    _images_need = "family, which would say what to do with them; give it one, such as Llava(...)"
+    _images_need = "family, which would say what to do with them; pass one, such as Llava(...)"
     _adds_special_tokens = True
-    """Whether the tokenizer adds its special tokens, where the template writes no beginning-of-sequence token."""
+    """Whether the tokenizer adds its special tokens, if the template writes no beginning-of-sequence token."""
 
     def __init__(
         self,
@@ -234,7 +234,7 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
 
     @stateless
     def preencode_sample(self, sample: Sample) -> TokenizedSample:
-        """Tokens, labels and loss mask; the images that fit stay as they are until `postencode_sample`."""
+        """Tokens, labels and loss mask; the images that fit stay unchanged until `postencode_sample`."""
         key = sample.__key__
         marked, visuals = self._marked(sample)
         detail, texts = self._visual_tokens(visuals, key)
@@ -300,7 +300,7 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         raise SkipSample(f"its images take more than max_image_tokens={budget}")
 
     def _sized(self, visuals: list[Any], key: str) -> list[Any]:
-        """The sizes of the images, or what else `_text_of` goes by."""
+        """The sizes of the images, or what else `_text_of` uses."""
         return picture_sizes(visuals, self._limits, key)
 
     def _text_of(self, visual: Any, detail: int) -> Pieces:

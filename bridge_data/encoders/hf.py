@@ -157,8 +157,8 @@ class HFTaskEncoder(ConversationTaskEncoder):
         return made
 
     def _replacements(self, text: str, made: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """What the processor put in place of each image token, where it does not say: older versions of transformers
-        (5.12) do not. It is known if an image becomes a run of its token. A KeyError otherwise."""
+        """What replaced each image token, if the processor does not report it, as in older versions of transformers
+        (5.12). It is known if an image becomes a run of its token. A KeyError otherwise."""
         token = str(self.image_token)
         number = self.tokenizer.convert_tokens_to_ids(token)
         pairs = zip(made["input_ids"][0], made["offset_mapping"][0], strict=True)

@@ -1,7 +1,7 @@
 """LLaVA and LLaVA-NeXT.
 
 LLaVA resizes every image to one size. Each takes as many tokens as the vision tower makes patches of it, plus its
-class token where the model keeps that.
+class token if the model keeps that.
 
 LLaVA-NeXT ("anyres") makes the whole image the first tile, and fits the image into the best of several grids of further
 tiles. The model cuts the padding off the grid and ends each of its rows of patches with a newline token, so the number
@@ -92,7 +92,7 @@ class Llava(_Tower, FixedSizeFamily):
 class LlavaNext(_Tower):
     """`image_processor` is LLaVA-NeXT's, with its `image_grid_pinpoints`; the rest as of `Llava`.
 
-    Each level of detail leaves out the grids of the largest area left.
+    Each level of detail removes the grids of the largest area left.
 
     Raises:
         ConfigError: if the processor has no grids, or does not say the size of a tile.

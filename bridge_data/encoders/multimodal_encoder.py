@@ -74,7 +74,7 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
 
     config: MultiModalSampleConfig
     family: FixedTokens | None
-    _images_need = "image_processor; give it one"
+    _images_need = "image_processor; pass one"
     _adds_special_tokens = False
 
     def __init__(
@@ -166,7 +166,7 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
         """None is needed for plain text: a missing one is found with the first conversation."""
 
     def _messages(self, messages: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:
-        """The messages as they are: the placeholder is the image token, and contents are text for any template."""
+        """The messages, unchanged: the placeholder is the image token, and contents are text for any template."""
         return super()._messages(messages, template) if self._for_bridge else messages
 
     def _visual_tokens(self, visuals: list[Any], key: str) -> tuple[int, list[list[int]]]:
@@ -178,7 +178,7 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
         return 0, [[self._image_id if token is None else token] * self.family.num_tokens] * len(visuals)
 
     def _sequence(self, marked: MarkedTokens, texts: list[list[int]], sample: Sample) -> tuple[dict[str, Tensor], int]:
-        """As of a family; with a `decoder_seq_length`, the prompt, and the last answer as its labels."""
+        """As in a family; with a `decoder_seq_length`, the prompt, and the last answer as its labels."""
         if self.decoder_seq_length is None:
             return super()._sequence(marked, texts, sample)
         prompt, answer = last_answer(marked)

@@ -57,7 +57,7 @@ def load_pretrained(
     """What `auto_class.from_pretrained` makes of the folder or hub id `given`; errors name `setting`.
 
     Args:
-        trust_remote_code: run the code that the folder brings along; False refuses what cannot be read without it.
+        trust_remote_code: run the code in the folder; False refuses what cannot be read without it.
         **options: others of `from_pretrained`, such as `revision`.
 
     Raises:
@@ -72,7 +72,7 @@ def load_pretrained(
     options = {"local_files_only": True, **options} if offline else options
     try:
         return auto_class.from_pretrained(name, trust_remote_code=trust_remote_code, **options)
-    except Exception as error:  # what the readers of damaged files raise may be anything
+    except Exception as error:  # reading a damaged file may raise anything
         reason = _needs_code(Path(name)) if is_folder and not trust_remote_code else None
         if reason is None and not trust_remote_code and "trust_remote_code" in str(error):
             reason = f"{what}: it brings code of its own, which is not run"
@@ -92,15 +92,15 @@ def load_pretrained(
 
 
 def _is_path(given: str | os.PathLike[str], name: str) -> bool:
-    """Whether a name that is no folder can only be meant as one: an id of the hub is `name` or `owner/name`."""
+    """Whether a name can only mean a (missing) folder: an id of the hub is `name` or `owner/name`."""
     if isinstance(given, os.PathLike) or os.path.isabs(name) or os.path.exists(name):
         return True
     return name.startswith((".", "~")) or name.endswith("/") or name.count("/") > 1
 
 
 def _hub_answers() -> bool:
-    """Whether a connection to the hub can be opened: transformers tries five times a file, for a minute, to find out.
-    Where a proxy leads there, it is asked instead."""
+    """Whether a connection to the hub can be opened: transformers tries five times per file, for a minute, to find out.
+    If a proxy leads there, the proxy is checked instead."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
@@ -117,7 +117,7 @@ def _hub_answers() -> bool:
 
 
 def _needs_code(folder: Path) -> str | None:
-    """Which file of `folder` names code beside it, for messages; None if none does."""
+    """Which file of `folder` names code next to it, for messages; None if none does."""
     for name in _CONFIG_FILES:
         path = folder / name
         try:

@@ -41,8 +41,8 @@ def mrope_positions(
 
     `images` has the grid of each image, in tokens. `videos` has the grid of each run of consecutive video tokens, of
     which a video may have several; `intervals` has the distance between the time steps of each run (None: 1). A text
-    token has the same number three times, one more than the token before. Those of an image or a run begin where the
-    text would go on; the text after it goes on at this number plus the larger of its rows and columns.
+    token has the same number three times, one more than the token before. Those of an image or a run start at the next
+    number of the text; the text after it continues at this number plus the larger of its rows and columns.
     """
     grids = {IMAGE: iter(images), VIDEO: iter(videos)}
     steps = iter(intervals if intervals is not None else itertools.repeat(1))
@@ -125,7 +125,7 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
     def postencode_sample(self, sample: Any) -> FamilySample:
         """The sequence with its images and videos as the model takes them, and its M-RoPE positions."""
         made: FamilySample = super().postencode_sample(sample)
-        if self._for_bridge:  # its models work positions and types out of the tokens
+        if self._for_bridge:  # its models compute positions and types from the tokens
             return made
         types = (made.tokens == self._image_id) * IMAGE + (made.tokens == self._video_id) * VIDEO
         merge = int(self.family.image_processor.merge_size)
@@ -161,7 +161,7 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         return MarkedTokens(ids, marked.has_loss), visuals
 
     def _open(self, video: Any, key: str) -> VideoFrames:
-        """The video, of which no frame is decoded yet."""
+        """The video, with no frame decoded yet."""
         opened = open_video(video, key, self.sampling, self.family.choose_frames)
         return UtilsVideo.of(opened) if self._for_bridge else opened
 

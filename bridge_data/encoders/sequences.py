@@ -1,6 +1,6 @@
 """Sequences for the model, as samples and as batches: image tokens, truncation, labels, packs, padding.
 
-Enters: marked tokens and images. Leaves: tensors. Guarantees: an image is there with all its tokens, or not at all;
+Enters: marked tokens and images. Leaves: tensors. Guarantees: an image has all its tokens, or is absent;
 `FamilyBatch.model_inputs()` has the names, shapes and values of the family's processor of transformers for the same
 conversations, padded on the right, with labels.
 
@@ -46,8 +46,8 @@ class SequenceSample(Sample):
     """A sequence of S tokens: one sample, or several samples packed.
 
     `tokens` int64 (S,). `labels` int64 (S,), shifted as in Megatron: `labels[i]` is the token at i + 1, or the ignored
-    value if that is no part of an answer. (Models of transformers shift by themselves: give them the tokens, with the
-    ignored value for those that are no answer.) `loss_mask` float32 is 1 where there is a label.
+    value if that is not part of an answer. (Models of transformers shift by themselves: pass them the tokens, with the
+    ignored value outside of answers.) `loss_mask` float32 is 1 where there is a label.
 
     `position_ids` int64 (S,) restart at 0 with each packed sample (they may have leading dimensions). `cu_seqlens`
     int32 (samples + 1,) are the start offsets of the samples, and the end of the last one; `max_seqlen` int32 () is the
@@ -138,7 +138,7 @@ class FamilyBatch(SequenceBatch):
         does that), `media`, and `attention_mask`.
 
         A packed batch has `position_ids` instead of the mask, which restart with each sample: by them transformers
-        tells the samples of a row apart. It has `use_cache=False` too: with a cache, transformers does not.
+        separates the samples of a row. It has `use_cache=False` too: with a cache, transformers does not separate them.
         """
         labels = torch.full_like(self.tokens, ignored)
         learnt = torch.where(self.loss_mask > 0, self.labels, ignored)
@@ -179,7 +179,7 @@ def with_image_tokens(
 
 
 def check_length(marked: MarkedTokens, images: Sequence[Sequence[int]], limit: int, policy: str, key: str) -> None:
-    """Leave sample `key` out, if `policy` is not to truncate and it has more than `limit` tokens with its images."""
+    """Refuse sample `key`, if `policy` is not to truncate and it has more than `limit` tokens with its images."""
     length = len(marked.ids) + sum(len(image) - 1 for image in images)
     if policy != "truncate" and length > limit:
         refuse(policy, key, f"it has {length} tokens, a sequence holds {limit}")

@@ -201,7 +201,7 @@ class SpeechTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
     """Recordings to the batches of Whisper. `feature_extractor` is Whisper's (for its settings), or a `LogMel`.
 
     The tokenizer adds the tokens before the words (`set_prefix_tokens`). Models put the decoder's start token before
-    the labels themselves: give it as `start_token_id`, and it is left out of the labels.
+    the labels themselves: pass it as `start_token_id` to keep it out of the labels.
     """
 
     cookers = (Cooker(cook_transcription),)

@@ -24,7 +24,7 @@ from bridge_data.task.packers import Packer
 
 
 class PretrainingTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
-    """Documents to rows of `seq_length` tokens, told apart by `cu_seqlens` and `position_ids`.
+    """Documents to rows of `seq_length` tokens, separated by `cu_seqlens` and `position_ids`.
 
     A document starts with the tokenizer's beginning-of-sequence token, if it has one, and ends with its end-of-sequence
     token. The last label of a piece is the first token of the next piece. Use it with a `packing_buffer_size`; without

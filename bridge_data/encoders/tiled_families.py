@@ -1,4 +1,4 @@
-"""Families that split an image into tiles and see the whole image beside them: Idefics3 with SmolVLM, and InternVL.
+"""Families that split an image into tiles and also see the whole image: Idefics3 with SmolVLM, and InternVL.
 
 Enters: images of any size. Leaves: tiles, row by row, the whole image last.
 

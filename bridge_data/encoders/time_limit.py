@@ -1,9 +1,9 @@
 """A time limit for untrusted Python code, such as the loops of a chat template.
 
-Enters: a function and seconds. Leaves: its result. Guarantee: a loop of Python code that does not end is left with a
-`TimeoutError`, in any thread; a single long call of C code is left when it returns. A call costs two microseconds.
+Enters: a function and seconds. Leaves: its result. Guarantee: a loop of Python code that does not end is stopped by a
+`TimeoutError`, in any thread; a single long call of C code is stopped when it returns. A call costs two microseconds.
 
-One thread a process watches the clock and raises an exception in the thread that is late.
+One thread per process watches the clock and raises an exception in the thread that is late.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ class _OutOfTimeError(BaseException):
 
 @dataclasses.dataclass(eq=False, slots=True)
 class _Call:
-    """A call in progress: its thread, when it should be done, and whether it was told that it is late."""
+    """A call in progress: its thread, its deadline, and whether it was interrupted."""
 
     thread: int
     deadline: float
@@ -36,7 +36,7 @@ class _Watch:
 
     def __init__(self) -> None:
         # Entered itself, as entering a condition runs Python code: an exception raised there, when the lock is taken,
-        # would leave it locked for good.
+        # would leave it locked permanently.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._calls: set[_Call] = set()

@@ -96,8 +96,8 @@ def as_rgb(image: Any, key: str) -> Image.Image:
 
 
 def picture_sizes(images: Sequence[Any], limits: ImageLimits, key: str) -> list[Size]:
-    """The sizes of the images of sample `key` as `pictures` makes them; only headers are read. An extreme image leaves
-    the sample out, as `limits` says."""
+    """The sizes of the images of sample `key` as `pictures` makes them; only headers are read. A sample with an extreme
+    image is handled as `limits` says."""
     sizes = []
     for number, image in enumerate(images):
         height, width = image_size(image, key)

@@ -1,1 +1,1 @@
-"""Lanes: independent streams of micro-batches; what is done to samples, and how they are read ahead."""
+"""Lanes: independent streams of micro-batches; how samples are processed and read ahead."""

@@ -1,7 +1,7 @@
-"""Batching: how many samples are in a micro-batch, and which of them, where the encoder groups them.
+"""Batching: how many samples are in a micro-batch, and which ones if the encoder groups them.
 
-Enters: the settings of a run; the units of a lane, one after the other. Leaves: the units of the next micro-batch that
-is full. Guarantee: a batch has units of one group only, and a group has one batch size.
+Enters: the settings of a run; the units of a lane, one by one. Leaves: the units of the next full micro-batch.
+Guarantee: a batch has units of one group only, and a group has one batch size.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bridge_data.task import hook_of
 class Batching:
     """How samples become micro-batches.
 
-    `batch_size` None: a sample is a batch, unless the encoder groups samples, and gives each group its batch size.
+    `batch_size` None: a sample is a batch, unless the encoder groups samples and sets each group's batch size.
     `packing_buffer_size` None: no packing. `max_micro_batches`: the job ends after this many (None: with its data).
     """
 
@@ -36,19 +36,19 @@ class UnitStream(Protocol):
         """The next one; `StopIteration` at the end of the data."""
 
     def keep(self, what: str) -> None:
-        """Count one of `what` that stays."""
+        """Count one of `what` that was kept."""
 
     def leave_out(self, what: str) -> None:
-        """Count one of `what` that a hook has left out."""
+        """Count one of `what` that a hook skipped."""
 
 
 _GROUPED = "samples or packs to be grouped"
 
 
 class BatchGroups:
-    """Groups the units of one lane as the encoder of `work` says. `batch_size` is that of groups for which it has none.
+    """Groups the units of one lane as the encoder of `work` says. `batch_size` is for groups without their own.
 
-    `buckets` are the units of each group that wait for others.
+    `buckets` are the waiting units of each group.
     """
 
     def __init__(self, work: Work, batch_size: int | None, buckets: dict[str, list[Unit]]) -> None:
@@ -58,7 +58,7 @@ class BatchGroups:
         self._sizes: dict[str, int] = {}
 
     def next_bucket(self, units: UnitStream) -> list[Unit]:
-        """The first bucket to be full, which is taken out."""
+        """Remove and return the first full bucket."""
         while True:
             unit = units.next_unit()
             group = self._group(unit)
@@ -73,7 +73,7 @@ class BatchGroups:
                 return self._buckets.pop(name)
 
     def _group(self, unit: Unit) -> tuple[str, int | None] | None:
-        """(group, its batch size or None) of a unit; None if it is left out."""
+        """(group, its batch size or None) of a unit; None if it is skipped."""
         hook, key = hook_of(self._hooks.encoder, "batch_group_criterion"), self._first_key(unit.items[0])
         result = self._hooks.run("batch_group_criterion", hook, unit.sample, key, len(unit.items))
         if not result:
@@ -93,10 +93,10 @@ class BatchGroups:
         return name, size
 
     def _size_of(self, group: str, asked: int | None) -> int:
-        """The batch size of a group, of which the encoder has `asked` for one.
+        """The batch size of a group; the encoder `asked` for this one.
 
         Raises:
-            ConfigError: if it is none, or another one than before.
+            ConfigError: if it is invalid, or differs from the earlier one.
         """
         if asked is not None and asked < 1:
             raise ConfigError(

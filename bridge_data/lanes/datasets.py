@@ -30,7 +30,7 @@ from bridge_data.task import Cooker, DefaultTaskEncoder, TaskEncoder, check_hook
 from bridge_data.topology import WorkerConfig
 
 _MAX_DENOMINATOR = 10**6
-"""Of the fraction that the float `repeats` stands for."""
+"""Maximum denominator of the fraction that the float `repeats` stands for."""
 
 
 class DatasetOptions(TypedDict, total=False):
@@ -43,13 +43,13 @@ class DatasetOptions(TypedDict, total=False):
     trusted_modules: Collection[str]
     """Your modules (and their submodules) from which YAML files may name classes and functions. None by default."""
     trust_dataset_code: bool
-    """Whether to run Python files beside the data (`sample_loader.py`) that a dataset.yaml names. False by default."""
+    """Whether to run Python files next to the data (`sample_loader.py`) that a dataset.yaml names. False by default."""
     fingerprint: str | None
-    """A name for samples in memory, which states are checked against; None: of their number, the first and the last."""
+    """A name for samples in memory, checked when a state is restored; None: made of their number, first and last."""
     verify_digests: bool
-    """Whether to compare all parts that are read, but auxiliary data, with digests (`bridge-data prepare --digest`)."""
+    """Whether to check all parts read, except auxiliary data, by digests (`bridge-data prepare --digest`)."""
     limits: Limits | None
-    """What a sample or a file that describes data may cost (None: `Limits()`); decoders keep limits of their own."""
+    """Size limits of samples and of files that describe data (None: `Limits()`); decoders have their own limits."""
     auto_decode: bool | None
     """False: the parts of a sample stay bytes. This and the next three are for encoders without their own `decoder`."""
     image_decode: str | None
@@ -95,8 +95,8 @@ def get_train_dataset(
     repeat: bool = True,
     **options: Unpack[DatasetOptions],
 ) -> LaneDataset:
-    """The training data at `path`: a folder of tars, a JSONL or Parquet file, a folder of Parquet files or one that
-    `datasets` saved, or a metadataset YAML; samples in memory, as a list or another map-style data set, or a dict of
+    """The training data at `path`: a folder of tars, a JSONL or Parquet file, a folder of Parquet files or saved by
+    `datasets`, or a metadataset YAML; samples in memory, as a list or another map-style data set, or a dict of
     these by split part (see `InMemoryDataset`); or a plan, a factory or a loader from `load_dataset`.
 
     Args:
@@ -109,8 +109,8 @@ def get_train_dataset(
         max_samples_per_sequence: samples per chunk. A chunk is consecutive samples of a shard, read by one lane; None
             for whole shards. If `shuffle_buffer_size` is None, too, samples within a chunk stay in order.
         virtual_epoch_length: batches of this rank after which one iteration ends, 0 for never.
-        shuffle_over_epochs_multiplier: the number of epochs that are shuffled together, times what metadatasets say of
-            each data set; -1 to draw with replacement, None for the order of the data.
+        shuffle_over_epochs_multiplier: the number of epochs that are shuffled together, times the value that a
+            metadataset sets for each data set; -1 to draw with replacement, None for the order of the data.
         task_encoder: the user's hooks; a `DefaultTaskEncoder` if None.
         repeat: repeat forever; else one epoch.
         **options: `DatasetOptions`.
@@ -193,7 +193,7 @@ def get_val_datasets(
 
 
 _OTHERS = (str, os.PathLike, Plan, BaseCoreDatasetFactory, DatasetLoaderInterface)
-"""What is certainly given instead of samples in memory."""
+"""Types that are never samples in memory."""
 
 
 def _plan(data: Data, split_part: str, options: DatasetOptions, *, training: bool) -> Plan:
@@ -203,11 +203,11 @@ def _plan(data: Data, split_part: str, options: DatasetOptions, *, training: boo
     if found is not None:
         data = found
     elif fingerprint is not None:
-        raise ConfigError(f"fingerprint={fingerprint!r}: is for samples in memory: leave it out")
+        raise ConfigError(f"fingerprint={fingerprint!r}: is only for samples in memory: leave it out")
     if isinstance(data, (BaseCoreDatasetFactory, DatasetLoaderInterface, Plan)):
         for name in ("dataset_config", "split_config", "field_map", "where", "columns"):
             if (value := options[name]) is not None:
-                raise ConfigError(f"{name}={value!r}: is for a path, but got a {type(data).__name__}: give it to that")
+                raise ConfigError(f"{name}={value!r}: is for a path, but got a {type(data).__name__}: set it there")
     if not isinstance(split_part, str):
         raise ConfigError(f"split_part={split_part!r}: expected the name of a part, such as 'train'")
     plan = _opened(data, split_part, options, training=training)
@@ -252,7 +252,7 @@ def _opened(data: Data, split_part: str, options: DatasetOptions, *, training: b
 
 def _encoder(given: Any, options: DatasetOptions) -> TaskEncoder[Any, Any, Any, Any]:
     if given is not None and not isinstance(given, TaskEncoder):
-        hint = "; make one of the class, with ()" if isinstance(given, type) else ""
+        hint = "; pass an instance of the class, with ()" if isinstance(given, type) else ""
         raise ConfigError(f"task_encoder={given!r}: expected a TaskEncoder{hint}")
     if given is not None:
         _check_attributes(given)
@@ -282,7 +282,7 @@ def _check_attributes(encoder: TaskEncoder[Any, Any, Any, Any]) -> None:
     for cooker in cookers:
         if not isinstance(cooker, Cooker):
             name = getattr(cooker, "__name__", "cook")
-            raise ConfigError(f"{owner}: cookers: {cooker!r} is no Cooker: write Cooker({name})")
+            raise ConfigError(f"{owner}: cookers: {cooker!r} is not a Cooker: write Cooker({name})")
 
 
 def _batching(
@@ -299,12 +299,12 @@ def _batching(
 def LimitDataset(
     dataset: LaneDataset, length: int, *, reset_after_epoch: bool = False, worker_config: Any = None
 ) -> LaneDataset:
-    """`dataset`, of which each pass has the first `length` batches of this rank.
+    """`dataset` with passes that end after the first `length` batches of this rank.
 
     As in Energon 7.4.1, each pass begins with the first batch. `reset_after_epoch` and `worker_config` have no effect.
 
     Raises:
-        ConfigError: if `length` is not positive, or `dataset` is no data set.
+        ConfigError: if `length` is not positive, or `dataset` is not a data set.
     """
     _check_dataset("LimitDataset", dataset)
     check_integer("LimitDataset: length", length, 1)
@@ -317,11 +317,11 @@ def LimitDataset(
 def RepeatDataset(
     dataset: LaneDataset, *, repeats: float | None = None, restart: bool = True, worker_config: Any = None
 ) -> LaneDataset:
-    """`dataset`, of which each pass has all batches `repeats` times, one after the other; without end if None.
+    """`dataset` with passes that repeat all batches `repeats` times, consecutively; without end if None.
 
-    Of the last repetition, if `repeats` is not whole, the job takes that fraction of its micro-batches, rounded down,
-    on any number of ranks; `repeats` is read as a fraction with a denominator of at most a million. Where hooks leave
-    samples out, that is counted as if they did not. Endless training data is as it was. `worker_config` has no effect.
+    If `repeats` is not whole, the job takes that fraction of the micro-batches of the last repetition, rounded down,
+    on any number of ranks; `repeats` is read as a fraction with a denominator of at most a million. Samples that hooks
+    skip are counted as if they were kept. Endless training data is unchanged. `worker_config` has no effect.
 
     Raises:
         ConfigError: if `repeats` is not positive, with `restart=False`, or for a `LimitDataset`.
@@ -329,9 +329,9 @@ def RepeatDataset(
     _check_dataset("RepeatDataset", dataset)
     check_number("RepeatDataset: repeats", repeats, "a positive number (of passes)", or_none=True)
     if repeats == math.inf:
-        raise ConfigError("RepeatDataset: repeats=inf: leave it out for no end")
+        raise ConfigError("RepeatDataset: repeats=inf: leave it out to repeat without end")
     if not restart and repeats is not None:
-        raise ConfigError("RepeatDataset(restart=False): every pass begins anew here; iterate only once instead")
+        raise ConfigError("RepeatDataset(restart=False): every pass starts from the beginning; iterate once instead")
     if dataset.begins_anew:
         raise ConfigError(
             "RepeatDataset of a LimitDataset: limit the repeated data set instead, or use get_val_dataset(limit=...)"

@@ -1,8 +1,8 @@
 """Lanes of a run that skips or repeats steps: which of their micro-batches are handed out, and from which states.
 
 Enters: a state whose `edits` say the turns of the lane. Leaves: the micro-batches of these turns. Guarantees:
-micro-batches that are skipped are made and discarded, so that hooks, packs and pending samples are as they would have
-been; a repeat begins from the state that the lane had before its first micro-batch of the range.
+skipped micro-batches are made and discarded, so that hooks, packs and pending samples are the same as without the skip;
+a repeat starts from the state that the lane had before its first micro-batch of the range.
 
 `with_edits` adds ranges to a state, and `caught_up` prepares one for a re-deal.
 """
@@ -26,7 +26,7 @@ SKIPPED = "skip_steps"
 """The stage under which samples of discarded micro-batches are counted."""
 
 OpenLane: TypeAlias = Callable[[int, LoaderState], Lane]
-"""Opens a lane where a state has it, as `LaneDataset.lane` does."""
+"""Opens a lane at its position in a state, as `LaneDataset.lane` does."""
 
 
 class EditedLane:
@@ -45,7 +45,7 @@ class EditedLane:
         """The micro-batch of the next turn; raises what `Lane.next` does.
 
         Raises:
-            StateError: if the state lacks what is to be repeated.
+            StateError: if the state lacks the start of the repeat.
         """
         turn = next(self._turns)
         if turn.place < self._place:
@@ -67,7 +67,7 @@ class EditedLane:
         return made
 
     def take_skipped(self) -> dict[str, int]:
-        """The samples left out since the last micro-batch, by stage; they are counted with this."""
+        """The samples skipped since the last micro-batch, by stage; a call resets them."""
         skipped = dict(self._skipped)
         self._skipped.clear()
         return skipped
@@ -76,7 +76,7 @@ class EditedLane:
         kept, self._kept = self._kept, None
         if kept is None or kept["micro_batches"] > place:
             raise StateError(
-                f"lane {self._number} is to repeat its micro-batch {place}, and its state does not say where that "
+                f"lane {self._number} must repeat its micro-batch {place}, but its state does not say where that "
                 f"begins; {EDITED}"
             )
         self._lane = self._open(self._number, dataclasses.replace(self._state, lanes={self._number: kept}))
@@ -87,7 +87,7 @@ def with_edits(state: LoaderState, edits: StepEdits) -> LoaderState:
     """`state` with more ranges that are skipped or repeated.
 
     Raises:
-        StateError: if one begins before the position of the state. ConfigError: if ranges overlap, or the data end.
+        StateError: if one starts before the position of the state. ConfigError: if ranges overlap, or the data end.
     """
     if state.is_finite:
         raise ConfigError(
@@ -99,17 +99,17 @@ def with_edits(state: LoaderState, edits: StepEdits) -> LoaderState:
     if (edit := joined.added_behind(before, state.next_slot)) is not None:
         reached = state.next_slot if before is None else before.number(state.next_slot)
         raise StateError(
-            f"{joined.name(edit)}: the state is at micro-batch {reached} of the run, behind their beginning. Resume "
-            "from a checkpoint that was saved before them; or leave them out of the settings"
+            f"{joined.name(edit)}: the state is at micro-batch {reached} of the run, after their start. Resume "
+            "from a checkpoint that was saved before them; or remove them from the settings"
         )
     return dataclasses.replace(state, extras=joined.in_extras(state.extras))
 
 
 def caught_up(state: LoaderState, open_lane: OpenLane) -> LoaderState:
-    """The whole `state`, each of whose lanes has passed over what is skipped before the next slot.
+    """The whole `state` after each lane has made and discarded what is skipped before the next slot.
 
     Raises:
-        StateError: if it is within a repeat: lanes that are dealt again cannot begin again.
+        StateError: if it is within a repeat: lanes that are dealt again cannot repeat.
     """
     state.check_complete()
     edits = state.edits

@@ -1,8 +1,8 @@
-"""Forgotten samples: which references a lane drops when it draws them, and what it has pending.
+"""Forgotten samples: which references a lane drops when it draws them, or when they are pending.
 
 Enters: the sources of a plan, and versions of their lists. Leaves: whether a reference is of a forgotten sample.
-Guarantee: the versions are those of when the object was made, in every process that it travels to; the numbers of the
-samples are made in each process when the first is asked for.
+Guarantee: the versions are fixed when the object is made, in every process that gets it; each process computes the
+numbers of the samples on first use.
 """
 
 import collections
@@ -61,7 +61,7 @@ class ForgottenSamples:
                 for (number, digest), own in zip(versions, digests, strict=True)
             ):
                 raise StateError(
-                    f"the run went by versions {versions} (number, digest) of the list of forgotten samples of source "
+                    f"the run used versions {versions} (number, digest) of the list of forgotten samples of source "
                     f"{name}, which the data set does not have: put back its .nv-meta/forgotten.jsonl"
                 )
         return cls(sources, names, lists) if lists else None
@@ -83,7 +83,7 @@ class ForgottenSamples:
 
 
 class _ForgettingRun(Protocol):
-    """What is needed of a `LaneDataset`."""
+    """The part of a `LaneDataset` that is used here."""
 
     plan: Plan
     order: PlanOrder
@@ -94,7 +94,7 @@ def with_forgotten(state: LoaderState, run: _ForgettingRun) -> LoaderState:
     """`state` of a run that drops its `forgotten` samples from here on.
 
     Raises:
-        StateError: if the state has a newer list, or another one.
+        StateError: if the state has a newer list, or a different one.
     """
     check_lists(state, known_digests(run.plan.sources, run.order.source_names))
     return with_lists(state, {} if run.forgotten is None else run.forgotten.lists)
@@ -112,11 +112,11 @@ def known_digests(sources: Sequence[Source], names: Sequence[str]) -> dict[str, 
 def drop_draws(
     drawn: list[tuple[int, SampleRef]], forgotten: Container[SampleRef], hooks: Hooks, survivals: Survivals
 ) -> list[tuple[int, SampleRef]]:
-    """(draw, reference) of those that are not forgotten. The others are counted as skips, also in the survival of their
-    source; nothing of them is read."""
+    """(draw, reference) of samples that are not forgotten. The others are counted as skips, also in the survival of
+    their source; they are not read."""
     kept = [pair for pair in drawn if pair[1] not in forgotten]
     if len(kept) < len(drawn):
-        hooks.leave_out(FORGOTTEN, len(drawn) - len(kept), "they are to be forgotten")
+        hooks.leave_out(FORGOTTEN, len(drawn) - len(kept), "they are forgotten")
         for _, ref in drawn:
             if ref in forgotten:
                 survivals[ref.source].leave_out(*hooks.last_skip)
@@ -127,7 +127,7 @@ def drop_pending(
     pending: Pending[Drawn, list[Drawn]], forgotten: Container[SampleRef], hooks: Hooks
 ) -> Pending[Drawn, list[Drawn]]:
     """`pending` without forgotten samples, which are counted as skips. Packs, buckets and micro-batches lose members;
-    those that lose all are left out, and none is filled up."""
+    empty ones are dropped, and none is refilled."""
 
     def left(items: Sequence[Drawn]) -> list[Drawn]:
         return [item for item in items if item.ref not in forgotten]

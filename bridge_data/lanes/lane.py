@@ -2,8 +2,8 @@
 
 Enters: a cursor (which sample comes next) and the work (what is done to it). Leaves: micro-batches, each with the
 lane's state after it. Guarantees: the stream is a function of plan, seed and lane number; a lane set to a saved state
-goes on exactly where it was; a sample that is left out shifts only its own lane. The state holds no payload: samples
-drawn and not yet out are kept as references, and read again after a restore.
+continues exactly where it was; a skipped sample shifts only its own lane. The state holds no payload: samples
+drawn and not yet emitted are kept as references, and read again after a restore.
 """
 
 import collections
@@ -32,11 +32,11 @@ logger = logging.getLogger("bridge_data")
 
 
 class Lane:
-    """The stream of one lane, from its beginning or from `state`.
+    """The stream of one lane, from its start or from `state`.
 
     `position` is (number of this lane, number of lanes). `sources` are, for each source, its name and number of
-    samples; `watch` is called with the reference of each sample before it is worked on, and `ahead` told how far the
-    cursor is.
+    samples; `watch` is called with the reference of each sample before work on it, and `ahead` gets the position of
+    the cursor.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Lane:
         return Produced(self._number, batch, self.state(), self.take_skipped(), self._references, counts)
 
     def _counts(self, batch: Any) -> CountValues:
-        """The counts of a batch that has just been made: takes those of the process."""
+        """The counts of a new batch; it takes those of the process."""
         if images := COUNTS.num_images:
             COUNTS.num_images -= images
         if bytes_read := COUNTS.num_bytes:
@@ -111,7 +111,7 @@ class Lane:
         return self._num_samples, tokens, slots, images, bytes_read, retries, self._work.take_slowest(), 0, 0
 
     def take_skipped(self) -> dict[str, int]:
-        """The samples left out since the last batch, by hook; they are counted with this."""
+        """The samples skipped since the last batch, by hook; a call resets them."""
         skipped = dict(self._work.hooks.skipped)
         self._work.hooks.skipped.clear()
         return skipped
@@ -138,7 +138,7 @@ class Lane:
             self.leave_out("micro-batches")
 
     def _batches(self, units: list[Unit], number: int) -> list[Any]:
-        """The batches made of some units, of which the first is this lane's batch `number`."""
+        """The batches made of some units; the first is this lane's batch `number`."""
         hooks, index = self._work.hooks, number * self._num_lanes + self._number
         hooks.batch_index = index if self._work.knows_batch_of_samples else None
         try:
@@ -153,7 +153,7 @@ class Lane:
             hooks.batch_index = None
 
     def _next_units(self) -> list[Unit]:
-        """The members of the next micro-batch: the first bucket to be full; at the end of the data, what is left."""
+        """The members of the next micro-batch: the first full bucket; at the end of the data, what is left."""
         if not self._batches_samples:
             return [self.next_unit()]
         try:
@@ -171,7 +171,7 @@ class Lane:
             return self._pending.buckets.pop(next(iter(self._pending.buckets)))
 
     def _next_bucket(self) -> list[Unit]:
-        """The members of the next micro-batch, where they all go into one bucket."""
+        """The members of the next micro-batch, if there is only one bucket."""
         size = self._batching.batch_size
         assert size is not None
         bucket, queue = self._pending.buckets.setdefault("", []), self._pending.queue
@@ -207,7 +207,7 @@ class Lane:
                 return item
 
     def next_item(self, num_missing: int = 1) -> Item:
-        """The next part of a sample; of `num_missing` that will be asked for, the work is begun together."""
+        """The next part of a sample; the work on the `num_missing` next ones is started together."""
         while not self._pending.queue:
             self._draw(num_missing if self._work.only_loads else 1)
         return self._pending.queue.popleft()
@@ -246,22 +246,22 @@ class Lane:
         return Survivals(self._number, self._num_lanes, self._sources, self._kept)
 
     def keep(self, what: str) -> None:
-        """Count one of `what`, packs or micro-batches, that stays."""
+        """Count one of `what`, packs or micro-batches, that was kept."""
         self._kept[what] += 1
 
     def leave_out(self, what: int | str) -> None:
-        """Count a sample of source `what`, or one of `what`, that a hook has left out."""
+        """Count a sample of source `what`, or one of `what`, that a hook skipped."""
         self._survivals[what].leave_out(*self._work.hooks.last_skip)
 
     def read(self, item: Item) -> bool:
-        """See that the item's payload is in memory; False if the sample, read again, is not there any more."""
+        """Ensure that the item's payload is in memory; False if the sample, read again, is now skipped."""
         if item.sample is UNREAD:
             if self._watch is not None:
                 self._watch(item.ref)
             samples = dict(self._work.samples(item.ref))
             if item.part not in samples:
                 self._work.hooks.skipped["restore"] += 1
-                logger.warning("pending sample %s, part %d, was left out when read again", item.ref, item.part)
+                logger.warning("pending sample %s, part %d, was skipped when read again", item.ref, item.part)
                 return False
             item.sample = samples[item.part]
         return True
@@ -302,8 +302,8 @@ class Lane:
 def references_of(
     units: Sequence[Unit], keys: Sequence[Key], numbers: Mapping[str, int], cursor: Cursor | None
 ) -> bytes:
-    """The samples of `units`, with these keys and of sources with these numbers, as in `order.ledger`. If they are the
-    ones that `cursor` has drawn last, it has packed their references, which takes a third of the time."""
+    """The samples of `units`, with these keys and of sources with these numbers, as in `order.ledger`. If `cursor` drew
+    them last, it has packed their references, which takes a third of the time."""
     if cursor is not None and units:
         first, last, count = units[0], units[-1], len(units)
         assert isinstance(first, Item) and isinstance(last, Item)
@@ -318,8 +318,8 @@ def references_of(
 def tokens_of(batch: Any) -> tuple[int, int]:
     """(tokens without padding, tokens with it) of a batch's `tokens` or `input_ids`, a tensor (rows, length).
 
-    What is no padding is known by its `cu_seqlens` (rows, bounds), by `cu_seqlens_q` (bounds,), or by an
-    `attention_mask` (rows, length); without any of them nothing is.
+    Padding is known by `cu_seqlens` (rows, bounds), by `cu_seqlens_q` (bounds,), or by an
+    `attention_mask` (rows, length); without any of them there is none.
     """
     is_dict = isinstance(batch, dict)  # not by `_field`: of plain samples, these two are most of what counting costs
     tokens = batch.get("tokens") if is_dict else getattr(batch, "tokens", None)

@@ -1,9 +1,9 @@
 """A data set as lanes.
 
-A `LaneDataset` puts together a plan, an order and a task encoder. Enters: a plan and the settings of a run. Leaves: any
-lane of the job, from nothing or from a saved state; any sample once more. It holds no data and no handles, so it
-travels to worker processes as it is. Guarantee: a lane opened from the state that came with a batch goes on with the
-batch after it.
+A `LaneDataset` combines a plan, an order and a task encoder. Enters: a plan and the settings of a run. Leaves: any
+lane of the job, from the start or from a saved state; any sample again, by its key. It holds no data and no handles, so
+it can be sent to worker processes. Guarantee: a lane opened from the state that came with a batch continues with the
+next batch.
 """
 
 import copy
@@ -39,7 +39,7 @@ from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.topology import WorkerConfig
 
 _OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer")
-"""Attributes that each process makes for itself."""
+"""Attributes that each process creates for itself."""
 
 
 class LaneDataset:
@@ -70,24 +70,24 @@ class LaneDataset:
         self.worker_config = worker_config
         self.virtual_epoch_length = virtual_epoch_length
         self.cache_pool: CachePool = NoCachePool()
-        """What cookers get as the cache."""
+        """The cache that cookers get."""
         self.make_observer: Callable[[Sequence[int]], Observer] | None = None
         """Called once in each process that runs lanes, with the keys of the sources."""
         self.finite = shuffle is None or not shuffle.repeat
-        """Whether the lanes end by themselves."""
+        """Whether the data of the lanes end."""
         self.begins_anew = False
         """Whether a pass that `virtual_epoch_length` ends is followed by the same one."""
         self.repeats: float | Fraction = 1
-        """How often a pass over finite data has all of it, exactly: where the lanes end, it goes on with the first."""
+        """How often a pass over finite data repeats them, exactly: when the lanes end, it restarts them."""
         self.edits: StepEdits | None = None
-        """What a new run skips or repeats, and a restored one besides what is in its state. Not for data that end."""
+        """Steps to skip or repeat, in addition to those in a restored state. Not for data that end."""
         self._is_longer = False
         self.order = PlanOrder(plan, worker_config.seed_offset, shuffle, batching.batch_size or 1)
         members = (member for source in plan.sources for member in source.members)
         self._is_remote = any(storage.is_remote(member.records.root) for member in members)
         has_lists = any(source.tombstones for source in plan.sources)
         self.forgotten = ForgottenSamples.newest(plan.sources, self.order.source_names) if has_lists else None
-        """What lanes drop, by the lists as they are now."""
+        """Samples that lanes drop, by the current lists."""
         self.work()  # raises for contradictory hooks here rather than in a worker
 
     __getitem__ = no_random_access
@@ -95,14 +95,14 @@ class LaneDataset:
     def __len__(self) -> int:
         """The batches that this rank gets in a pass; of endless data without `virtual_epoch_length`, in an epoch.
 
-        Exact for `virtual_epoch_length`, and for validation without packing, grouping, or hooks that leave samples out
-        or make several of one. Else an estimate: of shuffled data lanes have about equal shares, and of packs the
-        samples are counted. Of endless data it is the same on all ranks, so that their epochs end together.
+        Exact for `virtual_epoch_length`, and for validation without packing, grouping, or hooks that skip samples
+        or make several of one. Else an estimate: lanes have about equal shares of shuffled data, and with packs it
+        counts samples. For endless data it is the same on all ranks, so that their epochs end together.
         """
         return self.num_batches(even=not self._ends)
 
     def num_batches(self, *, even: bool) -> int:
-        """The batches that this rank gets in a pass, as `len` says; if `even`, those of the rank with the most."""
+        """The batches that this rank gets in a pass, as by `len`; if `even`, those of the rank with the most."""
         longest = self.virtual_epoch_length
         if longest and not (self._ends and self.begins_anew):
             return longest
@@ -117,7 +117,7 @@ class LaneDataset:
 
     @property
     def num_micro_batches(self) -> int:
-        """The micro-batches of the whole job in a pass; of endless data, in an epoch. Exact where `len` is."""
+        """The micro-batches of the whole job in a pass (endless data: in an epoch). Exact if `len` is."""
         samples, size = self.plan.num_samples, self.batching.batch_size or 1
         if self.plan.repetitions is not None:
             pairs = zip(self.plan.repetitions, self.plan.sources, strict=True)
@@ -128,12 +128,12 @@ class LaneDataset:
 
     @property
     def has_length(self) -> bool:
-        """Whether a pass has no more batches than `len` says: finite data may, of generators or in groups."""
+        """Whether a pass has at most `len` batches: with generators or groups, finite data may have more."""
         return not (self._ends and not self.virtual_epoch_length and (self._is_longer or self.work().may_multiply))
 
     def note_end(self, state: LoaderState) -> None:
-        """Note the state at the end of a pass: of plain functions that return generators, only then is it seen that a
-        pass has more batches than `len` says."""
+        """Note the state at the end of a pass: with plain functions that return generators, only then is it known that
+        a pass has more batches than `len` says."""
         longest = self._num_of_rank(0, self.num_micro_batches)
         self._is_longer = self._is_longer or state.next_slot > longest * self.worker_config.world_size
 
@@ -143,12 +143,12 @@ class LaneDataset:
         return self.finite and self.repeats < math.inf
 
     def is_repeated_after(self, state: LoaderState, *, even: bool = False) -> bool:
-        """Whether the pass goes on with the first batch when the lanes end in `state`; `even` as in `num_batches`."""
+        """Whether the pass restarts with the first batch when the lanes end in `state`; `even` as in `num_batches`."""
         left = self.repeats - state.repetition - 1
         return left >= 1 or (left > 0 and self._num_of_last_repetition > (0 if even else self.worker_config.rank))
 
     def repeated(self, first: LoaderState, last: LoaderState) -> LoaderState:
-        """The state `first`, before the first batch, in a pass that goes on with it after `last`."""
+        """The state `first`, before the first batch, in a pass that continues with it after `last`."""
         repetition = last.repetition + 1 if self.repeats < math.inf else 0
         if repetition:
             first = ledger.repeated(first, last)
@@ -167,7 +167,7 @@ class LaneDataset:
 
     @property
     def may_multiply(self) -> bool:
-        """Whether hooks may make more batches than samples fill: generators, and those that group."""
+        """Whether hooks may make more batches than the samples fill, as generators and grouping do."""
         return self.work().may_multiply
 
     def __bool__(self) -> bool:
@@ -180,9 +180,9 @@ class LaneDataset:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The modules that lanes import when they first need them: none if all that comes is text and numbers.
+        """The modules that lanes import on first use: none if the samples are text and numbers.
 
-        Workers share what is imported before they are forked, which of torch is over 100 MB for each.
+        Workers share what is imported before they are forked: over 100 MB each for torch.
         """
         return () if self.work().is_plain else ("torch", "numpy.random", "PIL.Image")
 
@@ -191,7 +191,7 @@ class LaneDataset:
         return self.order.fingerprint() | dataclasses.asdict(self.batching)
 
     def with_cache_pool(self, cache_pool: CachePool) -> "LaneDataset":
-        """The same data set, whose cookers get this cache pool."""
+        """The same data set with this cache pool for its cookers."""
         return self._changed(cache_pool=cache_pool)
 
     def observed(self, make_observer: Callable[[Sequence[int]], Observer]) -> "LaneDataset":
@@ -199,7 +199,7 @@ class LaneDataset:
         return self._changed(make_observer=make_observer)
 
     def raw_samples(self, num_samples: int) -> list[RawSample]:
-        """The first samples of this rank's first lane, as they are stored."""
+        """The first samples of this rank's first lane, as stored."""
         state = self.new_state()
         drawn = self.order.cursor(next(iter(state.lanes)), state).take(num_samples)
         return [self._loaders[ref.source].read(ref.index) for _, ref in drawn]
@@ -224,15 +224,15 @@ class LaneDataset:
         return state if self.forgotten is None else with_forgotten(state, self)
 
     def check_state(self, data: dict[str, Any], *, strict: bool = True) -> LoaderState:
-        """The lanes of this rank out of a saved state, its own or a merged one.
+        """The lanes of this rank from a saved state, its own or a merged one.
 
-        Without `strict`, weights, added data sets and the batch size may differ; what differs is logged.
-        If the ranks cannot share the saved lanes equally, or `WorkerConfig.num_lanes` asks for another number, what is
-        left of the epochs in progress is dealt again; that needs a state with all lanes. A state saved at the end of a
-        pass becomes the beginning of the next one.
+        Without `strict`, weights, added data sets and the batch size may differ; differences are logged.
+        If the ranks cannot share the saved lanes equally, or `WorkerConfig.num_lanes` asks for another number, the
+        rest of the epochs in progress is dealt again; that needs a state with all lanes. A state saved at the end of a
+        pass becomes the start of the next one.
 
         Raises:
-            StateError: if the state is not of this data and these settings, or lacks lanes that are needed.
+            StateError: if the state is of other data or settings, or lacks lanes that are needed.
         """
         state = LoaderState.from_dict(data)
         if strict:
@@ -254,7 +254,7 @@ class LaneDataset:
         return state.of_rank(config)
 
     def lane(self, lane: int, state: LoaderState, watch: Watch | None = None, work: Work | None = None) -> Lane:
-        """The lane with number `lane`, where `state` has it; `watch` is called with each sample before it is read."""
+        """Lane number `lane` at its position in `state`; `watch` is called with each sample before it is read."""
         self._read_in_blocks(state)
         ahead = None
         if self._is_remote:
@@ -272,7 +272,7 @@ class LaneDataset:
         )
 
     def _read_in_blocks(self, state: LoaderState) -> None:
-        """See that the loaders, which all lanes of this process share, read by the blocks of the current generation."""
+        """Ensure that the loaders, shared by all lanes of this process, read by blocks of the current generation."""
         if self.__dict__.get("_cut_for") == state.generations[-1]:
             return
         num_lanes, geometry = self._cut_for = state.generations[-1]
@@ -285,7 +285,7 @@ class LaneDataset:
             loader.read_in_blocks(cut, self._budget)
 
     def _process(self, num_lanes: int) -> Process:
-        """What a process has at most, where the job has `num_lanes`."""
+        """The most that a process has, if the job has `num_lanes`."""
         config = self.worker_config
         return Process(-(-num_lanes // (config.world_size * max(1, config.num_workers))), config.max_open_bytes)
 
@@ -294,11 +294,11 @@ class LaneDataset:
         return BlockBudget(self.worker_config.max_open_bytes)
 
     def restore_sample(self, key: Any) -> Any:
-        """The sample, pack or batch with the `__restore_key__` `key`, made again from the data: equal to the bit, if
-        data, settings and hooks are those that it was made with. Failures go to `WorkerConfig.restore_error_handler`.
+        """The sample, pack or batch with the `__restore_key__` `key`, made again from the data: bit-identical, if
+        data, settings and hooks are unchanged. Failures go to `WorkerConfig.restore_error_handler`.
 
         Raises:
-            ConfigError: if it is no key, or of other data. SampleError: if the hooks leave it out.
+            ConfigError: if the key is invalid, or of other data. SampleError: if the hooks skip it.
         """
         handler = self.worker_config.restore_error_handler
         return Restorer(self.work(handler), self.source_names, self.order.sizes).restore(key)
@@ -309,7 +309,7 @@ class LaneDataset:
             return str(ref)  # a worker was killed while it wrote this
         source = self.plan.sources[ref.source]
         key = source.key_or_place(ref.index)
-        storage.close_files()  # a trainer that describes what its workers died on reads nothing else
+        storage.close_files()  # a trainer that only describes what killed its workers reads nothing else
         return f"{key} of {source.name} (epoch {ref.epoch}, index {ref.index})"
 
     def work(self, handler: ErrorHandler | None = None) -> Work:
@@ -345,5 +345,5 @@ class LaneDataset:
         return [SourceCook(source, hook, encoder.cookers, encoder.decoder) for source in self.plan.sources]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Handles stay behind; a worker makes its own."""
+        """Without handles; a worker opens its own."""
         return {name: value for name, value in vars(self).items() if name not in _OF_PROCESS}

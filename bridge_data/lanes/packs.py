@@ -1,7 +1,7 @@
-"""Packs: how the samples of a lane become packed samples, where there is a `packing_buffer_size`.
+"""Packs: how the samples of a lane become packed samples, if `packing_buffer_size` is set.
 
 Enters: items, as the cursor draws them, until the packing buffer is full. Leaves: packs, as the encoder chose them.
-Guarantee: no sample is lost or packed twice; what a pack is made of is chosen once, and is the same after a restore.
+Guarantee: no sample is lost or packed twice; the members of a pack are chosen once, and are the same after a restore.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from bridge_data.task import hook_of, is_overridden
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Pack:
-    """A packed sample with the items in it, of which `postencode_sample` may have left out some: `num_samples` are
-    left."""
+    """A packed sample with its items; `num_samples` are left, as `postencode_sample` may have skipped some."""
 
     items: list[Item]
     sample: Any = UNREAD
@@ -39,7 +38,7 @@ class PackHooks:
         self._postencodes = is_overridden(self._encoder, "postencode_sample")
 
     def select(self, items: list[Item]) -> tuple[list[list[Item]], list[Item]]:
-        """(packs, items in none of them) out of a buffer of items."""
+        """(packs, items in none of them) from a buffer of items."""
         samples = [item.sample for item in items]
         hook, key = hook_of(self._encoder, "select_samples_to_pack"), self._work.first_key(items[0])
         chosen = self._work.hooks.run("select_samples_to_pack", hook, list(samples), key, len(items))
@@ -50,7 +49,7 @@ class PackHooks:
             packs = [[free.pop(id(sample)) for sample in pack] for pack in chosen[0]]
         except TypeError:
             raise FatalSampleError(
-                f"{type(self._encoder).__name__}.select_samples_to_pack returned no list of packs, but one of type "
+                f"{type(self._encoder).__name__}.select_samples_to_pack returned an object of type "
                 f"{type(chosen[0]).__name__}; it must return a list of lists of samples"
             ) from None
         except KeyError:
@@ -71,7 +70,7 @@ class PackHooks:
         if len(packed) > 1:
             raise ConfigError(
                 f"pack_selected_samples of {type(self._encoder).__name__} made {len(packed)} samples of one pack, "
-                "which could not be told apart after a resume; let select_samples_to_pack return a pack for each"
+                "which a resume could not distinguish; have select_samples_to_pack return a pack for each"
             )
         if not packed:
             return None
@@ -80,7 +79,7 @@ class PackHooks:
         return unit
 
     def members(self, item: Item) -> list[Any]:
-        """What `pack_selected_samples` is given of an item."""
+        """What `pack_selected_samples` gets for an item."""
         if not self._postencodes:
             return [item.sample]
         hook, began_ns = hook_of(self._encoder, "postencode_sample"), time.perf_counter_ns()
@@ -93,28 +92,28 @@ class ItemStream(Protocol):
     """The items of a lane."""
 
     def next_item(self, num_missing: int = 1) -> Item:
-        """The next part of a sample; of `num_missing` that will be asked for, the work is begun together."""
+        """The next part of a sample; the work on the `num_missing` next ones is started together."""
 
     def read(self, item: Item) -> bool:
-        """See that the item's payload is in memory; False if the sample is left out when it is read again."""
+        """Ensure that the item's payload is in memory; False if the sample is skipped when read again."""
 
     def keep(self, what: str) -> None:
-        """Count one of `what` that stays."""
+        """Count one of `what` that was kept."""
 
     def leave_out(self, what: str) -> None:
-        """Count one of `what` that a hook has left out."""
+        """Count one of `what` that a hook skipped."""
 
 
 class LanePacks:
-    """The packs of one lane, made of buffers of `buffer_size` items. `pending` is what the lane has drawn and not
-    emitted yet, and `base` the state of `cursor` that its draws are counted from: those of a restored lane."""
+    """The packs of one lane, made from buffers of `buffer_size` items. For a restored lane, `pending` is what it has
+    drawn and not emitted yet, and `base` the state of `cursor` from which its draws are counted."""
 
     def __init__(
         self, work: Work, buffer_size: int, cursor: Cursor, pending: Pending[Item, Unit], base: dict[str, Any] | None
     ) -> None:
         self._hooks, self._encoder = PackHooks(work), type(work.hooks.encoder).__name__
         self._buffer_size, self._cursor, self._pending, self._base = buffer_size, cursor, pending, base
-        self._chosen: dict[str, Any] | None = None  # what the buffer was made into, as states keep it
+        self._chosen: dict[str, Any] | None = None  # the packs chosen from the buffer, as states keep them
 
     def next(self, items: ItemStream) -> Pack:
         """The next pack; `StopIteration` at the end of the data."""
@@ -128,7 +127,7 @@ class LanePacks:
             items.leave_out("packs")
 
     def read(self, pack: Pack, items: ItemStream) -> bool:
-        """See that a pack is in memory, after a restore too; False if nothing of it is left."""
+        """Ensure that a pack is in memory, after a restore too; False if nothing of it is left."""
         if pack.sample is UNREAD and (made := self._made(pack.items, items)) is not None:
             pack.sample, pack.num_samples = made.sample, made.num_samples
         return pack.sample is not UNREAD
@@ -138,7 +137,7 @@ class LanePacks:
         return self._hooks.pack(read) if read else None
 
     def _fill(self, items: ItemStream) -> None:
-        """Fill the packing buffer, beginning with what the last one left over, and have packs chosen from it."""
+        """Fill the packing buffer, first with what the last one left over, and choose packs from it."""
         pending = self._pending
         self._base = self._cursor.state()
         buffer = [item for item in pending.carried if items.read(item)]
@@ -159,7 +158,7 @@ class LanePacks:
                 raise FatalSampleError(
                     f"select_samples_to_pack of {self._encoder} formed no pack out of a "
                     f"full buffer of {len(buffer)} samples. Return a sample that fits nowhere as a pack of its own, "
-                    "or leave it out by SkipSample before packing."
+                    "or raise SkipSample for it before packing."
                 )
             packs, pending.carried = [[item] for item in pending.carried], []
         pending.packs.extend(packs)
@@ -169,7 +168,7 @@ class LanePacks:
             items.leave_out("packing buffers")
 
     def encoded(self) -> dict[str, Any]:
-        """What is pending, as a state keeps it. Packs are encoded once, when they have been chosen."""
+        """What is pending, as a state keeps it. Packs are encoded once, when they are chosen."""
         base, pending = self._base, self._pending
         first = self._cursor.draws if base is None else base["draws"]
         if self._chosen is None:

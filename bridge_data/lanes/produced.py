@@ -1,7 +1,7 @@
-"""What leaves a lane: micro-batches, each with the lane's state after it, and what is counted of them, for metrics.
+"""What leaves a lane: micro-batches, each with the lane's state after it, and counts for metrics.
 
-Enters: what a lane has made. Leaves: the same, for the loader, through a worker or not; sums of counts. Guarantee: what
-a process does is counted once, with the next batch of any of its lanes.
+Enters: what a lane has made. Leaves: the same, for the loader, with or without a worker; sums of counts. Guarantee:
+what a process does is counted once, with the next batch of any of its lanes.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ NONE_SLOWEST = (0, 0, 0, 0)
 class Counts(NamedTuple):
     """What a micro-batch holds, and what its process did for it since the one before, of any lane; or sums of these.
 
-    `samples` in it (of a generator, each part). `tokens` without padding, and the `token_slots` that they fill; 0 where
-    it has none, see `tokens_of`. Images decoded, bytes read, reads tried again. `slowest` is the work that took longer
-    than any before in its lane: nanoseconds, source, epoch, index; 0 nanoseconds if none did. Of its worker,
-    `ready_batches` were ready when the trainer asked for this one, of `ready_slots` that could have been; 0 and 0 if
-    the trainer made it. Workers send all but these two, the last ones, which the trainer adds.
+    `samples` in it (each part of a generator counts). `tokens` without padding, and the `token_slots` that they fill; 0
+    if it has none, see `tokens_of`. Images decoded, bytes read, reads retried. `slowest` is the work that took longer
+    than any before in its lane: nanoseconds, source, epoch, index; 0 nanoseconds if none did. When the trainer asked
+    for this batch, its worker had `ready_batches` ready, out of at most `ready_slots`; 0 and 0 if the trainer made it.
+    Workers send all but these last two, which the trainer adds.
     """
 
     samples: int = 0
@@ -41,26 +41,26 @@ NO_COUNTS = Counts()
 as_counts = functools.partial(tuple.__new__, Counts)  # `Counts._make`, twice as fast
 
 CountValues: TypeAlias = tuple[int, int, int, int, int, int, tuple[int, int, int, int], int, int]
-"""The values of a `Counts`: to make a plain tuple of each batch costs less."""
+"""The values of a `Counts`: a plain tuple per batch costs less."""
 
 
 def sums_of(several: Sequence[CountValues]) -> Counts:
-    """All of them in one, with the slowest sample of all."""
+    """The sum of all, with the slowest sample of all."""
     columns = dict(zip(Counts._fields, zip(*several, strict=True), strict=True))
     return Counts(**{name: max(column) if name == "slowest" else sum(column) for name, column in columns.items()})
 
 
 @dataclasses.dataclass(slots=True)
 class Produced(Generic[T]):
-    """A micro-batch of a lane, the lane's state after it (plain JSON), the samples left out since the one before, by
-    hook (those cut short or that failed, as `NO_STAGES`), and what is counted."""
+    """A micro-batch of a lane, the lane's state after it (plain JSON), the samples skipped since the one before, by
+    hook (those cut short or that failed, as `NO_STAGES`), and counts."""
 
     lane: int
     batch: T
     state: dict[str, Any]
     skipped: dict[str, int]
     references: bytes
-    """Of its samples, as in `order.ledger`."""
+    """References of its samples, as in `order.ledger`."""
     counts: CountValues = dataclasses.field(default=NO_COUNTS, compare=False)
 
 

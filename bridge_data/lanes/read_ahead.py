@@ -1,13 +1,13 @@
-"""What of object stores is read ahead of time.
+"""Reading ahead from object stores.
 
-`ReadAhead` announces to the storage what a lane will read, from a second cursor (the scout) that runs in front of the
-lane's own. Guarantee: nothing is announced that the lane will not want, and of what it has not come to, no more than
-its share of `AHEAD_BYTES`; no sample depends on whether it was announced.
+`ReadAhead` announces to the storage what a lane will read, from a second cursor (the scout) that runs ahead of the
+lane's own. Guarantee: only reads that the lane will need are announced, at most its share of `AHEAD_BYTES` at a time;
+no sample depends on whether it was announced.
 
-The scout looks through a lot of samples at a time, so that neighbours come with one request; a block is requested with
-the first of its samples. Requests wait until they fit the budget, and are announced evenly: a window begins with many
+The scout examines a lot of samples at a time, so that neighbours come with one request; a block is requested with
+the first of its samples. Requests wait until they fit the budget, and are announced evenly: a window starts with many
 blocks and ends with none, so the scout runs far enough ahead that the blocks of the next window are fetched during this
-one. Fetched all at once, they would use up network and cores for a while, and then leave them idle.
+one. Fetched all at once, they would saturate network and cores for a while, and then leave them idle.
 """
 
 import collections
@@ -24,32 +24,31 @@ from bridge_data.shards import ByteRange
 logger = logging.getLogger("bridge_data")
 
 AHEAD_BYTES = storage.MAX_AHEAD_BYTES * 3 // 4
-"""Of all lanes of a process: what is announced and not come to; there are gaps in requests."""
+"""Maximum bytes announced and not yet read, of all lanes of a process, including gaps in requests."""
 
 LOT_SAMPLES = 1024
-"""Samples that are looked through at a time; fewer if they have all the bytes that may be announced."""
+"""Samples examined at a time; fewer if they fill the budget of bytes."""
 
 MAX_SAMPLES_AHEAD = 1 << 14
-"""The scout is not further ahead."""
+"""Maximum number of draws that the scout is ahead."""
 
 BURST_BYTES = 2 << 20
-"""This much is announced at once: it arrives soon."""
+"""Bytes announced at once: they arrive soon."""
 
 REQUEST_BYTES = 1 << 19
 """One request costs about as much as transferring this many bytes."""
 
 LEAD = LOT_SAMPLES // 4
-"""What is needed within this many samples is announced at once, whatever its size."""
+"""Data needed within this many samples are announced at once, whatever their size."""
 
 PACE = 1.25
 """Otherwise this many times the mean sample size is announced with each sample."""
 
 MAX_SEEN = 1 << 17
-"""The mean sample size is taken over about this many recent samples."""
+"""Number of recent samples in the mean sample size, approximately."""
 
 MAX_OPEN_BLOCKS = 1 << 18
-"""Blocks that were met are remembered, as long as all their samples were not; those of windows that a lane began in the
-middle are forgotten here."""
+"""Maximum number of blocks remembered as partly met; this drops those of windows that a lane started in the middle."""
 
 
 class ReadAhead:
@@ -67,16 +66,16 @@ class ReadAhead:
         self._forgotten: Container[SampleRef] = () if forgotten is None else forgotten
         self._is_begun = self._is_ended = False
         self._next_look = 0
-        """The draw with which the scout may look through another lot, though there is time."""
+        """The draw at which the scout may examine another lot, although there is time."""
         self._waiting: collections.deque[_Request] = collections.deque()
         self._announced: collections.deque[_Request] = collections.deque()
-        """What the lane has not come to, by the draw that comes to it."""
+        """Requests that the lane has not reached, by the draw that reaches them."""
         self._known_bytes = self._announced_bytes = 0
         self._credit = float(BURST_BYTES)
         self._cost, self._num_seen = 0, 0
         """Total cost of the requests, and number of samples they are for."""
         self._open: collections.OrderedDict[tuple[int, int, int], tuple[int, bool]] = collections.OrderedDict()
-        """Blocks that were met, by source, epoch and first sample: how many of their samples were not, and whether
+        """Blocks met, by source, epoch and first sample: how many of their samples are still to come, and whether
         these come with the block."""
 
     def follow(self, cursor: Cursor, count: int = 1) -> None:
@@ -113,7 +112,7 @@ class ReadAhead:
         begin = self._scout.draws
         lot = self._lot(self._upcoming())
         self._is_ended = not lot
-        self._next_look = max(draw, self._next_look) + len(lot) // 4  # so it is soon ahead, and not all at once
+        self._next_look = max(draw, self._next_look) + len(lot) // 4  # gets ahead soon, but gradually
         wanted = {one: begin + number for number, ranges in reversed([*enumerate(lot)]) for one in ranges}
         for group in storage.by_request([one for ranges in lot for one in ranges]):
             request = _Request(min(map(wanted.__getitem__, group)), group, sum(size for *_, size in group))
@@ -132,7 +131,7 @@ class ReadAhead:
         return self._credit > 0 or request.draw <= last_draw + LEAD
 
     def announce(self, refs: Iterable[SampleRef]) -> bool:
-        """Announce a lot at once: the first of `refs`; whether there were any."""
+        """Announce a lot at once, the first of `refs`; return whether there were any."""
         lot = self._lot(refs)
         storage.prefetch([one for ranges in lot for one in ranges])
         return bool(lot)
@@ -154,7 +153,7 @@ class ReadAhead:
         return lot
 
     def _byte_ranges(self, ref: SampleRef) -> Sequence[ByteRange]:
-        """What is read of this sample, but for what comes with one that was met before."""
+        """The reads of this sample, except what comes with a sample met before."""
         loader = self._loaders[ref.source]
         block = loader.block(ref.index)
         if block is None:
@@ -180,7 +179,7 @@ class ReadAhead:
 
 
 class _Request(NamedTuple):
-    """What comes with one request; the lane comes to it with `draw`."""
+    """What comes with one request; the lane reaches it with `draw`."""
 
     draw: int
     ranges: list[ByteRange]

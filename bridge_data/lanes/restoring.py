@@ -1,8 +1,7 @@
-"""Making a sample, a pack or a batch once more, from the restore key that it has under `__restore_key__`.
+"""Making a sample, a pack or a batch again from its `__restore_key__`.
 
-Enters: a key, as `work` writes it; lists serve as well as tuples, so that keys survive JSON. Leaves: what it is the key
-of. Guarantee: equal to the bit, as long as data and hooks are the same, since random numbers depend on the sample
-alone.
+Enters: a key, as `work` writes it; lists work as well as tuples, so that keys survive JSON. Leaves: the sample, pack or
+batch. Guarantee: bit-identical if data and hooks are unchanged, since random numbers depend on the sample alone.
 
 A key says what the sample, pack or batch was made of:
 
@@ -36,13 +35,13 @@ class SampleKey(NamedTuple):
 
     source: str
     epoch: int
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs of a key
+    index: int  # type: ignore[assignment]  # hides tuple.index, which no one uses on a key
     part: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class UnitKey:
-    """A sample, or a pack of some."""
+    """A sample or a pack."""
 
     members: tuple[SampleKey, ...]
     is_pack: bool
@@ -61,7 +60,7 @@ def read_key(key: Any) -> UnitKey | BatchKey:
     """The parts of a key.
 
     Raises:
-        ConfigError: if it is none.
+        ConfigError: if it is not a key.
     """
     match key:
         case [str(tag), int(number), int(part), *units] if tag == BATCH and units:
@@ -84,14 +83,14 @@ def _sample(sample: Any, key: Any) -> SampleKey:
             return SampleKey(source, epoch, index, part)
     text = repr(key)
     raise ConfigError(
-        f"{text if len(text) < 200 else text[:200] + '...'} is no restore key"
+        f"{text if len(text) < 200 else text[:200] + '...'} is not a restore key"
         f"{'' if sample is key else f', because of {sample!r} in it'}: expected the __restore_key__ of a sample "
         "(source, epoch, index, part), of a pack ('pack', key, ...) or of a batch ('batch', number, part, key, ...)"
     )
 
 
 class Restorer:
-    """Restores what `work` has made of sources with `names` and `sizes` in samples."""
+    """Restores what `work` made from sources with `names` and `sizes` in samples."""
 
     def __init__(self, work: Work, names: Sequence[str], sizes: Sequence[int]) -> None:
         self._work = work
@@ -99,10 +98,10 @@ class Restorer:
         self._sizes = sizes
 
     def restore(self, key: Any) -> Any:
-        """The sample, pack or batch with the `__restore_key__` `key`. Of a member of a pack: what the pack was made of.
+        """The sample, pack or batch with the `__restore_key__` `key`. For a member of a pack: as it was before packing.
 
         Raises:
-            ConfigError: if it is no key, or of no sample of this data set. SampleError: if the hooks now leave it out.
+            ConfigError: if the key is invalid, or not of this data set. SampleError: if the hooks now skip it.
         """
         parsed = read_key(key)
         with self._work.hooks:
@@ -156,7 +155,7 @@ class Restorer:
             )
         ref = SampleRef(number, key.epoch, key.index, key.part)
         if self._work.forgotten is not None and ref in self._work.forgotten:
-            raise SampleError(f"the sample {tuple(key)} is forgotten (`bridge-data forget`): it is not made again")
+            raise SampleError(f"the sample {tuple(key)} is forgotten (`bridge-data forget`): it cannot be restored")
         made = dict(self._work.samples(ref)).get(key.part)
         return Item(RESTORED, ref, key.part, self._made(made, UnitKey((key,), False)))
 
@@ -169,6 +168,6 @@ class Restorer:
         skipped = (stage for stage, count in self._work.hooks.skipped.items() if count and stage not in NO_STAGES)
         stages = ", ".join(skipped) or "no hook, which makes fewer samples or batches now"
         return SampleError(
-            f"{what} {tuple(key.members[0])} cannot be restored: it is left out by {stages}. Have the hooks changed "
+            f"{what} {tuple(key.members[0])} cannot be restored: it is skipped by {stages}. Have the hooks changed "
             "since, or do they depend on more than the sample (on a generator of their own, a clock, another sample)?"
         )

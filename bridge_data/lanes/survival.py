@@ -1,26 +1,26 @@
-"""When a source is empty, as far as a task encoder goes: how many samples pass its filters.
+"""When a source counts as empty: how many of its samples pass the filters of the task encoder.
 
-Enters: what stayed and what was left out, one after the other, and by which hook. Leaves: a warning, once; much later
-an error. Guarantee: where 1 in 1,000 samples of a source stays, or any of up to 1,000, the probability of the error is
+Enters: each sample kept or skipped, and by which hook. Leaves: one warning; much later
+an error. Guarantee: if 1 in 1,000 samples of a source is kept, or any of up to 1,000, the probability of the error is
 less than 1e-12 in a whole run.
 
 **The bound.** A run is taken as 1e9 draws, over all lanes and sources, and each draw may raise a false alarm with a
-probability of e^-50 = 2e-22: together less than 1e-12. An alarm takes all that applies of:
+probability of e^-50 = 2e-22: together less than 1e-12. An alarm needs every condition that applies:
 
 - *As many consecutive skips as `skips_of_empty` says.* An epoch permutes a source's chunks, so each draw of a lane is a
-  given sample with probability 1/n. A filter that decides by the sample leaves out k draws in a row with probability
-  (1 - 1/n)^k at most, which is below e^-50 after 50 n draws. (Two epochs prove nothing but with one lane: epochs are
-  dealt again; a lane of 8 misses a single survivor of an epoch 7 times out of 8.) Where some samples have stayed, it
-  takes those 50 n; over 20,000 samples 1,000,000 are enough, which are safe where 1 in 20,000 samples stays, and they
-  are not all in a few chunks. Where none has, the encoder is most likely wrong, and waiting costs more: then 50,000
-  draws and two epochs are enough, which are safe where 1 in 1,000 samples stays, or any of up to 1,000.
-- *A streak that the survival rate seen so far rules out*, for filters that draw random numbers. Where s of M draws
-  stayed, the last of them at draw N, any order of the M draws is as likely as any other; that all s are among the first
+  given sample with probability 1/n. A filter that decides by the sample skips k consecutive draws with probability
+  (1 - 1/n)^k at most, which is below e^-50 after 50 n draws. (Two epochs prove something only with one lane: epochs are
+  dealt again; a lane of 8 misses a single survivor of an epoch 7 times out of 8.) If some samples were kept, it
+  takes those 50 n; over 20,000 samples 1,000,000 are enough, which is safe if 1 in 20,000 samples is kept, and they
+  are not all in a few chunks. If none was, the encoder is most likely wrong, and waiting costs more: then 50,000
+  draws and two epochs are enough, which is safe if 1 in 1,000 samples is kept, or any of up to 1,000.
+- *A streak that the survival rate seen so far rules out*, for filters that draw random numbers. If s of M draws
+  were kept, the last of them at draw N, any order of the M draws is equally likely; that all s are among the first
   N has the probability C(N, s) / C(M, s) <= (N / M)^s. This needs no estimate of the rate. Draws without replacement
-  only make long streaks rarer. The alarm is at s ln(M / N) > 50: about 50 / rate skips where s is large. With fewer
-  than 11 survivors that takes too long; then a streak of 100 times all that was before is enough.
+  only make long streaks rarer. The alarm is at s ln(M / N) > 50: about 50 / rate skips if s is large. With fewer
+  than 11 survivors that takes too long; then a streak 100 times as long as everything before it is enough.
 
-Counts start at zero with each lane, also after a restore: each of the bounds holds for any starting point.
+Counts start at zero with each lane, also after a restore: the bounds hold for any starting point.
 """
 
 import collections
@@ -33,21 +33,21 @@ from bridge_data.errors import FatalSampleError
 logger = logging.getLogger("bridge_data")
 
 FEWEST_SKIPS = 10_000
-"""Consecutive skips that are never an error. For packs and micro-batches, of which there is no number to go by, these
-many are an error if none had stayed: filters of which 1 in 200 stays (0.995^10,000 < e^-50) are safe."""
+"""Consecutive skips that are never an error. For packs and micro-batches, whose total is unknown, this many are an
+error if none was kept: filters that keep 1 in 200 (0.995^10,000 < e^-50) are safe."""
 
 SKIPS_TO_WARN = 1_000
 """Consecutive skips that are never a warning."""
 
 _MOST_SKIPS = 1_000_000
-"""Consecutive skips that are enough for large sources, but for two epochs of the lane's share."""
+"""Consecutive skips that are enough for large sources, besides two epochs of the lane's share."""
 
 _EVIDENCE = 50.0
 """-ln of the probability of a false alarm, at each draw."""
 
 
 def skips_of_empty(num_samples: int, num_lanes: int) -> tuple[int, int]:
-    """Consecutive skips of a source before a lane may call it empty: if nothing of it has stayed, and if some has."""
+    """Consecutive skips before a lane may call a source empty: if none of its samples was kept, and if some were."""
     share_twice = 2 * -(-num_samples // num_lanes)
     two_epochs = max(share_twice, min(2 * num_samples, _MOST_SKIPS))
     none_stayed = max(FEWEST_SKIPS, 50 * min(num_samples, 1_000), two_epochs)
@@ -56,10 +56,10 @@ def skips_of_empty(num_samples: int, num_lanes: int) -> tuple[int, int]:
 
 
 class Survival:
-    """What stayed and what was left out of a source, or of a lane's packs or micro-batches.
+    """What was kept and skipped of a source, or of a lane's packs or micro-batches.
 
-    `kept` is for the lane to count; `what` names them in messages; `limits` are the consecutive skips that may be an
-    error, if none has stayed and if some have.
+    The lane counts `kept`; `what` names them in messages; `limits` are the consecutive skips that may be an
+    error, if none was kept and if some were.
     """
 
     __slots__ = ("_kept_then", "_lane", "_left_out", "_limits", "_reason", "_seen_then", "_warned", "_what", "kept")
@@ -68,15 +68,15 @@ class Survival:
         self.kept = 0
         self._what, self._lane, self._limits = what, lane, limits
         self._left_out: collections.Counter[str] = collections.Counter()
-        self._kept_then = self._seen_then = 0  # up to the last that stayed
+        self._kept_then = self._seen_then = 0  # up to the last one kept
         self._reason = ""
         self._warned = False
 
     def leave_out(self, hook: str, reason: str) -> None:
-        """Count one that `hook` left out.
+        """Count one that `hook` skipped.
 
         Raises:
-            FatalSampleError: if nothing stays any more.
+            FatalSampleError: if nothing is kept any more.
         """
         if self.kept != self._kept_then:
             self._kept_then, self._seen_then = self.kept, self._seen()
@@ -120,7 +120,7 @@ class Survival:
 class Survivals:
     """The `Survival` of each source of a lane, by its number, and of its packs or micro-batches, by their name.
 
-    `kept` has what stayed of each. A `Survival` is made when something of it is first left out: other lanes only
+    `kept` counts what each kept. A `Survival` is made at the first skip: other lanes only
     count. `sources` are name and number of samples of each.
     """
 

@@ -35,15 +35,15 @@ Parts: TypeAlias = Sequence[tuple[int, Any]]
 """The parts of a sample, each with its number."""
 
 Watch: TypeAlias = Callable[[SampleRef], None]
-"""Is told of each sample before work on it begins."""
+"""Called with each sample before work on it starts."""
 
 UNREAD = object()
-"""The sample of an item whose payload is not in memory: after a restore it is read when it is needed."""
+"""The sample of an item that is not in memory: after a restore it is read when needed."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Item:
-    """One part of a sample (the only one, but for generators) between its draw and its micro-batch."""
+    """One part of a sample (the only one, except with generators) between its draw and its micro-batch."""
 
     draw: int
     ref: SampleRef
@@ -60,11 +60,11 @@ class Item:
 class Work:
     """The hooks of one encoder over the samples of a plan.
 
-    `source_names` are the unique names, and `source_keys` the 64-bit keys, by which sources are known to provenance
-    and random numbers. `cooks` cook their crude samples.
+    `source_names` are the unique names of sources in provenance, `source_keys` their 64-bit keys for random numbers.
+    `cooks` cook their crude samples.
 
     Raises:
-        ConfigError: if the encoder overrides hooks that exclude each other, or none where packing needs them.
+        ConfigError: if the encoder overrides hooks that exclude each other, or not those that packing needs.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Work:
         self._encoder = encoder = hooks.encoder
         self._loaders, self._cooks, self._names, self._keys = loaders, cooks, source_names, source_keys
         self.numbers = {name: number for number, name in enumerate(source_names)}
-        """Those of the sources in the plan."""
+        """Names of the sources in the plan."""
         self.packs = packing
         """Whether samples are packed."""
         self.groups = is_overridden(encoder, "batch_group_criterion")
@@ -112,7 +112,7 @@ class Work:
                     )
 
     def samples(self, ref: SampleRef) -> Parts:
-        """The encoded (with packing: pre-encoded) parts of a sample, each with its number; none if it is left out."""
+        """The encoded (with packing: pre-encoded) parts of a sample, each with its number; none if it is skipped."""
         parts = self._load(ref)
         if self._stages:
             for stage, hook in self._stages:
@@ -120,31 +120,31 @@ class Work:
             for number, sample in enumerate(parts):
                 mark(sample, self._key(ref, number), add=True)
         if len(parts) == 1 and ref.part <= 0:
-            return ((0, parts[0]),)  # which is what happens but for generators
+            return ((0, parts[0]),)  # the usual case: no generator
         return [part for part in enumerate(parts) if ref.part in (ALL_PARTS, part[0])]
 
     @property
     def only_loads(self) -> bool:
-        """Whether samples come from the loader as they are batched or packed: then each reference makes one, but for
-        cooked ones."""
+        """Whether samples are batched or packed as the loader returns them: then each reference makes one, unless it is
+        cooked."""
         return not self._stages
 
     @functools.cached_property
     def only_stacks(self) -> bool:
-        """Whether samples are batched as they are decoded, by the batch hook that everybody has: no user's code has
-        seen them, or could have kept them."""
+        """Whether samples are batched as decoded, by the default batch hook: no user's code has seen them, or could
+        have kept them."""
         if self._stages or self.packs or self.groups or "batch" in self.does:
             return False
         return all(loader.is_ours_alone for loader in self._loaders)
 
     @property
     def is_plain(self) -> bool:
-        """Whether no hook does anything, and samples are made of text, numbers and bytes."""
+        """Whether no hook is overridden, and samples are made of text, numbers and bytes."""
         return not self.does and all(loader.is_plain for loader in self._loaders)
 
     def held(self, refs: Sequence[SampleRef]) -> Sequence[Any | None]:
-        """Of each reference its only part, if that is plain and in memory; None where it is not, or fails. It is made
-        in one loop with the others, without being watched: nothing in it could hang or crash."""
+        """The only part of each reference, if plain and in memory; None if it is not, or fails. All are made in one
+        loop, without being watched: nothing in it could hang or crash."""
         samples: list[Any | None] = [None] * len(refs)
         if self._stages or not refs or self.hooks.observer is not None:
             return samples
@@ -159,12 +159,12 @@ class Work:
         for source, own in places.items():
             own_epochs, own_indices = [epochs[place] for place in own], [indices[place] for place in own]
             found = self._loaders[source].take_held(own_indices, self._names[source], own_epochs)
-            for place, sample in zip(own, found, strict=False):  # none where a source never has any
+            for place, sample in zip(own, found, strict=False):  # none if a source never has any
                 samples[place] = sample
         return samples
 
     def all_samples(self, refs: Sequence[SampleRef], watch: Watch | None) -> Iterator[Parts]:
-        """What `samples` makes of each, at a lower price where samples are only loaded. `watch` is called before."""
+        """As `samples` for each, but cheaper if samples are only loaded. `watch` is called before."""
         indices = self._only_loaded(refs)
         streams = {source: self._stream(source, numbers) for source, numbers in indices.items()}
         began_ns = time.perf_counter_ns()
@@ -179,7 +179,7 @@ class Work:
                 self.hooks.sample = self._keys[source], epoch, index, 0
                 try:
                     sample = next(stream)
-                except Exception:  # it is over, but not the indices; the sample is tried by itself, to be reported
+                except Exception:  # this iterator has ended; the sample is retried by itself, to be reported
                     streams[source] = self._stream(source, indices[source])
                     parts = self.samples(ref)
                 else:
@@ -191,7 +191,7 @@ class Work:
             yield parts
 
     def _only_loaded(self, refs: Sequence[SampleRef]) -> dict[int, Iterator[int]]:
-        """By source, the samples of it that are whole and that no hook changes, in order."""
+        """By source, its whole samples that no hook changes, in order."""
         indices: dict[int, list[int]] = collections.defaultdict(list)
         for source, _, index, part in refs if self.only_loads else ():
             if part <= 0:
@@ -199,22 +199,22 @@ class Work:
         return {source: iter(numbers) for source, numbers in indices.items()}
 
     def _stream(self, source: int, indices: Iterator[int]) -> Iterator[Any] | None:
-        observer = self.hooks.observer  # a tracer tells reading and decoding apart, so samples come one by one
+        observer = self.hooks.observer  # a tracer separates reading and decoding, so samples come one by one
         stream = None if isinstance(observer, StageTracer) else self._loaders[source].stream(indices)
         if stream is None or observer is None:
             return stream
         return observed_iterator(stream, observer, "decode", self._keys[source])
 
     def note_time(self, ref: SampleRef, began_ns: int) -> int:
-        """Note that work on a sample, or on many that begin with it, has begun at this time and ends now: the result,
-        when that on the next begins."""
+        """Note that work on a sample, or on many that start with it, ran from `began_ns` until now. Returns now, when
+        work on the next starts."""
         now_ns = time.perf_counter_ns()
         if now_ns - began_ns > self._slowest_ns:
             self._slowest_ns, self._slowest = now_ns - began_ns, ref
         return now_ns
 
     def take_slowest(self) -> tuple[int, int, int, int]:
-        """`Counts.slowest`, since this was called last."""
+        """`Counts.slowest` since the last call."""
         if self._slowest is None:
             return NONE_SLOWEST
         (source, epoch, index, _), self._slowest = self._slowest, None
@@ -250,24 +250,24 @@ class Work:
 
     @property
     def knows_batch_of_samples(self) -> bool:
-        """Whether a sample is encoded for the batch that it goes into: without packing, groups and generators."""
+        """Whether a sample is encoded for its batch: without packing, groups and generators."""
         return not self.packs and not self.groups and self.hooks.makes_one_of_one
 
     @property
     def may_multiply(self) -> bool:
-        """Whether there may be more batches than full buckets of samples, and one bucket that is not full: of samples
-        in groups, or with hooks that are generators."""
+        """Whether there may be more batches than full buckets of samples and one that is not full: with groups, or
+        with hooks that are generators."""
         return self.groups or not self.hooks.makes_one_of_one or self.hooks.makes_batches_of_one
 
     def keys_of(self, units: Sequence[Unit]) -> list[Key]:
-        """The restore keys of all samples that some units have, in their order."""
+        """The restore keys of all samples in some units, in order."""
         if self.only_stacks:
             return [unit.sample.__restore_key__ for unit in units]
         items = [item for unit in units for item in unit.items] if self.packs else units
         return [self._key(item.ref, item.part) for item in items if isinstance(item, Item)]
 
     def batch(self, units: list[Unit], keys: list[Key], *, collate: bool) -> list[Any]:
-        """The batches made of some units, whose samples have these keys: one, several from generators, or none.
+        """The batches made of some units, whose samples have these keys: one, several (with generators), or none.
 
         Without `collate` there is one unit, its sample is the batch, and neither `batch` nor `encode_batch` is called.
         """
@@ -296,7 +296,7 @@ class Work:
         return self._keys[ref.source], ref.epoch, ref.index, part
 
     def first_key(self, first: Item) -> tuple[int, int, int, int]:
-        """Packs and batches draw their random numbers with the key of their first member."""
+        """Packs and batches draw random numbers with the key of their first member."""
         return self._sample_key(first.ref, first.part)
 
     def _key(self, ref: SampleRef, part: int) -> Key:
@@ -304,7 +304,7 @@ class Work:
 
 
 def mark(made: Any, key: Key, *, add: bool = False) -> None:
-    """Give a sample, a pack or a batch its restore key, if it keeps one; with `add`, to a dict in any case."""
+    """Set the restore key of a sample, a pack or a batch, if it keeps one; with `add`, also of any dict."""
     if isinstance(made, dict):
         if add or "__restore_key__" in made:
             made["__restore_key__"] = key
@@ -313,14 +313,14 @@ def mark(made: Any, key: Key, *, add: bool = False) -> None:
 
 
 def _admitted(selection: Packing, hooks: Hooks, sample: Any) -> Any:
-    """The sample, if it is not too long for a pack, or made shorter."""
+    """The sample, if it is not too long for a pack, or cut to fit."""
     admitted, is_cut = selection.admitted(sample)
     hooks.skipped[TRUNCATED] += is_cut
     return admitted
 
 
 def _read(loader: Loader, index: int) -> RawSample | SampleError:
-    """Sample `index` as it is stored; or the error, for `_built`, if it exceeds a limit."""
+    """Sample `index` as stored; or, if it exceeds a limit, the error, for `_built`."""
     try:
         return loader.read(index)
     except SampleError as error:

@@ -1,14 +1,14 @@
 """Even ends: the ranks of a job that reads finite data take equally many batches.
 
-A step is one micro-batch of each rank: those of `world_size` slots in a row. Enters: for each step, the slot at which
-it begins, and this rank's next batch. Leaves: the slot at which it ends, or the end of the pass; and a batch for a rank
+A step is one micro-batch of each rank: those of `world_size` consecutive slots. Enters: for each step, the slot where
+it starts, and this rank's next batch. Leaves: the slot at which it ends, or the end of the pass; and a batch for a rank
 that has none in the step. Guarantee: every sample comes exactly once, in the same order on any number of ranks; all
 ranks take the same number of steps, so no rank waits in a collective that others have left.
 
-In validation order the number of slots is arithmetic: a sample that is left out only makes its lane end earlier. So the
-ranks know without a word when the pass ends. Packs, groups, generators, shuffled data and what was dealt again to other
-ranks have no such number; then the ranks agree by one small all-reduce a step, as they do for `ends="agreed"`. There a
-rank whose batch fails says so, and the error of every other rank names it.
+In validation order the number of slots is arithmetic: a skipped sample only makes its lane end earlier. So the
+ranks know without communication when the pass ends. Packs, groups, generators, shuffled data and re-dealt data
+have no such number; then the ranks agree by one small all-reduce a step, as they do for `ends="agreed"`. There a
+rank whose batch fails reports it, and the error of every other rank names it.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ logger = logging.getLogger("bridge_data")
 
 _NO_SLOT = 2**62
 _MAX_CHARACTERS = 500
-"""Of the error of another rank."""
+"""Maximum length of the error of another rank."""
 
 
 class EvenStep(NamedTuple):
-    """The slot after a step, and what this rank gets in it in place of a batch of its own."""
+    """The slot after a step, and what this rank gets if it has no batch of its own."""
 
     end: int
     filling: Any | None
 
 
 class EvenEnds:
-    """Keeps this rank in step with the others; each of them makes one for its own loader.
+    """Keeps this rank in step with the others; each rank makes one for its loader.
 
     Raises:
         ConfigError: for several ranks without torch.distributed.
@@ -60,7 +60,7 @@ class EvenEnds:
         self.num_filled = 0
         """Steps in which this rank had no batch of its own, and got an empty one."""
         self.num_repeated = 0
-        """Those of them in which it got a real batch once more, because it could not be emptied."""
+        """Those in which it got a real batch again, because it could not be emptied."""
         self._dataset = dataset
         self._always_agrees = ends == "agreed"
         self._num_slots: int | None = None
@@ -68,7 +68,7 @@ class EvenEnds:
         self._has_failed = False
 
     def begin(self, state: LoaderState) -> None:
-        """Go on from `state`. All ranks must be at the same step."""
+        """Continue from `state`. All ranks must be at the same step."""
         self._has_failed = False
         self._num_slots = None if self._always_agrees else num_slots(self._dataset, state)
 
@@ -80,7 +80,7 @@ class EvenEnds:
             WorkerError: if another rank has no batch because of an error, or cannot be reached.
         """
         if batch is not None and self._template is None:
-            self._template = _shallow(batch)  # what the trainer takes out of it, or adds, does not matter here
+            self._template = _shallow(batch)  # the trainer may remove or add fields
         end = self._end_of_step(begin, own_end)
         if end is None:
             return None
@@ -90,16 +90,16 @@ class EvenEnds:
         return None if filling is None else EvenStep(end, filling)
 
     def fetched(self, fetch: Callable[[], T]) -> T:
-        """What `fetch` returns, which is called before each step. If it raises, and the ranks agree on ends, the other
-        ranks hear of it in their step: their errors name this rank. That waits for them; once, as all ranks end."""
+        """What `fetch` returns, which is called before each step. If it raises, and the ranks agree on ends, it is
+        reported to the other ranks in their step: their errors name this rank. It waits for them once; then all end."""
         try:
             return fetch()
         except Exception as error:
             config = self._dataset.worker_config
             if config.world_size > 1 and self._num_slots is None and not self._has_failed:
                 self._has_failed = True
-                logger.error("rank %d has no batch and tells the other ranks: %s", config.rank, _first_line(error))
-                with contextlib.suppress(WorkerError):  # this rank raises its own error, whatever the others do
+                logger.error("rank %d has no batch and informs the other ranks: %s", config.rank, _first_line(error))
+                with contextlib.suppress(WorkerError):  # this rank raises its own error in any case
                     _agree(config.rank - config.world_size, config)
                     _tell(config.rank, _first_line(error), config)
             raise
@@ -126,8 +126,8 @@ class EvenEnds:
         """A batch without loss, shaped like the first real one of this rank; if it never had one, like the first of the
         job, which is made here. None, on all ranks, if the job has none.
 
-        If `empty_batch` of the task encoder fails, the real batch comes once more, with a warning: its samples then
-        count twice in what is measured, but the job goes on.
+        If `empty_batch` of the task encoder fails, the real batch comes again, with a warning: its samples then
+        count twice in metrics, but the job continues.
         """
         if self._template is None:
             self._template = self._first_of_job()
@@ -154,14 +154,14 @@ class EvenEnds:
         for lane in range(state.num_lanes):
             try:
                 return self._dataset.lane(lane, state).next().batch
-            except StopIteration:  # all of its samples are left out
+            except StopIteration:  # all of its samples are skipped
                 continue
         return None
 
 
 def num_slots(dataset: LaneDataset, state: LoaderState) -> int | None:
-    """The slots of a pass, if arithmetic tells: all micro-batches of the job that go on from `state` are in them, the
-    first in slot 0. None if it does not tell."""
+    """The slots of a pass, if known by arithmetic: they hold all micro-batches of the job from `state` on, the
+    first in slot 0. None if unknown."""
     run = state.fingerprint
     if run["order"] != "ordered" or run["packing_buffer_size"] is not None or dataset.may_multiply:
         return None
@@ -183,8 +183,8 @@ def _earliest(own_end: int | None, config: WorkerConfig) -> int | None:
 
 
 def _agree(own: int, config: WorkerConfig) -> int:
-    """The lowest number of all ranks. A slot, or the rank less the number of ranks if that rank has failed: of several
-    that fail in the same step the first is named."""
+    """The lowest number of all ranks. A slot, or the rank less the number of ranks if that rank has failed: if several
+    fail in the same step, the first is named."""
     numbers = torch.tensor([own], device=_device_of(config))
     with _reaching_others(config):
         torch.distributed.all_reduce(numbers, op=torch.distributed.ReduceOp.MIN, group=config.data_parallel_group)
@@ -192,7 +192,7 @@ def _agree(own: int, config: WorkerConfig) -> int:
 
 
 def _tell(rank: int, text: str, config: WorkerConfig) -> str:
-    """What `rank` says; on this rank `text`, on all others it is received."""
+    """The text that `rank` sends: `text` on this rank, received on all others."""
     group, said = config.data_parallel_group, [text]
     source = rank if group is None else torch.distributed.get_global_rank(group, rank)
     with _reaching_others(config):
@@ -202,7 +202,7 @@ def _tell(rank: int, text: str, config: WorkerConfig) -> str:
 
 @contextlib.contextmanager
 def _reaching_others(config: WorkerConfig) -> Iterator[None]:
-    """Turn errors of the process group into one that says where to look."""
+    """Turn errors of the process group into an error that says where to look."""
     try:
         yield
     except RuntimeError as error:
@@ -214,7 +214,7 @@ def _reaching_others(config: WorkerConfig) -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    """An error in one line, not long."""
+    """An error in one short line."""
     [line, *_] = str(error).splitlines() or [""]
     return f"{type(error).__name__}: {line[:_MAX_CHARACTERS]}"
 

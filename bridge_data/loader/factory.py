@@ -31,7 +31,7 @@ def get_loader(
     """A loader for `dataset`; `LoaderConfig` and `LoaderOptions` explain the settings.
 
     `worker_config` is that of the dataset and may be left out. `cache_pool` is the cache of the cookers; without one
-    nothing is prefetched for them. A plan, such as `build()` of a factory gives, is read sample by sample: in the order
+    nothing is prefetched for them. A plan, as a factory's `build()` returns it, is read sample by sample: in the order
     of the data, or endlessly shuffled if it is for training; by the `worker_config` of the factory, or else the one
     given here, or else in this process.
 
@@ -44,7 +44,7 @@ def get_loader(
         dataset = _of_plan(dataset, dataset.worker_config or worker_config or alone)
     if not hasattr(dataset, "worker_config"):
         made = "get_loader(get_train_dataset(path, ...))"
-        raise ConfigError(f"get_loader({dataset!r}): expected a data set; from a path, a loader is made by {made}")
+        raise ConfigError(f"get_loader({dataset!r}): expected a data set; for a path, write {made}")
     _check_same(worker_config, dataset.worker_config)
     if cache_pool is not None:
         if not isinstance(cache_pool, CachePool):

@@ -1,4 +1,4 @@
-"""The state of all data-parallel ranks in one, as `save_state_global` and `restore_state_global` of a loader have it.
+"""The merged state of all data-parallel ranks, for `save_state_global` and `restore_state_global` of a loader.
 
 Enters: the state of this rank; a state, or those of all ranks. Leaves: one merged state. All ranks call each function.
 """
@@ -29,7 +29,7 @@ def gather_global_state(state: dict[str, Any], config: WorkerConfig, global_dst_
 
 
 def _noted(whole: dict[str, Any]) -> dict[str, Any]:
-    """`whole`, whose ledger is written to the log."""
+    """`whole`, after its ledger is logged."""
     ledger_log.note(LoaderState.from_dict(whole))
     return whole
 
@@ -47,5 +47,5 @@ def spread_global_state(
         torch.distributed.broadcast_object_list(box, src=src_rank, group=config.data_parallel_group)
         state = box[0]
     if state is None:
-        raise StateError("restore_state_global: got None; give the state on every rank, or src_rank=... of the one")
+        raise StateError("restore_state_global: got None; pass it on every rank, or src_rank=... of its rank")
     return merge_states(state) if isinstance(state, list) else state

@@ -1,11 +1,11 @@
 """Ledger files: which samples each micro-batch of a run had, one file a data-parallel rank in a folder of the run.
 
-Enters: what `ledger_writer` wrote. Leaves: for any micro-batch, the keys of its samples. Guarantees: what a crash left
-at the end that is no whole record (half of one, zeros) is left out; damage before a whole record is an error; after a
+Enters: what `ledger_writer` wrote. Leaves: for any micro-batch, the keys of its samples. Guarantees: an incomplete
+record that a crash left at the end (half of one, zeros) is ignored; damage before a whole record is an error; after a
 resume from an earlier step, what came after that step is superseded, on any number of ranks.
 
 A file is `MAGIC`, then records: length and CRC-32 (uint32 each, little-endian), then the payload. Payloads begin with a
-letter. `B`, a beginning: JSON with the micro-batch from which the rank goes on, the repetition of finite data, and the
+letter. `B`, a beginning: JSON with the micro-batch where the rank continues, the repetition of finite data, and the
 names and labels of the sources. `M`, micro-batches: two uint32 (micro-batches, samples), then six columns: number of
 each micro-batch, its number of samples, then source, epoch, index and part of each sample. A column is its lowest value
 (int64), the bytes of each difference from that (uint8: 0, 1, 2, 4 or 8), and the differences. That is 2 to 5 bytes a
@@ -41,7 +41,7 @@ _NAME = re.compile(r"ledger_dprank(\d{3,})\.bin")
 
 _KIND = re.compile(rb"[BM]")
 _MAX_CHECKED_BYTES = 1 << 30
-"""What is read of what may be records, to see whether one is whole."""
+"""Maximum bytes read to find a whole record after damage."""
 
 _At = tuple[int, int]
 """(repetition, number of a micro-batch)."""
@@ -52,8 +52,8 @@ class DamagedLedgerError(DatasetError):
 
     def __init__(self, path: Path, at: int) -> None:
         super().__init__(
-            f"{path}: the record at byte {at} is damaged, and more come after it. Restore the file; or let the run go "
-            f"on with it, or cut it (truncate -s {at} {path.name}): then it lacks what was there and after it"
+            f"{path}: the record at byte {at} is damaged, and more come after it. Restore the file; or continue the "
+            f"run with it, or cut it (truncate -s {at} {path.name}): then it lacks everything from that byte on"
         )
         self.at = at
 
@@ -79,7 +79,7 @@ def _head(payload: bytes) -> bytes:
 
 
 def has_begun(file: BinaryIO | io.FileIO, path: Path) -> bool:
-    """Whether a file that is open at its beginning has a ledger; not if a crash left nothing but zeros, or less.
+    """Whether a file, open at its beginning, has a ledger; False if a crash left only zeros, or less.
     Records come next.
 
     Raises:
@@ -89,7 +89,7 @@ def has_begun(file: BinaryIO | io.FileIO, path: Path) -> bool:
     if head == MAGIC:
         return True
     if any(head) and not MAGIC.startswith(head):
-        raise DatasetError(f"{path}: is no ledger of a format that this release knows")
+        raise DatasetError(f"{path}: is not a ledger of a format that this release knows")
     if _has_record(file, 0):
         raise DamagedLedgerError(path, 0)
     return False
@@ -115,7 +115,7 @@ def records(file: BinaryIO | io.FileIO, path: Path) -> Iterator[tuple[int, bytes
 
 
 def _has_record(file: BinaryIO | io.FileIO, begin: int) -> bool:
-    """Whether there is a whole record at byte `begin` or later; also if that takes too long to tell."""
+    """Whether there is a whole record at byte `begin` or later; True if finding out takes too long."""
     left, size = _MAX_CHECKED_BYTES, os.fstat(file.fileno()).st_size
     if size <= begin + _HEAD.size:
         return False
@@ -170,7 +170,7 @@ def _columns(payload: bytes, num_batches: int, num_samples: int) -> Iterator[NDA
 
 @dataclasses.dataclass(slots=True)
 class _Record:
-    """Where a record of micro-batches is, the first and the last that count, and whose sources they number."""
+    """Where a record of micro-batches is, its first and last valid ones, and whose sources they number."""
 
     first: _At
     last: _At
@@ -181,8 +181,8 @@ class _Record:
 
 
 class RunLedger:
-    """The ledger files in `folder`, of all ranks, as they were at the last `update`, which begins here; also those of a
-    run that goes on.
+    """The ledger files of all ranks in `folder`, as of the last `update` (the first is made here); also of a
+    running job.
 
     Raises:
         ConfigError: if there are none. DatasetError: naming file and byte, if one is damaged.
@@ -194,10 +194,10 @@ class RunLedger:
         self.update()
 
     def update(self) -> bool:
-        """Read what was written since; whether anything was. Raises as when it was opened."""
+        """Read what was written since; return whether anything was. Raises as when opened."""
         paths = ledger_paths(self.folder) if self.folder.is_dir() else {}
         if not paths:
-            raise ConfigError(f"{self.folder}: holds no ledger; expected {ledger_file(Path(), 0)} and one of each rank")
+            raise ConfigError(f"{self.folder}: holds no ledger; expected {ledger_file(Path(), 0)} and one per rank")
         ranks = {path: self._ranks.get(path) or _RankLedger(path) for path in paths.values()}
         has_changed = ranks.keys() != self._ranks.keys()
         for rank in ranks.values():
@@ -266,7 +266,7 @@ class _RankLedger:
         self._stamp: tuple[int, ...] | None = None
 
     def update(self) -> bool:
-        """Read the records that were added since, all if the file was replaced or cut; whether it has changed."""
+        """Read the records added since, all if the file was replaced or cut; return whether it has changed."""
         found = os.stat(self._path)
         stamp = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
         if stamp == self._stamp:
@@ -280,7 +280,7 @@ class _RankLedger:
         return True
 
     def _goes_on(self, file: BinaryIO) -> bool:
-        """Whether the last record that was read is there still."""
+        """Whether the last record read is still there."""
         at, head = self._last_head
         file.seek(at)
         return file.read(len(head)) == head
@@ -306,7 +306,7 @@ class _RankLedger:
             first, last = (self._repetition, int(numbers[0])), (self._repetition, int(numbers[-1]))
             self.records = _before(
                 self.records, first
-            )  # a save that was interrupted wrote them, and the next one again
+            )  # an interrupted save wrote them, and the next one wrote them again
             self.records.append(_Record(first, last, self._path, at, len(payload), self._sources))
         else:
             raise DatasetError(f"{self._path}: has a record of kind {kind!r}, which a later release wrote; use that")

@@ -1,4 +1,4 @@
-"""The ledger writer: appends which samples each micro-batch had to the ledger file of a rank, while the run goes on.
+"""The ledger writer: appends which samples each micro-batch had to the ledger file of a rank, during the run.
 
 Enters: states with micro-batches that are not counted yet. Leaves: records, of the format in `ledger_files`.
 Guarantees: a file is only appended to; a record that a crash cut short is cut off when the file is opened again.
@@ -38,18 +38,18 @@ logger = logging.getLogger("bridge_data")
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 MAX_KEPT_BYTES = 1 << 24
-"""References that are kept while a ledger file cannot be written: of 524,288 samples."""
+"""Maximum bytes of references kept while a ledger file cannot be written: of 524,288 samples."""
 
 
 class LedgerFile:
     """The ledger file of the rank of `config` in `folder`, opened to be appended to.
 
-    No fault of the file system stops a run that has begun: what cannot be written is logged, kept in memory up to
-    `MAX_KEPT_BYTES`, and tried again with each write. What is lost beyond that, or at the end, is logged. A save by a
-    signal handler that interrupts a write is written by what it interrupted.
+    No fault of the file system stops a started run: what cannot be written is logged, kept in memory up to
+    `MAX_KEPT_BYTES`, and retried with each write. What is lost beyond that, or at the end, is logged. If a signal
+    handler saves during a write, that write also writes the save.
 
     Raises:
-        ConfigError: if another loader writes it, or it is of another format; or if it cannot be written, and no run has
+        ConfigError: if another loader writes it, or it has another format; or if it cannot be written, and no run has
             a ledger in `folder` yet.
     """
 
@@ -72,8 +72,8 @@ class LedgerFile:
             self._tell(error)
 
     def go_to(self, next_slot: int) -> None:
-        """Note that the job goes on with micro-batch `next_slot`: what it wrote of that and later ones is superseded
-        once something is written."""
+        """Note that the job continues with micro-batch `next_slot`: older records of that and later ones are superseded
+        by the next write."""
         self._write_last()
         self._from, self._last, self._needs_begin = next_slot, -1, True
 
@@ -94,8 +94,8 @@ class LedgerFile:
         self._fails = True
         if number := repeats.count((LedgerFile, str(self._folder))):
             logger.error(
-                "rank %d: the ledger in %s cannot be written, from micro-batch %d on: %s. The run goes on, and tries "
-                "again; make it writable soon (failure number %d)",
+                "rank %d: the ledger in %s cannot be written, from micro-batch %d on: %s. The run continues and "
+                "retries; make it writable soon (failure number %d)",
                 self._config.rank,
                 self._folder,
                 min(self._kept, default=self._from),
@@ -104,7 +104,7 @@ class LedgerFile:
             )
 
     def _write_kept(self) -> Exception | None:
-        """Append what is kept; the error if it cannot be, and is still kept."""
+        """Append what is kept; return the error if that fails: it is still kept."""
         while self._kept and not self._is_busy and os.getpid() == self._owner:
             try:
                 self._is_busy = True
@@ -127,16 +127,16 @@ class LedgerFile:
         data = begin + record(b"M" + encoded(batches))
         _append(file, self._end, data)
         self._end += len(data)
-        # In this order: what is interrupted here is written once more, and superseded by that.
+        # In this order: after an interrupt here it is written again, which supersedes this.
         self._needs_begin, self._last = False, batches[-1][0]
         for number, _ in batches:
             self._kept.pop(number, None)
         if self._fails:
             self._fails = False
-            logger.warning("rank %d: the ledger in %s is written again", self._config.rank, self._folder)
+            logger.warning("rank %d: the ledger in %s can be written again", self._config.rank, self._folder)
 
     def _opened(self) -> io.FileIO:
-        """The file, opened again if it could not be opened, or is not what was written."""
+        """The file, reopened if it could not be opened, or is not the one written before."""
         if self._file is not None:
             if is_at(self._file.fileno(), self._path) and os.fstat(self._file.fileno()).st_size >= self._end:
                 return self._file
@@ -176,7 +176,7 @@ class LedgerFile:
         )
 
     def _supersede(self, begin: bytes) -> None:
-        """Append a beginning to the files of ranks that this run does not have; its rank 0 does it."""
+        """On rank 0: append a beginning to the files of ranks that this run does not have."""
         others = ledger_paths(self._folder) if self._config.rank == 0 else {}
         for rank, path in others.items():
             if rank >= self._config.world_size:
@@ -185,7 +185,7 @@ class LedgerFile:
 
     def close(self) -> None:
         """Let others write the file."""
-        if self._is_busy:  # a signal handler closes the loader: what it interrupted ends with this
+        if self._is_busy:  # a signal handler closes the loader: the interrupted call does this at its end
             self._is_closing = True
             return
         self._is_closing = False
@@ -194,7 +194,7 @@ class LedgerFile:
             return
         try:
             if os.getpid() == self._owner:
-                with contextlib.suppress(OSError):  # where there are no locks
+                with contextlib.suppress(OSError):  # if there are no locks
                     fcntl.flock(self._file, fcntl.LOCK_UN)  # which children that the trainer forked hold, too
             self._file.close()
         except OSError as error:  # network file systems may say only now what they could not write
@@ -210,7 +210,7 @@ def _has_ledger(folder: Path) -> bool:
 
 
 def _append(file: io.FileIO, end: int, data: bytes) -> None:
-    """Write `data` at `end`, where the last whole record ends; a part of it does not stay."""
+    """Write `data` at `end`, where the last whole record ends; a partial write is removed."""
     if os.fstat(file.fileno()).st_size != end:
         file.truncate(end)
     try:
@@ -218,7 +218,7 @@ def _append(file: io.FileIO, end: int, data: bytes) -> None:
         while left:
             left = left[file.write(left) :]
     except BaseException:  # also Ctrl-C
-        with contextlib.suppress(OSError):  # then the next write begins with it
+        with contextlib.suppress(OSError):  # then the next write starts by doing it
             file.truncate(end)
         raise
 
@@ -228,7 +228,7 @@ def _opened(path: Path) -> io.FileIO:
     file = io.FileIO(path, "a+")
     try:
         _lock(file, path)
-        file.seek(0)  # each record is read by one call: regular files give all that is asked for
+        file.seek(0)  # each record is read by one call: regular files return all bytes requested
         end = 0
         try:
             if has_begun(file, path):
@@ -239,9 +239,9 @@ def _opened(path: Path) -> io.FileIO:
             end = error.at
             aside = path.with_name(f"{path.name}.damaged-at-{end}")
             shutil.copyfile(path, aside)
-            logger.error("%s. The run goes on without what comes from there on; the file as it was is %s", error, aside)
+            logger.error("%s. The run continues without anything from there on; a copy of the file is %s", error, aside)
         except DatasetError as error:
-            raise ConfigError(f"{error}; give another folder as ledger_path") from error
+            raise ConfigError(f"{error}; set another folder as ledger_path") from error
         if end:
             file.truncate(end)
         else:
@@ -258,10 +258,10 @@ def _lock(file: io.FileIO, path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise ConfigError(
-            f"{path}: another loader writes this ledger. Close it first; where tensor-, pipeline- or context-"
-            "parallel processes share a data-parallel rank, give ledger_path to one of them"
+            f"{path}: another loader writes this ledger. Close it first; if tensor-, pipeline- or context-"
+            "parallel processes share a data-parallel rank, set ledger_path on only one of them"
         ) from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-        logger.warning("%s: its file system has no locks (%s); see to it that one loader writes it", path, error)
+        logger.warning("%s: its file system has no locks (%s); ensure that only one loader writes it", path, error)

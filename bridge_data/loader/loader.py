@@ -43,8 +43,8 @@ Source: TypeAlias = LaneRunner | WorkerPool | pinning.PinningPool  # runs the la
 class SavableDataLoader:
     """Iterates over the batches of this rank. `iter()` continues where the last iteration stopped.
 
-    An iteration ends after `virtual_epoch_length` batches, or when all lanes of the rank have ended. The next one then
-    begins with the first batch again; a state that was saved at the end does so too. Use it from one thread at a time.
+    An iteration ends after `virtual_epoch_length` batches, or when all lanes of the rank have ended. In the latter case
+    the next one starts with the first batch; so does a state saved at the end. Use it from one thread at a time.
 
     Raises:
         WorkerError: if workers cannot be started as asked.
@@ -55,11 +55,11 @@ class SavableDataLoader:
         self.config = config or LoaderConfig()
         self.meter = Meter(dataset.worker_config.rank)
         self.skipped = self.meter.skipped
-        """Samples left out on the way to the batches handed out so far, by stage."""
+        """Samples skipped on the way to the batches handed out so far, by stage."""
         self._source: Source | None = None
         self._fetched: Produced[Any] | None = None
         self.even_ends = None if self.config.ends == "uneven" else EvenEnds(dataset, self.config.ends)
-        """Counts the batches that were given to this rank in place of ones of its own."""
+        """Counts the batches that this rank got in place of its own."""
         self._ledger_file = LedgerFile(path, dataset.worker_config) if (path := self.config.ledger_path) else None
         self._go_to(dataset.new_state())
         self._pin = pinning.pinned if self.config.pin_memory and pinning.can_pin() else None
@@ -77,10 +77,10 @@ class SavableDataLoader:
         return _Iteration(self)
 
     def __len__(self) -> int:
-        """The batches of a pass; of endless data, of an epoch. See `LaneDataset.__len__` for where it is exact.
+        """The batches of a pass; of endless data, of an epoch. See `LaneDataset.__len__` for when it is exact.
 
         Raises:
-            TypeError: for finite data of which hooks may make more, as Lightning draws no more than the length.
+            TypeError: for finite data if hooks may make more, as Lightning draws no more than the length.
         """
         if not self.dataset.has_length:
             raise TypeError(
@@ -93,7 +93,7 @@ class SavableDataLoader:
         return True  # also if this rank has no batches
 
     def metrics(self, *, of_job: bool = False) -> LoaderMetrics:
-        """What was counted since this loader was made; `of_job`, of all data-parallel ranks, which must all call it."""
+        """Counts since this loader was made; `of_job`: of all data-parallel ranks, which must all call it."""
         own = measured(self.dataset, self._position.state, self.meter, self._workers.processes())
         return of_all_ranks(own, self.dataset.worker_config) if of_job else own
 
@@ -113,13 +113,13 @@ class SavableDataLoader:
     def restore_state_rank(self, state: dict[str, Any], *, strict: bool = True) -> None:
         """Go to a saved position, of this rank or merged from all; batches prefetched meanwhile are dropped.
 
-        Without `strict`, weights, added data sets and the batch size may differ; what differs is logged.
+        Without `strict`, weights, added data sets and the batch size may differ; differences are logged.
 
         Raises:
             StateError: if the state is of other data or settings, or lacks lanes of this rank.
         """
         self._go_to(self.dataset.check_state(state, strict=strict))
-        # Whether anything is left of the pass may be known only once it is looked for: by this rank, if it is alone.
+        # Whether the pass has anything left may be known only after trying: here, if this is the only rank.
         self._is_within_pass = self.even_ends is not None or self.dataset.worker_config.world_size == 1
         self._warn_of_idle_workers()
 
@@ -136,7 +136,7 @@ class SavableDataLoader:
     def restore_state_global(
         self, state: dict[str, Any] | list[dict[str, Any]] | None, *, src_rank: int | None = None, strict: bool = True
     ) -> None:
-        """Go to what `save_state_global` returned, or to a list of all ranks' states. All ranks call it, each with the
+        """Restore what `save_state_global` returned, or a list of all ranks' states. All ranks call it, each with the
         state; with `src_rank`, only the process of that global rank needs to have it.
 
         Raises:
@@ -148,7 +148,7 @@ class SavableDataLoader:
         """The batch, pack or sample with the `__restore_key__` `key`, made again in this process; the position stays.
 
         Raises:
-            ConfigError: if it is no key, or of other data. SampleError: if the hooks leave it out.
+            ConfigError: if the key is invalid, or of other data. SampleError: if the hooks skip it.
         """
         restored = self.dataset.restore_sample(key)
         return restored if self._pin is None else self._pin(restored)
@@ -247,7 +247,7 @@ class _Iteration(Timed[Any]):
         batch = _NONE_LEFT if is_enough else self._take()
         goes_on = batch is _NONE_LEFT and loader.dataset.is_repeated_after(loader._position.state, even=is_even)
         if goes_on or (batch is _NONE_LEFT and is_first and was_within_pass and not is_enough):
-            # Without `goes_on`, the pass before was over, and only now is it known.
+            # Without `goes_on`, the previous pass was over, which is known only now.
             loader._rewind(within_pass=goes_on)
             batch = self._take()
         if batch is _NONE_LEFT:
@@ -312,7 +312,7 @@ class _Workers:
         self._start()
 
     def source(self, position: Position, current: Source | None) -> Source:
-        """What runs the lanes now: `current`, or a new runner or pool that begins at `position`."""
+        """What runs the lanes now: `current`, or a new runner or pool that starts at `position`."""
         pool = self.pool
         if pool is not None and current is not pool:
             if pool.ready():
@@ -326,7 +326,7 @@ class _Workers:
         return current or LaneRunner(self._dataset, position.state, self._arena)
 
     def processes(self) -> Processes:
-        """The processes that run now."""
+        """The running processes."""
         return Processes([] if self.pool is None else self.pool.processes(), self._restarts.num_in_all)
 
     def wait_ready(self, timeout_s: float) -> bool:

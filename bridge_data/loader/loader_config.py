@@ -24,28 +24,28 @@ class LoaderOptions(TypedDict, total=False):
     max_worker_restarts: int
     """How often workers may be replaced within `restart_window_batches`, all workers together."""
     restart_window_batches: int
-    """How many batches must come from workers until a replacement no longer counts. A worker that dies now and then in
-    weeks is replaced each time; one that dies again and again stops the run."""
+    """How many batches must come from workers until a replacement no longer counts. A worker that dies now and then
+    over weeks is replaced each time; one that dies repeatedly stops the run."""
     max_shared_bytes: int
-    """Shared memory that batches kept by the trainer may occupy. Beyond it they are private copies."""
+    """Maximum shared memory of batches kept by the trainer. Beyond it they are private copies."""
     ends: Ends
     """How finite data ends. "uneven": each rank after its own batches. "even": all ranks after the same number, in the
     job's order; a rank that has none left gets batches without loss (`TaskEncoder.empty_batch`). In validation that
     number is arithmetic. For packs, groups, generators and shuffled data the ranks agree on it by one small all-reduce
     per step. "agreed": as "even", but they always agree, which spares steps that would be empty on all ranks where
-    hooks leave out many samples."""
+    hooks skip many samples."""
     ledger_path: str | Path | None
-    """A folder for the ledger of a training run: which samples each micro-batch had, in one file a data-parallel rank
-    (see `RunLedger`). Where other processes share that rank, give it to one of them; the DataModule does."""
+    """A folder for the ledger of a training run: which samples each micro-batch had, in one file per data-parallel rank
+    (see `RunLedger`). If other processes share that rank, set it on one of them; the DataModule does."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderConfig:
     """How batches are produced; nothing here changes which batches come, or their order.
 
-    `prefetch_factor` is the number of batches that a worker prepares ahead. A worker that begins no new sample and
-    finishes no batch while the trainer waits `watchdog_timeout_seconds` for it is replaced; before its first batch
-    `watchdog_initial_timeout_seconds` count, if given. None: no limit. With `fail_on_timeout` the run stops instead.
+    `prefetch_factor` is the number of batches that a worker prepares ahead. A worker that starts no new sample and
+    finishes no batch while the trainer waits `watchdog_timeout_seconds` for it is replaced; before its first batch,
+    `watchdog_initial_timeout_seconds` applies, if given. None: no limit. With `fail_on_timeout` the run stops instead.
     `LoaderOptions` explains the others.
 
     Raises:

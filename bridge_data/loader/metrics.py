@@ -1,9 +1,9 @@
-"""Metrics of a loader: what it has handed out, how long the trainer waited for it, and what it takes.
+"""Metrics of a loader: what it has handed out, how long the trainer waited for it, and the memory it uses.
 
 Enters: the counts that came with the batches, and the position. Leaves: a `LoaderMetrics`, of this rank or of all.
-Guarantees: counts are of the batches that were handed out, whatever was prefetched or made again by a worker that was
-replaced. They begin with 0 when the loader is made, also after a restore; `epochs` come from the position, so they
-continue. Asking costs nothing between: nothing runs in the background.
+Guarantees: counts are of batches handed out, not of batches prefetched or made again by a replaced worker.
+They start at 0 when the loader is made, also after a restore; `epochs` come from the position, so they
+continue. Nothing runs in the background.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class SlowestSample:
-    """The sample whose reading and encoding took longest so far. The first sample of a block of neighbouring samples
-    takes the reading of them all; of samples without hooks that take less than 0.2 ms, the first of a batch stands for
-    all of it."""
+    """The sample whose reading and encoding took longest so far. Reading a block counts for its first sample; for
+    samples without hooks that take less than 0.2 ms, the first of a batch stands for the whole batch."""
 
     key: str
     """Its shard, a slash, and its key in the shard."""
@@ -52,8 +51,8 @@ class SlowestSample:
 class LoaderMetrics:
     """Counts since the loader was made, of `num_ranks` data-parallel ranks together; and rates.
 
-    Of several ranks counts and memory are sums, `elapsed_s`, `wait_s` and `epochs` means. `since` gives the same of an
-    interval.
+    Over several ranks, counts and memory are sums; `elapsed_s`, `wait_s` and `epochs` are means. `since` returns the
+    same for an interval.
     """
 
     num_ranks: int = 1
@@ -72,13 +71,13 @@ class LoaderMetrics:
     images: int = 0
     """Images decoded."""
     bytes_read: int = 0
-    """Bytes read of shards and auxiliary files, as they are stored."""
+    """Bytes read of shards and auxiliary files, as stored."""
     retries: int = 0
-    """Reads that were tried again after a transient fault."""
+    """Reads retried after a transient fault."""
     skipped: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """Samples left out, by hook."""
+    """Samples skipped, by hook."""
     failed: int = 0
-    """Those of the samples left out that an error has lost."""
+    """Skipped samples that were lost to an error."""
     truncated: int = 0
     """Samples cut because they were too long for a pack."""
     worker_restarts: int = 0
@@ -132,12 +131,12 @@ class LoaderMetrics:
 
     @property
     def pack_fill(self) -> float:
-        """The part of the batches' token slots that is no padding, in 0..1."""
+        """The part of the batches' token slots that is not padding, in 0..1."""
         return _ratio(self.tokens, self.token_slots)
 
     def since(self, before: LoaderMetrics) -> LoaderMetrics:
-        """The metrics of the interval between `before`, of the same loader and ranks, and these. What is no count
-        (epochs, the slowest sample, memory) is that of these."""
+        """The metrics of the interval between `before`, of the same loader and ranks, and these. Values that are not
+        counts (epochs, the slowest sample, memory) are those of these."""
         counts = {name: getattr(self, name) - getattr(before, name) for name in _COUNTS}
         skipped = {hook: count - before.skipped.get(hook, 0) for hook, count in self.skipped.items()}
         return dataclasses.replace(self, **counts, skipped={hook: count for hook, count in skipped.items() if count})
@@ -243,7 +242,7 @@ def _slowest(dataset: LaneDataset, meter: Meter, slowest: tuple[int, int, int, i
 
 
 def _resident_bytes(process: int) -> int:
-    """Resident memory of a process; 0 if it has ended, or the system does not tell."""
+    """Resident memory of a process; 0 if it has ended, or if unknown."""
     with contextlib.suppress(OSError):
         return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * _PAGE_BYTES
     return 0
@@ -266,7 +265,7 @@ def _epochs(state: LoaderState, dataset: LaneDataset) -> dict[str, float]:
 
 
 def _drawn(lane: LaneState, number: int, shuffle_samples: float) -> float:
-    """The samples of a source that a lane has drawn since the last deal, less those that it still has of deals before;
+    """The samples of a source that a lane has drawn since the last re-deal, less those it still has from before;
     a shuffle gives it `shuffle_samples`."""
     shuffle, _, _, taken = lane.get("cursors", {}).get(str(number), BEGINNING)
     left = sum(map(entry_size, lane.get("inbox", {}).get(str(number), ())))

@@ -2,10 +2,10 @@
 
 Enters: the worker pool and the turns of its lanes. Leaves: the pool's items in the same order, batches pinned.
 Guarantee: at most one batch is ahead of the trainer; the position is not moved here, so a state counts what the trainer
-was given; an error comes where its batch would have come.
+got; an error comes in place of its batch.
 
-Batches that are made in the trainer's process (without workers, or before they are ready) are pinned there as they are
-handed out: their hooks must not run beside the trainer's own code.
+Batches made in the trainer's process (without workers, or before they are ready) are pinned there as they are
+handed out: their hooks must not run concurrently with the trainer's own code.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class PinningPool:
             raise
 
     def processes(self) -> list[int]:
-        """The process ids of the workers that have begun."""
+        """The process ids of the workers that have started."""
         return self._pool.processes()
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class PinningPool:
 
 
 class PinningThread:
-    """Takes the items of `pool` by the `turns`, and pins them by `pin`. Nobody else may use the pool until `stop`."""
+    """Takes the items of `pool` by the `turns`, and pins them by `pin`. No one else may use the pool until `stop`."""
 
     def __init__(self, pool: WorkerPool, turns: Turns, pin: Pin) -> None:
         self._pool, self._turns, self._pin = pool, turns, pin
@@ -97,7 +97,7 @@ class PinningThread:
         self._thread.start()
 
     def take(self, lane: int) -> Produced[Any] | Ended:
-        """The next item of `lane`, whose turn it must be. Raises what the pool raised, or pinning; then it is over."""
+        """The next item of `lane`, whose turn it must be. Raises what the pool or pinning raised, and then ends."""
         with self._changed:
             self._changed.wait_for(lambda: self._next is not None)
             assert self._next is not None
@@ -111,7 +111,7 @@ class PinningThread:
         return item
 
     def stop(self) -> None:
-        """End the thread. What it has ahead is dropped; the pool must begin again."""
+        """End the thread. What it has prefetched is dropped; the pool must start again."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -122,7 +122,7 @@ class PinningThread:
     def _run(self) -> None:
         if self._device is not None:
             torch.cuda.set_device(self._device)
-            torch.set_num_threads(1)  # for the copy in this thread, beside the trainer's
+            torch.set_num_threads(1)  # for the copy in this thread; the trainer has its own
         lane = -1
         try:
             while self._turns and self._wait_until_wanted():
@@ -140,7 +140,7 @@ class PinningThread:
         return dataclasses.replace(item, batch=self._pin(item.batch))
 
     def _wait_until_wanted(self) -> bool:
-        """Wait until the trainer has taken the item before; False if the thread is to end."""
+        """Wait until the trainer has taken the previous item; False if the thread must end."""
         with self._changed:
             self._changed.wait_for(lambda: self._next is None or self._stopped)
             return not self._stopped

@@ -3,12 +3,12 @@
 Slot number m of the job is served by lane `m mod num_lanes`; rank r of D serves the slots with `m mod D == r`.
 Enters: the lane of each batch handed out with its state, and lanes that ended. Leaves: the lanes in the order of
 their slots. Guarantee: batch number n of lane l is that of slot `n * num_lanes + l`, and a rank serves its slots in
-order, without those of lanes that have ended. So the order of batches by slot depends on the lanes alone. Where steps
+order, without those of lanes that have ended. So the order of batches by slot depends on the lanes alone. If steps
 are skipped or repeated, slots and numbers differ as `StepEdits` says.
 
-`BatchLog` writes a line of JSON for each batch that a rank was handed out, if `WorkerConfig(worker_log_level=1)`: rank,
-number of the micro-batch in the job, its lane, the keys of its samples. `Meter` counts them, those that are in
-none, and the time that the trainer waits.
+`BatchLog` writes a line of JSON for each batch that a rank hands out, if `WorkerConfig(worker_log_level=1)`: rank,
+number of the micro-batch in the job, its lane, the keys of its samples. `Meter` counts batches, samples, skipped
+samples, and the time that the trainer waits.
 
 `LaneRunner` runs lanes in this process or in a worker: each batch comes with its lane's state after it.
 """
@@ -46,11 +46,11 @@ logger = logging.getLogger("bridge_data")
 T = TypeVar("T")
 
 _MAX_UNCOUNTED_BYTES = 1 << 19
-"""References that wait for the ledger, at most: of 16,384 samples."""
+"""Maximum bytes of references that wait for the ledger: of 16,384 samples."""
 _LEAST_BYTES = 1 << 9
-"""What a micro-batch counts for at least, so that not too many wait."""
+"""Minimum that a micro-batch counts for, so that not too many wait."""
 _MAX_COUNTED = 1 << 8
-"""Counts of batches that wait for being summed up."""
+"""Maximum number of batches whose counts wait to be summed up."""
 
 
 class Turns:
@@ -111,7 +111,7 @@ class Position:
 
     @property
     def is_at_virtual_epoch(self) -> bool:
-        """Whether a virtual epoch begins here."""
+        """Whether a virtual epoch starts here."""
         return bool(self._epoch_length) and not self.state.epoch_batches
 
     def turn(self) -> int | None:
@@ -124,8 +124,8 @@ class Position:
         return self._turns.lane
 
     def begin(self, named: StepEdits | None) -> None:
-        """Check that the ranks can share what comes between skips and repeats, and log them once; `named` are those of
-        the settings, in their words.
+        """Check that the ranks can share what comes between skips and repeats, and log these once; `named` are those
+        from the settings, as named there.
 
         Raises:
             ConfigError: if they cannot.
@@ -149,8 +149,8 @@ class Position:
         before, lane, slot = self.state, self._turns.lane, self._turns.slot
         if "extras" in before.lanes[lane]:
             state = {**state, "extras": before.lanes[lane]["extras"]}
-        # In one assignment, so that whoever interrupts (Ctrl-C, a signal handler that saves) finds all of it or none.
-        # Not by `dataclasses.replace`, which takes longer than all the rest of it.
+        # In one assignment, so that an interrupt (Ctrl-C, a signal handler that saves) finds all of it or none.
+        # Not by `dataclasses.replace`, which takes longer than all the rest.
         self.state = LoaderState(
             before.fingerprint,
             before.generations,
@@ -185,13 +185,13 @@ class Position:
             self._ledger_file = None
 
     def next_slot(self) -> int:
-        """The `next_slot` of the state after the turn that is now. The slots that all ranks serve at the same time,
-        one each, have the same."""
+        """The `next_slot` of the state after the current turn: the same on all ranks, which serve one slot each at
+        a time."""
         slot = self._turns.slot
         return slot - (slot - self.state.next_slot) % self._world_size + self._world_size
 
     def pass_over(self, next_slot: int) -> None:
-        """Note that other ranks have served slots before `next_slot`, of which this rank has none."""
+        """Note that other ranks have served slots before `next_slot`; this rank has none of these."""
         self.state = dataclasses.replace(self.state, next_slot=next_slot, epoch_batches=self._next_epoch_batches())
 
     def _next_epoch_batches(self) -> int:
@@ -202,13 +202,13 @@ class Position:
         self._turns.end()
 
     def end_pass(self) -> None:
-        """Note that the pass is over: what is saved now begins the next one."""
+        """Note that the pass is over: a state saved now starts the next one."""
         self.state = dataclasses.replace(self.state, ended=True)
 
 
 class BatchLog:
     """Writes the log of one rank, if it is enabled: to the file `worker_debug_path` (`{worker_id}` in it is the rank,
-    `{pid}` the process) or, without one, to standard output. Lines that cannot be written are told and counted."""
+    `{pid}` the process) or, without one, to standard output. Lines that cannot be written are logged and counted."""
 
     def __init__(self, config: WorkerConfig) -> None:
         self._rank, self._path, self._is_on = config.rank, config.worker_debug_path, config.worker_log_level > 0
@@ -221,10 +221,10 @@ class BatchLog:
         try:
             keys = keys_of_batch(item.batch)
             self._write(json.dumps({"rank": self._rank, "batch": slot, "lane": item.lane, "keys": keys}))
-        except Exception as error:  # whatever a log comes to: the batch is the trainer's
+        except Exception as error:  # a failing log must not cost the trainer its batch
             self._begin = "\n"  # a part of the line may be there
             if number := repeats.count((BatchLog, self._path)):
-                what = f"batch {slot} could not be written to the log of batches, and the run goes on"
+                what = f"batch {slot} could not be written to the log of batches; the run continues"
                 where = self._path or "standard output"
                 logger.error("rank %d: %s: %s: %r (failure number %d)", self._rank, what, where, error, number)
 
@@ -240,7 +240,7 @@ class BatchLog:
 
 
 class Meter:
-    """Counts what one rank is handed out, what was left out on the way to it, and how long it waits, since its loader
+    """Counts what one rank gets, what was skipped on the way, and how long it waits, since its loader
     was made."""
 
     def __init__(self, rank: int) -> None:
@@ -248,14 +248,14 @@ class Meter:
         self.batches = 0
         self._counted: tuple[Counts, list[CountValues]] = NO_COUNTS, []  # summed up, and since
         self.skipped: dict[str, int] = {}
-        """Samples that were left out, by stage."""
+        """Samples skipped, by stage."""
         self.num_truncated = self.num_failed = 0
         self.elapsed_s = self.wait_s = 0.0
         self.slowest_key = NO_COUNTS.slowest, ""
         """The slowest sample whose key was read last, and its key."""
 
     def leave_out(self, skipped: Mapping[str, int]) -> None:
-        """Count what a lane has left out since its last batch."""
+        """Count what a lane has skipped since its last batch."""
         for stage, count in skipped.items():
             if stage == TRUNCATED:
                 self.num_truncated += count
@@ -269,20 +269,20 @@ class Meter:
         self.batches += 1
         _, counted = self._counted
         counted.append(counts)
-        if len(counted) == _MAX_COUNTED:  # together, as sums of many cost little
+        if len(counted) == _MAX_COUNTED:  # summing many together costs little
             self._counted = self.counts, []
 
     @property
     def counts(self) -> Counts:
-        """The sums over all batches that were noted. Any thread may ask."""
+        """The sums over all batches noted. Any thread may call it."""
         before, counted = self._counted
         return sums_of([before, *counted])
 
     def sum_up(self) -> None:
-        """Log, at the end, how many samples were left out, if there were failures among them."""
+        """Log, at the end, how many samples were skipped, if some of them failed."""
         if self.num_failed:
             logger.warning(
-                "rank %d has left out %d samples in all (%s); of these, %d failed, as was logged when they first did",
+                "rank %d skipped %d samples in all (%s); of these, %d failed: see the errors logged before",
                 self._rank,
                 sum(self.skipped.values()),
                 ", ".join(f"{count} in {stage}" for stage, count in sorted(self.skipped.items())),
@@ -291,7 +291,7 @@ class Meter:
 
 
 class Timed(Iterator[T]):
-    """An iteration whose batches come from `_next`. Tells `meter` how long they, and the steps between them, take."""
+    """An iteration whose batches come from `_next`. Reports to `meter` how long they and the steps between take."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
@@ -318,14 +318,14 @@ class Timed(Iterator[T]):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ended:
-    """The lane has no more batches; these samples were left out after its last one."""
+    """The lane has no more batches; these samples were skipped after its last one."""
 
     lane: int
     skipped: dict[str, int]
 
 
 class LaneRunner:
-    """Runs lanes of one dataset in this process, each opened where `state` has it when it is first wanted.
+    """Runs lanes of one dataset in this process; opens each at its position in `state` on first use.
 
     Batches are built in `arena`.
     """
@@ -335,7 +335,7 @@ class LaneRunner:
         self._lanes: dict[int, Lane | EditedLane] = {}
 
     def take(self, lane: int) -> Produced[Any] | Ended:
-        """The next item of `lane`. After an exception the runner is spent: make another from the last states."""
+        """The next item of `lane`. After an exception, make another runner from the last states."""
         if lane not in self._lanes:
             open_lane = functools.partial(self._dataset.lane, watch=self._watch)
             if self._state.edits is None:

@@ -18,8 +18,8 @@ The modules, each using only those above it:
 Terms. A *row* is the sequence of a source's chunks over all epochs. A *shuffle* is the epochs of a row whose chunks are
 permuted together, usually one. A *window* is the samples that a lane reads shuffled together. A *draw* is one sample
 taken by a lane. A *geometry* is how a source is cut and dealt: number of lanes, sizes of chunks, blocks and windows,
-first epoch. A *re-deal* changes the number of lanes: it starts a new *generation* with new geometries, and leaves what
-remains of the epochs in progress in the *inboxes* of the new lanes.
+first epoch. A *re-deal* changes the number of lanes: it starts a new *generation* with new geometries, and puts the
+rest of the epochs in progress into the *inboxes* of the new lanes.
 """
 
 from bridge_data.order.chunks import Geometry

@@ -8,8 +8,7 @@ Guarantee: every sample is in exactly one chunk, and no chunk crosses a shard. A
 prefix sums: there is no table of chunks.
 
 `plan_blocks` says which sources are read block by block, and which sample by sample, by the bytes that a process may
-hold. Guarantee: what is read in blocks is expected to fit; the source of which most samples come for a byte that is
-held is the first.
+hold. Guarantee: what is read in blocks is expected to fit; sources that yield most samples per byte held come first.
 """
 
 import bisect
@@ -57,10 +56,10 @@ MAX_LOCAL_SAMPLE_BYTES = 1 << 14
 what is not comes hardly slower."""
 
 _PART = 1 << 15
-"""Chunks, about, of which lengths are computed at a time: so many stay in the caches."""
+"""Number of chunks whose lengths are computed at a time: few enough to stay in the CPU's caches."""
 
 _STEPS = 4
-"""Shards that are tried one after another before a binary search."""
+"""Shards tried one after another before a binary search."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ class Geometry:
         read_bytes: int = READ_BYTES,
     ) -> "Geometry":
         """The geometry for shards of `counts` samples, `sample_bytes` bytes each on average (None: unknown), of which
-        `read_bytes` are read at once. Where that is not `READ_BYTES`, a chunk has so many bytes at least.
+        `read_bytes` are read at once. If that is not `READ_BYTES`, a chunk has at least `read_bytes` bytes.
 
         For a source that is small for its lanes, first windows shrink, then chunks, down to one sample: any source of
         at least one sample feeds any number of lanes. If both settings are None, samples of a chunk are not shuffled.
@@ -221,14 +220,14 @@ class ChunkTable:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Process:
-    """A process: its number of lanes, and the bytes that it may hold of partly read blocks."""
+    """A process: its number of lanes, and the maximum bytes of partly read blocks that it may hold."""
 
     num_lanes: int
     max_open_bytes: int
 
 
 def plan_blocks(plan: Plan, geometries: Sequence[Geometry], process: Process) -> list[Cut | None]:
-    """How each source of a training order is cut, which is dealt by `geometries`."""
+    """How each source of a training order is cut; `geometries` say how it is dealt."""
     weights = plan.weights or [1.0] * len(plan.sources)
     cuts: list[Cut | None] = [None] * len(plan.sources)
     wanted: list[tuple[float, float, int]] = []
@@ -259,7 +258,7 @@ def plan_blocks(plan: Plan, geometries: Sequence[Geometry], process: Process) ->
 @functools.lru_cache(maxsize=1024)
 def _warn_of_pages(path: str, num_bytes: float, left: float, max_open_bytes: int) -> None:
     logger.warning(
-        "%s: its rows are read one by one, and for each a page is decoded, which is slow: read in blocks, they would "
+        "%s: slow: its rows are read one by one, and each decodes a page. Reading in blocks would "
         "take %d MiB of memory, and %d MiB are left of max_open_bytes=%d. Set a larger WorkerConfig(max_open_bytes="
         "...), have more workers, or convert it: `bridge-data convert`",
         *(path, num_bytes // (1 << 20), left // (1 << 20), max_open_bytes),
@@ -284,7 +283,7 @@ def _gains(records: Records, sample_bytes: float) -> bool:
 
 
 def _num_open(geometry: Geometry, block_size: int, num_samples: int) -> float:
-    """Samples of a lane, at most, that are held: those of open blocks that are not taken yet."""
+    """Maximum number of samples that a lane holds: those of open blocks that are not taken yet."""
     if not geometry.window_size:
         return block_size
     of_lane = num_samples / geometry.num_lanes
@@ -293,7 +292,7 @@ def _num_open(geometry: Geometry, block_size: int, num_samples: int) -> float:
 
 
 def _sample_bytes(records: Records) -> float:
-    """Bytes of a sample, on the average; without an index, those of a sample of the first shard that has some."""
+    """Average bytes of a sample; without an index, those of a sample of the first shard that is not empty."""
     known = records.sample_bytes
     if known is not None:
         return max(1.0, known)

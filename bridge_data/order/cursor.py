@@ -3,8 +3,8 @@
 Input: the rows of the sources, a blend, a lane, a saved state. Output: `SampleRef`s with their draw numbers. Guarantee:
 the state is plain integers, a few per source drawn from; a cursor set to it continues exactly as the one that saved it.
 
-A `Stream` is a lane's share of one row, in bulk; its position is four integers. A row is a `Row`, shuffled, or an
-`OrderedRow`, for validation, which has the same methods. A `Cursor` takes from the streams of all sources, and first
+A `Stream` is a lane's share of one row, in bulk; its position is four integers. A row is a shuffled `Row` or, in
+validation, an `OrderedRow` with the same methods. A `Cursor` takes from the streams of all sources, but first
 from what a re-deal left of earlier rows (the inboxes).
 """
 
@@ -44,12 +44,12 @@ class SampleRef(NamedTuple):
 
     source: int
     epoch: int
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls on a reference
+    index: int  # type: ignore[assignment]  # hides tuple.index, which no one calls on a reference
     part: int = ALL_PARTS
 
 
 _MAX_KEPT_BYTES = 256 * SAMPLE_BYTES
-"""References from before those packed last that are kept: of more samples than most micro-batches have."""
+"""References kept from before those packed last: more samples than most micro-batches have."""
 
 _RUN = 256
 """References computed at a time."""
@@ -131,19 +131,19 @@ def _numbers(count: int) -> struct.Struct:
 
 
 class PackedReferences:
-    """The references of the whole samples of one source that were taken last, packed many at a time for the ledger."""
+    """References of the whole samples of one source taken last, packed many at a time for the ledger."""
 
     def __init__(self, source: int) -> None:
         self._source, self._packed = source, b""
 
     def add(self, epochs: Ints, indices: Ints) -> None:
-        """Add samples that were taken after the others."""
+        """Append samples taken after the others."""
         samples = np.zeros((len(indices), 4), dtype="<i8")
         samples[:, 0], samples[:, 1], samples[:, 2] = self._source, epochs, indices
         self._packed = self._packed[-_MAX_KEPT_BYTES:] + samples.tobytes()
 
     def last(self, count: int, unread: int) -> bytes | None:
-        """The references of `count` samples, after which `unread` have been added; None if some are not known."""
+        """The references of the `count` samples before the last `unread`; None if some are not known."""
         end = len(self._packed) - unread * SAMPLE_BYTES
         start = end - count * SAMPLE_BYTES
         return self._packed[start:end] if start >= 0 else None
@@ -234,7 +234,7 @@ class Cursor:
         return run
 
     def packed_references(self, count: int) -> bytes | None:
-        """Those of the last `count` samples, for the ledger, if they are packed: whole samples of the only source."""
+        """References of the last `count` samples, for the ledger, if packed: whole samples of the only source."""
         return self._packed.last(count, len(self._runs[0]))
 
     def _opened(self, source: int) -> Stream:

@@ -1,10 +1,10 @@
-"""Which lists of forgotten samples a run has gone by, and from which micro-batch on: an extra of its state.
+"""Which lists of forgotten samples a run used, and from which micro-batch on: an extra of its state.
 
-Input: the lists that the data sets have now, a saved state. Output: the state with them. Guarantee: a run goes by one
-version of a list until it is restored; a list that is older than that of the state, or another one, is an error.
+Input: the lists that the data sets have now, a saved state. Output: the state with them. Guarantee: a run uses one
+version of a list until it is restored; a list that is older than that of the state, or differs, is an error.
 
 `{"forgotten": {"version": 1, "data": [[slot, {source: [[version, digest], ...]}], ...]}}`: from this slot on, these
-lists, for each source that has some one for each data set that is read for it; version 0 where that has none.
+lists apply: for each source with a list, one entry per data set read for it; version 0 if that data set has none.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ def plain_lists(lists: ListVersions) -> dict[str, list[list[Any]]]:
 
 
 def with_lists(state: "LoaderState", lists: ListVersions) -> "LoaderState":
-    """`state` of a run that goes by `lists` from here on."""
+    """`state` of a run that uses `lists` from here on."""
     history = [[slot, then] for slot, then in history_of(state.extras) if slot < state.next_slot]
     plain = plain_lists(lists)
     if plain != (history[-1][1] if history else {}):
@@ -58,7 +58,7 @@ def with_lists(state: "LoaderState", lists: ListVersions) -> "LoaderState":
 
 
 def check_lists(state: "LoaderState", known: Mapping[str, Sequence[Sequence[str]]]) -> None:
-    """Check that no list is older than that of `state`, or another one. `known` are the digests of all versions of each
+    """Check that no list is older than that of `state`, or differs. `known` are the digests of all versions of each
     list, from version 1 on.
 
     Raises:
@@ -72,7 +72,7 @@ def check_lists(state: "LoaderState", known: Mapping[str, Sequence[Sequence[str]
                 found = f"has version {len(digests)}" if digests else "has none"
                 found = "has another list with a version of this number" if number <= len(digests) else found
                 raise StateError(
-                    f"the state was saved by a run that went by version {number} of the list of forgotten samples of "
+                    f"the state was saved by a run that used version {number} of the list of forgotten samples of "
                     f"{labels.get(name, name)}, and the data set {found}: forgotten samples would come again. Put back "
                     "its .nv-meta/forgotten.jsonl; if it was written just now on a shared file system, start again in "
                     "a minute. Samples are taken back by `bridge-data forget --restore`"

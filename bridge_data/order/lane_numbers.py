@@ -1,8 +1,8 @@
 """The samples of lanes by number: the n-th that a lane draws after a state, and when a lane draws a sample.
 
 Input: the order of a plan and a state of the whole job. Output: references of samples, or lane and number of a sample.
-Guarantee: what cursors that are set to the state give, by arithmetic alone, also from inboxes and earlier generations.
-What hooks leave out is not known here, and nothing is read.
+Guarantee: the same as cursors set to the state, by arithmetic alone, including inboxes and earlier generations.
+Samples that hooks skip are not known here, and nothing is read.
 
 `DrawNumbers` says which source a draw of the blend takes, and which draw takes a source's n-th sample, along one path
 of the blend's tree. (Of schedules, phases are passed one by one.)
@@ -35,7 +35,7 @@ class LaneDraw(NamedTuple):
 
 
 class JobNumbers:
-    """The lanes of a job, in training order, after `state`, which has all of them."""
+    """All lanes of a job, in training order, after `state`."""
 
     def __init__(self, order: PlanOrder, state: LoaderState) -> None:
         self._state, self._blend = state, order.blend(state)
@@ -56,8 +56,8 @@ class JobNumbers:
         return min(int(lane.get("cursors", {}).get(str(source), BEGINNING)[0]) for lane in self._state.lanes.values())
 
     def find(self, source: int, index: int, is_past: Callable[[int, int], bool]) -> Iterator[LaneDraw]:
-        """The draws of sample `index` of a source. `is_past` says of a lane and a number whether it is of no interest;
-        then later numbers of the lane are not either. Without an end of the data, it must end the search."""
+        """The draws of sample `index` of a source. `is_past(lane, number)` ends the search in a lane: neither this
+        number nor later ones are wanted. If the data never end, it must become true."""
         known = functools.cache(lambda generation, shuffle: [*self._rows[generation][source].find(index, shuffle)])
         for lane in range(self._state.num_lanes):
             for place, epoch, part in self.lane(lane).in_inbox(source, index, known):
@@ -138,7 +138,7 @@ class LaneNumbers:
     def in_inbox(
         self, source: int, index: int, known: Callable[[int, int], list[Occurrence]]
     ) -> Iterator[tuple[int, int, int]]:
-        """(place after the state, epoch, part) of sample `index` in the inbox of a source; `known` gives where it comes
+        """(place after the state, epoch, part) of sample `index` in the inbox of a source; `known` finds it
         in a shuffle of a generation."""
         before = 0
         for entry in self._entries(source):
@@ -302,13 +302,13 @@ class DrawNumbers:
 
 
 class _Paths:
-    """The ways from the root of a blend's tree to its sources, for one lane."""
+    """The paths from the root of a blend's tree to its sources, for one lane."""
 
     def __init__(self, blend: Blend, lane: int, num_lanes: int) -> None:
         self._blend, self._lane, self._num_lanes = blend, lane, num_lanes
         root_phase = ((2 * lane + 1) << (_FRACTION_BITS - 1)) // num_lanes
         self._paths: dict[int, list[tuple[int, int, bool]]] = {}
-        """(share of the lighter child, phase, whether the way leads to the lighter child) of each node, by source."""
+        """(share of the lighter child, phase, whether the path takes the lighter child) of each node, by source."""
         todo: list[tuple[int, list[tuple[int, int, bool]]]] = [(blend.root, [])]
         while todo:
             number, path = todo.pop()

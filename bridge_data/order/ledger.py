@@ -1,21 +1,21 @@
-"""The ledger: sums over keyed hashes of all samples that a run was handed out, so that two runs can be compared.
+"""The ledger: sums over keyed hashes of all samples that a run received, so that two runs can be compared.
 
 Enters: the references of each micro-batch, and its number in the job. Leaves: two sums of 128 bits. `positioned` hashes
 (micro-batch, position in it, source, epoch, index, part), and is equal on every topology that keeps the lanes;
-`unpositioned` leaves out micro-batch and position, and is also equal after a re-deal. Guarantee: sums of parts add up
+`unpositioned` ignores micro-batch and position, and is also equal after a re-deal. Guarantee: sums of parts add up
 to the sum of the whole, in any order; sources count by their names (fingerprints), not by their numbers in the plan.
 
 A state keeps the sums of each lane in the lane's `extras`, and those from before the last re-deal in its own:
 `{"ledger": {"version": 1, "data": [since, samples, positioned, unpositioned]}}`, sums as 32 hexadecimal digits.
-`since` is the first micro-batch that is counted (of a lane: the number of its own that are not), above 0 if the run
-began with a release that kept no ledger.
+`since` is the first micro-batch that is counted (in a lane: how many of its own are not); above 0 if the run
+started with a release that kept no ledger.
 
 References travel as bytes: four int64, little-endian, of each sample, number of its source, epoch, index and part.
 
 A sum is two independent words mod 2^64. A sample's word is u = splitmix64(k + a * epoch + b * index + c * part) with
 the key k of its source; the unpositioned sum adds u, the positioned one u * (splitmix64(micro-batch) + d * position),
-with other constants for each word. A change that is no attack cancels out in both words with a probability below
-2^-100; the ledger is no signature, and does not withstand forgery.
+with other constants for each word. An accidental change cancels out in both words with a probability below
+2^-100; the ledger is not a signature, and does not withstand forgery.
 
 Source: splitmix64 (Steele, Lea, Flood 2014).
 """
@@ -42,7 +42,7 @@ NAME = "ledger"
 VERSION = 1
 
 MicroBatch: TypeAlias = tuple[int, bytes]
-"""(number in the job, with skipped or repeated steps its slot; references of its samples)."""
+"""(number in the job, or its slot if steps are skipped or repeated; references of its samples)."""
 
 Uncounted: TypeAlias = tuple[MicroBatch, "Uncounted | None"]
 """A micro-batch that no sum counts yet, and those before it: a chain, so that one more takes no copy of the others."""
@@ -57,12 +57,12 @@ _SAMPLE_FACTORS = np.array(
     ],
     dtype=np.uint64,
 )
-"""By word: of epoch, index and part."""
+"""By word: factors of epoch, index and part."""
 _POSITION_FACTORS = np.array([0xA0761D6478BD642F, 0xE7037ED1A0B428DB], dtype=np.uint64)
 _NUMBER_KEYS = np.array([0x8EBC6AF09C88C6E3, 0x589965CC75374CC3], dtype=np.uint64)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 SAMPLE_BYTES = 32
-"""Of the references of one sample."""
+"""Size of the references of one sample."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Columns(NamedTuple):
 
     @classmethod
     def of(cls, batches: Sequence[MicroBatch]) -> Self:
-        """Those of some micro-batches."""
+        """The hashes of some micro-batches."""
         numbers = np.array([number for number, _ in batches], dtype=np.int64)
         sizes = np.array([len(references) // SAMPLE_BYTES for _, references in batches], dtype=np.int64)
         return cls(numbers, sizes, columns_of(b"".join([references for _, references in batches])))
@@ -137,7 +137,7 @@ def _words_of(columns: Columns, source_names: Sequence[str], repetition: int) ->
     sources, (epochs, indices, parts) = samples[0], samples[1:].view(np.uint64)
     starts, is_filled = np.cumsum(sizes) - sizes, sizes > 0
     positions = (np.arange(samples.shape[1]) - np.repeat(starts, sizes)).view(np.uint64)
-    starts = starts[is_filled]  # `reduceat` would give those without samples the next one's first
+    starts = starts[is_filled]  # for an empty one, `reduceat` would return the first of the next
     words = np.zeros((4, len(sizes)), dtype=np.uint64)
     for word, (of_epoch, of_index, of_part) in enumerate(_SAMPLE_FACTORS):
         hashed = indices * of_index
@@ -165,7 +165,7 @@ def _source_keys(names: tuple[str, ...]) -> U64Array:
 
 
 def waiting(state: "LoaderState") -> list[MicroBatch]:
-    """The micro-batches that were handed out and are in no sum of `state` yet."""
+    """The micro-batches handed out that no sum of `state` has yet."""
     found, uncounted = [], state.uncounted
     while uncounted is not None:
         batch, uncounted = uncounted
@@ -174,7 +174,7 @@ def waiting(state: "LoaderState") -> list[MicroBatch]:
 
 
 def settled(state: "LoaderState") -> "LoaderState":
-    """`state` with all that was handed out in the ledgers of its lanes."""
+    """`state` with all micro-batches handed out counted in the ledgers of its lanes."""
     columns, edits = Columns.of(waiting(state)), state.edits
     words = _words_of(columns, [name for name, _ in state.fingerprint["sources"]], state.repetition)
     numbers = columns.numbers if edits is None else np.array([*map(edits.number, columns.numbers.tolist())])
@@ -199,7 +199,7 @@ def num_emitted(lane: int, state: "LoaderState") -> int:
 
 
 def total(state: "LoaderState") -> LedgerSums:
-    """The sums over all that the lanes of `state` were handed out, and all before the last re-deal."""
+    """The sums over all that the lanes of `state` handed out, and all before the last re-deal."""
     state = state.settled()
     before = LedgerSums.of_extras(state.extras)
     found, since = before or LedgerSums(), 0
@@ -212,12 +212,12 @@ def total(state: "LoaderState") -> LedgerSums:
 
 
 def carried(state: "LoaderState") -> dict[str, Any]:
-    """The extras of a state that goes on from the whole `state` with other lanes."""
+    """The extras of a state that continues the whole `state` with other lanes."""
     return total(state).in_extras(state.extras)
 
 
 def repeated(first: "LoaderState", last: "LoaderState") -> "LoaderState":
-    """`first`, the beginning of finite data, with the ledger of `last`, which it goes on from."""
+    """`first`, the beginning of finite data, with the ledger of `last`, which it continues."""
     if first.num_lanes != last.num_lanes:
         return dataclasses.replace(first, extras={**carried(last), **first.extras})
     last = last.settled()
@@ -234,20 +234,20 @@ def line_of(state: "LoaderState") -> str:
 
 
 class LedgerLog:
-    """Writes the line of a state that is saved to the log, once."""
+    """Logs the line of a saved state, once."""
 
     def __init__(self) -> None:
         self._last = ""
 
     def note(self, state: "LoaderState") -> None:
-        """Log the line of a whole state, unless it is that of the state before."""
+        """Log the line of a whole state, unless it equals the previous one."""
         if logger.isEnabledFor(logging.INFO) and (line := line_of(state)) != self._last:
             logger.info("%s", line)
             self._last = line
 
 
 ledger_log = LedgerLog()
-"""That of this process."""
+"""The one of this process."""
 
 
 def _added(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:

@@ -1,10 +1,10 @@
-"""What a lane's state names besides its positions: samples left over by a re-deal, and samples not yet emitted.
+"""What a lane's state has besides positions: samples left over by a re-deal, and samples not yet emitted.
 
-Input: entries and items of a saved state, the rows of all generations. Output: references of the samples, and what of
-them is left. Guarantee: a lane that starts from them continues exactly as the one that saved them; pending packs and
+Input: entries and items of a saved state, the rows of all generations. Output: references of the samples, and what
+is left of them. Guarantee: a lane that starts from them continues exactly as the one that saved them; pending packs and
 groups are restored as they were chosen, and no payload is stored.
 
-An `Inbox` has what a re-deal left to a lane of one source; it is read before the lane's share of the row. An entry is
+An `Inbox` has what a re-deal left of one source to a lane; it is read before the lane's share of the row. An entry is
 a slice `[generation, lane, shuffle, window, offset, skip, count]`: from that position of an old lane's stream, skip
 `skip` samples and take the next `count`. Or it is a list of `[epoch, index, part]`: single samples, or parts of them.
 
@@ -32,7 +32,7 @@ OLD = -1
 
 
 class Inbox:
-    """What a re-deal left to one lane of one source, read before the lane's own row.
+    """What a re-deal left of one source to one lane, read before the lane's own row.
 
     `rows` are the source's rows by generation. A slice never reaches into the epochs of the next generation. `path` is
     the location of the entries in the state, for errors.
@@ -42,7 +42,7 @@ class Inbox:
         self._entries = collections.deque(entries)
         self._rows, self._path = rows, path
         self._stream: Stream | None = None
-        """The stream of the first entry, if that is a slice from which samples were taken."""
+        """The stream of the first entry, if it is a slice from which samples were taken."""
         self._num_taken = 0
         """Samples taken by the last `take`, all of the first entry."""
 
@@ -115,7 +115,7 @@ class Inbox:
             self._stream = None
 
     def _rest(self, head: Entry, unread: int) -> Entry:
-        """The first entry after the last `take`, of which the last `unread` samples were not used."""
+        """The first entry after the last `take`, whose last `unread` samples were not used."""
         used = self._num_taken - unread
         if not is_slice(head):
             return head[used:]
@@ -263,7 +263,7 @@ class Pending(Generic[T, U]):
         return waiting.map(read, lambda unit: [read(item) for item in unit])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain lists and dicts, empty ones left out."""
+        """Plain lists and dicts, without empty ones."""
         lists = {
             "queue": list(self.queue),
             "carried": self.carried,

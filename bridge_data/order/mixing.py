@@ -2,11 +2,10 @@
 
 A batch comes from one lane, so from the chunks that this lane is reading. If the samples of a chunk resemble each
 other, the means of batches vary more than those of a true permutation. The *inflation* is how many times as large their
-variance is, for a value that all samples of a chunk share: 1 is a true permutation, the batch size the worst.
+variance is, for a value that all samples of a chunk share: 1 is a true permutation, the batch size is the worst case.
 
-Enters: the row of a source, and how many samples of a batch come from it. Leaves: a `Mixing`. Guarantee: exact where
-all windows of an epoch are looked at; else an estimate from windows of several lanes, of which no more than
-`MAX_SAMPLES` samples are looked at.
+Enters: the row of a source, and how many samples of a batch come from it. Leaves: a `Mixing`. Guarantee: exact if
+all windows of an epoch are examined; else an estimate from at most `MAX_SAMPLES` samples in windows of several lanes.
 """
 
 import dataclasses
@@ -41,7 +40,7 @@ class Mixing:
 
 
 def mixing_of(row: Row, chunks: ChunkTable, size: int) -> Mixing:
-    """How well batches with `size` samples of a row are mixed, whose chunks are `chunks`."""
+    """How well batches with `size` samples of a row with `chunks` are mixed."""
     known = squared_share(chunks)
     limit = min(row.num_samples, MAX_SAMPLES)
     windows = [chunks.chunk_of(samples)[0] for samples in _some_windows(row, limit)]
@@ -56,8 +55,8 @@ def expected_inflation(windows: Iterable[NDArray[np.int64]], known: float, num_s
     """The inflation of batches of `size` out of fully permuted windows of a source of `num_samples`; each window is the
     group of each of its samples. `known` is the sum of the squared shares that the groups have of the source.
 
-    A batch's sum of squared counts is size * (1 + (size - 1) * Σm(m-1)/(W(W-1))) on the average, for a window of W
-    samples with m of each group. Where a window is a large part of the epoch, the mean over the epoch is known, too.
+    A batch's sum of squared counts is size * (1 + (size - 1) * Σm(m-1)/(W(W-1))) on average, for a window of W
+    samples with m of each group. If a window is a large part of the epoch, the mean over the epoch is known, too.
     """
     seen = mean = 0.0
     for window in windows:
@@ -92,7 +91,7 @@ def _windows(row: Row, lane: int) -> Iterator[Window]:
 
 def _some_windows(row: Row, limit: int) -> Iterator[NDArray[np.int64]]:
     """The samples of windows of the first epoch: of all, if those are at most `limit` samples, else of the first
-    windows of some lanes. Of a window that is too long, the first samples are taken, a random part of it."""
+    windows of some lanes. A window that is too long is cut to its first samples, a random part of it."""
     if row.num_samples <= limit:
         yield from windows_of_epoch(row)
         return
@@ -111,8 +110,8 @@ def _some_windows(row: Row, limit: int) -> Iterator[NDArray[np.int64]]:
 class Overlap:
     """How far the first epochs of a source overlap with later ones.
 
-    All lanes draw at the same rate, but their shares of an epoch differ where chunk lengths do, and a lane that has
-    finished its share goes on with the next epoch. So N draws of an epoch of N samples are not exactly that epoch: up
+    All lanes draw at the same rate, but their shares of an epoch differ if chunk lengths do, and a lane that has
+    finished its share continues with the next epoch. So N draws of an epoch of N samples are not exactly that epoch: up
     to `most_repeats` of them (`mean_repeats` on average over seeds) are from a later epoch, and as many samples are
     still to come. A lane's share is `fewest` to `most` samples, with a standard deviation of `share_std` over seeds.
     """

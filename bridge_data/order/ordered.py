@@ -1,7 +1,7 @@
 """The validation order: every sample of every source once, in the order of the plan.
 
-Input: the number of samples of each source, of lanes, and of samples in a micro-batch. Output: what a `Row` and a
-`Cursor` have of a training order. Guarantee: the micro-batches of the job are the data from start to end.
+Input: the number of samples of each source, of lanes, and of samples in a micro-batch. Output: a row and a cursor with
+the methods of `Row` and `Cursor`. Guarantee: the micro-batches of the job are the data from start to end.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class OrderedRow:
     """The validation order: samples 0..`num_samples`-1 of all sources, front to back, as a row of one epoch.
 
     A block is the `block_size` samples of one micro-batch. Blocks go to the lanes round-robin, so the micro-batches of
-    the job are the data set from start to end. The row starts with block `first_block`: after a re-deal, the first that
-    no lane has touched; what is left before it is in the lanes' inboxes.
+    the job are the data set from start to end. The row starts with block `first_block`: after a re-deal, the first
+    that no lane has touched; the lanes' inboxes have what is left before it.
     """
 
     def __init__(self, num_samples: int, num_lanes: int, block_size: int, first_block: int = 0) -> None:

@@ -39,8 +39,8 @@ class Shuffle:
     """The shuffle settings of a training order."""
 
     shuffle_buffer_size: int | None
-    """Minimum number of samples that are fully shuffled together. If this and the next are None, samples of a chunk
-    are not shuffled."""
+    """Minimum number of samples that are fully shuffled together. If this and `max_samples_per_sequence` are None,
+    samples of a chunk are not shuffled."""
     max_samples_per_sequence: int | None
     """Maximum number of samples in a chunk; None: a chunk is a shard."""
     epochs_per_shuffle: EpochsPerShuffle = 1
@@ -69,14 +69,14 @@ class Shuffle:
 class PlanOrder:
     """The training order of a plan, or, if `shuffle` is None, its validation order in blocks of `block_size`.
 
-    All lanes of a process share one, and so its tables.
+    All lanes of a process share one order and its tables.
     """
 
     def __init__(self, plan: Plan, seed: int, shuffle: Shuffle | None, block_size: int) -> None:
         self.shuffle = shuffle
         self._plan, self._seed, self._block_size = plan, seed, block_size
         self.names = [source.name for source in plan.sources]
-        """Those of the sources in messages."""
+        """Names of the sources in messages."""
         self.sizes = [source.num_samples for source in plan.sources]
         """Samples of each source."""
         together_of_run = 1 if shuffle is None else shuffle.epochs_per_shuffle
@@ -158,8 +158,8 @@ class PlanOrder:
         return True
 
     def is_over(self, state: LoaderState, max_micro_batches: int | None) -> bool:
-        """Whether finite data are over, as far as that can be told without reading: all lanes are here, and have
-        nothing left to draw or to emit. (Of a lane that has samples left, all may yet be left out.)"""
+        """Whether finite data are over, as far as known without reading: all lanes are here, and have
+        nothing left to draw or to emit. (If a lane has samples left, hooks may still skip all of them.)"""
         if len(state.lanes) < state.num_lanes:
             return False
         for lane, lane_state in state.lanes.items():

@@ -9,7 +9,7 @@ each source is within 3.4 draws of its exact share; with scheduled weights, with
 
 A permutation of up to `TABLE_LIMIT` elements is the argsort of keyed random numbers. A larger one is a generalised
 Feistel network over a x a with a = ceil(sqrt n), with cycle walking until the result is below n. Six rounds: fewer
-leave visible structure. For small n any number of rounds does, hence the table.
+leave visible structure. For small n any number of rounds leaves some, hence the table.
 
 The sources of a blend are the leaves of a Huffman tree, so frequent sources are near the root. Every node splits its
 draws by Bresenham's rule in 64-bit fixed point: of its first n draws, floor((n * share + phase) / 2^64) go to the
@@ -223,7 +223,7 @@ class Blend:
 
 
 class Schedule:
-    """Blends that replace each other as the run goes on. `phases` are in ascending order and start with sample 0.
+    """Blends that replace each other during the run. `phases` are in ascending order and start with sample 0.
 
     Which phase a draw belongs to is computed from its number; all lanes change together, at the first block of draws
     at which the job has reached the phase.

@@ -63,7 +63,7 @@ def migrate(
         )
     if fingerprint["order"] == "ordered" and state.fingerprint != fingerprint:
         raise StateError(
-            "a validation in progress cannot go on with other data or another batch size; start it from the beginning"
+            "a validation in progress cannot continue with other data or another batch size; start it again"
         )
     slots = [new.index(name) for name in old]
     weights = [[of.get("weights"), of.get("schedule")] for of in (state.fingerprint, fingerprint)]
@@ -71,7 +71,7 @@ def migrate(
         return dataclasses.replace(state, fingerprint=fingerprint)
     if any("kept" in lane_state for lane_state in state.lanes.values()):
         raise StateError(
-            "the state is within repeated steps, which come again under the weights that they had: resume with these "
+            "the state was saved during repeated steps, which need the weights that they had: resume with these "
             "until the repeat is over, or from a checkpoint that was saved before it"
         )
     generations = []

@@ -1,9 +1,9 @@
 """The samples of a row by number: the n-th that a lane reads of a source, and when a lane reads a sample.
 
-Input: a row; a lane and a number counted from the first shuffle that is of interest, or an index of the source. Output:
-the sample there, or lane and number of the sample. Guarantee: the same as reading the row from there, without doing so.
-Where all chunks have one length, the time depends on neither the number nor the size of the source. Where lengths
-differ, the chunks of a lane in an epoch are computed once, and of later epochs the chunks of those before.
+Input: a row; a lane and a number counted from a first shuffle, or an index of the source. Output: the sample there, or
+lane and number of the sample. Guarantee: the same as reading the row from there, without doing so.
+If all chunks have one length, the time depends on neither the number nor the size of the source. If lengths
+differ, the chunks of a lane in an epoch are computed once; a later epoch needs the chunks of all epochs before it.
 """
 
 import bisect
@@ -20,10 +20,10 @@ from bridge_data.order.random_draws import Permutation
 from bridge_data.order.row import Ints, Row, Share
 
 _MAX_KNOWN = 512
-"""Shares of lanes whose lengths of chunks are kept."""
+"""Number of lanes' shares whose chunk lengths are kept."""
 
 _FEW = 1 << 16
-"""Chunks of a source up to which those of all lanes are computed together."""
+"""Maximum number of chunks of a source for which all lanes are computed together."""
 
 _MAX_TABLE = 1 << 24
 """Maximum number of chunks for which a table of lengths is kept."""
@@ -46,8 +46,8 @@ class _Lengths(NamedTuple):
 
 
 class RowNumbers:
-    """The samples of `row` by number. Numbers are counted from the beginning of shuffle `since`; nothing before it is
-    told."""
+    """The samples of `row` by number. Numbers are counted from the start of shuffle `since`; nothing before it is
+    known."""
 
     def __init__(self, row: Row, since: int = 0) -> None:
         self.row, self.since = row, since
@@ -73,7 +73,7 @@ class RowNumbers:
 
     @property
     def bound_suffices(self) -> bool:
-        """Whether `least_before` is so good that an exact count, which takes long, is not worth it."""
+        """Whether `least_before` is so good that an exact count, which is slow, is not worth it."""
         row = self.row
         is_slow = row.chunks.equal_length is None and row.chunks.num_chunks > _FEW
         return is_slow and row.num_whole is None and self._least * row.num_lanes * 4 > row.num_samples
@@ -159,7 +159,7 @@ class RowNumbers:
             share = row.share(lane, shuffle)
             length = int(row.spans(shuffle, np.array([position], dtype=np.int64))[2][0])
             if offset >= length:
-                continue  # of the last chunk, a finite row may have the beginning only
+                continue  # a finite row may have only the beginning of the last chunk
             window = self._window_of(shuffle, share, number // num_lanes - share.first, offset, length)
             epochs, indices = self._samples(lane, shuffle, window)
             real_epoch = row.first_epoch_of(shuffle) + epoch
@@ -246,7 +246,7 @@ class RowNumbers:
 
     @functools.cached_property
     def _table(self) -> NDArray[np.integer]:
-        """The lengths of all chunks. It is worth it once a quarter as many was computed one by one."""
+        """The lengths of all chunks: worth it after a quarter of them were computed one by one."""
         return self.row.chunks.lengths()
 
     def _sizes(self, shuffle: int, length: int) -> Ints:

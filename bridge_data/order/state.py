@@ -37,7 +37,7 @@ block]]). Every re-deal starts a new generation."""
 
 
 _LESS_STRICT = (
-    "\nTo go on with other weights, added data sets or another batch size: strict=False "
+    "\nTo continue with other weights, added data sets or another batch size: strict=False "
     "(of the DataModule: strict_restore=False)"
 )
 
@@ -49,12 +49,12 @@ class LoaderState:
     fingerprint: dict[str, Any]
     """Data, weights and settings that determine which samples the positions mean."""
     generations: list[Generation]
-    """Those that some lane's inbox refers to, then the current one."""
+    """Generations that some lane's inbox refers to, then the current one."""
     next_slot: int
     """The first micro-batch of the job that not every rank has emitted yet; with `edits`, its slot."""
     lanes: dict[int, LaneState]
     drawn_before: int = 0
-    """Samples drawn by the job before the last re-deal, where lanes start to count draws from 0; for schedules."""
+    """Samples drawn by the job before the last re-deal, after which lanes count draws from 0; for schedules."""
     epoch_batches: int = 0
     """Batches per rank in the current virtual epoch."""
     ended: bool = False
@@ -62,7 +62,7 @@ class LoaderState:
     extras: dict[str, Any] = dataclasses.field(default_factory=dict)
     """See `EXTRAS`."""
     repetition: int = 0
-    """How often a pass that repeats finite data so many times has begun it again."""
+    """How often a pass that repeats finite data a fixed number of times has restarted it."""
     uncounted: ledger.Uncounted | None = dataclasses.field(default=None, repr=False, compare=False)
     """The micro-batches that the ledgers of the lanes do not count yet; never in plain data."""
 
@@ -132,7 +132,7 @@ class LoaderState:
             )
         if data.get("version") != VERSION:
             raise StateError(
-                f"the loader state is of format {data.get('version')} of the order, this release reads format "
+                f"the loader state has order format {data.get('version')}, this release reads format "
                 f"{VERSION}: the same cursors mean other samples. Start the data from the beginning (restore the model "
                 "without the state of its data), or resume with the release that wrote it."
             )
@@ -179,7 +179,7 @@ class LoaderState:
         if missing:
             raise StateError(
                 f"the state lacks lanes {missing[:16]} of {self.num_lanes}; merge the states of all data-parallel "
-                "ranks (merge_states), or give them all"
+                "ranks (merge_states), or pass all of them"
             )
 
     def of_rank(self, config: WorkerConfig) -> Self:
@@ -239,14 +239,14 @@ def _differences(saved: dict[str, Any], current: dict[str, Any]) -> Iterable[tup
 
 
 _UNEVEN_REPETITIONS = (
-    ". Or ranks with fewer batches have begun the next repetition of a RepeatDataset before the others: a loader with "
-    'ends="even" has all ranks begin it at the same step'
+    ". Or ranks with fewer batches have started the next repetition of a RepeatDataset before the others: with "
+    'ends="even" the loader starts it on all ranks at the same step'
 )
 
 
 _OTHER_LISTS = (
     ". If they differ in `forgotten`: a list of forgotten samples was written while the ranks started, and only some "
-    "of them saw it; start all of them again from the last checkpoint"
+    "of them saw it; restart all of them from the last checkpoint"
 )
 
 

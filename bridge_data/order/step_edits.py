@@ -1,4 +1,4 @@
-"""Skipped and repeated steps: which micro-batch of the run as it was comes when.
+"""Skipped and repeated steps: when each micro-batch of the original run comes.
 
 A micro-batch has a *number* in the run without skips and repeats, which says what is in it and which lane makes it. Its
 *slot* says when the job hands it out. Without skips and repeats both are equal.
@@ -6,9 +6,9 @@ A micro-batch has a *number* in the run without skips and repeats, which says wh
 Input: ranges of numbers that are skipped, or handed out twice. Output: the number of a slot, the slots of a number, the
 turns of a lane. Guarantee: arithmetic alone, so it is the same on any number of ranks, workers and lanes.
 
-A state keeps the ranges in its `extras`, also those that are over, as they say how slots and numbers differ since:
-`{"step_edits": {"version": 1, "data": [[first, stop, times], ...]}}`, `times` 0 for a skip and 2 for a repeat, by
-`first`. In a lane's state, `kept` is its state before the first micro-batch of a range that it is to begin again.
+A state keeps the ranges in its `extras`, also those that are over, because later slots and numbers differ by them:
+`{"step_edits": {"version": 1, "data": [[first, stop, times], ...]}}`, sorted by `first`, `times` 0 for a skip and 2 for
+a repeat. In a lane's state, `kept` is its state before the first micro-batch of a range that it will repeat.
 """
 
 import bisect
@@ -42,7 +42,7 @@ class StepEdit(NamedTuple):
 
 
 class LaneTurn(NamedTuple):
-    """A lane hands out its micro-batch `place` (of its own ones) in `slot`; `is_kept`: its state before that is needed
+    """A lane hands out its own micro-batch number `place` in `slot`; `is_kept`: its state before that is needed
     again."""
 
     slot: int
@@ -51,7 +51,7 @@ class LaneTurn(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """From `slot` on, for `length` slots, come the micro-batches from `number` on; None: without end."""
+    """`length` slots from `slot` on hold the micro-batches from `number` on; None: without end."""
 
     slot: int
     number: int
@@ -68,12 +68,12 @@ class StepEdits:
 
     edits: tuple[StepEdit, ...]
     names: Mapping[StepEdit, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
-    """The ranges in the words of the options, where they are known."""
+    """The ranges as the options name them, if known."""
 
     def __post_init__(self) -> None:
         for one, other in itertools.pairwise(self.edits):
             if one.stop > other.first:
-                raise ConfigError(f"{one} and {other}: these overlap; a micro-batch is skipped, or repeated, once")
+                raise ConfigError(f"{one} and {other}: these overlap; skip or repeat a micro-batch only once")
 
     @classmethod
     def of(cls, edits: Sequence[StepEdit], names: Mapping[StepEdit, str] | None = None) -> Self | None:
@@ -95,10 +95,10 @@ class StepEdits:
     def of_steps(
         cls, first_micro_batch: Callable[[int], int], skip_steps: Sequence[Any], repeat_steps: Sequence[Any]
     ) -> Self | None:
-        """Steps as options give them; `first_micro_batch` says with which micro-batch a step begins.
+        """Steps as options give them; `first_micro_batch` returns the micro-batch with which a step begins.
 
         Raises:
-            ConfigError: naming the option, if steps are no numbers, reversed, or overlap.
+            ConfigError: naming the option, if steps are not numbers, reversed, or overlap.
         """
         ranges = [(one, 0) for one in parse_steps("skip_steps", skip_steps)]
         ranges += [(one, 2) for one in parse_steps("repeat_steps", repeat_steps)]
@@ -106,7 +106,7 @@ class StepEdits:
         for (one, times), (other, other_times) in itertools.pairwise(ranges):
             if other.start < one.stop:
                 names = [f"{_option(t)} {_shown(steps)}" for steps, t in ((one, times), (other, other_times))]
-                raise ConfigError(f"{names[0]} and {names[1]} overlap; a step is skipped, or repeated, once")
+                raise ConfigError(f"{names[0]} and {names[1]} overlap; skip or repeat a step only once")
         texts = {
             StepEdit(first_micro_batch(steps.start), first_micro_batch(steps.stop), times): (
                 f"{_option(times)} {_shown(steps)}"
@@ -166,7 +166,7 @@ class StepEdits:
         return [jump - edit.times // 2 * (edit.stop - edit.first) for edit, jump in zip(self.edits, jumps, strict=True)]
 
     def check_shared(self, begin: int, world_size: int) -> None:
-        """Check that ranks which go on from slot `begin` get equally many micro-batches up to each jump of the number.
+        """Check that ranks continuing from slot `begin` get equally many micro-batches up to each jump of the number.
 
         Raises:
             ConfigError: if they do not.
@@ -175,7 +175,7 @@ class StepEdits:
             if jump >= begin and (jump - begin) % world_size:
                 raise ConfigError(
                     f"{self}: {world_size} data-parallel ranks cannot share the {jump - begin} micro-batches up to "
-                    "there equally; skip and repeat whole steps, of a global batch that the ranks can share"
+                    "there equally; skip and repeat whole steps, with a global batch that the ranks can share"
                 )
 
     def number(self, slot: int) -> int:
@@ -250,7 +250,7 @@ class StepEdits:
         return None
 
     def repeated_at(self, slot: int) -> StepEdit | None:
-        """The repeated range of which some has come before `slot`, and some has not."""
+        """The repeated range that slot `slot` is in the middle of."""
         for edit, begin in zip(self.edits, self._edit_slots, strict=True):
             if begin < slot < begin + edit.times * (edit.stop - edit.first):
                 return edit

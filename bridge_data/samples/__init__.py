@@ -92,9 +92,9 @@ def _provenance(cls: type, base: Any, expected: str, given: Mapping[str, Any]) -
     try:
         return {name: getattr(base, name) for name in PROVENANCE if name not in given}
     except AttributeError:
-        way_out = "give the one that this one is made of"
+        way_out = "pass the one that this one is made from"
         if isinstance(base, dict):
-            way_out = f"of a crude sample make it by {cls.__name__}(**basic_sample_keys(sample), ...)"
+            way_out = f"for a crude sample write {cls.__name__}(**basic_sample_keys(sample), ...)"
         kind = type(base).__name__
         raise TypeError(f"{cls.__name__}.derive_from: expected {expected}, got {kind}; {way_out}") from None
 
@@ -117,7 +117,7 @@ class Sample(_Extensible):
         """A sample of this class with the provenance of `base_sample`, and `kwargs` as fields.
 
         Raises:
-            TypeError: if `base_sample` is no sample, so it has none.
+            TypeError: if `base_sample` is not a sample, so it has none.
         """
         return cls(**_provenance(cls, base_sample, "a sample", kwargs), **kwargs)
 
@@ -161,7 +161,7 @@ class Batch(_Extensible):
         """A batch of this class with the provenance of `base_batch`, and `kwargs` as fields.
 
         Raises:
-            TypeError: if `base_batch` is no batch, so it has none.
+            TypeError: if `base_batch` is not a batch, so it has none.
         """
         return cls(**_provenance(cls, base_batch, "a batch", kwargs), **kwargs)
 

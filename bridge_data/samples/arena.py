@@ -2,7 +2,7 @@
 
 Enters: shapes and dtypes of tensors that are collated next. Leaves: tensors that share one large buffer, so that
 stacking images or sending a batch needs no copy. Guarantee: an arena is used only inside `with arena.active()`, and
-there only by the thread and process that entered it; all others allocate as usual. Memory is used again only
+there only by the thread and process that entered it; all others allocate as usual. Memory is reused only
 when nothing refers to it any more.
 
 Collate functions are called by users' code, with no argument to carry the arena. So the active one is in a context
@@ -57,7 +57,7 @@ class ArenaBuffer:
 
 
 class Arena(abc.ABC):
-    """Allocates tensors from large buffers. A subclass says where the buffers come from and when they are used again.
+    """Allocates tensors from large buffers. A subclass says where the buffers come from and when they are reused.
 
     Tensors smaller than `min_bytes` are left to torch.
     """
@@ -69,7 +69,7 @@ class Arena(abc.ABC):
         self._owner: tuple[int, int] | None = None
         """Process and thread that may allocate."""
         self.num_images = 0
-        """How many images are decoded next that are then stacked as they are; 0 outside `images`."""
+        """How many of the next images are stacked unchanged; 0 outside `images`."""
         self._images: Iterator[tuple[NDArray[np.uint8], torch.Tensor]] | None = None
         self._image_size: tuple[int, int, int] | None = None
         self._stack_address = 0
@@ -80,7 +80,7 @@ class Arena(abc.ABC):
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """Build what this thread collates in this arena. Nests: the arena that was active before is active again."""
+        """Build what this thread collates in this arena. Nests: on exit the previous arena is active again."""
         token, owner = _active.set(self), self._owner
         self._owner = os.getpid(), threading.get_ident()
         try:
@@ -113,8 +113,8 @@ class Arena(abc.ABC):
 
     @contextlib.contextmanager
     def images(self, count: int) -> Iterator[None]:
-        """Let `image_buffer` give out slices of one tensor: the next `count` images are decoded in it, and `take_stack`
-        stacks them without a copy. Use it only if nothing else can have kept one of these images."""
+        """Allocate one contiguous tensor for the next `count` images: `image_buffer` returns slices of it, so
+        `take_stack` needs no copy. Use it only if nothing else can have kept one of these images."""
         before = self.num_images, self._images
         self.num_images, self._images, self._stack_address = count, None, 0
         try:
@@ -125,7 +125,7 @@ class Arena(abc.ABC):
     def image_buffer(self, size: tuple[int, int, int]) -> tuple[NDArray[np.uint8], torch.Tensor] | None:
         """Memory for the next image (H, W, C): the array to decode into, and the tensor (C, H, W) that is stacked.
 
-        None outside `images`, or if its images are not all of one size, that of the image before them.
+        None outside `images`, or if the image differs in size from the previous one.
         """
         if not self.num_images:
             return None
@@ -159,7 +159,7 @@ class Arena(abc.ABC):
 
 
 def current_arena() -> Arena | None:
-    """The arena that this thread builds batches in; None if there is none."""
+    """The arena in which this thread builds batches; None if there is none."""
     arena = _active.get()
     return arena if arena is not None and arena.is_mine() else None
 
@@ -170,7 +170,7 @@ def aligned(offset: int) -> int:
 
 
 def opened(memory: Memory) -> tuple[ArenaBuffer, Memory]:
-    """A buffer that is all of `memory`, with its memory."""
+    """A buffer that spans all of `memory`, with its memory."""
     return ArenaBuffer(weakref.ref(memory), ctypes.addressof(memory), len(memory)), memory
 
 
@@ -197,7 +197,7 @@ class PrivateArena(Arena):
         super().__init__()
         self._spare: collections.deque[mmap.mmap] = collections.deque(maxlen=_MAX_SPARE)
         self._buffer_bytes = 0
-        _have_freed_memory_kept()  # that of the images of a batch
+        _have_freed_memory_kept()  # for the images of a batch
 
     def open_buffer(self, num_bytes: int) -> tuple[ArenaBuffer, Memory]:
         self._buffer_bytes = max(self._buffer_bytes, num_bytes)
@@ -219,7 +219,7 @@ class PrivateArena(Arena):
 
 def _have_freed_memory_kept() -> None:
     """Make glibc adapt to large blocks, as it does when the first one is freed: from then on it keeps about 60 MB of
-    freed memory. No setting is changed for other code, as by mallopt."""
+    freed memory. Unlike mallopt, this changes no setting for other code."""
     libc = ctypes.CDLL(None)
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
     libc.free.restype, libc.free.argtypes = None, [ctypes.c_void_p]

@@ -80,7 +80,7 @@ def _is_contiguous(tensor: torch.Tensor) -> bool:
 
 
 def _are_views_of_pixels(batch: list[torch.Tensor]) -> bool:
-    """Whether these are images (C, H, W) whose memory is (H, W, C), as decoders write them."""
+    """Whether these are images (C, H, W) with memory order (H, W, C), as decoders write them."""
     return all(value.ndim == 3 and not value.is_contiguous() for value in batch) and all(
         value.permute(1, 2, 0).is_contiguous() for value in batch
     )
@@ -166,13 +166,13 @@ def collate(values: list[Any]) -> Any:
     """Tensors padded and stacked, everything else as a list.
 
     Raises:
-        ValueError: if some are tensors and others not: what comes of them would depend on which is first.
+        ValueError: if only some are tensors: the result would depend on which comes first.
     """
     if len(kinds := set(map(type, values))) > 1 and len(set(map(is_tensor, values))) > 1:
         names = ", ".join(sorted(kind.__name__ for kind in kinds))
         raise ValueError(
             f"{sum(map(is_tensor, values))} of {len(values)} values are tensors, the others are not ({names}). Give "
-            "every sample a tensor (an empty one where there is none), or override batch of the task encoder."
+            "every sample a tensor (an empty one if there is none), or override batch of the task encoder."
         )
     return batch_pad_stack(values) if is_tensor(values[0]) else values
 
@@ -209,7 +209,7 @@ def generic_concat(batch: list[Any]) -> Any:
 
 
 def columns_of(values: Sequence[Any]) -> dict[str, list[Any]] | None:
-    """The values of each field, in all of them; None if the first has no named fields."""
+    """The values of each field in all objects; None if the first has no named fields."""
     first = values[0]
     names = _field_names(first)
     if names is None:
@@ -244,7 +244,7 @@ def _check_names(names: KeysView[str], others: Sequence[Any]) -> None:
 
 
 def collected(name: str, column: list[Any], fn: Callable[[list[Any]], Any]) -> Any:
-    """The values of a field in one: by `fn`, but for provenance."""
+    """The values of a field combined: by `fn`, except provenance."""
     if name == "__sources__":
         return flat_sources(column)
     if name in PROVENANCE:
@@ -263,7 +263,7 @@ def flat_sources(column: Sequence[Sequence[Any] | None]) -> tuple[Any, ...] | No
 
 
 def _joined(name: str, column: list[Any]) -> Any:
-    """The provenance of several batches as that of one."""
+    """The combined provenance of several batches."""
     if name == "__sources__":
         return flat_sources(column)
     if all(isinstance(entries, list) for entries in column):

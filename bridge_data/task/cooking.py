@@ -1,4 +1,4 @@
-"""Samples of a type: cookers, which make them of crude samples, and mapping to the user's own types by field name.
+"""Typed samples: cookers, which make them from crude samples, and mapping to the user's own types by field name.
 
 A cooker is chosen by the sub-flavors of the data set. It gets the crude sample and, by keyword, the file stores of the
 auxiliary data that the metadataset names; if `@cooker` asks for them, also `primary`, its own data set, and `cache`,
@@ -94,7 +94,7 @@ class Cooker(Generic[T_sample]):
     def mismatch(self, subflavors: Mapping[str, Any]) -> str:
         """Why this cooker does not take samples with these sub-flavors."""
         return " and ".join(
-            f"{name}={value!r}, " + (f"not {subflavors[name]!r}" if name in subflavors else "which there is not")
+            f"{name}={value!r}, " + (f"not {subflavors[name]!r}" if name in subflavors else "which is missing")
             for name, value in self._mismatches(subflavors).items()
         )
 
@@ -105,7 +105,7 @@ class Cooker(Generic[T_sample]):
 
 _ABSENT = object()
 _TEXTS = ("txt", "text")
-"""What names of parts with texts end with."""
+"""Endings of the names of text parts."""
 
 
 def choose_cooker(
@@ -122,7 +122,7 @@ def choose_cooker(
         sample = first()
         raise ConfigError(
             f"no cooker takes {what} with subflavors {dict(subflavors)}; tried:{tried}\n"
-            "Add a Cooker to the task encoder's `cookers`, or give the data set the subflavors that one asks for.\n"
+            "Add a Cooker to the task encoder's `cookers`, or set the subflavors that one of them wants.\n"
             f"The fields of a sample: {fields_in_words(sample)}. For example, in the task encoder: cookers = "
             "[Cooker(cook)], with\n"
             f"  def cook(sample): return TextSample(**basic_sample_keys(sample), text={_text_in(sample)})"
@@ -173,7 +173,7 @@ def basic_sample_keys(crude_sample: CrudeSample, additional_source_info: tuple[S
 
 
 def fields_in_words(sample: Mapping[str, Any]) -> str:
-    """The parts of a crude sample, and what is in the JSON objects among them, for messages."""
+    """The parts of a crude sample, and the fields of JSON objects among them, for messages."""
     parts = []
     for name, value in sample.items():
         if not name.startswith("__"):
@@ -184,7 +184,7 @@ def fields_in_words(sample: Mapping[str, Any]) -> str:
 
 
 def _text_in(sample: Mapping[str, Any]) -> str:
-    """How a text of such a sample is written in a cooker: that of the field `text`, or else the first."""
+    """The expression for a text of such a sample in a cooker: the field `text`, or else the first one."""
     found = []
     for name, value in sample.items():
         if name.startswith("__"):
@@ -254,7 +254,7 @@ class SourceCook:
         parts: dict[str, Any] = dict(self._source.records.reader().read(0).parts)
         for name in parts:
             if name.rpartition(".")[2] == "json":
-                with contextlib.suppress(TypeError, ValueError):  # of samples in memory, it is decoded
+                with contextlib.suppress(TypeError, ValueError):  # samples in memory are already decoded
                     parts[name] = json.loads(parts[name])
         return parts
 
@@ -265,8 +265,8 @@ class SourceCook:
     def _refuse(self, name: str, stores: Mapping[str, FileStore[Any]]) -> None:
         if name in stores:
             raise ConfigError(
-                f"auxiliary data of {self._source.path} are called {name!r}, which is something else to a cooker that "
-                "needs it; give them another name"
+                f"auxiliary data of {self._source.path} are called {name!r}, but a cooker needs that name for "
+                "something else; rename them"
             )
 
 
@@ -341,6 +341,4 @@ def _fields_of(target: type) -> tuple[Sequence[str], list[str]]:
     if issubclass(target, tuple) and hasattr(target, "_fields"):
         defaults: dict[str, Any] = getattr(target, "_field_defaults", {})
         return target._fields, [name for name in target._fields if name not in defaults]
-    raise ConfigError(
-        f"{target.__name__} is no type that fields can be mapped to: take a dataclass, NamedTuple or dict"
-    )
+    raise ConfigError(f"fields cannot be mapped to {target.__name__}: use a dataclass, NamedTuple or dict")

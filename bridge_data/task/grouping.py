@@ -56,8 +56,7 @@ def source_of(sample: Any) -> Hashable:
         key = key[1]
     if not key:
         raise ConfigError(
-            f"source_of: {type(sample).__name__} does not say where it is from; make it by Sample.derive_from, in the "
-            "hooks before"
+            f"source_of: a {type(sample).__name__} has no source; make it by Sample.derive_from in the earlier hooks"
         )
     source: Hashable = key[0]
     return source

@@ -1,6 +1,6 @@
-"""Names that a task encoder misspelt: a hook that nothing calls is an error, not a run without it.
+"""Misspelt names in a task encoder: a hook that nothing calls is an error, not a run without it.
 
-Enters: a task encoder. Leaves: nothing, or a `ConfigError` that names the method and what it may be meant to be.
+Enters: a task encoder. Leaves: nothing, or a `ConfigError` that names the method and the likely intended name.
 Guarantee: a method that the encoder itself uses is never refused, and neither is one whose name begins with an
 underscore, unless it is decorated as a hook.
 """
@@ -25,7 +25,7 @@ _KEEPERS = (functools.partial, functools.partialmethod, functools.cached_propert
 _TOLERANCE = "__default_failure_tolerance__"
 
 _ALIASES = {"failuretolerance": _TOLERANCE}
-"""What else users call an attribute."""
+"""Other common names of attributes."""
 
 
 def check_hook_names(encoder: TaskEncoder[Any, Any, Any, Any]) -> None:
@@ -62,12 +62,12 @@ def _check(where: str, name: str, value: Any, known: Mapping[str, bool]) -> None
     near = _nearest(_folded(name), alike | (_ALIASES if is_setting else {})) if _is_public(name) else None
     if near is not None:
         raise ConfigError(
-            f"{where} is used by nothing; did you mean {near!r}? If not, give it a name that is less like it, or one "
-            "that begins with an underscore"
+            f"{where} is used by nothing; did you mean {near!r}? If not, rename it: less like it, or "
+            "with a leading underscore"
         )
     if not is_setting and is_declared(_function_of(value)):
         raise ConfigError(
-            f"{where} is decorated with @stateless as a hook is, but it is none, and nothing calls it. "
+            f"{where} is decorated with @stateless like a hook, but it is not a hook, and nothing calls it. "
             f"The hooks are {', '.join(STAGES[1:])}; remove the decorator if it is something else"
         )
 
@@ -99,7 +99,7 @@ def _function_of(value: Any) -> Any:
 
 
 def _nearest(name: str, alike: Mapping[str, str]) -> str | None:
-    """The known name that `name` is meant to be; None if it is like none of them."""
+    """The known name that `name` probably means; None if it is like none of them."""
     for other in sorted(alike, key=lambda other: (_num_edits(name, other), other)):
         if name[:1] == other[:1] and _num_edits(name, other) <= (1 if len(other) < _SHORT else 2):
             return alike[other]

@@ -51,7 +51,7 @@ _OF_SAMPLES = frozenset({"cook_crude_sample", "encode_sample", "preencode_sample
 
 logger = logging.getLogger("bridge_data")
 
-_MANY_FAILURES = 100  # in a row, of which a hook without a limit warns
+_MANY_FAILURES = 100  # consecutive ones, at which a hook without a limit warns
 
 TRUNCATED = "truncated"
 """The name under which truncated samples are counted; they are not skipped."""
@@ -59,7 +59,7 @@ TRUNCATED = "truncated"
 FAILED = "failed"  # skipped samples are counted again under this name if a failure lost them
 
 NO_STAGES = (TRUNCATED, FAILED)
-"""Names in `Hooks.skipped` that are no hooks."""
+"""Names in `Hooks.skipped` that are not hooks."""
 
 _FATAL = (
     ConfigError,
@@ -130,7 +130,7 @@ def _versions(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> Iterator[A
 
 
 def _may_yield(hook: Any) -> bool:
-    """Whether a hook is a generator function, also if decorated, or says that it returns a generator."""
+    """Whether a hook is a generator function, even if decorated, or is annotated to return a generator."""
     while isinstance(hook, functools.partial):
         hook = hook.func
     function = inspect.unwrap(hook)
@@ -186,7 +186,7 @@ class Hooks:
         self.batch_index: int | None = None
         self.cache: CachePool = NoCachePool()
         self.observer: Observer | None = None
-        """Is called around each hook, and around the seeding of the random generators."""
+        """Called around each hook, and around the seeding of the random generators."""
         self._numbering = numbering
         self.sample: tuple[int, ...] = ()
         self._token: Token[HookContext | None] | None = None
@@ -203,7 +203,7 @@ class Hooks:
 
     @functools.cached_property
     def makes_one_of_one(self) -> bool:
-        """Whether the hooks of samples are no generators, so that a sample goes into the batch it is encoded for."""
+        """Whether no hook of samples is a generator, so that a sample goes into the batch it is encoded for."""
         hooks = [hook_of(self.encoder, stage) for stage in _OF_SAMPLES]
         hooks += [cooker.cook for cooker in self.encoder.cookers]
         return not any(map(_may_yield, hooks))
@@ -268,13 +268,13 @@ class Hooks:
         self.last_skip = stage, reason
 
     def told_skips(self) -> str:
-        """How many samples were left out by which hooks, and why the last was, for messages; empty if none were."""
+        """How many samples were skipped by which hooks, and why the last was, for messages; empty if none were."""
         counts = [f"{count} in {stage}" for stage, count in self.skipped.items() if stage not in NO_STAGES]
         reason = self.last_skip[1] and f"; the last because {self.last_skip[1]}"
         return f"were left out ({', '.join(counts)}{reason})" if self.skipped else ""
 
     def __enter__(self) -> Self:
-        """Activate these hooks for the current thread: `current_sample_index` and `cache` are theirs. At the end the
+        """Activate these hooks for the current thread, with their `current_sample_index` and `cache`. At the end the
         caller's random generators are restored, since a lane may run inside the training process."""
         self._token = active_hook.set(self)
         if self.observer is None and profiler_is_active():
@@ -314,7 +314,7 @@ class Hooks:
         self.failures[stage] += 1
         if tolerance == math.inf and self.failures[stage] == _MANY_FAILURES:
             logger.warning(
-                "%s of %s failed %d times in a row, and goes on, as its tolerance has no limit; last on sample %s, %s",
+                "%s of %s failed %d times in a row; it continues, as its tolerance has no limit; last on sample %s, %s",
                 *(stage, type(self.encoder).__name__, _MANY_FAILURES, keys_of(argument), where),
             )
         if self.failures[stage] > tolerance:
@@ -322,14 +322,14 @@ class Hooks:
                 f"{stage} of {type(self.encoder).__name__} failed {self.failures[stage]} times in a row "
                 f"(tolerance {tolerance}), last on sample {keys_of(argument)}, {where}: "
                 f"{type(error).__name__}: {error}. Fix the hook or the data; "
-                f"@stateless(failure_tolerance=...) sets the tolerance, SkipSample leaves a sample out on purpose."
+                f"@stateless(failure_tolerance=...) sets the tolerance, SkipSample skips a sample on purpose."
             ) from error
         self._handler(error, argument, sources_of(argument))
 
 
 def _not_none(result: Any) -> Any:
     if result is None:
-        raise TypeError("it returned None: return what it has made, or raise SkipSample to leave the sample out")
+        raise TypeError("it returned None: return the result, or raise SkipSample to skip the sample")
     return result
 
 

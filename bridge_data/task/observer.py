@@ -1,6 +1,6 @@
 """An observer is called around each stage of making batches; a profiler is one.
 
-Enters: an observer. Leaves: calls of it around batches, hooks, reads and decoding, nested as the work is. Guarantee:
+Enters: an observer. Leaves: calls to it around batches, hooks, reads and decoding, nested like the work. Guarantee:
 batches are the same with and without it; without an observer, nothing is wrapped.
 """
 
@@ -18,29 +18,29 @@ T = TypeVar("T")
 
 
 class Observer(Protocol):
-    """Is called in the process and the thread that makes the batches."""
+    """Called in the process and the thread that makes the batches."""
 
     def begin_batch(self) -> None:
-        """A lane begins to make a batch."""
+        """A lane starts to make a batch."""
 
     def end_batch(self) -> None:
         """The batch is done, or has failed."""
 
     def begin(self, stage: str, source_key: int | None = None) -> None:
-        """A stage begins, maybe inside another: `read`, a hook, `seed` (or `seed` and the name of a hook); for which
+        """A stage starts, maybe inside another: `read`, a hook, `seed` (or `seed` and the name of a hook); with the
         source, if it is for one sample."""
 
     def end(self) -> None:
         """The innermost stage is done, or has failed."""
 
     def finished(self, batch: Any) -> Any:
-        """What the lane hands out in place of `batch`, which it has just made."""
+        """What the lane hands out in place of its new `batch`."""
 
 
 class StageTracer:
     """Names the stages in the profile that torch's profiler records: `bridge_data.read`, `.decode`, `.encode`, `.pack`,
-    `.collate`. It observes the lanes that the profiled process runs itself; of workers, only the trainer's
-    `bridge_data.wait` is in a profile."""
+    `.collate`. It observes the lanes that the profiled process runs itself; with workers, a profile has only the
+    trainer's `bridge_data.wait`."""
 
     def __init__(self) -> None:
         self._open: list[contextlib.AbstractContextManager[Any]] = []
@@ -62,7 +62,7 @@ class StageTracer:
         self._open.pop().__exit__(None, None, None)
 
     def finished(self, batch: Any) -> Any:
-        """The batch as it is."""
+        """The batch, unchanged."""
         return batch
 
     def reading(self, read: Callable[P, T]) -> Callable[P, T]:
@@ -82,7 +82,7 @@ _TRACED = {
     "encode_batch": "collate",
     **dict.fromkeys(("select_samples_to_pack", "pack_selected_samples", "batch_group_criterion"), "pack"),
 }
-"""What stages are called in a profile; all others encode samples."""
+"""Names of stages in a profile; all others encode samples."""
 
 _NOT_OBSERVED = contextlib.nullcontext()
 

@@ -149,7 +149,7 @@ def _longest_first(lengths: Sequence[int]) -> list[int]:
 
 def _check(lengths: Sequence[int], capacity: int) -> None:
     if capacity < 1:
-        raise ConfigError(f"a pack must hold something: capacity={capacity}")
+        raise ConfigError(f"capacity={capacity}: a pack must hold at least one token")
     for position, length in enumerate(lengths):
         if not 0 <= length <= capacity:
             raise ConfigError(
@@ -170,7 +170,7 @@ class Packing:
     to at most `capacity`. By `overlong`, a longer sample is dropped ("drop"; counted as skipped by
     `select_samples_to_pack`), cut by `truncate(sample, capacity)` ("truncate"; counted in `loader.truncated`), or
     becomes its own pack ("alone"). `packer` is the name of one of `bridge_data.task.packers`, or a function of the same
-    form. With `carry_over`, the emptiest pack of a buffer goes on to the next buffer, where it may be filled: no sample
+    form. With `carry_over`, the emptiest pack of a buffer moves to the next buffer, where it may be filled: no sample
     waits forever.
 
     Raises:
@@ -193,7 +193,7 @@ class Packing:
         if (self.overlong == "truncate") != (self.truncate is not None):
             raise ConfigError(
                 "Packing(overlong='truncate') needs truncate=..., a function of (sample, capacity) that returns a "
-                "sample of that length at most; other policies have no use for it"
+                "sample of that length at most; other policies do not use it"
             )
 
     def admitted(self, sample: Any) -> tuple[Any, bool]:

@@ -31,8 +31,8 @@ _ATTRIBUTE = "__bridge_data_declared__"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """What a hook declares: whether the random generators are seeded before it, and how many failures in a row are
-    tolerated (None: as many as the encoder says)."""
+    """What a hook declares: whether the random generators are seeded before it, and how many consecutive failures are
+    tolerated (None: as many as the encoder sets)."""
 
     seeded: bool = True
     failure_tolerance: float | None = None
@@ -51,7 +51,7 @@ def stateless(
 
     Plain `@stateless` says that the hook draws no random numbers: Python's, numpy's and torch's generators are not
     seeded before it, which saves time. With `restore_seeds=True`, as without the decorator, they are seeded from the
-    sample, so that it is augmented alike on any rank, worker or resume.
+    sample, so that its augmentation is the same on any rank, worker or resume.
 
     `failure_tolerance` is how many failures of this hook in a row are tolerated; one more stops the run (0, as in
     Energon, or `math.inf`: no limit; None: the encoder's `__default_failure_tolerance__`). For the first failure to
@@ -77,8 +77,7 @@ def check_tolerance(name: str, tolerance: Any) -> None:
     """Raise a ConfigError that names the setting, unless a tolerance is a number of failures."""
     if not isinstance(tolerance, (int, float)) or not tolerance >= 0:
         raise ConfigError(
-            f"{name}={tolerance!r}): expected a number of failures in a row that are left out: 1 or more, or 0 for no "
-            "limit"
+            f"{name}={tolerance!r}): expected a number of consecutive failures to skip: 1 or more, or 0 for no limit"
         )
 
 
@@ -93,19 +92,19 @@ def is_declared(function: Callable[..., Any]) -> bool:
 
 
 _DATA = (
-    "say what is read, and with which weights, in the metadataset; leave samples out by SkipSample in a hook; map them "
-    "once more by an AugmentTaskEncoder around this one; tell data sets apart by the sample's __subflavors__"
+    "set data sets and weights in the metadataset; skip samples by SkipSample in a hook; map them "
+    "again by an AugmentTaskEncoder around this one; distinguish data sets by the sample's __subflavors__"
 )
 _ENCODE = (
     "override encode_sample, or preencode_sample and postencode_sample: they may raise SkipSample, and yield several "
-    "samples of one. What is to be done before or after another encoder's goes into an AugmentTaskEncoder around it"
+    "samples of one. To work before or after another encoder's hooks, put an AugmentTaskEncoder around it"
 )
 
 BUILDERS = {
     "build_train_datasets": _DATA,
     "build_val_datasets": _DATA,
     "build_encode_sample": _ENCODE,
-    "build_cook_crude_sample": "give cookers, or override cook_crude_sample",
+    "build_cook_crude_sample": "set cookers, or override cook_crude_sample",
     "build_batch": "override batch, encode_batch, batch_group_criterion, or the hooks of packing",
     "_load_dataset": _DATA,
 }
@@ -271,7 +270,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         fields = batch if isinstance(batch, dict) else getattr(batch, "__dataclass_fields__", {})
         if "loss_mask" not in fields:
             raise ConfigError(
-                f"a {type(batch).__name__} has no loss_mask to be zeroed. Override empty_batch in "
+                f"a {type(batch).__name__} has no loss_mask to zero. Override empty_batch in "
                 f'{type(self).__name__}, or let the loader end each rank by itself (ends="uneven")'
             )
         value: Any = batch
@@ -336,7 +335,7 @@ def with_decoding(
     if encoder.decoder is not TaskEncoder.decoder:
         names = ", ".join(asked) or "auto_decode"
         raise ConfigError(
-            f"{names}: {type(encoder).__name__} has a decoder of its own, and so it is not known which one is meant; "
+            f"{names}: {type(encoder).__name__} has its own decoder, which conflicts with it; "
             "leave the argument out, and set `decoder` in the task encoder"
         )
     changed = copy.copy(encoder)

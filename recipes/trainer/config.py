@@ -62,7 +62,7 @@ class TrainingConfig:
             )
 
     def in_steps(self, schedule: BatchSchedule) -> "TrainingConfig":
-        """The same with `train_steps`, where `train_samples` is given.
+        """The same with `train_steps`, if `train_samples` is given.
 
         Raises:
             ConfigError: if the samples make no step, or fewer than those of the warm-up.

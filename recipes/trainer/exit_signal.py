@@ -1,6 +1,6 @@
 """The signal with which a scheduler asks the job to save and exit, before it takes a machine away.
 
-Input: a signal, on any rank. Output: after each step, whether any rank has received it. Guarantee: all ranks learn of
+Input: a signal, on any rank. Output: after each step, whether any rank has received it. Guarantee: all ranks see
 it after the same step, so they save the same step.
 """
 
@@ -24,7 +24,7 @@ def signal_number(name: str) -> signal.Signals:
     except KeyError:
         raise ConfigError(f"exit_signal={name!r}: expected the name of a signal, such as 'SIGTERM'") from None
     if number in (signal.SIGKILL, signal.SIGSTOP):
-        raise ConfigError(f"exit_signal={name!r}: no process can catch it; take 'SIGTERM' or 'SIGUSR1'")
+        raise ConfigError(f"exit_signal={name!r}: no process can catch it; use 'SIGTERM' or 'SIGUSR1'")
     return number
 
 

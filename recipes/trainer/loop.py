@@ -98,7 +98,7 @@ class MegatronTrainer:
         from megatron.core import rerun_state_machine
 
         if config.train_steps is None:
-            raise ConfigError("MegatronTrainer(config=...): it counts steps; give it TrainingConfig.in_steps(...)")
+            raise ConfigError("MegatronTrainer(config=...): it counts steps; pass TrainingConfig.in_steps(...)")
         self.config, self.num_steps = config, config.train_steps
         self.groups = groups
         self.device = (

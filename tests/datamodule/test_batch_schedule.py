@@ -98,10 +98,10 @@ def test_ranks_need_only_share_the_steps_still_to_come() -> None:
         ((5, 2), "expected a multiple of micro_batch_size=2"),
         ((8, 1, (2, 2)), r"rampup_batch_size=\[2, 2\]: expected \[first global batch size, increment"),
         ((8, 1, (2, 0, 12)), "all positive"),
-        ((8, 1, (8, 2, 12)), "leads from 8 in steps of 2, which never make global_batch_size=8"),
-        ((8, 1, (2, 4, 12)), "the way between them must be a multiple of the increment"),
-        ((8, 2, (3, 5, 12)), "its first size 3 is no multiple of micro_batch_size=2"),
-        ((8, 2, (4, 1, 12)), "its increment 1 is no multiple of micro_batch_size=2"),
+        ((8, 1, (8, 2, 12)), "goes from 8 in steps of 2, which never reach global_batch_size=8"),
+        ((8, 1, (2, 4, 12)), "the difference must be a multiple of the increment"),
+        ((8, 2, (3, 5, 12)), "its first size 3 is not a multiple of micro_batch_size=2"),
+        ((8, 2, (4, 1, 12)), "its increment 1 is not a multiple of micro_batch_size=2"),
     ],
 )
 def test_a_wrong_schedule_is_a_config_error(arguments: tuple[Any, ...], message: str) -> None:

@@ -436,7 +436,10 @@ def test_steps_count_with_the_ramp(path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"skip_steps": ["3"]}, r"skip_steps 3 .*: without global_batch_size, what a step is depends on the number"),
+        (
+            {"skip_steps": ["3"]},
+            r"skip_steps 3 .*: without global_batch_size, the size of a step depends on the number",
+        ),
         ({"skip_steps": "3-4", "global_batch_size": 2}, r"skip_steps='3-4': expected a list of steps"),
         ({"repeat_steps": ["5-4"], "global_batch_size": 2}, r"repeat_steps: '5-4': the last step comes before"),
         ({"skip_steps": ["3"], "repeat_steps": [3], "global_batch_size": 2}, r"repeat_steps 3 overlap"),

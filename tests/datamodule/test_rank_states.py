@@ -121,7 +121,7 @@ def test_a_list_that_one_rank_finds_in_another_version_ends_all_at_the_start(
     finders: list[dict[str, Any]], when: str
 ) -> None:
     (message,) = {rank[when] for rank in finders}
-    assert "data-parallel ranks 3 and 0 have found other lists of forgotten samples: of source" in message
+    assert "data-parallel ranks 3 and 0 have found different lists of forgotten samples: of source" in message
     assert "versions [[2, " in message and "[[1, " in message
 
 
@@ -129,7 +129,7 @@ def test_a_list_that_one_rank_finds_in_another_version_ends_all_at_the_start(
 def test_only_the_ranks_of_a_group_are_compared(finders: list[dict[str, Any]], groups: str, kind: str) -> None:
     assert [rank[groups] for rank in finders[:2]] == ["", ""], "these have found the same"
     for rank in finders[2:]:
-        assert f"{kind} ranks 1 and 0 have found other lists" in rank[groups]
+        assert f"{kind} ranks 1 and 0 have found different lists" in rank[groups]
 
 
 def test_a_version_that_appears_during_a_run_is_used_by_no_rank_before_the_restart(

@@ -15,7 +15,7 @@ def test_without_a_cost_or_other_ranks_nothing_is_balanced() -> None:
 
 
 def test_one_micro_batch_a_step_leaves_nothing_to_exchange() -> None:
-    with pytest.warns(UserWarning, match="a rank takes one micro-batch for a step"):
+    with pytest.warns(UserWarning, match="a rank takes one micro-batch per step"):
         assert balancing_of(lambda batch: 1.0, BatchSchedule(2, 1), 1, WorkerConfig(0, 2, 0)) is None
 
 

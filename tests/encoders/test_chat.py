@@ -71,7 +71,7 @@ def test_a_weight_where_the_template_marks_other_than_one_span_for_each_answer_i
         "{% else %}{{ m.content }} {% endif %}{% endfor %}"
     )
     weighted = [*MESSAGES[:3], {**MESSAGES[3], "weight": 0}]
-    with pytest.raises(SampleError, match="marks 1 answers of 2, so it is not known which is meant"):
+    with pytest.raises(SampleError, match="marks 1 answers of 2, so which one is unknown"):
         render_conversation(make_tokenizer(), weighted, template, "assistant")
 
 
@@ -168,7 +168,7 @@ ASKED = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
 @pytest.mark.parametrize(
     ("template", "error", "told"),
     [
-        ("{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}", SampleError, "not done"),
+        ("{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}", SampleError, "still running"),
         ("{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}", SampleError, "RecursionError"),
         ("{{ ().__class__.__mro__[1].__subclasses__() }}", ConfigError, "sandbox forbids"),
         ("{{ raise_exception('roles must alternate') }}", SampleError, "refuses .*: roles must alternate"),

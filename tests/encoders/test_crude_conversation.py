@@ -173,7 +173,7 @@ def test_a_family_without_videos_says_so() -> None:
         ({"json": {"instruction": "x", "input": 3, "output": "y"}}, "expected a part json with a list of turns"),
         (
             {"json": {"instruction": "x", "output": "y", "history": [["a", "b"]]}},
-            "'a/1': has 'history' beside 'instruction'; write all turns as a list at 'messages'",
+            "'a/1': has both 'history' and 'instruction'; write all turns as a list at 'messages'",
         ),
         ({"json": {"messages": TURNS, "image": 3}}, "names an image or video as 3; expected the name of a file"),
         ({"json": {"messages": TURNS, "image": "http://x/a.jpg"}}, "names 'http://x/a.jpg', which is not downloaded"),
@@ -252,10 +252,10 @@ def test_files_are_in_the_auxiliary_data(folder: Path, tmp_path: Path) -> None:
         cook_conversation(sample, a=store, b=store)
     with pytest.raises(SampleError, match=r"there is no file '7\.png'"):
         cook_conversation(crude(json={"messages": TURNS, "image": "7.png"}), photos=store)
-    with pytest.raises(SampleError, match="leads out of"):
+    with pytest.raises(SampleError, match="is outside of"):
         cooked({"messages": TURNS, "image": "../1.png"}, folder)
     source = SourceInfo(dataset_path=str(tmp_path), index=0, shard_name="0.tar", file_names=())
-    with pytest.raises(ConfigError, match=r"not known where: give the data set `aux: {images: filesystem://FOLDER}`"):
+    with pytest.raises(ConfigError, match=r"a file of an unknown folder: set `aux: {images: filesystem://FOLDER}`"):
         cook_conversation(sample | {"__sources__": (source,)})
 
 

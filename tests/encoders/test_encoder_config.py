@@ -125,7 +125,7 @@ def images(name: str) -> Any:
         (lambda: PretrainingTaskEncoder(make_tokenizer(), seq_length=1), "seq_length=1"),
         (
             lambda: FamilyTaskEncoder(make_tokenizer(), Llava(images("llava"), 4, image_token="<pic>")),
-            "placeholder '<pic>' is no token",
+            "placeholder '<pic>' is not a token",
         ),
         (lambda: FamilyTaskEncoder(make_tokenizer(), config=named("tool_use")), "'tool_use' is neither a template"),
         (lambda: FamilyConfig(image_placeholder=""), r"FamilyConfig\(image_placeholder=''\)"),

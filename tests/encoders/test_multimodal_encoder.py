@@ -297,7 +297,7 @@ def test_padding_without_a_padding_token(pad: bool, end: bool, expected: int) ->
             lambda: make_encoder(
                 config=MultiModalSampleConfig(patch_size=8, image_token=ImageToken(token_str="<pic>"))
             ),
-            "placeholder '<pic>' is no token .* Add it",
+            "placeholder '<pic>' is not a token .* Add it",
         ),
     ],
 )

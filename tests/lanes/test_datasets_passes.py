@@ -264,9 +264,9 @@ def test_wrong_lengths_and_repeats_are_errors(folder: Path) -> None:
     with pytest.raises(ConfigError, match="LimitDataset: length=0: expected an integer of at least 1"):
         LimitDataset(val(folder / "b"), 0)
     for repeats in (0, -1, float("inf"), float("nan")):
-        with pytest.raises(ConfigError, match=r"expected a positive number|leave it out for no end"):
+        with pytest.raises(ConfigError, match=r"expected a positive number|leave it out to repeat without end"):
             RepeatDataset(val(folder / "b"), repeats=repeats)
-    with pytest.raises(ConfigError, match="every pass begins anew here"):
+    with pytest.raises(ConfigError, match="every pass starts from the beginning"):
         RepeatDataset(val(folder / "b"), repeats=2, restart=False)
     with pytest.raises(ConfigError, match="limit the repeated data set instead"):
         RepeatDataset(LimitDataset(val(folder / "b"), 2))

@@ -59,14 +59,14 @@ def test_a_state_without_what_is_to_be_repeated_is_refused(data: Path) -> None:
         del lane["kept"]
     loader = get_savable_loader(dataset(data))
     loader.restore_state_rank(saved)
-    with pytest.raises(StateError, match=r"lane 0 is to repeat its micro-batch 1, .*the state was edited or damaged"):
+    with pytest.raises(StateError, match=r"lane 0 must repeat its micro-batch 1, .*the state was edited or damaged"):
         next(iter(loader))
 
 
 def test_ranges_are_added_only_ahead_and_to_endless_data(data: Path) -> None:
     state = LoaderState.from_dict(after(dataset(data), 6))
     for edit in (StepEdit(4, 8, 0), StepEdit(4, 8, 2), StepEdit(0, 2, 0)):
-        with pytest.raises(StateError, match=r"the state is at micro-batch 6 of the run, behind their beginning"):
+        with pytest.raises(StateError, match=r"the state is at micro-batch 6 of the run, after their start"):
             with_edits(state, edits_of(edit))
     ahead = edits_of(StepEdit(6, 8, 0))
     assert with_edits(with_edits(state, ahead), ahead).edits == ahead
@@ -94,5 +94,5 @@ def test_weights_do_not_change_within_a_repeat(data: Path, tmp_path: Path) -> No
     saved = after(dataset(data), 6, edits_of(StepEdit(2, 8, 2)))
     other = write_blend(tmp_path / "other.yaml", {str(data.parent / "a"): 1, str(data.parent / "b"): 1})
     loader = get_savable_loader(dataset(other))
-    with pytest.raises(StateError, match="the state is within repeated steps, which come again under the weights"):
+    with pytest.raises(StateError, match="the state was saved during repeated steps, which need the weights"):
         loader.restore_state_rank(saved, strict=False)

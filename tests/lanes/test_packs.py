@@ -78,8 +78,8 @@ class Packing(DefaultTaskEncoder[Any, Any, Any, Any]):
 @pytest.mark.parametrize(
     ("selected", "says"),
     [
-        (5, "returned no list of packs, but one of type int"),
-        ([5], "returned no list of packs, but one of type list"),
+        (5, "returned an object of type int"),
+        ([5], "returned an object of type list"),
         ([["another"]], "or one that is not among the samples"),
     ],
 )

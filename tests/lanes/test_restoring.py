@@ -210,7 +210,7 @@ def test_members_of_batches_and_packs_are_restored_by_their_own_keys(folder: Pat
             try:
                 drawn.append(packed.restore_sample(key).drawn)
             except SampleError as error:  # what postencode_sample leaves out leaves its pack
-                assert "it is left out by postencode_sample" in str(error)
+                assert "it is skipped by postencode_sample" in str(error)
                 found += 1
         assert torch.equal(torch.cat(drawn), pack.drawn[: 6 * len(drawn)])
     assert found
@@ -281,19 +281,19 @@ def test_keys_of_other_data_or_settings_are_refused(folder: Path) -> None:
     packing = make(folder, NoisyPacks(), packing_buffer_size=12)
     with pytest.raises(ConfigError, match="of a batch of samples, but this data set packs samples"):
         packing.restore_sample(("batch", 0, 0, (name, 0, 3, 0)))
-    with pytest.raises(ConfigError, match="is no restore key"):
+    with pytest.raises(ConfigError, match="is not a restore key"):
         dataset.restore_sample(())
 
 
 def test_what_is_left_out_now_is_an_error_that_says_by_which_hook(folder: Path) -> None:
     dataset = make(folder, Noise())
     name = dataset.source_names[0]
-    with pytest.raises(SampleError, match=r"the sample .* cannot be restored: it is left out by encode_sample"):
+    with pytest.raises(SampleError, match=r"the sample .* cannot be restored: it is skipped by encode_sample"):
         dataset.restore_sample((name, 0, 1, 0))
-    with pytest.raises(SampleError, match=r"left out by no hook, which makes fewer samples or batches now"):
+    with pytest.raises(SampleError, match=r"skipped by no hook, which makes fewer samples or batches now"):
         dataset.restore_sample((name, 0, 3, 5))
     key = next(batch.__restore_key__ for batch in get_loader(dataset) if batch.__restore_key__[2] == 0)
-    with pytest.raises(SampleError, match=r"part 9 of the batch of .* left out"):
+    with pytest.raises(SampleError, match=r"part 9 of the batch of .* skipped"):
         dataset.restore_sample((*key[:2], 9, *key[3:]))
 
 
@@ -308,6 +308,6 @@ def test_failures_go_to_the_restore_error_handler(folder: Path) -> None:
         dataset.restore_sample((dataset.source_names[0], 0, 3, 0))
     told = []
     dataset.worker_config.restore_error_handler = lambda error, sample, sources: told.append((str(error), sample.text))
-    with pytest.raises(SampleError, match="left out by encode_sample"):
+    with pytest.raises(SampleError, match="skipped by encode_sample"):
         dataset.restore_sample((dataset.source_names[0], 0, 3, 0))
     assert told == [("broken", "3")]

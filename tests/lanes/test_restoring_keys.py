@@ -41,12 +41,14 @@ def test_keys_are_read_as_they_were_made_also_through_json() -> None:
     ],
 )
 def test_what_is_no_key_is_refused(key: Any) -> None:
-    with pytest.raises(ConfigError, match=r"is no restore key.*expected the __restore_key__ of a sample"):
+    with pytest.raises(ConfigError, match=r"is not a restore key.*expected the __restore_key__ of a sample"):
         read_key(key)
 
 
 def test_a_fault_within_a_long_key_is_named() -> None:
     key = ("batch", 0, 0, *[("a1", 0, index, 0) for index in range(100)], ("a1", 0, 0.5, 0))
-    with pytest.raises(ConfigError, match=r"\.\.\. is no restore key, because of \('a1', 0, 0\.5, 0\) in it") as raised:
+    with pytest.raises(
+        ConfigError, match=r"\.\.\. is not a restore key, because of \('a1', 0, 0\.5, 0\) in it"
+    ) as raised:
         read_key(key)
     assert len(str(raised.value)) < 600

@@ -99,7 +99,7 @@ def test_agreed_ends_spare_steps_that_are_empty_on_all_ranks(job: Any) -> None:
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("case", "reason"),
-    [("no mask", "has no loss_mask to be zeroed"), ("wrong empty_batch", "ZeroDivisionError: a bug")],
+    [("no mask", "has no loss_mask to zero"), ("wrong empty_batch", "ZeroDivisionError: a bug")],
 )
 def test_a_batch_that_cannot_be_emptied_comes_again_and_ends_no_job(job: Any, case: str, reason: str) -> None:
     # 19 micro-batches: ranks 1 and 2 lack one in each of the two passes

@@ -37,7 +37,7 @@ def some(loader: SavableDataLoader, num: int) -> list[str]:
 
 def test_next_of_a_loader_says_how_to_get_an_iterator() -> None:
     loader = here()
-    with pytest.raises(TypeError, match=r"a loader is no iterator: make one once, `batches = iter\(loader\)`"):
+    with pytest.raises(TypeError, match=r"a loader is not an iterator: make one, `batches = iter\(loader\)`"):
         next(loader)
     batches = iter(loader)
     assert names([next(batches), next(batches)]) == some(here(), 2)

@@ -178,7 +178,7 @@ def test_a_log_that_cannot_be_written_costs_no_batch_and_is_told_once(
     batches = batches_of(data, worker_log_level=1, worker_debug_path=path.format(tmp_path))
     assert [batch.__key__ for batch in batches] == [batch.__key__ for batch in batches_of(data)]
     (line,) = caplog.messages
-    assert line.startswith("rank 0: batch 0 could not be written to the log of batches, and the run goes on: ")
+    assert line.startswith("rank 0: batch 0 could not be written to the log of batches; the run continues: ")
     assert line.endswith("(failure number 1)")
 
 

@@ -204,4 +204,4 @@ def test_tables_of_any_size_are_read_in_blocks_and_it_is_told_where_they_are_not
     assert cut.block_size >= min(10, geometry.chunk_size)
     assert not caplog.records
     assert plan_blocks(plan, [geometry], Process(8, 1 << 20)) == [None]
-    assert "for each a page is decoded" in caplog.text
+    assert "each decodes a page" in caplog.text

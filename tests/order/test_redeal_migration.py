@@ -176,5 +176,5 @@ def test_what_cannot_be_carried_over_is_still_refused(folder: Path) -> None:
         get_val_dataset(folder / "a", split_part="train", worker_config=WorkerConfig(0, 1, 0), batch_size=size)
         for size in (3, 4)
     ]
-    with pytest.raises(StateError, match="start it from the beginning"):
+    with pytest.raises(StateError, match="start it again"):
         validation[1].check_state(validation[0].new_state().to_dict(), strict=False)

@@ -37,7 +37,7 @@ def test_a_state_of_something_else_is_refused(other: object) -> None:
 
 def test_a_state_of_another_version_is_refused_with_the_way_out() -> None:
     for version in (1, 99):
-        with pytest.raises(StateError, match=rf"is of format {version} of the order, this release reads format 2") as e:
+        with pytest.raises(StateError, match=rf"has order format {version}, this release reads format 2") as e:
             LoaderState.from_dict(state(0).to_dict() | {"version": version})
         assert "Start the data from the beginning" in str(e.value)
         assert "resume with the release that wrote it" in str(e.value)

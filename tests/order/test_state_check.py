@@ -180,7 +180,7 @@ def may_be_right(state: dict[str, Any], path: Path_, mutation: str) -> bool:
 def is_named(message: str, path: Path_, mutation: str, strict: bool) -> bool:
     """Whether a message names the last field on the path, or what depends on it."""
     if path == ("version",):
-        return "is of format" in message
+        return "has order format" in message
     if mutation == "shorter" or path == ("fingerprint", "packing_buffer_size"):
         return True  # what refers to that which is gone may be found first
     names = [step for step in path if isinstance(step, str)] + ["surprise"] * (mutation == "unknown key")

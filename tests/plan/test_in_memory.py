@@ -217,7 +217,7 @@ def test_values_within_themselves_need_a_fingerprint() -> None:
 
 
 def test_settings_that_do_not_go_together(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="fingerprint='a': is for samples in memory"):
+    with pytest.raises(ConfigError, match="fingerprint='a': is only for samples in memory"):
         train(write_texts(tmp_path / "a", 5), fingerprint="a")
     with pytest.raises(ConfigError, match="expected a text"):
         train(TEXTS, fingerprint=7)

@@ -107,7 +107,7 @@ def test_the_data_of_tiny_recipes_is_written_once(data: Path) -> None:
             "only trainer=megatron saves on a signal",
         ),
         (["--recipe", "llava", "training.train_samples=9"], "expected one of them; set the other to null"),
-        (["--recipe", "llava", "task_encoder_arguments.limit=9"], "there is no task_encoder that they are for"),
+        (["--recipe", "llava", "task_encoder_arguments.limit=9"], "there is no task_encoder to pass them to"),
     ],
 )
 def test_a_wrong_setting_is_one_line_and_exit_code_2(

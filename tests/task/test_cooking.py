@@ -75,8 +75,8 @@ def test_no_matching_cooker_is_an_error_that_says_why_each_does_not_match() -> N
     assert str(caught.value) == (
         "no cooker takes samples of data/x with subflavors {'kind': 'ocr'}; tried:\n"
         "  cook_text wants kind='vqa', not 'ocr'\n"
-        "  print wants lang='en', which there is not\n"
-        "Add a Cooker to the task encoder's `cookers`, or give the data set the subflavors that one asks for.\n"
+        "  print wants lang='en', which is missing\n"
+        "Add a Cooker to the task encoder's `cookers`, or set the subflavors that one of them wants.\n"
         "The fields of a sample: png (bytes), txt (str). For example, in the task encoder: cookers = [Cooker(cook)], "
         'with\n  def cook(sample): return TextSample(**basic_sample_keys(sample), text=sample["txt"])'
     )
@@ -315,8 +315,8 @@ def test_a_missing_file_loses_its_sample_and_is_counted(tmp_path: Path) -> None:
     assert len(list(loader)) == SAMPLES - 1
     assert loader.skipped == {"cook_crude_sample": 1}
     assert told == [
-        f"auxiliary data 'files' ({tmp_path / 'files'}): there is no file 'sub/3.txt'. Add it, or fix the name. It "
-        "was asked for by sample data-0000.tar/000003."
+        f"auxiliary data 'files' ({tmp_path / 'files'}): there is no file 'sub/3.txt'. Add it, or fix the name. Sample "
+        "data-0000.tar/000003 requested it."
     ]
 
 
@@ -407,7 +407,7 @@ def test_auxiliary_data_may_not_take_a_name_that_is_needed(job: Path, name: str)
     @cooker(need_primary=True, need_cache=True)
     def any_of_them(sample: Any, **stores: Any) -> None: ...
 
-    with pytest.raises(ConfigError, match=f"called '{name}', which is something else"):
+    with pytest.raises(ConfigError, match=f"called '{name}', but a cooker needs that name"):
         dataset(path, with_cooker(any_of_them))
 
 
@@ -488,7 +488,7 @@ def test_fields_are_mapped_between_dicts_named_tuples_and_dataclasses() -> None:
     [
         (POINTS[0], Pair, "Point into Pair: Pair has no weight"),
         ({"x": 1, "y": 2}, Pair, "Pair has no y; Pair also needs name"),
-        ({"x": 1}, int, "int is no type that fields can be mapped to"),
+        ({"x": 1}, int, "fields cannot be mapped to int"),
         (3, dict, "cannot turn a int into dict: it has no named fields"),
     ],
 )

@@ -48,7 +48,7 @@ def test_groups_have_the_batch_sizes_given() -> None:
 def test_wrong_keys_are_errors() -> None:
     with pytest.raises(ConfigError, match="at least one function"):
         group_by()
-    with pytest.raises(ConfigError, match="TextSample does not say where it is from"):
+    with pytest.raises(ConfigError, match="a TextSample has no source"):
         source_of(sample())
     with pytest.raises(ConfigError, match=r"\['a'\] cannot be the key"):
         group_by(subflavor("task"))(sample(__subflavors__={"task": ["a"]}))

@@ -97,7 +97,9 @@ def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.mark.parametrize("decorate", [lambda hook: hook, staticmethod, classmethod, wrapped])
 def test_what_is_decorated_as_a_hook_must_be_one(decorate: Callable[..., Any]) -> None:
     for name in ("tokenize", "_tokenize"):
-        with pytest.raises(ConfigError, match=rf"Mine\.{name} is decorated with @stateless as a hook .* cook_crude_"):
+        with pytest.raises(
+            ConfigError, match=rf"Mine\.{name} is decorated with @stateless like a hook, .* cook_crude_"
+        ):
             check_hook_names(encoder_with(**{name: decorate(stateless(lambda self, sample: sample))})())
 
 

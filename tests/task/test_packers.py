@@ -206,7 +206,7 @@ def test_overlong_samples_are_dropped_cut_or_alone_as_declared() -> None:
         ({"overlong": "cut"}, "overlong='cut'.*'drop', 'truncate', 'alone'"),
         ({"packer": "best"}, "packer='best'.*'best_fit'"),
         ({"overlong": "truncate"}, "needs truncate="),
-        ({"overlong": "drop", "truncate": str}, "other policies have no use for it"),
+        ({"overlong": "drop", "truncate": str}, "other policies do not use it"),
     ],
 )
 def test_wrong_settings_are_errors(changes: dict[str, Any], message: str) -> None:

@@ -97,7 +97,7 @@ def test_an_undeclared_hook_is_seeded() -> None:
 
 @pytest.mark.parametrize("tolerance", [-1, math.nan, "many"])
 def test_a_wrong_tolerance_is_an_error_where_it_is_declared(tolerance: float) -> None:
-    with pytest.raises(ConfigError, match=r"stateless\(failure_tolerance=.*expected a number of failures"):
+    with pytest.raises(ConfigError, match=r"stateless\(failure_tolerance=.*expected a number of consecutive failures"):
         stateless(failure_tolerance=tolerance)
 
 
@@ -144,7 +144,7 @@ def test_what_is_asked_for_is_decoded_by_a_copy() -> None:
 
 @pytest.mark.parametrize("asked", [{"auto_decode": False}, {"auto_decode": None, "image_decode": "rgb"}])
 def test_an_encoder_with_a_decoder_of_its_own_is_not_overruled(asked: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="OwnDecoder has a decoder of its own"):
+    with pytest.raises(ConfigError, match="OwnDecoder has its own decoder"):
         with_decoding(OwnDecoder(), **asked)
 
 

@@ -1,5 +1,4 @@
-"""Batches that go from rank to rank: one reader for all of a replica, and micro-batches that are exchanged to balance
-the ranks."""
+"""Batches sent between ranks: one reader for a whole replica, and micro-batches exchanged to balance the ranks."""
 
 from bridge_data.datamodule.parallel.assignment import COSTS, Cost, find_cost
 from bridge_data.datamodule.parallel.background import BackgroundLoader

@@ -74,8 +74,8 @@ def frames(batch: Any) -> int:
     for tensor in _tensors(_pictures("frames", fields)):
         if tensor.dim() < 3:
             raise ConfigError(
-                f"balance='frames': pictures of shape {tuple(tensor.shape)}, which are no (..., C, H, W), and none of "
-                f"{', '.join(_GRIDS)} to count them by; take 'pixels'"
+                f"balance='frames': pictures of shape {tuple(tensor.shape)}, not (..., C, H, W), and no field "
+                f"{', '.join(_GRIDS)} to count them by; use 'pixels'"
             )
         count += math.prod(tensor.shape[:-3])
     return count
@@ -96,7 +96,7 @@ def find_cost(balance: Any, encoder: TaskEncoder[Any, Any, Any, Any]) -> Cost:
         if not is_overridden(encoder, "batch_cost"):
             raise ConfigError(
                 f"balance=True balances by batch_cost of {type(encoder).__name__}, which does not override it; do, or "
-                f"say by what: {', '.join(map(repr, COSTS))}, or a function of the batch"
+                f"set balance to one of {', '.join(map(repr, COSTS))}, or a function of the batch"
             )
         cost: Cost = hook_of(encoder, "batch_cost")
         return cost
@@ -155,7 +155,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 def _missing(cost: str, names: Sequence[str], fields: Mapping[str, Any]) -> ConfigError:
     return ConfigError(
         f"balance={cost!r}: a batch has the fields {', '.join(fields) or 'of no dataclass or dict'}; expected one of "
-        f"{', '.join(names)}. Give a function of the batch, or override batch_cost and take balance=True"
+        f"{', '.join(names)}. Pass a function of the batch, or override batch_cost and set balance=True"
     )
 
 
@@ -173,7 +173,7 @@ def round_robin(num_micro_batches: int, num_ranks: int) -> Assignment:
 
 
 def assign(costs: Sequence[float], num_ranks: int) -> Assignment:
-    """The micro-batches of each rank, in the order of their numbers; `num_ranks` divides how many there are."""
+    """The micro-batches of each rank, in the order of their numbers; their number is a multiple of `num_ranks`."""
     assert len(costs) % num_ranks == 0, f"{len(costs)} micro-batches cannot be shared by {num_ranks} ranks"
     home = round_robin(len(costs), num_ranks)
     enough = _CLOSE * least_possible(costs, num_ranks)

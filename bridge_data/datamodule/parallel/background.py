@@ -1,10 +1,10 @@
-"""A loader whose batches a background thread brings, from other ranks or for them; any batch as one tensor of bytes.
+"""A loader whose batches come from a background thread, from other ranks or for them; any batch as a tensor of bytes.
 
 Enters: batches, ends of passes and errors from the thread, each with the state after it. Leaves: batches in their
 order, and the state after the last one delivered. Guarantees: it is used like the loader it replaces; after a restore,
 nothing comes that was read before it.
 
-What goes to another rank is cut into parts (a table of contents, its pickle, the memory of each tensor), which are
+A batch for another rank is cut into parts (a table of contents, its pickle, the memory of each tensor), which are
 copied into one uint8 tensor. Guarantee: tensors of any dtype and shape, empty ones too, arrive unchanged, and are
 aligned in the received memory.
 """
@@ -40,7 +40,7 @@ class Arrival(NamedTuple):
 
 
 class Arrivals:
-    """The items that have arrived and are not delivered yet. A restore begins a new generation; items of an older one
+    """The items that have arrived and are not delivered yet. A restore starts a new generation; items of an older one
     are dropped, even if they arrive later.
 
     `size` bounds how far the thread reads ahead; None for a thread that must never wait for its consumer.
@@ -56,7 +56,7 @@ class Arrivals:
         self.closed = False
 
     def begin(self, start: dict[str, Any]) -> None:
-        """Begin a new generation: drop everything that was not read from `start` on."""
+        """Start a new generation: drop everything that was not read from `start` on."""
         with self._changed:
             self.generation += 1
             self.start = start
@@ -77,7 +77,7 @@ class Arrivals:
             self._changed.notify_all()
 
     def put(self, generation: int, item: Arrival) -> None:
-        """Add an item, once there is a free slot; drop it if it is of an older generation, or if this is closed."""
+        """Add an item, as soon as there is a free slot; drop it if of an older generation, or if this is closed."""
         with self._changed:
             self._changed.wait_for(
                 lambda: (
@@ -156,7 +156,7 @@ class BackgroundLoader:
         self._thread = threading.Thread(target=run, name=f"bridge_data {type(self).__name__}", daemon=True)
         self._close = weakref.finalize(self, _close, arrivals, self._thread, loader)
         if loader is None:
-            self._thread.start()  # the rank that reads is not to wait until this one draws
+            self._thread.start()  # the rank that reads must not wait until this one draws
 
     __next__ = no_iterator
 
@@ -175,7 +175,7 @@ class BackgroundLoader:
         return {} if self._loader is None else dict(self._loader.skipped)
 
     def metrics(self, *, of_job: bool = False) -> LoaderMetrics:
-        """What was counted since this loader was made; `of_job`, of all data-parallel ranks, which must all call it.
+        """Counts since this loader was made; `of_job`: of all data-parallel ranks, which must all call it.
 
         Batches and waits are those of this rank. Samples and all else are what it has read, also for other ranks and
         ahead of the batches delivered: nothing on a rank that does not read.
@@ -189,7 +189,7 @@ class BackgroundLoader:
         return self._state
 
     def restore_state_rank(self, state: dict[str, Any], *, strict: bool = True) -> None:
-        """Go to a saved position, of this replica's rank or merged from all.
+        """Restore a saved position, of this replica's rank or merged from all.
 
         Raises:
             StateError: if the state is of other data or settings, or lacks lanes of this rank.
@@ -199,7 +199,7 @@ class BackgroundLoader:
         self._arrivals.begin(self._state)
 
     def wait_for_workers(self, timeout_s: float = 300) -> bool:
-        """Wait until the next batch comes from a worker of the reader, unless it has begun to read; True if it will."""
+        """Wait until the next batch comes from a worker of the reader, unless it reads already; True if it will."""
         if self._loader is None or self._thread.ident is not None:
             return True
         return self._loader.wait_for_workers(timeout_s)
@@ -220,7 +220,7 @@ class BackgroundLoader:
             self.even_ends.begin(state)
 
     def _begin_pass(self) -> None:
-        """Before the first step of a pass: go on from its beginning, if the pass before is over."""
+        """Before the first step of a pass: continue from its start, if the pass before is over."""
         if self.even_ends is not None and self._state.get("ended"):
             self._go_to(self.dataset.new_state(self._state["generations"][-1][0]))
 
@@ -259,7 +259,7 @@ class BackgroundLoader:
 
 
 class _Pass(Timed[Any]):
-    """One pass, to the end of the thread's pass; with even ends, to that of the longest on any rank."""
+    """One pass, to the end of the thread's pass; with even ends, to the end of the longest on any rank."""
 
     def __init__(self, loader: BackgroundLoader) -> None:
         super().__init__(loader._meter)
@@ -304,7 +304,7 @@ _ALIGNMENT = 64
 
 
 def to_parts(value: Any) -> list[memoryview]:
-    """The parts of `value`, none of them copied; each is padded so that the next one is aligned."""
+    """The parts of `value`, uncopied; each is padded so that the next one is aligned."""
     parts = [part.raw() for part in encode_by_reference(value)]
     table = pickle.dumps([part.nbytes for part in parts])
     head = len(table).to_bytes(8, "little") + table

@@ -7,9 +7,9 @@ Leaves: the same number of micro-batches per step, some of them from other ranks
 assignment from the same costs; the step as a whole has the same micro-batches as without balancing, each once; order
 and state are those of the lanes, so a run resumes with the same global batches on other ranks, balanced or not.
 
-A step is read and exchanged while the trainer works on the step before. Its micro-batches are drawn together, so a
-state saved within a step is the state at its beginning: after a restore the whole step comes again, and nothing is
-lost. At the end of finite data, ranks may have different numbers of micro-batches left: then each takes its own.
+A step is read and exchanged while the trainer works on the previous step. Its micro-batches are drawn together, so a
+state saved within a step is the state at its start: after a restore the whole step comes again, and nothing is
+lost. At the end of finite data, ranks may have different numbers of micro-batches left: then each keeps its own.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ _NONE_LEFT = object()
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Balancing:
-    """How to balance: `cost` of a micro-batch; `step_size`, the micro-batches per rank of the step that begins with a
+    """How to balance: `cost` of a micro-batch; `step_size`, the micro-batches per rank of the step that starts with a
     given micro-batch of the job; at most `max_step_size`."""
 
     cost: Cost
@@ -126,7 +126,7 @@ class Exchange:
                     step.kind, step.after_end = END, loader.save_state_rank()
                     break
                 state = loader.save_state_rank()
-                if not step.items:  # only now is it known whether a pass went on, or another one has begun
+                if not step.items:  # only now is it known whether a pass continues, or another one has started
                     step.first = state["next_slot"] - len(self._peers.ranks)
                     step.size = self._balancing.step_size(step.first)
                 step.items.append(Arrival(BATCH, batch, state))
@@ -181,7 +181,7 @@ class Exchange:
             self._opened(coming[number]) if number in coming else step.items[number // num_ranks].content
             for number in assignment[own_turn]
         ]
-        # The only position within a step is its beginning, as batches are no longer in the order of lanes.
+        # The only position within a step is its start, as batches are no longer in the order of lanes.
         states = [step.start] * (step.size - 1) + [step.end]
         step.items = [Arrival(BATCH, content, state) for content, state in zip(contents, states, strict=True)]
         step.parts = []
@@ -235,7 +235,7 @@ class BalancedLoader(BackgroundLoader):
     ) -> None:
         if (ends := loader.config.ends) != "uneven":
             raise ConfigError(
-                f"balance is for training, ends={ends!r} for validation, which is never balanced: leave one"
+                f"balance is for training, ends={ends!r} for validation, which is never balanced: remove one of them"
             )
         self.report = BalanceReport()
         arrivals = Arrivals(balancing.max_step_size)
@@ -280,7 +280,7 @@ def _balance(exchange: Exchange, arrivals: Arrivals, loader: SavableDataLoader) 
                 return
             newest = max(row.generation for row in rows)
             if generation < newest:
-                _stop(arrivals, generation, WorkerError("other ranks went to a saved position, this one did not"))
+                _stop(arrivals, generation, WorkerError("other ranks restored a saved position, this one did not"))
             if any(row.generation < newest for row in rows):
                 continue
             failed = [rank for rank, row in enumerate(rows) if row.kind == ERROR]

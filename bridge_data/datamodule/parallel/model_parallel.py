@@ -39,7 +39,7 @@ def zigzag_positions(length: int, rank: int, size: int, cu_seqlens: Tensor | Non
     the last form one more.
 
     Raises:
-        ConfigError: if a sequence is no multiple of 2 * size.
+        ConfigError: if a sequence is not a multiple of 2 * size.
     """
     if size == 1:
         return torch.arange(length)
@@ -74,7 +74,7 @@ def slice_for_context_parallel(
     if len(set(lengths.values())) > 1:
         raise ConfigError(f"fields of different lengths cannot be cut alike: {lengths}; name those to cut in `fields`")
     if cu_seqlens is not None and any(tensor.shape[0] != 1 for tensor in whole.values()):
-        raise ConfigError("packed sequences are cut row by row: give a batch of one row with its own cu_seqlens")
+        raise ConfigError("packed sequences are cut row by row: pass a batch of one row with its own cu_seqlens")
     if not whole:
         return batch
     positions = zigzag_positions(next(iter(lengths.values())), rank, size, cu_seqlens)
@@ -88,8 +88,8 @@ def packed_seq_params(cu_seqlens: Tensor, *, cu_seqlens_padded: Tensor | None = 
     """Megatron's `PackedSeqParams` of one packed row.
 
     `cu_seqlens` (sequences + 1,), any integer type, are the bounds of its sequences without their padding, and
-    `cu_seqlens_padded` those with it, where there is any. Repeated bounds at the end, which pad `cu_seqlens` itself,
-    are left out.
+    `cu_seqlens_padded` those with it, if there is any. Repeated bounds at the end, which pad `cu_seqlens` itself,
+    are ignored.
     """
     from megatron.core.packed_seq_params import PackedSeqParams
 
@@ -117,7 +117,7 @@ def _items(batch: Any) -> list[tuple[str, Any]]:
 
 
 MAX_APART = 1_024
-"""Batches that one chunk may be ahead of another."""
+"""Maximum number of batches that one chunk may be ahead of another."""
 
 
 class Savable(Protocol):
@@ -143,7 +143,7 @@ class ChunkIterator(Iterator[Any]):
         return self._shared.loader.save_state()
 
     def restore_state(self, state: dict[str, Any] | None) -> None:
-        """Go to a saved position, for all chunks at once."""
+        """Restore a saved position, for all chunks at once."""
         self._shared.restore(state)
 
 
@@ -156,14 +156,14 @@ class _Shared:
 
     def next_of(self, chunk: int) -> Any:
         if chunk not in self._draws:
-            raise ConfigError(f"model chunk {chunk} draws a batch, but only {sorted(self._draws)} were said to draw")
+            raise ConfigError(f"model chunk {chunk} draws a batch, but only {sorted(self._draws)} are in `drawing`")
         ahead = self._draws[chunk] - self._num_dropped
         if ahead == len(self._drawn):
             if ahead == MAX_APART:
                 idle = min(self._draws, key=lambda other: self._draws[other])
                 raise ConfigError(
-                    f"model chunk {chunk} is {MAX_APART} batches ahead of chunk {idle}; leave chunks that draw none "
-                    "out of `drawing`"
+                    f"model chunk {chunk} is {MAX_APART} batches ahead of chunk {idle}; remove chunks that draw none "
+                    "from `drawing`"
                 )
             self._drawn.append(next(self.loader))
         batch = self._drawn[ahead]

@@ -1,4 +1,4 @@
-"""A data-parallel replica: which of its ranks need its batches, which of them reads, and the loader that sends them on.
+"""A data-parallel replica: which of its ranks need its batches, which one reads, and the loader that forwards them.
 
     reader:  lanes ─▶ loader ─▶ thread ─▶ gloo ─▶ own queue
     others:                     thread ◀─ gloo ─▶ queue ─▶ next()
@@ -66,7 +66,7 @@ class Replica:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Peers:
-    """One rank of each replica: a gloo group, and the global ranks in the order of data-parallel ranks."""
+    """One rank per replica: a gloo group, and the global ranks in the order of data-parallel ranks."""
 
     group: Any
     ranks: tuple[int, ...]
@@ -94,7 +94,7 @@ def join_replica(pg_collection: Any = None) -> Replica:
     Raises:
         ConfigError: outside a distributed run, or without model-parallel groups.
     """
-    _check_distributed('share="broadcast" sends batches between ranks', 'take share="replicate"')
+    _check_distributed('share="broadcast" sends batches between ranks', 'set share="replicate"')
     groups = pg_collection if pg_collection is not None else _megatron_groups()
     own = tuple(_coordinate(getattr(groups, axis, None)) for axis in _AXES)
     coordinates: list[Any] = [None] * dist.get_world_size()
@@ -179,7 +179,7 @@ class ReplicaLoader(BackgroundLoader):
     `ends` is that of `LoaderOptions`. `loader` itself must have "uneven" ends: how far its thread has read ahead
     differs between replicas, so the ranks could not agree there.
 
-    The reader reads `prefetch_factor` batches ahead. The others accept everything that it sends, so that it never waits
+    The reader reads `prefetch_factor` batches ahead. The others accept everything it sends, so that it never waits
     for them: a rank that is behind keeps more batches, a few micro-batches in a pipeline.
     """
 
@@ -246,7 +246,7 @@ def _run(replica: Replica, arrivals: Arrivals, loader: Reading | None, pin: Pin 
 
 
 def _broadcast(replica: Replica, generation: int = 0, item: Arrival | None = None) -> tuple[int, Arrival]:
-    """Broadcast `item`; the other ranks give none, and get it."""
+    """Broadcast `item`; the other ranks pass None, and get it."""
     if replica.members.size() == 1:
         assert item is not None
         return generation, item

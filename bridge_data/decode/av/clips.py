@@ -1,4 +1,4 @@
-"""Clips: the ranges that a caller asks for, and the data that comes back.
+"""Clips: the ranges that a caller requests, and the data returned.
 
 Input: (start, end) pairs in frames, audio samples or seconds. Output: ranges of frame or sample numbers. Guarantee: the
 ranges are within the medium, and none is empty. Video ranges include their end, as in Energon: frames `(0, 15)` are 16

@@ -64,7 +64,7 @@ def open_container(file: BinaryIO, limits: Limits = DEFAULT_LIMITS) -> InputCont
     """Open `file` from its start, with single-threaded decoders, which refuse frames of more pixels than `limits`."""
     av = import_av()
     file.seek(0)
-    is_strict = int(av.__version__.partition(".")[0]) < 19  # about tags that are not UTF-8, unless it is told
+    is_strict = int(av.__version__.partition(".")[0]) < 19  # it rejects tags that are not UTF-8 by default
     tags: dict[str, Any] = {"metadata_errors": "replace"} if is_strict else {}
     with reading("the medium"):
         container: InputContainer = av.open(file, "r", options=_OPEN_NO_FILES, **tags)

@@ -1,4 +1,4 @@
-"""Checkpoints of the data: one state a run, kept in files that are whole or refused.
+"""Checkpoints of the data: one state per run, kept in files that are complete or refused.
 
     iter_0000010/
       train_dataloader_dprank000.pt       the state of the whole job, under Megatron's name
@@ -6,7 +6,7 @@
       train_dataloader_manifest.json      step, world size, fingerprint, size and checksum of each file: the commit
 
 Enters: the states of the data-parallel ranks at one step. Leaves: such a folder, or objects for
-`megatron.core.dist_checkpointing`; and from either, one merged state. Guarantee: what is loaded is what all ranks saved
+`megatron.core.dist_checkpointing`; and from either, one merged state. Guarantee: a load returns what all ranks saved
 at that step, and any number of ranks can be restored from it.
 """
 

@@ -1,10 +1,10 @@
 """Checkpoint folders: saved by one process, or by all data-parallel ranks together; loaded by anyone.
 
 Enters: states of the ranks and the step, or a path. Leaves: a file a rank and the manifest; or one merged state.
-Guarantee: a save that is cut short at any moment leaves the checkpoint that was there before, or the new one; one that
-returns has saved the same step of the same run on every rank. A folder with a manifest gives the state that was saved,
-or an error that names the file. A folder without one is read if others wrote it (Megatron-Bridge), if its files agree
-and make a whole state.
+Guarantee: a save interrupted at any moment leaves either the previous checkpoint or the new one; one that
+returns has saved the same step of the same run on every rank. A folder with a manifest loads as the state that was
+saved, or is an error that names the file. A folder without one is read if others wrote it (Megatron-Bridge), and its
+files agree and make a whole state.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ from bridge_data.storage.atomic import sync_folder, write_file
 T = TypeVar("T")
 
 _NUM_TRIES = 3
-"""How often a folder is read that seems not to be complete: a save may be replacing its files at this moment."""
+"""How often a folder that seems incomplete is read: a save may be replacing its files at this moment."""
 
 _ITERATION = re.compile(r"iter_(\d{7,})")
 
@@ -52,9 +52,9 @@ def save_states(
 ) -> None:
     """Save one whole state, or the states of all ranks in any order, as a checkpoint of `world_size` ranks.
 
-    The file of rank 0 is whole, the others hold the lanes of their rank. What `folder` had of an earlier save is
-    replaced at once: a save that is killed or fails leaves the one or the other. (While files are renamed, only
-    `load_states` knows which belong together; the next save goes on with it.)
+    The file of rank 0 holds the whole state, the others the lanes of their rank. An earlier save in `folder` is
+    replaced atomically: a save that is killed or fails leaves one or the other. (While files are renamed, only
+    `load_states` knows which belong together; the next save completes it.)
 
     Raises:
         StateError: if the states do not make a whole one, or the folder cannot be written.
@@ -79,11 +79,11 @@ def save_rank_state(
 ) -> None:
     """Save the state of this rank of the data-parallel `group`; all its ranks call it, and rank 0 commits.
 
-    `state` is the rank's own or a whole one; of rank 0 a whole one is kept as it is, so that its file restores any
-    number of ranks. Where tensor-, context- or pipeline-parallel processes share a
+    `state` is the rank's own or a whole one; on rank 0 a whole one is kept unchanged, so that its file restores any
+    number of ranks. If tensor-, context- or pipeline-parallel processes share a
     data-parallel rank, those with rank 0 in all of these call it, as in Megatron. On return the checkpoint is complete.
 
-    What `folder` had of an earlier save is replaced at once, as by `save_states`.
+    An earlier save in `folder` is replaced atomically, as by `save_states`.
 
     Raises:
         StateError: on every rank, if one of them cannot write or is at another step; what was saved before is still
@@ -117,7 +117,7 @@ def save_rank_state(
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class _Written:
-    """What a rank reports about the file that it has written."""
+    """What a rank reports about the file it wrote."""
 
     name: str
     record: FileRecord
@@ -128,8 +128,8 @@ class _Written:
 
 
 def _settle(target: Path) -> None:
-    """Create the folder, or end what an earlier save had begun there: rename the files that its manifest has, and
-    delete those that none has. Nothing is deleted while the manifest or a file cannot be read."""
+    """Create the folder, or complete an interrupted save there: rename the files in its manifest, and
+    delete files that are in none. Nothing is deleted while the manifest or a file cannot be read."""
     target.mkdir(parents=True, exist_ok=True)
     try:
         manifest = Manifest.read(target)
@@ -164,7 +164,7 @@ def _write(target: Path, state: LoaderState, step: int, rank: int, world_size: i
 
 
 def _commit(target: Path, written: Sequence[_Written]) -> Manifest:
-    """Write the manifest, if all ranks are at the same step of the same run: from then on what was written is the
+    """Write the manifest, if all ranks are at the same step of the same run: this makes the new files the
     checkpoint."""
     first = written[0]
     for rank, file in enumerate(written):
@@ -187,7 +187,7 @@ def _commit(target: Path, written: Sequence[_Written]) -> Manifest:
 
 
 def _publish(target: Path, rank: int) -> None:
-    """Give the file of a rank the name that Megatron knows."""
+    """Rename the file of a rank to the name that Megatron knows."""
     path = rank_file(target, rank)
     os.replace(new_file(path), path)
 
@@ -204,7 +204,7 @@ def _on_all_ranks(act: Callable[[], T], target: Path, group: Any) -> list[T]:
     own: tuple[Any, str | None]
     try:
         own = act(), None
-    except Exception as error:  # whatever it is: the other ranks wait for this one
+    except Exception as error:  # of any kind: the other ranks wait for this one
         own = None, str(error) if isinstance(error, (OSError, StateError)) else f"{type(error).__name__}: {error}"
     outcomes: list[Any] = [own]
     if (world_size := rank_in(group)[1]) > 1:
@@ -231,11 +231,11 @@ class Checkpoint:
 
 def load_states(folder: str | Path, *, step: int | None = None) -> dict[str, Any]:
     """The state of the whole job, merged from the files in `folder`: `loader.restore_state_rank` takes it on every
-    rank of a job of any size. Where very many ranks would read very many files, one may, and hand the state on by
+    rank of a job of any size. If many ranks would read many files, let one read them and share the state by
     `loader.restore_state_global(state, src_rank=...)`.
 
     Args:
-        step: the step that it should be of.
+        step: the expected step.
 
     Raises:
         StateError: naming the file, if the folder is not complete, or not of one step and run.
@@ -245,13 +245,13 @@ def load_states(folder: str | Path, *, step: int | None = None) -> dict[str, Any
         of = "a step that it does not say" if found.step is None else f"step {found.step}"
         raise StateError(
             f"{folder}: got the data state of {of}, expected that of step {step}. "
-            "Take model and data of the same step; or if this is what you want, load it without a step."
+            "Load model and data of the same step; if this is what you want, load it without a step."
         )
     return found.state.to_dict()
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
-    """The checkpoint in a folder, or the state in one file, which may be that of one rank only; of Lightning, `.ckpt`.
+    """The checkpoint in a folder, or the state in one file (`.ckpt` of Lightning too), maybe of one rank only.
 
     Raises:
         StateError: as `load_states`.

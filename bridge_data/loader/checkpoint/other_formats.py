@@ -1,8 +1,8 @@
-"""The state of the data inside checkpoints of others, beside model and optimizer: in a file of Lightning, and as
+"""The state of the data inside other checkpoints, with model and optimizer: in a file of Lightning, and as
 objects of `megatron.core.dist_checkpointing`.
 
 Lightning. Enters: a `.ckpt` that a trainer with our DataModule saved. Leaves: the state of the whole job, and the step;
-or the file with another state, and everything else in it as it was. Guarantee: nothing in the file is executed, and a
+or the file with another state and everything else unchanged. Guarantee: nothing in the file is executed, and a
 reader reads none of its tensors.
 
 Megatron. Enters: a rank's state, or the path of a checkpoint. Leaves: a sharded state dict with one shard a
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from megatron.core.dist_checkpointing.mapping import ShardedObject
 
 LIGHTNING_SUFFIX = ".ckpt"
-"""How the names of these files end."""
+"""The suffix of these files."""
 
 LIGHTNING_KEY = "train_dataloader"
-"""Where the state is in what the DataModule gives to Lightning, which keeps that under the name of its class."""
+"""The key of the state in the DataModule's state, which Lightning keeps under the name of its class."""
 
 
 def read_lightning(path: Path) -> tuple[LoaderState, int]:
-    """(state, steps that were taken) of a checkpoint of Lightning.
+    """(state, steps taken) of a checkpoint of Lightning.
 
     Raises:
         StateError: if it cannot be read, or has no state of the data.
@@ -47,8 +47,8 @@ def read_lightning(path: Path) -> tuple[LoaderState, int]:
 
 
 def write_lightning(path: Path, state: LoaderState, target: Path) -> None:
-    """Write the checkpoint of Lightning at `path` with another state to `target`, atomically; they may be one. All else
-    in it stays as it is; tensors are written as those of the CPU, where Lightning loads them.
+    """Write the checkpoint of Lightning at `path` with another state to `target`, atomically; both may be one path.
+    All else in it is unchanged; tensors are written as CPU tensors, as Lightning loads them.
 
     Raises:
         StateError: if it cannot be read or written, or has no state of the data.
@@ -60,7 +60,7 @@ def write_lightning(path: Path, state: LoaderState, target: Path) -> None:
             torch.save(content, file)
     except (OSError, RuntimeError) as error:  # torch raises the latter, and has the former as context
         why = error if isinstance(error, OSError) else error.__context__ or error
-        raise StateError(f"{target}: was not written, and is as it was: {why}") from error
+        raise StateError(f"{target}: was not written, and is unchanged: {why}") from error
 
 
 def _content(path: Path) -> Any:
@@ -68,11 +68,11 @@ def _content(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (FileNotFoundError, PermissionError) as error:
         raise StateError(f"{path}: cannot be read: {error.strerror}") from error
-    except Exception as error:  # what unpickling makes of damaged bytes may be anything
+    except Exception as error:  # unpickling damaged bytes may raise anything
         raise StateError(
             f"{path}: cannot be read as a checkpoint of Lightning with plain data: the file is damaged, or holds "
             "objects (such as hyperparameters of classes of your own), which are not loaded. Take another checkpoint, "
-            "or save the state of the data apart: torch.save(data_module.state_dict()['train_dataloader'], 'state.pt')"
+            "or save the data state alone: torch.save(data_module.state_dict()['train_dataloader'], 'state.pt')"
         ) from error
 
 
@@ -91,7 +91,7 @@ SHARD_KEY = "train_dataloader"
 
 
 def sharded_state(state: dict[str, Any], group: "dist.ProcessGroup | None" = None) -> "dict[str, ShardedObject]":
-    """What to merge into the sharded state dict that is saved: the lanes of this rank of the data-parallel `group`.
+    """Entries to merge into the sharded state dict before saving: the lanes of this rank of the data-parallel `group`.
 
     Every process calls it. `state` is the rank's own or a whole one. The groups of all replicas (tensor, context,
     pipeline) must cover all processes; that of process 0 writes.
@@ -113,8 +113,8 @@ def load_sharded_state(path: str | Path) -> dict[str, Any]:
     `loader.restore_state_rank` takes it on every rank.
 
     Raises:
-        StateError: if `path` is no such checkpoint, has no data state, or lacks a shard of it; or outside a distributed
-            run.
+        StateError: if `path` is not such a checkpoint, has no data state, or lacks a shard of it; or outside a
+            distributed run.
     """
     _check_joined()
     from megatron.core import dist_checkpointing
@@ -125,7 +125,7 @@ def load_sharded_state(path: str | Path) -> dict[str, Any]:
         saved = dist_checkpointing.serialization.load_sharded_metadata(str(path))
     except (CheckpointingException, OSError) as error:
         raise StateError(
-            f"{path}: is no checkpoint of megatron.core.dist_checkpointing: {error}. "
+            f"{path}: is not a checkpoint of megatron.core.dist_checkpointing: {error}. "
             "Give the folder of one iteration, which has a metadata.json."
         ) from error
     shards = [name for name, item in saved.items() if isinstance(item, ShardedObject) and item.key == SHARD_KEY]
@@ -135,7 +135,7 @@ def load_sharded_state(path: str | Path) -> dict[str, Any]:
             "Was it saved without sharded_state(...)? The folder may have state files instead: load_states reads these."
         )
     _check_all(path, [saved[name] for name in shards])
-    # The replica number makes process 0 the one that answers for each shard; the others read copies.
+    # The replica number makes process 0 the owner of each shard; the others read copies.
     request = {name: ShardedObject.empty_from_unique_key(name, replica_id=dist.get_rank()) for name in shards}
     loaded = dist_checkpointing.load(request, str(path))
     return merge_states([loaded[name] for name in shards])
@@ -144,7 +144,7 @@ def load_sharded_state(path: str | Path) -> dict[str, Any]:
 def _check_joined() -> None:
     if not (dist.is_available() and dist.is_initialized()):
         raise StateError(
-            "megatron.core.dist_checkpointing needs a process group, be it of one process: "
+            "megatron.core.dist_checkpointing needs a process group, even for one process: "
             "torch.distributed.init_process_group('gloo', store=torch.distributed.HashStore(), rank=0, world_size=1)"
         )
 

@@ -5,9 +5,9 @@ the manifest, with size and checksum of each file. Guarantee: a file that we wro
 nothing in a file is executed; files that were not saved together are refused by name. The manifest makes files a
 checkpoint: without it nothing was saved.
 
-A save over an earlier one writes its files beside those of the other, under `new_file`; the new manifest then makes
-them the checkpoint, and they are renamed. So the manifest says which of two files is meant: the one that it has the
-checksum of.
+A save over an earlier one writes its files next to the old ones, under `new_file`; the new manifest then makes
+them the checkpoint, and they are renamed. So the manifest decides between two files: the one whose checksum it
+has is valid.
 """
 
 import dataclasses
@@ -43,19 +43,19 @@ MANIFEST = "train_dataloader_manifest.json"
 _NEW = ".new"
 
 _MAX_LINES = 12
-"""Faults that an error lists."""
+"""Maximum number of faults that an error lists."""
 
 _NAME = re.compile(r"train_dataloader_dprank(\d{3,})\.pt")
 _NEW_NAME = re.compile(rf"\.(train_dataloader_.*){re.escape(_NEW)}")
 
 
 class DamagedManifestError(StateError):
-    """A manifest that was read and is none. One that cannot be read at the moment may be whole."""
+    """A manifest that was read and is invalid. (One that cannot be read at the moment may be valid.)"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StateFile:
-    """A file's content. Step, rank and world size are None in a file that others wrote: they do not keep them."""
+    """A file's content. Step, rank and world size are None in a file that others wrote, without them."""
 
     state: LoaderState
     step: int | None = None
@@ -86,12 +86,12 @@ def rank_file(folder: Path, rank: int) -> Path:
 
 
 def new_file(path: Path) -> Path:
-    """Where the file that is to be at `path` is written."""
+    """Where the new file for `path` is written first."""
     return path.with_name(f".{path.name}{_NEW}")
 
 
 def new_files(folder: Path) -> dict[Path, Path]:
-    """The files in `folder` that are not renamed yet, by the path where they are to be."""
+    """The files in `folder` that are not renamed yet, by their final path."""
     found = ((_NEW_NAME.fullmatch(path.name), path) for path in folder.iterdir())
     return {path.with_name(match[1]): path for match, path in found if match}
 
@@ -118,7 +118,7 @@ def decoded(data: bytes, path: Path) -> StateFile:
     )
     try:
         content = _content(data)
-    except Exception as error:  # what unpickling makes of damaged bytes may be anything
+    except Exception as error:  # unpickling damaged bytes may raise anything
         raise damaged from error
     is_wrapped = isinstance(content, dict) and STATE_KEY in content
     is_ours = is_wrapped and content.get("format") == FORMAT
@@ -129,7 +129,7 @@ def decoded(data: bytes, path: Path) -> StateFile:
         )
     if (key := _key_of_state(content)) is not None:
         raise StateError(
-            f"{path}: has a data state in {key}, beside other things; expected is a state alone, a file as Megatron "
+            f"{path}: has a data state in {key}, among other things; expected a state alone, a file as Megatron "
             f"writes it (the state under {STATE_KEY!r}), or a checkpoint of Lightning (*.ckpt). Rename it if it is the "
             f"last; else write the state to a file: torch.save(torch.load({str(path)!r}){key}, 'state.pt')"
         )
@@ -145,7 +145,7 @@ def decoded(data: bytes, path: Path) -> StateFile:
 
 
 def with_state(data: bytes, state: LoaderState) -> bytes:
-    """The content of a file that `decoded` has read, with another state, and all else as it was."""
+    """The content of a file that `decoded` has read, with another state and all else unchanged."""
     content = _content(data)
     buffer = io.BytesIO()
     torch.save({**content, STATE_KEY: state.to_dict()} if STATE_KEY in content else state.to_dict(), buffer)
@@ -153,7 +153,7 @@ def with_state(data: bytes, state: LoaderState) -> bytes:
 
 
 def beside_state(data: bytes) -> list[str]:
-    """What others keep beside the state in a file that `decoded` has read."""
+    """What others keep with the state in a file that `decoded` has read."""
     content = _content(data)
     is_theirs = STATE_KEY in content and content.get("format") != FORMAT
     return sorted(map(str, content.keys() - {STATE_KEY})) if is_theirs else []
@@ -164,7 +164,7 @@ def _content(data: bytes) -> Any:
 
 
 def _key_of_state(content: Any) -> str | None:
-    """Where a state is in what a user saved with other things, as an expression; None if it is in none of these."""
+    """The expression for a state that a user saved among other things; None if there is none."""
     if not isinstance(content, dict) or STATE_KEY in content:
         return None
     for key, value in content.items():
@@ -186,8 +186,8 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_if_saved(path: Path) -> bytes | None:
-    """The content of a file, None if there is none. Transient faults of the file system are retried; what still cannot
-    be read is a `StateError`, never taken for absent."""
+    """The content of a file, None if there is none. Transient faults of the file system are retried; a file that still
+    cannot be read is a `StateError`, never taken for absent."""
     try:
         return read_if_there(path)
     except DatasetError as error:
@@ -214,7 +214,7 @@ class FileRecord:
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
     """What a folder holds: a digest of the run's `fingerprint`, and the rank files by name. `replaced` are files of an
-    earlier save by more ranks, which are no longer meant; they may not all have been deleted."""
+    earlier save by more ranks, no longer valid; they may not all have been deleted."""
 
     step: int
     world_size: int
@@ -238,7 +238,7 @@ class Manifest:
         """The manifest of a folder, None if there is none.
 
         Raises:
-            DamagedManifestError: if it is none, or cut off.
+            DamagedManifestError: if it is invalid, or truncated.
             StateError: if it cannot be read, or is of another version.
         """
         path = folder / MANIFEST
@@ -263,12 +263,12 @@ class Manifest:
             ) from error
 
     def is_of(self, path: Path, data: bytes) -> bool:
-        """Whether `data` is what the file at `path` is to hold."""
+        """Whether `data` is the saved content of the file at `path`."""
         return FileRecord.of(data) == self.files.get(path.name)
 
     def _read_file(self, path: Path) -> bytes | None:
-        """The file at `path`, or the one that was to be renamed to it, if that is what was saved; None if there is
-        neither."""
+        """The file at `path`, or else the one not yet renamed to it, whichever was saved; None if neither
+        exists."""
         data = read_if_saved(path)
         if data is not None and self.is_of(path, data):
             return data
@@ -301,7 +301,7 @@ class Manifest:
         return contents
 
     def check(self, folder: Path, files: "Mapping[str, StateFile]") -> None:
-        """Refuse files that say of themselves that they are of another save."""
+        """Refuse files that name another save in their content."""
         for name, file in files.items():
             saved = {"step": file.step, "world_size": file.world_size, "fingerprint": digest(file.state.fingerprint)}
             for what, got in saved.items():

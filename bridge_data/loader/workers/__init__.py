@@ -1,1 +1,1 @@
-"""Worker processes: how they are started, watched, replaced and talked to, and batches in memory that they share."""
+"""Worker processes: starting, watching, replacing, messages, and batches in shared memory."""

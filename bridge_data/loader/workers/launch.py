@@ -1,9 +1,9 @@
 """The trainer's end of the server: it starts the server's process, asks it for workers, and shares it between loaders.
 
 Guarantee: after `close`, the workers of a loader have ended and are reaped; the server ends with its last loader.
-Loaders share a server if workers would inherit the same from a new one; modules that a worker lacks it imports itself.
-A server that is lost is lost for all its loaders; each of them gets a new one when it needs it. The thread that the
-kernel takes for the server's parent lives as long as the server should.
+Loaders share a server if workers would inherit the same from a new one; a worker imports missing modules itself.
+If a server dies, it is lost for all its loaders; each gets a new one when it needs it. The thread that the
+kernel treats as the server's parent lives as long as the server should.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bridge_data.loader.workers.worker import SINGLE_THREADED, close_descriptors
 from bridge_data.prepare.executors import die_with_parent
 
 _STOP_TIMEOUT_S = 1.0
-"""A server that serves needs milliseconds to stop workers; one that takes longer imports for another loader."""
+"""A server that is ready stops workers in milliseconds; one that takes longer is importing for another loader."""
 
 
 class Child(Protocol):
@@ -37,7 +37,7 @@ class Child(Protocol):
     pid: int
 
     def end(self, timeout_s: float) -> None:
-        """Reap it, killing it if it has not ended by then."""
+        """Reap it; kill it if it has not ended by then."""
 
 
 class Executed:
@@ -56,7 +56,7 @@ class Executed:
             raise WorkerError(f"cannot execute {sys.executable!r} to start workers: {self._error}") from self._error
 
     def _live(self, method: StartMethod, channel: Channel, environment: Environment) -> None:
-        from bridge_data.loader.workers import server  # here: a module that is imported is not well executed with -m
+        from bridge_data.loader.workers import server  # here: an imported module should not be executed with -m
 
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])  # inherited until it ignores them
         path = os.pathsep.join(entry or os.getcwd() for entry in environment.sys_path)
@@ -99,7 +99,7 @@ class Forked:
         self.pid = os.fork()
         if self.pid == 0:
             try:
-                gc.freeze()  # what the trainer left for collection would close descriptors that are others by now
+                gc.freeze()  # collecting the trainer's garbage would close descriptors that were reused since
                 die_with_parent(parent)
                 reset_signals()
                 close_descriptors({channel.fileno()})
@@ -191,7 +191,7 @@ class Launcher:
         self.server.let_go(at_once=not self._joined)
 
     def _send(self, message: Any, *descriptors: int) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `exits` will tell
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `exits` will report it
             self._channel.send(message, descriptors)
 
 
@@ -213,11 +213,11 @@ class _SharedServer:
 
     def admit(self, loader: Channel, modules: list[str]) -> None:
         """Connect one more loader to the server."""
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the loader will hear that it is lost
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the loader will notice that it is lost
             self._control.send(AddLoader(modules), [loader.fileno()])
 
     def let_go(self, *, at_once: bool) -> None:
-        """Release the server; it ends with its last user. `at_once`: kill it, as it does not serve yet."""
+        """Release the server; it ends with its last user. `at_once`: kill it, as it is not ready yet."""
         with _lock:
             self.num_users -= 1
             if self.num_users:
@@ -233,7 +233,7 @@ class _SharedServer:
 _servers: dict[tuple[Any, ...], _SharedServer] = {}
 """The servers that loaders of this process share, by what their workers inherit."""
 
-_lock = threading.RLock()  # a loader may be collected, and let go of its server, while this thread holds it
+_lock = threading.RLock()  # a loader may be collected, and release its server, while this thread holds it
 
 
 def _server_for(method: StartMethod, environment: Environment) -> _SharedServer:

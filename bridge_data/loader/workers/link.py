@@ -5,8 +5,8 @@ batches received before the process died are kept, and the next process continue
 
 Worker and trainer share a page of memory. The worker writes there what it is working on, and the trainer can read that
 even after the worker was killed. The trainer writes how many batches the worker may produce, so that taking a batch
-needs no message. A worker that waits says so there, and the trainer wakes it with a message. The two can miss each
-other for a moment, so the trainer checks again before it waits for the worker.
+needs no message. A worker that waits notes it there, and the trainer wakes it with a message. These two writes can
+race, so the trainer checks again before it waits for the worker.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ class WatchPage:
         return page, descriptor
 
     def enter(self, lane: int) -> None:
-        """Work on a batch of `lane` begins."""
+        """Work on a batch of `lane` starts."""
         self._write(lane, _NO_SAMPLE)
 
     def watch(self, ref: SampleRef) -> None:
-        """Work on a sample begins."""
+        """Work on a sample starts."""
         self._write(self._lane, ref)
 
     def leave(self) -> None:
@@ -117,7 +117,7 @@ class WatchPage:
         self._words[_PID] = process
 
     def process(self) -> int:
-        """The process of the worker; 0 until it has begun."""
+        """The process of the worker; 0 until it has started."""
         return self._words[_PID]
 
     def on_sample(self) -> bool:
@@ -135,8 +135,8 @@ class WatchPage:
 
 
 def comes_soon(has_come: Callable[[], bool]) -> bool:
-    """Poll for a tenth of a millisecond, yielding the core to others; whether it came. Sleeping and waking takes as
-    long, at least on a virtual machine."""
+    """Poll for a tenth of a millisecond, yielding the core to others; return whether it came. Sleeping and waking takes
+    as long, at least on a virtual machine."""
     end = time.perf_counter() + _SOON_S
     while not has_come():
         if time.perf_counter() > end:
@@ -149,7 +149,7 @@ logger = logging.getLogger("bridge_data")
 
 
 class OutOfStep(Exception):
-    """A message was lost (the trainer was interrupted while receiving it): begin again from the saved position."""
+    """A message was lost (the trainer was interrupted while receiving it): restart from the saved position."""
 
 
 class WorkerLink:
@@ -160,14 +160,14 @@ class WorkerLink:
         self._generation = 0
         self._lanes: list[int] = []
         self._state: LoaderState | None = None
-        self._turns: Turns | None = None  # where steps are skipped or repeated, what comes after the last item
+        self._turns: Turns | None = None  # if steps are skipped or repeated: what comes after the last item
         self._queue: collections.deque[tuple[LaneMessage, LaneState, memoryview, SlotReader]] = collections.deque()
         self._failed = False
         self._num_ready = 0
         self.broken: WorkerError | None = None
 
     def attach(self, uid: int, channel: Channel, page: WatchPage, environment: Environment, dataset: int) -> None:
-        """Connect to a new process. If lanes had begun, it continues after the last batch received."""
+        """Connect to a new process. If lanes had started, it continues after the last batch received."""
         self.uid, self._channel, self.page = uid, channel, page
         self._slots = SlotReader(self._kept)
         self.ready, self.started_at, self.hung_up_at = False, time.monotonic(), math.inf
@@ -254,7 +254,7 @@ class WorkerLink:
         return bool(self._queue)
 
     def ask(self) -> bool:
-        """Note how many batches are ready now, when one is asked for; whether one has been received."""
+        """Note how many batches are ready now, when one is requested; return whether one has been received."""
         ready = self._prefetch_factor - (self._allowed - self.page.produced())
         self._num_ready = min(max(ready, 0), self._prefetch_factor)  # the worker may not have seen `Begin` yet
         return bool(self._queue)

@@ -1,6 +1,6 @@
 """Messages between trainer, server and workers, and the channel that carries them.
 
-Enters: a small picklable message and descriptors. Leaves: the same at the other end, whole or not at all.
+Enters: a small picklable message and descriptors. Leaves: the same at the other end, complete or not at all.
 Guarantee: one message is one packet, so an interrupted reader never reads half of one; a message that is too large for
 a packet travels in an anonymous file, so sending does not block on the reader.
 
@@ -24,7 +24,7 @@ from bridge_data.order.state import LaneState, LoaderState
 
 _MAX_PACKET_BYTES = 1 << 16
 _LENGTH = struct.Struct("I")
-_IN_FILE = b"\0"  # a packet that is all of this has its contents in the first file that came with it
+_IN_FILE = b"\0"  # a packet equal to this has its contents in the first file that came with it
 _ROOM_FOR_DESCRIPTORS = socket.CMSG_SPACE(8 * array.array("i").itemsize)
 
 _NOTHING = object()
@@ -35,8 +35,8 @@ _NO_SIGNAL, _CUT_SHORT = int(socket.MSG_NOSIGNAL), int(socket.MSG_CTRUNC)
 
 
 class StateChange(NamedTuple):
-    """The difference of two states of a lane: the names of entries that are `kept`, and `new` entries. Of the packs in
-    the state before, the last `num_packs` are left (0: the packs are among the new entries, or there are none)."""
+    """The difference of two states of a lane: the names of `kept` entries, and `new` entries. The last `num_packs`
+    packs of the state before are left (0: the packs are among the new entries, or there are none)."""
 
     kept: list[str]
     new: dict[str, Any]
@@ -64,7 +64,7 @@ def _difference(before: dict[str, Any], state: dict[str, Any]) -> StateChange:
 
 
 def changed(before: LaneState, change: StateChange) -> LaneState:
-    """The state that `change_of(before, state)` was given."""
+    """The state passed to `change_of(before, state)`."""
     state = {name: before[name] for name in change.kept} | change.new
     if change.num_packs:
         state["packs"] = before["packs"][-change.num_packs :]
@@ -82,7 +82,7 @@ class Environment(NamedTuple):
 
 
 class AddLoader(NamedTuple):
-    """Trainer to server, with the channel of a loader: serve it, too. Its workers will need these modules."""
+    """Trainer to server, with the channel of a loader: serve it too. Its workers will need these modules."""
 
     modules: list[str]
 
@@ -150,8 +150,8 @@ class Body(NamedTuple):
 
 
 class BatchMessage(NamedTuple):
-    """Worker to trainer: a batch of the lane, with what makes the lane's state after it of the state before, and the
-    values of its `Counts` without the last two.
+    """Worker to trainer: a batch of the lane, with the change from the lane's state before it to the state after it,
+    and the values of its `Counts` without the last two.
 
     `number` counts the items of each generation from 0, so that a lost message is noticed.
     """
@@ -176,7 +176,7 @@ class EndMessage(NamedTuple):
 
 
 class FailureMessage(NamedTuple):
-    """Worker to trainer: the lane raised `error` (pickled; None where it cannot be), or loading the dataset did (lane
+    """Worker to trainer: the lane raised `error` (pickled; None if it cannot be), or loading the dataset did (lane
     -1)."""
 
     generation: int
@@ -249,7 +249,7 @@ class Channel:
         end = _LENGTH.size + _LENGTH.unpack_from(view)[0]
         return Packet(pickle.loads(view[_LENGTH.size : end]), view[end:], descriptors)
 
-    # Not `socket.send_fds` and `recv_fds`: those of Python 3.11 ignore the flags they are given.
+    # Not `socket.send_fds` and `recv_fds`: those of Python 3.11 ignore their flags.
 
     def _send_packet(self, parts: list[Any], descriptors: Sequence[int]) -> None:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []

@@ -47,7 +47,7 @@ def main(mode: str, channel_descriptor: int, parent: int, watch_descriptor: int 
         worker.main(parent, channel_descriptor, watch_descriptor)
     channel = Channel.from_descriptor(channel_descriptor)
     environment = channel.receive().message
-    if mode == "spawn":  # it keeps the PYTHONPATH that it got, for its workers
+    if mode == "spawn":  # it keeps its PYTHONPATH for its workers
         serve(channel, parent, _execute_worker, prepare=lambda modules: None)
     adopt(environment)
     serve(channel, parent, fork_worker, prepare=import_for_workers)
@@ -140,7 +140,7 @@ class _Server:
 
 
 def _tell(loader: Channel, message: Joined | Exited) -> None:
-    """Send a message to a loader. Of one that is gone its channel will report that."""
+    """Send a message to a loader. If it is gone, its channel will report that."""
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         loader.send(message)
 
@@ -162,7 +162,7 @@ def _execute_worker(channel: int, watch: int) -> int:
 
 
 def import_for_workers(modules: list[str]) -> None:
-    """Import the modules that workers will need. An import that fails here is tried, and reported, in the worker."""
+    """Import the modules that workers will need. An import that fails here is retried, and reported, in the worker."""
     from bridge_data.loader.workers import worker  # noqa: F401
 
     for name in modules:

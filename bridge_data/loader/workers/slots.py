@@ -1,13 +1,13 @@
 """Memory for batches: slots of shared memory, and the arenas that batches are collated in.
 
 Enters, in a worker: the parts of a batch. Leaves, in the trainer: views of the same memory. Guarantee: a slot, mapped
-once, returns to its worker when the last tensor, view or array over it dies; nobody waits for that, and no map is
-closed while it is in use. The memory that the trainer holds is bounded, in bytes and in slots; beyond that it gets
+only once, returns to its worker when the last tensor, view or array over it dies; no one waits for that, and no mapping
+is closed while in use. The memory that the trainer holds is bounded, in bytes and in slots; beyond that it gets
 private copies.
 
 A worker collates in a slot, and the message of the batch says where in it the parts are, uncopied. The slot goes to the
 trainer only when nothing in the worker refers to it any more: if a hook keeps a tensor, or the batch is not in one
-slot, the batch is copied. The trainer, without workers, collates in recycled memory of its own.
+slot, the batch is copied. Without workers, the trainer collates in recycled memory of its own.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class SlotWriter:
 
 
 MAX_KEPT_SLOTS = 256
-"""Each takes a file descriptor in the trainer and one in a worker; the usual limit of a process is 1,024."""
+"""Each uses a file descriptor in the trainer and one in a worker; the usual limit of a process is 1,024."""
 
 
 class Kept:
@@ -196,8 +196,8 @@ _MAX_KEPT = 8
 """A `SlotArena` stops allocating after this many batches of which a hook kept a tensor: each of them costs a slot."""
 
 _MAX_OPEN = 4
-"""Slots that may be built in at the same time: samples that wait in a buffer, each in a slot of its own, would keep all
-of them."""
+"""Maximum number of slots open for writing: samples waiting in a buffer, each in its own slot, would keep all of
+them."""
 
 _REST_BYTES = 1 << 16
 """Space for the parts of a batch that are not built in the slot: its pickle and small tensors."""
@@ -239,7 +239,7 @@ class SlotArena(Arena):
         ranges, size = _ranges_in(self._open[slot], parts)
         extent = max(end for _, end in ranges)
         self._expect(min(extent, 2 * size))
-        if extent > min(len(memory), 2 * size):  # much more was built than is sent: the trainer would keep all of it
+        if extent > min(len(memory), 2 * size):  # much more was built than sent: the trainer would keep all of it
             return self._slots.place(parts)
         _copy_rest(memory, used, ranges, parts)
         parts.clear()  # these should be the last references to the slot
@@ -253,7 +253,7 @@ class SlotArena(Arena):
             return self._slots.place([pickle.PickleBuffer(view[start:end]) for start, end in ranges])
 
     def _expect(self, num_bytes: int) -> None:
-        """Make slots for batches as large as this one, or as the recent ones: a single larger batch is forgotten."""
+        """Size new slots for batches like this one or the recent ones: a single larger batch is forgotten."""
         self._batch_bytes = max(self._batch_bytes - self._batch_bytes // 4, num_bytes + _REST_BYTES)
 
     def _slot_of(self, parts: list[pickle.PickleBuffer]) -> int | None:
@@ -278,7 +278,7 @@ def _range_in(buffer: ArenaBuffer, view: memoryview) -> tuple[int, int] | None:
 
 
 def _ranges_in(buffer: ArenaBuffer, parts: Sequence[pickle.PickleBuffer]) -> tuple[list[tuple[int, int]], int]:
-    """Start and end of each part in the buffer, behind its used bytes for those that have to be copied; their size."""
+    """Start and end of each part in the buffer, after its used bytes for those that must be copied; their size."""
     ranges, end, size = [], buffer.end, 0
     for part in parts:
         view = part.raw()
@@ -295,7 +295,7 @@ def _ranges_in(buffer: ArenaBuffer, parts: Sequence[pickle.PickleBuffer]) -> tup
 def _copy_rest(
     memory: mmap.mmap, used: int, ranges: Sequence[tuple[int, int]], parts: Sequence[pickle.PickleBuffer]
 ) -> None:
-    """Copy the parts that were not built in the slot behind its `used` bytes."""
+    """Copy the parts that were not built in the slot after its `used` bytes."""
     for (start, end), part in zip(ranges, parts, strict=True):
         if start >= used:
             memory[start:end] = part.raw()

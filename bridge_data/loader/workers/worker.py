@@ -1,7 +1,7 @@
 """A worker process: sets itself up, loads the dataset, runs lanes, sends each batch with its lane's state after it.
 
-Enters: `Begin` and `Freed` messages. Leaves: batches of the lanes of `Begin` in the order of their slots, lanes that
-ended left out; never more than the watch page allows. Guarantee: a child dies with its parent, keeps few descriptors,
+Enters: `Begin` and `Freed` messages. Leaves: batches of the lanes of `Begin` in the order of their slots, without lanes
+that ended; never more than the watch page allows. Guarantee: a child dies with its parent, keeps few descriptors,
 ignores Ctrl-C and computes in one thread; a worker returns only by `os._exit`.
 """
 
@@ -47,7 +47,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 def close_descriptors(keep: Collection[int]) -> None:
-    """Close every descriptor but standard input, output, error and `keep`."""
+    """Close every descriptor except standard input, output, error and `keep`."""
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         if descriptor > 2 and descriptor not in keep:
             with contextlib.suppress(OSError):
@@ -55,7 +55,7 @@ def close_descriptors(keep: Collection[int]) -> None:
 
 
 def reset_signals() -> None:
-    """Default handlers for all signals but SIGINT and SIGTERM, which end the trainer and through it this process."""
+    """Default handlers for all signals except SIGINT and SIGTERM, which end the trainer and through it this process."""
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)) or number == signal.SIGCHLD:
             signal.signal(number, signal.SIG_DFL)
@@ -74,7 +74,7 @@ def adopt(environment: "Environment") -> None:
 
 
 def use_one_thread() -> None:
-    """Let numerical libraries compute in the calling thread, imported now or later."""
+    """Make numerical libraries, imported now or later, compute in the calling thread."""
     os.environ.update(SINGLE_THREADED)
     if "torch" in sys.modules:
         torch.set_num_threads(1)

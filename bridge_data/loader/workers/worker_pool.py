@@ -1,7 +1,7 @@
 """The workers of one loader: which lane runs on which worker, and replacements for workers that die or hang.
 
 Enters: lanes in the order of their turns, with states. Leaves: their items, in that order. Guarantee: a worker that
-dies, hangs or cannot start is replaced, with no batch lost or repeated; if that happens too often within so many
+dies, hangs or cannot start is replaced, with no batch lost or repeated; if that happens too often within a number of
 batches, `WorkerError` says when each died, where it was, and why. Every wait has a timeout.
 """
 
@@ -51,9 +51,9 @@ class _Restart(NamedTuple):
 
 
 class Restarts:
-    """Bounds how often the processes of a loader are replaced: so many within so many batches that come from them.
+    """Limits how often the processes of a loader are replaced within a number of batches that they produce.
 
-    `num_batches` is for the pool to count.
+    The pool counts `num_batches`.
     """
 
     def __init__(self, config: LoaderConfig) -> None:
@@ -73,7 +73,7 @@ class Restarts:
         self._recent.append(now)
         self.num_in_all += 1
         logger.warning(
-            "%s, after %d batches; restarting it where it was (restart %d of %d within %d batches, %d in all)",
+            "%s, after %d batches; restarting it at its position (restart %d of %d within %d batches, %d in all)",
             *(cause, self.num_batches, len(self._recent), self._allowed, self._window_batches, self.num_in_all),
         )
         return None
@@ -90,11 +90,11 @@ class Restarts:
 
 
 class Interrupted(Exception):
-    """A `take` was ended by `interrupt`: begin again from the saved position."""
+    """`interrupt` ended a `take`: restart from the saved position."""
 
 
 class WorkerPool:
-    """Worker processes; lanes go to them in turn. Use it from one thread at a time, but for `interrupt`."""
+    """Worker processes; lanes go to them in turn. Use it from one thread at a time, except `interrupt`."""
 
     def __init__(
         self, dataset: LaneDataset, num_workers: int, config: LoaderConfig, restarts: Restarts, kept: Kept
@@ -141,7 +141,7 @@ class WorkerPool:
         return True
 
     def processes(self) -> list[int]:
-        """The process ids of the workers that have begun."""
+        """The process ids of the workers that have started."""
         return [process for link in self._links if (process := link.page.process())]
 
     def begin(self, lanes: list[int], state: LoaderState) -> None:
@@ -159,7 +159,7 @@ class WorkerPool:
             link.begin([lane for lane in lanes if self._link_of[lane] is link], state)
 
     def take(self, lane: int) -> Produced[Any] | Ended:
-        """The next item of `lane`, whose turn it must be. Raises what the lane raised, as it is."""
+        """The next item of `lane`, whose turn it must be. Raises what the lane raised, unchanged."""
         link = self._link_of[lane]
         if not (link.ask() or (link.receive_one() and link.has_item())):
             self._wait_for(link)
@@ -168,7 +168,7 @@ class WorkerPool:
         return item
 
     def interrupt(self) -> None:
-        """Have a `take` that waits in another thread raise `Interrupted`, and all that would wait before `begin`."""
+        """Have a `take` that waits in another thread raise `Interrupted`, and any later one until `begin`."""
         if not self._interrupted:
             self._interrupted = True
             os.eventfd_write(self._waker, 1)

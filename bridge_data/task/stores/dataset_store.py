@@ -1,7 +1,7 @@
 """File stores of data: a folder, a prepared tar data set, a prepared JSONL file; and those of a source.
 
-Enters: a path, or a source with its auxiliary data and the task encoder's decoder. Leaves: file stores. What the stores
-of a source give is decoded by file extension, as the parts of samples are.
+Enters: a path, or a source with its auxiliary data and the task encoder's decoder. Leaves: file stores. Those
+of a source decode files by extension, like the parts of samples.
 """
 
 import errno
@@ -28,7 +28,7 @@ from bridge_data.task.stores.file_store import DecodeFileStore, FileStore
 
 
 class _NamedStore(FileStore[bytes]):
-    """A store that messages call by the name that it has in `aux`."""
+    """A store that messages name as in `aux`."""
 
     _name: str | None
 
@@ -39,7 +39,7 @@ class _NamedStore(FileStore[bytes]):
 class SystemFileStore(_NamedStore):
     """The files in the folder `base_dir`, on a disk or in an object store; `name` is its name in messages.
 
-    A key is a relative path. One that leads out of the folder, by `..` or an absolute path, is refused; links in the
+    A key is a relative path. One that leaves the folder, by `..` or an absolute path, is refused; links in the
     folder are followed. If a key starts with a shard's name, as a sample's `__key__` does, the file is also looked for
     without it. With `base_dir` None, keys are absolute paths, and any file can be read.
 
@@ -93,7 +93,7 @@ class SystemFileStore(_NamedStore):
     @functools.cached_property
     def _media(self) -> MediaIndex:
         if self._base is None:
-            raise ConfigError(f"{self}: media metadata are those of a folder, and this store has none")
+            raise ConfigError(f"{self}: media metadata need a folder, and this store has none")
         return MediaIndex(self._base)
 
     def _content(self, key: str) -> bytes | None:
@@ -111,11 +111,11 @@ class SystemFileStore(_NamedStore):
         """The path of the file `key`, which need not exist. A SampleError if it is outside of the folder."""
         if self._base is None:
             if not os.path.isabs(key):
-                raise SampleError(f"{self}: {key!r} is no absolute path, and the store has no folder for relative ones")
+                raise SampleError(f"{self}: {key!r} is not an absolute path, and the store has no folder")
             return key
         relative = posixpath.normpath(key)
         if os.path.isabs(key) or relative.split("/", 1)[0] == ".." or relative == ".":
-            raise SampleError(f"{self}: {key!r} leads out of the folder; expected a path below it")
+            raise SampleError(f"{self}: {key!r} is outside of the folder; expected a path below it")
         return f"{self._base.rstrip('/')}/{relative}"
 
     def _is_file(self, path: str) -> bool:
@@ -129,7 +129,7 @@ class SystemFileStore(_NamedStore):
                 raise DatasetError(f"{self}: the folder is gone; is its disk still mounted?") from None
             return False
         except OSError as error:
-            return error.errno != errno.ENAMETOOLONG  # reading it tries again, and reports the error
+            return error.errno != errno.ENAMETOOLONG  # reading it retries, and reports the error
         return not os.path.isdir(path)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -191,7 +191,7 @@ class JsonlFileStore(_NamedStore):
     def __getitem__(self, key: str) -> tuple[bytes, SourceInfo]:
         number = key.removesuffix(f".{PART}")
         if not (key.endswith(f".{PART}") and number.isascii() and number.isdigit()):
-            raise SampleError(f"{self}: {key!r} is no part in it; expected the number of a line, as in 17.{PART}.")
+            raise SampleError(f"{self}: {key!r} is not a part; expected the number of a line, as in 17.{PART}.")
         if int(number) >= self._lines.num_samples:
             raise SampleError(f"{self}: there is no part {key!r}; it has {self._lines.num_samples} samples, from 0 on.")
         raw = self._reader.read(int(number))

@@ -85,14 +85,14 @@ class CacheFolder:
                 raise self._unusable(error) from error
 
     def _unusable(self, error: OSError) -> ConfigError:
-        return ConfigError(f"cache folder {self.path}: cannot be used: {error.strerror}; give another parent_cache_dir")
+        return ConfigError(f"cache folder {self.path}: cannot be used: {error.strerror}; set another parent_cache_dir")
 
     def _make(self) -> None:
         os.makedirs(self.path, mode=0o700, exist_ok=True)
         found = os.lstat(self.path)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
             raise ConfigError(
-                f"cache folder {self.path}: is not a folder that only this user can use; remove it, or give another "
+                f"cache folder {self.path}: is not a folder that only this user can use; remove it, or set another "
                 "parent_cache_dir"
             )
 
@@ -158,7 +158,7 @@ class CacheFolder:
         with locked(part) as descriptor:
             is_part = True
             try:
-                if self._renew(name):  # the process that held the lock before has fetched it
+                if self._renew(name):  # the previous holder of the lock has fetched it
                     return None
                 content = fetch()
                 if not self._store(descriptor, content):
@@ -249,7 +249,7 @@ class CacheFolder:
         )
 
     def _is_full(self, why: str) -> None:
-        """Do not look for free space again for a moment."""
+        """Pause the search for free space for a moment."""
         self._full_until = time.monotonic() + _RETRY_S
         if not self._warned:
             self._warned = True

@@ -244,8 +244,8 @@ class CacheFileLazy(Lazy[T]):
             content = self._folder.read(self._entry)
             if content is None:
                 raise DatasetError(
-                    f"{self.pool.cache_dir}: {self.fname!r} was put here and is gone; was the folder emptied, or the "
-                    "pool closed? Resolve lazies of `to_cache` before"
+                    f"{self.pool.cache_dir}: {self.fname!r} was stored here and is gone; was the folder emptied, or "
+                    "the pool closed? Resolve lazies of `to_cache` earlier"
                 )
             self._held.append(pickle.loads(content[1]))
             self._discard()
@@ -280,7 +280,7 @@ class _Use:
         """Log, once, that the cache does not work."""
         if not self._warned:
             self._warned = True
-            logger.warning("cache folder %s: %s: %s; going on without", self.folder.path, type(error).__name__, error)
+            logger.warning("cache folder %s: %s: %s; not caching", self.folder.path, type(error).__name__, error)
 
     def end(self) -> None:
         """Stop using it. Call it again to retry the removal of the folder."""

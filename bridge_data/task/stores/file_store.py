@@ -162,7 +162,7 @@ def asked_for(read: Callable[[], tuple[T, SourceInfo]], sample: Any) -> T:
         name = sample.get("__key__") if isinstance(sample, dict) else getattr(sample, "__key__", None)
         if name is None:
             raise
-        raise type(error)(f"{error} It was asked for by sample {name}.") from error
+        raise type(error)(f"{error} Sample {name} requested it.") from error
     add_source(sample, source)
     return content
 

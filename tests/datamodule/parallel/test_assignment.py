@@ -134,7 +134,7 @@ def test_frames_are_counted_by_shape_or_by_grid() -> None:
     assert frames({"images": [torch.zeros(3, 4, 4), torch.zeros(2, 3, 4, 4)]}) == 3
     media = {"pixel_values": torch.zeros(8, 6), "image_grid_thw": torch.tensor([[1, 2, 2], [1, 2, 2]])}
     assert frames({"media": media | {"video_grid_thw": torch.tensor([[6, 2, 2]])}}) == 8
-    with pytest.raises(ConfigError, match=r"shape \(8, 6\).*take 'pixels'"):
+    with pytest.raises(ConfigError, match=r"shape \(8, 6\).*use 'pixels'"):
         frames({"pixel_values": torch.zeros(8, 6)})
 
 

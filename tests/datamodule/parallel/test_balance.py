@@ -78,7 +78,7 @@ def test_the_load_is_what_the_report_says_and_less_than_unbalanced(job: Any) -> 
 def test_a_state_saved_within_a_step_is_that_at_its_beginning(job: Any) -> None:
     _, seen = job
     assert all(rank["saved within"] for rank in seen("train", 4))
-    assert all("so what was drawn of it comes again" in text for rank in seen("train", 4) for text in rank["warned"])
+    assert all("so its batches come again" in text for rank in seen("train", 4) for text in rank["warned"])
     assert all(len(rank["warned"]) == 1 for rank in seen("train", 4))
 
 

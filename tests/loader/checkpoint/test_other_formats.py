@@ -101,7 +101,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, hard))
     try:
-        with pytest.raises(StateError, match=r"a\.ckpt: was not written, and is as it was: .*File too large"):
+        with pytest.raises(StateError, match=r"a\.ckpt: was not written, and is unchanged: .*File too large"):
             write_lightning(file, LATER, file)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -165,7 +165,7 @@ def test_a_rank_at_another_step_fails_the_save_on_all(folder: Path) -> None:
 @pytest.mark.processes
 def test_what_holds_no_whole_sharded_state_is_refused(folder: Path) -> None:
     messages = results(folder, "refuse", 1)[0]
-    assert "is no checkpoint of megatron.core.dist_checkpointing" in messages["texts"]
+    assert "is not a checkpoint of megatron.core.dist_checkpointing" in messages["texts"]
     assert "expected objects named 'train_dataloader'" in messages["model-only"]
     assert "without those of ranks [1]" in messages["half"]
 
@@ -173,5 +173,5 @@ def test_what_holds_no_whole_sharded_state_is_refused(folder: Path) -> None:
 @pytest.mark.processes
 def test_outside_a_distributed_run_it_says_how_to_have_one(tmp_path: Path) -> None:
     for attempt in (lambda: sharded_state(make_state()), lambda: load_sharded_state(tmp_path)):
-        with pytest.raises(StateError, match=r"needs a process group, be it of one process: .*init_process_group"):
+        with pytest.raises(StateError, match=r"needs a process group, even for one process: .*init_process_group"):
             attempt()

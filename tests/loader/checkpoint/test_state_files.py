@@ -87,7 +87,7 @@ def test_a_file_cut_at_any_place_is_refused() -> None:
 def test_states_of_other_loaders_and_versions_are_refused_with_the_name_of_the_file(tmp_path: Path) -> None:
     for content, message in (
         ({STATE_KEY: {"dataset_state": 1}}, "not a loader state"),
-        ({STATE_KEY: make_state() | {"version": 99}}, "format 99 of the order"),
+        ({STATE_KEY: make_state() | {"version": 99}}, "order format 99"),
         (
             {STATE_KEY: make_state(), "format": "bridge_data.checkpoint", "version": 9},
             "got version 9 of the file",

@@ -100,7 +100,7 @@ def test_the_key_of_a_sample_may_be_used_as_it_is(folder: Path) -> None:
     "key", ["../outside.txt", "sub/../../outside.txt", "/etc/passwd", "", ".", "x.tar/../../outside.txt"]
 )
 def test_a_key_that_leads_out_of_the_folder_is_refused(folder: Path, key: str) -> None:
-    with pytest.raises(SampleError, match=r"leads out of the folder|there is no file"):
+    with pytest.raises(SampleError, match=r"is outside of the folder|there is no file"):
         SystemFileStore(folder).get(key)
 
 
@@ -125,7 +125,7 @@ def test_a_folder_that_is_gone_stops_the_run(folder: Path) -> None:
 def test_without_a_folder_paths_are_absolute(folder: Path) -> None:
     store = SystemFileStore()
     assert store.get(str(folder / "a.txt")) == b"a"
-    with pytest.raises(SampleError, match="no absolute path"):
+    with pytest.raises(SampleError, match="not an absolute path"):
         store.get("a.txt")
     for action in (lambda: store.get_media_metadata("a"), lambda: list(store.list_files())):
         with pytest.raises(ConfigError, match="folder"):
@@ -148,7 +148,7 @@ def test_a_folder_may_be_in_an_object_store(folder: Path, bucket: Bucket) -> Non
     assert list(store.list_files()) == ["a.txt", "sub/b.c.bin", "sub/i.png"]
     assert store.get_media_metadata("x.tar/sub/i.png") == SystemFileStore(folder).get_media_metadata("sub/i.png")
     for key in ("../other", "/a.txt", "sub/../../a.txt"):
-        with pytest.raises(SampleError, match="leads out of the folder"):
+        with pytest.raises(SampleError, match="is outside of the folder"):
             store.get(key)
     with pytest.raises(SampleError, match=r"there is no file 'b.txt'"):
         store.get("b.txt")

@@ -54,13 +54,13 @@ def test_what_is_read_is_added_to_the_sources_of_the_sample() -> None:
 
 
 def test_an_error_names_the_sample_that_asked() -> None:
-    with pytest.raises(SampleError, match=r"no file 'x'. It was asked for by sample 0.tar/7."):
+    with pytest.raises(SampleError, match=r"no file 'x'. Sample 0.tar/7 requested it."):
         Letters().get("x", CrudeSample(__key__="0.tar/7"))
-    with pytest.raises(SampleError, match=r"by sample 0.tar/8."):
+    with pytest.raises(SampleError, match=r"Sample 0.tar/8 requested it"):
         Letters().get("x", TextSample(__key__="0.tar/8", text=""))
     with pytest.raises(SampleError, match=r"no file 'x'.$"):
         Letters().get("x")
-    with pytest.raises(FatalSampleError, match="by sample k"):
+    with pytest.raises(FatalSampleError, match="Sample k requested it"):
         Letters().get("broken", {"__key__": "k"})
 
 
@@ -119,7 +119,7 @@ def test_without_a_cache_a_lazy_is_read_when_it_is_needed(store: SystemFileStore
 def test_a_lazy_of_a_missing_file_fails_when_it_is_needed(store: SystemFileStore) -> None:
     lazy = NoCachePool().get_lazy(store, "x")
     for _ in range(2):
-        with pytest.raises(SampleError, match=r"no file 'x'.* by sample k"):
+        with pytest.raises(SampleError, match=r"no file 'x'.* Sample k requested it"):
             lazy.get({"__key__": "k"})
 
 

@@ -317,12 +317,12 @@ def test_skip_says_where_the_state_is_in_other_files(run: Run, tmp_path: Path) -
     torch.save({"model": torch.zeros(3), "data": make_state()}, tmp_path / "job.pt")
     before = (tmp_path / "job.pt").read_bytes()
     refused = run("checkpoint", "skip", tmp_path / "job.pt", "--steps", "12", *STEPS)
-    assert "job.pt: has a data state in ['data'], beside other things" in refused.stderr
+    assert "job.pt: has a data state in ['data'], among other things" in refused.stderr
     assert (tmp_path / "job.pt").read_bytes() == before
     lightning_file(tmp_path / "a.ckpt")
     (tmp_path / "a.ckpt").rename(tmp_path / "a.pt")
     refused = run("checkpoint", "skip", tmp_path / "a.pt", "--steps", "12", *STEPS)
-    assert "state in ['EnergonMultiModalDataModule']['train_dataloader'], beside other things" in refused.stderr
+    assert "state in ['EnergonMultiModalDataModule']['train_dataloader'], among other things" in refused.stderr
     (tmp_path / "__0_0.distcp").touch()
     refused = run("checkpoint", "skip", tmp_path, "--steps", "12", *STEPS)
     assert "megatron.core.dist_checkpointing is read by load_sharded_state" in refused.stderr
