@@ -63,8 +63,7 @@ from bridge_data.task import Cooker, DefaultTaskEncoder, Packing, TaskEncoder, s
 
 class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
     """What all encoders of conversations share: settings, labels, packing, batches. The tokenizer may be given as the
-    folder (or hub id) that it was saved to. Crude data are cooked by `cook_conversation`, unless a subclass has its own
-    `cookers`.
+    folder (or hub id) that it was saved to. `cookers` cook crude data; by default, `cook_conversation` does.
 
     Raises:
         ConfigError: if a setting is wrong, or `tokenizer` is not a tokenizer of transformers.
@@ -276,9 +275,8 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         messages = self._messages(said.messages, template)
         text, spans = render_conversation(self.tokenizer, messages, template, self.answers, said.tools)
         added = self._adds_special_tokens and lacks_beginning(self.tokenizer, text)
-        return self._learnt(
-            tokenize_spans(self.tokenizer, text, self._spans_with_loss(text, spans), add_special_tokens=added)
-        )
+        spans = self._spans_with_loss(text, spans)
+        return self._learnt(tokenize_spans(self.tokenizer, text, spans, add_special_tokens=added))
 
     def _messages(self, messages: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:
         """The messages in the form that the template reads."""

@@ -41,8 +41,7 @@ Location: TypeAlias = str | os.PathLike[str]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TraversedDatasetReference:
-    """A data set in a metadataset: its path, the part of its split, the paths of its auxiliary data, and its
-    sub-flavors from the metadatasets."""
+    """A data set in a metadataset: path, split part, paths of auxiliary data, sub-flavors from all metadatasets."""
 
     path: str
     split_part: str
@@ -256,11 +255,9 @@ class MetadatasetV2(_Declaring):
     def prepare(self) -> list[JoinIndex]:
         if not self._is_file:
             raise ConfigError(f"{self}: joins are prepared beside a YAML file; write the splits to one")
-        from bridge_data.prepare.metadataset_joins import (
-            prepare_metadataset,  # here: programs that train do not prepare
-        )
+        from bridge_data.prepare import metadataset_joins  # here: programs that train do not prepare
 
-        made = prepare_metadataset(self.path)
+        made = metadataset_joins.prepare_metadataset(self.path)
         self._document = parse_yaml(storage.read_all(self.path), self.path, self.limits)  # what joins were made from
         return made
 
@@ -317,11 +314,10 @@ def load_dataset(
     else:
         location = absolute(path)
         document = LoadCache(limits).document(location) if location.endswith((".yaml", ".yml")) else None
-    code = {"trusted_modules": trusted_modules, "trust_dataset_code": trust_dataset_code}
-    trust: dict[str, Any] = {**code, "limits": limits}
+    trust: dict[str, Any] = {"trusted_modules": trusted_modules, "limits": limits}
+    trust["trust_dataset_code"] = trust_dataset_code
     if document is None:
-        is_there = storage.is_folder(location) or storage.is_file(location)
-        if not (is_there or is_table(location) or has_raw_tars(location)):
+        if not any(is_there(location) for is_there in (storage.is_folder, storage.is_file, is_table, has_raw_tars)):
             raise ConfigError(f"{location}: no such folder or file")
         made = DatasetLoader(location, **given, **trust)
         made.where = () if where is columns is None else given_where(where, columns)
