@@ -317,7 +317,7 @@ def load_dataset(
     trust: dict[str, Any] = {"trusted_modules": trusted_modules, "limits": limits}
     trust["trust_dataset_code"] = trust_dataset_code
     if document is None:
-        if not any(is_there(location) for is_there in (storage.is_folder, storage.is_file, is_table, has_raw_tars)):
+        if not any(is_there(location) for is_there in (is_table, has_raw_tars, storage.is_folder, storage.is_file)):
             raise ConfigError(f"{location}: no such folder or file")
         made = DatasetLoader(location, **given, **trust)
         made.where = () if where is columns is None else given_where(where, columns)
