@@ -140,6 +140,11 @@ def test_the_readme_names_the_stages_in_their_order() -> None:
     assert [row for row in rows if row in STAGES] == list(STAGES)
 
 
+def test_no_module_has_more_than_350_lines() -> None:
+    lengths = {str(path.relative_to(PACKAGE)): len(path.read_text().splitlines()) for path in MODULES}
+    assert {name: length for name, length in lengths.items() if length > 350} == {}
+
+
 def test_a_name_is_one_thing() -> None:
     """No two classes or modules of the package have the same name."""
     classes: dict[str, list[str]] = collections.defaultdict(list)
