@@ -214,11 +214,14 @@ def has_raw_tars(path: str) -> bool:
     """Whether there are tars on a disk at `path`, a folder, a tar or a pattern of tars, that nobody has prepared."""
     if is_remote(path) or storage.is_folder(f"{path}/{META_FOLDER}"):
         return False
-    if not storage.is_folder(path):
-        return path.endswith((".tar", *GZIP_SUFFIXES)) and ("{" in path or storage.is_file(path))
-    from bridge_data.shards.raw_tars import find_raw_tars  # here: few data sets are not prepared
+    is_folder = storage.is_folder(path)
+    if not is_folder and not path.endswith((".tar", *GZIP_SUFFIXES)):
+        return False
+    from bridge_data.shards.raw_tars import find_raw_tars, is_tar_pattern  # here: few data sets are not prepared
 
-    return find_raw_tars(path) is not None
+    if is_folder:
+        return find_raw_tars(path) is not None
+    return is_tar_pattern(path) or storage.is_file(path)
 
 
 def is_jsonl(path: str) -> bool:

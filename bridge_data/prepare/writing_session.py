@@ -30,15 +30,19 @@ from bridge_data.prepare.splits import split_by_shares
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.prepare.tars import prepare
 from bridge_data.shards.index_file import BridgeIndex
-from bridge_data.shards.metadata import BRIDGE_INDEX, DATASET_YAML, META_FOLDER, WRITING, parse_document, tar_index_path
+from bridge_data.shards.metadata import (
+    BRIDGE_INDEX,
+    DATASET_YAML,
+    META_FOLDER,
+    WRITER_YAML,
+    WRITING,
+    parse_document,
+    tar_index_path,
+)
 from bridge_data.shards.segment import Segment
 from bridge_data.storage.atomic import temporary_name, write_file, writing
 
 logger = logging.getLogger("bridge_data")
-
-WRITER_YAML = "writer.yaml"
-"""The file in `.nv-meta` that keeps the split, so that it stays the same when samples are added, and what the last
-writer wrote."""
 
 _SETTINGS, _DONE = "settings.json", "done"
 

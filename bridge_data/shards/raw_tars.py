@@ -1,4 +1,4 @@
-"""Tars without `.nv-meta`: a folder of them, or a pattern, `shards-{000..009}.tar`, read where they are.
+"""Tars without `.nv-meta`: a folder of them, or a pattern, `shards-{000..009}.tar` or `shards-*.tar`, read in place.
 
 Enters: a path. Leaves: a `ShardSet` of all samples, with an index in the cache of the user. It is made when the tars
 are first opened on a machine, by one process, for which the others wait; nothing is written beside the tars. Guarantee:
@@ -8,12 +8,14 @@ error that names it, and so are all others.
 """
 
 import contextlib
+import glob
 import hashlib
 import json
 import logging
 import os
+import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,6 +39,8 @@ WAIT_S = 3600.0
 
 _POLL_S = 0.1
 _TAR_SUFFIXES = (".tar", *GZIP_SUFFIXES)
+_WILDCARD = re.compile(r"[*?]")
+_SPECIAL = re.compile(r"[*?{]")
 _MAX_NAMED = 5
 
 logger = logging.getLogger("bridge_data")
@@ -59,26 +63,31 @@ class RawTars(NamedTuple):
 
 
 def find_raw_tars(path: str, limits: Limits = DEFAULT_LIMITS) -> RawTars | None:
-    """The tars without `.nv-meta` at `path`, a folder, a tar or a brace pattern; None if there are none, as in a folder
+    """The tars without `.nv-meta` at `path`, a folder, a tar or a pattern; None if there are none, as in a folder
     that is prepared, holds one that is, or is being written.
 
     Raises:
-        ConfigError: for a pattern that cannot be expanded.
+        ConfigError: for a pattern that cannot be expanded, or that no tar matches.
     """
     if storage.is_remote(path):
         return None
     if os.path.isdir(path):
         names = _names_below(path)
         return RawTars(path, Path(path), names) if names else None
-    if not path.endswith(_TAR_SUFFIXES) or not (os.path.isfile(path) or "{" in path):
+    if not path.endswith(_TAR_SUFFIXES) or not (os.path.isfile(path) or is_tar_pattern(path)):
         return None
     files = [path] if os.path.isfile(path) else _expanded(path, limits)
-    folder = os.path.dirname(path.partition("{")[0])
+    folder = os.path.dirname(path if os.path.isfile(path) else _SPECIAL.split(path)[0])
     return RawTars(path, Path(folder), [os.path.relpath(file, folder) for file in files])
 
 
+def is_tar_pattern(path: str) -> bool:
+    """Whether `path` names tars by braces, `*` or `?`."""
+    return path.endswith(_TAR_SUFFIXES) and _SPECIAL.search(path) is not None
+
+
 def _names_below(folder: str) -> list[str]:
-    """The tars below a folder, folder by folder and sorted, as `prepare` lists them."""
+    """The tars below a folder, in the order of `prepare`."""
     if os.path.isdir(os.path.join(folder, META_FOLDER)) or is_unfinished(Path(folder)):
         return []
     names = []
@@ -88,17 +97,33 @@ def _names_below(folder: str) -> list[str]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         tars = (file for file in files if file.endswith(_TAR_SUFFIXES) and not file.startswith("."))
         names += [os.path.relpath(os.path.join(where, file), folder) for file in tars]
+    return _in_order(names)
+
+
+def _in_order(names: Iterable[str]) -> list[str]:
+    """Sorted folder by folder, as `prepare` lists tars."""
     return sorted(names, key=lambda name: name.split("/"))
 
 
 def _expanded(pattern: str, limits: Limits) -> list[str]:
+    """The tars that a pattern names: in the order of its braces, and sorted where there are `*` or `?`."""
     try:
-        files = expand_braces(pattern, max_names=limits.max_shards)
+        names = expand_braces(pattern, max_names=limits.max_shards)
     except ValueError as error:
         raise ConfigError(f"{pattern}: cannot be expanded: {error}") from None
+    files = [file for name in names for file in _matching(name)]
+    if not files:
+        raise ConfigError(f"{pattern}: no tar has such a name")
     if len(set(files)) < len(files):
         raise ConfigError(f"{pattern}: names a tar twice: its samples would come as often in each epoch")
     return files
+
+
+def _matching(name: str) -> list[str]:
+    """The tars that match a name with `*` or `?`; any other name as it is."""
+    if not _WILDCARD.search(name):
+        return [name]
+    return _in_order(filter(os.path.isfile, glob.iglob(name.replace("[", "[[]"), recursive=True)))
 
 
 def open_raw_tars(tars: RawTars, split_part: str) -> ShardSet:

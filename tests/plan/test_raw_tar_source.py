@@ -92,6 +92,12 @@ def test_a_metadataset_blends_a_folder_and_a_pattern(data: Path) -> None:
     assert load_plan(path, split_part="val", training=False).num_samples == 5
 
 
+def test_a_run_reads_what_a_star_names(data: Path) -> None:
+    assert keys_of(loader_of(data / "*.tar"), 10) == keys_of(loader_of(data), 10)
+    with pytest.raises(ConfigError, match=r"date-\*.tar: no tar has such a name"):
+        loader_of(data / "date-*.tar")
+
+
 def test_only_train_is_there(data: Path) -> None:
     assert split_parts(data) == ["train"]
     with pytest.raises(ConfigError, match="all of its samples are in split part 'train', and there is no 'val'"):

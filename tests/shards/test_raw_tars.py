@@ -73,6 +73,23 @@ def test_a_pattern_names_tars_in_its_order(data: Path) -> None:
     assert len(opened(data / "data-000003.tar")) == 5
 
 
+def test_a_star_names_tars_sorted_by_name(data: Path) -> None:
+    shutil.copytree(data, data.parent / "[other]")
+    (data / "data-000009.tar").mkdir()
+    everything = opened(f"{data}/*.tar")
+    assert everything.root == data and keys_of(everything) == keys_of(opened(data / "data-{000000..000003}.tar"))
+    assert opened(f"{data.parent}/[other]/data-00000?.tar").root == data.parent / "[other]"
+    both = opened(f"{data.parent}/{{[other],data}}/*3.tar")
+    assert both.names == ("[other]/data-000003.tar", "data/data-000003.tar")
+
+
+def test_a_tar_that_comes_to_match_a_star_is_named(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+    opened(f"{data}/*.tar")
+    write_tar(data / "data-000004.tar", {"newer.txt": b"a text"})
+    assert len(opened(f"{data}/*.tar")) == 21
+    assert "(data-000004.tar new)" in caplog.text
+
+
 def test_nothing_is_written_beside_the_tars_and_they_are_scanned_once(data: Path, scanned: list[str]) -> None:
     before = sorted(data.iterdir())
     for _ in range(2):
@@ -125,6 +142,7 @@ def test_all_damaged_tars_are_named(data: Path) -> None:
         ("data", "val", "no 'val': run `bridge-data prepare"),
         ("data/data-{000003..000005}.tar", "train", "2 of its 3 tars are not there: data-000004.tar, data-000005.tar"),
         ("data/data-{000001,000001}.tar", "train", "names a tar twice"),
+        ("data/date-*.tar", "train", "date-*.tar: no tar has such a name"),
         ("packed", "train", "x.tgz: is compressed, and has no index: run `bridge-data prepare"),
     ],
 )

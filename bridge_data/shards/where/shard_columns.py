@@ -73,6 +73,10 @@ class ShardColumns(SampleColumns):
         root, first = self._shards.root, ""
         if storage.is_remote(root):
             root, first = Path(root.name), "on a disk, before the data are copied to the store: "
+        elif not (root / META_FOLDER).is_dir():
+            as_they_are = ("--split-ratio", "1,0,0", "--sample-type", "CrudeWebdataset")
+            prepared = bridge_command("prepare", root, *as_they_are, "--columns", "json.FIELD")
+            return f"`{prepared}` prepares these tars, with fields of JSON parts; {super().way_out()}"
         fields = bridge_command("prepare", root, "--tar-index-only", "--columns", "json.FIELD")
         sizes = bridge_command("prepare-media", root, "--media-metadata-by-extension")
         return (

@@ -7,17 +7,26 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bridge_data import storage
-from bridge_data.errors import BridgeDataError, ConfigError, DatasetError
+from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, bridge_command
 from bridge_data.limits import Limits
 from bridge_data.plan import EmptySplitError, Source, load_plan
 from bridge_data.plan.document import is_jsonl
-from bridge_data.plan.opening import has_tables, split_parts
+from bridge_data.plan.opening import WHOLE, has_raw_tars, has_tables, split_parts
 from bridge_data.plan.where_clauses import WhereClause, given_where
 from bridge_data.shards import Records
 from bridge_data.shards.jsonl_file import index_path, open_jsonl, split_gaps
 from bridge_data.shards.media_metadata import MEDIA_TABLE
-from bridge_data.shards.metadata import BRIDGE_INDEX, DATASET_YAML, INDEX_SQLITE, INFO_JSON, INFO_YAML, load_document
-from bridge_data.shards.prepared import PreparedDataset
+from bridge_data.shards.metadata import (
+    BRIDGE_INDEX,
+    DATASET_YAML,
+    INDEX_SQLITE,
+    INFO_JSON,
+    INFO_YAML,
+    META_FOLDER,
+    WRITER_YAML,
+    load_document,
+)
+from bridge_data.shards.prepared import PreparedDataset, ShardSet
 from bridge_data.shards.read_only_database import ReadOnlyDatabase
 from bridge_data.storage import Location, RemotePath
 from bridge_data.tools.cli.terminal import (
@@ -65,9 +74,9 @@ def info(
 ) -> None:
     """Show what PATH holds: split parts, shards, samples, parts, sample type; of a metadataset, what it blends.
 
-    PATH is a prepared data set, a metadataset or a JSONL file, or the URL of one. With --num-lanes it is also shown how
-    the training data are cut and dealt, and how far the epochs of a job overlap. The exit status is 1 if anything is
-    wrong.
+    PATH is a prepared data set, a metadataset or a JSONL file, or the URL of one, or tars without .nv-meta. With
+    --num-lanes it is also shown how the training data are cut and dealt, and how far the epochs of a job overlap. The
+    exit status is 1 if anything is wrong.
     """
     if num_lanes is None and (max_samples_per_sequence, shuffle_buffer_size) != (None, None):
         raise ConfigError("--max-samples-per-sequence and --shuffle-buffer-size say nothing without --num-lanes")
@@ -80,6 +89,8 @@ def info(
     is_sound = True
     if has_tables(str(path)):
         _show_tables(path, clauses, trust)
+    elif has_raw_tars(str(path)):
+        _show_raw_tars(path, clauses, trust)
     elif not storage.is_file(path):
         is_sound = _show_folder(PreparedDataset.open(path, limits), split_config, dataset_config, clauses)
     elif is_jsonl(str(path)):
@@ -111,7 +122,7 @@ def _show_folder(
         ("shards", spanned(names) if names else "none"),
         ("parts", listed(dataset.part_names(), 20)),
         ("sample type", sample_type),
-        ("prepared by", _preparation(dataset.meta)),
+        ("format", _format(dataset.meta)),
         ("index", ".tar.idx only; prepare with bridge-data for more speed" if dataset.index is None else BRIDGE_INDEX),
     ]
     media = _media(dataset.meta / INDEX_SQLITE)
@@ -182,6 +193,35 @@ def _show_tables(path: Location, clauses: Sequence[WhereClause], trust: dict[str
     _show_chosen(records, clauses)
 
 
+_MAX_LOOKED_AT = 10
+"""Tars that nobody has prepared, and of which the parts are named."""
+
+
+def _show_raw_tars(path: Location, clauses: Sequence[WhereClause], trust: dict[str, Any]) -> None:
+    """Tars that nobody has prepared."""
+    shards = load_plan(path, training=False, split_part=WHOLE, **trust).sources[0].records
+    assert isinstance(shards, ShardSet) and shards.index is not None
+    names, num_bytes = shards.names, sum(shards.index.sizes_bytes(shards.names))
+    parts = {part for number in range(min(_MAX_LOOKED_AT, len(names))) for part in shards.part_names(number) or ()}
+    if (shards.root / META_FOLDER).is_dir():
+        form = f"tars, read without the {META_FOLDER} of {shards.root}"
+    else:
+        form = f"tars without {META_FOLDER}: not prepared; `{bridge_command('prepare', shards.root)}` does that"
+    rows = [
+        ("data set", str(path)),
+        ("holds", f"{counted(shards.num_samples, 'sample')} in {counted(len(names), 'shard')}, {sized(num_bytes)}"),
+        ("shards", spanned(names)),
+        ("parts", listed(sorted(parts), 20)),
+        ("sample type", "crude, for a cooker of the task encoder"),
+        ("format", form),
+        ("index", "in the cache of the user"),
+    ]
+    click.echo(headed(rows) + "\n")
+    row = [WHOLE, f"{len(names):,}", f"{shards.num_samples:,}", sized(num_bytes)]
+    click.echo(table(["split part", "shards", "samples", "bytes"], [row]))
+    _show_chosen([shards], clauses)
+
+
 def _show_metadataset(path: Location, **trust: Any) -> bool:
     """The tree of every split part, with what is drawn from each data set; what is wrong with one hides no other.
     Whether nothing is."""
@@ -206,11 +246,12 @@ def _show_metadataset(path: Location, **trust: Any) -> bool:
     return is_sound
 
 
-def _preparation(meta: Location) -> str:
-    """Which version of the format it has."""
+def _format(meta: Location) -> str:
+    """Which version of the format it has, and who wrote the shards, if that is known."""
     path = next(meta / name for name in (INFO_JSON, INFO_YAML) if (meta / name).is_file())
     version = load_document(path).get("energon_version")
-    return f"Energon {version}, or in its format" if version else "an Energon that does not tell its version"
+    writer = ", written by bridge-data" if (meta / WRITER_YAML).is_file() else ""
+    return (f"that of Energon {version}" if version else "that of an Energon that does not tell its version") + writer
 
 
 def _media(path: Location) -> str | None:

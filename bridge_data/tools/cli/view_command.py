@@ -61,11 +61,10 @@ def view(
 ) -> None:
     """Show PATH in a browser: samples, the blend, sizes, batches as the trainer gets them, the steps of a run.
 
-    PATH is a prepared data set, a metadataset or a JSONL file, or the URL of one; or the folder of a run, with its
-    config, saved states, log and ledger, which is followed while the run goes on. With --config, by default the data of
-    the config. The page is for this machine alone, unless --host and --token say else.
+    PATH is a prepared data set, a metadataset or a JSONL file, or the URL of one, or tars without .nv-meta; or the
+    folder of a run, with its config, saved states, log and ledger, which is followed while the run goes on. With
+    --config, by default the data of the config. The page is for this machine alone, unless --host and --token say else.
     """
-    from bridge_data.plan.opening import has_tables
     from bridge_data.tools.view.catalog import DataCatalog
     from bridge_data.tools.view.named_runs import NamedRun, default_run, open_run
     from bridge_data.tools.view.saved_run import SavedRun, SavedRunReader
@@ -76,7 +75,7 @@ def view(
     if path is None and config is None:
         raise ConfigError("give PATH, a data set, a metadataset or the folder of a run, or --config, a run")
     folder = None
-    if isinstance(path, Path) and path.is_dir() and not (path / META_FOLDER).is_dir() and not has_tables(str(path)):
+    if isinstance(path, Path) and _is_run(path):
         path, folder = None, path
     reader = None
     if folder is not None or state is not None or log is not None:
@@ -105,6 +104,20 @@ def view(
     catalog = DataCatalog(path, options)
     site = Site(catalog, opened, None if reader is None else reader.read, has_encoder=config is not None)
     _serve(site, host, port, token, names)
+
+
+def _is_run(path: Path) -> bool:
+    """Whether `path` is a folder without data. One with tars that nobody has prepared is also that of a run if there
+    are saved states or a ledger."""
+    from bridge_data.plan.opening import has_raw_tars, has_tables
+    from bridge_data.tools.view.run_folder import find_run
+
+    if not path.is_dir() or (path / META_FOLDER).is_dir() or has_tables(str(path)):
+        return False
+    if not has_raw_tars(str(path)):
+        return True
+    found = find_run(path, has_config=True)
+    return bool(found.states or found.ledger)
 
 
 def _config_of(folder: Path, reader: "SavedRunReader") -> str:

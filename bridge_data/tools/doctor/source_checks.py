@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from bridge_data.errors import ConfigError, bridge_command
 from bridge_data.plan import Plan, Source
 from bridge_data.shards import ShardSet
+from bridge_data.shards.metadata import META_FOLDER
 from bridge_data.storage import is_remote
 from bridge_data.tools.doctor.planned_run import Finding, Level, PlannedRun
 from bridge_data.tools.lint.check_dataset import check_metadata
@@ -67,7 +68,16 @@ def _check_folder(root: Path, sets: Sequence[ShardSet], seen: ShardsSeen) -> Ite
     looked_at = _spread(names)
     seen.num_shards += len(names)
     seen.num_looked_at += len(looked_at)
-    if len(looked_at) == len(names):
+    is_prepared = (root / META_FOLDER).is_dir()
+    if not is_prepared:
+        yield Finding(
+            code="unprepared",
+            level=Level.NOTE,
+            what=f"{root}: has no {META_FOLDER}: its tars are indexed on each machine by one process, when they are "
+            "first opened, and have no split and no sample class",
+            change=f"run `{bridge_command('prepare', root)}` once for all machines",
+        )
+    elif len(looked_at) == len(names):
         yield from _metadata(root)
     index = sets[0].index
     if index is None:

@@ -85,8 +85,8 @@ class SavedRunReader:
             raise ConfigError(reasons)
         if folder is not None and not (self.config or saved.states or saved.log or saved.ledger):
             raise ConfigError(
-                f"{folder}: is no data set (it has no .nv-meta: `bridge-data prepare` makes one), and no run: no "
-                f"config, saved state, ledger or log with losses is in it{'; ' if reasons else ''}{reasons}"
+                f"{folder}: is no data set (it has no .nv-meta, and no tars to read without), and no run: no config, "
+                f"saved state, ledger or log with losses is in it{'; ' if reasons else ''}{reasons}"
             )
 
     def read(self) -> SavedRun:

@@ -1,17 +1,21 @@
 """Columns of prepared tars: keys, shards, numbers and sizes, as reading the samples finds them."""
 
+import shlex
 from pathlib import Path
 
 import pytest
 import yaml
 
 from bridge_data.errors import ConfigError
+from bridge_data.plan import load_plan
 from bridge_data.shards import open_shards
 from bridge_data.shards.where.choosing import choose
 from bridge_data.shards.where.sample_columns import BYTES, INDEX, KEY, SHARD
 from bridge_data.shards.where.shard_columns import FIRST_SHARDS, ShardColumns
 from tests.prepared import CRUDE, write_dataset
+from tests.shards.tars import write_shards
 from tests.shards.where.test_choosing import Clause
+from tests.tools.cli.runner import run_command
 
 SIZE = 230
 LAST = SIZE - 1
@@ -78,3 +82,21 @@ def test_excluded_samples_have_no_number(root: Path) -> None:
     left = [n for n in range(SIZE) if n not in {3, *range(10, 20), 29}]
     assert chosen(root, "index < 30") == left[:30]
     assert chosen(root, "txt.bytes = 3 and index > 3") == [n for n in left if n % 7 == 3 and n > 4]
+
+
+def test_of_tars_that_nobody_has_prepared_the_command_that_is_named_makes_the_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRIDGE_DATA_CACHE", str(tmp_path / "cache"))
+    write_shards(tmp_path / "tars")
+
+    def num_chosen(name: str) -> int:
+        records = load_plan(tmp_path / name).sources[0].records
+        return choose(records, [Clause("json.caption = 'c7'")]).num_chosen
+
+    with pytest.raises(ConfigError, match=r"There is: key, .*More: `bridge-data prepare .*json\.FIELD` pr") as refused:
+        num_chosen("tars")
+    command = str(refused.value).split("`")[1].replace("json.FIELD", "json.caption")
+    result = run_command(*shlex.split(command)[1:], "--no-progress")
+    assert result.exit_code == 0, result.output
+    assert (num_chosen("tars"), num_chosen("tars/data-{000000..000003}.tar")) == (1, 1)

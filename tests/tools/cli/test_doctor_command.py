@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from tests.prepared import write_blend, write_texts
+from tests.shards.tars import write_shards
 from tests.tools.cli.conftest import Run
 
 
@@ -42,6 +43,19 @@ def test_a_run_that_would_stop(run: Run, blend: Path) -> None:
     assert result.exit_code == 1
     assert "1. stops  missing-shard" in result.stdout
     assert result.stdout.rstrip().endswith("1 of which would stop the run")
+
+
+def test_tars_that_nobody_has_prepared_are_checked_and_measured(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRIDGE_DATA_CACHE", str(tmp_path / "cache"))
+    write_shards(tmp_path / "tars")
+    encoder = ("--task-encoder", "tests.tools.bench.encoders:Cooked")
+    result = run("doctor", tmp_path / "tars", *encoder, "--workers", 0, "--seconds", 0.05, "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["figures"]["samples_per_s"] > 0
+    assert "unprepared" in [finding["code"] for finding in document["findings"] if finding["level"] == "note"]
 
 
 def test_json_has_the_settings_of_a_config_and_of_options(run: Run, blend: Path, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 from pathlib import Path
 
+import pytest
+
 from benchmarks.numbers_data import write_shards
 from bridge_data.order.chunks import ChunkTable
 from bridge_data.order.mixing import overlap
@@ -45,8 +47,35 @@ def test_more_of_what_is_declared(run: Run, tars: Path) -> None:
     result = run("info", tars)
     assert 'sample type  CrudeWebdataset, parts ["png"], subflavors {"origin": "here"}\n' in result.output
     assert "media        metadata of 12 images\n" in result.output
-    assert "prepared by  Energon 7.4.1, or in its format\n" in result.output
+    assert "format       that of Energon 7.4.1\n" in result.output
 
+
+def test_who_wrote_the_shards_is_told_where_it_is_known(run: Run, raw: Path, tmp_path: Path) -> None:
+    run("convert", raw, tmp_path / "made", "--no-progress")
+    assert "format       that of Energon 7.4.1, written by bridge-data\n" in run("info", tmp_path / "made").output
+
+
+@pytest.mark.parametrize("pattern", ["", "data-{000000..000005}.tar", "*.tar"])
+def test_tars_that_nobody_has_prepared(
+    run: Run, tars: Path, pattern: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRIDGE_DATA_CACHE", str(tmp_path / "cache"))
+    result = run("info", tars / pattern, "--where", "key < '000003'")
+    assert result.exit_code == 0, result.output
+    lines = [line.split() for line in result.output.splitlines()]
+    size = sum(path.stat().st_size for path in tars.iterdir())
+    assert ["holds", "12", "samples", "in", "6", "shards,", f"{size / 1000:.1f}", "kB"] in lines
+    assert "shards       data-000000.tar … data-000005.tar\nparts        json, png, txt\n" in result.output
+    assert f"not prepared; `bridge-data prepare {tars}` does that\n" in result.output
+    assert ["train", "6", "12", f"{size / 1000:.1f}", "kB"] in lines and ["train", "2", "16.7%"] in lines
+
+
+def test_tars_of_a_prepared_data_set_are_not_said_to_be_unprepared(
+    run: Run, tars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRIDGE_DATA_CACHE", str(tmp_path / "cache"))
+    run("prepare", tars, *QUIET, "--split-ratio", "4,1,1")
+    assert f"format       tars, read without the .nv-meta of {tars}\n" in run("info", tars / "*.tar").output
 
 def test_a_metadataset_is_shown_as_a_tree(run: Run, tmp_path: Path) -> None:
     for name in "ab":

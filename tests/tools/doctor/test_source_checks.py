@@ -9,6 +9,7 @@ import pytest
 from bridge_data.errors import ConfigError
 from bridge_data.order import Schedule
 from bridge_data.plan import Plan, load_plan
+from bridge_data.storage.remote import CACHE_VARIABLE
 from bridge_data.tools.doctor import source_checks
 from bridge_data.tools.doctor.planned_run import Finding, Level, PlannedRun
 from bridge_data.tools.doctor.source_checks import (
@@ -87,6 +88,18 @@ def test_faults_of_the_metadata_are_those_of_lint(texts: Path) -> None:
     findings, _ = found(texts)
     assert findings["unprepared-shard"].level is Level.NOTE
     assert "more.tar" in findings["unprepared-shard"].what
+
+
+def test_of_tars_that_nobody_has_prepared_only_that_is_noted(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    shutil.rmtree(texts / ".nv-meta")
+    for path in (texts, texts / "data-{0000..0005}.tar"):
+        findings, seen = found(path)
+        assert [*findings] == ["unprepared"] and seen == ShardsSeen(6, 6)
+        assert findings["unprepared"].level is Level.NOTE
+        assert findings["unprepared"].change == f"run `bridge-data prepare {texts}` once for all machines"
 
 
 def test_of_many_shards_some_are_looked_at(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
