@@ -1,6 +1,7 @@
 """`where:` in metadatasets and as an option: it chooses what Python does; jobs resume; mistakes name lines."""
 
 import io
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,18 @@ def test_keys_that_were_copied_from_batches_leave_out_their_samples(folder: Path
         (source,) = load_plan(folder / name, where=f"__key__ not in {tuple(keys)}").sources
         found = [source.key_or_place(index) for index in range(source.num_samples)]
         assert len(found) == SIZE - 3 and not {*found} & {*keys}
+
+
+def test_what_is_wrong_with_an_option_is_told_with_each_word_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match=r"^options: where: unknown column 'size'"):
+        load_plan(folder / "texts", where="size > 1")
+    with pytest.raises(ConfigError, match=r"^options: columns: is a file of columns for `where:`, which is missing"):
+        load_plan(folder / "texts", columns=folder / "scores.parquet")
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(ConfigError, match=r"^options: where: needs duckdb: pip install"):
+        load_plan(folder / "texts", where="index > 1")
 
 
 def write(folder: Path, *lines: str) -> Path:
