@@ -12,11 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bridge_data import storage
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, bridge_command
+from bridge_data.plan.document import is_jsonl
+from bridge_data.plan.opening import has_tables
 from bridge_data.prepare.commit import preparing_alone
 from bridge_data.shards.key_index import KeyIndex
-from bridge_data.shards.metadata import FORGOTTEN_JSONL
+from bridge_data.shards.metadata import FORGOTTEN_JSONL, META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset
+from bridge_data.shards.raw_tars import find_raw_tars
 from bridge_data.shards.tombstones import ShardTombstones, Tombstones, TombstoneVersion, digest_of
 from bridge_data.storage.atomic import write_file, writing
 
@@ -37,6 +40,7 @@ class ForgetReport:
 
 def read_tombstones(root: Path) -> Tombstones | None:
     """The list of the data set in the folder `root`, whether or not shards have changed; None if there is none."""
+    _check_has_list(root)
     file = PreparedDataset.open(root).meta / FORGOTTEN_JSONL
     data = storage.read_if_there(file)
     return None if data is None else Tombstones.parse(data, file)
@@ -51,6 +55,7 @@ def forget_samples(
         ConfigError: naming all keys that no sample has, or several; then nothing is written. With `ignore_unknown`,
             only those of several are an error. DatasetError: if the data set has no index of its keys, or is damaged.
     """
+    _check_has_list(root)
     with preparing_alone(root, doing="preparing or changing"):
         dataset, before = PreparedDataset.open(root), read_tombstones(root)
         if before is not None:
@@ -74,6 +79,7 @@ def renew_tombstones(root: Path, reason: str) -> ForgetReport:
     Raises:
         ConfigError: if there is no list.
     """
+    _check_has_list(root)
     with preparing_alone(root, doing="preparing or changing"):
         dataset, before = PreparedDataset.open(root), read_tombstones(root)
         if before is None:
@@ -84,6 +90,22 @@ def renew_tombstones(root: Path, reason: str) -> ForgetReport:
         for shard, position, key in found.values():
             changed[shard][position] = key
         return _written(dataset, before, changed, reason, "renew", gone)
+
+
+def _check_has_list(root: Path) -> None:
+    """See that the data set is none that has no list, as it has no `.nv-meta`."""
+    where = "leave the samples out with `where: __key__ not in ('KEY', 'KEY')`"
+    if has_tables(str(root)) or is_jsonl(str(root)):
+        raise ConfigError(
+            f"{root}: tables and JSONL files have no list of forgotten samples: {where}, or write a data set with "
+            f"`{bridge_command('convert', root, 'DST')}`, which can have one"
+        )
+    tars = find_raw_tars(str(root))
+    if tars is not None:
+        raise ConfigError(
+            f"{root}: tars without {META_FOLDER} have no list of forgotten samples: run {tars.way_out} first, or "
+            f"{where}"
+        )
 
 
 def _resolved(

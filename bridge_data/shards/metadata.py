@@ -18,6 +18,7 @@ from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.shards.plain_data import parse_json_file, parse_yaml_file
+from bridge_data.shards.tar_bytes import GZIP_SUFFIXES
 from bridge_data.storage import AnyLocation, Location, location
 
 _RUN = re.compile(r"(?P<before>[^{}\\]*)\{(?P<first>\d+)\.\.(?P<last>\d+)\}(?P<after>[^{}\\]*)", re.ASCII)
@@ -111,7 +112,17 @@ def why_unprepared(root: AnyLocation) -> str:
     """What to do about the folder `root`, which has no `.nv-meta`."""
     if is_unfinished(root):
         return f"{root}: {UNFINISHED}"
+    if isinstance(root, Path) and not _has_tars(root):
+        return (
+            f"{root}: not a prepared data set, it has neither a {META_FOLDER} folder nor tars; run "
+            f"`{bridge_command('convert', root, 'DST')}`, which makes a data set of other files"
+        )
     return f"{root}: not a prepared data set, it has no {META_FOLDER} folder; run `{bridge_command('prepare', root)}`"
+
+
+def _has_tars(root: Path) -> bool:
+    """Whether there are tars below a folder."""
+    return any(name.endswith((".tar", *GZIP_SUFFIXES)) for _, _, names in storage.walk(root) for name in names)
 
 
 UNFINISHED = (

@@ -260,7 +260,9 @@ def test_other_heads_are_refused(folder, head, says):
 
 def test_paths_that_hold_no_data_set(folder):
     refused(folder / "nowhere", "nowhere: no such folder or file")
-    refused(folder, "not a prepared data set, it has no .nv-meta folder", "bridge-data prepare")
+    (folder / "raw").mkdir()
+    (folder / "raw" / "cat.jpg").write_bytes(b"")
+    refused(folder / "raw", "neither a .nv-meta folder nor tars", f"bridge-data convert {folder / 'raw'} DST")
     (folder / "x.jsonl").write_text("{}\n")
     refused(folder / "x.jsonl", "not prepared, there is no x.jsonl.idx", "bridge-data prepare")
     (folder / "a" / ".nv-meta" / "dataset.yaml").unlink()

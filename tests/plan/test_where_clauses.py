@@ -1,6 +1,7 @@
 """`where:` in metadatasets and as an option: it chooses what Python does; jobs resume; mistakes name lines."""
 
 import io
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from bridge_data.plan.opening import load_plan
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.media import MediaRule, prepare_media
 from bridge_data.prepare.tombstone_writing import forget_samples
+from bridge_data.samples import TextSample
 from bridge_data.shards.sample_lookup import find_sample
 from tests.prepared import CRUDE, write_dataset, write_texts
 from tests.tables import write_text_table
@@ -42,6 +44,30 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     pyarrow.parquet.write_table(pyarrow.table(table), tmp_path / "scores.parquet")
     (tmp_path / "lines.jsonl").write_text("".join(f'{{"text": "{"x" * number}"}}\n' for number in range(SIZE)))
     return tmp_path
+
+
+def test_keys_that_were_copied_from_batches_leave_out_their_samples(folder: Path) -> None:
+    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
+    options: dict[str, Any] = {"shuffle_buffer_size": None, "max_samples_per_sequence": None, "batch_size": 3}
+    texts: dict[str, Any] = {"sample_type": TextSample, "field_map": {"text": "text"}}
+    for name, more in (("texts", {}), ("table.parquet", texts)):
+        dataset = get_train_dataset(folder / name, worker_config=config, **options, **more)
+        keys: list[str] = next(iter(get_loader(dataset))).__key__
+        (source,) = load_plan(folder / name, where=f"__key__ not in {tuple(keys)}").sources
+        found = [source.key_or_place(index) for index in range(source.num_samples)]
+        assert len(found) == SIZE - 3 and not {*found} & {*keys}
+
+
+def test_what_is_wrong_with_an_option_is_told_with_each_word_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match=r"^options: where: unknown column 'size'"):
+        load_plan(folder / "texts", where="size > 1")
+    with pytest.raises(ConfigError, match=r"^options: columns: is a file of columns for `where:`, which is missing"):
+        load_plan(folder / "texts", columns=folder / "scores.parquet")
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(ConfigError, match=r"^options: where: needs duckdb: pip install"):
+        load_plan(folder / "texts", where="index > 1")
 
 
 def write(folder: Path, *lines: str) -> Path:

@@ -19,7 +19,11 @@ def test_folders_that_are_no_data_sets(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="expected the folder of a data set, got a file"):
         meta_folder(tmp_path / "file")
-    with pytest.raises(ConfigError, match=f"bridge-data prepare {tmp_path}"):
+    with pytest.raises(ConfigError, match=f"neither .*nor tars; run `bridge-data convert {tmp_path} DST`"):
+        meta_folder(tmp_path)
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "a.tar").touch()
+    with pytest.raises(ConfigError, match=f"has no .nv-meta folder; run `bridge-data prepare {tmp_path}`"):
         meta_folder(tmp_path)
     with pytest.raises(ConfigError, match=r"\.info\.json: no such file; run `bridge-data prepare"):
         read_shard_counts(tmp_path)

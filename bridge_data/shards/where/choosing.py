@@ -28,7 +28,7 @@ from bridge_data.shards.where.sample_columns import SampleColumns
 from bridge_data.storage.atomic import locked
 from bridge_data.storage.remote import CACHE_VARIABLE, cache_folder
 
-_VERSION = 1
+_VERSION = 2
 """Of what a file in the cache means."""
 
 logger = logging.getLogger("bridge_data")

@@ -56,6 +56,7 @@ class _RangeColumns(SampleColumns):
     def __init__(self, columns: SampleColumns, start: int, end: int) -> None:
         self._columns, self._start, self._end = columns, start, end
         self.key, self.shard = columns.key, columns.shard
+        self.has_shard_in_full_key = columns.has_shard_in_full_key
 
     def types(self, *, of_all: bool) -> dict[ColumnPath, Any]:
         return self._columns.types(of_all=of_all)
@@ -82,6 +83,8 @@ class _RangeColumns(SampleColumns):
 
 class _LineColumns(SampleColumns):
     """Those of a JSONL file: its index has where each line begins."""
+
+    has_shard_in_full_key = False
 
     def __init__(self, lines: JsonlLines) -> None:
         self._lines = lines
@@ -116,7 +119,7 @@ def _line_bytes(ranges: Sequence[tuple[str, int, int]]) -> int:
 class _TableColumns(SampleColumns):
     """Those of Parquet and Arrow files: their own. These go before `key`, `shard` and `index` of samples."""
 
-    key, shard = (KEY_COLUMN.name,), ("__shard__",)
+    key, shard = ("__sample_key__",), ("__shard__",)
 
     def __init__(self, records: TableRecords) -> None:
         self._records = records

@@ -71,7 +71,7 @@ def open_engine(spill: Path) -> Iterator[Any]:
         duckdb = importlib.import_module("duckdb")
         importlib.import_module("pyarrow")
     except ImportError as error:
-        raise ConfigError(f'where: needs {error.name}: pip install "bridge-data[where]"') from error
+        raise ConfigError(f'needs {error.name}: pip install "bridge-data[where]"') from error
     with contextlib.closing(duckdb.connect(":memory:")) as connection:
         for name, value in {"temp_directory": str(spill), **_SETTINGS}.items():
             shown = "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value).lower()

@@ -15,6 +15,7 @@ from bridge_data.errors import ConfigError
 from bridge_data.shards.where.own_columns import KEY_COLUMN, SHARD_COLUMN, OwnColumns
 from bridge_data.shards.where.predicates import as_written, clipped, parse_predicate, quoted
 from bridge_data.shards.where.sample_columns import (
+    FULL_KEY,
     KEY,
     ROWS_AT_ONCE,
     SHARD,
@@ -46,11 +47,11 @@ class SampleQuery:
         self._text = text
         self._failure: Exception | None = None
         self._predicate = parse_predicate(engine, text)
-        self._types = columns.types(of_all=False)
+        self._types = self._of_samples(of_all=False)
         self._own_types = {} if own is None else own.types()
         self._keyed: dict[ColumnPath, KeyedTable] = {}
         if any(self._is_unknown(names) for names in self._predicate.columns):
-            self._types = columns.types(of_all=True)
+            self._types = self._of_samples(of_all=True)
             for part in sorted({path[0] for path in self._types if len(path) == 2}):
                 table = columns.keyed(part)
                 if table is not None:
@@ -61,6 +62,12 @@ class SampleQuery:
                     self._keyed |= dict.fromkeys(new, table)
         self._wanted = self._resolved()
         self._check()
+
+    def _of_samples(self, *, of_all: bool) -> dict[ColumnPath, Any]:
+        """The types of the columns of the samples. `__key__` is the key as batches have it, also where a table has such
+        a column, whose keys are without shards."""
+        full_key = {FULL_KEY: arrow_package().string()}
+        return full_key | self._columns.types(of_all=of_all) | full_key
 
     def _is_unknown(self, names: Sequence[str]) -> bool:
         return not (_matching(names, self._types) or _matching(names, self._own_paths()))
@@ -135,12 +142,18 @@ class SampleQuery:
     def _joins_shard(self) -> bool:
         return SHARD_COLUMN in self._own_types
 
+    def _of_full_key(self) -> list[ColumnPath]:
+        """The columns that `__key__` is made of, with `/` between them."""
+        of = self._columns
+        return [of.shard, of.key] if of.has_shard_in_full_key else [of.key]
+
     def _of_batches(self) -> list[ColumnPath]:
         """The columns of the batches, with those that tables are joined by."""
-        own = {(name,) for name in self._own_types}
+        own = {FULL_KEY, *((name,) for name in self._own_types)}
         of = self._columns
-        joined = [of.key] if self._own is not None or not self._keyed.keys().isdisjoint(self._wanted) else []
-        joined += [of.shard] if self._joins_shard() else []
+        full_key = self._of_full_key() if FULL_KEY in self._wanted else []
+        by_key = self._own is not None or not self._keyed.keys().isdisjoint(self._wanted)
+        joined = [*full_key, *([of.key] if by_key else []), *([of.shard] if self._joins_shard() else [])]
         first = [path for path in self._wanted if path in self._types and path not in self._keyed and path not in own]
         return list(dict.fromkeys([*first, *(path for path in self._wanted if path in (KEY, SHARD)), *joined]))
 
@@ -233,6 +246,8 @@ class SampleQuery:
             if path in self._wanted:
                 expressions[path] = f"batches.c{number}"
         keys = {path: f"batches.c{number}" for number, path in enumerate(self._of_batches())}
+        if FULL_KEY in self._wanted:
+            expressions[FULL_KEY] = " || '/' || ".join(keys[path] for path in self._of_full_key())
         joins = []
         for number, (part, paths) in enumerate(self._of_parts().items()):
             key = keys[self._columns.key]

@@ -17,6 +17,8 @@ ColumnPath: TypeAlias = tuple[str, ...]
 ROWS_AT_ONCE = 1 << 14
 
 KEY, SHARD, INDEX, BYTES = ("key",), ("shard",), ("index",), ("bytes",)
+FULL_KEY = ("__key__",)
+"""The key as batches have it: `SHARD/KEY`, or the key alone."""
 
 ColumnValues: TypeAlias = dict[ColumnPath, Any]
 """Arrow arrays by column."""
@@ -41,6 +43,7 @@ class SampleColumns(abc.ABC):
 
     key: ColumnPath = KEY
     shard: ColumnPath = SHARD
+    has_shard_in_full_key: bool = True
 
     @abc.abstractmethod
     def types(self, *, of_all: bool) -> dict[ColumnPath, Any]:

@@ -76,6 +76,27 @@ def test_keys_and_shards_are_those_that_samples_have(folder: Path) -> None:
         assert texts(records, f"shard = '{last}'") == [n for n, one in enumerate(samples) if one.shard_name == last]
 
 
+@pytest.mark.parametrize("name", ["files", "saved", "lines.jsonl", "tars", "keyed.parquet"])
+def test_the_key_that_batches_have_chooses_the_sample(folder: Path, name: str) -> None:
+    if name == "lines.jsonl":
+        (folder / name).write_text("".join(f'{{"text": "{number}"}}\n' for number in range(SIZE)))
+        prepare_jsonl(folder / name)
+    elif name == "tars":
+        write_texts(folder / name, SIZE)
+    elif name == "keyed.parquet":
+        keys = [f"own{number}" for number in range(SIZE)]
+        write_parquet(folder / name, pa.table(TABLE | {"__key__": keys, "key": keys}), per_group=25)
+    records = records_at(folder / name)
+    reader = records.reader()
+    keys = [reader.read(index).full_key for index in (3, 70)]
+    assert all(("/" in key) == (name != "lines.jsonl") for key in keys)
+    listed = f"__key__ in ('{keys[0]}', '{keys[1]}')"
+    assert choose(records, [Clause(listed)]).between(0, SIZE) == [3, 70]
+    others = choose(records, [Clause(f"not {listed} and shard is not null and key is not null")])
+    assert others.between(0, SIZE) == [number for number in range(SIZE) if number not in (3, 70)]
+    assert choose(Subset(records, 60, 80), [Clause(listed)]).between(0, 20) == [10]
+
+
 def test_the_columns_of_a_range_are_those_below_it_with_numbers_of_its_own(folder: Path) -> None:
     records = Subset(records_at(folder / "files"), 20, 70)
     assert texts(records, "index < 3 or half >= 34") == [20, 21, 22, 68, 69]

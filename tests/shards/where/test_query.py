@@ -117,6 +117,14 @@ def test_rows_are_found_by_the_key_also_if_a_column_of_the_data_is_called_so(tab
     assert chosen(table, "mine > 57", own(table, key=KEYS, shard=shards, mine=list(range(SIZE)))) == [58, 59]
 
 
+def test_the_key_that_batches_have_stands_beside_columns_of_ones_own(table: Path) -> None:
+    full_keys = ", ".join(f"'table.parquet/{number}'" for number in (4, 30, 50))
+    text = f"mine > 10 and __key__ in ({full_keys})"
+    assert chosen(table, text, own(table, key=KEYS, mine=list(range(SIZE)))) == [30, 50]
+    shards = ["table.parquet"] * SIZE
+    assert chosen(table, text, own(table, key=KEYS, shard=shards, mine=list(range(SIZE)))) == [30, 50]
+
+
 def test_samples_without_a_row_have_nulls(table: Path) -> None:
     path = own(table, key=[*KEYS[:30], None, None, "other", "other"], mine=[1] * 34)
     assert chosen(table, "mine = 1", path) == list(range(30))

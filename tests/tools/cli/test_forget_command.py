@@ -1,10 +1,13 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
+from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.shards.metadata import FORGOTTEN_JSONL, META_FOLDER
 from tests.prepared import write_texts
+from tests.tables import save_to_disk, table_of, write_parquet
 from tests.tools.cli.runner import run_command
 
 
@@ -86,6 +89,24 @@ def test_preparing_again_keeps_the_list_and_rewritten_shards_need_it_renewed(tex
     done = run_command("forget", texts, "--renew", "--reason", "shards were written anew")
     assert done.exit_code == 0, done.output
     assert run_command("info", texts).exit_code == 0
+
+
+def test_data_without_a_list_say_what_to_do_instead(tmp_path: Path) -> None:
+    table = table_of({"text": ["a", "b"]})
+    save_to_disk(tmp_path / "saved", table, per_batch=2)
+    write_parquet(tmp_path / "plain.parquet", table)
+    write_parquet(tmp_path / "files" / "train.parquet", table)
+    (tmp_path / "lines.jsonl").write_text('{"text": "a"}\n')
+    prepare_jsonl(tmp_path / "lines.jsonl")
+    for name in ("saved", "plain.parquet", "files", "lines.jsonl"):
+        code, told = forget(tmp_path / name, ["0"])
+        assert code == 1 and "have no list of forgotten samples" in told
+        assert "where: __key__ not in (" in told and f"bridge-data convert {tmp_path / name} DST" in told
+    shutil.rmtree(write_texts(tmp_path / "tars", 5) / META_FOLDER)
+    for arguments in (["--keys", str(tmp_path / "keys.txt"), "--reason", "x"], ["--list"]):
+        done = run_command("forget", tmp_path / "tars", *arguments)
+        assert done.exit_code == 1
+        assert f"have no list of forgotten samples: run `bridge-data prepare {tmp_path / 'tars'}` first" in done.output
 
 
 @pytest.mark.parametrize(

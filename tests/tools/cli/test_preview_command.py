@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from bridge_data.decode.av import AVDecoder
+from bridge_data.prepare.tombstone_writing import forget_samples
 from bridge_data.tools.cli.preview_command import describe, describe_value
 from tests.plan.joins import joined, texts
 from tests.prepare.files import film, sound
@@ -117,6 +118,21 @@ def test_one_sample_by_its_key_from_any_split_part(run: Run, prepared: Path, nam
     assert result.output.startswith("test 3  data-000005.tar/000012\n")
     assert "picture number 12" in result.output
     assert "picture number 11" not in result.output
+
+
+def test_a_forgotten_sample_is_marked_until_it_is_taken_back(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRIDGE_DATA_CACHE", str(tmp_path / "cache"))
+    path = write_texts(tmp_path / "texts", 10)
+    forget_samples(path, ["000002"], "asked for")
+    marked = "data-0000.tar/000002  (forgotten: no run sees it)\n"
+    assert run("preview", path, "--key", "000002").output.startswith(f"train 2  {marked}")
+    for more in ([], ["--where", "key <> '000001'"]):
+        output = run("preview", path, *more).output
+        assert output.count("(forgotten") == output.count(marked) == 1
+    forget_samples(path, ["000002"], "was a mistake", restore=True)
+    assert "(forgotten" not in run("preview", path, "--key", "000002").output
 
 
 def test_keys_that_name_no_sample_or_several(run: Run, tmp_path: Path) -> None:
