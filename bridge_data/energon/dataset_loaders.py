@@ -193,7 +193,7 @@ class DatasetLoader(_Declaring):
             subflavors=self.subflavors | dict(scope.subflavors),
             epochs_per_shuffle=multiplied(scope.epochs_per_shuffle, self.shuffle_over_epochs_multiplier),
         )
-        entries = {key: as_node(name, str(self)) for key, name in given.items() if name is not None}
+        entries = {key: as_node(name, self.path) for key, name in given.items() if name is not None}
         return Reference(path=self.path, scope=inner, entries=entries)
 
     def __str__(self) -> str:

@@ -26,7 +26,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.machinery
 import sys
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Collection, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bridge_data import samples
@@ -85,9 +85,9 @@ class SampleConfig:
 
 
 def read_sample_config(
-    root: Node, trusted_modules: Collection[str], *, trust_dataset_code: bool = False
+    root: Node, trusted_modules: Collection[str], *, trust_dataset_code: bool = False, columns: Sequence[str] = ()
 ) -> SampleConfig:
-    """The settings in a dataset.yaml."""
+    """The settings in a dataset.yaml; `columns` are those of the table that it is for, if it is for one."""
     entries = root.mapping("dataset.yaml")
     for key, instead in _ELSEWHERE.items():
         if key in entries:
@@ -122,12 +122,13 @@ def read_sample_config(
     else:
         node = given(entries, "field_map")
         if node is None:
-            raise root.error(f"field_map is missing: say which part gives each field of {sample_class.__name__}")
+            which = f"column ({', '.join(columns)})" if columns else "part"
+            raise root.error(f"field_map is missing: say which {which} gives each field of {sample_class.__name__}")
         if "part_filter" in entries:
             raise entries["part_filter"].error(
                 "part_filter is for crude samples and for a sample_loader; a field_map says which parts it needs"
             )
-        field_map = read_field_map(node, sample_class)
+        field_map = read_field_map(node, sample_class, columns)
         parts = needed_parts(field_map)
     return SampleConfig(
         sample_class=sample_class,
@@ -159,9 +160,9 @@ def check_parts(root: Node, config: SampleConfig, records: Records) -> None:
             known.update(dict.fromkeys(names))
 
 
-def read_field_map(field_map: Node, sample_class: SampleClass) -> dict[str, FieldAccess]:
-    """The access that fills each field of `sample_class`."""
-    check_fields(sample_class, field_map)
+def read_field_map(field_map: Node, sample_class: SampleClass, columns: Sequence[str] = ()) -> dict[str, FieldAccess]:
+    """The access that fills each field of `sample_class`; messages name the `columns` of a table."""
+    check_fields(sample_class, field_map, columns)
     accesses = {}
     for name, node in field_map.mapping("field_map").items():
         text = node.text(f"field_map: {name}")
@@ -266,14 +267,16 @@ def find_object(module: Node, name: Node, trusted_modules: Collection[str]) -> A
         raise module.error(f"__module__: {module_name!r} cannot be imported: {error}{way_out}") from error
 
 
-def check_fields(sample_class: SampleClass, field_map: Node) -> None:
+def check_fields(sample_class: SampleClass, field_map: Node, columns: Sequence[str] = ()) -> None:
     """Check that `field_map` has the fields that the class requires, and no unknown ones."""
     fields = [f for f in dataclasses.fields(sample_class) if f.init and not f.name.startswith("__")]
     entries = field_map.mapping(f"field_map of {sample_class.__name__}", [f.name for f in fields])
     for field in fields:
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and field.name not in entries:
+            way_out = f"add a line such as `{field.name}: jpg` or `{field.name}: json[{field.name}]`"
+            if columns:
+                way_out = f"add {field.name!r} with one of the columns {', '.join(columns)}"
             raise field_map.error(
-                f"field_map: {field.name!r} is missing, which {sample_class.__name__} requires; "
-                f"add a line such as `{field.name}: jpg` or `{field.name}: json[{field.name}]`"
+                f"field_map: {field.name!r} is missing, which {sample_class.__name__} requires; {way_out}"
             )

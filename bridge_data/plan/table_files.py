@@ -198,12 +198,14 @@ def open_tables(
             "split_config",
         )
     root, file = _settings(reference)
-    config = None
-    if root is not None:
-        config = read_sample_config(root, trusted_modules, trust_dataset_code=trust_dataset_code)
+    config: SampleConfig | None = None
     chosen: list[Column] = []
 
     def choose(columns: list[Column]) -> list[Column]:
+        nonlocal config
+        if root is not None:
+            names = [column.name for column in columns]
+            config = read_sample_config(root, trusted_modules, trust_dataset_code=trust_dataset_code, columns=names)
         chosen.extend(_chosen(columns, config, root, reference))
         return chosen
 

@@ -185,7 +185,9 @@ class Split:
         """
         if part not in self.parts:
             raise ConfigError(
-                f"{self.path}: there is no split part {part!r}; there is {', '.join(self.parts) or 'none'}"
+                f"{self.path}: there is no split part {part!r}; there is {', '.join(self.parts) or 'none'}. Ask for "
+                f"one of these (split_part), list shards as {part!r} in this file, or convert again with a split, such "
+                "as `--split train=0.9,val=0.1`"
             )
         return self._expanded(f"split part {part!r}", self.parts[part])
 

@@ -1,7 +1,8 @@
 """Task encoders: the user's part of the pipeline. Their hooks, and how these are called."""
 
 from bridge_data.task.augment import AugmentTaskEncoder
-from bridge_data.task.cooking import Cooker, SourceCook, basic_sample_keys, cooker, fields_in_words
+from bridge_data.task.cooking import Cooker, SourceCook, basic_sample_keys, cooker
+from bridge_data.task.crude_examples import class_mismatch, fields_in_words
 from bridge_data.task.grouping import (
     group_by,
     homogeneous_concat_mix,
@@ -40,6 +41,7 @@ __all__ = [
     "TaskEncoder",
     "basic_sample_keys",
     "check_hook_names",
+    "class_mismatch",
     "cooker",
     "does_something",
     "fields_in_words",

@@ -6,11 +6,9 @@ the loader's cache pool. Errors in cookers or auxiliary data of a source that is
 first sample is read.
 """
 
-import contextlib
 import dataclasses
 import functools
 import inspect
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Generic, TypeVar, overload
@@ -19,8 +17,10 @@ from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError
 from bridge_data.plan import Source
 from bridge_data.plan.document import has_raw_tars
+from bridge_data.plan.opening import has_tables
 from bridge_data.samples import CrudeSample, SourceInfo
 from bridge_data.samples.collation import PROVENANCE, collected, columns_of, generic_batch
+from bridge_data.task.crude_examples import example_of_cook, fields_in_words, first_parts, table_fields
 from bridge_data.task.stores import FileStore, PrimaryFileStore, open_aux, open_primary
 from bridge_data.topology import current_cache
 
@@ -104,28 +104,32 @@ class Cooker(Generic[T_sample]):
 
 
 _ABSENT = object()
-_TEXTS = ("txt", "text")
-"""Endings of the names of text parts."""
 
 
 def choose_cooker(
-    cookers: Sequence[Cooker[Any]], subflavors: Mapping[str, Any], what: str, first: Callable[[], Mapping[str, Any]]
+    cookers: Sequence[Cooker[Any]],
+    subflavors: Mapping[str, Any],
+    what: str,
+    first: Callable[[], Mapping[str, Any]],
+    *,
+    is_table: Callable[[], bool] = lambda: False,
 ) -> Cooker[Any]:
     """The first cooker that takes samples with these sub-flavors; all others that do must be less strict.
 
     A ConfigError if none does, or if two do and neither is stricter. `what` names the samples in messages, `first`
-    returns the parts of one.
+    returns the parts of one. Samples of a table need none where a field map is given, so one is named.
     """
     matching = [cooker for cooker in cookers if cooker.is_match(subflavors)]
     if not matching:
         tried = "".join(f"\n  {cooker.name} wants {cooker.mismatch(subflavors)}" for cooker in cookers) or " none"
         sample = first()
+        way_out = f"Say which column gives each field: {table_fields(sample)}\nOr add" if is_table() else "Add"
         raise ConfigError(
             f"no cooker takes {what} with subflavors {dict(subflavors)}; tried:{tried}\n"
-            "Add a Cooker to the task encoder's `cookers`, or set the subflavors that one of them wants.\n"
+            f"{way_out} a Cooker to the task encoder's `cookers`, or set the subflavors that one of them wants.\n"
             f"The fields of a sample: {fields_in_words(sample)}. For example, in the task encoder: cookers = "
             "[Cooker(cook)], with\n"
-            f"  def cook(sample): return TextSample(**basic_sample_keys(sample), text={_text_in(sample)})"
+            f"  def cook(sample): return {example_of_cook(sample)}"
         )
     found, *others = matching
     for other in others:
@@ -172,32 +176,6 @@ def basic_sample_keys(crude_sample: CrudeSample, additional_source_info: tuple[S
     return keys
 
 
-def fields_in_words(sample: Mapping[str, Any]) -> str:
-    """The parts of a crude sample, and the fields of JSON objects among them, for messages."""
-    parts = []
-    for name, value in sample.items():
-        if not name.startswith("__"):
-            is_object = isinstance(value, Mapping)
-            inside = [f"{field}: {type(entry).__name__}" for field, entry in value.items()] if is_object else []
-            parts.append(f"{name} {{{', '.join(inside)}}}" if is_object else f"{name} ({type(value).__name__})")
-    return ", ".join(parts)[:500] or "none"
-
-
-def _text_in(sample: Mapping[str, Any]) -> str:
-    """The expression for a text of such a sample in a cooker: the field `text`, or else the first one."""
-    found = []
-    for name, value in sample.items():
-        if name.startswith("__"):
-            continue
-        part = f"sample[{json.dumps(name, ensure_ascii=False)}]"
-        if isinstance(value, Mapping):
-            texts = [field for field, entry in value.items() if isinstance(entry, str)]
-            found += [f"{part}[{json.dumps(field, ensure_ascii=False)}]" for field in texts]
-        elif isinstance(value, str) or name.rpartition(".")[2] in _TEXTS:
-            found.append(part)
-    return next((text for text in found if text.endswith('["text"]')), found[0] if found else "...")
-
-
 class SourceCook:
     """Cooks the crude samples of `source` by `hook`, the encoder's `cook_crude_sample`. It gets the sample and, if it
     takes them, the cooker and its file stores, whose content `decoder` decodes.
@@ -231,7 +209,13 @@ class SourceCook:
         what = f"samples of {source.path} [{source.split_part}]"
         if source.config_file == source.path and has_raw_tars(source.path):
             what += ", tars of which `bridge-data prepare` would learn what they hold,"
-        cooker = choose_cooker(self._cookers, source.subflavors, what, self._first_parts)
+        cooker = choose_cooker(
+            self._cookers,
+            source.subflavors,
+            what,
+            lambda: first_parts(source),
+            is_table=lambda: has_tables(source.path),
+        )
         if cooker.need_primary:
             stores |= self._primary(stores)
         if cooker.need_cache:
@@ -246,17 +230,6 @@ class SourceCook:
                 "metadataset names in `aux`; `primary` and `cache` if @cooker(need_primary=True, need_cache=True) asks"
             )
         return cooker, stores
-
-    def _first_parts(self) -> dict[str, Any]:
-        """The parts of the first sample, with JSON decoded; none if there is no sample."""
-        if not self._source.num_samples:
-            return {}
-        parts: dict[str, Any] = dict(self._source.records.reader().read(0).parts)
-        for name in parts:
-            if name.rpartition(".")[2] == "json":
-                with contextlib.suppress(TypeError, ValueError):  # samples in memory are already decoded
-                    parts[name] = json.loads(parts[name])
-        return parts
 
     def _primary(self, stores: Mapping[str, FileStore[Any]]) -> dict[str, FileStore[Any]]:
         self._refuse(PRIMARY, stores)

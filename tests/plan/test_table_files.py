@@ -123,11 +123,38 @@ def test_without_a_field_map_samples_are_crude(tmp_path: Path) -> None:
     assert next(iter(get_savable_loader(data))).text == ["red of 0 (3, 6, 8)", "red of 1 (3, 6, 8)"]
 
 
-def test_without_a_cooker_a_column_with_texts_is_suggested(tmp_path: Path) -> None:
-    path = write_parquet(tmp_path / "a.parquet", captions())
-    told = r'fields of a sample: image\.jpg \(bytes\), caption \(str\).*\n.*text=sample\["caption"\]\)$'
-    with pytest.raises(ConfigError, match=told):
+@pytest.mark.parametrize("saved", [False, True])
+def test_without_a_cooker_the_fields_that_fit_the_columns_are_named_and_work(tmp_path: Path, saved: bool) -> None:
+    path = save_to_disk(tmp_path / "a", captions()) if saved else write_parquet(tmp_path / "a.parquet", captions())
+    fields: dict[str, Any] = {"sample_type": CaptioningSample, "field_map": {"image": "image", "caption": "caption"}}
+    with pytest.raises(ConfigError) as caught:
         get_val_dataset(path, worker_config=config(), batch_size=2)
+    assert f"sample_type=CaptioningSample, field_map={json.dumps(fields['field_map'])}\nOr add" in str(caught.value)
+    assert "fields of a sample: image.jpg (bytes), caption (str)" in str(caught.value)
+    with pytest.raises(ConfigError) as caught:
+        get_val_dataset(path, worker_config=config(), batch_size=2, sample_type=CaptioningSample)
+    assert "there is no field_map, without which rows stay crude: give one" in str(caught.value)
+    assert f"such as field_map={json.dumps(fields['field_map'])}. The columns: image, caption" in str(caught.value)
+    batch = next(iter(get_savable_loader(get_val_dataset(path, worker_config=config(), batch_size=2, **fields))))
+    assert batch.image.shape == (2, 3, 6, 8)
+
+
+def test_a_table_of_texts_alone_is_one_of_text_samples(tmp_path: Path) -> None:
+    path = write_text_table(tmp_path / "a.parquet", 3)
+    with pytest.raises(ConfigError, match=r'field: sample_type=TextSample, field_map=\{"text": "text"\}\n'):
+        get_val_dataset(path, worker_config=config(), batch_size=2)
+
+
+def test_a_field_map_that_lacks_a_field_is_told_with_the_path_and_the_columns(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "a.parquet", captions())
+    with pytest.raises(ConfigError) as caught:
+        get_val_dataset(
+            path, worker_config=config(), batch_size=2, sample_type=CaptioningSample, field_map={"image": "image"}
+        )
+    assert str(caught.value) == (
+        f"{path}: field_map: 'caption' is missing, which CaptioningSample requires; add 'caption' with one of the "
+        "columns image, caption"
+    )
 
 
 def test_a_dataset_yaml_beside_the_data_says_what_samples_are(tmp_path: Path) -> None:
@@ -160,7 +187,10 @@ def test_a_metadataset_names_columns_and_a_range(tmp_path: Path) -> None:
     [
         ({"sample_type": "TextSample", "field_map": {"text": "txet"}}, "has no column 'txet'; did you mean 'text'"),
         ({"sample_type": "TextSampel", "field_map": {"text": "text"}}, "unknown sample class 'TextSampel'"),
-        ({"sample_type": "TextSample"}, "field_map is missing"),
+        (
+            {"sample_type": "TextSample"},
+            r"field_map is missing: say which column \(text\) gives each field of TextSample",
+        ),
         ({"split_config": "split.yaml"}, "split_config is for prepared folders"),
         ({"field_map": {"text": "text"}, "dataset_config": "a.yaml"}, "field_map says the same"),
         ({"path": "none.parquet"}, "there are no files .parquet or .arrow"),

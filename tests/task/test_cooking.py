@@ -78,7 +78,8 @@ def test_no_matching_cooker_is_an_error_that_says_why_each_does_not_match() -> N
         "  print wants lang='en', which is missing\n"
         "Add a Cooker to the task encoder's `cookers`, or set the subflavors that one of them wants.\n"
         "The fields of a sample: png (bytes), txt (str). For example, in the task encoder: cookers = [Cooker(cook)], "
-        'with\n  def cook(sample): return TextSample(**basic_sample_keys(sample), text=sample["txt"])'
+        'with\n  def cook(sample): return CaptioningSample(**basic_sample_keys(sample), image=sample["png"], '
+        'caption=sample["txt"])'
     )
     with pytest.raises(ConfigError, match="tried: none"):
         choose([])
@@ -89,14 +90,33 @@ def test_no_matching_cooker_is_an_error_that_says_why_each_does_not_match() -> N
     [
         ({"json": {"id": 1, "title": "a", "text": "b"}}, 'sample["json"]["text"]'),
         ({"title": "a", "text": "b", "score": 1.0}, 'sample["text"]'),
-        ({"image.jpg": b"", "My caption": "a"}, 'sample["My caption"]'),
-        ({"jpg": b"", "question.txt": b"a"}, 'sample["question.txt"]'),
-        ({"__key__": "a", "jpg": b"", "score": 1.0}, "..."),
+        ({"json": {"id": "1"}, "txt": b"a"}, 'sample["txt"]'),
+        ({"score": 1.0, "question.txt": b"a"}, 'sample["question.txt"]'),
+        ({"__key__": "a", "score": 1.0}, "..."),
         ({}, "..."),
     ],
 )
 def test_the_example_of_a_cooker_takes_a_text_that_is_there(sample: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=rf"text={re.escape(text)}\)$"):
+        choose_cooker([], {}, "samples of data/x", lambda: sample)
+
+
+@pytest.mark.parametrize(
+    ("sample", "returned"),
+    [
+        (
+            {"jpg": b"", "json": {"id": "1", "caption": "a"}},
+            'CaptioningSample(**basic_sample_keys(sample), image=sample["jpg"], caption=sample["json"]["caption"])',
+        ),
+        (
+            {"image.PNG": b"", "My caption": "a"},
+            'CaptioningSample(**basic_sample_keys(sample), image=sample["image.PNG"], caption=sample["My caption"])',
+        ),
+        ({"png": b"", "json": {"id": 1}}, 'ImageSample(**basic_sample_keys(sample), image=sample["png"])'),
+    ],
+)
+def test_the_example_of_a_cooker_takes_the_image_too(sample: dict[str, Any], returned: str) -> None:
+    with pytest.raises(ConfigError, match=rf"return {re.escape(returned)}$"):
         choose_cooker([], {}, "samples of data/x", lambda: sample)
 
 

@@ -22,9 +22,9 @@ from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.source import FieldAccess
 from bridge_data.prepare.converters.field_guessing import Definition
-from bridge_data.prepare.converters.media_files import check_part
+from bridge_data.prepare.converters.media_files import check_part, without_byte_order_mark
 from bridge_data.prepare.converters.record_layout import RecordLayout
-from bridge_data.prepare.converters.source_records import BrokenRecord, RecordSource
+from bridge_data.prepare.converters.source_records import BrokenRecord, RecordSource, SourceRecord
 from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress
 from bridge_data.prepare.part_encoding import EncodedSample, encode_sample
 from bridge_data.prepare.sample_definitions import definition_of, read_definition
@@ -230,7 +230,7 @@ class _SampleMaker:
                 found.append(_Converted(record.number, record.where, None, record.reason))
                 continue
             try:
-                sample = encode_sample(self._layout.sample_of(record))
+                sample = self._encoded(record)
             except (SampleError, ConfigError, OSError) as error:
                 found.append(_Converted(record.number, record.where, None, str(error)))
                 continue
@@ -240,6 +240,12 @@ class _SampleMaker:
             reason = self._complaint(sample)
             found.append(_Converted(record.number, record.where, None if reason else sample, reason))
         return found
+
+    def _encoded(self, record: SourceRecord) -> EncodedSample:
+        sample = encode_sample(self._layout.sample_of(record))
+        if self._limits is None:
+            return sample
+        return EncodedSample(sample.key, [(name, without_byte_order_mark(name, data)) for name, data in sample.parts])
 
     def _is_wanted(self, sample: EncodedSample) -> bool:
         if self._keys is not None and sample.key not in self._keys:

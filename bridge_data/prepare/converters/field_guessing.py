@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from bridge_data.errors import ConfigError
-from bridge_data.prepare.converters.record_layout import RecordColumn
+from bridge_data.prepare.converters.record_layout import RecordColumn, columns_of_parts, first_records
+from bridge_data.prepare.converters.sample_files import UsualParts
+from bridge_data.prepare.converters.source_records import RecordSource
 from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES, find_sample_type
 
 _MEDIA = {"image": "image", "video": "clip"}
@@ -111,6 +113,30 @@ def guess_definition(
         name,
         {field: column.access for field, column in chosen.items()},
         {field: column.name for field, column in chosen.items()},
+    )
+
+
+def why_crude(source: RecordSource) -> str:
+    """Why samples of files were guessed to be crude, if it is because of some with other parts than most, and which
+    options leave these out; else empty."""
+    records = first_records(source)
+    usual = UsualParts((record.where, tuple(record.values)) for record in records)
+    odd = [record for record in records if usual.complaint(tuple(record.values))]
+    others = [record for record in records if not usual.complaint(tuple(record.values))]
+    try:
+        name = guess_definition(columns_of_parts(others)).sample_type if odd else None
+    except ConfigError:
+        return ""
+    if name is None:
+        return ""
+    parts = others[0].values.keys()
+    is_enough = all(record.values.keys() == parts for record in others)
+    is_enough &= not any(parts <= record.values.keys() for record in odd)
+    options = f"--require-parts {','.join(sorted(parts))}, or " if is_enough else ""
+    return (
+        f"crude because of samples with other parts than most, such as {odd[0].key or odd[0].where!r}: "
+        f"{', '.join(sorted(odd[0].values))}. The others would be of {name}. Rename the files; or leave such samples "
+        f"out by {options}--same-parts --skip-broken; or give a --sample-type"
     )
 
 

@@ -7,6 +7,7 @@ cannot be decoded are a `SampleError` that says why.
 
 import base64
 import binascii
+import codecs
 import importlib.util
 import io
 import re
@@ -21,6 +22,8 @@ from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.prepare.media import extract
 from bridge_data.prepare.media_rule import kind_of_name
 from bridge_data.shards.plain_data import parse_json
+
+_TEXTS = ("txt", "text", "transcript")
 
 _MAGIC = (
     ("jpg", re.compile(rb"\xff\xd8\xff")),
@@ -139,6 +142,11 @@ def clips_are_checked() -> bool:
     return importlib.util.find_spec("av") is not None
 
 
+def without_byte_order_mark(name: str, data: bytes) -> bytes:
+    """The content of a part without the mark by which Windows begins texts in UTF-8."""
+    return data.removeprefix(codecs.BOM_UTF8) if name.lower().rpartition(".")[2] in _TEXTS else data
+
+
 def check_part(name: str, data: bytes, limits: Limits = DEFAULT_LIMITS) -> str | None:
     """Why the loader could not decode a part of this name, as far as its header tells; None if it could."""
     ending = name.lower().rpartition(".")[2]
@@ -150,7 +158,7 @@ def check_part(name: str, data: bytes, limits: Limits = DEFAULT_LIMITS) -> str |
             raise ValueError("it is empty")
         elif ending in ("json", "jsn"):
             parse_json(data, limits)
-        elif ending in ("txt", "text", "transcript"):
+        elif ending in _TEXTS:
             data.decode()
     except (BridgeDataError, ValueError, OSError) as error:
         return f"part {name!r}: {error}"

@@ -73,15 +73,17 @@ def first_records(source: RecordSource) -> list[SourceRecord]:
     return found
 
 
-def find_columns(source: RecordSource, dropped: Collection[str] = ()) -> list[RecordColumn]:
-    """What the first records of a source hold.
+def find_columns(
+    source: RecordSource, dropped: Collection[str] = (), require_parts: frozenset[str] = frozenset()
+) -> list[RecordColumn]:
+    """What the first records of a source hold; of samples, those with all `require_parts`, if there are any.
 
     Raises:
         ConfigError: if none can be read, or a column that is dropped is not there.
     """
     records = first_records(source)
     if source.has_parts:
-        return _columns_of_parts(records)
+        return columns_of_parts([one for one in records if require_parts <= one.values.keys()] or records)
     values: dict[str, list[Any]] = {}
     for record in records:
         for name, value in record.values.items():
@@ -158,7 +160,7 @@ def _kind_of_value(value: Any) -> tuple[ColumnKind, bool]:
     return (kind_of_ending(ending) if ending else "bytes"), False  # type: ignore[return-value]
 
 
-def _columns_of_parts(records: Sequence[SourceRecord]) -> list[RecordColumn]:
+def columns_of_parts(records: Sequence[SourceRecord]) -> list[RecordColumn]:
     """The parts of samples, and the values in their JSON."""
     parts = list(dict.fromkeys(part for record in records for part in record.values))
     found: list[RecordColumn] = []

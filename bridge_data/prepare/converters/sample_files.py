@@ -10,7 +10,7 @@ out of the folder is refused, and so are links in tars, which have no content. A
 import collections
 import re
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bridge_data import storage
@@ -50,6 +50,8 @@ class UsualParts:
         for key, names in samples:
             counts[tuple(names)] += 1
             first.setdefault(tuple(names), key)
+        self.note_on_dots = _note_on_dots(counts, first)
+        """On samples with several media whose files may be samples of their own; empty if there are none."""
         kinds: collections.Counter[frozenset[str]] = collections.Counter()
         for known, times in counts.items():
             kinds[_kinds(known)] += times
@@ -70,6 +72,27 @@ class UsualParts:
         lacks, has = sorted(self._kinds - kinds), sorted(kinds - self._kinds)
         told = [f"lacks {', '.join(lacks)}"] * bool(lacks) + [f"has {', '.join(has)} besides"] * bool(has)
         return f"{' and '.join(told)}: most samples have {self._shown}" if told else ""
+
+
+def _note_on_dots(counts: Mapping[tuple[str, ...], int], first: Mapping[tuple[str, ...], str]) -> str:
+    """On samples with several media of a kind, such as those of `my.photo.1.jpg` and `my.photo.2.jpg`, unless at least
+    two samples, and half of all, have these parts: they are meant, then. `first` is the key of one with these parts."""
+    total = sum(counts.values())
+    found = []
+    for names, times in counts.items():
+        media = collections.Counter(kind_of_name(f"x.{name}") for name in names)
+        with_dots = {kind_of_name(f"x.{name}") for name in names if "." in name} - {None}
+        if any(media[kind] > 1 for kind in with_dots) and (times == 1 or 2 * times < total):
+            found.append((names, times))
+    if not found:
+        return ""
+    names = found[0][0]
+    num_samples = sum(times for _, times in found)
+    return (
+        f"several media in one sample, as its key ends at the first dot of the name, in {num_samples:,} of {total:,}, "
+        f"such as {first[names]!r}: {_listed(names)}. If each of these files is a sample, rename them: with no dot but "
+        "that before the ending"
+    )
 
 
 def _kinds(names: Sequence[str]) -> frozenset[str]:
@@ -152,7 +175,8 @@ class FolderFiles:
         self._samples, left_out = find_samples(folder, follow_links=follow_links)
         usual = UsualParts(self._samples)
         self._usual = usual if same_parts else None
-        self.notes = [*note_left_out(left_out, "as their names have no ending (0001.png)"), *filter(None, [usual.note])]
+        left_out_note = note_left_out(left_out, "as their names have no ending (0001.png)")
+        self.notes = [*left_out_note, *filter(None, [usual.note, usual.note_on_dots])]
         in_classes = all(_class_of(*sample) for sample in self._samples)
         if as_classes and not in_classes:
             key, names = next(sample for sample in self._samples if not _class_of(*sample))

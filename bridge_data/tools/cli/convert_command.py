@@ -13,7 +13,7 @@ from bridge_data.plan.where_clauses import WhereClause, given_where
 from bridge_data.prepare.converters.columnar_tables import ColumnarTables
 from bridge_data.prepare.converters.conversion import REPORT, ConvertConfig
 from bridge_data.prepare.converters.conversion import convert as convert_records
-from bridge_data.prepare.converters.field_guessing import Definition, guess_definition, no_answer
+from bridge_data.prepare.converters.field_guessing import Definition, guess_definition, no_answer, why_crude
 from bridge_data.prepare.converters.media_files import MediaRoot, clips_are_checked
 from bridge_data.prepare.converters.record_layout import RecordColumn, RecordLayout, find_columns
 from bridge_data.prepare.converters.source_kinds import FORMAT_NAMES, SourceConfig, open_source
@@ -156,7 +156,8 @@ def convert(
     )
     if same_parts and not records.has_parts:
         raise ConfigError(f"--same-parts is for folders of files and tars, but {source} is a {records.title}")
-    found = find_columns(records, () if isinstance(records, ColumnarTables) else drop)  # which reads no others
+    dropped_here = () if isinstance(records, ColumnarTables) else drop  # which reads no others
+    found = find_columns(records, dropped_here, require_parts)
     records = _chosen(source, records, given_where(where, columns), limits)
     definition = guess_definition(
         found,
@@ -166,6 +167,9 @@ def convert(
         known=records.definition,
     )
     _show(source, records, found, definition)
+    is_guess = sample_type is None and records.definition is None
+    if is_guess and records.has_parts and definition.sample_type is None and (reason := why_crude(records)):
+        note(reason)
     layout = _layout(records, found, definition, source, media_root, key, drop)
     config = ConvertConfig(
         split=split,

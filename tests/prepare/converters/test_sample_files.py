@@ -8,7 +8,7 @@ import pytest
 import webdataset
 
 from bridge_data.shards import PreparedDataset
-from tests.prepare.converters.originals import convert, converted
+from tests.prepare.converters.originals import convert, converted, picture, write_folder
 from tests.prepare.test_shard_writer import contents
 from tests.tools.cli.runner import write_pictures
 
@@ -104,6 +104,56 @@ def test_other_parts_than_most_samples_have_are_told_or_broken(form: str, raw: P
     assert "000007: has cls besides" in result.stderr
     found = contents(converted(source, tmp_path / "strict", *crude, "--same-parts", "--skip-broken"))
     assert len(found["train"]) == 10
+
+
+def test_one_sample_with_other_parts_makes_data_crude_and_the_reason_and_way_out_are_told(tmp_path: Path) -> None:
+    raw = write_folder(tmp_path / "raw", 12)
+    for number in range(12):
+        (raw / f"{number:03d}.jpg").write_bytes(picture(0))
+        (raw / f"{number:03d}.png").unlink(missing_ok=True)
+    (raw / "my.photo.1.jpg").write_bytes(picture(0))
+    (raw / "my.photo.1.txt").write_text("a photo")
+    result = convert(raw, tmp_path / "crude")
+    assert "sample type: crude" in result.stdout
+    assert (
+        "crude because of samples with other parts than most, such as 'my': photo.1.jpg, photo.1.txt. The others would "
+        "be of CaptioningSample. Rename the files; or leave such samples out by --require-parts jpg,txt, or "
+        "--same-parts --skip-broken"
+    ) in result.stderr
+    for number, options in enumerate((["--require-parts", "jpg,txt"], ["--same-parts", "--skip-broken"])):
+        result = convert(raw, tmp_path / f"out{number}", *options)
+        assert "sample type: CaptioningSample" in result.stdout and "crude because" not in result.stderr
+        assert f"out{number}: 12 samples" in result.stdout
+    result = convert(raw, tmp_path / "chosen", "--sample-type", "crude")
+    assert "crude because" not in result.stderr
+
+
+def test_a_sample_with_more_parts_than_the_others_is_not_left_out_by_required_ones(raw: Path, tmp_path: Path) -> None:
+    (raw / "000003.left.png").write_bytes(picture(1))
+    stderr = convert(raw, tmp_path / "out").stderr
+    assert "'000003': json, left.png, png, txt." in stderr and "left out by" not in stderr
+    assert "leave such samples out by --same-parts --skip-broken" in stderr
+
+
+def test_files_that_share_a_key_because_of_dots_are_told(tmp_path: Path) -> None:
+    raw = write_folder(tmp_path / "raw", 6)
+    for number in (1, 2):
+        (raw / f"my.photo.{number}.png").write_bytes(picture(1))
+    expected = "its key ends at the first dot of the name, in 1 of 7, such as 'my': photo.1.png, photo.2.png. If each"
+    assert expected in convert(raw, tmp_path / "out").stderr
+    pairs = tmp_path / "pairs"
+    pairs.mkdir()
+    for number in range(8):
+        (pairs / f"{number % 4}.{'left' if number < 4 else 'right'}.png").write_bytes(picture(1))
+    assert "first dot" not in convert(pairs, tmp_path / "meant").stderr
+
+
+def test_the_byte_order_mark_of_a_caption_is_left_out_unless_files_are_taken_as_they_are(tmp_path: Path) -> None:
+    raw = write_folder(tmp_path / "raw", 2)
+    (raw / "000.txt").write_text("größer", encoding="utf-8-sig")
+    for options, first in (((), "größer"), (("--unchecked",), "\ufeffgrößer")):
+        (samples,) = contents(converted(raw, tmp_path / f"out{len(options)}", *options)).values()
+        assert [parts["txt"].decode() for _, parts in samples] == [first, (raw / "001.txt").read_text()]
 
 
 def test_a_data_set_is_replaced_on_demand_and_others_never(raw: Path, tmp_path: Path) -> None:

@@ -335,3 +335,17 @@ def test_refusals(arguments: list[str], message: str, tmp_path: Path) -> None:
     assert result.exit_code == 1, result.output
     assert message in result.stderr
     assert not (tmp_path / target / META_FOLDER).exists()
+
+
+def test_without_split_all_is_for_training_and_the_way_to_a_validation_part_is_told(tmp_path: Path) -> None:
+    from bridge_data import WorkerConfig, get_val_dataset
+    from bridge_data.errors import ConfigError
+
+    raw = write_folder(tmp_path / "raw")
+    folder = converted(raw, tmp_path / "out")
+    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
+    told = r"no split part 'val'; there is train\. .* convert again with a split, such as `--split train=0\.9,val=0\.1`"
+    with pytest.raises(ConfigError, match=told):
+        get_val_dataset(folder, batch_size=1, worker_config=config)
+    folder = converted(raw, tmp_path / "split", "--split", "train=0.9,val=0.1")
+    assert len(get_val_dataset(folder, batch_size=1, worker_config=config)) > 0
