@@ -1,4 +1,4 @@
-"""`bridge-data preview`: what the first samples look like, in their shards and in their class."""
+"""`bridge-data preview`: the first samples, as stored in shards and as instances of their class."""
 
 import dataclasses
 import io
@@ -151,7 +151,7 @@ def _sample(index: int, shown: CatalogSource, reader: RecordReader, loader: Load
 
 
 def _parts(raw: RawSample) -> Iterator[str]:
-    """The parts as they are stored; of a join, those of each member."""
+    """The stored parts; of a join, those of each member."""
     for member in raw.members if isinstance(raw, JoinedRawSample) else (raw,):
         if isinstance(raw, JoinedRawSample):
             yield f"  {'no match' if member is None else member.full_key}"
@@ -163,7 +163,7 @@ def _parts(raw: RawSample) -> Iterator[str]:
 
 
 def _made(index: int, source: Source, loader: Loader) -> Iterator[str]:
-    """The sample that is made of the parts."""
+    """The sample made from the parts."""
     try:
         sample = loader.build(loader.read(index), index)
     except BridgeDataError as error:
@@ -188,8 +188,7 @@ def _lines(head: str, text: str) -> Iterator[str]:
 
 
 def describe(part: str, data: Any) -> str:
-    """A few words or lines on the content of a part, by the last piece of its name; on a value that is stored as it
-    is."""
+    """A short description of a part's content, by the last piece of its name, or of a value stored without encoding."""
     if not isinstance(data, bytes):
         return describe_value(data)
     kind = part.rpartition(".")[2].lower()
@@ -230,7 +229,7 @@ def _image(data: bytes) -> str:
 
 
 def describe_value(value: Any) -> str:
-    """A few words or lines on `value`: the content of what is short, the shape and range of arrays."""
+    """A short description of `value`: the content if it is short, the shape and range of arrays."""
     if isinstance(value, str):
         return shown_text(value)
     if isinstance(value, (torch.Tensor, np.ndarray)):
@@ -254,7 +253,7 @@ def describe_value(value: Any) -> str:
 
 
 def shown_text(text: str) -> str:
-    """A text in lines that fit the terminal; of a long one the beginning."""
+    """A text in lines that fit the terminal; only the beginning if it is long."""
     printable = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text[: MAX_CHARACTERS + 1])
     width = max(40, shutil.get_terminal_size().columns - 24)
     lines = [piece for line in printable[:MAX_CHARACTERS].splitlines() for piece in textwrap.wrap(line, width) or [""]]
@@ -287,7 +286,7 @@ def _shortened(value: Any) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether JSON can hold it."""
+    """Whether JSON can represent it."""
     if isinstance(value, Mapping):
         return all(map(_is_plain, value.values()))
     if isinstance(value, (list, tuple)):
