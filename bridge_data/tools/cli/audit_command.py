@@ -129,7 +129,7 @@ def compare_with_data(checkpoints: Sequence[Checkpoint], plan: Plan) -> list[Aud
 def _by_arithmetic(state: LoaderState, plan: Plan) -> tuple[LedgerSums | None, str]:
     run = state.fingerprint
     if run["order"] != "shuffled" or run.get("packing_buffer_size") is not None:
-        return None, "arithmetic tells the order of training without packing only"
+        return None, "the order can be computed only for training without packing"
     if len(state.generations) > 1 or ledger.NAME in state.extras or state.repetition or total(state).since:
         return None, "the lanes were dealt again, or not counted from the beginning"
     shuffle = Shuffle(
@@ -143,7 +143,7 @@ def _by_arithmetic(state: LoaderState, plan: Plan) -> tuple[LedgerSums | None, s
     if [text for _, text in state.differences(run | order.fingerprint())] or start.generations != state.generations:
         return None, "the data or their blend are not those of the run"
     if history_of(state.extras) and state.edits is not None:
-        return None, "samples were forgotten in a run that skips or repeats steps: only a ledger tells which it had"
+        return None, "samples were forgotten in a run that skips or repeats steps: only a ledger says which"
     sources, names = plan.sources, order.source_names
     lists = [(slot, ForgottenSamples.under(sources, names, own) or ()) for slot, own in history_of(state.extras)]
     found, size = LedgerSums(), run["batch_size"] or 1
@@ -153,7 +153,7 @@ def _by_arithmetic(state: LoaderState, plan: Plan) -> tuple[LedgerSums | None, s
         if state.edits is None:
             own, num_draws = _of_lane(order, start, lane, (count, size), lists)
         if lane_state.get("draws", 0) - num_pending(lane_state) != num_draws:
-            return None, "samples were left out, grouped, or made of others: only a ledger tells which"
+            return None, "samples were left out, grouped, or made of others: only a ledger says which"
         found = found.plus(own if state.edits is None else _of_edited_lane(order, start, lane, state))
     return found, ""
 

@@ -176,7 +176,7 @@ def _schedule(state: LoaderState, config: Path | None, global_batch_size: int | 
         raise ConfigError(f"{config}: has no global_batch_size; give --global-batch-size")
     if (settings.batch_size or 1) != size:
         raise ConfigError(
-            f"{config}: has micro-batches of {settings.batch_size}, the state of {size}: is it of this run?"
+            f"{config}: has micro-batches of {settings.batch_size}, the state has {size}: is it from this run?"
         )
     return BatchSchedule(given, size, settings.rampup_batch_size)
 
@@ -185,7 +185,7 @@ def _write_folder(found: Checkpoint, state: LoaderState, target: Path) -> None:
     if target != found.path and target.is_dir() and (rank_files(target) or (target / MANIFEST).exists()):
         raise ConfigError(f"{target}: holds a data state already; give another folder")
     if found.step is None:
-        raise ConfigError(f"{found.path}: does not say its step; name the folder iter_0001200, or as it was")
+        raise ConfigError(f"{found.path}: does not say its step; name the folder as it was, such as iter_0001200")
     for path in rank_files(target).values() if target == found.path else ():
         if others := beside_state(read_bytes(path)):
             raise ConfigError(

@@ -209,7 +209,7 @@ def _preparation(meta: Location) -> str:
     """The version of the format."""
     path = next(meta / name for name in (INFO_JSON, INFO_YAML) if (meta / name).is_file())
     version = load_document(path).get("energon_version")
-    return f"Energon {version}, or in its format" if version else "an Energon that does not tell its version"
+    return f"Energon {version}, or in its format" if version else "Energon, version not stored"
 
 
 def _media(path: Location) -> str | None:
