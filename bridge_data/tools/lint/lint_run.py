@@ -43,8 +43,8 @@ MAX_TASKS = 256
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LintConfig:
-    """What to check: `split_parts` (empty: all shards); at most `limit` samples of each data set; without `decode`, only
-    whether samples are stored correctly and have their parts. `max_kept` faults of a kind are kept with shard and key.
+    """What to check: `split_parts` (empty: all shards); at most `limit` samples of each data set; without `decode`,
+    only whether samples are stored correctly and have their parts. `max_kept` faults of a kind keep shard and key.
     `executor` does the work; None: `num_workers` processes. `limits` are size limits of the data, `opening` says what
     code may be run. `dataset_config` and `split_config` replace `dataset.yaml` and `split.yaml` of a prepared folder.
     """
