@@ -153,7 +153,7 @@ class _Options:
     multiple=True,
     help="The shards of a part, such as 'train:shards/{000..099}.tar': braces, then a regular expression. Repeatable.",
 )
-@click.option("--exclude", metavar="REGEX", help="Leave out shards whose path matches the expression.")
+@click.option("--exclude", metavar="REGEX", help="Leave out shards if the expression is found in their path.")
 @click.option("--sample-type", metavar="CLASS", help="The sample class, such as CaptioningSample or CrudeWebdataset.")
 @click.option("--field-map", metavar="JSON", help="""As in '{"image": "jpg", "caption": "json[caption]"}'.""")
 @click.option("--non-interactive", is_flag=True, help="Ask nothing.")

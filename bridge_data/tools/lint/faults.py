@@ -33,7 +33,7 @@ KINDS: dict[str, FaultKind] = {
     "unprepared": FaultKind(
         "folders or tars that are not prepared: indexes and fields are not checked", _PREPARE, is_note=True
     ),
-    "unprepared-shard": FaultKind("tars added since the data set was prepared", _PREPARE + ", or move them away"),
+    "unprepared-shard": FaultKind("tars that are not in the prepared data set", _PREPARE + ", or move them away"),
     "unused-shard": FaultKind("shards in no split part", "add them to a part in split.yaml, or to its `exclude`"),
     "split-unknown-shard": FaultKind("split parts with shards that do not exist", "fix split.yaml, or " + _PREPARE),
     "split-repeated-shard": FaultKind("shards twice in one split part", "name them once in split.yaml"),
@@ -50,7 +50,7 @@ KINDS: dict[str, FaultKind] = {
         is_note=True,
     ),
     "linked-member": FaultKind(
-        "parts that are links without content",
+        "parts that are links, without their own content",
         "write the shard again: tar --dereference --hard-dereference",
     ),
     "special-member": FaultKind("devices, FIFOs and the like, which hold no data", "leave them out", is_note=True),

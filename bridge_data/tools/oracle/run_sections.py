@@ -156,7 +156,7 @@ def _with_edits(state: LoaderState, edits: StepEdits) -> LoaderState:
         return with_edits(state, edits)
     except StateError as error:
         raise StateError(
-            f"the state after {state.next_slot} micro-batches was saved by a run that did not {edits}: do not give it"
+            f"the state after {state.next_slot} micro-batches was saved by a run that did not {edits}: leave it out"
         ) from error
 
 
