@@ -175,7 +175,7 @@ def at(path: Path, step: int, rank: int | None, states: tuple[Path, ...], **opti
 @click.argument("path", metavar="RUN", type=click.Path(path_type=Path))
 @click.argument("key", required=False)
 @click.option("--source", default="", help="The source of the sample, by name or number.")
-@click.option("--index", type=click.IntRange(min=0), help="The number of the sample in the source, in place of KEY.")
+@click.option("--index", type=click.IntRange(min=0), help="The number of the sample in the source, instead of KEY.")
 @click.option("--until", type=click.IntRange(min=0), required=True, help="The last step to look at.")
 @run_options
 def when(

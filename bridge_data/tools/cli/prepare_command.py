@@ -120,7 +120,7 @@ class _Options:
 
     @property
     def media_rule(self) -> "MediaRule | None":
-        """Which files are media; None if their metadata are not asked for."""
+        """Which files are media; None if media metadata are not requested."""
         flags = self.media_metadata_by_glob, self.media_metadata_by_header, self.media_metadata_by_extension
         if flags == (None, False, False):
             return None
@@ -296,7 +296,7 @@ def _split(options: _Options) -> tuple[Split, list[str]]:
 
 
 def _dataset_yaml(options: _Options, first: FirstSamples) -> dict[str, Any] | None:
-    """The content of dataset.yaml; None if it is not asked for."""
+    """The content of dataset.yaml; None if it is not requested."""
     if options.sample_type is None and options.non_interactive:
         return None
     sample_type = ask_sample_type() if options.sample_type is None else find_sample_type(options.sample_type)

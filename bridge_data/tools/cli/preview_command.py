@@ -56,7 +56,7 @@ MAX_ITEMS = 5
 @click.option("--start", default=0, show_default=True, help="The number of the first.")
 @click.option("--key", help="Show this sample alone: its `__key__`, SHARD:KEY, or KEY; of a JSONL file its number.")
 @split_options("The part of the split; of several, such as train,val, the first that has samples.  [default: of all]")
-@click.option("--html", type=click.Path(path_type=Path), help="Write them to this file instead, as a page of its own.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write them to this file instead, as a single HTML page.")
 @where_options
 @trust_options
 @limits_option

@@ -141,7 +141,7 @@ def ask_sample_type() -> str:
     for number, (name, sample_class) in enumerate(SAMPLE_TYPES.items()):
         fields = [field.name if field.required else f"[{field.name}]" for field in fields_of(sample_class)]
         click.echo(f"  {number:>2}  {name:<27} {', '.join(fields)}")
-    click.echo(f"  {len(SAMPLE_TYPES):>2}  {CRUDE:<27} all parts as they are, for a cooker of yours")
+    click.echo(f"  {len(SAMPLE_TYPES):>2}  {CRUDE:<27} all parts unchanged, for your cooker")
     while True:
         try:
             return find_sample_type(click.prompt("Dataset class (number or name)"))

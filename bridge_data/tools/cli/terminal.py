@@ -165,7 +165,7 @@ def only_on_disk(path: Location) -> Path:
         return path
     raise ConfigError(
         f"{path}: in an object store only folders of tars are prepared, and without media metadata. Prepare it on a "
-        "disk, then copy it to the store, with what was written beside it."
+        "disk, then copy it to the store, with the files written next to it."
     )
 
 

@@ -32,7 +32,7 @@ def picture_hash(data: bytes, max_pixels: int) -> int:
     """The hash of the encoded picture `data`, which may have `max_pixels`; `NO_HASH` if it has no detail.
 
     Raises:
-        Exception: whatever its decoder raises, if it cannot be decoded.
+        Exception: any error of its decoder, if it cannot be decoded.
     """
     shrink = functools.partial(pillow_image, mode="L", least=(LEAST_SIDE, LEAST_SIDE))
     grey = image_within(max_pixels, shrink, data).resize((SIDE, SIDE), Image.Resampling.LANCZOS)
