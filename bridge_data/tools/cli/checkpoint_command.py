@@ -199,7 +199,7 @@ def _write_file(source: Path, state: LoaderState, target: Path) -> None:
     if source.name in rank_files(source.parent) and (source.parent / MANIFEST).exists():
         raise ConfigError(f"{source}: is a part of a checkpoint: give the folder {source.parent}")
     if target != source and target.exists():
-        raise ConfigError(f"{target}: is there already; give another name")
+        raise ConfigError(f"{target}: already exists; give another name")
     if (target.suffix == LIGHTNING_SUFFIX) != (source.suffix == LIGHTNING_SUFFIX):
         raise ConfigError(f"{target}: {source} is written with its other content; give a name with {source.suffix!r}")
     if source.suffix == LIGHTNING_SUFFIX:
@@ -255,7 +255,7 @@ def _read(paths: Sequence[Path]) -> Checkpoint:
 
 def _saved(found: Checkpoint) -> str:
     ranks = "" if found.world_size is None else f" by {counted(found.world_size, 'rank')}"
-    step = "at a step that is not said" if found.step is None else f"at step {found.step:,}"
+    step = "at an unknown step" if found.step is None else f"at step {found.step:,}"
     return f"{step}{ranks}, {sized(found.num_bytes)} in {counted(found.num_files, 'file')}"
 
 

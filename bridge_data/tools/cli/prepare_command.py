@@ -229,7 +229,7 @@ def prepare(path: Location, **flags: Any) -> None:
         return
     names = find_shards(path, options.exclude)
     if not answers(lambda: _may_write(path, options), "give --force-overwrite to prepare again without a question"):
-        click.echo(f"{path}: left as it is")
+        click.echo(f"{path}: left unchanged")
         return
     first = FirstSamples(path, names)
     click.echo(f"{path}: {counted(len(names), 'shard')}, {spanned(names)}; parts: {listed(first.parts)}")

@@ -58,10 +58,10 @@ def prepare_lines(path: Path, flags: Mapping[str, Any]) -> None:
     split = _line_split(flags)
     if split is not None and split_path(path).is_file() and not flags["force_overwrite"]:
         if flags["non_interactive"]:
-            raise ConfigError(f"{split_path(path)}: is there already; give --force-overwrite to write another split")
-        question = f"{split_path(path)} is there already. Do you want to write another split?"
+            raise ConfigError(f"{split_path(path)}: already exists; give --force-overwrite to write another split")
+        question = f"{split_path(path)} already exists. Do you want to write another split?"
         if not answers(lambda: click.confirm(question), "give --force-overwrite to write another split"):
-            click.echo(f"{path}: left as it is")
+            click.echo(f"{path}: left unchanged")
             return
     config = PrepareConfig() if flags["num_workers"] is None else PrepareConfig(num_workers=flags["num_workers"])
     with progress_bar("indexing", "blocks", shown=flags["progress"]) as on_progress:

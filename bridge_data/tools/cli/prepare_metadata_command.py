@@ -93,7 +93,7 @@ def store_media(path: Path, rule: "MediaRule", config: PrepareConfig, progress: 
     )
     if done.num_unreadable:
         shown = "\n  ".join(done.examples)
-        note(f"left out, for it cannot be read: {counted(done.num_unreadable, 'media file')}\n  {shown}")
+        note(f"left out, not readable: {counted(done.num_unreadable, 'media file')}\n  {shown}")
 
 
 def column_names(text: str | None) -> list[str]:

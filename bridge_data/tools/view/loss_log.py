@@ -109,7 +109,7 @@ def _merged(files: Iterable["_LogFile"]) -> LossLog | None:
 
 class _LogFile:
     """A file of a log, and its losses so far: `unfinished` are those in an incomplete last line. `first` is as in
-    `Losses`, None if there is no loss."""
+    `LossLog`, None if there is no loss."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
