@@ -1,1 +1,1 @@
-"""Beside the training line: the command line, and what it does."""
+"""Tools outside the training path: the command line and its commands."""

@@ -1,10 +1,10 @@
-"""A prepared data set as a folder of files, read-only, without unpacking it; by FUSE.
+"""A prepared data set as a read-only folder of files, without unpacking it; by FUSE.
 
 Enters: the folder of a data set and a mount point. Leaves: nothing; `mount` returns when the mount point is unmounted.
-`View` is the tree of folders and files, in three layouts: `members`, all parts under the names that they have in the
-shards; `samples`, a folder for each sample, with a file for each part; `shards`, a folder for each shard, with its
-members. Slashes in keys are folders in all of them. Names are looked up in `index.sqlite`, and a file is read in the
-ranges that are asked for, from its shard; little is held in memory.
+`View` is the tree of folders and files, in three layouts: `members`, all parts under their names in the shards;
+`samples`, a folder for each sample, with a file for each part; `shards`, a folder for each shard, with its members.
+Slashes in keys are folders in all of them. Names are looked up in `index.sqlite`, and only the requested ranges of a
+file are read from its shard; little is kept in memory.
 """
 
 import bisect
@@ -25,7 +25,7 @@ from bridge_data.shards.segment import split_name
 Layout: TypeAlias = Literal["members", "samples", "shards"]
 
 MAX_LISTED = 8
-"""Shards whose keys are held in memory, while their folders are looked at."""
+"""Shards whose keys are kept in memory while their folders are listed."""
 
 _LAST = "\U0010ffff"
 
@@ -34,7 +34,7 @@ _DEVICE = Path("/dev/fuse")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShardPath:
-    """A path below the shard that it is in (None: below all), without slash in front."""
+    """A path below its shard (None: below all), without leading slash."""
 
     shard: int | None
     rest: str
@@ -61,7 +61,7 @@ class View:
         self._sorted_shards = sorted(shards)
 
     def file(self, path: str) -> StoredPart | None:
-        """The part that is the file `path`, such as `/a/0001.jpg`; None if there is no such file."""
+        """The part for the file `path`, such as `/a/0001.jpg`; None if there is no such file."""
         found = self._locate(path)
         if found is None:
             return None
@@ -102,7 +102,7 @@ class View:
                 yield name
 
     def _locate(self, path: str) -> ShardPath | None:
-        """Where `path` is, in its shard; None above the shards."""
+        """The location of `path` in its shard; None above the shards."""
         rest = path[1:]
         if not self._shards:
             return ShardPath(None, rest)
@@ -127,7 +127,7 @@ class View:
 
 
 def _without_repetition(names: Iterator[tuple[str, bool]]) -> Iterator[str]:
-    """Names once, where one is a key and a folder of other keys as well; those are next to each other but for a few in
+    """Each name once, if one is both a key and a folder of other keys; these are adjacent except for a few in
     between."""
     keys: set[str] = set()
     for name, is_key in names:
@@ -139,7 +139,7 @@ def _without_repetition(names: Iterator[tuple[str, bool]]) -> Iterator[str]:
 
 
 class Catalog:
-    """The samples of the data set in the folder `root`, by prefix of their keys. Any thread may ask.
+    """The samples of the data set in the folder `root`, by prefix of their keys. Any thread may use it.
 
     Raises:
         ConfigError: if it is not prepared, or without an index of keys. DatasetError: if that cannot be read.
@@ -155,7 +155,7 @@ class Catalog:
         self._keys: dict[int, list[str]] = {}
 
     def parts(self, key: str, shard: int | None = None) -> list[StoredPart]:
-        """The parts of the sample `key` (if it is in `shard`, where that is given); none if there is no such sample."""
+        """The parts of the sample `key` (in `shard`, if that is given); none if there is no such sample."""
         return [part for part in self._index.parts(key) if shard in (None, part.shard)]
 
     def has_below(self, prefix: str, shard: int | None = None) -> bool:
@@ -176,7 +176,7 @@ class Catalog:
                 return
 
     def _keys_from(self, start: str, prefix: str, shard: int | None) -> Iterator[str]:
-        """The keys that begin with `prefix`, sorted, from `start` on; of one shard, by a list of all its keys."""
+        """The keys that begin with `prefix`, sorted, from `start` on; for one shard, from a list of all its keys."""
         if shard is not None:
             keys = self._keys_of(shard)
             for number in range(bisect.bisect_left(keys, start), len(keys)):
@@ -200,9 +200,9 @@ class Catalog:
 
 
 class ViewOperations:
-    """The operations that mfusepy calls, in its form: paths with a slash in front; failures are `OSError`s.
+    """The operations that mfusepy calls, in its form: paths with a leading slash; failures are `OSError`s.
 
-    The attributes of `mfusepy.Operations` that are not here are added by `mount`.
+    `mount` adds the missing attributes of `mfusepy.Operations`.
     """
 
     use_ns = True
@@ -215,7 +215,7 @@ class ViewOperations:
         self._size: tuple[int, int] | None = None
 
     def getattr(self, path: str, fh: int | None = None) -> dict[str, Any]:
-        """What `path` is: kind, rights, size and times."""
+        """The attributes of `path`: kind, permissions, size and times."""
         part = self._open.get(fh) if fh is not None else None
         part = part or self._checked(self._view.file, path)
         if part is not None:
@@ -257,12 +257,12 @@ class ViewOperations:
             raise OSError(errno.EIO, str(error), path) from error
 
     def release(self, path: str, fh: int) -> int:
-        """Forget a handle."""
+        """Release a handle."""
         self._open.pop(fh, None)
         return 0
 
     def statfs(self, path: str) -> dict[str, int]:
-        """The size of the whole, for `df`."""
+        """The total size, for `df`."""
         if self._size is None:
             self._size = self._view.catalog.reader.index.size()
         num_bytes, num_samples = self._size
@@ -291,7 +291,7 @@ def mount(view: View, mountpoint: Path, *, detach: bool = False) -> None:
     try:
         mountpoint.mkdir(parents=True, exist_ok=True)
         if next(mountpoint.iterdir(), None) is not None:
-            raise ConfigError(f"{mountpoint}: is not empty, and what is in it would be hidden; give another folder")
+            raise ConfigError(f"{mountpoint}: is not empty, and its content would be hidden; give another folder")
     except OSError as error:
         raise ConfigError(f"{mountpoint}: cannot be mounted on: {error.strerror}") from error
     operations = type("Operations", (ViewOperations, library.Operations), {})(view)

@@ -1,4 +1,4 @@
-"""Finds the user's task encoder by its name, `package.module:Name`, as commands take it."""
+"""Finds the user's task encoder by its name, `package.module:Name`, as given to commands."""
 
 import importlib
 import os
@@ -11,10 +11,10 @@ from bridge_data.task import TaskEncoder
 
 
 def named_encoder(name: str) -> TaskEncoder[Any, Any, Any, Any]:
-    """The task encoder called `name`, or the one that a class or function of this name makes without arguments.
+    """The task encoder called `name`, or made by the class or function of this name without arguments.
 
     Raises:
-        ConfigError: if there is none of this name, or it cannot be made.
+        ConfigError: if no such name exists, or the encoder cannot be made.
     """
     module, made = find_named(name)
     if not isinstance(made, TaskEncoder) and callable(made):
@@ -31,10 +31,10 @@ def named_encoder(name: str) -> TaskEncoder[Any, Any, Any, Any]:
 
 
 def find_named(name: str) -> tuple[ModuleType, Any]:
-    """The module of `package.module:Name`, which may be in the current folder, and what is called `Name` in it.
+    """The module of `package.module:Name`, which may be in the current folder, and its attribute `Name`.
 
     Raises:
-        ConfigError: if there is none.
+        ConfigError: if either does not exist.
     """
     module_name, colon, attribute = name.partition(":")
     if not (module_name and colon and attribute):
@@ -64,7 +64,7 @@ def _imported(name: str) -> ModuleType:
 
 
 def _offers(module: ModuleType) -> str:
-    """What there is in a module."""
+    """The task encoders in a module, for error messages."""
     names = [
         name
         for name, value in vars(module).items()

@@ -1,7 +1,7 @@
-"""Running a loader to measure it: once as it is, and for a profile once more with a clock that observes it.
+"""Running a loader to measure it: once unchanged, and for a profile once more with a clock that observes it.
 
-Enters: what to measure. Leaves: `Figures`, and a `Profile`. Guarantee: what is measured begins when workers have taken
-over and have filled their queues once; the run that gives the figures has no clocks in it.
+Enters: what to measure. Leaves: `Figures`, and a `Profile`. Guarantee: the measurement starts when workers have taken
+over and have filled their queues once; the run that gives the figures has no clocks.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from bridge_data.topology import WorkerConfig
 
 _SAVES = 10
 _SIZED_SAMPLES = 64
-_TELL_EVERY_S = 0.5  # so that a progress bar takes no time of what is measured
+_TELL_EVERY_S = 0.5  # so that a progress bar does not slow the measured run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,14 +83,13 @@ class BenchConfig:
         )
 
     def loader(self, dataset: LaneDataset) -> SavableDataLoader:
-        """A loader of it."""
+        """A loader of the data set."""
         return get_loader(dataset, prefetch_factor=self.prefetch_factor, pin_memory=self.pin_memory)
 
 
 @dataclasses.dataclass(slots=True)
 class _Window:
-    """What was counted while batches were taken; `waiting_s` and `receiving_s` are the trainer's, while it asked for a
-    batch."""
+    """Counts from the measured batches; `waiting_s` and `receiving_s` are the trainer's, while it requested batches."""
 
     num_batches: int = 0
     num_samples: int = 0
@@ -103,8 +102,8 @@ class _Window:
 
 
 def measure(config: BenchConfig, on_progress: Progress = no_progress) -> Figures:
-    """The rates and costs of a run. `on_progress` is called, now and then, with the batches or seconds that have been
-    measured, and how many there will be.
+    """The rates and costs of a run. `on_progress` is called regularly with the measured batches or seconds, and their
+    total.
 
     Raises:
         BridgeDataError: if the data or the settings are wrong, or a hook fails too often.
@@ -181,7 +180,7 @@ def profile(config: BenchConfig, on_progress: Progress = no_progress) -> Profile
 
 
 def _mean_bytes(samples: Sequence[RawSample]) -> float:
-    """The mean number of bytes that were read of these samples."""
+    """The mean number of bytes read of these samples."""
     members = [
         member
         for sample in samples
@@ -192,7 +191,7 @@ def _mean_bytes(samples: Sequence[RawSample]) -> float:
 
 
 def _settle(work: dict[Key, Tally], window: _Window) -> float:
-    """Enter what transfers took in `work`; the seconds in which workers waited for the trainer."""
+    """Add the time of transfers to `work`; return the seconds in which workers waited for the trainer."""
     # Between two batches a worker computes only to send the first, and then waits until it may make the next one.
     between = work.pop(BETWEEN)
     work[Key(SEND)] = Tally(between.cpu_ns, between.calls, between.cpu_ns, between.cpu_ns)
@@ -201,7 +200,7 @@ def _settle(work: dict[Key, Tally], window: _Window) -> float:
 
 
 def _settle_in_process(work: dict[Key, Tally], window: _Window) -> float:
-    """The same where the trainer makes the batches: whatever else it does while it asks for one is the loader's."""
+    """The same if the trainer makes the batches: all other time in a request for a batch is the loader's."""
     work.pop(BETWEEN)
     lanes_s = sum(tally.wall_ns for tally in work.values()) / 1e9
     asking_s = window.waiting_s + window.receiving_s
@@ -216,7 +215,7 @@ def _enter_receiving(work: dict[Key, Tally], window: _Window) -> None:
 
 
 def _warm_up(batches: Iterator[Any], config: BenchConfig) -> None:
-    """Take as many batches as workers hold ready."""
+    """Take as many batches as workers prefetch."""
     for _ in range(max(2, config.num_workers * config.prefetch_factor)):
         next(batches)
 
@@ -228,7 +227,7 @@ def _take(
     note: Callable[[Any], None],
     on_progress: Progress,
 ) -> _Window:
-    """Take batches for as long as `config` says, and let `note` have each."""
+    """Take batches for as long as `config` says, and pass each to `note`."""
     window = _Window()
     draws_before, cpu_before, idle_before = _draws(loader), tree_cpu_s(), idle_cores_s()
     start = now = told = time.perf_counter()
@@ -259,12 +258,12 @@ def _take(
 
 
 def _draws(loader: SavableDataLoader) -> int:
-    """Samples that were drawn for the batches handed out so far."""
+    """Samples drawn for the batches handed out so far."""
     return sum(lane.get("draws", 0) for lane in loader.save_state_rank()["lanes"].values())
 
 
 def _save(loader: SavableDataLoader) -> tuple[float, dict[str, Any]]:
-    """The least seconds that saving took, and the state."""
+    """The fewest seconds of a save, and the state."""
     seconds = []
     for _ in range(_SAVES):
         start = time.perf_counter()

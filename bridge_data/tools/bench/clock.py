@@ -1,9 +1,9 @@
 """Clocks: of the stages of a profiled data set, of the CPU time of all processes, and of idle cores.
 
-`Clock` is the observer of a data set. Enters: the stages of making batches. Leaves: how long each took, without the
-stages inside it; with each batch comes what its process did since the batch before, so nothing else has to be sent
-from a worker to the trainer. Guarantee: every nanosecond since the clock was made is charged to exactly one key, so
-shares add up. The functions read what the kernel writes in `/proc` and `/sys/fs/cgroup`.
+`Clock` is the observer of a data set. Enters: the stages of making batches. Leaves: the time of each, without nested
+stages; each batch carries what its process did since the batch before, so workers send nothing else to the trainer.
+Guarantee: every nanosecond since the clock was made is charged to exactly one key, so shares add up. The functions
+read `/proc` and `/sys/fs/cgroup`.
 """
 
 import collections
@@ -20,35 +20,34 @@ from bridge_data import samples
 from bridge_data.task import STAGES
 
 CPU_EVERY = 8
-"""CPU time is read in one of so many batches: reading it takes several times as long as reading the time."""
+"""CPU time is read in one of this many batches: it takes several times as long to read as the time."""
 
 _OF_SOURCES = ("read", *STAGES[: STAGES.index("postencode_sample") + 1])
-"""Stages that work on one sample, and so for one source."""
+"""Stages that process one sample, so one source."""
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-_PARENT, _CPU = 1, slice(11, 13)  # of the fields of /proc/PID/stat that stand after the name
+_PARENT, _CPU = 1, slice(11, 13)  # among the fields of /proc/PID/stat after the name
 _IDLE = slice(4, 6)  # of a core's line in /proc/stat: idle, and waiting for a disk
 _LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
 
 class Key(NamedTuple):
-    """What is done: `read`, the name of a hook, ...; and for which source, by its number, if it is for one."""
+    """The work: `read`, the name of a hook, ...; and the number of its source, if it is for one."""
 
     what: str
     source: int | None = None
 
 
 BETWEEN = Key("between")
-"""What a worker does from one batch to the next: sending the batch, and waiting until it may go on."""
+"""A worker's time between batches: sending the batch, and waiting until it may continue."""
 
 LANE = Key("order")
-"""What making a batch takes besides the pieces that have keys of their own."""
+"""The time of making a batch, except for pieces with their own keys."""
 
 
 @dataclasses.dataclass(slots=True)
 class Tally:
-    """How long something took, and how often it was done. Of `sampled_ns` of it, `cpu_ns` were spent computing in this
-    thread."""
+    """How long some work took, and how often it was done. In `sampled_ns` of it, this thread computed for `cpu_ns`."""
 
     wall_ns: int = 0
     calls: int = 0
@@ -71,12 +70,12 @@ class Tally:
 
 @dataclasses.dataclass(slots=True)
 class Clocked:
-    """A batch, and what the process that made it did since its batch before."""
+    """A batch, and what its process did since the batch before."""
 
     batch: Any
     tallies: dict[Key, Tally]
     delay_ns: int
-    """How long it had to wait for a core."""
+    """How long the process had to wait for a core."""
 
     def pin_memory(self) -> "Clocked":
         """A copy with the batch in page-locked memory."""
@@ -85,8 +84,8 @@ class Clocked:
 
 
 class Clock:
-    """The clock of one process, for one thread of it: the observer of a data set with these source keys. The batches
-    that it observes come as `Clocked`."""
+    """The clock of one thread of a process: the observer of a data set with these source keys. Observed batches come as
+    `Clocked`."""
 
     def __init__(self, source_keys: Sequence[int] = ()) -> None:
         self._numbers: dict[int | None, int] = {key: number for number, key in enumerate(source_keys)}
@@ -125,7 +124,7 @@ class Clock:
         self._current.calls += 1
 
     def take(self) -> dict[Key, Tally]:
-        """What was charged since this was last called. Call it outside all pieces of work."""
+        """The time charged since the last call. Call it outside all pieces of work."""
         assert not self._outer
         taken = self._tallies
         self._tallies = collections.defaultdict(Tally)
@@ -133,7 +132,7 @@ class Clock:
         return dict(taken)
 
     def take_delay_ns(self) -> int:
-        """How long, since this was last called, the thread was ready to compute and no core was free for it."""
+        """How long since the last call the thread was ready to compute and no core was free for it."""
         return self._schedule.take_delay_ns()
 
     def _charge(self) -> None:
@@ -149,7 +148,7 @@ class Clock:
 
 
 class _Schedule:
-    """The kernel's account of this thread, where it keeps one."""
+    """The kernel's accounting of this thread, if it has any."""
 
     def __init__(self) -> None:
         self._file: IO[bytes] | None = None
@@ -168,7 +167,7 @@ class _Schedule:
 
 
 def tree_cpu_s() -> float:
-    """CPU seconds so far of this process and of its descendants that are alive."""
+    """CPU seconds so far of this process and its live descendants."""
     stats = {int(path.name): _stat(path) for path in Path("/proc").iterdir() if path.name.isdecimal()}
     children = collections.defaultdict(list)
     for process, fields in stats.items():
@@ -183,7 +182,7 @@ def tree_cpu_s() -> float:
 
 
 def num_cores() -> float:
-    """The cores that this process may use; fewer than it may run on, if its container is given less of their time."""
+    """The cores that this process may use; fewer than it may run on if its container has a CPU limit."""
     cores = float(len(os.sched_getaffinity(0)))
     try:
         limit = _LIMIT.read_text()
@@ -193,20 +192,20 @@ def num_cores() -> float:
 
 
 def allowed_cores(limit: str) -> float:
-    """The cores that the text of a control group's `cpu.max` allows: microseconds in each so many, or `max`."""
+    """The cores allowed by a control group's `cpu.max`: microseconds per period of microseconds, or `max`."""
     quota, period = limit.split()
     return math.inf if quota == "max" else int(quota) / int(period)
 
 
 def idle_cores_s() -> float:
-    """Seconds so far in which cores that this process may run on had nothing to do for anybody, added up."""
+    """Idle seconds so far of the cores that this process may run on, added up."""
     names = {f"cpu{number}" for number in os.sched_getaffinity(0)}
     rows = (line.split() for line in Path("/proc/stat").read_text().splitlines())
     return sum(sum(map(int, row[_IDLE])) for row in rows if row[0] in names) * _TICK_S
 
 
 def _stat(process: Path) -> list[str]:
-    """The fields of its `stat` from the state on; none if the process has ended."""
+    """The fields of the process's `stat` from the state on; none if it has ended."""
     try:
         return (process / "stat").read_text().rpartition(")")[2].split()
     except OSError:

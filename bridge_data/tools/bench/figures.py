@@ -1,9 +1,9 @@
-"""The figures of a run: rates and costs, a profile of where the time went, and what that says should be done.
+"""The figures of a run: rates and costs, a profile of where the time went, and advice.
 
 Enters: counts and seconds. Leaves: rates, stages with their shares, the same of each data set, and plain data for JSON;
-a few sentences: whether the data or the trainer is the limit, what most of the time goes to, and what helps there.
-Guarantee: the shares of the stages are of all work that was done, in whatever process, and add up to one; time in which
-nobody worked stands apart from it. Each sentence follows from the figures, or names its condition.
+a few sentences: whether the data or the trainer is the limit, what takes most of the time, and what helps there.
+Guarantee: the shares of the stages are of all work in all processes, and add up to one; idle time is separate. Each
+sentence follows from the figures, or names its condition.
 """
 
 import dataclasses
@@ -29,10 +29,10 @@ STAGES: Mapping[str, Sequence[str]] = {
     "order": (LANE.what,),
     "transfer": ("transfer",),
 }
-"""The stages of the profile, and what belongs to each, by the first word: `seed encode_sample` to `seed`."""
+"""The stages of the profile, and the work in each, by the first word: `seed encode_sample` is in `seed`."""
 
 SEND, RECEIVE = "transfer send", "transfer receive"
-"""Handing a batch over, at the worker's and at the trainer's end."""
+"""Transferring a batch, at the worker's and at the trainer's end."""
 
 _STAGE_OF = {what: stage for stage, parts in STAGES.items() for what in parts}
 
@@ -48,7 +48,7 @@ class Figures:
     """Of all processes."""
     num_skipped: int
     sample_bytes: float
-    """Read of a sample, on the average."""
+    """Mean bytes read of a sample."""
     first_batch_s: float
     """From opening the data."""
     workers_ready_s: float
@@ -61,12 +61,12 @@ class Figures:
 
     @property
     def samples_per_s(self) -> float:
-        """Samples drawn in a second, left-out ones included."""
+        """Samples drawn per second, with those left out."""
         return self.num_samples / self.seconds
 
     @property
     def batches_per_s(self) -> float:
-        """Batches handed out in a second."""
+        """Batches handed out per second."""
         return self.num_batches / self.seconds
 
     @property
@@ -97,7 +97,7 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SourceStages:
-    """Seconds of the stages in which samples of one data set are worked on by themselves; `share` is of all work."""
+    """Seconds of the stages that process single samples of one data set; `share` is of all work."""
 
     number: int
     name: str
@@ -108,7 +108,7 @@ class SourceStages:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Trainer:
-    """What the trainer's seconds went to: waiting for workers, receiving what they made, or its own step."""
+    """How the trainer spent its time: waiting for workers, receiving their batches, or in its own step."""
 
     seconds: float
     waiting_s: float
@@ -123,8 +123,8 @@ class Trainer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
-    """The cores there are, how many of them the run used and how many nobody did, on the average; and the share of
-    their time in which its workers (without workers, the trainer) were ready to compute and had to wait for one."""
+    """The number of cores, the mean numbers used by the run and idle; and the share of time in which its workers
+    (without workers, the trainer) were ready to compute and had to wait for a core."""
 
     num_cores: float
     used_cores: float
@@ -134,8 +134,8 @@ class Machine:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Where the time of a run went: `work` by what was done for which source, and the time in which workers waited for
-    the trainer (`idle_s`) or it for them."""
+    """Where the time of a run went: `work` by kind and source, and the time in which workers waited for the trainer
+    (`idle_s`) or it for them."""
 
     work: Mapping[Key, Tally]
     idle_s: float
@@ -153,7 +153,7 @@ class Profile:
 
     @functools.cached_property
     def stages(self) -> list[Stage]:
-        """The stages in the order of the pipeline, those left out that there were not."""
+        """The stages that took any time, in the order of the pipeline."""
         tallies: dict[str, Tally] = {name: Tally() for name in STAGES}
         for key, tally in self.work.items():
             tallies[stage_of(key)].add(tally)
@@ -165,7 +165,7 @@ class Profile:
 
     @functools.cached_property
     def by_source(self) -> list[SourceStages]:
-        """What each data set costs, the greatest share first."""
+        """The cost of each data set, the largest share first."""
         seconds: list[dict[str, float]] = [{} for _ in self.sources]
         counts, total_s = [0] * len(self.sources), self.total_s
         for key, tally in self.work.items():
@@ -192,7 +192,7 @@ class Profile:
         return work_s / (work_s + self.idle_s) if work_s else 0.0
 
     def whats(self, stage: str) -> dict[str, float]:
-        """Seconds of what belongs to a stage, by name, most first."""
+        """Seconds of the work in a stage, by name, the largest first."""
         seconds: dict[str, float] = {}
         for key, tally in self.work.items():
             if stage_of(key) == stage:
@@ -214,24 +214,24 @@ class Profile:
 
 
 def stage_of(key: Key) -> str:
-    """The stage that something belongs to."""
+    """The stage of some work."""
     return _STAGE_OF[key.what.partition(" ")[0]]
 
 
 KEEPS_UP = 0.05
-"""A trainer that waits for a smaller share of its time is not held up by its data."""
+"""A trainer that waits for less than this share of its time is not held up by its data."""
 
 _ALL_CORES = 0.85
-"""A machine that computes for this share of its time has nothing left for another worker."""
+"""A machine that computes for this share of its time has no capacity for another worker."""
 
 _CROWDED = 0.2
-"""A process that waits for a core for so large a share of its time, while others use so much of one, is held up."""
+"""A process is held up if it waits for a core for this share of its time while others use this much of a core."""
 
 _MOSTLY = 0.5
 
 
 def advise(profile: Profile) -> list[str]:
-    """What to do, as sentences."""
+    """The advice, as sentences."""
     if not profile.total_s:
         return []
     return [*_limit(profile), *_greatest(profile), *_workers(profile)]
@@ -256,7 +256,7 @@ def _keeps_up(profile: Profile) -> bool:
 
 
 def _greatest(profile: Profile) -> Iterator[str]:
-    """What most of the work goes to, and what helps there."""
+    """The largest stage of the work, and what helps there."""
     if _keeps_up(profile):
         return
     stage = max(profile.stages, key=lambda stage: stage.share)
@@ -273,7 +273,7 @@ def _source_of(profile: Profile, stage: str) -> SourceStages | None:
 
 
 def _help(profile: Profile, stage: str, source: SourceStages | None, waited: float) -> str:
-    """What helps where `stage` is the greatest."""
+    """What helps if `stage` is the largest."""
     if stage == "read":
         return _help_reading(profile, source, waited)
     if stage == "decode":
@@ -294,13 +294,13 @@ def _help(profile: Profile, stage: str, source: SourceStages | None, waited: flo
             "the device, less for a pixel than float32."
         )
     if stage == "order":
-        return "That is what handling samples costs, whatever is in them: they, or the data set, are small."
+        return "That is the fixed cost of handling samples: they, or the data set, are small."
     hook = next(iter(profile.whats(stage)))
     if waited > _MOSTLY:
         return (
             f"It is {hook}, which waits {waited:.0%} of that rather than compute: more workers wait at the same time."
         )
-    return f"It is {hook}: what it computes anew for the same sample in each epoch can be prepared once, with the data."
+    return f"It is {hook}: what it recomputes for the same sample in each epoch can be prepared once, with the data."
 
 
 def _help_reading(profile: Profile, source: SourceStages | None, waited: float) -> str:
@@ -315,14 +315,14 @@ def _help_reading(profile: Profile, source: SourceStages | None, waited: float) 
 
 
 def _has_images(source: Source) -> bool:
-    """Whether some of the parts that are read are images, by their names."""
+    """Whether some of the parts read are images, by their names."""
     names = source.records.part_names(0) if len(source.records.names) else None
     wanted = [name for name in names or () if source.parts is None or name in source.parts]
     return any(name.rpartition(".")[2].lower() in IMAGE_EXTENSIONS for name in wanted)
 
 
 def _workers(profile: Profile) -> Iterator[str]:
-    """Whether more of them, or fewer, would do."""
+    """Whether more or fewer workers would help."""
     machine = profile.machine
     idle = min(machine.idle_cores, machine.num_cores - machine.used_cores)
     if _keeps_up(profile):
@@ -334,5 +334,5 @@ def _workers(profile: Profile) -> Iterator[str]:
     elif machine.delayed > _CROWDED and machine.num_cores - machine.used_cores - machine.idle_cores > _CROWDED:
         yield (
             f"{machine.delayed:.0%} of the time goes by until a core is free, while the run uses "
-            f"{machine.used_cores:.1f} of {machine.num_cores:g}: other programs are at work on this machine."
+            f"{machine.used_cores:.1f} of {machine.num_cores:g}: other programs are running on this machine."
         )

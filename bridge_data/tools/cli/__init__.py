@@ -1,8 +1,8 @@
 """The command line: `bridge-data convert`, `prepare`, `prepare-media`, `info`, `preview`, `lint`, `duplicates`,
 `mount`, `bench`, `doctor`, `checkpoint`, `audit`, `at`, `when`, `order`, `forget` and `view`.
 
-Mistakes of the user and faults of the data end as one line or a few, `error: ...`, with exit code 1. A command is
-imported when it is called, so that none waits for what another one needs.
+User mistakes and faults in the data end as one line or a few, `error: ...`, with exit code 1. A command is imported
+when it is called, so none waits for another's imports.
 """
 
 import atexit
@@ -19,7 +19,7 @@ from bridge_data.tools.cli.terminal import in_cli_words
 
 
 def _end_quickly() -> None:
-    """End without a search for garbage in all that was imported; DuckDB prints a page about what is left then."""
+    """Skip the garbage collection at exit, in which DuckDB prints a page about leftovers."""
     if "duckdb" not in sys.modules:
         gc.freeze()
 
@@ -47,10 +47,10 @@ _COMMANDS = {
     "view": "Show PATH in a browser: samples, the blend, sizes, batches as the trainer gets them, the steps of a run.",
     "when": "Show the steps of RUN in which the sample KEY (or SHARD:KEY) came or will come.",
 }
-"""What the help says of each command: the first sentence of its own help."""
+"""The help line of each command: the first sentence of its own help."""
 
 _MODULES = {"at": "order", "when": "order", "prepare-media": "prepare_metadata"}
-"""Commands that are in a module of another name."""
+"""Commands whose module has another name."""
 
 
 class _Commands(click.Group):
@@ -72,7 +72,7 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):  # names may have surrogates, and terminals be of ASCII alone
+            if isinstance(stream, io.TextIOWrapper):  # names may have surrogates, and a terminal may be ASCII only
                 stream.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)

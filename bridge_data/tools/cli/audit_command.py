@@ -1,11 +1,10 @@
-"""`bridge-data audit`: whether the checkpoints of a run, its ledger and its data agree on which samples it was handed
-out.
+"""`bridge-data audit`: whether the checkpoints of a run, its ledger and its data agree on which samples it got.
 
-Enters: the folders of checkpoints; the ledger files; the data. Leaves: for each checkpoint, the sums in its state
-beside those of the ledger files, and beside those that arithmetic gives from data and settings alone. Guarantee: no
-sample is read. A swapped, lost or repeated sample changes a sum.
+Enters: the folders of checkpoints; the ledger files; the data. Leaves: for each checkpoint, the sums in its state,
+compared with those of the ledger files and with those computed from data and settings alone. Guarantee: no sample is
+read. A swapped, lost or repeated sample changes a sum.
 
-Arithmetic tells only the order without packing, groups, filters, generators and re-deals.
+The order can be computed only without packing, groups, filters, generators and re-deals.
 """
 
 import bisect
@@ -35,13 +34,13 @@ from bridge_data.tools.cli.terminal import counted, table, trust_options
 _MANY = 1_000
 
 _Lists: TypeAlias = Sequence[tuple[int, Container[SampleRef]]]
-"""(first slot, the samples that are forgotten from there on)."""
+"""(first slot, the samples forgotten from that slot on)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """What a checkpoint was compared with: `source` is "ledger" or "data". `sums` is None where there is nothing to
-    compare, for the reason `why`; else `is_same` says whether they are those of the state."""
+    """What a checkpoint was compared with: `source` is "ledger" or "data". `sums` is None if there is nothing to
+    compare (`why` has the reason); else `is_same` says whether they equal those of the state."""
 
     checkpoint: Checkpoint
     source: str
@@ -56,7 +55,7 @@ class AuditFinding:
 
 
 def checkpoints_below(folder: Path) -> list[Checkpoint]:
-    """The checkpoints in `folder` and the folders below it, by their position; if there are none, Lightning's `*.ckpt`.
+    """The checkpoints in `folder` and its subfolders, sorted by position; if there are none, Lightning's `*.ckpt`.
 
     Raises:
         StateError: if one is damaged, or has no state of the data.
@@ -67,13 +66,13 @@ def checkpoints_below(folder: Path) -> list[Checkpoint]:
 
 
 def ledger_below(folder: Path) -> Path | None:
-    """The first folder with ledger files, `folder` or one below it; None if there is none."""
+    """The first folder with ledger files: `folder` or a subfolder; None if there is none."""
     folders = [folder, *sorted(path for path in folder.rglob("*") if path.is_dir())]
     return next((path for path in folders if ledger_paths(path)), None)
 
 
 def compare_with_ledger(checkpoints: Sequence[Checkpoint], ledger_files: RunLedger) -> list[AuditFinding]:
-    """Compare checkpoints, by their position, with ledger files."""
+    """Compare checkpoints, sorted by position, with ledger files."""
     states = [checkpoint.state for checkpoint in checkpoints]
     positions = [_position(state) for state in states]
     sums, counts, last = [LedgerSums()] * len(states), [0] * len(states), (0, -1)
@@ -109,7 +108,7 @@ def _has(state: LoaderState, at: tuple[int, int]) -> bool:
 
 
 def _lacking(state: LoaderState, count: int, since: int, last: tuple[int, int]) -> str:
-    """Why the ledger does not have all that `state` counts; "" if it does, or cannot be told."""
+    """Why the ledger lacks micro-batches that `state` counts; "" if it has all, or if that cannot be known."""
     expected = sum(num_emitted(lane, state) for lane in state.lanes) - since
     if state.repetition or count >= expected:
         return ""
@@ -119,7 +118,7 @@ def _lacking(state: LoaderState, count: int, since: int, last: tuple[int, int]) 
 
 
 def compare_with_data(checkpoints: Sequence[Checkpoint], plan: Plan) -> list[AuditFinding]:
-    """Compare checkpoints with the order that arithmetic gives of a plan for training."""
+    """Compare checkpoints with the order computed from a training plan."""
     findings = []
     for checkpoint in checkpoints:
         sums, why = _by_arithmetic(checkpoint.state, plan)
@@ -130,7 +129,7 @@ def compare_with_data(checkpoints: Sequence[Checkpoint], plan: Plan) -> list[Aud
 def _by_arithmetic(state: LoaderState, plan: Plan) -> tuple[LedgerSums | None, str]:
     run = state.fingerprint
     if run["order"] != "shuffled" or run.get("packing_buffer_size") is not None:
-        return None, "arithmetic tells the order of training without packing only"
+        return None, "the order can be computed only for training without packing"
     if len(state.generations) > 1 or ledger.NAME in state.extras or state.repetition or total(state).since:
         return None, "the lanes were dealt again, or not counted from the beginning"
     shuffle = Shuffle(
@@ -144,7 +143,7 @@ def _by_arithmetic(state: LoaderState, plan: Plan) -> tuple[LedgerSums | None, s
     if [text for _, text in state.differences(run | order.fingerprint())] or start.generations != state.generations:
         return None, "the data or their blend are not those of the run"
     if history_of(state.extras) and state.edits is not None:
-        return None, "samples were forgotten in a run that skips or repeats steps: only a ledger tells which it had"
+        return None, "samples were forgotten in a run that skips or repeats steps: only a ledger says which"
     sources, names = plan.sources, order.source_names
     lists = [(slot, ForgottenSamples.under(sources, names, own) or ()) for slot, own in history_of(state.extras)]
     found, size = LedgerSums(), run["batch_size"] or 1
@@ -154,13 +153,13 @@ def _by_arithmetic(state: LoaderState, plan: Plan) -> tuple[LedgerSums | None, s
         if state.edits is None:
             own, num_draws = _of_lane(order, start, lane, (count, size), lists)
         if lane_state.get("draws", 0) - num_pending(lane_state) != num_draws:
-            return None, "samples were left out, grouped, or made of others: only a ledger tells which"
+            return None, "samples were left out, grouped, or made of others: only a ledger says which"
         found = found.plus(own if state.edits is None else _of_edited_lane(order, start, lane, state))
     return found, ""
 
 
 def _of_edited_lane(order: PlanOrder, start: LoaderState, lane: int, state: LoaderState) -> LedgerSums:
-    """The sums of what a lane was handed out before `state`, in a run that skips or repeats steps."""
+    """The sums of the samples that a lane handed out before `state`, in a run that skips or repeats steps."""
     edits, size, num_lanes = state.edits, start.fingerprint["batch_size"] or 1, state.num_lanes
     assert edits is not None
     numbers = JobNumbers(order, dataclasses.replace(start, lanes={number: {} for number in state.lanes})).lane(lane)
@@ -181,7 +180,7 @@ def _references(refs: Sequence[SampleRef]) -> bytes:
 def _of_lane(
     order: PlanOrder, start: LoaderState, lane: int, micro_batches: tuple[int, int], lists: _Lists
 ) -> tuple[LedgerSums, int]:
-    """(the sums of the first (how many, samples of each) micro-batches of a lane, the samples drawn for them)."""
+    """(sums, samples drawn) of the first micro-batches of a lane, given as (number, samples in each)."""
     cursor, found, (count, size) = order.cursor(lane, start), LedgerSums(), micro_batches
     names = [name for name, _ in start.fingerprint["sources"]]
     for first in range(0, count, _MANY):
@@ -210,7 +209,7 @@ _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 @click.argument("run", type=_FOLDER)
 @click.option("--ledger", type=_FOLDER, help="The folder of ledger_path.  [default: found below RUN]")
 @click.option("--data", type=click.Path(path_type=Path, exists=True), help="The data set that the run trained on.")
-@click.option("--split-part", default="train", show_default=True, help="The part of it.")
+@click.option("--split-part", default="train", show_default=True, help="The part of the split.")
 @trust_options
 @click.pass_context
 def audit(
@@ -224,8 +223,8 @@ def audit(
 ) -> None:
     """Compare the checkpoints below the folder RUN with the samples in the run's ledger, and with its data.
 
-    The sums that each state carries are computed again: from the ledger files, and with --data from the data set alone,
-    where arithmetic tells the order (no packing, groups, filters, generators, re-deals). Exit code 1 if they differ.
+    The sums in each state are computed again: from the ledger files, and with --data from the data set alone, if the
+    order can be computed (no packing, groups, filters, generators, re-deals). Exit code 1 if they differ.
     """
     checkpoints = checkpoints_below(run)
     folder = ledger or ledger_below(run)

@@ -13,7 +13,7 @@ from bridge_data.tools.cli.terminal import LOCATION, headed, note, progress_bar,
 from bridge_data.tools.named_encoder import named_encoder
 
 _MAX_SOURCES = 20
-"""Data sets that are shown, of a large blend those that cost most."""
+"""Maximum data sets shown; of a large blend, the most expensive ones."""
 
 
 @click.command()
@@ -99,14 +99,14 @@ def _figures(path: Location, config: BenchConfig, figures: Figures) -> list[tupl
         ("restore", f"{figures.restore_s:.2f} s to the first batch"),
     ]
     if config.num_workers:
-        rows.insert(4, ("workers", f"{config.num_workers}, at work after {figures.workers_ready_s:.2f} s"))
+        rows.insert(4, ("workers", f"{config.num_workers}, running after {figures.workers_ready_s:.2f} s"))
     if figures.num_skipped:
         rows.insert(2, ("left out", f"{figures.num_skipped:,} of {figures.num_samples:,} samples"))
     return rows
 
 
 def shown_profile(profile: Profile, figures: Figures) -> Iterator[str]:
-    """The lines that show a profile, of a run that came to `figures` without clocks."""
+    """The lines that show a profile; `figures` are those of the same run without clocks."""
     yield ""
     per_sample, per_batch = 1e6 / max(1, profile.num_samples), 1e3 / profile.num_batches
     rows = [
@@ -136,7 +136,7 @@ def shown_profile(profile: Profile, figures: Figures) -> Iterator[str]:
 
 
 def _sources(profile: Profile) -> str:
-    """µs of a sample of each data set, by stage."""
+    """Table of µs per sample of each data set, by stage."""
     stages = [stage.name for stage in profile.stages if any(stage.name in s.seconds for s in profile.by_source)]
     rows = []
     for source in profile.by_source[:_MAX_SOURCES]:

@@ -1,8 +1,8 @@
 """`bridge-data checkpoint info`, `diff`, `redist` and `skip`: look at saved data states, write them for other ranks,
-have their runs skip or repeat steps.
+make their runs skip or repeat steps.
 
-A path is that of an iteration's folder, of one rank's file, or of a file with a merged state; `info` and `redist` also
-take the files of all ranks, one after the other.
+A path is an iteration's folder, one rank's file, or a file with a merged state; `info` and `redist` also take the
+files of all ranks as several paths.
 """
 
 from collections.abc import Sequence
@@ -89,14 +89,14 @@ def diff(ctx: click.Context, first: Path, second: Path, max_lanes: int) -> None:
     required=True,
     help="Data-parallel ranks to write files for.",
 )
-@click.option("--step", type=int, help="The step to write down, where SRC does not say it.")
+@click.option("--step", type=int, help="The step to record, if SRC does not say it.")
 def redist(sources: tuple[Path, ...], target: Path, world_size: int, step: int | None) -> None:
     """Write the whole data state at SRC, or in the files of all ranks, to the folder DST as files of another number of
     ranks.
 
-    This is for trainers in which each rank reads its own file only, and must have one: load_states takes any checkpoint
-    as it is. The file of rank 0 has all lanes, the others those of their rank. Where the ranks cannot share the lanes
-    equally, the DataModule's loader hands on the state of rank 0, and all ranks deal it again.
+    This is for trainers in which each rank reads only its own file and must have one; load_states takes any checkpoint
+    unchanged. The file of rank 0 has all lanes, the others those of their rank. If the ranks cannot share the lanes
+    equally, the DataModule's loader sends the state of rank 0 to all ranks, and they deal it again.
     """
     found = _read(sources)
     source = found.path
@@ -135,13 +135,13 @@ def skip(
     global_batch_size: int | None,
     out: Path | None,
 ) -> None:
-    """Have the run that resumes from STATE pass over the data of some steps, or train on them twice.
+    """Make the run that resumes from STATE skip the data of some steps, or train on them twice.
 
-    STATE is a folder of an iteration, a file with the state of the whole job, or a checkpoint of Lightning (*.ckpt),
-    in which model and all else stay as they are. Steps are counted from 0 in the run without skips and repeats. They
-    must not begin before the step that was saved. What STATE skips already, it still does.
+    STATE is a folder of an iteration, a file with the state of the whole job, or a Lightning checkpoint (*.ckpt), in
+    which the model and everything else stay unchanged. Steps are counted from 0 in the run without skips and repeats.
+    They must not begin before the saved step. Skips that STATE already has remain.
     """
-    # Imported here: lanes take long to import, and the other commands do without.
+    # Imported here: lanes are slow to import, and the other commands do not need them.
     from bridge_data.lanes.edited_lane import with_edits
 
     found = read_checkpoint(source)
@@ -161,13 +161,13 @@ def skip(
 
 
 def _schedule(state: LoaderState, config: Path | None, global_batch_size: int | None) -> BatchSchedule:
-    """What a step of the run of `state` is."""
+    """The size of a step in the run of `state`."""
     size = state.fingerprint.get("batch_size") or 1
     if config is None:
         if global_batch_size is None:
             raise ConfigError("what is a step? Give --config of the run, or --global-batch-size")
         return BatchSchedule(global_batch_size, size)
-    # Imported here: the oracle takes long.
+    # Imported here: the oracle is slow to import.
     from bridge_data.tools.oracle import RunSettings
 
     settings = RunSettings.read(config)
@@ -176,7 +176,7 @@ def _schedule(state: LoaderState, config: Path | None, global_batch_size: int | 
         raise ConfigError(f"{config}: has no global_batch_size; give --global-batch-size")
     if (settings.batch_size or 1) != size:
         raise ConfigError(
-            f"{config}: has micro-batches of {settings.batch_size}, the state of {size}: is it of this run?"
+            f"{config}: has micro-batches of {settings.batch_size}, the state has {size}: is it from this run?"
         )
     return BatchSchedule(given, size, settings.rampup_batch_size)
 
@@ -185,7 +185,7 @@ def _write_folder(found: Checkpoint, state: LoaderState, target: Path) -> None:
     if target != found.path and target.is_dir() and (rank_files(target) or (target / MANIFEST).exists()):
         raise ConfigError(f"{target}: holds a data state already; give another folder")
     if found.step is None:
-        raise ConfigError(f"{found.path}: does not say its step; name the folder iter_0001200, or as it was")
+        raise ConfigError(f"{found.path}: does not say its step; name the folder as it was, such as iter_0001200")
     for path in rank_files(target).values() if target == found.path else ():
         if others := beside_state(read_bytes(path)):
             raise ConfigError(
@@ -199,7 +199,7 @@ def _write_file(source: Path, state: LoaderState, target: Path) -> None:
     if source.name in rank_files(source.parent) and (source.parent / MANIFEST).exists():
         raise ConfigError(f"{source}: is a part of a checkpoint: give the folder {source.parent}")
     if target != source and target.exists():
-        raise ConfigError(f"{target}: is there already; give another name")
+        raise ConfigError(f"{target}: already exists; give another name")
     if (target.suffix == LIGHTNING_SUFFIX) != (source.suffix == LIGHTNING_SUFFIX):
         raise ConfigError(f"{target}: {source} is written with its other content; give a name with {source.suffix!r}")
     if source.suffix == LIGHTNING_SUFFIX:
@@ -212,7 +212,7 @@ def _write_file(source: Path, state: LoaderState, target: Path) -> None:
 
 
 def _forgotten_rows(state: LoaderState) -> list[tuple[str, str]]:
-    """Which versions of the lists of forgotten samples the run went by, and from when on."""
+    """Which versions of the lists of forgotten samples the run used, and from which micro-batch on."""
     labels = dict(state.fingerprint["sources"])
     rows: list[tuple[str, str]] = []
     for slot, lists in history_of(state.extras):
@@ -255,7 +255,7 @@ def _read(paths: Sequence[Path]) -> Checkpoint:
 
 def _saved(found: Checkpoint) -> str:
     ranks = "" if found.world_size is None else f" by {counted(found.world_size, 'rank')}"
-    step = "at a step that is not said" if found.step is None else f"at step {found.step:,}"
+    step = "at an unknown step" if found.step is None else f"at step {found.step:,}"
     return f"{step}{ranks}, {sized(found.num_bytes)} in {counted(found.num_files, 'file')}"
 
 

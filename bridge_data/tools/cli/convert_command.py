@@ -1,4 +1,4 @@
-"""`bridge-data convert`: data of other forms become a data set, prepared and ready to load."""
+"""`bridge-data convert`: turn data in other formats into a prepared data set, ready to load."""
 
 import sys
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> frozenset
 @click.command()
 @click.argument("source", metavar="SRC", type=ON_DISK)
 @click.argument("target", metavar="DST", type=ON_DISK)
-@click.option("--format", "format_name", type=click.Choice(FORMAT_NAMES), help="Of SRC, where its name does not tell.")
+@click.option("--format", "format_name", type=click.Choice(FORMAT_NAMES), help="Of SRC, if its name does not show it.")
 @click.option("--include", metavar="GLOB", help="Of a folder, take the files whose paths match, such as 'train-*'.")
 @click.option("--media-root", type=ON_DISK, help="The folder of media that records name.  [default: that of SRC]")
 @click.option("--sample-type", metavar="NAME", help="The class of the samples, or crude.  [default: guessed]")
@@ -72,7 +72,7 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> frozenset
 )
 @click.option("--field-map", metavar="JSON", help='The same as one text: {"caption": "text"}.')
 @click.option("--key", metavar="COLUMN", help="The column of the samples' keys.  [default: numbers, or names of files]")
-@click.option("--prefix-keys", is_flag=True, help="Of tars: put the tar's name before each key, where keys come twice.")
+@click.option("--prefix-keys", is_flag=True, help="Of tars: put the tar's name before each key, if keys repeat.")
 @click.option("--drop", callback=_names, metavar="COLUMNS", help="Columns to leave out.")
 @click.option("--split", callback=_split, metavar="PART=SHARE,...", help="By a hash of keys.  [default: train=1]")
 @click.option(
@@ -82,7 +82,7 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> frozenset
     help="shard: split whole shards in their order, so that neighbours stay together.",
 )
 @click.option(
-    "--max-bytes", "--shard-bytes", default=1_000_000_000, show_default=True, help="A shard takes no more beyond these."
+    "--max-bytes", "--shard-bytes", default=1_000_000_000, show_default=True, help="Bytes in a shard, at most."
 )
 @click.option("--max-samples", "--max-count", default=10_000, show_default=True, help="Samples in a shard, at most.")
 @click.option("--shuffle", type=int, metavar="SEED", help="Write the samples in a random order.")
@@ -93,10 +93,10 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> frozenset
 @click.option("--same-parts", is_flag=True, help="Of files and tars: samples with other parts than most are broken.")
 @click.option("--unchecked", is_flag=True, help="Do not look into media, JSON and text.")
 @click.option("--force-overwrite", is_flag=True, help="Replace the data set that another conversion left in DST.")
-@click.option("--follow-links", is_flag=True, help="Of a folder of files: take files that links lead to out of SRC.")
+@click.option("--follow-links", is_flag=True, help="Of a folder of files: follow links to files outside SRC.")
 @click.option("--num-workers", "--workers", type=int, help="Processes.  [default: as many as there are CPUs]")
 @executor_option
-@click.option("--non-interactive", is_flag=True, help="Ask nothing: where a guess is not clear, stop.")
+@click.option("--non-interactive", is_flag=True, help="Ask nothing: stop if a guess is not clear.")
 @click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
 @limits_option
 def convert(
@@ -135,7 +135,7 @@ def convert(
 
     SRC is a folder of files (0001.png with 0001.txt) or of a folder for each class; JSON lines, a JSON list (LLaVA,
     ShareGPT), CSV or TSV, with the names of media; Parquet or Arrow; a data set that `datasets` saved; COCO captions;
-    MDS shards; or WebDataset tars. If it is interrupted, the same command goes on.
+    MDS shards; or WebDataset tars. If interrupted, the same command continues.
     """
     allow_pixels(limits)
     if source.is_dir() and target.resolve().is_relative_to(source.resolve()):
@@ -198,7 +198,7 @@ def convert(
 
 
 def _chosen(source: Path, records: RecordSource, clauses: Sequence[WhereClause], limits: Limits) -> RecordSource:
-    """Those of `records` that are chosen; all of them without clauses."""
+    """The chosen `records`; all of them if there are no clauses."""
     if not clauses:
         return records
     from bridge_data.prepare.converters.chosen_source import choose_records  # here: most conversions take all
@@ -209,7 +209,7 @@ def _chosen(source: Path, records: RecordSource, clauses: Sequence[WhereClause],
 
 
 def is_terminal() -> bool:
-    """Whether somebody could answer."""
+    """Whether a user can answer."""
     return sys.stdin is not None and sys.stdin.isatty()  # None: it was closed
 
 
@@ -219,7 +219,7 @@ def _ask(field: str, columns: Sequence[str]) -> str:
 
 
 def _show(source: Path, records: RecordSource, columns: Sequence[RecordColumn], definition: Definition) -> None:
-    """Tell what the source holds, and what becomes of it."""
+    """Print what the source holds and what it becomes."""
     click.echo(f"{source}: {records.title}, {counted(len(records), 'record')}")
     by_column = {column: field for field, column in definition.columns.items()}
     rows = []

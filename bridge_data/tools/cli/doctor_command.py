@@ -26,10 +26,10 @@ from bridge_data.tools.named_encoder import named_encoder
 
 _COLOURS = {Level.STOPS: "red", Level.SLOWS: "yellow", Level.MIXES: "yellow", Level.NOTE: "cyan"}
 _MAX_SOURCES = 20
-"""Data sets that are shown, of a large blend those with the greatest shares."""
+"""Maximum data sets shown; of a large blend, those with the largest shares."""
 
 _MAX_OF_A_KIND = 5
-"""Findings of a code that are shown."""
+"""Maximum findings shown of each code."""
 
 
 def _ranks(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int, ...]:
@@ -41,7 +41,7 @@ def _ranks(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int
 
 @click.command()
 @click.argument("path", metavar="DATASET", type=LOCATION)
-@click.option("--config", type=click.Path(path_type=Path), help="The YAML config of the run; options win over it.")
+@click.option("--config", type=click.Path(path_type=Path), help="The YAML config of the run; options override it.")
 @click.option("--split-part", default="train", show_default=True, help="The part of the split.")
 @click.option("--task-encoder", metavar="MODULE:NAME", help="Your TaskEncoder, or a function that makes one.")
 @click.option("--ranks", callback=_ranks, metavar="N[,M...]", help="Data-parallel ranks, and those of later resumes.")
@@ -77,9 +77,9 @@ def doctor(
 ) -> None:
     """Check a planned run on DATASET before it starts, and show what to change, in order of gain.
 
-    DATASET is a prepared data set, a metadataset or a JSONL file, or the URL of one. Looked at are this machine, the
-    data (no shard is read, except for the measurement), the order at these settings, and the speed. The exit status is
-    1 if something would stop the run.
+    DATASET is a prepared data set, a metadataset or a JSONL file, or the URL of one. It checks this machine, the data
+    (no shard is read, except for the measurement), the order at these settings, and the speed. The exit status is 1 if
+    something would stop the run.
     """
     given = {name: value for name, value in options.items() if value is not None}
     if ranks:

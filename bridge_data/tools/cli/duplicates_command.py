@@ -54,7 +54,7 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str
 @click.option(
     "--distance",
     type=click.IntRange(0, MAX_DISTANCE),
-    help=f"Bits of 64 by which their hashes may differ.  [default: {DISTANCE}]",
+    help=f"How many of their 64 hash bits may differ.  [default: {DISTANCE}]",
 )
 @click.option("--output", type=ON_DISK, metavar="FILE", help="Write a row for each sample, .parquet, .jsonl or .csv.")
 @click.option("--keys", type=ON_DISK, metavar="FILE", help="Write SHARD:KEY of all but the first of each group.")
@@ -86,7 +86,7 @@ def duplicates(
     changed: --keys and --output say what to exclude. The exit status is 1 if samples could not be read.
     """
     if distance is not None and not near:
-        raise ConfigError("--distance says nothing without --near")
+        raise ConfigError("--distance has no effect without --near")
     if output is not None:
         check_table(output)
     if keys is not None:

@@ -1,4 +1,4 @@
-"""`bridge-data forget`: samples of a prepared data set that no run is to see any more."""
+"""`bridge-data forget`: samples of a prepared data set that no run may see any more."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ from bridge_data.tools.cli.terminal import ON_DISK, counted, table
     type=click.File(encoding="utf-8", errors="surrogateescape"),
     help="A file with a key a line: KEY, SHARD:KEY, or SHARD/KEY as batches have it; - for standard input.",
 )
-@click.option("--reason", help="Why; it is kept in the list.")
+@click.option("--reason", help="Why; stored in the list.")
 @click.option("--restore", is_flag=True, help="Take these samples from the list: runs see them again.")
 @click.option("--renew", is_flag=True, help="Look up all keys of the list again, after shards were rewritten.")
 @click.option("--ignore-unknown", is_flag=True, help="Leave out keys that no sample has, instead of an error.")
@@ -37,8 +37,8 @@ def forget(
 ) -> None:
     """Keep the samples with the keys in a file from all runs on the prepared folder DATASET.
 
-    The shards stay as they are; `.nv-meta/forgotten.jsonl` gets a version more. A run in progress takes it up when it
-    is restarted from a checkpoint; the order of all other samples, and the states, stay the same.
+    The shards stay unchanged; `.nv-meta/forgotten.jsonl` gets a new version. A run in progress applies it when it is
+    restarted from a checkpoint; the order of all other samples, and the states, stay the same.
     """
     if is_listed:
         _list(dataset, as_json=as_json)

@@ -79,7 +79,7 @@ def info(
     exit status is 1 if anything is wrong.
     """
     if num_lanes is None and (max_samples_per_sequence, shuffle_buffer_size) != (None, None):
-        raise ConfigError("--max-samples-per-sequence and --shuffle-buffer-size say nothing without --num-lanes")
+        raise ConfigError("--max-samples-per-sequence and --shuffle-buffer-size have no effect without --num-lanes")
     trust: dict[str, Any] = {
         "trusted_modules": trusted_module,
         "trust_dataset_code": trust_dataset_code,
@@ -100,7 +100,7 @@ def info(
     if not is_sound:
         context.exit(1)
     if num_lanes is not None:
-        from bridge_data.order.plan_order import Shuffle  # brings numpy, which nothing else here needs
+        from bridge_data.order.plan_order import Shuffle  # imports numpy, which nothing else here needs
 
         shuffle = Shuffle(shuffle_buffer_size=shuffle_buffer_size, max_samples_per_sequence=max_samples_per_sequence)
         for source in load_plan(path, split_part="train", where=where, columns=columns, **trust).sources:
@@ -141,10 +141,10 @@ def _show_folder(
 
 
 def _show_chosen(parts: Sequence[Records], clauses: Sequence[WhereClause]) -> None:
-    """How many samples of split parts are chosen."""
+    """How many samples of each split part are chosen."""
     if not clauses:
         return
-    from bridge_data.shards.where.choosing import evaluate, shown  # here: most do without
+    from bridge_data.shards.where.choosing import evaluate, shown  # here: most calls do not need it
 
     rows = []
     for records in parts:
@@ -172,7 +172,7 @@ def _show_jsonl(path: Location, clauses: Sequence[WhereClause], limits: Limits) 
 
 
 def _show_tables(path: Location, clauses: Sequence[WhereClause], trust: dict[str, Any]) -> None:
-    """Parquet files, or what `datasets` saved."""
+    """Parquet files, or a data set saved by `datasets`."""
     names = split_parts(path, trust["limits"])
     parts = {part: load_plan(path, split_part=part, training=False, **trust).sources for part in names}
     records = [source.records for sources in parts.values() for source in sources]
@@ -223,8 +223,8 @@ def _show_raw_tars(path: Location, clauses: Sequence[WhereClause], trust: dict[s
 
 
 def _show_metadataset(path: Location, **trust: Any) -> bool:
-    """The tree of every split part, with what is drawn from each data set; what is wrong with one hides no other.
-    Whether nothing is."""
+    """Print the tree of every split part, with what is drawn from each data set; an error in one does not hide others.
+    Return whether there was none."""
     is_sound = True
     click.echo(headed([("metadataset", str(path))]) + "\n")
     for part in split_parts(path, trust["limits"]):
@@ -255,8 +255,8 @@ def _format(meta: Location) -> str:
 
 
 def _media(path: Location) -> str | None:
-    """The stored media metadata, counted; None if there are none."""
-    if isinstance(path, RemotePath) or not path.is_file():  # to look, all of it would have to be copied
+    """Counts of the stored media metadata; None if there are none."""
+    if isinstance(path, RemotePath) or not path.is_file():  # counting would copy all of a remote file
         return None
     try:
         kinds = ReadOnlyDatabase(path, "prepare it again").rows(
@@ -299,7 +299,7 @@ def _described(content: dict[str, Any]) -> Iterator[str]:
 
 
 def _lane_shares(source: Source, num_lanes: int, shuffle: "Shuffle") -> list[tuple[str, str]]:
-    """How an order deals the samples of a data set: chunks, windows, and what a lane has of an epoch."""
+    """How an order deals the samples of a data set: chunks, windows, and a lane's share of an epoch."""
     from bridge_data.order.chunks import ChunkTable
     from bridge_data.order.mixing import overlap
 

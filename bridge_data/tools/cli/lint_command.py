@@ -31,14 +31,14 @@ SHOWN_ON_SCREEN = 5
 @click.command()
 @click.argument("path", type=ON_DISK)
 @split_options("Check these parts of the split only, such as train,val.  [default: all, and shards in none]")
-@click.option("--split-config", metavar="NAME", help="That of the split.  [default: split.yaml]")
+@click.option("--split-config", metavar="NAME", help="The file of the split.  [default: split.yaml]")
 @click.option("--num-workers", "--parallel", type=int, help="Processes that read.  [default: one a core, at most 16]")
 @executor_option
 @click.option(
     "--limit", type=int, help="Check at most this many samples of each data set; of each tar that is not prepared."
 )
-@click.option("--decode/--no-decode", default=True, help="Decode every part, or only see whether it is there.")
-@click.option("--ignore", metavar="CODE", multiple=True, help="A kind of fault that is meant to be so. Repeatable.")
+@click.option("--decode/--no-decode", default=True, help="Decode every part, or only check that it exists.")
+@click.option("--ignore", metavar="CODE", multiple=True, help="A kind of fault that is intended. Repeatable.")
 @click.option(
     "--show",
     type=click.IntRange(1),
@@ -70,9 +70,9 @@ def lint(
     """Read everything of PATH, and report all that is wrong with it.
 
     PATH is a data set, a metadataset, a JSONL file or a tar. Shards, indexes and metadata are compared, every part of
-    every sample is decoded and put where the field map wants it. Of tars that are not prepared, the members and parts
-    are checked. The exit status is 1 if there is any fault; what `prepare` takes with a note is a note here,
-    too, but for members without a part name: they are in no sample.
+    every sample is decoded and assigned by the field map. Of tars that are not prepared, the members and parts are
+    checked. The exit status is 1 if there is any fault; what `prepare` accepts with a note is a note here, too, except
+    members without a part name: they are in no sample.
     """
     for code in ignore:
         if code not in KINDS:

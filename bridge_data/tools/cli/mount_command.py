@@ -16,13 +16,13 @@ from bridge_data.tools.mount import mount as mount_view
 @click.option("--sample-folders", "-s", is_flag=True, help="A folder for each sample, with a file for each part.")
 @click.option("--shard-folders", is_flag=True, help="A folder for each shard.")
 @click.option("--allow-slow", "-w", is_flag=True, help="No effect: data that Energon prepared are shown as quickly.")
-@click.option("--detach", "-d", is_flag=True, help="Go on in the background.")
+@click.option("--detach", "-d", is_flag=True, help="Run in the background.")
 def mount(
     path: Path, mountpoint: Path, sample_folders: bool, shard_folders: bool, allow_slow: bool, detach: bool
 ) -> None:
     """Show the parts of the data set in the folder PATH as files below the folder MOUNTPOINT, read-only.
 
-    Nothing is unpacked or copied; any program can open the files. It lasts until `umount MOUNTPOINT`, or Ctrl-C.
+    Nothing is unpacked or copied; any program can open the files. End it with `umount MOUNTPOINT` or Ctrl-C.
     """
     if sample_folders and shard_folders:
         raise ConfigError("--sample-folders and --shard-folders: give one of them")

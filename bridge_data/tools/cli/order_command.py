@@ -1,5 +1,5 @@
 """`bridge-data at`, `when` and `order`: the samples of a step, the steps of a sample, the samples of many steps as a
-file, and from which step two runs differ. They share the options that say what a run is.
+file, and the step from which two runs differ. They share the options that describe a run.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ _WORKERS = {"seed": "seed_offset", "num_lanes": "num_lanes"}
 
 
 def run_options(command: Command) -> Command:
-    """Add the options that replace settings of a config, or complete the path of data."""
+    """Add the options that override settings of a config, or complete the path of data."""
     options = [
         click.option("--state", "states", multiple=True, type=click.Path(path_type=Path), help=STATES_HELP),
         click.option(
@@ -48,7 +48,7 @@ def run_options(command: Command) -> Command:
             type=click.Path(path_type=Path),
             help="The folder of the run's ledger (`ledger_path`), which has what the micro-batches held.",
         ),
-        click.option("--replay", is_flag=True, help="Run the hooks, also where arithmetic would do."),
+        click.option("--replay", is_flag=True, help="Run the hooks, even if the order can be computed."),
         click.option("--batch-size", type=int, help="Samples or packs of a micro-batch; 0: single samples."),
         click.option(
             "--global-batch-size", type=int, help="Samples or packs of a step.  [default: a micro-batch a rank]"
@@ -69,7 +69,7 @@ def run_options(command: Command) -> Command:
 def opened(
     path: Path, states: Sequence[Path], *, replay: bool, ledger: Path | None = None, **options: Any
 ) -> "RunOrder":
-    """The order of the run in the config at `path`, or over the data there, with the `run_options` that were given.
+    """The order of the run in the config at `path`, or over the data there, with the given `run_options`.
 
     Raises:
         ConfigError: if settings are missing, unknown, or contradict each other. StateError: for states of other data.
@@ -90,7 +90,7 @@ def opened(
 
 
 def _changed(settings: "RunSettings", options: dict[str, Any]) -> "RunSettings":
-    """The settings with those that were given as options."""
+    """The settings, overridden by the options that were given."""
     given = {name: value for name, value in options.items() if value not in (None, (), False)}
     if "batch_size" in given:
         given["batch_size"] = given["batch_size"] or None
@@ -109,7 +109,7 @@ def steps_of(text: str) -> range:
     """The steps of `A..B`, both included, or of one number.
 
     Raises:
-        ConfigError: for another text.
+        ConfigError: for any other text.
     """
     first, _, last = text.partition("..")
     if not first.isdecimal() or not (last or first).isdecimal() or int(last or first) < int(first):
@@ -141,7 +141,7 @@ def samples_table(samples: Sequence["RunSample"], *, with_step: bool = False) ->
 
 
 def note_how(run: "RunOrder", *, assumes_no_skips: bool) -> None:
-    """Say how many samples were replayed, and what was taken for granted."""
+    """Print how many samples were replayed, and what was assumed."""
     if run.num_replayed:
         note(f"replayed {counted(run.num_replayed, 'sample')}")
     if assumes_no_skips:
@@ -175,7 +175,7 @@ def at(path: Path, step: int, rank: int | None, states: tuple[Path, ...], **opti
 @click.argument("path", metavar="RUN", type=click.Path(path_type=Path))
 @click.argument("key", required=False)
 @click.option("--source", default="", help="The source of the sample, by name or number.")
-@click.option("--index", type=click.IntRange(min=0), help="The number of the sample in the source, in place of KEY.")
+@click.option("--index", type=click.IntRange(min=0), help="The number of the sample in the source, instead of KEY.")
 @click.option("--until", type=click.IntRange(min=0), required=True, help="The last step to look at.")
 @run_options
 def when(
@@ -203,7 +203,7 @@ def when(
     nargs=2,
     type=click.Path(path_type=Path),
     metavar="A B",
-    help="Compare two runs, or two states of RUN from which it goes on.",
+    help="Compare two runs, or two states from which RUN resumes.",
 )
 @run_options
 def order(
@@ -239,12 +239,12 @@ def order(
 
 
 def _one_of(path: Path | None, one: Path, states: tuple[Path, ...], options: dict[str, Any]) -> "RunOrder":
-    """One of the two runs that are compared: a run, or RUN from a state on."""
+    """One of the two compared runs: a run, or RUN resumed from a state."""
     is_state = one.suffix == ".pt" or (one.is_dir() and any(one.glob("train_dataloader_*")))
     if not is_state:
         return opened(one, states, **options)
     if path is None:
-        raise ConfigError(f"{one} is a state: say first of which run, as in `bridge-data order RUN --differences A B`")
+        raise ConfigError(f"{one} is a state: name its run first, as in `bridge-data order RUN --differences A B`")
     return opened(path, (*states, one), **options)
 
 

@@ -1,7 +1,7 @@
 """`bridge-data prepare`: from a folder of tars to a data set.
 
 All questions are asked and all settings checked against the first samples before anything is written; the indexing
-that follows needs nobody.
+that follows is unattended.
 """
 
 import dataclasses
@@ -54,12 +54,12 @@ if TYPE_CHECKING:
 
 
 _STORE_WORKERS = 16
-"""Shards of a store that are read at a time."""
+"""Shards of a store that are read concurrently."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Options:
-    """The flags, under the names that Energon gave them."""
+    """The flags, under Energon's names."""
 
     split_ratio: str | None
     split_parts: tuple[str, ...]
@@ -113,23 +113,23 @@ class _Options:
 
     @property
     def task(self) -> ScanTask | None:
-        """The share of the tars to scan; None if it is all of the work."""
+        """The share of the tars to scan; None for the whole job."""
         if self.task_index is None or self.num_tasks is None:
             return None
         return ScanTask(self.task_index, self.num_tasks)
 
     @property
     def media_rule(self) -> "MediaRule | None":
-        """Which files are media; None if their metadata are not asked for."""
+        """Which files are media; None if media metadata are not requested."""
         flags = self.media_metadata_by_glob, self.media_metadata_by_header, self.media_metadata_by_extension
         if flags == (None, False, False):
             return None
-        from bridge_data.prepare import MediaRule  # brings torch
+        from bridge_data.prepare import MediaRule  # imports torch
 
         return MediaRule.parse(*flags)
 
     def config_for(self, path: Location) -> PrepareConfig:
-        """The settings of the indexing. What waits for a store is not bound to cores."""
+        """The settings of the indexing. Reading from a store is not limited by cores."""
         is_bound = self.num_workers is not None or self.executor != "local" or not is_remote(path)
         num_workers = self.num_workers if is_bound else _STORE_WORKERS
         return PrepareConfig(
@@ -153,12 +153,12 @@ class _Options:
     multiple=True,
     help="The shards of a part, such as 'train:shards/{000..099}.tar': braces, then a regular expression. Repeatable.",
 )
-@click.option("--exclude", metavar="REGEX", help="Leave out shards in whose path the expression is found.")
+@click.option("--exclude", metavar="REGEX", help="Leave out shards if the expression is found in their path.")
 @click.option("--sample-type", metavar="CLASS", help="The sample class, such as CaptioningSample or CrudeWebdataset.")
 @click.option("--field-map", metavar="JSON", help="""As in '{"image": "jpg", "caption": "json[caption]"}'.""")
 @click.option("--non-interactive", is_flag=True, help="Ask nothing.")
-@click.option("--force-overwrite", is_flag=True, help="Prepare again what has been prepared, without asking.")
-@click.option("--tar-index-only", is_flag=True, help="Renew the indexes only; split and sample class stay.")
+@click.option("--force-overwrite", is_flag=True, help="Prepare prepared data again, without asking.")
+@click.option("--tar-index-only", is_flag=True, help="Rebuild the indexes only; split and sample class stay.")
 @click.option("--shuffle-tars", is_flag=True, help="Shuffle the shards before --split-ratio divides them.")
 @click.option("--skip-dataset-yaml", is_flag=True, help="Write no dataset.yaml.")
 @click.option("--dataset-yaml-name", metavar="NAME", default=DATASET_YAML, show_default=True, help="Its file name.")
@@ -169,13 +169,13 @@ class _Options:
 @click.option(
     "--merge",
     is_flag=True,
-    help="Prepare by what tasks have scanned; an error that names the tasks that have not finished, if there are any.",
+    help="Prepare from what the tasks have scanned; if tasks have not finished, an error names them.",
 )
-@click.option("--rescan", is_flag=True, help="Read all shards, also those that have not changed since last time.")
+@click.option("--rescan", is_flag=True, help="Read all shards, even those unchanged since last time.")
 @click.option(
     "--fix-duplicates",
     is_flag=True,
-    help="If samples of several tars have the same key, write the tars again, with their members below folders of the "
+    help="If samples of several tars have the same key, rewrite the tars, with their members below folders of the "
     "tars' names.",
 )
 @click.option(
@@ -186,7 +186,7 @@ class _Options:
 @click.option(
     "--columns",
     metavar="NAMES",
-    help="Store fields of JSON parts, such as json.score,json.lang, as columns of samples, which `where` chooses by.",
+    help="Store fields of JSON parts, such as json.score,json.lang, as columns of samples for `where`.",
 )
 @click.option("--split-config", metavar="NAME", default=SPLIT_YAML, show_default=True, help="The file of the split.")
 @click.option("--tmp-path", metavar="PATH", help="Where files for an object store are made.  [default: $TMPDIR]")
@@ -196,14 +196,14 @@ class _Options:
 def prepare(path: Location, **flags: Any) -> None:
     """Prepare the tars below the folder PATH, the file PATH.jsonl or the joins of the metadataset PATH.yaml.
 
-    Writes .nv-meta and an index beside each shard, in the format of Megatron-Energon, and asks for what it is not
-    told: the split, the sample class and the parts of its fields. Of a JSONL file, writes an index beside it, and a
-    split if it is given: --split-ratio 8,1,1, or ranges such as --split-parts train:0..900 --split-parts val:900..end.
-    Of a metadataset, writes the indexes of its joins beside it. A run that was killed goes on where it was. A folder of
-    tars may be in an object store, s3://bucket/folder: it is prepared there.
+    Writes .nv-meta and an index next to each shard, in Megatron-Energon's format, and asks for missing settings: the
+    split, the sample class and the parts of its fields. For a JSONL file, writes an index next to it, and a split if
+    given: --split-ratio 8,1,1, or ranges such as --split-parts train:0..900 --split-parts val:900..end. For a
+    metadataset, writes the indexes of its joins next to it. A killed run resumes where it stopped. A folder of tars in
+    an object store, s3://bucket/folder, is prepared there.
     """
     if path.name.endswith(JSONL_SUFFIX):
-        from bridge_data.tools.cli.prepare_files import prepare_lines  # brings what folders of tars do not need
+        from bridge_data.tools.cli.prepare_files import prepare_lines  # imports what folders of tars do not need
 
         prepare_lines(only_on_disk(path), flags)
         return
@@ -229,7 +229,7 @@ def prepare(path: Location, **flags: Any) -> None:
         return
     names = find_shards(path, options.exclude)
     if not answers(lambda: _may_write(path, options), "give --force-overwrite to prepare again without a question"):
-        click.echo(f"{path}: left as it is")
+        click.echo(f"{path}: left unchanged")
         return
     first = FirstSamples(path, names)
     click.echo(f"{path}: {counted(len(names), 'shard')}, {spanned(names)}; parts: {listed(first.parts)}")
@@ -259,7 +259,7 @@ _NO_QUESTIONS = (
 
 
 def _scan(path: Location, task: ScanTask, config: PrepareConfig, progress: bool) -> None:
-    """Scan a share under a progress bar, and tell what was done."""
+    """Scan a share with a progress bar, and print what was done."""
     with progress_bar("scanning", "shards", shown=progress) as on_progress:
         num_shards, num_scanned, notes = scan_share(path, task, config, on_progress=on_progress)
     before = num_shards - num_scanned
@@ -284,7 +284,7 @@ def _may_write(path: Location, options: _Options) -> bool:
 
 
 def _split(options: _Options) -> tuple[Split, list[str]]:
-    """(rule of the split, parts that are to have shards)."""
+    """(rule of the split, parts that must have shards)."""
     if options.split_parts:
         patterns = [parse_pattern(text) for text in options.split_parts]
         return partial(split_by_patterns, patterns=patterns, limits=options.limits), [part for part, _ in patterns]
@@ -296,7 +296,7 @@ def _split(options: _Options) -> tuple[Split, list[str]]:
 
 
 def _dataset_yaml(options: _Options, first: FirstSamples) -> dict[str, Any] | None:
-    """The content of dataset.yaml; None if it is not asked for."""
+    """The content of dataset.yaml; None if it is not requested."""
     if options.sample_type is None and options.non_interactive:
         return None
     sample_type = ask_sample_type() if options.sample_type is None else find_sample_type(options.sample_type)
@@ -316,7 +316,7 @@ def _dataset_yaml(options: _Options, first: FirstSamples) -> dict[str, Any] | No
 
 
 def _indexed(action: Callable[..., Preparation], options: _Options) -> Preparation:
-    """Run the indexing under a progress bar, and tell what it did."""
+    """Run the indexing with a progress bar, and print what it did."""
     started = time.monotonic()
     with progress_bar("indexing", "shards", shown=options.progress) as on_progress:
         done = action(on_progress=on_progress)

@@ -1,7 +1,7 @@
 """`bridge-data prepare` of a file: `data.jsonl`, or the joins of the metadataset `blend.yaml`.
 
-The index of a JSONL file is renewed each time. Its split is written only if it is asked for; without one, each split
-part is the whole file, as it is for Energon.
+The index of a JSONL file is rebuilt each time. Its split is written only on request; without one, each split part is
+the whole file, as for Energon.
 """
 
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ _JOIN_FLAGS = frozenset({"path", "non_interactive", "num_workers", "limits", "pr
 
 
 def prepare_lines(path: Path, flags: Mapping[str, Any]) -> None:
-    """Prepare the JSONL file `path`, and tell what it holds; `flags` are those of `prepare`.
+    """Prepare the JSONL file `path`, and print what it holds; `flags` are those of `prepare`.
 
     Raises:
         ConfigError: if a flag is given that means nothing here, or does not fit. DatasetError: if lines are damaged.
@@ -58,10 +58,10 @@ def prepare_lines(path: Path, flags: Mapping[str, Any]) -> None:
     split = _line_split(flags)
     if split is not None and split_path(path).is_file() and not flags["force_overwrite"]:
         if flags["non_interactive"]:
-            raise ConfigError(f"{split_path(path)}: is there already; give --force-overwrite to write another split")
-        question = f"{split_path(path)} is there already. Do you want to write another split?"
+            raise ConfigError(f"{split_path(path)}: already exists; give --force-overwrite to write another split")
+        question = f"{split_path(path)} already exists. Do you want to write another split?"
         if not answers(lambda: click.confirm(question), "give --force-overwrite to write another split"):
-            click.echo(f"{path}: left as it is")
+            click.echo(f"{path}: left unchanged")
             return
     config = PrepareConfig() if flags["num_workers"] is None else PrepareConfig(num_workers=flags["num_workers"])
     with progress_bar("indexing", "blocks", shown=flags["progress"]) as on_progress:
@@ -85,7 +85,7 @@ def prepare_lines(path: Path, flags: Mapping[str, Any]) -> None:
 
 
 def _refuse_others(path: Path, kind: str, flags: Mapping[str, Any], known: frozenset[str]) -> None:
-    """Refuse flags that were given and mean nothing for a file of this kind."""
+    """Refuse flags that do not apply to a file of this kind."""
     context = click.get_current_context()
     for name in flags.keys() - known:
         if context.get_parameter_source(name) not in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP, None):
@@ -113,7 +113,7 @@ def _line_split(flags: Mapping[str, Any]) -> LineSplit | None:
 
 
 def prepare_joins(path: Path, flags: Mapping[str, Any]) -> None:
-    """Make the indexes of the joins in the metadataset `path`, and tell what they hold; `flags` are those of `prepare`.
+    """Make the indexes of the joins in the metadataset `path`, and print their content; `flags` are of `prepare`.
 
     Raises:
         ConfigError: if a flag is given that means nothing here, or the metadataset is not right. DatasetError: if its

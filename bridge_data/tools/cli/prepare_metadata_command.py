@@ -1,7 +1,7 @@
-"""`bridge-data prepare-media`, and the columns of `bridge-data prepare`: what is stored beside the index of samples, so
-that nobody opens media to learn their sizes, or JSON parts to choose samples.
+"""`bridge-data prepare-media`, and the columns of `bridge-data prepare`: metadata stored with the index of samples, so
+that media need not be opened for their sizes, nor JSON parts to choose samples.
 
-It is imported by `prepare`, which has the flags of both, so what brings torch is imported when it is used.
+`prepare` imports this module for the flags of both, so modules that need torch are imported when they are used.
 """
 
 import time
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def media_options(command: Command) -> Command:
-    """Add the flags that say which files are media."""
+    """Add the flags that define which files are media."""
     for option in (
         click.option(
             "--media-metadata-by-extension", is_flag=True, help="Media are the files with the usual extensions."
@@ -80,7 +80,7 @@ def prepare_media(
 
 
 def store_media(path: Path, rule: "MediaRule", config: PrepareConfig, progress: bool) -> None:
-    """Do it under a progress bar, and tell what was done."""
+    """Store the metadata with a progress bar, and print what was done."""
     from bridge_data.prepare import prepare_media as look_at_media
 
     started = time.monotonic()
@@ -93,14 +93,14 @@ def store_media(path: Path, rule: "MediaRule", config: PrepareConfig, progress: 
     )
     if done.num_unreadable:
         shown = "\n  ".join(done.examples)
-        note(f"left out, for it cannot be read: {counted(done.num_unreadable, 'media file')}\n  {shown}")
+        note(f"left out, not readable: {counted(done.num_unreadable, 'media file')}\n  {shown}")
 
 
 def column_names(text: str | None) -> list[str]:
-    """The columns named in a flag, with commas between them; none without the flag.
+    """The columns named in a flag, separated by commas; none without the flag.
 
     Raises:
-        ConfigError: if a name is not right.
+        ConfigError: if a name is invalid.
     """
     names = [] if text is None else [name.strip() for name in text.split(",")]
     if names:
@@ -109,7 +109,7 @@ def column_names(text: str | None) -> list[str]:
 
 
 def store_columns(path: Location, names: list[str], config: PrepareConfig, progress: bool) -> None:
-    """Store them, if there are any, under a progress bar, and tell what was done."""
+    """Store the columns, if any, with a progress bar, and print what was done."""
     if not names:
         return
     started = time.monotonic()

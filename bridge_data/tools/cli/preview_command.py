@@ -1,4 +1,4 @@
-"""`bridge-data preview`: what the first samples look like, in their shards and in their class."""
+"""`bridge-data preview`: the first samples, as stored in shards and as instances of their class."""
 
 import dataclasses
 import io
@@ -56,7 +56,7 @@ MAX_ITEMS = 5
 @click.option("--start", default=0, show_default=True, help="The number of the first.")
 @click.option("--key", help="Show this sample alone: its `__key__`, SHARD:KEY, or KEY; of a JSONL file its number.")
 @split_options("The part of the split; of several, such as train,val, the first that has samples.  [default: of all]")
-@click.option("--html", type=click.Path(path_type=Path), help="Write them to this file instead, as a page of its own.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write them to this file instead, as a single HTML page.")
 @where_options
 @trust_options
 @limits_option
@@ -162,7 +162,7 @@ def _forgotten(records: Records) -> Container[int]:
 
 
 def _parts(raw: RawSample) -> Iterator[str]:
-    """The parts as they are stored; of a join, those of each member."""
+    """The stored parts; of a join, those of each member."""
     for member in raw.members if isinstance(raw, JoinedRawSample) else (raw,):
         if isinstance(raw, JoinedRawSample):
             yield f"  {'no match' if member is None else member.full_key}"
@@ -174,7 +174,7 @@ def _parts(raw: RawSample) -> Iterator[str]:
 
 
 def _made(index: int, source: Source, loader: Loader) -> Iterator[str]:
-    """The sample that is made of the parts."""
+    """The sample made from the parts."""
     try:
         sample = loader.build(loader.read(index), index)
     except BridgeDataError as error:
@@ -199,8 +199,7 @@ def _lines(head: str, text: str) -> Iterator[str]:
 
 
 def describe(part: str, data: Any) -> str:
-    """A few words or lines on the content of a part, by the last piece of its name; on a value that is stored as it
-    is."""
+    """A short description of a part's content, by the last piece of its name, or of a value stored without encoding."""
     if not isinstance(data, bytes):
         return describe_value(data)
     kind = part.rpartition(".")[2].lower()
@@ -241,7 +240,7 @@ def _image(data: bytes) -> str:
 
 
 def describe_value(value: Any) -> str:
-    """A few words or lines on `value`: the content of what is short, the shape and range of arrays."""
+    """A short description of `value`: the content if it is short, the shape and range of arrays."""
     if isinstance(value, str):
         return shown_text(value)
     if isinstance(value, (torch.Tensor, np.ndarray)):
@@ -265,7 +264,7 @@ def describe_value(value: Any) -> str:
 
 
 def shown_text(text: str) -> str:
-    """A text in lines that fit the terminal; of a long one the beginning."""
+    """A text in lines that fit the terminal; only the beginning if it is long."""
     printable = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text[: MAX_CHARACTERS + 1])
     width = max(40, shutil.get_terminal_size().columns - 24)
     lines = [piece for line in printable[:MAX_CHARACTERS].splitlines() for piece in textwrap.wrap(line, width) or [""]]
@@ -298,7 +297,7 @@ def _shortened(value: Any) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether JSON can hold it."""
+    """Whether JSON can represent it."""
     if isinstance(value, Mapping):
         return all(map(_is_plain, value.values()))
     if isinstance(value, (list, tuple)):

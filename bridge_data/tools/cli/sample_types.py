@@ -1,8 +1,7 @@
 """Which parts of the data fill the fields of a sample class, and the questions that `prepare` asks for both.
 
-Enters: names, field maps, answers. Leaves: the content of a dataset.yaml. The questions are those of Energon in its
-users' notes: the ratio, the sample class by number or name, and for each of its fields the part that fills it, as
-`png`, `json[caption]` or `jpg,png`.
+Enters: names, field maps, answers. Leaves: the content of a dataset.yaml. The questions are Energon's: the ratio, the
+sample class by number or name, and the part that fills each of its fields, such as `png`, `json[caption]` or `jpg,png`.
 """
 
 import dataclasses
@@ -26,7 +25,7 @@ from bridge_data.storage import Location
 from bridge_data.tools.cli.terminal import listed
 
 MAX_FIRST_SAMPLES = 100
-"""Samples by which a field map is checked before the data set is indexed."""
+"""Samples used to check a field map before the data set is indexed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ def parse_field_map(text: str) -> dict[str, str]:
     """The field map in JSON text such as `{"image": "jpg", "caption": "json[caption]"}`.
 
     Raises:
-        ConfigError: if it is no such text.
+        ConfigError: if it is anything else.
     """
     try:
         field_map = parse_json(text)
@@ -68,7 +67,7 @@ def parse_field_map(text: str) -> dict[str, str]:
 
 
 class FirstSamples:
-    """The first samples of a data set that is about to be prepared, by which answers are checked."""
+    """The first samples of a data set before it is prepared; used to check answers."""
 
     def __init__(self, root: Location, shards: Sequence[str]) -> None:
         self._samples: dict[str, list[Part]] = {}
@@ -85,7 +84,7 @@ class FirstSamples:
         self.parts: tuple[str, ...] = tuple(sorted(named))
 
     def check(self, content: dict[str, Any]) -> None:
-        """See that the dataset.yaml `content` can be read, and that these samples have what it names.
+        """Ensure that the dataset.yaml `content` can be read, and that these samples have what it names.
 
         Raises:
             ConfigError: naming the field, and the parts there are.
@@ -94,7 +93,7 @@ class FirstSamples:
             self.check_access(field, access)
 
     def check_access(self, field: str, access: FieldAccess) -> None:
-        """See that these samples have what fills `field`."""
+        """Ensure that these samples have what fills `field`."""
         options = (access, *access.alternatives)
         if not any(option.part in self.parts or option.part == "__key__" for option in options):
             wanted = " or ".join(repr(option.part) for option in options)
@@ -107,7 +106,7 @@ class FirstSamples:
             self._check_content(field, access, [option.part for option in options])
 
     def _check_content(self, field: str, access: FieldAccess, parts: Sequence[str]) -> None:
-        """See that at least one of the first samples has the value inside its JSON."""
+        """Ensure that at least one of the first samples has the value inside its JSON."""
         complaint = ""
         for key, members in list(self._samples.items())[:10]:
             content: dict[str, Any] = {"__key__": key}
@@ -142,7 +141,7 @@ def ask_sample_type() -> str:
     for number, (name, sample_class) in enumerate(SAMPLE_TYPES.items()):
         fields = [field.name if field.required else f"[{field.name}]" for field in fields_of(sample_class)]
         click.echo(f"  {number:>2}  {name:<27} {', '.join(fields)}")
-    click.echo(f"  {len(SAMPLE_TYPES):>2}  {CRUDE:<27} all parts as they are, for a cooker of yours")
+    click.echo(f"  {len(SAMPLE_TYPES):>2}  {CRUDE:<27} all parts unchanged, for your cooker")
     while True:
         try:
             return find_sample_type(click.prompt("Dataset class (number or name)"))
@@ -153,7 +152,7 @@ def ask_sample_type() -> str:
 def ask_field_map(sample_type: str, first: FirstSamples) -> dict[str, str]:
     """For each field of the class, the part that fills it.
 
-    The first question may be answered by `Yes` too, as an answer to "Field map:", and is then asked again.
+    The first question also accepts `Yes`, as an answer to "Field map:", and is then asked again.
     """
     click.echo(f"\nField map of {sample_type}: the part that fills each field. There is {listed(first.parts, 20)}.")
     click.echo("  json[caption] takes a value out of JSON; jpg,png takes the one that is there; Enter skips an option.")

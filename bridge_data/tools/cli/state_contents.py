@@ -1,7 +1,7 @@
-"""The contents of a data state, in numbers for people: its lanes and its sources; and how two states differ.
+"""The contents of a data state as readable numbers: its lanes and its sources; and how two states differ.
 
-Enters: a state. Leaves: plain rows. *Pending* samples are those that a lane has drawn and not yet emitted; the *inbox*
-is what an earlier deal left to it, which it takes before its own.
+Enters: a state. Leaves: plain rows. *Pending* samples are drawn by a lane and not yet emitted; the *inbox* is what a
+re-deal gave to a lane from earlier generations, and the lane takes it first.
 """
 
 import dataclasses
@@ -32,8 +32,8 @@ class LaneContents:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SourceContents:
-    """The progress of the lanes in one source: its part of the draws, samples that a lane has taken of its share of
-    an epoch (fewest and most), and the first and last epoch that a lane is in; None where it does not apply."""
+    """The progress of the lanes in one source: its share of the draws, samples taken by a lane of its share of an epoch
+    (fewest and most), and the first and last epoch of any lane; None if it does not apply."""
 
     label: str
     weight: float | None
@@ -44,7 +44,7 @@ class SourceContents:
 
 
 def lanes_of(state: LoaderState) -> list[LaneContents]:
-    """The numbers of each lane that is here."""
+    """The numbers of each lane in the state."""
     return [
         LaneContents(
             lane,
@@ -58,7 +58,7 @@ def lanes_of(state: LoaderState) -> list[LaneContents]:
 
 
 def num_in_inbox(lane: LaneState) -> int:
-    """Samples (or parts of samples) that are left to a lane of earlier deals."""
+    """Samples (or parts of samples) left to a lane from earlier generations."""
     return sum(entry_size(entry) for _, entry in _inbox(lane))
 
 
@@ -84,8 +84,7 @@ def sources_of(state: LoaderState) -> list[SourceContents]:
 
 
 def _weights_now(state: LoaderState) -> list[float] | None:
-    """The weights by which the sources are drawn at the job's position; lanes that are not here are taken to be where
-    the others are."""
+    """The weights of the sources at the job's position; missing lanes are assumed to be where the others are."""
     weights: list[float] | None = state.fingerprint["weights"]
     draws = sum(lane.get("draws", 0) for lane in state.lanes.values())
     drawn = state.drawn_before + draws * state.num_lanes // max(1, len(state.lanes))
@@ -95,12 +94,12 @@ def _weights_now(state: LoaderState) -> list[float] | None:
 
 
 def _inbox(lane: LaneState) -> Iterator[tuple[int, Entry]]:
-    """(number of the source, entry); in validation order all are of number 0, which means all sources."""
+    """(number of the source, entry); in validation order always 0, which means all sources."""
     yield from ((int(source), entry) for source, entries in lane.get("inbox", {}).items() for entry in entries)
 
 
 def _epochs(state: LoaderState, number: int) -> Iterator[int]:
-    """The epochs of a source that lanes are in, and with which their inboxes begin."""
+    """The epochs of a source that lanes are in, and the first epochs of their inboxes."""
     name, _ = state.fingerprint["sources"][number]
     own = state.fingerprint.get("epochs_of_sources", {}).get(name, 1)
     num_together = together(multiplied(state.fingerprint.get("epochs_per_shuffle", 1), own)) or 1
@@ -128,7 +127,7 @@ def _span(numbers: Iterable[int]) -> tuple[int, int] | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Difference:
-    """An item in which two states differ, and what each has."""
+    """An item in which two states differ, and the value in each."""
 
     item: str
     first: str
@@ -136,7 +135,7 @@ class Difference:
 
 
 def differences(first: LoaderState, second: LoaderState) -> tuple[list[Difference], dict[int, list[Difference]]]:
-    """(what differs of the whole, what differs by lane)."""
+    """(differences of the whole, differences by lane)."""
     of_all = list(_setting_differences(first.fingerprint, second.fingerprint))
     states = (first, second)
     if first.next_slot != second.next_slot:

@@ -1,5 +1,4 @@
-"""What the commands share: how numbers, names and tables are written, the progress bar, and arguments that name
-data."""
+"""What the commands share: the format of numbers, names and tables, the progress bar, and arguments that name data."""
 
 import contextlib
 import dataclasses
@@ -56,7 +55,7 @@ def spanned(names: Sequence[str]) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns under their headings: the first to the left, the others to the right."""
+    """Columns with headings: the first left-aligned, the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
 
     def line(cells: Sequence[str]) -> str:
@@ -73,15 +72,15 @@ def headed(rows: Iterable[tuple[str, str]]) -> str:
 
 
 _OTHER_NAMES = {"trusted_modules": "trusted_module", "num_workers": "workers", "num_batches": "batches"}
-"""Arguments of Python by which an option may go that has another name."""
+"""Python arguments that stand for an option of another name."""
 
 _SETTING = re.compile(r"(?<![\w./?&-])(?:[A-Z]\w+\()?(\w+)=(?:\(('[^']*'),?\)|([^\s:;,)]+))\)?")
-"""`name=value` in a message, perhaps as `Class(name=value)`; of a tuple with one text, the text."""
+"""`name=value` in a message, also as `Class(name=value)`; of a tuple with one text, the text."""
 
 
 def in_cli_words(message: str, command: click.Command | None = None) -> str:
-    """`message` with the options of a command (None: the one that runs) in place of arguments of Python: `--num-workers
-    0`, not `num_workers=0`. What is no option stays."""
+    """`message` with the options of a command (None: the running one) instead of Python arguments: `--num-workers 0`,
+    not `num_workers=0`. Everything else stays."""
     if command is None:
         context = click.get_current_context(silent=True)
         command = None if context is None else context.command
@@ -104,7 +103,7 @@ def note(text: str) -> None:
 
 @contextlib.contextmanager
 def progress_bar(what: str, unit: str, *, shown: bool) -> Iterator[Callable[[int, int | None], None]]:
-    """A function that shows what is done, and the total (None: not known); unless `shown`, it shows nothing."""
+    """A function that shows progress and the total (None: not known); shows nothing unless `shown`."""
     bar: tqdm[Any] | None = None
     started = time.time()
 
@@ -128,7 +127,7 @@ def _bar(what: str, unit: str, started: float) -> "tqdm[Any]":
     from tqdm import tqdm  # imported here: it takes as long as everything a short command imports
 
     class Bar(tqdm):  # type: ignore[type-arg]  # not subscriptable at run time
-        """A bar without the thread that watches over others, so that processes can be forked while it is shown."""
+        """A bar without tqdm's monitor thread, so that processes can be forked while it is shown."""
 
         monitor_interval = 0
 
@@ -161,19 +160,19 @@ LOCATION = _LocationParam()
 
 
 def only_on_disk(path: Location) -> Path:
-    """`path`, for what is prepared on a disk only."""
+    """`path`, for data that can only be prepared on a disk."""
     if isinstance(path, Path):
         return path
     raise ConfigError(
         f"{path}: in an object store only folders of tars are prepared, and without media metadata. Prepare it on a "
-        "disk, then copy it to the store, with what was written beside it."
+        "disk, then copy it to the store, with the files written next to it."
     )
 
 
 """An argument that is a path or a URL."""
 
 ON_DISK = _OnDiskParam()
-"""An argument that is a path, which says so of a URL."""
+"""An argument that is a path; a URL is an error."""
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -181,7 +180,7 @@ Answer = TypeVar("Answer")
 
 
 def trust_options(command: Command) -> Command:
-    """Add the flags that say what code may be run."""
+    """Add the flags that permit code to be run."""
     module = click.option(
         "--trusted-module",
         multiple=True,
@@ -189,7 +188,7 @@ def trust_options(command: Command) -> Command:
         help="A module that YAML files may name classes of, also one in the current folder. Repeatable.",
     )
     code = click.option(
-        "--trust-dataset-code", is_flag=True, help="Run the code stored beside the data (sample_loader.py)."
+        "--trust-dataset-code", is_flag=True, help="Run the code stored next to the data (sample_loader.py)."
     )
     return module(code(command))
 
@@ -212,7 +211,7 @@ def limits_option(command: Command) -> Command:
         "--limits",
         metavar="NAME=NUMBER,...",
         callback=_limits,
-        help=f"What the data may cost, where the defaults refuse yours: {names}.",
+        help=f"Limits for data that the defaults refuse: {names}.",
     )
     return option(command)
 
@@ -224,11 +223,11 @@ class Report(Protocol):
     """What a command found."""
 
     def to_dict(self) -> dict[str, Any]:
-        """It as plain data for JSON."""
+        """The report as plain data for JSON."""
 
 
 def echo_report(report: Report, lines: Iterable[str], *, as_json: bool) -> None:
-    """Write a report to standard output: as one JSON document, else its `lines`."""
+    """Write a report to standard output: as one JSON document, or as its `lines`."""
     click.echo(json.dumps(report.to_dict(), indent=2, ensure_ascii=False) if as_json else "\n".join(lines))
 
 
@@ -243,7 +242,7 @@ executor_option = click.option(
 
 
 def named_executor(name: str, num_workers: int | None) -> "Executor":
-    """What `--executor` and `--num-workers` ask for."""
+    """The executor that `--executor` and `--num-workers` select."""
     from bridge_data.prepare.executors import executor_named  # imported here: few commands need it
 
     return executor_named(name, num_workers)
@@ -264,17 +263,17 @@ def _limits(context: click.Context, option: click.Parameter, text: str | None) -
 
 
 def _find_modules_here(context: click.Context, option: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Modules are searched for in the current folder last, as `python -m` does first: it shadows no package."""
+    """Search for modules in the current folder, last (`python -m`: first), so that it shadows no package."""
     if names and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     return names
 
 
 def answers(ask: Callable[[], Answer], way_out: str) -> Answer:
-    """What the user answers.
+    """The user's answer.
 
     Raises:
-        ConfigError: if there is nobody who could; `way_out` says by which flags to do without.
+        ConfigError: if no one can answer; `way_out` says which flags to give instead.
     """
     try:
         return ask()
@@ -297,7 +296,7 @@ def split_options(parts_help: str) -> Callable[[Command], Command]:
 
 
 def split_table(dataset: "PreparedDataset", split_config: str | None = None) -> str:
-    """Shards, samples and bytes by split part, and those that are in none."""
+    """Shards, samples and bytes by split part, and those in no part."""
     rows: list[list[str]] = []
     named: set[str] = set()
     for part in dataset.split_parts(split_config):

@@ -39,9 +39,11 @@ if TYPE_CHECKING:
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8750, show_default=True, help="The port; 0: any that is free."
 )
-@click.option("--token", envvar="BRIDGE_DATA_VIEW_TOKEN", help="Ask for this token; auto: for one that is printed.")
 @click.option(
-    "--allow-host", "names", multiple=True, help="A further host name to answer to, as of a proxy. Repeatable."
+    "--token", envvar="BRIDGE_DATA_VIEW_TOKEN", help="Require this token; auto: a random one, which is printed."
+)
+@click.option(
+    "--allow-host", "names", multiple=True, help="A further host name to answer to, such as a proxy's. Repeatable."
 )
 @where_options
 @trust_options
@@ -135,7 +137,7 @@ def _config_of(folder: Path, reader: "SavedRunReader") -> str:
 
 
 def _serve(site: "Site", host: str, port: int, token: str | None, names: Collection[str]) -> None:
-    """Print the address, and serve `site` there until it is interrupted."""
+    """Print the address, and serve `site` there until interrupted."""
     try:
         import uvicorn
 

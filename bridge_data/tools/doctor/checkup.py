@@ -1,4 +1,4 @@
-"""The checkup of a planned run: everything is looked at, and one fault hides no other.
+"""The checkup of a planned run: everything is checked, and one fault does not hide others.
 
 Enters: a path, a planned run, and how long to measure. Leaves: a `Checkup`: facts, and findings in order of gain.
 Guarantee: without a measurement no shard is read.
@@ -27,8 +27,8 @@ from bridge_data.tools.doctor.source_checks import ShardsSeen, SourceDraws, chec
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class CheckupConfig:
-    """What to look at: the training data at `path`, for `run`. The speed is measured for `measure_s` seconds; 0: not
-    at all. The others are those of `get_train_dataset`."""
+    """What to check: the training data at `path`, for `run`. The speed is measured for `measure_s` seconds; 0: not at
+    all. The other fields are arguments of `get_train_dataset`."""
 
     path: Location
     run: PlannedRun
@@ -41,8 +41,8 @@ class CheckupConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Checkup:
-    """What was found. `plan` is None if the data cannot be opened, `figures` if nothing was measured.
-    `samples_per_unit` is how many samples are drawn for a sample of a batch, which with packing is a pack."""
+    """The results. `plan` is None if the data cannot be opened, `figures` if nothing was measured. `samples_per_unit`
+    is how many samples are drawn for a sample of a batch (with packing, for a pack)."""
 
     path: str
     run: PlannedRun
@@ -61,7 +61,7 @@ class Checkup:
         return any(finding.level is Level.STOPS for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data for JSON: numbers that are not limited are None."""
+        """As plain data for JSON: unlimited numbers are None."""
         machine = {
             name: None if value == float("inf") else value
             for name, value in dataclasses.asdict(self.environment).items()
@@ -83,7 +83,7 @@ class Checkup:
 
 
 def examine(config: CheckupConfig) -> Checkup:
-    """Look at this machine, the data and the order, and measure the speed."""
+    """Check this machine, the data and the order, and measure the speed."""
     run, environment, seen = config.run, MachineLimits.read(), ShardsSeen()
     findings = [*check_environment(environment, run), *check_ranks(run)]
     plan, sources, orders, figures, per_unit = None, [], [], None, 1.0
@@ -128,7 +128,7 @@ def examine(config: CheckupConfig) -> Checkup:
 
 
 def _bench(config: CheckupConfig) -> BenchConfig:
-    """A measurement of one rank; its lanes are its own."""
+    """A measurement of one rank with its own lanes."""
     run = config.run
     return BenchConfig(
         path=config.path,
@@ -147,7 +147,7 @@ def _bench(config: CheckupConfig) -> BenchConfig:
 
 
 def _failed(code: str, error: BridgeDataError) -> Finding:
-    return Finding(code=code, level=Level.STOPS, what=str(error), change="do as the message says, then check again")
+    return Finding(code=code, level=Level.STOPS, what=str(error), change="do what the message says, then check again")
 
 
 def _order_dict(order: SourceOrder) -> dict[str, Any]:

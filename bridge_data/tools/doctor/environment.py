@@ -1,9 +1,8 @@
-"""This machine: cores, memory, limits of processes, libraries that decode, and whether it keeps up with the trainer.
+"""This machine: cores, memory, process limits, decoding libraries, and whether it keeps up with the trainer.
 
-Enters: what the kernel and the control group of this process say; for the rate, what `bridge-data bench` measures of
-one rank. Leaves: a `MachineLimits`, and findings for a planned run. Guarantee: only this machine and this shell are
-looked at; the nodes of a job may have other limits. What is said of more workers is an estimate, as only the given
-number was measured.
+Enters: data of the kernel and of this process's control group; for the rate, what `bridge-data bench` measures for one
+rank. Leaves: a `MachineLimits`, and findings for a planned run. Guarantee: only this machine and shell are checked; the
+nodes of a job may have other limits. Figures for more workers are estimates, as only the given number was measured.
 """
 
 import dataclasses
@@ -27,10 +26,10 @@ FILES_BESIDE = 128
 """Open files of a process besides those of data: libraries, sockets, logs."""
 
 FILES_PER_WORKER = 4
-"""Open files of a trainer for each worker: its socket, a pidfd, and the shared memory of batches on their way."""
+"""Open files of a trainer for each worker: its socket, a pidfd, and the shared memory of batches in transit."""
 
 NCCL_SHM_BYTES = 1 << 30
-"""Shared memory of a container that NCCL's documentation recommends, as it does unlimited locked memory."""
+"""Shared memory of a container that NCCL's documentation recommends, with unlimited locked memory."""
 
 _LIBRARIES = ("simplejpeg", "pillow", "av", "torchcodec")
 _MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -39,9 +38,9 @@ _SHM = Path("/dev/shm")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MachineLimits:
-    """What a process may use here. `num_files` is the soft limit of open files, of at most `max_files`; `locked_bytes`
-    is that of locked memory (`math.inf`: none). `shm_bytes` is the size of /dev/shm, None if there is none.
-    `libraries` are those that decode, with their versions."""
+    """What a process may use here. `num_files` is the soft limit of open files, `max_files` the hard limit;
+    `locked_bytes` is the limit of locked memory (`math.inf`: none). `shm_bytes` is the size of /dev/shm, None if there
+    is none. `libraries` are decoding libraries, with their versions."""
 
     num_cores: float
     memory_bytes: int
@@ -53,7 +52,7 @@ class MachineLimits:
 
     @classmethod
     def read(cls) -> Self:
-        """This machine, as far as this process may use it."""
+        """What this process may use of this machine."""
         files, max_files = map(_limit, resource.getrlimit(resource.RLIMIT_NOFILE))
         return cls(
             num_cores=num_cores(),
@@ -67,7 +66,7 @@ class MachineLimits:
 
 
 def check_environment(environment: MachineLimits, run: PlannedRun) -> Iterator[Finding]:
-    """What this machine lacks for a run, whatever its data are."""
+    """What this machine lacks for a run with any data."""
     num_workers = run.ranks_per_node * run.num_workers
     if num_workers > environment.num_cores:
         fitting = max(1, int(environment.num_cores / run.ranks_per_node))
@@ -136,7 +135,7 @@ def check_codecs(environment: MachineLimits, sources: Collection[Source]) -> Ite
 
 
 def _part_names(source: Source) -> list[str]:
-    """The parts that are read of the samples in the first shard, as far as an index knows them."""
+    """The parts read from samples of the first shard, if an index lists them."""
     names = [
         name
         for member in source.members
@@ -182,12 +181,12 @@ RESERVE = 1.1
 
 
 def needed_batches_per_s(run: PlannedRun) -> float | None:
-    """Micro-batches that a rank needs in a second; None if the time of a step is not known."""
+    """Micro-batches that a rank needs per second; None if the time of a step is not known."""
     return None if run.step_s is None else run.step_size / run.micro_batch_size / run.num_ranks / run.step_s
 
 
 def samples_per_unit(figures: Figures | None, run: PlannedRun) -> float:
-    """Samples drawn for each sample of a batch (with packing, for each pack), those left out by filters included."""
+    """Samples drawn for each sample of a batch (with packing, for each pack), with those that filters skip."""
     if figures is None or not figures.num_samples:
         return 1.0
     return figures.num_samples / (figures.num_batches * run.micro_batch_size)

@@ -1,7 +1,7 @@
 """The order that a run would have: lanes and ranks, how its samples are mixed, how epochs overlap.
 
-Enters: the plan and the settings of a run. Leaves: the order of each source in figures, and findings. Guarantee: all of
-it is arithmetic; a setting is proposed only with the figure that it was computed to give.
+Enters: the plan and the settings of a run. Leaves: figures on the order of each source, and findings. Guarantee:
+everything is arithmetic; a setting is proposed only with the figure computed for it.
 """
 
 import dataclasses
@@ -20,16 +20,16 @@ from bridge_data.plan.source import together
 from bridge_data.tools.doctor.planned_run import Finding, Level, PlannedRun
 
 HIGH_INFLATION = 1.5
-"""Above it another setting is looked for."""
+"""Above this, look for better settings."""
 
 MUCH_OVERLAP = 0.05
 """Share of an epoch that may come twice before the rest has come once."""
 
 MANY_LANES = 128
-"""More lanes for each rank are not proposed: each has a packing buffer and a share of the data."""
+"""Never propose more lanes per rank than this: each has a packing buffer and a share of the data."""
 
 MAX_SOURCES = 16
-"""Sources of a blend that are looked at, those with the greatest shares."""
+"""Sources of a blend that are checked, those with the largest shares."""
 
 _LARGER_BUFFERS = (1, 10, 100)
 _SMALLER_SEQUENCES = (1, 4, 16)
@@ -75,7 +75,7 @@ def check_ranks(run: PlannedRun) -> Iterator[Finding]:
             level=Level.SLOWS,
             what=f"a rank has {run.num_workers} workers for {per_rank} lanes: {run.num_workers - per_rank} do nothing",
             change=f"set num_lanes={run.num_ranks * run.num_workers}, or num_workers={per_rank}",
-            gain=f"{run.num_workers} workers at work",
+            gain=f"{run.num_workers} busy workers",
             factor=run.num_workers / per_rank,
         )
     if run.global_batch_size is not None:
@@ -111,13 +111,13 @@ def _check_later_batches(run: PlannedRun) -> Iterator[Finding]:
 
 
 def samples_of_lane(run: PlannedRun, num_lanes: int, samples_per_unit: float, share: float) -> int:
-    """How many samples of a source, of which `share` of all draws are, a step takes from one lane."""
+    """How many samples of a source with this `share` of draws a step takes from one lane."""
     rounds = max(1.0, run.step_size / run.micro_batch_size / num_lanes)
     return max(1, round(run.micro_batch_size * rounds * samples_per_unit * share))
 
 
 def order_of(source: Source, num_lanes: int, shuffle: Shuffle, size: int) -> SourceOrder:
-    """The order of a source where a step takes `size` samples of it from one lane."""
+    """The order of a source if a step takes `size` samples of it from one lane."""
     geometry = shuffle.geometry(source, num_lanes)
     chunks = ChunkTable(source.records.counts, geometry.chunk_size)
     row = Row(source.records.counts, geometry, key=0, epochs_per_shuffle=together(source.epochs_per_shuffle))
@@ -132,7 +132,7 @@ def order_of(source: Source, num_lanes: int, shuffle: Shuffle, size: int) -> Sou
 
 
 def orders_of(plan: Plan, run: PlannedRun, samples_per_unit: float) -> list[SourceOrder]:
-    """The order of the sources of the plan with the greatest shares, at most `MAX_SOURCES` of them."""
+    """The order of the sources with the largest shares in the plan, at most `MAX_SOURCES`."""
     lanes = run.worker_config().num_lanes
     shares = sorted(zip(plan.weights or (), plan.sources, strict=True), key=lambda pair: pair[0], reverse=True)
     return [
@@ -143,7 +143,7 @@ def orders_of(plan: Plan, run: PlannedRun, samples_per_unit: float) -> list[Sour
 
 
 def check_order(order: SourceOrder, run: PlannedRun) -> Iterator[Finding]:
-    """What could be better in the order of a source."""
+    """Possible improvements to the order of a source."""
     if run.shuffle_buffer_size is None and run.max_samples_per_sequence is None:
         yield Finding(
             code="not-shuffled",

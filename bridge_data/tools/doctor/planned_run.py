@@ -1,8 +1,8 @@
-"""A planned run, and what a finding on it says: what is wrong or could be better, what to set, and what that gains.
+"""A planned run, and findings on it: what is wrong or could be better, what to set, and the gain.
 
 Enters: options by name, and the YAML file of a run: one of `recipes/`, one of Megatron-Bridge, or these names at the
-top level. Leaves: a `PlannedRun`, for the checks, which make `Finding`s. Guarantee: what is wrong in the file is an
-error that names file and setting. Settings of the file that have nothing to do with data are left alone.
+top level. Leaves: a `PlannedRun`, for the checks, which make `Finding`s. Guarantee: a mistake in the file is an error
+that names file and setting. Settings unrelated to data are ignored.
 """
 
 import dataclasses
@@ -19,12 +19,12 @@ from bridge_data.topology import WorkerConfig
 
 
 class Level(enum.IntEnum):
-    """What a finding costs, the worst first."""
+    """The severity of a finding, the worst first."""
 
     STOPS = 0
     """The run would stop, or not start."""
     SLOWS = 1
-    """The trainer waits for data, or reading costs more than it has to."""
+    """The trainer waits for data, or reading costs more than necessary."""
     MIXES = 2
     """Batches are less well mixed, or the order changes when the run is resized."""
     NOTE = 3
@@ -33,8 +33,8 @@ class Level(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One finding. `code` is stable, for programs. `change` says what to set or run. `gain` is what it gains, if that
-    was computed or measured; `factor` is the same as a number: how many times as good the figure gets."""
+    """One finding. `code` is stable, for programs. `change` says what to set or run. `gain` is its effect, if computed
+    or measured; `factor` is the same as a number: how many times better the figure gets."""
 
     code: str
     level: Level
@@ -49,7 +49,7 @@ class Finding:
 
 
 def in_order_of_gain(findings: Iterable[Finding]) -> list[Finding]:
-    """Findings by level, within a level those that gain most first."""
+    """Findings by level; within a level, the largest gain first."""
     return sorted(findings, key=lambda finding: (finding.level, -finding.factor))
 
 
@@ -65,9 +65,9 @@ _OR_NONE = (
 class PlannedRun:
     """A training run. Sizes of batches are in samples; with packing, in packs.
 
-    `num_ranks` are data-parallel ranks, of which `ranks_per_node` share a machine; `later_ranks` are numbers of ranks
+    `num_ranks` are data-parallel ranks; `ranks_per_node` of them share a machine; `later_ranks` are numbers of ranks
     that the run may have later. `global_batch_size` None is a micro-batch of each rank. `steps` is the length of the
-    run, and `step_s` how long the trainer takes for a step, in seconds; None: not known.
+    run, and `step_s` the trainer's seconds per step; None: not known.
 
     Raises:
         ConfigError: if a number is out of range.
@@ -98,7 +98,7 @@ class PlannedRun:
 
     @classmethod
     def of(cls, given: Mapping[str, Any], config: Path | None) -> Self:
-        """The run of the options `given`, which win, and of a config file, if there is one.
+        """The run of the options `given`, which take precedence, and of a config file, if any.
 
         Raises:
             ConfigError: if the file cannot be understood, has no setting of a run, or one that is out of range.

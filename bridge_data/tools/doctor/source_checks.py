@@ -1,13 +1,13 @@
-"""The sources of a run: whether their indexes are of these shards, whether shards have a good size, how often each
-source is drawn, and a picture of that over steps.
+"""The sources of a run: whether their indexes match the shards, whether shards have a good size, how often each source
+is drawn, and a plot of that over steps.
 
 Enters: the sources of a run, or its plan and numbers of samples that the job has drawn. Leaves: findings, and how many
-shards were looked at; draws and epochs by source; a file, PNG or SVG by its name.
+shards were checked; draws and epochs by source; a file, PNG or SVG by its name.
 
-Guarantee: no shard is read, and no more than `MAX_LOOKED_AT` of a data set are looked at: size and time of change,
-evenly spread. The metadata files are compared by the checks of `bridge-data lint`. What is in an object store, a JSONL
-file or in Energon's indexes alone is checked when it is opened, or by `lint`. Shares are those of the plan, with its
-schedules of weights, by arithmetic; the order keeps them to a few draws a lane.
+Guarantee: no shard is read; at most `MAX_LOOKED_AT` shards of a data set, evenly spread, have their size and time of
+change checked. The metadata files are compared by the checks of `bridge-data lint`. Data in an object store,
+in a JSONL file or only in Energon's indexes are checked when they are opened, or by `lint`. Shares are those of the
+plan, with its schedules of weights, by arithmetic; the order matches them to within a few draws a lane.
 """
 
 import dataclasses
@@ -28,18 +28,18 @@ from bridge_data.tools.lint.faults import KINDS, Fault
 from bridge_data.tools.lint.targets import shards_of
 
 MAX_LOOKED_AT = 10_000
-"""Shards of a data set that are looked at; of more, a sample."""
+"""Shards of a data set that are checked, at most, evenly spread."""
 
 SMALL_SHARD_BYTES = 8 << 20
 MANY_SHARDS = 1_000
-"""So many shards of less than `SMALL_SHARD_BYTES` on the average are better written as fewer."""
+"""From this many shards on, an average below `SMALL_SHARD_BYTES` is a finding."""
 
 _STOPPING = frozenset({"metadata-damaged", "missing-shard", "split-unknown-shard", "split-repeated-shard"})
 
 
 @dataclasses.dataclass(slots=True)
 class ShardsSeen:
-    """How many shards there are on disk, how many of them were looked at, and how many are in object stores."""
+    """How many shards are on disk, how many of them were checked, and how many are in object stores."""
 
     num_shards: int = 0
     num_looked_at: int = 0
@@ -47,7 +47,7 @@ class ShardsSeen:
 
 
 def check_data(sources: Sequence[Source], seen: ShardsSeen) -> Iterator[Finding]:
-    """What is wrong with the stored data of the sources; counts what was looked at in `seen`."""
+    """Faults in the stored data of the sources; counts checked shards in `seen`."""
     found: dict[Path, list[ShardSet]] = {}
     for source in sources:
         for member in source.members:
@@ -84,7 +84,7 @@ def _check_folder(root: Path, sets: Sequence[ShardSet], seen: ShardsSeen) -> Ite
         yield Finding(
             code="index-missing",
             level=Level.SLOWS,
-            what=f"{root}: has no index.bridge of this preparation, so shards are found out when they are opened",
+            what=f"{root}: has no index.bridge of this preparation, so shards are examined when they are opened",
             change=f"run `{bridge_command('prepare', root, '--tar-index-only')}`",
         )
         return
@@ -146,27 +146,27 @@ def _check_sizes(source: Source, shards: ShardSet) -> Iterator[Finding]:
             code="small-shards",
             level=Level.NOTE,
             what=f"{source.name}: {len(sizes):,} shards of {mean / 1e6:.2f} MB on the average: opening them costs more "
-            "than it has to",
+            "than necessary",
             change="write fewer, of 100 MB to 1 GB (`bridge-data convert --max-bytes`)",
         )
 
 
 def _spread(names: Sequence[str]) -> Sequence[str]:
-    """At most `MAX_LOOKED_AT` of them, evenly spread."""
+    """At most `MAX_LOOKED_AT` shards, evenly spread."""
     if len(names) <= MAX_LOOKED_AT:
         return names
     return [names[number * len(names) // MAX_LOOKED_AT] for number in range(MAX_LOOKED_AT)]
 
 
 MANY_EPOCHS = 4
-"""Repeating text data up to so often is nearly as good as new data. Source: Muennighoff et al., "Scaling
+"""Repeating text data up to this often is nearly as good as new data. Source: Muennighoff et al., "Scaling
 Data-Constrained Language Models" (2023)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SourceDraws:
-    """What is drawn of a source in a run: `share` of the draws at its beginning; `draws` in all, that is `epochs`
-    (None: the length of the run is not known)."""
+    """The draws of a source in a run: its `share` at the beginning; `draws` in all, that is `epochs` (None: the length
+    of the run is not known)."""
 
     name: str
     num_samples: int
@@ -176,7 +176,7 @@ class SourceDraws:
 
 
 def draws_after(plan: Plan, drawn: ArrayLike) -> NDArray[np.float64]:
-    """The draws of each source when the job has drawn so many samples, (numbers, sources)."""
+    """The draws of each source when the job has drawn these numbers of samples, (numbers, sources)."""
     totals = np.atleast_1d(np.asarray(drawn, dtype=np.float64))[:, None]
     counts = np.zeros((len(totals), len(plan.sources)))
     phases = _phases(plan)
@@ -187,14 +187,14 @@ def draws_after(plan: Plan, drawn: ArrayLike) -> NDArray[np.float64]:
 
 
 def shares_at(plan: Plan, drawn: ArrayLike) -> NDArray[np.float64]:
-    """The shares of the sources in the next draw when the job has drawn so many samples, (numbers, sources)."""
+    """The shares of the sources in the next draw after these numbers of samples, (numbers, sources)."""
     phases = _phases(plan)
     number = np.searchsorted([start for start, _ in phases], np.atleast_1d(drawn), side="right") - 1
     return np.asarray([weights for _, weights in phases])[number]
 
 
 def plan_sources(plan: Plan, num_drawn: float | None) -> list[SourceDraws]:
-    """What is drawn of each source in a run of `num_drawn` draws (None: not known)."""
+    """The draws of each source in a run of `num_drawn` draws (None: not known)."""
     draws = [None] * len(plan.sources) if num_drawn is None else draws_after(plan, num_drawn)[0].tolist()
     return [
         SourceDraws(
@@ -209,7 +209,7 @@ def plan_sources(plan: Plan, num_drawn: float | None) -> list[SourceDraws]:
 
 
 def check_epochs_of(sources: Sequence[SourceDraws]) -> Iterator[Finding]:
-    """Sources that come very often, or never."""
+    """Sources that are drawn very often, or never."""
     total = sum(source.draws or 0.0 for source in sources)
     enough = total <= MANY_EPOCHS * sum(source.num_samples for source in sources)
     for source in sources:
@@ -240,13 +240,13 @@ def _phases(plan: Plan) -> list[tuple[int, tuple[float, ...]]]:
 
 
 MAX_LINES = 10
-"""Sources with a line of their own, those that are drawn most; the others have none in the picture of epochs."""
+"""Sources with their own line, those drawn most; the others have no line in the plot of epochs."""
 
 POINTS = 400
 
 
 def check_plot(file: Path, run: PlannedRun) -> None:
-    """Check that a picture can be drawn, before anything else is done.
+    """Check that a plot can be drawn, before anything else is done.
 
     Raises:
         ConfigError: if the file is neither PNG nor SVG, the run has no length, or matplotlib is not installed.
@@ -262,7 +262,7 @@ def check_plot(file: Path, run: PlannedRun) -> None:
 
 
 def draw_plan(plan: Plan, run: PlannedRun, samples_per_unit: float, file: Path) -> None:
-    """Draw blend and epochs over the steps of a run, of which each takes `step_size` times `samples_per_unit` samples.
+    """Plot blend and epochs over the steps of a run; each step takes `step_size` times `samples_per_unit` samples.
 
     Raises:
         ConfigError: if the file cannot be written.
@@ -288,8 +288,8 @@ def draw_plan(plan: Plan, run: PlannedRun, samples_per_unit: float, file: Path) 
 def plan_lines(
     plan: Plan, run: PlannedRun, samples_per_unit: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], Sequence[str]]:
-    """(steps, shares by step and source, epochs by step and source, names) of the sources that are drawn most. If there
-    are more of them, `others` have the last shares and no epochs."""
+    """(steps, shares by step and source, epochs by step and source, names) of the sources drawn most. If there are
+    more, `others` have the last shares and no epochs."""
     assert run.steps is not None
     steps = np.linspace(0, run.steps, min(POINTS, run.steps) + 1)
     drawn = steps * run.step_size * samples_per_unit

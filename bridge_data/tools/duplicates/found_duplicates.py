@@ -1,7 +1,7 @@
 """Duplicates as a report, as a table of all samples, and as a list of keys.
 
 Enters: `SampleHashes`, and how many bits the hashes of near duplicates may differ in. Leaves: `FoundDuplicates`, whose
-report counts groups, copies and what split parts or data sets have in common. Of each group the first sample is the one
+report counts groups, copies and samples shared by split parts or data sets. The first sample of each group is the one
 to keep; the others are its copies. Guarantee: files appear whole or not at all; what is left out of one is counted.
 """
 
@@ -52,7 +52,7 @@ Row = tuple[str, str, str, str, int, str, str | None, int | None, int]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DuplicateCounts:
-    """Groups, their samples but for the first of each, and the bytes of these."""
+    """Groups, their copies (all samples but the first of each group), and the bytes of the copies."""
 
     num_groups: int
     num_copies: int
@@ -61,8 +61,8 @@ class DuplicateCounts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CommonGroups:
-    """The groups with samples of two split parts, of the same or another data set; `num_copies` is how many copies the
-    second one has of them."""
+    """The groups with samples in two split parts, of the same or different data sets; `num_copies` is the number of
+    copies in the second."""
 
     first: str
     second: str
@@ -72,7 +72,7 @@ class CommonGroups:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class DuplicateReport:
-    """All that was found; `near` has the exact groups, too, joined by those that look alike."""
+    """All results; `near` has the exact groups, too, merged with samples that look alike."""
 
     paths: list[str]
     num_samples: int
@@ -87,7 +87,7 @@ class DuplicateReport:
     examples: dict[str, list[str]]
 
     def to_dict(self) -> dict[str, Any]:
-        """It as plain data for JSON."""
+        """The report as plain data for JSON."""
         return {"version": 1, **dataclasses.asdict(self)}
 
 
@@ -104,7 +104,7 @@ class FoundDuplicates:
         return f"{sample.shard_name}:{sample.key}"
 
     def report(self, num_largest: int) -> DuplicateReport:
-        """What was found, with the names of the largest groups' samples."""
+        """The report, with the names of the largest groups' samples."""
         hashes, faults = self.hashes, self.hashes.faults
         return DuplicateReport(
             paths=hashes.paths,
@@ -126,7 +126,7 @@ class FoundDuplicates:
         return DuplicateCounts(groups.num_groups, len(copies), round(float(num_bytes)))
 
     def _sources(self) -> tuple[list[str], NDArray[np.int64]]:
-        """The split parts of data sets, and for each member of a group the number of its own."""
+        """The split parts of data sets, and for each member of a group the number of its split part."""
         tasks = self.hashes.tasks
         several = len(self.hashes.paths) > 1
         names = [f"{task.path} {task.split_part}" if several else task.split_part for task in tasks]
@@ -153,9 +153,9 @@ class FoundDuplicates:
             yield int(sizes[at]), [f"{names[source[row]]} {self.name(int(self.groups.members[row]))}" for row in shown]
 
     def write_keys(self, file: Path) -> dict[Path, tuple[int, int]]:
-        """Write `SHARD:KEY` of all copies to `file`, one a line; of several data sets to a file for each, in their
-        order: `file-1.txt`, `file-2.txt`. By file, how many were written, and how many were left out, as their names
-        have line breaks.
+        """Write `SHARD:KEY` of all copies to `file`, one a line; for several data sets to one file each, in order:
+        `file-1.txt`, `file-2.txt`. Return by file how many were written, and how many were left out because their
+        names have line breaks.
 
         Raises:
             DatasetError: if a file cannot be written.
@@ -222,7 +222,7 @@ def find_duplicates(
     hashes: SampleHashes, distance: int | None = None, *, on_progress: Progress = no_progress
 ) -> FoundDuplicates:
     """The groups of samples with the same digest; with `distance`, also of those whose pictures' hashes differ in at
-    most so many bits. Groups with a sample in common are one.
+    most this many bits. Groups with a sample in common are merged.
 
     Raises:
         ConfigError: if `distance` is out of range, or pictures were not hashed.
@@ -248,10 +248,10 @@ def _pairs(groups: Groups) -> Iterator[tuple[int, int]]:
 
 
 def check_table(file: Path) -> None:
-    """Whether a table can be written to `file`, before hours are spent on it.
+    """Check that a table can be written to `file`, before hours are spent on it.
 
     Raises:
-        ConfigError: for another name, a folder that is not there, or Parquet without pyarrow.
+        ConfigError: for another file name, a missing folder, or Parquet without pyarrow.
     """
     if file.suffix not in (".parquet", ".jsonl", ".csv"):
         raise ConfigError(f"{file}: expected a file named .parquet, .jsonl or .csv")
@@ -265,17 +265,17 @@ def check_table(file: Path) -> None:
 
 
 def check_folder(file: Path) -> None:
-    """Whether the folder of `file` is there.
+    """Check that the folder of `file` exists.
 
     Raises:
-        ConfigError: if not.
+        ConfigError: if it does not.
     """
     if not file.parent.is_dir():
         raise ConfigError(f"{file}: there is no folder {file.parent}")
 
 
 _TEXT: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape", "newline": ""}
-"""Names of members need not be UTF-8: their bytes are written as they are."""
+"""Names of members need not be UTF-8: their bytes are written unchanged."""
 
 
 def _write_lines(file: Path, batches: Iterator[Sequence[Row]]) -> None:

@@ -1,9 +1,9 @@
 """Groups of samples with equal digests, or with perceptual hashes that differ in few bits.
 
-Enters: arrays of digests and hashes, one of each a sample. Leaves: `Groups`: who is in a group, and which sample is the
-first of it. Guarantee: all pairs are found, as if each sample were compared with each; a group is all that is connected
-by such pairs. Memory: besides the arrays some 16 bytes for each sample that is in a group, and while hashes are
-compared some 32 for each different hash.
+Enters: arrays of digests and hashes, one of each a sample. Leaves: `Groups`: the samples in groups, and the first of
+each group. Guarantee: all pairs are found, as if each sample were compared with each; a group is all samples connected
+by such pairs. Memory: besides the arrays about 16 bytes for each sample in a group, and about 32 for each different
+hash while hashes are compared.
 
 Hashes that differ in at most d bits are found by the pigeonhole principle. The 64 bits are cut into b > d blocks: at
 most d of these differ, so in one of the choices of b - d blocks all are equal. For each choice the hashes are sorted by
@@ -26,24 +26,24 @@ Numbers = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 
 MAX_DISTANCE = 10
-"""Bits in which near duplicates may differ: beyond, different pictures are as close by chance."""
+"""Bits in which near duplicates may differ: beyond this, different pictures are as close by chance."""
 
 NUM_BITS = 64
 
 SLICE_ROWS = 1 << 23
-"""Rows that are sorted at once."""
+"""Rows sorted at once."""
 
 MAX_LINKS = 1 << 22
-"""Links that are kept before they are reduced to the fewest that connect the same."""
+"""Links kept before they are reduced to the fewest with the same connections."""
 
 _SORT_COST, _PAIR_COST = 60, 10
-"""About the nanoseconds by which a table grows with each hash, and with each pair that is compared."""
+"""Rough cost of a table in nanoseconds for each hash, and for each compared pair."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Groups:
-    """`members` are the numbers of all samples that are in a group of at least two, ascending; `firsts` has for each
-    the smallest number of its group."""
+    """`members` are the numbers of all samples in groups of at least two, ascending; `firsts` has for each member the
+    smallest number of its group."""
 
     members: Numbers
     firsts: Numbers
@@ -59,7 +59,7 @@ class Groups:
         return copies
 
     def numbered(self) -> tuple[Numbers, Numbers]:
-        """For each of `members` the number of its group, by their firsts, and its number in that, from 0."""
+        """For each of `members` the number of its group, in the order of `firsts`, and its number there, from 0."""
         heads = self.members[self.members == self.firsts]
         group = np.searchsorted(heads, self.firsts)
         order = np.argsort(group, kind="stable")
@@ -70,14 +70,14 @@ class Groups:
 
 
 class Links:
-    """Pairs of numbers that belong together. Memory is bounded by the different numbers, not by the pairs."""
+    """Pairs of linked numbers. Memory is bounded by the different numbers, not by the pairs."""
 
     def __init__(self) -> None:
         self._pairs: list[NDArray[np.uint64]] = []
         self._num_pairs, self._most = 0, MAX_LINKS
 
     def add(self, some: NDArray[np.generic], others: NDArray[np.generic]) -> None:
-        """`some[i]` belongs together with `others[i]`."""
+        """Link `some[i]` with `others[i]`."""
         if len(some):
             self._pairs.append(np.stack((some, others)).astype(np.uint64))
             self._num_pairs += len(some)
@@ -88,7 +88,7 @@ class Links:
             self._most = max(MAX_LINKS, 2 * self._num_pairs)
 
     def connected(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """All numbers that were added, ascending, and for each the smallest that it is connected with."""
+        """All added numbers, ascending, and for each the smallest number that it is connected with."""
         if not self._pairs:
             return np.zeros(0, np.uint64), np.zeros(0, np.uint64)
         numbers, ends = np.unique(np.concatenate(self._pairs, axis=1), return_inverse=True)
@@ -106,7 +106,7 @@ class Links:
 
 
 def link_equal(links: Links, high: Hashes, low: NDArray[np.uint32] | None = None) -> None:
-    """Link all rows with the same (high, low) to the first of them; not those where `high` is 0."""
+    """Link all rows with the same (high, low) to the first of them; skip those whose `high` is 0."""
     num_slices = -(-len(high) // SLICE_ROWS)
     for number in range(num_slices):
         first, end = ((at << NUM_BITS) // num_slices for at in (number, number + 1))
@@ -123,7 +123,7 @@ def link_equal(links: Links, high: Hashes, low: NDArray[np.uint32] | None = None
 
 
 def link_near(links: Links, hashes: Hashes, distance: int, on_progress: Progress = no_progress) -> None:
-    """Link all rows whose hashes differ in at most `distance` bits, perhaps by way of others; not those that are 0."""
+    """Link all rows whose hashes differ in at most `distance` bits, perhaps via others; skip hashes of 0."""
     link_equal(links, hashes)
     values = _distinct(hashes[hashes != 0])
     near = Links()
@@ -167,7 +167,7 @@ def close_pairs(values: Hashes, distance: int, on_progress: Progress = no_progre
 
 
 def _num_blocks(num_values: int, distance: int) -> int:
-    """The number of blocks that takes the least time: more blocks have fewer pairs to compare, but more tables."""
+    """The fastest number of blocks: with more blocks there are fewer pairs to compare, but more tables."""
 
     def cost(num_blocks: int) -> float:
         num_equal_bits = NUM_BITS * (num_blocks - distance) // num_blocks
@@ -198,7 +198,7 @@ def _moved_back(moved: Hashes, layout: list[tuple[int, int]]) -> Hashes:
 
 
 def _close_neighbours(values: Hashes, num_free_bits: int, distance: int) -> Iterator[tuple[Hashes, Hashes]]:
-    """The close pairs of sorted `values` that are equal but for their lowest bits."""
+    """The close pairs of sorted `values` that are equal except for their lowest bits."""
     free = np.uint64(num_free_bits)
     for start in range(0, len(values), SLICE_ROWS):
         part = values[start : start + SLICE_ROWS + 1]
@@ -223,6 +223,6 @@ def num_bits_set(values: Hashes) -> Hashes:
 
 
 def grouped(links: Links) -> Groups:
-    """The groups that the links between samples make."""
+    """The groups formed by the links between samples."""
     numbers, firsts = links.connected()
     return Groups(numbers.astype(np.int64), firsts.astype(np.int64))

@@ -1,11 +1,11 @@
-"""The perceptual hash of a picture: 64 bits, of which few change when it is encoded again or resized.
+"""The perceptual hash of a picture: 64 bits; few of them change when the picture is encoded again or resized.
 
 Enters: an encoded picture. Leaves: the hash, as an integer. The picture is shrunk to 32 x 32 grey pixels; each bit says
 whether one of the 8 x 8 lowest frequencies of these is above the median. A picture without detail, such as a blank
 page, has no hash: all of them would have the same.
 
-Source: pHash, https://www.phash.org; the bits, and their order, are those of `imagehash.phash`. Of a JPEG, which is
-decoded at a fraction of its size, a few may differ.
+Source: pHash, https://www.phash.org; the bits, and their order, are those of `imagehash.phash`. A few may differ for a
+JPEG, which is decoded at a fraction of its size.
 """
 
 import functools
@@ -17,7 +17,7 @@ from bridge_data.decode.image import image_within, pillow_image
 from bridge_data.later import Image
 
 NO_HASH = 0
-"""What stands for the hash of a picture without detail; no other picture has it."""
+"""Stands for the hash of a picture without detail; no other picture has it."""
 
 SIDE, NUM_FREQUENCIES = 32, 8
 
@@ -25,14 +25,14 @@ LEAST_SIDE = 4 * SIDE
 """Large JPEGs are decoded at a fraction of their size, of at least this many pixels a side."""
 
 MIN_CONTRAST = 8
-"""Shrunk pixels that differ by less, of 256 levels, are no detail: JPEG adds as much to a blank page."""
+"""Differences between shrunk pixels below this, of 256 levels, are not detail: JPEG adds as much to a blank page."""
 
 
 def picture_hash(data: bytes, max_pixels: int) -> int:
     """The hash of the encoded picture `data`, which may have `max_pixels`; `NO_HASH` if it has no detail.
 
     Raises:
-        Exception: whatever its decoder raises, if it cannot be decoded.
+        Exception: any error of its decoder, if it cannot be decoded.
     """
     shrink = functools.partial(pillow_image, mode="L", least=(LEAST_SIDE, LEAST_SIDE))
     grey = image_within(max_pixels, shrink, data).resize((SIDE, SIDE), Image.Resampling.LANCZOS)

@@ -1,9 +1,9 @@
-"""Reading every sample of some data sets once: the digest of its bytes, their number, and the hash of its picture.
+"""Reading every sample of some data sets once: the digest and number of its bytes, and the hash of its picture.
 
 Enters: paths of prepared folders and JSONL files. Leaves: `SampleHashes`, arrays of 16 bytes a sample, of 24 with
 pictures, in a fixed order: by split part (train last, so that a sample of val comes before its copy in train), data
-set, shard. Guarantees: a stored sample is read once, also if several split parts have it; what cannot be read or
-decoded is counted, and the first examples are named; the number of processes changes nothing.
+set, shard. Guarantees: a stored sample is read once, even if several split parts have it; samples that cannot be read
+or decoded are counted, and the first ones named; the result does not depend on the number of processes.
 
 The digest is BLAKE2b of 96 bits: two of 10^8 different samples have the same one with a probability of 10^-13.
 """
@@ -40,10 +40,10 @@ from bridge_data.shards.subset import Subset
 from bridge_data.tools.duplicates.picture_hash import NO_HASH, picture_hash
 
 LINES_AT_ONCE = 1 << 16
-"""Lines of a JSONL file that are one task; of tars, a shard is."""
+"""Lines of a JSONL file per task; of tars, a task is a shard."""
 
 BLOCK_SAMPLES, HELD_BYTES = 64, 16 << 20
-"""Small samples are read by so many at once, and so many bytes are held."""
+"""Small samples are read at once up to this number, and up to this many bytes."""
 
 MAX_EXAMPLES = 10
 """Messages kept of each kind of fault."""
@@ -55,15 +55,15 @@ FAULTS = {
     "empty": "samples without any of the parts, which are left out",
     "broken": "pictures that cannot be decoded, which are not compared",
     "blank": "pictures without detail, which are not compared",
-    "several": "samples with several pictures, of which only the first is compared",
+    "several": "samples with several pictures; only the first is compared",
 }
-"""What may be wrong with a sample."""
+"""Possible faults of a sample."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class HashConfig:
-    """Which samples are read: those of `split_parts`, in this order (none named: of all, train last). Only `parts` of
-    them count (none named: all). With `pictures`, the first picture among these is hashed, too."""
+    """Which samples are read: those of `split_parts`, in this order (empty: of all, train last). Only `parts` of them
+    are compared (empty: all). With `pictures`, the first picture among these is hashed, too."""
 
     split_parts: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ class HashTask(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class HashFaults:
-    """How often each kind of `FAULTS` was met, and the first of each, in words."""
+    """How often each kind of `FAULTS` occurred, and messages of the first ones."""
 
     counts: Counter[str] = dataclasses.field(default_factory=Counter)
     examples: dict[str, list[str]] = dataclasses.field(default_factory=dict)
@@ -107,9 +107,9 @@ class HashFaults:
 
 @dataclasses.dataclass(slots=True)
 class SampleHashes:
-    """What is known of each sample, by its number: digest (two arrays; `high` is 0 if it was left out), bytes (float32,
-    so above 16 MB rounded to 7 digits), and hash of its picture (0: none). `tasks` say which sample has which number;
-    `shared` are the samples that several split parts have, counted by these."""
+    """Data of each sample, by its number: digest (two arrays; `high` is 0 if it was left out), bytes (float32, so above
+    16 MB rounded to 7 digits), and hash of its picture (0: none). `tasks` say which sample has which number; `shared`
+    are counts of samples in several split parts, by these parts."""
 
     high: NDArray[np.uint64]
     low: NDArray[np.uint32]
@@ -135,7 +135,7 @@ class SampleHashes:
         return f"{self.high[number]:016x}{self.low[number]:08x}"
 
     def task_of(self, number: int) -> int:
-        """The number of the task that a sample is in."""
+        """The number of the task of a sample."""
         return bisect.bisect_right(self._starts, number) - 1
 
     def sample(self, number: int) -> RawSample:
@@ -163,7 +163,7 @@ def hash_samples(
         damaged. WorkerError: if a process died.
     """
     config = config or HashConfig()
-    _opened.cache_clear()  # what was prepared anew since must be opened anew
+    _opened.cache_clear()  # data may have been prepared again since
     shared: Counter[str] = Counter()
     tasks = list(_tasks(paths, config, shared))
     starts = task_starts(tasks)
@@ -195,7 +195,7 @@ def hash_samples(
 
 
 def _tasks(paths: Sequence[Path], config: HashConfig, shared: Counter[str]) -> Iterator[HashTask]:
-    """The tasks in the order of their samples; what an earlier split part has is not read again, but counted."""
+    """The tasks in the order of their samples; samples of earlier split parts are not read again, but counted."""
     known = {str(path): _split_parts(path, config) for path in paths}
     if len({os.path.realpath(path) for path in known}) < len(paths):
         raise ConfigError(f"{', '.join(map(str, paths))}: a data set is named twice")
@@ -229,8 +229,8 @@ def _split_parts(path: Path, config: HashConfig) -> list[str]:
 
 
 def _pieces(records: Records) -> Iterator[tuple[str, int, int, int]]:
-    """(shard, first, end, offset) of each shard, which is "" for a JSONL file; sample i of the records is number
-    i + offset of what is stored there, which may be in several split parts."""
+    """(shard, first, end, offset) of each shard ("" for a JSONL file); sample i of the records is number i + offset of
+    that shard or file, and may be in several split parts."""
     if isinstance(records, ShardSet):
         for name, (start, end) in zip(records.names, itertools.pairwise(records.starts), strict=True):
             yield name, start, end, -start
@@ -239,7 +239,7 @@ def _pieces(records: Records) -> Iterator[tuple[str, int, int, int]]:
 
 
 def _cut(first: int, end: int, taken: Sequence[tuple[int, int, str]]) -> Iterator[tuple[int, int, str | None]]:
-    """The range, cut at the ranges that are taken: (first, end, the split part that has taken it, or None)."""
+    """The range, cut at the taken ranges: (first, end, the split part that took it, or None)."""
     bounds = {first, end}.union(bound for start, stop, _ in taken for bound in (start, stop) if first < bound < end)
     for begin, stop in itertools.pairwise(sorted(bounds)):
         yield begin, stop, next((part for start, last, part in taken if start <= begin < last), None)
@@ -247,7 +247,7 @@ def _cut(first: int, end: int, taken: Sequence[tuple[int, int, str]]) -> Iterato
 
 @functools.lru_cache(maxsize=256)
 def _opened(path: str, split_part: str, config: HashConfig) -> Records:
-    """Opened once in a process for all its tasks."""
+    """Open the records once in a process for all its tasks."""
     if is_jsonl(path):
         return open_jsonl(path, split_part, split_config=config.split_config, limits=config.limits)
     return PreparedDataset.open(path, config.limits).split(split_part, split_config=config.split_config)
@@ -293,7 +293,7 @@ def _hash_task(config: HashConfig, task: HashTask) -> _Result:
 
 
 def content_digest(parts: dict[str, bytes]) -> bytes:
-    """96 bits of the names and the bytes of `parts`, in whatever order these are stored."""
+    """A digest of 96 bits of the names and bytes of `parts`, independent of their stored order."""
     digest = hashlib.blake2b(digest_size=12)
     for name in sorted(parts):
         encoded = name.encode("utf-8", "surrogateescape")
@@ -314,7 +314,7 @@ def _hash_picture(parts: dict[str, bytes], name: str, max_pixels: int, faults: H
             found = picture_hash(parts[pictures[0]], max_pixels)
     except MemoryError:
         raise
-    except Exception as error:  # decoders of damaged pictures raise all sorts
+    except Exception as error:  # decoders raise various errors for damaged pictures
         faults.add("broken", f"{name}.{pictures[0]}: {type(error).__name__}: {error}")
         return NO_HASH
     if found == NO_HASH:

@@ -1,4 +1,4 @@
-"""Reading everything of a data set, and reporting all that is wrong with it at once."""
+"""Read all of a data set, and report all of its faults at once."""
 
 from bridge_data.tools.lint.faults import KINDS, Fault, FaultKind, LintReport
 from bridge_data.tools.lint.lint_run import LintConfig, lint

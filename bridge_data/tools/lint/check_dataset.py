@@ -1,9 +1,8 @@
 """Checks across shards: whether the files in `.nv-meta` agree with each other and with the folder, and which keys occur
 in several shards.
 
-`check_metadata` opens no shard. `KeyLog` finds keys of a data set of any size in memory that does not grow with it:
-digests of 128 bits are sorted into files on disk by their first bits, and each file, a few million keys, is then
-searched by itself.
+`check_metadata` opens no shard. `KeyLog` finds repeated keys in bounded memory for any size of data set: 128-bit
+digests are sorted into files on disk by their first bits, and each file, a few million keys, is then searched alone.
 """
 
 import contextlib
@@ -38,11 +37,11 @@ KEYS_A_FILE = 1 << 22
 MAX_FILES = 256
 
 KEY_DTYPE = np.dtype([("high", "<u8"), ("low", "<u8"), ("shard", "<u4"), ("offset", "<u8")])
-"""A key: its digest, the number of its shard, and where in the shard its sample begins."""
+"""A key: its digest, the number of its shard, and the offset of its sample in the shard."""
 
 
 def check_metadata(root: Path) -> Iterator[Fault]:
-    """What is wrong with the metadata of the data set in the folder `root`."""
+    """Faults in the metadata of the data set in the folder `root`."""
     dataset, meta = str(root), root / META_FOLDER
     try:
         counts = read_shard_counts(meta)
@@ -53,11 +52,11 @@ def check_metadata(root: Path) -> Iterator[Fault]:
     for name in counts:
         if not (root / name).is_file():
             yield Fault(
-                "missing-shard", f"{INFO_JSON} has {counts[name]} samples in it, but there is no file", dataset, name
+                "missing-shard", f"{INFO_JSON} has {counts[name]} samples in it, but the file is missing", dataset, name
             )
     for name in _tars(root):
         if name not in counts:
-            yield Fault("unprepared-shard", f"{INFO_JSON} does not know it", dataset, name)
+            yield Fault("unprepared-shard", f"{INFO_JSON} does not list it", dataset, name)
     try:
         split = read_split(meta)
         exclude = split.excluded()
@@ -90,7 +89,7 @@ def _check_twins(meta: Path, dataset: str) -> Iterator[Fault]:
             yield Fault("metadata-damaged", str(error), dataset)
             continue
         if not same:
-            yield Fault("metadata-disagree", f"{first} and {second} differ; {first} is the one that counts", dataset)
+            yield Fault("metadata-disagree", f"{first} and {second} differ; {first} is used", dataset)
 
 
 def _check_split(
@@ -100,7 +99,7 @@ def _check_split(
     for part, names in parts.items():
         for name, times in Counter(names).items():
             if name not in counts:
-                yield Fault("split-unknown-shard", f"split part {part!r} has it, but {INFO_JSON} not", dataset, name)
+                yield Fault("split-unknown-shard", f"split part {part!r} lists it, {INFO_JSON} does not", dataset, name)
             elif times > 1:
                 yield Fault("split-repeated-shard", f"{times} times in split part {part!r}", dataset, name)
         used.update(names)
@@ -133,7 +132,7 @@ def digests(dataset: int, shard: int, keys: Sequence[str], offsets: Sequence[int
 
 
 class KeyLog:
-    """The keys of some data sets with about `num_keys` samples, on disk; a context manager that removes them."""
+    """The keys of data sets with about `num_keys` samples in all, on disk; a context manager that removes them."""
 
     def __init__(self, num_keys: int) -> None:
         self._bits = min(MAX_FILES.bit_length() - 1, max(0, (num_keys // KEYS_A_FILE).bit_length()))
@@ -150,7 +149,7 @@ class KeyLog:
         self._stack.close()
 
     def add(self, rows: NDArray[np.void]) -> None:
-        """Note the keys of a shard."""
+        """Record the keys of a shard."""
         if not self._bits:
             self._files[0].write(rows.tobytes())
             return
@@ -159,7 +158,7 @@ class KeyLog:
             self._files[number].write(rows[file_of == number].tobytes())
 
     def repeated(self) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-        """((shard, offset) of the first sample with a key, the same of a later one in another shard)."""
+        """((shard, offset) of the first sample with a key, (shard, offset) of a later one in another shard)."""
         for file in self._files:
             file.seek(0)
             rows = np.frombuffer(file.read(), KEY_DTYPE)

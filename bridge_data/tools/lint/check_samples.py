@@ -1,7 +1,7 @@
-"""Checking one sample: that its parts can be decoded, and that they make a sample of the class they are meant for.
+"""Checking one sample: that its parts can be decoded, and make a sample of the intended class.
 
-Enters: the bytes of the parts, and recipes, which say what samples are made of them. Leaves: faults. A value fits its
-annotation where the annotation says nothing that can be checked (`Any`, a protocol).
+Enters: the bytes of the parts, and recipes, which say how to make samples from them. Leaves: faults. A value fits any
+annotation that cannot be checked (`Any`, a protocol).
 """
 
 import collections
@@ -31,7 +31,7 @@ _FIRST_ITEMS = 100
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recipe:
-    """How samples are made of parts: a class, and where its fields come from. `parts` may be read; None: all."""
+    """How samples are made of parts: a class, and the parts of its fields. `parts` may be read; None: all."""
 
     sample_class: type[Any]
     field_map: Mapping[str, FieldAccess]
@@ -39,7 +39,7 @@ class Recipe:
 
 
 class SampleCheck:
-    """Checks samples; without `decode`, only whether the parts that the recipes need are there."""
+    """Checks samples; without `decode`, only whether the parts that the recipes need exist."""
 
     def __init__(self, recipes: tuple[Recipe, ...], *, decode: bool, limits: Limits = DEFAULT_LIMITS) -> None:
         self._recipes, self._decode = recipes, decode
@@ -48,7 +48,7 @@ class SampleCheck:
         self._hints = [_hints(recipe.sample_class) for recipe in recipes]
 
     def check(self, key: str, parts: Mapping[str, bytes]) -> Iterator[Fault]:
-        """What is wrong with the sample `key`, of which these are all parts; without data set and shard."""
+        """Faults of the sample `key`, whose parts these are; without data set and shard."""
         decoded: dict[str, Any] = {"__key__": key}
         for part, content in parts.items():
             decoded[part] = _UNKNOWN
@@ -67,7 +67,7 @@ class SampleCheck:
     def _decoded(self, part: str, content: bytes, key: str) -> Any:
         handler = self._decoder.handler(part)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # it is refused, which is a fault
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # refused, and reported as a fault
             value = content if handler is None else decode_part(handler, content, key, part)
         if isinstance(value, AVDecoder):
             decode_part(_play, content, key, part)
@@ -100,7 +100,7 @@ class SampleCheck:
 
 
 def code_of(error: Exception) -> str:
-    """The kind of fault that an error in reading, decoding or making a sample is."""
+    """The kind of fault for an error in reading, decoding or making a sample."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, UnicodeDecodeError):
@@ -114,15 +114,15 @@ def code_of(error: Exception) -> str:
 
 
 def _cause(error: Exception) -> str:
-    """The cause, without the sample's name, which the fault has."""
+    """The cause, without the sample's name, which the fault already has."""
     return str(error) if error.__cause__ is None else f"{type(error.__cause__).__name__}: {error.__cause__}"
 
 
 def _play(content: bytes) -> None:
-    """Decode every frame of a medium, one after the other.
+    """Decode every frame of a medium, one by one.
 
     Raises:
-        SampleError: if that fails, or if there is less than its header says.
+        SampleError: if that fails, or if it is shorter than its header says.
     """
     with open_container(io.BytesIO(content)) as container, reading("the medium"):
         streams = [stream for stream in container.streams if stream.type in ("video", "audio")]
@@ -147,7 +147,7 @@ def _hints(sample_class: type[Any]) -> Mapping[str, Any]:
 
 
 def is_of_type(value: Any, hint: Any) -> bool:
-    """Whether `value` fits `hint`; of long lists and dicts, the first hundred items are looked at."""
+    """Whether `value` fits `hint`; of long lists and dicts, only the first hundred items are checked."""
     if hint is Any:
         return True
     if hint is None:

@@ -1,7 +1,7 @@
-"""Checking one shard: which samples it holds, whether their members follow each other, and whether its indexes agree.
+"""Checking one shard: its samples, whether their members are consecutive, and whether its indexes agree.
 
-Enters: the path of a shard. Leaves: its samples, one by one, as ranges of the file; and faults. No content is read, and
-a fault does not end the walk, but for a damaged header, beyond which nothing can be found.
+Enters: the path of a shard. Leaves: its samples, one by one, as ranges of the file; and faults. No content is read.
+Only a damaged header ends the walk, as nothing can be found after it.
 """
 
 import array
@@ -31,7 +31,7 @@ Report = Callable[[Fault], None]
 
 @dataclasses.dataclass(slots=True)
 class StoredSample:
-    """A sample: where its first header is, and (offset, size) of its parts in the shard."""
+    """A sample: the offset of its first header, and (offset, size) of its parts in the shard."""
 
     key: str
     offset: int
@@ -39,9 +39,9 @@ class StoredSample:
 
 
 class ShardWalk:
-    """The samples of the shard `name` of the data set `root`; faults are given to `report` as they are met.
+    """The samples of the shard `name` of the data set `root`; `report` gets faults as they are found.
 
-    `end` is where the last sample ends, once all are passed.
+    `end` is where the last sample ends, after iteration is complete.
     """
 
     def __init__(self, root: Path, name: str, report: Report) -> None:
@@ -75,7 +75,7 @@ class ShardWalk:
             self._fault("no-decoder", str(error))
 
     def read(self, offset: int, num_bytes: int) -> bytes:
-        """This range of the shard.
+        """The bytes of this range of the shard.
 
         Raises:
             DatasetError: if it cannot be read.
@@ -85,7 +85,7 @@ class ShardWalk:
         return storage.read(self._path, offset, num_bytes)
 
     def _grouped(self) -> Iterator[StoredSample]:
-        """Members that follow each other and have the same key."""
+        """Consecutive members with the same key."""
         self._tar = open_tar(self._path)
         size = self._tar.end
         sample: StoredSample | None = None
@@ -110,14 +110,14 @@ class ShardWalk:
         self.is_whole = True
         if sample is None:
             self._fault("empty-shard", "it holds no samples")
-        size = self._tar.end  # of a compressed one now known
+        size = self._tar.end  # of a compressed tar, known only now
         if self.end >= size:
             self._fault("tar-unfinished", f"it ends at byte {self.end}, after its last member, and was perhaps cut off")
         elif size - self.end > MAX_ZERO_BYTES and size < sys.maxsize:
             self._fault("zero-tail", f"from byte {self.end} on there are {size - self.end:,} zeros")
 
     def _leave_out(self, member: Member, *, is_part: bool) -> None:
-        """Report a member that is no part of a sample."""
+        """Report a member that is not part of any sample."""
         if is_part and member.kind in LINKS:
             self._fault("linked-member", f"{member.name!r} at byte {member.offset} is a {member.kind}")
         elif is_part and member.kind != FOLDER:
@@ -130,8 +130,8 @@ class ShardWalk:
 
 
 class ShardContents:
-    """The contents of a shard: keys, offsets and parts of its samples, in order, and the CRC-32 of the contents that
-    were read, gathered on the way through it."""
+    """The contents of a shard, collected while it is read: keys, offsets and parts of its samples, in order, and the
+    CRC-32 of the contents that were read."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []
@@ -150,12 +150,12 @@ class ShardContents:
         self.digests[len(self.keys) - 1, part] = zlib.crc32(content)
 
     def finish(self, end: int) -> None:
-        """The last sample ends here."""
+        """End the last sample at this offset."""
         self.offsets.append(end)
 
 
 def check_indexes(root: Path, name: str, number: int, contents: ShardContents) -> Iterator[Fault]:
-    """What is wrong with the indexes of the shard `name`, the one with this number in the metadata."""
+    """Faults of the indexes of the shard `name`, which has this number in the metadata."""
 
     def outdated(file: str, cause: str) -> Fault:
         return Fault("index-outdated", f"{file} {cause}", str(root), name)
@@ -182,7 +182,7 @@ def check_indexes(root: Path, name: str, number: int, contents: ShardContents) -
 
 
 def _compared(segment: Segment, contents: ShardContents) -> str | None:
-    """How the samples differ from those that our index has for the shard."""
+    """How the samples differ from our index of the shard."""
     if segment.keys() != contents.keys:
         return "has other keys than the shard"
     if segment.offsets() != contents.offsets:
@@ -206,12 +206,12 @@ def _bridge_index(path: Path) -> BridgeIndex | None:
 
 @functools.lru_cache(maxsize=4)
 def _opened(path: Path, mtime_ns: int) -> BridgeIndex | None:
-    """Opened once for all shards, as it was then: its table names them all."""
+    """Our index, opened once for all shards, as long as the file does not change."""
     return BridgeIndex.open(path)
 
 
 def _compared_by_key(root: Path, number: int, contents: ShardContents) -> str | None:
-    """How the samples differ from those that Energon's index has for the shard."""
+    """How the samples differ from Energon's index of the shard."""
     index = KeyIndex.find(root)
     if index is None:
         return None
@@ -222,7 +222,7 @@ def _compared_by_key(root: Path, number: int, contents: ShardContents) -> str | 
                 if row is None or span is None or row != span:
                     return f"has {row!r} where the shard has {span!r} (key, first byte, end)"
     except DatasetError as error:
-        if "no such" in str(error.__cause__):  # made by an older Energon, or for media alone
+        if "no such" in str(error.__cause__):  # made by an older Energon, or only for media
             return None
         return f"cannot be read: {error.__cause__}"
     return None

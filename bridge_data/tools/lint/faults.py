@@ -1,4 +1,4 @@
-"""What can be wrong with a data set: the kinds of faults, one fault, and the report of all of them."""
+"""The kinds of faults of a data set, one fault, and the report of all of them."""
 
 import collections
 import dataclasses
@@ -15,8 +15,8 @@ _EXCLUDE = "fix the data, or list the samples as shard/key under `exclude` in sp
 
 
 class FaultKind(NamedTuple):
-    """What a kind of fault is, and what to do about it. A note is no fault: data may be meant so.
-    Members without a part name are a fault, though `prepare` leaves them out with a note: they are in no sample."""
+    """What a kind of fault is, and how to fix it. A note is not a fault: it may be intended.
+    Members without a part name are a fault, although `prepare` skips them with a note: they are in no sample."""
 
     what: str
     way_out: str
@@ -25,15 +25,15 @@ class FaultKind(NamedTuple):
 
 KINDS: dict[str, FaultKind] = {
     "config": FaultKind(
-        "a data set or metadataset that cannot be opened", "fix the file that is named, or do as the message says"
+        "a data set or metadataset that cannot be opened", "fix the named file, or do what the message says"
     ),
     "metadata-damaged": FaultKind("metadata that cannot be understood", _PREPARE),
     "metadata-disagree": FaultKind("metadata files that contradict each other", _PREPARE),
-    "missing-shard": FaultKind("shards that were prepared and are gone", "restore them, or " + _PREPARE),
+    "missing-shard": FaultKind("prepared shards that no longer exist", "restore them, or " + _PREPARE),
     "unprepared": FaultKind(
         "folders or tars that are not prepared: indexes and fields are not checked", _PREPARE, is_note=True
     ),
-    "unprepared-shard": FaultKind("tars that the data set was prepared without", _PREPARE + ", or move them away"),
+    "unprepared-shard": FaultKind("tars that are not in the prepared data set", _PREPARE + ", or move them away"),
     "unused-shard": FaultKind("shards in no split part", "add them to a part in split.yaml, or to its `exclude`"),
     "split-unknown-shard": FaultKind("split parts with shards that do not exist", "fix split.yaml, or " + _PREPARE),
     "split-repeated-shard": FaultKind("shards twice in one split part", "name them once in split.yaml"),
@@ -41,14 +41,16 @@ KINDS: dict[str, FaultKind] = {
     "unused-lines": FaultKind("samples of a JSONL file in no split part", _SPLIT_AGAIN),
     "shared-lines": FaultKind("samples of a JSONL file in several split parts", _SPLIT_AGAIN),
     "index-missing": FaultKind("shards without an index", "run `bridge-data prepare --tar-index-only`"),
-    "index-outdated": FaultKind("indexes that are not of these shards", "run `bridge-data prepare --tar-index-only`"),
+    "index-outdated": FaultKind("indexes that do not match the shards", "run `bridge-data prepare --tar-index-only`"),
     "tar-damaged": FaultKind("shards that are truncated or damaged", _WRITE_AGAIN),
     "tar-unfinished": FaultKind("shards without the end mark of a tar", _WRITE_AGAIN),
     "zero-tail": FaultKind(
-        "shards that end in a long run of zeros", "see that they are whole: a copy may have been cut off", is_note=True
+        "shards that end in a long run of zeros",
+        "check that they are complete: a copy may have been cut off",
+        is_note=True,
     ),
     "linked-member": FaultKind(
-        "parts that are links, without content of their own",
+        "parts that are links, without their own content",
         "write the shard again: tar --dereference --hard-dereference",
     ),
     "special-member": FaultKind("devices, FIFOs and the like, which hold no data", "leave them out", is_note=True),
@@ -58,7 +60,7 @@ KINDS: dict[str, FaultKind] = {
         is_note=True,
     ),
     "empty-shard": FaultKind("shards without samples", "nothing, or remove them, then " + _PREPARE, is_note=True),
-    "wrong-count": FaultKind("shards with another number of samples than the metadata say", _PREPARE),
+    "wrong-count": FaultKind("shards whose number of samples differs from the metadata", _PREPARE),
     "nameless-member": FaultKind(
         "files in shards whose names have no dot, so they are no parts", "rename them, as in 0001.jpg"
     ),
@@ -67,11 +69,11 @@ KINDS: dict[str, FaultKind] = {
         "samples whose parts are not next to each other", "write the shard again, sorted by name"
     ),
     "duplicate-key": FaultKind(
-        "keys that several samples of a shard, or rows of a file, have",
+        "keys shared by several samples of a shard, or rows of a file",
         "write the shard or file again with different keys",
     ),
     "shared-key": FaultKind(
-        "keys that samples of several shards have: they are told apart as SHARD/KEY",
+        "keys shared by samples of several shards: SHARD/KEY distinguishes them",
         "nothing, unless samples are joined by key: then run `bridge-data prepare --fix-duplicates`",
         is_note=True,
     ),
@@ -85,12 +87,12 @@ KINDS: dict[str, FaultKind] = {
         "images with more pixels than PIL.Image.MAX_IMAGE_PIXELS", _EXCLUDE + ", or raise the limit"
     ),
     "undecodable": FaultKind("parts that cannot be decoded", _EXCLUDE),
-    "no-decoder": FaultKind("parts of a format that cannot be decoded here", "do as the message says"),
+    "no-decoder": FaultKind("parts of a format that cannot be decoded here", "do what the message says"),
     "unbuildable": FaultKind(
         "samples that cannot be made of their parts", _EXCLUDE + ", or fix the code that makes them"
     ),
     "changed-content": FaultKind(
-        "parts whose content is another than when `prepare --digest` read it",
+        "parts whose content changed since `prepare --digest` read it",
         "restore the shard, or run `bridge-data prepare` with --tar-index-only --digest --rescan",
     ),
     "unreadable": FaultKind("samples that cannot be read", _EXCLUDE),
@@ -100,7 +102,7 @@ KINDS: dict[str, FaultKind] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong: its kind, the cause, and as far as it is known the data set, shard, key and part."""
+    """One fault: its kind, the cause and, if known, the data set, shard, key and part."""
 
     code: str
     cause: str
@@ -110,7 +112,7 @@ class Fault:
     part: str = ""
 
     def where(self) -> str:
-        """Where it is, in short: `shard/key.part`."""
+        """The location, in short: `shard/key.part`."""
         name = "/".join(filter(None, (self.shard, self.key)))
         return f"{name}.{self.part}" if self.part else name
 
@@ -135,7 +137,7 @@ class FaultTally:
             self.add(fault)
 
     def merge(self, other: "FaultTally") -> None:
-        """Add what another one has counted."""
+        """Add the counts of another tally."""
         self.counts.update(other.counts)
         for code, faults in other.kept.items():
             self.kept[code] += faults[: self.max_kept - len(self.kept[code])]
@@ -150,7 +152,7 @@ class LintReport:
     num_shards: int
     num_samples: int
     is_complete: bool
-    """Whether everything was looked at."""
+    """Whether everything was checked."""
     counts: dict[str, int]
     kept: dict[str, list[Fault]]
 

@@ -1,7 +1,7 @@
 """Checking a whole data set or metadataset, shard by shard, in parallel.
 
 Enters: a path and settings. Leaves: a `LintReport`. Guarantee: every fault is counted; memory is bounded by a few
-shards and by the faults that are kept.
+shards and by the kept faults.
 """
 
 import contextlib
@@ -36,18 +36,17 @@ from bridge_data.tools.lint.table_keys import repeated_table_keys
 from bridge_data.tools.lint.targets import Folder, Loaded, Targets, find_targets
 
 SAMPLES_AT_ONCE = 512
-"""Samples of a JSONL file or a join in one task; more if that made over `MAX_TASKS` of them."""
+"""Samples of a JSONL file or a join per task; more if there would be over `MAX_TASKS` tasks."""
 
 MAX_TASKS = 256
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LintConfig:
-    """What to check: `split_parts` alone, or all shards (none named); at most `limit` samples of each data set; without
-    `decode`, only whether samples are stored soundly and have their parts. `max_kept` faults of a kind are kept
-    with shard and key. `executor` checks; None: `num_workers` processes do. `limits` are what the data may cost,
-    `opening` says what code may be run. `dataset_config` and `split_config` are other files than `dataset.yaml` and
-    `split.yaml`, of a prepared folder.
+    """What to check: `split_parts` (empty: all shards); at most `limit` samples of each data set; without `decode`,
+    only whether samples are stored correctly and have their parts. `max_kept` faults of a kind keep shard and key.
+    `executor` does the work; None: `num_workers` processes. `limits` are size limits of the data, `opening` says what
+    code may be run. `dataset_config` and `split_config` replace `dataset.yaml` and `split.yaml` of a prepared folder.
     """
 
     split_parts: tuple[str, ...] = ()
@@ -63,7 +62,7 @@ class LintConfig:
 
     @property
     def named_files(self) -> dict[str, str]:
-        """The configuration files that are named."""
+        """The named configuration files."""
         given = {"dataset_config": self.dataset_config, "split_config": self.split_config}
         return {key: name for key, name in given.items() if name is not None}
 
@@ -120,11 +119,11 @@ class ShardTask:
     root: Path
     name: str
     number: int
-    """Among all shards that are checked."""
+    """Among all checked shards."""
     position: int
-    """Among those of its data set."""
+    """Among the shards of its data set."""
     count: int | None
-    """Its samples as the metadata say; None if it is not prepared."""
+    """Its number of samples by the metadata; None if it is not prepared."""
     limit: int | None
     recipes: bytes
     excluded: frozenset[str]
@@ -133,7 +132,7 @@ class ShardTask:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RangeTask:
-    """Samples of a source that are checked by loading them. Those made of parts of shards are counted there."""
+    """Samples of a source that are checked by loading them. Those made from shards are counted with the shards."""
 
     source: bytes
     start: int
@@ -151,7 +150,7 @@ class Found:
 
 
 def run_task(decode: bool, max_kept: int, task: ShardTask | RangeTask) -> Found:
-    """Do a task; `max_kept` faults of a kind are kept with shard and key."""
+    """Run a task; keep `max_kept` faults of a kind with shard and key."""
     found = Found(FaultTally(max_kept))
     if isinstance(task, ShardTask):
         _check_shard(task, decode, found)
@@ -161,7 +160,7 @@ def run_task(decode: bool, max_kept: int, task: ShardTask | RangeTask) -> Found:
 
 
 class _Shard(NamedTuple):
-    """A shard by the number of its folder, its number in that, and its name."""
+    """A shard: the number of its folder, its number there, and its name."""
 
     folder: int
     position: int
@@ -169,7 +168,7 @@ class _Shard(NamedTuple):
 
 
 def _present(folder: Folder) -> Iterator[tuple[int, str]]:
-    """(position, name) of the shards to look at; those that are gone were reported."""
+    """(position, name) of the shards to check; missing ones were reported."""
     for position, name in enumerate(folder.counts):
         if name in folder.recipes and (folder.root / name).is_file():
             yield position, name
@@ -219,7 +218,7 @@ _NOT_OPENED = frozenset({"metadata-damaged", "split-unknown-shard", "split-repea
 
 
 def _once(opened: Sequence[Fault], metadata: Sequence[Fault]) -> Iterator[Fault]:
-    """What was found on opening, each cause once, without what the faults of the metadata say more precisely."""
+    """Faults found on opening, each cause once, except those that metadata faults describe more precisely."""
     damaged = [absolute(str(Path(fault.dataset, META_FOLDER))) for fault in metadata if fault.code in _NOT_OPENED]
     told: set[str] = set()
     for fault in opened:

@@ -1,7 +1,7 @@
-"""Keys that several rows of tables have, where a column `__key__` has the keys.
+"""Keys shared by several rows of tables with a column `__key__`.
 
-Enters: the sources that are checked. Leaves: faults, `duplicate-key` within a file, `shared-key` between files. The
-column of keys is read, front to back; digests of the keys are on disk (see `KeyLog`).
+Enters: the checked sources. Leaves: faults, `duplicate-key` within a file, `shared-key` between files. The column of
+keys is read, front to back; digests of the keys are on disk (see `KeyLog`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,7 @@ from bridge_data.tools.lint.faults import Fault
 
 
 def repeated_table_keys(sources: Iterable[Source]) -> Iterator[Fault]:
-    """The keys that rows of the same data set share; each data set is looked at once."""
+    """The keys that rows of the same data set share; each data set is checked once."""
     seen = set()
     for source in sources:
         records = without_views(source.records)
@@ -30,7 +30,7 @@ def _repeated(records: TableRecords, path: str) -> Iterator[Fault]:
         try:
             for _, first, keys in records.key_runs():
                 rows = digests(0, 0, keys, range(first, first + len(keys)))
-                rows["shard"] = rows["offset"]  # each row by itself: keys of the same file count, too
+                rows["shard"] = rows["offset"]  # each row alone: keys repeated in the same file count, too
                 log.add(rows)
         except DatasetError:
             return  # is reported where samples are read

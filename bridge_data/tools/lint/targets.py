@@ -1,5 +1,5 @@
-"""What to check for a path: folders of shards, with the ways in which their samples are built, and sources
-that are checked by loading them (JSONL files, joins, samples that are made by code).
+"""What to check for a path: folders of shards, with recipes of their samples, and sources that are checked by loading
+them (JSONL files, joins, samples made by code).
 
 Enters: a path and split parts. Leaves: `Targets`, and faults for what cannot be opened. No shard is opened.
 """
@@ -31,8 +31,8 @@ from bridge_data.tools.lint.faults import Fault
 
 @dataclasses.dataclass(slots=True)
 class Folder:
-    """A data set: its shards with their sample counts, and for some of them recipes and excluded samples. Where it is
-    not prepared, counts are not known, and are 0."""
+    """A data set: its shards with their sample counts, and for some of them recipes and excluded samples. If it is not
+    prepared, counts are unknown, and are 0."""
 
     root: Path
     counts: dict[str, int]
@@ -43,7 +43,7 @@ class Folder:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Loaded:
-    """A source of which the samples in some `ranges` are loaded; `is_counted` unless they are counted by shard."""
+    """A source whose samples in `ranges` are loaded; `is_counted` unless they are counted by shard."""
 
     source: Source
     ranges: list[tuple[int, int]]
@@ -58,7 +58,7 @@ class Targets:
     loaded: list[Loaded] = dataclasses.field(default_factory=list)
 
     def load(self, source: Source, *, is_counted: bool) -> None:
-        """Add a source, without lines of a file that are loaded already: split parts may share them."""
+        """Add a source, without lines of a file that another source loads: split parts may share them."""
         ranges, first = [(0, source.num_samples)], _first_line(source.records)
         for other in self.loaded if first is not None else ():
             line = _first_line(other.source.records)
@@ -76,11 +76,11 @@ def find_targets(
     limits: Limits = DEFAULT_LIMITS,
 ) -> Targets:
     """What to check for `path`: a folder of tars or a tar, a JSONL file or a metadataset. With `parts` of the split,
-    only what those have. `opening` says what code may be run, `named_files` which files a prepared folder is described
-    by, `limits` what the data may cost.
+    only those. `opening` says what code may be run, `named_files` which files describe a prepared folder; `limits` are
+    size limits of the data.
 
     Raises:
-        ConfigError: if there is nothing at all.
+        ConfigError: if nothing is there.
     """
     if not path.exists():
         raise ConfigError(f"{path}: no such folder or file")
@@ -119,7 +119,7 @@ def find_targets(
 
 def _add_raw(targets: Targets, root: Path, names: Sequence[str], report: Report) -> None:
     """Tars that are not prepared."""
-    report(Fault("unprepared", "checked are the tars, and whether their parts can be decoded", str(root)))
+    report(Fault("unprepared", "only the tars, and whether their parts can be decoded, are checked", str(root)))
     targets.folders[absolute(str(root))] = Folder(
         root, dict.fromkeys(names, 0), is_prepared=False, recipes={name: [] for name in names}
     )
@@ -128,7 +128,7 @@ def _add_raw(targets: Targets, root: Path, names: Sequence[str], report: Report)
 def _sources(
     path: Path, scope: Scope, failures: dict[str, list[str]], opening: Opening, named_files: Mapping[str, str]
 ) -> Iterator[Source]:
-    """Every source of a split part that can be opened; why others cannot goes to `failures`, with the part."""
+    """Every source of a split part that can be opened; errors of the others go to `failures`, with the part."""
     errors: list[BridgeDataError] = []
     try:
         entries = {key: as_node(name, str(path)) for key, name in named_files.items()}
@@ -163,7 +163,7 @@ def _opened(declared: Declared, opening: Opening, errors: list[BridgeDataError])
 
 
 def _add_folder(targets: Targets, root: Path, report: Report, limits: Limits, *, all_shards: bool) -> Folder | None:
-    """The folder `root`, opened once; with `all_shards`, none of its shards is left out."""
+    """The folder `root`, opened once; with `all_shards`, all of its shards."""
     key = absolute(str(root))
     folder = targets.folders.get(key)
     if folder is None:
@@ -179,7 +179,7 @@ def _add_folder(targets: Targets, root: Path, report: Report, limits: Limits, *,
 
 
 def _add_source(targets: Targets, source: Source, report: Report) -> None:
-    """A source: its shards, those of what it joins, and what its cookers read besides."""
+    """A source: its shards, those of its joins, and the other files that its cookers read."""
     if source.joined is not None:
         for member in source.joined.members:
             _add_source(targets, member, report)
@@ -196,7 +196,7 @@ def _add_source(targets: Targets, source: Source, report: Report) -> None:
 
 
 def _first_line(records: Records) -> int | None:
-    """The line that is the first of these samples; None if they are not those of a JSONL file."""
+    """The line number of the first of these samples; None if they are not of a JSONL file."""
     first = 0
     while isinstance(records, Subset):
         first += records.start
@@ -232,6 +232,6 @@ def _split_entry(entry: str, shards: dict[str, int]) -> tuple[str, str]:
 
 
 def shards_of(records: Records) -> ShardSet | None:
-    """The shards that records are read from; None if they are not tars."""
+    """The shards of the records; None if they are not tars."""
     below = without_views(records)
     return below if isinstance(below, ShardSet) else None

@@ -1,6 +1,6 @@
 """Which samples a step of a run sees, and in which steps a sample comes.
 
-`RunOrder` answers both; `open_run` makes one from a config, or from the path of data with settings; `first_difference`
+`RunOrder` answers both; `open_run` makes one from a config, or from a data path with settings; `first_difference`
 compares two.
 """
 

@@ -1,8 +1,8 @@
-"""What the lanes of a run hand out from a state on, by the numbers of their micro-batches.
+"""What the lanes of a run hand out from a state on, by micro-batch number.
 
 Enters: the data set of the run, a state, and which samples are forgotten from which slot on. Leaves: the samples of a
-micro-batch, and the micro-batches of a sample. Guarantee: by arithmetic where the lanes neither pack nor group nor
-leave out samples by hooks; else with the run's own lanes and hooks, opened again where the list of forgotten samples
+micro-batch, and the micro-batches of a sample. Guarantee: by arithmetic if the lanes neither pack nor group and no
+hook skips samples; else with the run's own lanes and hooks, opened again wherever the list of forgotten samples
 changed.
 """
 
@@ -23,17 +23,17 @@ from bridge_data.order.lane_numbers import JobNumbers, LaneNumbers
 from bridge_data.order.state import LaneState, LoaderState
 
 _FEW, _MANY = 64, 4096
-"""Draws that are looked at together for forgotten samples, first and at most."""
+"""Draws checked together for forgotten samples: initial number, maximum."""
 
 Changes: TypeAlias = Sequence[tuple[int, ForgottenSamples | None]]
-"""(first slot, the samples that are forgotten from there on)."""
+"""(first slot, the samples forgotten from that slot on)."""
 
 UnitRefs = list[SampleRef]
 """The samples of a pack, or one sample."""
 
 
 class LanesFrom:
-    """What the lanes of `state` make from there on, by the numbers of their micro-batches."""
+    """What the lanes make from `state` on, by micro-batch number."""
 
     def __init__(self, dataset: LaneDataset, state: LoaderState, changes: Changes, *, is_replayed: bool) -> None:
         self.is_replayed, self.num_replayed = is_replayed, 0
@@ -49,7 +49,7 @@ class LanesFrom:
         return number // self._num_lanes < self._num_emitted(number % self._num_lanes)
 
     def units(self, number: int) -> list[UnitRefs]:
-        """As of a section."""
+        """As `RunSection.units`."""
         lane, place = number % self._num_lanes, number // self._num_lanes
         done = self._num_emitted(lane)
         if place < done:
@@ -76,7 +76,7 @@ class LanesFrom:
         }
 
     def num_gone(self, lane: int, num_draws: int) -> int:
-        """How many of the next draws of a lane are of forgotten samples."""
+        """How many of the next draws of a lane are forgotten samples."""
         return self._kept_draws(lane).num_gone(num_draws) if self._forgets else 0
 
     def _kept_draws(self, lane: int) -> "KeptDraws":
@@ -87,12 +87,12 @@ class LanesFrom:
         return self._kept[lane]
 
     def _lists_of(self, lane: int) -> Changes:
-        """What is forgotten, by the first micro-batch of the lane from the state on."""
+        """The forgotten samples, by the lane's first micro-batch that lacks them, counted from the state."""
         done = self._num_emitted(lane)
         return [(max(0, -(-(slot - lane) // self._num_lanes) - done), forgotten) for slot, forgotten in self._lists]
 
     def _micro_batch(self, lane: int, number: int, stop: int) -> int:
-        """The micro-batch of a draw; one from `stop` on, if it is one of these."""
+        """The micro-batch of a draw; some number >= `stop` if that is not below `stop`."""
         if self._forgets:
             num_batches = max(0, -(-(stop - lane) // self._num_lanes) - self._num_emitted(lane))
             number = self._kept_draws(lane).number_of(number, num_batches * self._size)
@@ -119,14 +119,14 @@ class LanesFrom:
 
 
 class _NotedWork:
-    """`work`, with a note of which units the last batches were made of."""
+    """`work` that also records the units of its last batches."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
         self.batches: list[Any] = []
         self.units: list[Unit] = []
         self._make = work.batch
-        work.batch = self._batch  # type: ignore[method-assign]  # the lane calls it, and nothing else of the work changes
+        work.batch = self._batch  # type: ignore[method-assign]  # the lane calls it; all else is unchanged
 
     def _batch(self, units: list[Unit], keys: list[Key], *, collate: bool) -> list[Any]:
         self.batches, self.units = self._make(units, keys, collate=collate), units
@@ -134,8 +134,8 @@ class _NotedWork:
 
 
 class _Replayed:
-    """A lane that runs again, with the units of each micro-batch that it has come to. `opened` opens it at a state;
-    `lists` are as of `LanesFrom`, by the lane's micro-batches."""
+    """A lane that is replayed, with the units of each micro-batch so far. `opened` opens it at a state; `lists` are
+    those of `LanesFrom`, by the lane's micro-batches."""
 
     def __init__(
         self,
@@ -162,14 +162,14 @@ class _Replayed:
 
 
 class KeptDraws:
-    """The draws of the lane `numbers` that are left where samples are forgotten: as the lane hands them out. Draws are
-    counted up to the one that is asked for, once. `lists` are (number of the first sample left, the samples forgotten
-    from there on), in ascending order, the first from 0 on."""
+    """The draws of the lane `numbers` without forgotten samples, as the lane hands them out. Each draw is counted only
+    once, when first needed. `lists` are (number of the first kept sample, the samples forgotten from there on), in
+    ascending order, the first from 0 on."""
 
     def __init__(self, numbers: LaneNumbers, lists: Sequence[tuple[int, Container[SampleRef]]]) -> None:
         self._numbers, self._lists = numbers, lists
         self._gone: list[int] = []
-        """The forgotten ones of the first `_num_seen` draws."""
+        """The forgotten draws among the first `_num_seen`."""
         self._num_seen, self._is_ended, self._list = 0, False, 0
 
     @property
@@ -177,7 +177,7 @@ class KeptDraws:
         return self._num_seen - len(self._gone)
 
     def take(self, number: int, count: int) -> list[SampleRef]:
-        """Samples number `number` to `number + count - 1` that are left; fewer at the end of the data."""
+        """The kept samples `number` to `number + count - 1`; fewer at the end of the data."""
         while not self._is_ended and self._num_kept < number + count:
             self._look()
         first, end = self._draw_of(number), self._draw_of(number + count)
@@ -186,13 +186,13 @@ class KeptDraws:
         return [ref for draw, ref in enumerate(refs, start=first) if draw not in gone][:count]
 
     def number_of(self, draw: int, stop: int) -> int:
-        """How many samples are left before a draw; `stop`, if it is that many or more."""
+        """How many kept samples come before a draw; at most `stop`."""
         while not self._is_ended and self._num_seen <= draw and self._num_kept < stop:
             self._look()
         return min(stop, draw - bisect.bisect_left(self._gone, draw))
 
     def is_gone(self, draw: int) -> bool:
-        """Whether a draw that `number_of` was asked for is of a forgotten sample."""
+        """Whether a draw is a forgotten sample, after `number_of` was called for it."""
         at = bisect.bisect_left(self._gone, draw)
         return at < len(self._gone) and self._gone[at] == draw
 
@@ -201,7 +201,7 @@ class KeptDraws:
         return num_draws - self.number_of(num_draws, num_draws)
 
     def _draw_of(self, number: int) -> int:
-        """The draw of sample `number` that is left; one after the last if there are fewer."""
+        """The draw of kept sample `number`; one after the last if there are fewer."""
         draw = number
         while (later := number + bisect.bisect_right(self._gone, draw)) > draw:
             draw = later

@@ -1,11 +1,11 @@
 """The order of a run as an oracle: the samples of any step, and the steps of any sample.
 
-Input: the training data set of a run, the sizes of its steps, and states that it saved, if there are any. Output: for a
-step its samples, with source, key, epoch, lane, rank and place; for a sample the steps in which it comes.
+Input: the training data set of a run, the sizes of its steps, and the states that it saved, if any. Output: for a step
+its samples, with source, key, epoch, lane, rank and place; for a sample the steps in which it comes.
 
-Where samples are neither packed nor grouped, and no hook is a generator, this is arithmetic alone, for any step, and no
-shard is opened. That takes no sample to be left out; where the next saved state shows that some were, and for packs,
-groups and generators, the hooks are run again from the last state before the step (`num_replayed` samples).
+If samples are neither packed nor grouped, and no hook is a generator, this is arithmetic alone, for any step, and no
+shard is opened. It assumes that hooks skip no sample. If the next saved state shows that they did, and for packs,
+groups and generators, hooks are run again from the last state before the step (`num_replayed` samples).
 """
 
 import bisect
@@ -27,7 +27,7 @@ from bridge_data.tools.oracle.run_sections import RunSection, edits_of, sections
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RunSample:
-    """A sample in a micro-batch of a run. `part` is the number of one output of a generator hook, else 0."""
+    """A sample in a micro-batch of a run. `part` is the number of a generator hook's output, else 0."""
 
     source: str
     """The name of its source, `photos/train`."""
@@ -39,14 +39,14 @@ class RunSample:
     part: int
     step: int
     micro_batch: int
-    """The number of the micro-batch in the job, in the order in which they are handed out."""
+    """The number of the micro-batch in the job, in the order they are handed out."""
     lane: int
     rank: int
     """The data-parallel rank, unless micro-batches are balanced over the ranks."""
     place: int
-    """The place in the micro-batch, of the sample or of its pack."""
+    """The position in the micro-batch, of the sample or of its pack."""
     place_in_pack: int | None
-    """The place in the pack; None without packing."""
+    """The position in the pack; None without packing."""
     names: "SampleNames" = dataclasses.field(repr=False, compare=False)
 
     @property
@@ -56,19 +56,19 @@ class RunSample:
 
     @property
     def key(self) -> str:
-        """Its key, `shard/key`, as batches have it. It is read from the index, or else from the shard."""
+        """Its key, `shard/key`, as in batches; read from the index, or else from the shard."""
         return self.names.key(self.source_number, self.index)
 
     def to_dict(self) -> dict[str, str | int | None]:
-        """All of it as plain data; the key is looked up."""
+        """All fields as plain data; the key is looked up."""
         shown = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "names"}
         return {**shown, "shard": self.shard, "key": self.key}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RunStep:
-    """The samples of a step, in the order of its micro-batches and their places. `num_replayed` samples were worked on
-    to find them; with `assumes_no_skips`, they are right if no hook has left out a sample before."""
+    """The samples of a step, in the order of its micro-batches and positions. `num_replayed` samples were processed to
+    find them; with `assumes_no_skips`, they are correct only if no hook skipped a sample before."""
 
     number: int
     micro_batches: range
@@ -78,21 +78,21 @@ class RunStep:
 
 
 class MicroBatchRecords(Protocol):
-    """What a run has written down of its micro-batches, such as a ledger."""
+    """A run's record of its micro-batches, such as a ledger."""
 
     def micro_batch(self, number: int) -> Sequence[SampleKey]:
-        """The samples of a micro-batch of the job, in their order; `ConfigError` if it is not there."""
+        """The samples of a micro-batch of the job, in order; `ConfigError` if it is not recorded."""
 
     def __iter__(self) -> Iterator[tuple[int, Sequence[SampleKey]]]:
         """(number, samples) of each micro-batch."""
 
 
 class RunOrder:
-    """The order of the run of `dataset` (of `get_train_dataset`, with the settings of the run as it is now).
+    """The order of the run of `dataset` (from `get_train_dataset`, with the run's current settings).
 
     `states` are those that the run saved, in any order; each must have all lanes. `schedule` is the global batch size
-    of each step, by default one micro-batch for each rank. Steps are counted from 0. With `replay`, hooks are run in
-    any case. Micro-batches that `records` has are told from there, without a replay; their packs are not told apart.
+    of each step, by default one micro-batch for each rank. Steps are counted from 0. With `replay`, hooks are always
+    run. Micro-batches in `records` are taken from there, without a replay; their packs are not distinguished.
 
     Raises:
         ConfigError: for a data set that is not shuffled. StateError: for states of other data.
@@ -108,7 +108,7 @@ class RunOrder:
         records: MicroBatchRecords | None = None,
     ) -> None:
         if dataset.order.shuffle is None:
-            raise ConfigError("RunOrder: expected the data set of training, as get_train_dataset makes it")
+            raise ConfigError("RunOrder: expected a data set for training, from get_train_dataset")
         self.dataset = dataset
         size = dataset.batching.batch_size or 1
         self.world_size = dataset.worker_config.world_size
@@ -117,13 +117,13 @@ class RunOrder:
         self._records = records
         self._numbers = {name: number for number, name in enumerate(dataset.source_names)}
         self.edits = edits_of(dataset, states)
-        """What the run skips and repeats."""
+        """The steps that the run skips and repeats."""
         self._sections = sections_of(dataset, states, replay=replay)
         self._begins = [section.begin for section in self._sections]
 
     @property
     def num_lanes(self) -> int:
-        """The lanes of the job now."""
+        """The current number of lanes of the job."""
         return self._sections[-1].num_lanes
 
     def micro_batches(self, step: int) -> range:
@@ -133,11 +133,11 @@ class RunOrder:
         return self.schedule.micro_batches(step)
 
     def step_of(self, micro_batch: int) -> int:
-        """The step that a micro-batch of the job is in."""
+        """The step of a micro-batch of the job."""
         return self.schedule.step_after(micro_batch * self.schedule.micro_batch_size)
 
     def plain_steps(self, step: int) -> list[int]:
-        """The steps of the run without skips and repeats that have the data of a step; mostly one."""
+        """The steps of the run without skips and repeats that have the data of this step; usually one."""
         numbers = map(self._number, self.micro_batches(step))
         return sorted({self.step_of(number) for number in numbers})
 
@@ -169,8 +169,8 @@ class RunOrder:
     def when(
         self, key: str | None = None, *, source: str | int = "", index: int | None = None, until: int
     ) -> list[RunSample]:
-        """The samples of steps up to and with `until` that are the one with this key (`KEY`, or `SHARD:KEY` or
-        `SHARD/KEY` where several shards have it), or number `index` of `source`, by name or number.
+        """Where a sample comes in steps 0 to `until`, inclusive: the one with this key (`KEY`, or `SHARD:KEY` or
+        `SHARD/KEY` if several shards have it), or number `index` of `source`, by name or number.
 
         Raises:
             ConfigError: if there is no such sample, or several.
@@ -195,19 +195,19 @@ class RunOrder:
 
     @property
     def num_replayed(self) -> int:
-        """The samples that hooks have worked on so far."""
+        """The samples that hooks have processed so far."""
         return sum(section.num_replayed for section in self._sections)
 
     @property
     def assumes_no_skips(self) -> bool:
-        """Whether some steps are told as if no hook left out a sample."""
+        """Whether some steps assume that no hook skipped a sample."""
         return any(section.assumes_no_skips for section in self._sections)
 
     def _section(self, number: int) -> RunSection:
-        """The section of the run that a micro-batch is in."""
+        """The section of the run with this micro-batch."""
         if number < self._begins[0]:
             raise ConfigError(
-                f"micro-batch {number} comes before the first state that is given, after micro-batch "
+                f"micro-batch {number} comes before the first given state, after micro-batch "
                 f"{self._begins[0]}, and the lanes had been dealt again before it: give an earlier state"
             )
         return self._sections[bisect.bisect_right(self._begins, number) - 1]
@@ -224,7 +224,7 @@ class RunOrder:
             return None
 
     def _recorded_with(self, found: tuple[int, int], end: int) -> list[int]:
-        """The micro-batches before `end` that are recorded to have a sample."""
+        """The micro-batches before `end` that contain a sample, by the records."""
         name = self.dataset.source_names[found[0]]
         wanted = (name, found[1])
         return sorted(
@@ -272,7 +272,7 @@ class RunOrder:
         if key.source not in self._numbers:
             names = ", ".join(source.name for source in self.dataset.plan.sources)
             raise ConfigError(
-                f"what is recorded is of another run, or its data have changed: micro-batch {micro_batch} has a sample "
+                f"the records are of another run, or its data have changed: micro-batch {micro_batch} has a sample "
                 f"of a source with fingerprint {key.source}, which is none of {names}"
             )
         return key
@@ -312,7 +312,7 @@ class SampleNames:
         if index is not None:
             if len(numbers) != 1:
                 names = ", ".join(self.sources[number].name for number in numbers)
-                raise ConfigError(f"index={index}: of which source? give one of {names}")
+                raise ConfigError(f"index={index}: give its source, too, one of {names}")
             size = self.sources[numbers[0]].num_samples
             if not 0 <= index < size:
                 raise ConfigError(f"index={index}: {self.sources[numbers[0]].name} has {size:,} samples")
@@ -321,7 +321,7 @@ class SampleNames:
         found = find_sample([self.sources[number].records for number in numbers], key)
         if len(found) > 1:
             names = ", ".join(self.sources[numbers[one.records]].name for one in found)
-            raise ConfigError(f"sample {found[0].name} is in several sources, {names}: say which one is meant")
+            raise ConfigError(f"sample {found[0].name} is in several sources, {names}: say which one")
         return numbers[found[0].records], found[0].index
 
     def _numbers(self, source: str | int) -> list[int]:

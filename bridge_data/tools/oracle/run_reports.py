@@ -1,8 +1,8 @@
-"""What is told of the orders of runs: from which step the data of two differ, and why; the samples of steps as a file.
+"""Reports on the orders of runs: from which step the data of two runs differ, and why; the samples of steps as a file.
 
-Input: one run or two, and some steps. Output: the settings that differ, and the first step whose samples do; one sample
-a row, as JSON lines or Parquet. Guarantee: what is compared is the samples themselves, in their order: source by
-content, epoch, index, part, and packs; rows are written step by step.
+Input: one run or two, and some steps. Output: the settings that differ, and the first step whose samples differ; one
+sample a row, as JSON lines or Parquet. Guarantee: the samples themselves are compared, in order: source by content,
+epoch, index, part, and packs; rows are written step by step.
 """
 
 import dataclasses
@@ -20,9 +20,9 @@ from bridge_data.tools.oracle.run_order import RunOrder, RunSample
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunDifference:
-    """`reasons` are differences of the settings, in words. `step` is the first in which the samples differ, None if
-    that is none of those compared; `first` and `second` are what each run has at the first place that differs, None
-    where it has no sample there."""
+    """`reasons` are differences of the settings, in words. `step` is the first compared step whose samples differ, or
+    None; `first` and `second` are the samples of the two runs at the first position that differs, None if a run has no
+    sample there."""
 
     reasons: list[str]
     step: int | None
@@ -31,7 +31,7 @@ class RunDifference:
 
 
 def first_difference(one: RunOrder, other: RunOrder, *, steps: Sequence[int]) -> RunDifference:
-    """The difference of two runs in these steps."""
+    """The difference between two runs in these steps."""
     reasons = [
         text.replace("the state has", "the first has").replace("this run has", "the second")
         for _, text in LoaderState(one.dataset.fingerprint(), [], 0, {}).differences(other.dataset.fingerprint())
@@ -67,7 +67,7 @@ def write_order(run: RunOrder, steps: Sequence[int], file: Path | None) -> None:
     """Write the samples of `steps` to `file`, `.jsonl` or `.parquet`; None: as JSON lines to standard output.
 
     Raises:
-        ConfigError: for another name, a file that cannot be written, or for Parquet without pyarrow.
+        ConfigError: for another file name, a file that cannot be written, or for Parquet without pyarrow.
     """
     if file is None:
         _write_lines(run, steps, sys.stdout)

@@ -1,10 +1,10 @@
 """The sections of a run: from its beginning or a saved state to the next state.
 
-Input: the data set of a run as it is now, and the states that it saved. Output: for each section, which samples its
-micro-batches have. Between two states the run had the lanes, weights and batch size of the later one, after the last
-one those of the data set: a state is converted as a restore does. But a state may have been saved right after a restore
-that changed them, before a micro-batch (Lightning does so): then the run had those of the earlier one. Guarantee: by
-arithmetic where that is exact (see `RunOrder`), else with the run's own lanes and hooks.
+Input: the current data set of a run, and the states that it saved. Output: for each section, the samples of its
+micro-batches. Between two states the run had the lanes, weights and batch size of the later one; after the last state,
+those of the data set. States are converted as in a restore. But a state may have been saved right after a restore that
+changed them, before any micro-batch (as Lightning does): then the run had those of the earlier state. Guarantee: by
+arithmetic if that is exact (see `RunOrder`), else with the run's own lanes and hooks.
 """
 
 import copy
@@ -25,12 +25,12 @@ from bridge_data.order.step_edits import StepEdits
 from bridge_data.tools.oracle.lane_contents import Changes, LanesFrom, UnitRefs
 
 _MANY = 1 << 16
-"""Draws of a lane at a time."""
+"""Draws of a lane that are processed together."""
 
 
 class RunSection:
-    """The slots of the job from that of `state` on, of `dataset`, whose sources have the numbers `source_numbers` in
-    the run as it is now. `changes` are those of the forgotten samples after its beginning."""
+    """The slots of the job from that of `state` on, over `dataset`, whose sources have the numbers `source_numbers` in
+    the current run. `changes` are the later changes of the forgotten samples."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class RunSection:
         return self._lanes.num_replayed + (0 if self._kept_lanes is None else self._kept_lanes.num_replayed)
 
     def number(self, slot: int) -> int:
-        """The number, in the run without skips and repeats, of the micro-batch that comes in a slot."""
+        """The number, in the run without skips and repeats, of the micro-batch in a slot."""
         return slot if self._edits is None else self._edits.number(slot)
 
     def units(self, slot: int) -> list[UnitRefs]:
@@ -146,7 +146,7 @@ def sections_of(dataset: LaneDataset, states: Sequence[LoaderState], *, replay: 
 
 
 def edits_of(dataset: LaneDataset, states: Sequence[LoaderState]) -> StepEdits | None:
-    """What the run skips and repeats, by its settings and its states."""
+    """The steps that the run skips and repeats, by its settings and its states."""
     found = [edits for edits in (dataset.edits, *(state.edits for state in states)) if edits is not None]
     return functools.reduce(StepEdits.joined, found) if found else None
 
@@ -156,17 +156,16 @@ def _with_edits(state: LoaderState, edits: StepEdits) -> LoaderState:
         return with_edits(state, edits)
     except StateError as error:
         raise StateError(
-            f"the state after {state.next_slot} micro-batches was saved in the run as it was, by one that did not "
-            f"{edits}: leave it out"
+            f"the state after {state.next_slot} micro-batches was saved by a run that did not {edits}: leave it out"
         ) from error
 
 
 def _with_lists(run: LaneDataset, state: LoaderState, later: LoaderState | None) -> tuple[LaneDataset, Changes]:
-    """(`run` with the samples forgotten that were at `state`, the changes up to `later`). After the last state, samples
-    are forgotten as by a run that goes on from there now.
+    """(`run` with the samples forgotten at `state`, the changes up to `later`). After the last state, the forgotten
+    samples are those of a run that resumes from it now.
 
     Raises:
-        StateError: if the data sets do not have these lists. ConfigError: if they changed where steps are skipped.
+        StateError: if the data sets do not have these lists. ConfigError: if they changed while steps are skipped.
     """
     if later is None or not (run.forgotten or later.extras):
         return run, ()
@@ -177,14 +176,14 @@ def _with_lists(run: LaneDataset, state: LoaderState, later: LoaderState | None)
     if found and later.edits is not None:
         raise ConfigError(
             f"the list of forgotten samples changed at micro-batch {found[0][0]} of a run that skips or repeats steps: "
-            "give the state that was saved there, too"
+            "also give the state that was saved there"
         )
     return changed, [(slot, ForgottenSamples.under(sources, names, lists)) for slot, lists in found]
 
 
 def dataset_of(dataset: LaneDataset, fingerprint: dict[str, Any]) -> tuple[LaneDataset, Sequence[int]]:
-    """The data set of the run as it was under `fingerprint`, whose weights, sources and batch size may be others; and
-    the numbers that its sources have in `dataset`.
+    """The data set of the run under `fingerprint`, whose weights, sources and batch size may differ; and the numbers of
+    its sources in `dataset`.
 
     Raises:
         StateError: if anything else differs.
@@ -192,7 +191,7 @@ def dataset_of(dataset: LaneDataset, fingerprint: dict[str, Any]) -> tuple[LaneD
     number = {name: number for number, name in enumerate(dataset.source_names)}
     missing = [label for name, label in fingerprint["sources"] if name not in number]
     if missing:
-        raise StateError(f"a state is of {', '.join(missing)}, which the data set does not have, or not so any more")
+        raise StateError(f"a state is of {', '.join(missing)}, which the data set lacks, or no longer has as it was")
     numbers = [number[name] for name, _ in fingerprint["sources"]]
     later = tuple((start, tuple(weights)) for start, weights in fingerprint.get("schedule", ()))
     plan = dataclasses.replace(
@@ -214,7 +213,7 @@ def dataset_of(dataset: LaneDataset, fingerprint: dict[str, Any]) -> tuple[LaneD
 
 
 def _was_changed_last(dataset: LaneDataset, state: LoaderState, later: LoaderState) -> bool:
-    """Whether the run went on from `state` as it was, and lanes or weights changed just before `later` was saved."""
+    """Whether the run continued from `state` unchanged, and lanes or weights changed just before `later` was saved."""
     if _was_dealt_between(state, later):
         return _is_just_dealt(later)
     if all(state.fingerprint.get(name) == later.fingerprint.get(name) for name in ("sources", "weights", "schedule")):
@@ -228,7 +227,7 @@ def _was_changed_last(dataset: LaneDataset, state: LoaderState, later: LoaderSta
 
 
 def _reaches(cursor: Cursor, before: LaneState, after: LaneState, slots: Sequence[int]) -> bool:
-    """Whether a lane comes from `before` to `after` with the blend of the cursor; its sources have the numbers `slots`
+    """Whether a lane gets from `before` to `after` with the blend of the cursor; its sources have the numbers `slots`
     in `after`."""
     if before:
         cursor.seek(before)
@@ -248,8 +247,8 @@ def _is_just_dealt(state: LoaderState) -> bool:
 
 
 def _has_skipped(run: LaneDataset, state: LoaderState, later: LoaderState, changes: Changes) -> bool | None:
-    """Whether hooks left out samples from `state` on to `later`, or made several of one; None if the states do not
-    tell."""
+    """Whether hooks skipped samples between `state` and `later`, or made several of one; None if the states do not show
+    it."""
     batch_size, forgets = run.batching.batch_size or 1, bool(run.forgotten or changes)
     if not _was_dealt_between(state, later):
         lanes = LanesFrom(run, state, changes, is_replayed=False) if forgets else None
@@ -267,7 +266,7 @@ def _has_skipped(run: LaneDataset, state: LoaderState, later: LoaderState, chang
 
 
 def _num_extra(before: LaneState, after: LaneState, batch_size: int) -> int:
-    """The draws of a lane that are not in its micro-batches."""
+    """The number of draws of a lane that are not in its micro-batches."""
     num_batches: int = after.get("micro_batches", 0) - before.get("micro_batches", 0)
     draws: int = after.get("draws", 0) - before.get("draws", 0)
     return draws - num_batches * batch_size

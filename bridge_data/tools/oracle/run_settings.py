@@ -1,8 +1,7 @@
 """The settings of a run that decide its order, from a config or from options; and the states that it saved.
 
-Input: the YAML of a recipe (all of it, as `--print-config` writes it), that of a LightningCLI, or the path of a data
-set or metadataset with options. Output: a `RunOrder`. Nothing of a model is built, and a task encoder only where it is
-named.
+Input: the YAML of a recipe (all of it, as `--print-config` writes it) or of a LightningCLI, or the path of a data set
+or metadataset with options. Output: a `RunOrder`. No model is built, and a task encoder only if it is named.
 """
 
 import dataclasses
@@ -26,8 +25,8 @@ _OF_RECIPE_TOO = ("max_samples_per_sequence", "seed")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RunSettings:
-    """What decides which samples a step sees. `dataset` are more arguments of `get_train_dataset`, `workers` of
-    `WorkerConfig`. A global batch size of None is `num_accumulated` micro-batches for each rank."""
+    """The settings that decide which samples a step sees. `dataset` has more arguments of `get_train_dataset`,
+    `workers` of `WorkerConfig`. A global batch size of None is `num_accumulated` micro-batches for each rank."""
 
     path: str
     batch_size: int | None = 1
@@ -47,7 +46,7 @@ class RunSettings:
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
-        """The settings in a config, or those of the data at `path` with defaults, if it is no config.
+        """The settings in a config, or the defaults for the data at `path` if it is not a config.
 
         Raises:
             ConfigError: for a config that lacks settings, or has unknown ones.
@@ -90,7 +89,7 @@ class RunSettings:
 
     @classmethod
     def _of_lightning(cls, data: Mapping[str, Any], trainer: Mapping[str, Any], file: Path) -> Self:
-        # Imported here: what trainers need takes long, and other configs do without.
+        # Imported here: trainer imports are slow, and other configs do not need them.
         from bridge_data.datamodule.module import EnergonMultiModalDataModule
         from bridge_data.datamodule.settings import sort_settings
 
@@ -125,7 +124,7 @@ def open_run(
     replay: bool = False,
     records: MicroBatchRecords | None = None,
 ) -> RunOrder:
-    """The order of the run with these settings, that saved `states`, and kept `records` of its micro-batches.
+    """The order of the run with these settings that saved `states` and kept `records` of its micro-batches.
 
     Raises:
         ConfigError: if the data cannot be opened, or the settings contradict each other. StateError: for states of
@@ -159,7 +158,7 @@ def open_run(
 
 
 def read_states(paths: Sequence[str | Path]) -> list[Checkpoint]:
-    """The states at `paths`: what `read_checkpoint` takes, or folders with several of these.
+    """The states at `paths`, which `read_checkpoint` can read, or folders with several of them.
 
     Raises:
         StateError: if there is none, or one is damaged.

@@ -2,9 +2,9 @@
 
 Enters: a batch, of our encoders or of a user's: a dataclass or a dict; the image processor that normalised its
 pictures. Leaves: `BatchContents` and `ProcessedPicture`s for the templates. Fields are found by their usual names;
-others are described in words. Pixels are de-normalised by the mean and deviation of the processor; without them,
-stretched from the least to the largest value, and said so. Patches of the Qwen-VL families are put together by their
-grids.
+others are described in words. Pixels are de-normalised by the mean and deviation of the processor; without them, they
+are stretched from the minimum to the maximum, and the page says so. Patches of the Qwen-VL families are assembled by
+their grids.
 """
 
 import dataclasses
@@ -20,10 +20,10 @@ from torch import Tensor
 from bridge_data.tools.cli.preview_command import describe_value
 
 MAX_SHOWN_TOKENS = 2048
-"""Tokens of a row that are written out."""
+"""Maximum tokens shown of a row."""
 
 MAX_PICTURES = 64
-"""Pictures of a batch that are shown."""
+"""Maximum pictures shown of a batch."""
 
 _TOKENS = ("tokens", "input_ids")
 
@@ -42,8 +42,8 @@ class ShownToken:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PackSegment:
-    """A sample in a row: its first token and its length; `share` is its part of the row, `start` where it begins, from
-    0 to 1."""
+    """A sample in a row: its first token and its length; `share` is its fraction of the row, `start` its beginning,
+    both from 0 to 1."""
 
     key: str
     first: int
@@ -54,7 +54,7 @@ class PackSegment:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRow:
-    """A row of a batch: `length` tokens, of which `used` are no padding."""
+    """A row of a batch: `length` tokens; `used` of them are not padding."""
 
     length: int
     used: int
@@ -71,7 +71,7 @@ class BatchRow:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BatchContents:
-    """A batch: its sequences, if it has tokens, and all its fields in words."""
+    """A batch: its sequences, if it has tokens, and descriptions of all its fields."""
 
     kind: str
     keys: tuple[str, ...]
@@ -89,7 +89,7 @@ def fields_of(batch: Any) -> Mapping[str, Any]:
 
 
 def contents(batch: Any, tokenizer: Any = None) -> BatchContents:
-    """What is in a batch; `tokenizer` (of transformers; None: numbers are shown) writes its tokens."""
+    """The contents of a batch; `tokenizer` (of transformers; None: show numbers) decodes its tokens."""
     fields = fields_of(batch)
     keys = fields.get("__key__", fields.get("__keys__", ()))
     names = [keys] if isinstance(keys, str) else [str(key) for key in keys or ()]
@@ -131,7 +131,7 @@ def _rows(fields: Mapping[str, Any], names: Sequence[str], tokenizer: Any) -> li
 
 
 def _like(value: Any, tokens: Tensor) -> Tensor | None:
-    """The tensor with one number for each token; of mRoPE's three positions the first; None if it is none."""
+    """The tensor with one number for each token; of mRoPE's three positions the first; None for any other value."""
     if not isinstance(value, Tensor):
         return None
     value = value if value.ndim > 1 else value[None]
@@ -141,8 +141,8 @@ def _like(value: Any, tokens: Tensor) -> Tensor | None:
 
 
 def _bounds(fields: Mapping[str, Any], tokens: Tensor) -> list[list[int]]:
-    """The first token of each sample of each row, and the end of the last: from `cu_seqlens`, else of `lengths` or an
-    attention mask, else all of the row."""
+    """The first token of each sample of each row, and the end of the last: from `cu_seqlens`, else from `lengths` or an
+    attention mask, else the whole row."""
     length, found = tokens.shape[1], fields.get("cu_seqlens")
     if isinstance(found, Tensor) and found.numel():
         rows = found if found.ndim > 1 else found[None]
@@ -163,7 +163,7 @@ def _segments(bounds: Sequence[int], keys: Sequence[str], length: int) -> list[P
 
 
 class TokenTexts(dict[int, str]):
-    """The text of each token, made when it is asked for."""
+    """The text of each token, decoded on demand."""
 
     def __init__(self, tokenizer: Any) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ def tokenizer_of(encoder: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProcessedPicture:
-    """A picture of a batch: `field` is where it is; `pixels` as the processor made them, (1 or 3, height, width)."""
+    """A picture of a batch: `field` is its location; `pixels` are the processor's, (1 or 3, height, width)."""
 
     field: str
     pixels: Tensor
@@ -255,12 +255,12 @@ def _pictures(fields: Mapping[str, Any], processor: Any) -> Iterator[ProcessedPi
     for name, value in flat.items():
         if _is_picture(value):
             for image in value.reshape(-1, *value.shape[-3:]):
-                if image.any():  # tiles that only fill up are zeros
+                if image.any():  # padding tiles are zeros
                     yield ProcessedPicture(name, image, processor)
 
 
 def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields, and those of mappings, lists and objects among them: `media`, `visual_inputs`."""
+    """The fields, and those of nested mappings, lists and objects: `media`, `visual_inputs`."""
     flat: dict[str, Any] = {}
     for name, value in fields.items():
         if isinstance(value, Mapping):
@@ -275,8 +275,8 @@ def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_patches(patches: Tensor, grids: Tensor, processor: Any) -> Iterator[Tensor]:
-    """Pictures (3, H, W), of a video one for each time step, of patches (N, 3 · frames · patch²) in the sequence of
-    merged tokens. Source: the image processor of Qwen2-VL in transformers."""
+    """Pictures (3, H, W), one per time step of a video, from patches (N, 3 · frames · patch²) in the order of merged
+    tokens. Source: the image processor of Qwen2-VL in transformers."""
     names = ("patch_size", "merge_size", "temporal_patch_size")
     sizes = [getattr(processor, name, None) for name in names]
     if None in sizes:
@@ -292,7 +292,7 @@ def _from_patches(patches: Tensor, grids: Tensor, processor: Any) -> Iterator[Te
 
 
 def _is_picture(value: Any) -> bool:
-    """Whether a value is a picture, or several: bytes or floats (..., 1 or 3, height, width)."""
+    """Whether a value is one or more pictures: bytes or floats (..., 1 or 3, height, width)."""
     if not isinstance(value, Tensor) or value.ndim < 3 or value.shape[-3] not in (1, 3) or min(value.shape) == 0:
         return False
     return value.dtype == torch.uint8 or value.is_floating_point()  # the three positions of mRoPE are integers

@@ -1,4 +1,4 @@
-"""The blend of a split part: the shares that were asked for, and what a run draws, counted exactly.
+"""The blend of a split part: the requested shares, and the exact counts that a run draws.
 
 Enters: a plan with weights. Leaves: for each source its share and its draws. Guarantee: the counts are those of the
 order itself (`random_draws.Schedule`), by arithmetic; nothing is read.
@@ -17,7 +17,7 @@ MAX_DRAWS, MAX_LANES = 10**12, 4096
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SourceShare:
-    """A source of a blend: `asked` is its share at the end of the draws, from 0 to 1; `drawn` are samples."""
+    """A source of a blend: `asked` is its requested share at the end of the draws, from 0 to 1; `drawn` are samples."""
 
     number: int
     name: str
@@ -29,7 +29,7 @@ class SourceShare:
 
     @property
     def epochs(self) -> float:
-        """How often the draws go through its samples."""
+        """The number of epochs of its samples that were drawn."""
         return self.drawn / self.num_samples
 
 
@@ -45,7 +45,7 @@ class BlendCounts:
 
 
 def count_draws(plan: Plan, draws: int, num_lanes: int, seed: int) -> BlendCounts:
-    """What is drawn of each source by `draws` draws, which the lanes share equally.
+    """The samples of each source in `draws` draws, which the lanes share equally.
 
     Raises:
         ConfigError: if the plan has no weights, or a number is out of range.

@@ -1,8 +1,8 @@
-"""What there is to look at: the split parts of a data set or metadataset, and their samples by source, number and key.
+"""The split parts of a data set or metadataset, and their samples by source, number and key.
 
 Enters: a path; the beginning of a key. Leaves: `SplitCatalog`s, whose sources are numbered, and stored samples by
 (source, index). Guarantee: listing and paging are arithmetic over sample counts; a key is looked up in the index that
-`prepare` writes; a shard is opened only for the samples that are shown.
+`prepare` writes; a shard is opened only to show its samples.
 """
 
 import bisect
@@ -34,22 +34,22 @@ from bridge_data.shards.table_records import TableRecords
 from bridge_data.storage import Location
 
 MAX_KEPT_BYTES = 256 << 20
-"""Stored samples that stay in memory, so that the media of a page are not read again."""
+"""Stored samples kept in memory, so that the media of a page are not read again."""
 
 CHECK_EVERY_S = 1.0
-"""Seconds between two looks at whether the data changed."""
+"""Seconds between two checks for changed data."""
 
 MAX_KEYS = 500
-"""Keys of a data set that are looked at for one search: some may be in another split part."""
+"""Keys of a data set checked per search: some may be in another split part."""
 
 _LAST = "\udcff" * 4
-"""After every key with the same beginning: the largest bytes, which are not UTF-8."""
+"""Sorts after every key with the same prefix: the largest bytes, which are not UTF-8."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class CatalogSource:
-    """One data set of a split part: `number` is its place in it. `source` says how its samples are made; it is None
-    where there is no dataset.yaml."""
+    """One data set of a split part: `number` is its position there. `source` says how its samples are made; None if
+    there is no dataset.yaml."""
 
     number: int
     records: Records
@@ -86,7 +86,7 @@ class SampleAddress:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SampleFilter:
-    """Which sources are shown: that of number `source` (None: all), those with the subflavor `subflavor`, written
+    """Which sources are shown: the one numbered `source` (None: all), those with the subflavor `subflavor`, written
     `key=value` (empty: all)."""
 
     source: int | None = None
@@ -102,8 +102,8 @@ class SampleFilter:
 class SplitCatalog:
     """The sources of one split part, and their samples. Any thread may use it.
 
-    `plan` has the weights of the blend, where the part is for training; `notice` says why samples are shown as they are
-    stored, where the dataset.yaml cannot be used.
+    `plan` has the weights of the blend if the part is for training; `notice` says why samples are shown as stored if
+    the dataset.yaml cannot be used.
     """
 
     def __init__(self, name: str, plan: Plan | None, records: Sequence[Records], notice: str = "") -> None:
@@ -129,7 +129,7 @@ class SplitCatalog:
         return list(dict.fromkeys(text for source in self.sources for text in source.subflavors))
 
     def shown(self, chosen: SampleFilter) -> list[CatalogSource]:
-        """The sources that a filter takes."""
+        """The sources that match a filter."""
         return [source for source in self.sources if chosen.takes(source)]
 
     def page(self, chosen: SampleFilter, number: int, size: int) -> tuple[list[SampleAddress], int, int]:
@@ -159,7 +159,7 @@ class SplitCatalog:
         return source
 
     def read(self, address: SampleAddress) -> RawSample:
-        """A sample as it is stored. Raises a LookupError if there is none, a DatasetError if it cannot be read."""
+        """A stored sample. Raises a LookupError if there is none, a DatasetError if it cannot be read."""
         source = self.source(address)
         with self._lock:
             raw = self._kept.get(address)
@@ -176,7 +176,7 @@ class SplitCatalog:
             return raw
 
     def build(self, address: SampleAddress) -> Any:
-        """The sample that is made of the parts, images as uint8 (3, H, W); None if it is not known how.
+        """The sample made from the parts, images as uint8 (3, H, W); None if there is no definition of samples.
 
         Raises:
             BridgeDataError: if it cannot be made.
@@ -196,8 +196,8 @@ def _num_bytes(raw: RawSample) -> int:
 
 
 def open_split(path: Location, part: str, trust: Mapping[str, Any], *, training: bool = False) -> SplitCatalog | None:
-    """A split part of the data set, JSONL file or metadataset at `path`; without a dataset.yaml that can be used, its
-    samples as they are stored; None if it has no samples. `trust` are options of `load_dataset`.
+    """A split part of the data set, JSONL file or metadataset at `path`; without a usable dataset.yaml, its samples as
+    stored; None if it has no samples. `trust` are options of `load_dataset`.
 
     Raises:
         ConfigError, DatasetError: if it cannot be opened.
@@ -216,8 +216,8 @@ def open_split(path: Location, part: str, trust: Mapping[str, Any], *, training:
 
 
 class DataCatalog:
-    """All split parts of the data set, JSONL file or metadataset at `path`, each opened when it is first looked at, and
-    again when data on a disk were prepared again.
+    """All split parts of the data set, JSONL file or metadataset at `path`, each opened on first use, and again after
+    data on a disk were prepared again.
 
     Raises:
         ConfigError, DatasetError: if there is no such data set.
@@ -264,7 +264,7 @@ class DataCatalog:
         return self.part_names[0]
 
     def _notice_changes(self) -> None:
-        """Forget what was opened, if a data set was prepared again since."""
+        """Discard opened parts if a data set was prepared again since."""
         if time.monotonic() < self._next_check:
             return
         self._next_check = time.monotonic() + CHECK_EVERY_S
@@ -277,12 +277,12 @@ class DataCatalog:
 
 
 def _version(path: Location) -> tuple[int, int] | None:
-    """What changes with each preparation of a data set, or with the file at `path`; None in a store."""
+    """A value that changes when a data set is prepared or the file at `path` changes; None in a store."""
     if not isinstance(path, Path):
         return None
     try:
         found = os.stat(path / META_FOLDER if path.is_dir() else path)
-    except OSError:  # opening it says why
+    except OSError:  # opening it reports why
         return None
     return found.st_ino, found.st_mtime_ns
 

@@ -1,9 +1,9 @@
 """Sizes and lengths of the samples of a source as histograms, and losses as lines over steps: geometry for inline SVG.
 
 Enters: values; a source; for its tokens, the data of a run. Leaves: bars, points and ticks in the units of a `viewBox`,
-which the templates draw, and a sentence that says of what they are. Guarantee: with media metadata
-(`bridge-data prepare-media`), those of the data set; else of a fixed number of samples, evenly spread over it. Tokens
-are those of the samples that the task encoder of the run makes.
+which the templates draw, and a sentence that says what data they cover. Guarantee: with media metadata
+(`bridge-data prepare-media`), those of the data set; else those of a fixed number of samples, evenly spread over it.
+Tokens are those of the samples that the task encoder of the run makes.
 """
 
 import dataclasses
@@ -37,12 +37,12 @@ LEFT, BOTTOM, TOP = 52, 28, 10
 NUM_BINS = 24
 
 MAX_POINTS = 600
-"""Points of a line that can be followed to a step; of more steps, the largest loss of each group is kept."""
+"""Points of a line that link to a step; if there are more steps, each group keeps its largest loss."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tick:
-    """A mark on an axis, at `at` units along it."""
+    """A mark on an axis, `at` units along it."""
 
     at: float
     text: str
@@ -50,7 +50,7 @@ class Tick:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HistogramBar:
-    """A bar of a histogram, and what it says."""
+    """A bar of a histogram, and its text."""
 
     x: float
     y: float
@@ -61,7 +61,7 @@ class HistogramBar:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Histogram:
-    """`values` in bins; on a scale of powers of ten if they differ by more than that."""
+    """`values` in bins; on a logarithmic scale if their range is wide."""
 
     title: str
     num_values: int
@@ -130,7 +130,7 @@ class StepLine:
 
 
 def step_line(values: Sequence[tuple[int, float]]) -> StepLine:
-    """The line through `(step, value)`, at least one, in the sequence of steps. Of many, each group's largest value."""
+    """The line through `(step, value)`, at least one, ordered by step. Of many, each group's largest value."""
     group = -(-len(values) // MAX_POINTS)
     kept = [max(values[at : at + group], key=lambda pair: pair[1]) for at in range(0, len(values), group)]
     first, last = kept[0][0], max(kept[-1][0], kept[0][0] + 1)
@@ -167,13 +167,13 @@ def number_text(value: float) -> str:
 
 
 NUM_SAMPLED = 200
-"""Samples that are read where there are no media metadata."""
+"""Samples to read if there are no media metadata."""
 
 MAX_MEDIA = 50_000
-"""Media metadata that are read."""
+"""Media metadata to read."""
 
 MAX_ENCODE_S = 10.0
-"""Seconds in which samples are encoded to count their tokens; those that are not reached are left out."""
+"""Seconds for encoding samples to count their tokens; samples not reached are left out."""
 
 TOKENS = "length in tokens"
 
@@ -189,7 +189,7 @@ _UNITS = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shapes:
-    """Histograms of a source, and of what they are."""
+    """Histograms of a source, and what data they cover."""
 
     histograms: tuple[Histogram, ...]
     basis: str
@@ -197,15 +197,15 @@ class Shapes:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TokenLengths:
-    """The tokens of some samples of a source, as a run encodes them; `num_failed` are samples that its hooks left out,
-    or failed on."""
+    """The tokens of some samples of a source, as a run encodes them; `num_failed` are samples that its hooks skipped or
+    failed on."""
 
     lengths: tuple[int, ...]
     num_failed: int
 
     @property
     def basis(self) -> str:
-        """Of what they are."""
+        """What data they cover."""
         if not self.lengths and not self.num_failed:
             return ""
         failed = f"; its hooks leave out, or fail on, {self.num_failed:,} more" if self.num_failed else ""
@@ -221,7 +221,7 @@ def token_lengths(dataset: LaneDataset, source: int) -> TokenLengths:
     for index in random.Random(0).sample(range(size), min(NUM_SAMPLED, size)):
         try:
             lengths.append(tokens_of(dataset.restore_sample((name, 0, index, 0)))[0])
-        except Exception:  # of the data, or of hooks of the user
+        except Exception:  # from the data, or from the user's hooks
             num_failed += 1
         if time.monotonic() > end:
             break
@@ -250,7 +250,7 @@ def shapes(part: SplitCatalog, source: CatalogSource, tokens: TokenLengths | Non
 
 
 def _of_metadata(records: Records) -> tuple[Mapping[str, Sequence[float]], str]:
-    """(values by name, of what) of the media metadata; nothing, if there are none."""
+    """(values by name, what data they cover) from the media metadata; empty if there are none."""
     inner = without_views(records)
     if not isinstance(inner, ShardSet):
         return {}, ""
@@ -263,7 +263,7 @@ def _of_metadata(records: Records) -> tuple[Mapping[str, Sequence[float]], str]:
     for metadata in found:
         _note(values, metadata)
     part = "" if len(found) == total else f"{len(found):,}, evenly spread, of "
-    return values, f"the stored media metadata, {part}{total:,} of the whole data set, whatever the split part"
+    return values, f"the stored media metadata, {part}{total:,} of the whole data set, all split parts"
 
 
 def _note(values: defaultdict[str, list[float]], found: ImageMetadata | AVMetadata) -> None:
@@ -303,7 +303,7 @@ def _of_samples(part: SplitCatalog, source: CatalogSource, *, with_media: bool) 
 
 
 def _note_media(values: defaultdict[str, list[float]], name: str, data: bytes) -> None:
-    """Note the size or the length of a picture or a clip, if it can be read."""
+    """Record the size or the length of a picture or a clip, if it can be read."""
     if kind_of(name) == "picture":
         try:
             with warnings.catch_warnings():

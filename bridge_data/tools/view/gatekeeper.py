@@ -1,9 +1,9 @@
-"""Requests and answers: who may ask, numbers in queries, media and ranges of them, headers of every answer.
+"""Requests and responses: access control, numbers in queries, media and ranges of them, headers of every response.
 
-Enters: a request. Leaves: a refusal, or the answer of the application with headers that forbid scripts of others,
-guessing of content types, and use by other sites. Guarantee: a page of another site cannot read from here by giving its
-own name this machine's address (DNS rebinding), since only addresses and known names are accepted as `Host`; with a
-token, nothing is answered without it.
+Enters: a request. Leaves: a refusal, or the application's response with headers that forbid foreign scripts, guessing
+of content types, and use by other sites. Guarantee: another site cannot read from here by resolving its own name to
+this machine's address (DNS rebinding), since only addresses and known names are accepted as `Host`; with a token,
+every request must have it.
 """
 
 import hmac
@@ -31,19 +31,19 @@ HEADERS = {
 }
 
 MIN_TOKEN = 12
-"""Characters of a token that a user gives."""
+"""Minimum characters of a token that a user sets."""
 
 GENERATED = "auto"
 
 MAX_PATH = 1000
-"""Characters of an address before its query."""
+"""Maximum characters of a URL before its query."""
 
 
 def checked_token(host: str, token: str | None) -> str | None:
-    """The token to ask for (None: none), when `host` is listened on; a new one for `auto`.
+    """The token to require (None: none) when listening on `host`; a new one for `auto`.
 
     Raises:
-        ConfigError: if others could ask without one, or it is short.
+        ConfigError: if others could connect without one, or it is too short.
     """
     if token == GENERATED:
         return secrets.token_urlsafe(24)
@@ -69,8 +69,8 @@ def _is_loopback(host: str) -> bool:
 
 
 class Gatekeeper:
-    """Refuses requests that it does not trust, before `app` sees them. `names` are host names that it answers to,
-    besides addresses and localhost; `cookie` is the name of the cookie that keeps the token."""
+    """Refuses untrusted requests before `app` sees them. `names` are accepted host names besides addresses and
+    localhost; `cookie` is the name of the cookie that stores the token."""
 
     def __init__(self, app: ASGIApp, token: str | None, names: Iterable[str] = (), cookie: str = "bridge_view") -> None:
         self._app, self._token, self._cookie = app, token, cookie
@@ -104,7 +104,7 @@ class Gatekeeper:
         given = [value for name, value in query if name == "token"]
         if given and self._is_token(given[0]):
             rest = urlencode([pair for pair in query if pair[0] != "token"])
-            path = "/" + scope["path"].lstrip("/\\")  # //name would be another host
+            path = "/" + scope["path"].lstrip("/\\")  # //name would redirect to another host
             answer = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)
             answer.set_cookie(self._cookie, self._token, httponly=True, samesite="strict")
             return answer
@@ -135,13 +135,13 @@ _RANGE = re.compile(r"bytes=(\d*)-(\d*)", re.ASCII)
 
 
 def number_in(request: Request, name: str, default: int | None) -> int | None:
-    """The number in a query; the default if there is none, or it is no number."""
+    """The number in a query; the default if it is missing or not a number."""
     text = request.query_params.get(name, "")
     return int(text) if re.fullmatch(r"-?\d{1,15}", text, re.ASCII) else default
 
 
 def ranged(found: MediaContent, asked: str | None) -> Response:
-    """The content, or the range of it that a `Range` header asks for: one range, as players do."""
+    """The content, or the range of it in a `Range` header: a single range, as players request."""
     headers = {"accept-ranges": "bytes", "content-type": found.content_type, "cache-control": "private, max-age=600"}
     if not found.inline:
         headers["content-disposition"] = "attachment"

@@ -1,8 +1,8 @@
 """The losses of a run, from its log: JSON lines, a CSV of Lightning, events of TensorBoard, or the lines that Megatron
 and our recipes print.
 
-Enters: a file, or a folder of `*.jsonl` or of events, which may grow. Leaves: the loss of each step; of a step that was
-logged several times, as by all ranks or after a resume, the last one.
+Enters: a file, or a folder of `*.jsonl` or of events, which may grow. Leaves: the loss of each step; if a step was
+logged several times (by all ranks, after a resume), the last one.
 """
 
 import contextlib
@@ -22,17 +22,17 @@ from bridge_data.errors import ConfigError
 logger = logging.getLogger("bridge_data")
 
 MAX_BYTES = 1 << 30
-"""Of larger logs nothing is read."""
+"""Larger logs are not read."""
 
 _BLOCK_BYTES = 1 << 20
 
 _EDGE_BYTES = 4096
-"""Of the beginning and the end of a log, by which one is known that was rewritten in place."""
+"""Bytes at the beginning and the end of a log, compared to detect rewriting in place."""
 
 _STEPS = ("step", "iteration", "global_step", "trainer/global_step")
 _LOSSES = ("loss", "lm loss", "lm_loss", "train_loss", "train/loss", "train_loss_step", "loss_step")
 EVENTS = "tfevents"
-"""In the names of the files that TensorBoard reads."""
+"""Part of the names of TensorBoard's files."""
 _LINE = re.compile(
     r"(?P<name>step|iteration)[ =:]+(?P<step>\d+)\b.*?\bloss[ =:]+"
     r"(?P<loss>[-+]?(?:(?:nan|inf(?:inity)?)\b|(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?))",
@@ -41,13 +41,13 @@ _LINE = re.compile(
 _LINE_END = re.compile(r"\r\n?|\n")
 
 _Found: TypeAlias = tuple[str, int, float]
-"""(what the log calls a step, its number, loss)."""
+"""(the log's name for a step, its number, loss)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LossLog:
-    """(step, loss) in the sequence of steps, under the numbers of the log; `first` is the number of the first step: 1
-    if the log counts iterations, as Megatron's does, else 0. `not_finite` are steps whose loss is NaN or infinite."""
+    """(step, loss) ordered by step, with the log's numbers; `first` is the number of the first step: 1 if the log
+    counts iterations, as Megatron's does, else 0. `not_finite` are steps whose loss is NaN or infinite."""
 
     losses: tuple[tuple[int, float], ...]
     first: int
@@ -55,9 +55,9 @@ class LossLog:
 
 
 class LossReader:
-    """The losses of a log at `path`, a file or a folder of `*.jsonl` or of TensorBoard's events, as they are when
-    `read` is called. Of a file that has grown, only what is new is read; one that was replaced, rewritten or cut is
-    read from its beginning."""
+    """The losses of a log at `path`, a file or a folder of `*.jsonl` or of TensorBoard's events, at the time of `read`.
+    If a file has grown, only the new part is read; if it was replaced, rewritten or cut, it is read from its
+    beginning."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -65,7 +65,7 @@ class LossReader:
         self._log: LossLog | None = None
 
     def read(self) -> LossLog:
-        """The losses now; the same object as before, if nothing changed.
+        """The current losses; the same object as before if nothing changed.
 
         Raises:
             ConfigError: if there is no log, or no step with a finite loss in it, or a package to read it is missing.
@@ -97,7 +97,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _merged(files: Iterable["_LogFile"]) -> LossLog | None:
-    """The losses of files together; None if there are none."""
+    """The merged losses of files; None if there are none."""
     found: dict[int, float] = {}
     first = 0
     for file in files:
@@ -108,8 +108,8 @@ def _merged(files: Iterable["_LogFile"]) -> LossLog | None:
 
 
 class _LogFile:
-    """A file of a log, and the losses in what has been read of it: `unfinished` in a last line that has no end yet.
-    `first` is as of `LossLog`, None if there is no loss."""
+    """A file of a log, and its losses so far: `unfinished` are those in an incomplete last line. `first` is as in
+    `LossLog`, None if there is no loss."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -126,7 +126,7 @@ class _LogFile:
         self._events: Any = None
 
     def read(self) -> bool:
-        """Read what is new; whether anything changed."""
+        """Read what is new; return whether anything changed."""
         found = os.stat(self.path)
         stamp = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
         if stamp == self._stamp:
@@ -165,7 +165,7 @@ class _LogFile:
         return map(_of_row, rows)
 
     def _read_events(self) -> None:
-        """Megatron, and no other, calls its loss `lm loss`, and counts iterations."""
+        """Only Megatron calls its loss `lm loss`, and counts iterations."""
         try:
             from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
         except ImportError as error:
@@ -181,7 +181,7 @@ class _LogFile:
                 scalars = dict(given)
                 name = "iteration" if "lm loss" in scalars else "step"
                 self._add(self.losses, [_of_content({name: event.step, **scalars})])
-        except Exception as error:  # TensorBoard raises all sorts for a damaged file
+        except Exception as error:  # TensorBoard raises various errors for a damaged file
             logger.warning("%s: is damaged, and only the losses before that are shown: %r", self.path, error)
 
     def _add(self, losses: dict[int, float], found: Iterable[_Found | None]) -> None:
@@ -197,7 +197,7 @@ def _read_at(file: BinaryIO, at: int) -> bytes:
 
 
 def _has_at(file: BinaryIO, at: int, expected: bytes) -> bool:
-    """Whether a file has these bytes there."""
+    """Whether a file has these bytes at this offset."""
     return _read_at(file, at)[: len(expected)] == expected
 
 
@@ -214,7 +214,7 @@ def _of_json(line: str) -> _Found | None:
 
 
 def _of_row(row: Mapping[str, Any]) -> _Found | None:
-    """Of a row of a CSV, in which what was not logged at the step is empty."""
+    """The loss in a row of a CSV; values not logged at the step are empty."""
     content: dict[str, Any] = {}
     for name, text in row.items():
         with contextlib.suppress(TypeError, ValueError):

@@ -1,8 +1,8 @@
 """The data of a run by its config: the YAML of a recipe or of a LightningCLI, or the name of a DataModule in Python.
 
 Enters: `run.yaml` of `recipes.train`, `config.yaml` of a LightningCLI, or `package.module:name` of a DataModule or a
-function that returns one. Leaves: the training data set as one rank without workers reads it, which is the sequence of
-the whole job.
+function that returns one. Leaves: the training data set as read by one rank without workers, in the order of the whole
+job.
 """
 
 import dataclasses
@@ -24,14 +24,13 @@ if TYPE_CHECKING:
     from bridge_data.datamodule.module import EnergonMultiModalDataModule
 
 DEFAULT_BATCH_SIZE = 4
-"""Samples of a batch where there is no config."""
+"""Samples of a batch if there is no config."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class NamedRun:
-    """The data of a run: `dataset` is what it trains on, at `path`; `schedule` says how many micro-batches a step
-    takes, None where there is no config, or it leaves the global batch size to the ranks; `told` is a sentence about
-    it."""
+    """The data of a run: `dataset` is what it trains on, at `path`; `schedule` says how many micro-batches a step has,
+    None if there is no config, or if it leaves the global batch size to the ranks; `told` is a sentence about it."""
 
     path: str
     dataset: LaneDataset
@@ -43,7 +42,7 @@ def open_run(
     config: str, num_lanes: int | None = None, saved_lanes: int | None = None, num_per_step: int | None = None
 ) -> NamedRun:
     """The run that `config` names, with `num_lanes` lanes (None: those of the config, or else the `saved_lanes` of its
-    newest state). If the config leaves the global batch size to the ranks, a step takes `num_per_step` micro-batches.
+    newest state). If the config leaves the global batch size to the ranks, a step has `num_per_step` micro-batches.
 
     Raises:
         ConfigError: if there is none, or its data cannot be opened.
@@ -94,7 +93,7 @@ def data_module(config: str) -> "EnergonMultiModalDataModule":
         ConfigError: if there is none.
     """
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # encoders and DataModules of the user are where the run was started
+        sys.path.insert(0, os.getcwd())  # user code is in the folder where the run was started
     made = _of_yaml(Path(config)) if config.endswith((".yaml", ".yml")) else _named(config)
     from bridge_data.datamodule.module import EnergonMultiModalDataModule  # imports Lightning
 
@@ -125,7 +124,7 @@ def _recipe_data(file: Path) -> Any:
 
 
 def _cli_data(file: Path, data: dict[str, Any]) -> Any:
-    """The DataModule that a LightningCLI makes of `data`: its arguments, or a class with some."""
+    """The DataModule that a LightningCLI makes from `data`: arguments, or a class with arguments."""
     from bridge_data.datamodule.module import EnergonMultiModalDataModule
 
     try:
@@ -142,7 +141,7 @@ def _cli_data(file: Path, data: dict[str, Any]) -> Any:
         return parser.instantiate_classes(parser.parse_object({"data": data})).data
     except BridgeDataError:
         raise
-    except Exception as error:  # jsonargparse's own, and those of the user's classes
+    except Exception as error:  # from jsonargparse, or from the user's classes
         raise ConfigError(f"--config {file}: data: {error}") from error
 
 

@@ -1,7 +1,7 @@
-"""The pages: which address shows what.
+"""The pages and their routes.
 
-Enters: a `Site`, which holds what there is to look at. Leaves: a Starlette application, behind the gatekeeper.
-Guarantee: addresses hold numbers, keys to search for and names out of lists; files are named by the command line alone.
+Enters: a `Site`, which holds the content. Leaves: a Starlette application, behind the gatekeeper. Guarantee: URLs hold
+numbers, search keys and names from fixed lists; only the command line names files.
 """
 
 import functools
@@ -29,10 +29,10 @@ from bridge_data.tools.view.sample_cards import DOWNLOAD, MediaContent, card, co
 from bridge_data.tools.view.site import Site
 
 PAGE_SIZE = 24
-"""Samples of a page, and of a search."""
+"""Samples per page, and per search."""
 
 MAX_TEXT = 512
-"""Characters of a key that is searched for."""
+"""Maximum characters of a searched key."""
 
 _FOLDER = Path(__file__).parent
 _STATIC = {
@@ -44,7 +44,7 @@ _STATIC = {
 
 
 class Pages:
-    """The endpoints. Requests come in several threads; what is not safe there is guarded where it is kept."""
+    """The endpoints. Requests come in several threads; objects that are not thread-safe have their own locks."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -65,7 +65,7 @@ class Pages:
         return [Route(path, self._guarded(page), methods=["GET"]) for path, page in pages.items()]
 
     def _guarded(self, page: Callable[[Request], Response]) -> Callable[[Request], Response]:
-        """Mistakes and faults of the data as pages."""
+        """Show user errors and faults in the data as pages."""
 
         @functools.wraps(page)
         def guarded(request: Request) -> Response:
@@ -90,7 +90,7 @@ class Pages:
     # Samples
 
     def home(self, request: Request) -> Response:
-        """The first page there is."""
+        """The first available page."""
         return RedirectResponse(self._site.pages[0][1], 303)
 
     def samples(self, request: Request) -> Response:
@@ -130,7 +130,7 @@ class Pages:
         )
 
     def sample(self, request: Request) -> Response:
-        """Everything of one sample."""
+        """One sample in full."""
         part, split, address = self._address(request)
         source = split.source(address)
         made, made_error = None, ""
@@ -141,7 +141,7 @@ class Pages:
                 made = {"kind": type(built).__name__, "fields": [pair for pair in fields if pair[0][:2] != "__"]}
         except BridgeDataError as error:
             made_error = str(error)
-        except Exception as error:  # of a sample loader or a joiner of the user
+        except Exception as error:  # from the user's sample loader or joiner
             made_error = f"{type(error).__name__}: {error}"
         return self._page(
             "sample.html",
@@ -167,7 +167,7 @@ class Pages:
     # Figures
 
     def blend(self, request: Request) -> Response:
-        """The blend as asked and as drawn."""
+        """The blend as requested and as drawn."""
         part, split = self._part(request)
         draws, lanes = number_in(request, "draws", 1_000_000) or 1, number_in(request, "lanes", 8) or 1
         seed, counts, error = number_in(request, "seed", 0) or 0, None, ""
@@ -192,7 +192,7 @@ class Pages:
     # Files of this package
 
     def static(self, request: Request) -> Response:
-        """A file of this package, out of a fixed list."""
+        """A file of this package, from a fixed list."""
         name = request.path_params["name"]
         if name not in _STATIC:
             raise LookupError("there is no such file")
@@ -202,7 +202,7 @@ class Pages:
     # What requests name
 
     def _part(self, request: Request) -> tuple[int, SplitCatalog]:
-        """(number, split part) that a request asks for, by default the first with samples."""
+        """(number, split part) of a request, by default the first with samples."""
         catalog = self._site.catalog
         number = number_in(request, "part", None)
         if number is None:

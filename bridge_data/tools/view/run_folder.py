@@ -1,6 +1,6 @@
-"""A run by its folder: the files of its config, saved states, logs and ledger.
+"""The files of a run in its folder: config, saved states, logs and ledger.
 
-Enters: a folder. Leaves: what is in it, at most `MAX_DEPTH` folders down, those nearest to the top first. Guarantee:
+Enters: a folder. Leaves: its files, at most `MAX_DEPTH` folders down, those nearest to the top first. Guarantee:
 several configs at the same depth are an error that names them.
 """
 
@@ -15,15 +15,15 @@ from bridge_data.shards.plain_data import parse_yaml_file
 from bridge_data.tools.view.loss_log import EVENTS
 
 MAX_DEPTH = 4
-"""Folders between that of the run and what is found in it, as `lightning_logs/version_0/checkpoints`."""
+"""Folder levels below the run's folder that are searched, such as `lightning_logs/version_0/checkpoints`."""
 
 MAX_FILES = 50_000
-"""Files and folders that are looked at."""
+"""Maximum files and folders to check."""
 
 MAX_CONFIG_BYTES = 1 << 20
 
 _LOGS = (".jsonl", ".csv", EVENTS, ".log", ".out", ".txt")
-"""Names that logs end with, or that are in them, the likeliest first."""
+"""Suffixes or parts of the names of logs, the likeliest first."""
 
 _STATE = "train_dataloader_"
 
@@ -35,8 +35,8 @@ _CONFIGS = (".yaml", ".yml")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RunFiles:
-    """What is in the folder of a run: its config, what may be its saved states and its logs (by kind, the likeliest
-    first), and the folder of its ledger; None, or nothing, where there is none of it."""
+    """The files in the folder of a run: its config, candidates for saved states and logs (by kind, the likeliest
+    first), and the folder of its ledger; None or empty for anything missing."""
 
     config: Path | None = None
     states: tuple[Path, ...] = ()
@@ -45,7 +45,7 @@ class RunFiles:
 
 
 def find_run(folder: Path, *, has_config: bool = False) -> RunFiles:
-    """The files of the run in a folder; `has_config`, its config is known, and not looked for.
+    """The files of the run in a folder; `has_config`: the config is known, do not search for it.
 
     Raises:
         ConfigError: if there are several configs, or too many files.
@@ -76,7 +76,7 @@ def _by_depth(path: Path) -> tuple[int, Path]:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """(kind, path) of the files of a run, without those of a checkpoint that is being written, nor hidden folders."""
+    """(kind, path) of the files of a run, except unfinished checkpoints and hidden folders."""
     seen = 0
     for parent, folders, names in os.walk(folder):
         depth = len(Path(parent).relative_to(folder).parts)
@@ -86,16 +86,14 @@ def _files(folder: Path) -> Iterator[tuple[str, Path]]:
         for name in sorted(names):
             seen += 1
             if seen > MAX_FILES:
-                raise ConfigError(
-                    f"{folder}: has over {MAX_FILES:,} files; give --config, --state and --log in its place"
-                )
+                raise ConfigError(f"{folder}: has over {MAX_FILES:,} files; give --config, --state and --log instead")
             kind = _kind(name)
-            if kind is not None and (path := Path(parent, name)).is_file():  # a pipe would be waited for
+            if kind is not None and (path := Path(parent, name)).is_file():  # opening a pipe would block
                 yield kind, path
 
 
 def _kind(name: str) -> str | None:
-    """What a file may be, by how its name begins or ends; None: nothing of a run."""
+    """The likely kind of a file, by the beginning or end of its name; None: not of a run."""
     if name.endswith(_CHECKPOINT):
         return _CHECKPOINT
     if name.startswith((_STATE, _LEDGER)):
@@ -105,7 +103,7 @@ def _kind(name: str) -> str | None:
 
 
 def _nearest(folder: Path, files: list[Path], wanted: Callable[[Path], bool]) -> list[Path]:
-    """The files that are wanted, of the least depth at which there is one."""
+    """The wanted files at the least depth that has any."""
     by_depth: dict[int, list[Path]] = {}
     for file in files:
         by_depth.setdefault(len(file.relative_to(folder).parts), []).append(file)
@@ -127,7 +125,7 @@ def _config(folder: Path, files: list[Path]) -> Path | None:
 
 
 def _is_config(file: Path) -> bool:
-    """Whether a YAML is that of a recipe or of a LightningCLI."""
+    """Whether a YAML is of a recipe or of a LightningCLI."""
     try:
         if file.stat().st_size > MAX_CONFIG_BYTES:
             return False

@@ -20,24 +20,24 @@ from bridge_data.tools.view.sample_cards import MediaContent, card
 from bridge_data.tools.view.site import Site
 
 MAX_STEP = 10**9
-"""The last step that is asked for."""
+"""The last step that may be requested."""
 
 POLL_S = 5
-"""Seconds after which an open page of the run asks for what is new."""
+"""Seconds between requests for updates by an open page of the run."""
 
 MAX_STEP_CARDS = 96
-"""Samples of a step that are shown."""
+"""Maximum samples shown of a step."""
 
 
 class RunPages:
-    """The endpoints. `render` takes the name of a template, the heading of the page and the values it needs."""
+    """The endpoints. `render` takes the name of a template, the heading of the page and the template's values."""
 
     def __init__(self, site: Site, render: Callable[..., Response]) -> None:
         self._site, self._render = site, render
-        self._session = secrets.token_hex(4)  # the numbers of what was seen begin anew with each server
+        self._session = secrets.token_hex(4)  # each server counts updates from the start
 
     def addresses(self) -> dict[str, Callable[[Request], Response]]:
-        """What answers at which address."""
+        """The routes of the endpoints."""
         return {
             "/batches": self.batches,
             "/batches/{number:int}/pictures/{picture:int}": self.picture,
@@ -55,12 +55,12 @@ class RunPages:
         shown, pictures, error = None, [], ""
         try:
             encoder = run.dataset.task_encoder
-            with self._site.working:  # also for the tokenizer, which hooks use
+            with self._site.working:  # also guards the tokenizer, which hooks use
                 batch = sequence.get(number)
                 shown, pictures = contents(batch, tokenizer_of(encoder)), pictures_of(batch, encoder)
         except (BridgeDataError, LookupError) as failure:
             error = str(failure)
-        except Exception as failure:  # of hooks of the user
+        except Exception as failure:  # from the user's hooks
             error = f"{type(failure).__name__}: {failure}"
         values = {"number": number, "first": sequence.first, "shown": shown, "pictures": pictures, "error": error}
         return self._render("batches.html", "Batches", **values)
@@ -78,7 +78,7 @@ class RunPages:
     # The run
 
     def saved_run(self, request: Request) -> Response:
-        """Losses and saved states of the run, or nothing (204) if that is what has been `seen`."""
+        """Losses and saved states of the run, or nothing (204) if they are those already `seen`."""
         self._site.refresh()
         saved = self._site.saved
         if not self._site.has_saved:
@@ -111,7 +111,7 @@ class RunPages:
         self._site.refresh()
         run, step = self._site.run, request.path_params["step"]
         if run.schedule is None:
-            raise ConfigError("which batches a step takes is not known; give --config, with a global batch size")
+            raise ConfigError("the batches of a step are not known; give --config, with a global batch size")
         if step > MAX_STEP:
             raise LookupError(f"there is no step {step:,}")
         order = self._site.order
@@ -137,7 +137,7 @@ class RunPages:
         )
 
     def _part_of_run(self) -> tuple[int, SplitCatalog | None]:
-        """(number, split part) whose samples the run reads; None if other data are looked at."""
+        """(number, split part) whose samples the run reads; None if other data are shown."""
         catalog = self._site.catalog
         for number, name in enumerate(catalog.part_names):
             try:

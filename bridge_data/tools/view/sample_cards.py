@@ -1,9 +1,9 @@
-"""What is shown of a sample: its parts as pictures, players and texts; and the bytes that the browser gets of them.
+"""How a sample is shown: its parts as pictures, players and texts; and the bytes that the browser gets.
 
-Enters: a stored sample. Leaves: a `SampleCard` for the templates; content with a content type out of a fixed table; for
-`bridge-data preview --html FILE`, a contact sheet: one file with small copies of pictures and short clips in it, that
-needs no network and no script. Guarantee: what a browser could run (HTML, SVG, scripts) is shown as text, and sent as a
-download only; captions and keys are text, whatever they hold.
+Enters: a stored sample. Leaves: a `SampleCard` for the templates; content with a content type from a fixed table; for
+`bridge-data preview --html FILE`, a contact sheet: one file with small copies of pictures and short clips, which needs
+no network and no script. Guarantee: anything a browser could run (HTML, SVG, scripts) is shown as text, and sent only
+as a download; captions and keys are always text.
 """
 
 import base64
@@ -49,13 +49,13 @@ CONTENT_TYPES = {
     "mkv": "video/x-matroska",
     "avi": "video/x-msvideo",
 }
-"""Of parts that a browser shows or plays, by the last piece of their name; anything else is a download."""
+"""Content types of parts that a browser shows or plays, by the last piece of their name; others are downloads."""
 
 _CONVERTED = frozenset({"tif", "tiff", "ppm", "pgm", "pbm", "bmp"})
-"""Pictures that are sent as PNG, since browsers do not show them (or they are large)."""
+"""Pictures sent as PNG because browsers do not show them (or they are large)."""
 
 SMALL_BYTES = 200_000
-"""Larger pictures are made smaller for lists."""
+"""Larger pictures are scaled down for lists."""
 
 THUMBNAIL_PIXELS = 480
 """The longer side of a picture in a list."""
@@ -70,7 +70,7 @@ MAX_CARD_CHARACTERS, MAX_CHARACTERS = 300, 50_000
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ShownPart:
     """A part of a sample: `kind` is picture, audio, video or text; `text` is its content or a description. `member` (of
-    a join) and `number` are its place in the sample."""
+    a join) and `number` locate it in the sample."""
 
     name: str
     kind: str
@@ -92,12 +92,12 @@ class SampleCard:
 
     @property
     def media(self) -> list[ShownPart]:
-        """The parts that are seen or heard."""
+        """The parts shown as pictures or players."""
         return [part for part in self.parts if part.kind != "text"]
 
     @property
     def texts(self) -> list[ShownPart]:
-        """The parts that are read."""
+        """The parts shown as text."""
         return [part for part in self.parts if part.kind == "text"]
 
 
@@ -113,7 +113,7 @@ def card(part: SplitCatalog, address: SampleAddress, *, whole: bool = False) -> 
 
 
 def members_of(raw: RawSample) -> tuple[RawSample | None, ...]:
-    """The samples that are joined in it, or itself."""
+    """The samples joined in it, or the sample itself."""
     return raw.members if isinstance(raw, JoinedRawSample) else (raw,)
 
 
@@ -128,12 +128,12 @@ def _shown(raw: RawSample, limit: int) -> Iterator[ShownPart]:
 
 
 def extension(name: str) -> str:
-    """The last piece of the name of a part, in small letters."""
+    """The last piece of the name of a part, in lower case."""
     return name.rpartition(".")[2].lower()
 
 
 def kind_of(name: str) -> str:
-    """picture, audio, video or text, by the name of a part; what is none of these is described in words."""
+    """picture, audio, video or text, by the name of a part; other parts are text with a description."""
     if extension(name) in _CONVERTED:
         return "picture"
     kind = CONTENT_TYPES.get(extension(name), "").partition("/")[0]
@@ -141,7 +141,7 @@ def kind_of(name: str) -> str:
 
 
 def _text(name: str, data: Any, limit: int) -> str:
-    """The text of a part, or a description of what is none."""
+    """The text of a part, or a description of other content."""
     if isinstance(data, str):
         return data if len(data) <= limit else data[:limit] + " …"
     kind = extension(name)
@@ -156,7 +156,7 @@ def _text(name: str, data: Any, limit: int) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MediaContent:
-    """What is sent of a part; `inline`: the browser may show it."""
+    """The response for a part; `inline`: the browser may show it."""
 
     data: bytes
     content_type: str
@@ -168,7 +168,7 @@ class MediaContent:
 
 
 def content(raw: RawSample, member: int, number: int, *, small: bool) -> MediaContent:
-    """The content of part `number` of member `member`; of a large picture, if `small`, a small one.
+    """The content of part `number` of member `member`; if `small`, large pictures are scaled down.
 
     Raises:
         LookupError: if there is no such part.
@@ -206,24 +206,24 @@ def _converted(data: bytes, side: int | None) -> MediaContent | None:
 
 
 MAX_CLIP_BYTES = 2 << 20
-"""Larger clips are named, not held."""
+"""Larger clips are only named, not included."""
 
 MAX_SAMPLES = 1000
-"""Samples of a sheet."""
+"""Maximum samples of a sheet."""
 
 _FOLDER = Path(__file__).parent
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SheetCard:
-    """A card with its media as data URIs; an empty one for what is left out."""
+    """A card with its media as data URIs; empty for media that are left out."""
 
     shown: SampleCard
     media: tuple[tuple[ShownPart, str], ...]
 
 
 def write_sheet(file: Path, title: str, part: SplitCatalog, start: int, count: int) -> int:
-    """Write the samples `start` to `start + count - 1` of each source to `file`; how many they are.
+    """Write the samples `start` to `start + count - 1` of each source to `file`; return their number.
 
     Raises:
         ConfigError: if they are too many, or the file cannot be written. DatasetError: if they cannot be read.

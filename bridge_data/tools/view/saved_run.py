@@ -1,8 +1,8 @@
-"""What a run has left so far: its saved states, its losses and its ledger, as they are when they are asked for.
+"""The current output of a run: its saved states, its losses and its ledger.
 
-Enters: the folder of a run, or the paths of its states and its log. Leaves: a `SavedRun`. Guarantee: what did not
-change since the last look is not read again, and of logs and ledgers that have grown only what is new; what is being
-written, damaged or gone hides nothing else, and is read once it is whole.
+Enters: the folder of a run, or the paths of its states and its log. Leaves: a `SavedRun`. Guarantee: unchanged files
+are not read again, and of grown logs and ledgers only the new part; a file that is unfinished, damaged or missing hides
+no other file, and is read as soon as it is complete.
 """
 
 import dataclasses
@@ -21,9 +21,9 @@ from bridge_data.tools.view.run_folder import RunFiles, find_run
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class SavedRun:
-    """What is left of a run: its saved states, which are put in the sequence of their positions, one of each; its
-    losses and its ledger (None: there is none). `left_out` says of what looks like one of these why it is not taken.
-    `number` counts the looks that found something new."""
+    """The output of a run: its saved states, sorted by position, one for each; its losses and its ledger (None: not
+    there). `left_out` has the reasons why similar files are not used. `number` counts the reads that found something
+    new."""
 
     states: Sequence[Checkpoint] = ()
     log: LossLog | None = None
@@ -42,7 +42,7 @@ class SavedRun:
 
     @property
     def num_per_step(self) -> int | None:
-        """The micro-batches of the job in each step, as the states say; None if they do not, or it changes."""
+        """The micro-batches of the job in each step, by the states; None if they lack the number, or it changes."""
         found = {divmod(one.state.next_slot, one.step) for one in self.states if one.step and not one.state.is_finite}
         (number, rest), *others = found or {(0, 0)}
         return number if number and not rest and not others else None
@@ -52,12 +52,12 @@ _Stamp: TypeAlias = tuple[tuple[str | int, ...], ...]
 
 
 class SavedRunReader:
-    """Reads what the run in `folder` has left; `states`, a saved state or a folder with several, and `log` replace what
+    """Reads the output of the run in `folder`; `states`, a saved state or a folder with several, and `log` replace what
     is found there. Any thread may use it.
 
     Raises:
-        ConfigError: if there is nothing of a run, or several configs (`has_config`: its config is known, and not looked
-            for). StateError: if none of `states` can be read.
+        ConfigError: if there are no files of a run, or several configs (`has_config`: the config is known, do not
+            search for it). StateError: if none of `states` can be read.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class SavedRunReader:
         self.config = found.config
         """The config that was found."""
         self.saved = saved = self._look(found, SavedRun())
-        """What there was at the last look."""
+        """The result of the last read."""
         reasons = "; ".join(saved.left_out[:3])
         if states is not None and not saved.states:
             raise StateError(reasons)
@@ -90,7 +90,7 @@ class SavedRunReader:
             )
 
     def read(self) -> SavedRun:
-        """What there is now; the same object as before, if nothing changed."""
+        """The current output; the same object as before if nothing changed."""
         with self._lock:
             found = RunFiles() if self._folder is None else find_run(self._folder, has_config=True)
             self.saved = self._look(found, self.saved)
@@ -112,7 +112,7 @@ class SavedRunReader:
             left_out.append(str(error))
         kept: dict[Path, tuple[_Stamp, Checkpoint | str]] = {}
         for path in paths:
-            stamp = _stamp(path)  # before it is read: what changes from now on is read again
+            stamp = _stamp(path)  # taken before reading, so that later changes are read again
             last = self._kept.get(path)
             kept[path] = last if last is not None and last[0] == stamp else (stamp, _checkpoint(path))
         self._kept = kept
@@ -120,7 +120,7 @@ class SavedRunReader:
         return [one for _, one in kept.values() if not isinstance(one, str)]
 
     def _read_log(self, logs: Mapping[str, Sequence[Path]], left_out: list[str]) -> LossLog | None:
-        """The losses of the first log that has some, of the likeliest kind."""
+        """The losses of the first log with losses, of the likeliest kind."""
         self._logs = {path: reader for path, reader in self._logs.items() if path.exists()}
         given = None if self._log is None else {"": [self._log]}
         for kind, paths in (given or logs).items():
@@ -128,7 +128,7 @@ class SavedRunReader:
             for path in paths:
                 try:
                     found[path] = self._reader(path).read()
-                except ConfigError as error:  # a log of something else, unless it was given
+                except ConfigError as error:  # a log of something else, unless the user named it
                     left_out += [str(error)] if kind in ("", EVENTS) and not found else []
             if found:
                 (taken, losses), *others = found.items()
@@ -140,7 +140,7 @@ class SavedRunReader:
         return self._logs.setdefault(log, LossReader(log))
 
     def _read_ledger(self, folder: Path | None, left_out: list[str]) -> bool:
-        """Read the ledger on; whether anything is new."""
+        """Read what is new in the ledger; return whether there was anything."""
         try:
             if folder is None:
                 self._ledger = None
@@ -163,7 +163,7 @@ def _checkpoint(path: Path) -> Checkpoint | str:
 
 
 def _stamp(path: Path) -> _Stamp:
-    """What changes with the files of a saved state."""
+    """A value that changes when the files of a saved state change."""
     try:
         files = sorted(path.glob("train_dataloader_*")) if path.is_dir() else [path]
         stats = [(file.name, file.stat()) for file in files]

@@ -1,9 +1,8 @@
-"""What one `bridge-data view` shows: data, batches, a run as far as it has come; batches are made when they are first
-looked at.
+"""The content of one `bridge-data view`: data, batches, a run so far; batches are made on demand.
 
 Batches are those that the trainer of the run gets: micro-batch m of the job, for any m soon after the beginning, a
-saved state, or a batch that was seen. Guarantee: it is the loader that makes them, of one rank without workers; that is
-the sequence of the whole job.
+saved state, or a batch shown before. Guarantee: the loader makes them, as one rank without workers, in the order of
+the whole job.
 """
 
 import collections
@@ -29,20 +28,20 @@ Key = TypeVar("Key")
 Made = TypeVar("Made")
 
 MAX_STEPS = 200
-"""Batches that are made in order to show one."""
+"""Maximum batches made to reach the one shown."""
 
 KEPT_BATCHES = 8
-"""Batches that stay in memory."""
+"""Batches kept in memory."""
 
 STATE_EVERY = 16
-"""Batches between the states that are kept to go back."""
+"""Batches between states that are kept for going back."""
 
 
 class BatchSequence:
     """The micro-batches of a job, in any order. Any thread may use it.
 
-    `states` are saved states of the run. The beginning is known without one, unless the run was dealt to another number
-    of lanes since; `first` is the first micro-batch that can be shown.
+    `states` are saved states of the run. The beginning needs none, unless the run was dealt to another number of lanes
+    since; `first` is the first micro-batch that can be shown.
 
     Raises:
         StateError: if a state is of other data or settings.
@@ -107,7 +106,7 @@ class BatchSequence:
         return batch
 
     def _go_to(self, number: int) -> None:
-        """Go to the state before batch `number`, which is known."""
+        """Go to the known state before batch `number`."""
         state = self._states[number]
         if state is None:
             self._loader = get_savable_loader(self.dataset)
@@ -117,28 +116,28 @@ class BatchSequence:
 
 
 MAX_REPLAYED = 2000
-"""Micro-batches that are made again to know which samples a step has, where that is no arithmetic."""
+"""Maximum micro-batches made again to find the samples of a step if arithmetic cannot."""
 
 
 class _Latest(Generic[Key, Made]):
-    """What `make` made of the last key that was given."""
+    """Caches the result of `make` for the last key."""
 
     def __init__(self, make: Callable[[Key], Made]) -> None:
         self._make = make
         self._found: tuple[Key, Made] | None = None
 
     def of(self, key: Key) -> Made:
-        """What it makes of a key, at once if that is the last one."""
+        """The result for a key, from the cache if it is the last one."""
         if self._found is None or self._found[0] != key:
             self._found = key, self._make(key)
         return self._found[1]
 
 
 class Site:
-    """What there is to look at. `open_run` opens the data of the run when batches are asked for, with the lanes and
-    sizes that its states say (None: there are no batches to show); `has_encoder`: with a task encoder of its own.
-    `read_saved` reads what the run has left so far (None: there is no run). Where hooks of the run work, `working` is
-    held: its readers are for one thread."""
+    """All content to show. `open_run` opens the data of the run when batches are requested, with the lanes and sizes of
+    its states (None: there are no batches to show); `has_encoder`: with its own task encoder. `read_saved` reads the
+    output of the run so far (None: there is no run). `working` is held while hooks of the run are running: its readers
+    are not thread-safe."""
 
     def __init__(
         self,
@@ -160,13 +159,13 @@ class Site:
         self.refresh()
 
     def refresh(self) -> None:
-        """Look at what the run has left by now. Raises as `read_saved` does."""
+        """Read the current output of the run. Raises as `read_saved` does."""
         if self._read_saved is not None:
             self.saved = self._read_saved()
 
     @property
     def title(self) -> str:
-        """What is looked at."""
+        """The name of the data or run shown."""
         return str(self.catalog.path)
 
     @property
@@ -183,7 +182,7 @@ class Site:
 
     @property
     def has_saved(self) -> bool:
-        """Whether it is a run that is looked at, also one that has left nothing yet."""
+        """Whether a run is shown, even one without any output yet."""
         return self._read_saved is not None
 
     @property
@@ -200,7 +199,7 @@ class Site:
 
     @property
     def order(self) -> RunOrder:
-        """Which samples each step of the run saw. Raises as `batches` does."""
+        """The order of the run: the samples of each step. Raises as `batches` does."""
         with self._opening:
             return self._order.of((self.run, self.saved.states, self.saved.ledger))
 
@@ -219,10 +218,10 @@ class Site:
         return wanted == [(source.path, split.name, source.num_samples) for source in split.sources]
 
     def check_replay(self, numbers: range) -> None:
-        """Check that few enough batches must be made to know which samples micro-batches `numbers` have.
+        """Check that finding the samples of micro-batches `numbers` needs few enough batches.
 
         Raises:
-            ConfigError: if packs or groups would have to be made of too many samples.
+            ConfigError: if packs or groups would need too many samples.
         """
         dataset, ledger = self.run.dataset, self.saved.ledger
         if dataset.batching.packing_buffer_size is None and not dataset.may_multiply:

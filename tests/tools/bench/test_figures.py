@@ -60,7 +60,7 @@ def texts(tmp_path: Path) -> Path:
         (Key("read", 0), 0.9, "read takes 80% of the work. Of that, 90% is waiting for the storage: more workers"),
         (Key("read", 0), 0.1, "Larger chunks (max_samples_per_sequence)"),
         (Key("decode", 0), 0.0, "decode takes 80% of the work. Only what the field map names"),
-        (Key("encode_sample", 0), 0.1, "encode takes 80% of the work. It is encode_sample: what it computes anew"),
+        (Key("encode_sample", 0), 0.1, "encode takes 80% of the work. It is encode_sample: what it recomputes"),
         (Key("cook_crude_sample", 0), 0.8, "It is cook_crude_sample, which waits 80% of that"),
         (
             Key("seed encode_sample"),
@@ -69,7 +69,7 @@ def texts(tmp_path: Path) -> Path:
         ),
         (Key(SEND), 0.0, "transfer takes 80% of the work. A batch costs 400.00 ms there: a larger batch_size"),
         (Key(RECEIVE), 0.0, "transfer takes 80% of the work."),
-        (LANE, 0.0, "order takes 80% of the work. That is what handling samples costs"),
+        (LANE, 0.0, "order takes 80% of the work. That is the fixed cost of handling samples"),
     ],
 )
 def test_the_greatest_stage_has_its_way_out(texts: Path, key: Key, waited: float, expected: str) -> None:

@@ -47,7 +47,7 @@ def test_info_reads_single_files(run: Run, saved: Path, tmp_path: Path) -> None:
     assert ["together", "20", "100", "8", "0"] in lines(of_rank.stdout)
     torch.save(make_state(), tmp_path / "merged.pt")
     merged = run("checkpoint", "info", tmp_path / "merged.pt")
-    assert "saved        at a step that is not said, " in merged.stdout
+    assert "saved        at an unknown step, " in merged.stdout
     assert "lanes        all 8\n" in merged.stdout
 
 

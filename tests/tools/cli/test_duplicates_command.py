@@ -74,7 +74,7 @@ def test_lines_that_split_parts_share_are_shown(run: Run, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("flags", "code", "message"),
     [
-        (["--distance", 3], 1, "error: --distance says nothing without --near\n"),
+        (["--distance", 3], 1, "error: --distance has no effect without --near\n"),
         (["--near", "--distance", 11], 2, "11 is not in the range 0<=x<=10"),
         (["--output", "table.txt"], 1, "error: table.txt: expected a file named .parquet, .jsonl or .csv\n"),
         (["--keys", "no/drop.txt"], 1, "error: no/drop.txt: there is no folder no\n"),

@@ -90,7 +90,7 @@ class TestQuestions:
     def test_what_is_prepared_is_not_overwritten_unasked(self, run: Run, tars: Path) -> None:
         succeeded(run("prepare", tars, typed="10,0,0\n0\npng\ntxt\n"))
         result = succeeded(run("prepare", tars, typed="n\n"))
-        assert "left as it is" in result.output
+        assert "left unchanged" in result.output
         assert counts(tars) == {"train": 12, "val": 0, "test": 0}
         result = succeeded(run("prepare", tars, typed="y\n8,1,1\nCrudeWebdataset\n"))
         assert "6 shards had not changed" in result.output
@@ -256,7 +256,7 @@ def test_a_folder_of_files(run: Run, raw: Path) -> None:
     result = run("prepare-media", raw, "--media-metadata-by-extension", "--no-progress")
     assert result.exit_code == 0, result.output
     assert f"{raw}: metadata of 12 media files stored" in result.output
-    assert "left out, for it cannot be read: 1 media file\n  bad.png: not a readable image" in result.stderr
+    assert "left out, not readable: 1 media file\n  bad.png: not a readable image" in result.stderr
     assert MediaIndex.open(raw).get("000001.png") == ImageMetadata(width=41, height=30, format="PNG", mode="RGB")
     assert "13 had not changed" in run("prepare-media", raw, "--media-metadata-by-extension", "--no-progress").output
 

@@ -47,8 +47,8 @@ def test_a_split_by_ranges_and_another_one_later(run: Run, lines: Path) -> None:
     parts = ("--split-parts", "train:0..7", "--split-parts", "dev:7..end")
     result = run("prepare", lines, *parts, "--non-interactive")
     assert result.exit_code == 1
-    assert "a.jsonl.split.yaml: is there already; give --force-overwrite" in result.stderr
-    assert "left as it is" in run("prepare", lines, *parts, typed="n\n").output
+    assert "a.jsonl.split.yaml: already exists; give --force-overwrite" in result.stderr
+    assert "left unchanged" in run("prepare", lines, *parts, typed="n\n").output
     assert sizes(lines, "train") == [10]
     assert run("prepare", lines, *parts, typed="y\n").exit_code == 0
     assert sizes(lines, "train", "dev") == [7, 3]

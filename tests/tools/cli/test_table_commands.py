@@ -60,7 +60,7 @@ def test_lint_names_keys_that_several_rows_have(run: Run, tmp_path: Path) -> Non
     folder = write_keyed(tmp_path / "keyed", ["a", "b", "c", "b", "b"], ["d", "a"])
     result = run("lint", folder, "--no-progress")
     assert result.exit_code == 1
-    assert "duplicate-key  2 × keys that several samples of a shard, or rows of a file, have" in result.output
+    assert "duplicate-key  2 × keys shared by several samples of a shard, or rows of a file" in result.output
     assert "part-0.parquet/b: rows 1 and 3 have it" in result.output
     assert "shared-key  1 ×" in result.output and "part-1.parquet/a: part-0.parquet has it too" in result.output
     assert run("lint", write_keyed(tmp_path / "sound", ["a", "b"], ["c"]), "--no-progress").exit_code == 0

@@ -170,7 +170,7 @@ def test_what_a_run_has_written_down_is_told_without_a_replay(blends):
 
 
 def test_what_cannot_be_told_is_refused(blends):
-    with pytest.raises(ConfigError, match="data set of training"):
+    with pytest.raises(ConfigError, match="data set for training"):
         RunOrder(
             get_val_dataset(
                 blends[0].parent / "a", split_part="train", worker_config=WorkerConfig(0, 1, 0), batch_size=1
@@ -186,7 +186,7 @@ def test_what_cannot_be_told_is_refused(blends):
         order.when("nothing", until=9)
     with pytest.raises(ConfigError, match="say which is meant"):
         order.when("000007", until=9)
-    with pytest.raises(ConfigError, match="of which source"):
+    with pytest.raises(ConfigError, match="give its source"):
         order.when(index=3, until=9)
     with pytest.raises(ConfigError, match="there is none of this name"):
         order.when("000007", source="d", until=9)

@@ -111,8 +111,8 @@ def test_steps_states_and_ledger_appear_when_the_page_is_asked_for_again(live: L
     for step, keys in enumerate(live.keys):
         shown = page.get(f"/steps/{step}").text
         assert re.findall(r'<a class="key" href="[^"]+">([^<]+)</a>', shown) == keys, step
-        assert "worked on again" not in shown, "told by the ledger"
-    assert "worked on again" in page.get("/steps/5").text
+        assert "processed again" not in shown, "known from the ledger"
+    assert "processed again" in page.get("/steps/5").text
 
 
 def test_an_open_page_is_sent_nothing_until_there_is_something_new(live: LiveRun) -> None:
@@ -171,10 +171,10 @@ def test_a_ledger_that_is_damaged_is_told_and_a_run_is_shown_without_it(live: Li
     file.write_bytes(whole.replace(b'"sources"', b'"Sources"', 1))
     html = page.get("/run").text
     assert "is damaged, and more come after it" in html and len(states(html)) == 2
-    assert "worked on again" in page.get("/steps/2").text
+    assert "processed again" in page.get("/steps/2").text
     file.write_bytes(whole)
     assert "is damaged" not in page.get("/run").text
-    assert "worked on again" not in page.get("/steps/2").text
+    assert "processed again" not in page.get("/steps/2").text
 
 
 def test_lanes_and_sizes_that_a_later_state_says_are_those_of_the_batches(live: LiveRun) -> None:
