@@ -1,8 +1,8 @@
-"""Media that records hold or name, as bytes with the ending of their kind.
+"""Media that records hold or name, as bytes with the file ending of their kind.
 
-Enters: bytes, the name of a file, a `data:` URL, or a dict of these as data sets of Hugging Face have it. Leaves: the
-ending (`jpg`, `mp4`, `wav`) and the bytes. Guarantee: no file outside of the media root is read, and media whose header
-cannot be decoded are a `SampleError` that says why.
+Enters: bytes, the name of a file, a `data:` URL, or a dict of these as in Hugging Face data sets. Leaves: the ending
+(`jpg`, `mp4`, `wav`) and the bytes. Guarantee: no file outside of the media root is read, and media whose header cannot
+be decoded are a `SampleError` that says why.
 """
 
 import base64
@@ -41,19 +41,19 @@ _MAGIC = (
     ("mkv", re.compile(rb"\x1a\x45\xdf\xa3.{0,40}matroska", re.DOTALL)),
     ("webm", re.compile(rb"\x1a\x45\xdf\xa3")),
 )
-"""The ending of each kind, and how its content begins."""
+"""The ending of each kind, and what its content starts with."""
 
 IMAGE_ENDINGS = ("jpg", "png", "webp", "gif", "bmp", "tiff", "avif")
-"""Of images in the parts that are made here, the usual ones first."""
+"""Endings of images in the parts made here, the usual ones first."""
 
 _MAX_SHOWN = 200
-"""Characters of a name in a message."""
+"""Maximum characters of a name in a message."""
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://")
 
 
 def ending_of(data: bytes, name: str = "") -> str | None:
-    """The ending of a medium by its content, else by its name; None if it is none."""
+    """The ending of a medium by its content, else by its name; None if it is no medium."""
     found = next((ending for ending, pattern in _MAGIC if pattern.match(data[:64])), None)
     if found is not None:
         return found
@@ -74,7 +74,7 @@ def names_media(text: str) -> bool:
 
 
 class MediaRoot:
-    """The folder from which media that are named are read."""
+    """The folder from which named media are read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -84,7 +84,7 @@ class MediaRoot:
         """(ending, content) of a medium.
 
         Raises:
-            SampleError: if there is none, or it is not to be read.
+            SampleError: if there is none, or it may not be read.
         """
         name, data = "", value
         if isinstance(value, Mapping):
@@ -140,7 +140,7 @@ def clips_are_checked() -> bool:
 
 
 def check_part(name: str, data: bytes, limits: Limits = DEFAULT_LIMITS) -> str | None:
-    """Why the loader could not decode a part of this name, as far as its header tells; None if it could."""
+    """Why the loader could not decode a part of this name, judged by its header; None if it could."""
     ending = name.lower().rpartition(".")[2]
     kind = kind_of_name(f"x.{ending}")
     try:
