@@ -107,7 +107,7 @@ def write(
             num_empty += not done.samples
             show(1)
     if num_empty:
-        logger.warning("%s: of %d items no sample was made", writer.path, num_empty)
+        logger.warning("%s: %d items gave no sample", writer.path, num_empty)
     return writer.num_samples
 
 

@@ -219,7 +219,7 @@ def _source(
         except FileNotFoundError:
             raise DatasetError(
                 f"{path}: was prepared, and is gone. Restore it, or prepare the data set without it, with "
-                "--force-overwrite and the split and field map of before."
+                "--force-overwrite and the same split and field map."
             ) from None
         except OSError:  # the scan will report it
             return None

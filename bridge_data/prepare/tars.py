@@ -299,6 +299,6 @@ def _exclusion_notes(meta: Location, split_config: str, limits: Limits) -> list[
     if not excluded:
         return []
     return [
-        f"the {split_config} of before excluded {len(excluded):,} shards or samples, such as {excluded[0]!r}; the new "
+        f"the previous {split_config} excluded {len(excluded):,} shards or samples, such as {excluded[0]!r}; the new "
         "one excludes none: add to its `exclude` what is still to be left out"
     ]

@@ -185,8 +185,8 @@ class WritingSession:
             for name, value in sorted(self._settings.items(), key=lambda one: one[0] != "origin"):
                 if name == "origin" and there.get(name) != value:
                     raise ConfigError(
-                        f"{self.root}: was begun with other samples: their source has changed, or was converted with "
-                        f"other settings. Go on with those, or remove {self.root}"
+                        f"{self.root}: was started with other samples: their source has changed, or was converted "
+                        f"with other settings. Continue with those, or remove {self.root}"
                     )
                 if there.get(name) != value:
                     raise ConfigError(
@@ -204,7 +204,7 @@ class WritingSession:
         split = written["split"]
         if "shard" in (self.config.split_by, written.get(_LAST, {}).get("split_by")):
             raise ConfigError(
-                f"{self.root}: its shards are in parts of the split by their order, so to add some would move others. "
+                f"{self.root}: its shards are split by their order, so adding some would move others to another part. "
                 "Write all samples to another folder"
             )
         if split != self._settings["split"]:

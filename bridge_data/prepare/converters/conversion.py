@@ -134,7 +134,7 @@ def convert(
                 "and convert again"
             )
         if not writer.num_samples:
-            raise DatasetError(f"{source.title}: of {len(source)} records no sample was made, so there is no data set")
+            raise DatasetError(f"{source.title}: none of {len(source)} records gave a sample, so there is no data set")
     return Conversion(num_samples=writer.num_samples, num_filtered=tally.num_filtered, num_broken=tally.num_broken)
 
 
@@ -309,7 +309,7 @@ class _ConversionTally:
         return (
             f"{title}: {counted}:{''.join(self._first)}"
             + (f"\n  and {more} more" if more else "")
-            + f"\nAll are listed in {self._report}. Correct media and convert again, which goes on where it "
+            + f"\nAll are listed in {self._report}. Correct media and convert again, which resumes where it "
             f"stopped; if you correct the records, remove {self._writer.path} first. Or give --skip-broken to leave "
             "them out."
         )

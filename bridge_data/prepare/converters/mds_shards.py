@@ -68,9 +68,9 @@ class _MdsShard:
             if not 0 <= 4 * self.count < self.num_bytes < 2**32 or not all(
                 size is None or (type(size) is int and size >= 0) for _, _, size in self.columns
             ):
-                raise ValueError("its sizes cannot be")
+                raise ValueError("its sizes are impossible")
         except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"{which}: is not as MDS has it: {type(error).__name__}: {error}") from None
+            raise ConfigError(f"{which}: is not valid MDS: {type(error).__name__}: {error}") from None
         if any(Path(one).is_absolute() or ".." in Path(one).parts for one in (name, plain)):
             raise ConfigError(f"{which}: names {name!r}, which is not in its folder")
         if (folder / plain).is_file():
@@ -95,7 +95,7 @@ class MdsShards:
             raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
         entries = index.get("shards") if isinstance(index, dict) else None
         if not isinstance(entries, list) or not entries:
-            raise ConfigError(f"{path}: expected an object with a list of shards, as MDS has it")
+            raise ConfigError(f"{path}: expected an object with a list of shards, as in MDS")
         self._index, self._limits = path, limits
         self._shards = [_MdsShard(folder, entry, f"{path}, shard {number}") for number, entry in enumerate(entries)]
         self.is_scattered = all(shard.compression is None for shard in self._shards)

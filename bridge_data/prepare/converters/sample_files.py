@@ -236,7 +236,7 @@ class TarCollection:
             left_out += others
             self._samples += [(number, before + key, tuple(parts)) for key, parts in found.items()]
         raise_faults(errors, len(self._files))
-        self.notes = note_left_out(left_out, "as they are no parts of samples")
+        self.notes = note_left_out(left_out, "as they are not parts of samples")
         self._usual: UsualParts | None = None
         if self._samples:
             usual = UsualParts((key, [name for name, _, _ in parts]) for _, key, parts in self._samples)

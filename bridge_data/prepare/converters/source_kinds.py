@@ -83,7 +83,7 @@ def find_format(path: Path) -> str:
                 return {"[": "json", "{": "coco"}[stream.kind()]
             except KeyError:
                 raise ConfigError(f"{path}: expected a list of objects, or the object of COCO captions") from None
-    raise ConfigError(f"{path}: its name does not tell its format; give --format, one of {', '.join(FORMAT_NAMES)}")
+    raise ConfigError(f"{path}: its name does not say its format; give --format, one of {', '.join(FORMAT_NAMES)}")
 
 
 def _folder_format(folder: Path) -> str:
