@@ -35,7 +35,7 @@ class JsonlSettings(FactorySettings, total=False):
 class CrudeJsonlDatasetFactory(PathDatasetFactory[CrudeSample]):
     """The part `split_part` of the prepared JSONL file `path`. Each line is the part `json`, as bytes.
 
-    The settings are those of `PathDatasetFactory`; `split_config` is a file next to `path`, `<path>.split.yaml` if None.
+    Settings are those of `PathDatasetFactory`; `split_config` is a file next to `path`, `<path>.split.yaml` if None.
     """
 
     __sample_type__ = CrudeSample

@@ -2,7 +2,7 @@
 
 Enters: dicts, which become crude samples for cookers, or `Sample`s. Leaves: a `Source`, whose records hold values
 instead of bytes. Guarantee: order and states are those of any data set of one shard; a state is refused for data with
-another fingerprint; what is done to a sample changes nothing in the sequence, as each read gives a copy.
+another fingerprint; each read gives a copy, so changing a sample does not change the data set.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from bridge_data.storage import Location, location
 _GIVE = "give one, fingerprint='...', which differs where the data do"
 
 MEMORY = "memory"
-"""What such data are called in messages, states and keys, instead of a path."""
+"""The name of such data in messages, states and keys, instead of a path."""
 
 SAMPLE_BYTES = float(1 << 20)
-"""What a sample is taken to have, so that none is drawn together with its neighbours: reading them together would
-gain nothing."""
+"""Assumed size of a sample, so large that none is drawn together with its neighbours: reading them together would gain
+nothing."""
 
 
 class Items(Protocol):
@@ -41,13 +41,13 @@ class Items(Protocol):
 
 
 class MemorySample(RawSample):
-    """An item: its values by name. The key is that of the item, or its number."""
+    """An item: its values by name. The key is the item's, or its number."""
 
     __slots__ = ()
 
     @property
     def full_key(self) -> str:
-        """The key; there are no shards whose names could come before it."""
+        """The key, without a shard, as there are none."""
         return self.key
 
 
@@ -77,7 +77,7 @@ def _is_provenance(name: str) -> bool:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class MemoryRecords:
-    """The samples `items`, which count as one shard; `fingerprint` tells them from others."""
+    """The samples `items`, as one shard; `fingerprint` identifies them."""
 
     items: Items
     fingerprint: str
@@ -126,7 +126,7 @@ class MemoryReader:
         self._records = records
 
     def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
-        """A copy of item `index`. A `SampleError` if the data set raises an exception, or it is no sample."""
+        """A copy of item `index`; a `SampleError` if the data set raises an exception, or it is no sample."""
         self._check(index)
         try:
             item = self._records.items[index]
@@ -185,14 +185,14 @@ def _are_samples(data: object) -> TypeGuard[Items]:
 class InMemoryDataset(BaseCoreDatasetFactory[Any]):
     """The samples `items`, which workers get a copy of: a list, or an object with `__len__` and `__getitem__`.
 
-    Dicts become crude samples: values that are bytes are decoded by the endings of their names, as those of files;
-    others stay as they are. `Sample`s, all of one class, stay samples. A sample has the key of the item, `__key__`, or
-    the item's number. It is a deep copy of the item.
+    Dicts become crude samples: values that are bytes are decoded by the endings of their names, like files; others stay
+    unchanged. `Sample`s, all of one class, stay samples. A sample has the key of the item, `__key__`, or the item's
+    number. It is a deep copy of the item.
 
     Args:
-        fingerprint: a name for the contents, which states are checked against; None to make one of the number of items,
-            the first and the last.
-        split_part: what the part of the split is called; it has all items.
+        fingerprint: a name for the contents, which states are checked against; None to make one from the number of
+            items, the first and the last.
+        split_part: the name of the split part, which has all items.
         subflavors, shuffle_over_epochs, subset, training: as for other factories.
 
     Raises:
@@ -243,7 +243,7 @@ class InMemoryDataset(BaseCoreDatasetFactory[Any]):
 
 @dataclasses.dataclass(frozen=True)
 class _Maker:
-    """Makes samples of `sample_class` of the values of items."""
+    """Makes samples of `sample_class` from the values of items."""
 
     sample_class: SampleClass
 
@@ -292,7 +292,7 @@ def _digest(value: Any) -> str:
 
 
 def _update(hasher: Any, value: Any) -> None:
-    """Add a value: its kind, its size, and its contents, so that no two values are read as each other."""
+    """Add a value: its kind, size and contents, so that different values never hash alike."""
     if isinstance(value, Mapping):
         value = list(value.items())
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -308,7 +308,7 @@ def _update(hasher: Any, value: Any) -> None:
 
 
 def _bytes_of(value: Any) -> tuple[str, bytes]:
-    """(kind, contents) of a value that holds no others."""
+    """(kind, contents) of a value without nested values."""
     if isinstance(value, (bytes, bytearray)):
         return "bytes", bytes(value)
     if value is None or isinstance(value, (bool, int, float, str)):

@@ -1,9 +1,8 @@
-"""Numbered samples of a source: what is known of them without reading, and reading them by number.
+"""Numbered samples of a source: what is known about them without reading, and reading them by number.
 
-Enters: what a data set's metadata say, and a number. Leaves: how many samples there are, grouped by shard; the key of
-sample number i and the bytes of its parts. Tars, JSONL files, ranges of either and joins are all `Records`; who reads
-them need not know which. Guarantee: `Records` are immutable and travel to other processes without handles; only readers
-hold some.
+Enters: a data set's metadata, and a number. Leaves: how many samples there are, grouped by shard; the key of sample
+number i and the bytes of its parts. Tars, JSONL files, ranges of either and joins are all `Records`; callers need not
+know which. Guarantee: `Records` are immutable and travel to other processes without handles; only readers hold some.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(slots=True)
 class RawSample:
-    """A sample as it is stored in its shard. `key` is its name there, `index` its number in the split part. Parts are
-    bytes; those of tables and of samples in memory may be values."""
+    """A sample as stored in its shard. `key` is its name there, `index` its number in the split part. Parts are bytes;
+    in tables and samples in memory they may be values."""
 
     key: str
     shard_name: str
@@ -54,7 +53,7 @@ class RawSample:
         return (self.source_info(),)
 
     def source_info(self) -> SourceInfo:
-        """Where it was read."""
+        """Where the sample was read."""
         return SourceInfo(
             dataset_path=self.dataset_path,
             index=self.index,
@@ -64,7 +63,7 @@ class RawSample:
 
 
 def bytes_of(part: Any) -> bytes:
-    """A part as bytes: those that are stored, or of a value of a table its text or JSON."""
+    """A part as bytes: the stored ones, or the text or JSON of a table's value."""
     if isinstance(part, bytes):
         return part
     return (part if isinstance(part, str) else json.dumps(part, ensure_ascii=False, default=str)).encode()
@@ -75,29 +74,29 @@ ByteRange: TypeAlias = tuple[str, int, int]
 
 
 class RecordReader(Protocol):
-    """Reads samples by number. It opens files when they are needed, and may be pickled."""
+    """Reads samples by number. It opens files on demand, and can be pickled."""
 
     def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
-        """Sample number `index`, with those of its parts that are among `parts` (None: with all). A part that it
-        does not have is not in the result either.
+        """Sample number `index`, with those of its parts that are in `parts` (None: all). Parts that it does not have
+        are missing from the result.
 
         Raises:
             IndexError: if there is no such sample. DatasetError: if it cannot be read.
         """
 
     def byte_ranges(self, index: int, parts: Container[str] | None = None) -> Sequence[ByteRange]:
-        """The byte ranges that `read` will read, as far as an index knows them without reading the data.
+        """The byte ranges that `read` will read, as far as an index knows them.
 
         Raises:
             IndexError: if there is no such sample. DatasetError: if the index cannot be read.
         """
 
     def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
-        """From now on, where `read` is given the `parts` of `blocks`, read whole blocks; None: read single samples. The
-        samples are the same."""
+        """From now on, if `read` is called with the `parts` of `blocks`, read whole blocks; None: read single samples.
+        The samples are the same."""
 
     def held(self, parts: Container[str] | None) -> Held | None:
-        """The samples that `read` would take out of memory, for a caller that takes many; None if it never does."""
+        """The samples that `read` would take from memory, for a caller that takes many; None if it never does."""
 
     def block(self, index: int) -> range | None:
         """The numbers of the samples of the block that sample `index` is in; None if samples are read singly.
@@ -115,16 +114,16 @@ class RecordReader(Protocol):
 
 
 class Records(Protocol):
-    """Samples 0..num_samples-1, grouped by shard: neighbours in a shard are read front to back. Here a shard is any
+    """Samples 0..num_samples-1, grouped by shard: neighbours in a shard are read front to back. A shard is any
     contiguous range of samples, such as a JSONL file."""
 
     @property
     def root(self) -> Location:
-        """The folder, or the file, that holds them."""
+        """The folder or file that holds the samples."""
 
     @property
     def split_part(self) -> str:
-        """The part of the split that they are."""
+        """The part of the split that they form."""
 
     @property
     def names(self) -> Sequence[str]:
@@ -144,18 +143,17 @@ class Records(Protocol):
 
     @property
     def read_bytes(self) -> int:
-        """Approximate bytes that one efficient read has, and so a block."""
+        """Approximate bytes of an efficient read, and so of a block."""
 
     def identity(self) -> Mapping[str, Any]:
-        """A value for `json.dumps` that differs where the samples or their order do, wherever they are stored.
+        """A value for `json.dumps` that differs if the samples or their order do, regardless of where they are stored.
 
         Raises:
-            DatasetError: if it cannot be found out, as a file is missing.
+            DatasetError: if it cannot be determined, as a file is missing.
         """
 
     def part_names(self, shard: int) -> Collection[str] | None:
-        """The names of the parts of the samples in shard number `shard`; None if they are not known without reading
-        it."""
+        """The names of the parts of the samples in shard number `shard`; None if that needs reading it."""
 
     def describe(self, index: int) -> str:
         """Where sample `index` is stored, for messages, without reading it."""
@@ -164,30 +162,30 @@ class Records(Protocol):
         """A reader of these samples, with handles of its own."""
 
     def verified(self) -> Records:
-        """The same records; their readers raise a `DatasetError` where a part is not what was prepared.
+        """The same records; their readers raise a `DatasetError` if a part has changed since it was prepared.
 
         Raises:
-            ConfigError: if there are no digests of them.
+            ConfigError: if they have no digests.
         """
 
 
 @runtime_checkable
 class Forgetting(Protocol):
-    """Records of prepared data sets, of which samples may be forgotten."""
+    """Records of prepared data sets, whose samples may be forgotten."""
 
     @property
     def tombstones(self) -> Sequence[Tombstones | None]:
-        """The list of each data set in it, None where one has none; empty if no data set has a list."""
+        """The list of each data set in it, None for one without; empty if no data set has a list."""
 
     def forgotten(self, versions: Sequence[int]) -> Container[int]:
-        """The numbers of the samples that are forgotten under these versions of `tombstones`; 0: none are."""
+        """The numbers of the samples forgotten under these versions of `tombstones`; version 0: none are."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RecordsView(abc.ABC):
-    """Some samples of `records`, in the same order, numbered from 0; shards that have none of them are left out.
+    """Some samples of `records`, in the same order, numbered from 0; shards without any are skipped.
 
-    Their readers give them the numbers and names that they have in `records`.
+    Their readers return them with their numbers and names in `records`.
     """
 
     records: Records
@@ -211,7 +209,7 @@ class RecordsView(abc.ABC):
 
     @abc.abstractmethod
     def number(self, sample: int) -> int | None:
-        """The number here of sample number `sample` of `records`; None if it is not in the view."""
+        """The number in the view of sample number `sample` of `records`; None if it is not in it."""
 
     @abc.abstractmethod
     def shard(self, number: int) -> int:
@@ -245,7 +243,7 @@ class RecordsView(abc.ABC):
 
 
 def without_views(records: Records) -> Records:
-    """The records that `records`, a view, or a view of a view, shows samples of; `records` itself if it is no view."""
+    """The records under the view `records`, through all levels of views; `records` itself if it is no view."""
     while isinstance(records, RecordsView):
         records = records.records
     return records
@@ -253,7 +251,7 @@ def without_views(records: Records) -> Records:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _InView(Container[int]):
-    """Those numbers of a view whose samples have one of `numbers` in its records."""
+    """The numbers in a view of those samples that have one of `numbers` in its records."""
 
     numbers: Container[int]
     view: RecordsView

@@ -1,13 +1,13 @@
-"""Large values in a page of a Parquet file: where each of them is, so that one is read without unpacking the page.
+"""Large values in a page of a Parquet file: where each one is, to read it without unpacking the page.
 
-pyarrow writes images into one page for a whole row group, as it looks at sizes only every 1,024 rows. Such a page is
-unpacked once, to find out where its values begin; from then on, a value is a read of its own bytes, as from a tar.
-Snappy packs every 64 KiB by themselves, so that only the pieces with the value are unpacked. Pieces that it could not
-make smaller, as those of JPEGs, it stores as they are: then no more than the value is read, and nothing is unpacked.
+pyarrow writes images into one page for a whole row group, as it checks sizes only every 1,024 rows. Such a page is
+unpacked only once, to find where its values start; afterwards, a value is a read of its own bytes, as from a tar.
+Snappy packs every 64 KiB separately, so only the pieces with the value are unpacked. Pieces that it cannot make
+smaller, such as those of JPEGs, are stored unpacked: then only the value is read, and nothing is unpacked.
 
-Enters: the bytes of a page of `BYTE_ARRAY` values in plain encoding. Leaves: a `StoredValues`, or None where a value
-cannot be had alone: for other codecs, for content that is packed well, and where values are missing.
-Guarantee: what the tables say is checked against the page when they are made.
+Enters: the bytes of a page of `BYTE_ARRAY` values in plain encoding. Leaves: a `StoredValues`, or None if a value
+cannot be read alone: for other codecs, for content that is packed well, and if values are missing.
+Guarantee: the tables are checked against the page when they are made.
 
 Source: https://github.com/google/snappy/blob/main/format_description.txt
 """
@@ -20,22 +20,22 @@ from collections.abc import Callable
 from bridge_data.shards.parquet_pages import SNAPPY, UNCOMPRESSED
 
 PIECE_BYTES = 1 << 16
-"""What Snappy packs by itself."""
+"""Unpacked bytes that Snappy packs separately."""
 
 MIN_VALUE_BYTES = 1 << 12
-"""Mean size of values from which on it is worth while."""
+"""Minimum mean size of values for which it pays off."""
 
 MIN_ELEMENT_BYTES = 512
-"""A page of which an element of Snappy's makes less than this, on the average, is packed well."""
+"""A page is packed well if Snappy's elements unpack to less than this on average."""
 
 _LENGTH = struct.Struct("<I")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StoredValues:
-    """The values of a page: value n is bytes `starts[n]` to `ends[n]` of the unpacked page, whose bytes begin at byte
-    `at` of the file. Piece n of a packed one begins at byte `pieces[n]` of it; there are none if it is not packed. If
-    the piece is stored as it is, its content begins at byte `stored[n]`; else that is 0."""
+    """The values of a page: value n is bytes `starts[n]` to `ends[n]` of the unpacked page. The page starts at byte
+    `at` of the file. Piece n of a packed page starts at its byte `pieces[n]`; there are none if it is not packed. If
+    the piece is stored unpacked, its content starts at byte `stored[n]`; else that is 0."""
 
     at: int
     starts: list[int]
@@ -94,7 +94,7 @@ def find_values(
 
 
 def _unpack(packed: bytes, num_bytes: int) -> bytes:
-    """What the elements of Snappy's `packed` stand for, which have no length before them."""
+    """The bytes that Snappy's elements `packed`, without a length before them, unpack to."""
     head = bytearray()
     left = num_bytes
     while left > 127:
@@ -106,8 +106,8 @@ def _unpack(packed: bytes, num_bytes: int) -> bytes:
 
 
 def _pieces(packed: bytes, unpacked_bytes: int) -> tuple[list[int], list[int]] | None:
-    """Where each piece of `PIECE_BYTES` begins, and the end; and where the content of each is, if stored as it is, else
-    0. None if a piece needs what is before it, or there are too many elements to look at."""
+    """Where each piece of `PIECE_BYTES` starts, and the end; and where the content of each is, if stored unpacked, else
+    0. None if a piece depends on an earlier one, or there are too many elements to scan."""
     at = 0
     while at < len(packed) and packed[at] > 127:
         at += 1

@@ -1,8 +1,8 @@
 """Structs in Thrift's compact protocol, as far as Parquet's headers need them.
 
 Enters: bytes. Leaves: the fields of a struct by number; or, to write one, its bytes. Guarantee: damaged bytes are a
-`ValueError`, bytes that end too early a `TruncatedError`; nesting is bounded, and no length is believed that the bytes
-do not have.
+`ValueError`, bytes that end too early a `TruncatedError`; nesting is bounded, and lengths are checked against the bytes
+there are.
 
 Source: https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md
 """
@@ -12,7 +12,7 @@ from typing import Any, Final
 BOOLEAN_TRUE, BOOLEAN_FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
 
 MAX_DEPTH: Final = 16
-"""Structs and lists in each other; those of Parquet need 6."""
+"""Maximum nesting of structs and lists; Parquet needs 6."""
 
 _STOP = b"\0"
 
@@ -28,7 +28,7 @@ class StructReader:
         self.data, self.position = data, position
 
     def struct(self, depth: int = 0) -> dict[int, Any]:
-        """The fields of the struct that begins here, by number. Lists are lists, texts are bytes."""
+        """The fields of the struct that starts here, by number. Lists are lists, texts are bytes."""
         fields: dict[int, Any] = {}
         number = 0
         while (head := self.field(number)) is not None:
@@ -37,7 +37,7 @@ class StructReader:
         return fields
 
     def field(self, before: int) -> tuple[int, int] | None:
-        """(number, type) of the field that begins here, after the one numbered `before`; None at the struct's end."""
+        """(number, type) of the field that starts here, after the one numbered `before`; None at the struct's end."""
         head = self._byte()
         if not head:
             return None
@@ -45,7 +45,7 @@ class StructReader:
         return (before + delta if delta else self._signed()), kind
 
     def value(self, kind: int, depth: int = 0) -> Any:
-        """The value of type `kind` that begins here."""
+        """The value of type `kind` that starts here."""
         if depth > MAX_DEPTH:
             raise ValueError(f"structs are nested more than {MAX_DEPTH} times")
         if kind in (BOOLEAN_TRUE, BOOLEAN_FALSE):

@@ -136,7 +136,7 @@ def test_a_dataset_yaml_beside_the_data_says_what_samples_are(tmp_path: Path) ->
     (tmp_path / "fields.yaml").write_text(json.dumps({"sample_type": kind, "field_map": {"text": "caption"}}))
     data = get_val_dataset(path, worker_config=config(), batch_size=1, dataset_config="fields.yaml")
     assert next(iter(get_savable_loader(data))).text == ["red of 0"]
-    with pytest.raises(ConfigError, match=r"other\.yaml: no such file; a dataset_config is a file beside the data"):
+    with pytest.raises(ConfigError, match=r"other\.yaml: no such file; a dataset_config is a file next to the data"):
         get_val_dataset(path, worker_config=config(), batch_size=1, dataset_config="other.yaml")
 
 
