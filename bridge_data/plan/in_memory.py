@@ -259,7 +259,7 @@ class _Maker:
             return self.sample_class(**values, __subflavors__=subflavors)
         except TypeError as error:
             raise SampleError(
-                f"{MEMORY}: sample {parts['__key__']} is no {self.sample_class.__name__}, as the first is: {error}"
+                f"{MEMORY}: sample {parts['__key__']} is not a {self.sample_class.__name__} like the first: {error}"
             ) from error
 
 
@@ -285,9 +285,7 @@ def _digest(value: Any) -> str:
     try:
         _update(hasher, value)
     except RecursionError:
-        raise ConfigError(
-            f"{MEMORY}: no fingerprint can be made of values so deep within each other: {_GIVE}"
-        ) from None
+        raise ConfigError(f"{MEMORY}: no fingerprint can be made of values nested so deeply: {_GIVE}") from None
     return hasher.hexdigest()
 
 

@@ -183,8 +183,8 @@ def _make(make: Make, number: int, item: Any) -> _Made:
     except SkipSample:
         return _Made(number)
     except Exception as error:
-        told = f"item {number}, {_shown(repr, item)}: {type(error).__name__}: {_shown(str, error, 10 * _MAX_SHOWN)}"
-        return _Made(number, (), (told, traceback.format_exc()))
+        message = f"item {number}, {_shown(repr, item)}: {type(error).__name__}: {_shown(str, error, 10 * _MAX_SHOWN)}"
+        return _Made(number, (), (message, traceback.format_exc()))
 
 
 def _shown(text_of: Callable[[Any], str], value: Any, num_shown: int = _MAX_SHOWN) -> str:

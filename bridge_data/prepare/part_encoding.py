@@ -50,7 +50,7 @@ class EncodedSample(NamedTuple):
 def encode_sample(sample: Mapping[str, Any]) -> EncodedSample:
     """`sample`, encoded. Its key is `__key__`; other names of the form `__name__` are provenance, and are not stored.
 
-    Bytes, and the contents of files given as a `Path`, are stored as they are. Other values are encoded by the ending
+    Bytes, and the contents of files given as a `Path`, are stored unchanged. Other values are encoded by the ending
     of their name: Pillow images and uint8 arrays (H, W) or (H, W, 3) as `png`, `jpg`, `webp`, `bmp` or `tiff`; arrays
     and tensors as `npy`; dicts of arrays as `npz`; tensors, and plain containers of them, as `pth`; text as `txt`;
     JSON values as `json`; whole numbers as `cls`, `id` or `index`. With `.gz` at the end, they are compressed.

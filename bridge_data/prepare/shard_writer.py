@@ -211,7 +211,7 @@ class ShardWriter:
     def __contains__(self, key: object) -> bool:
         """Whether the sample with this key is stored, or about to be."""
         if self._exit is None:
-            raise ConfigError(f"{self.path}: what is stored is read when the writer is opened: ask in its `with` block")
+            raise ConfigError(f"{self.path}: stored keys are read when the writer is opened: ask in its `with` block")
         return isinstance(key, str) and key in self._keys
 
     def num_finished(self) -> int | None:

@@ -300,5 +300,5 @@ def _exclusion_notes(meta: Location, split_config: str, limits: Limits) -> list[
         return []
     return [
         f"the previous {split_config} excluded {len(excluded):,} shards or samples, such as {excluded[0]!r}; the new "
-        "one excludes none: add to its `exclude` what is still to be left out"
+        "one excludes none: add to its `exclude` what should stay excluded"
     ]

@@ -191,7 +191,7 @@ class WritingSession:
                 if there.get(name) != value:
                     raise ConfigError(
                         f"{self.root}: is being written with {name}={there.get(name)}, here it is {value}. Give the "
-                        f"same settings to go on, or remove {self.site} and the tars that are not in .nv-meta"
+                        f"same settings to continue, or remove {self.site} and the tars that are not in .nv-meta"
                     )
         else:
             self._check_folder()

@@ -101,8 +101,8 @@ class ArrowTable(TableFile):
         found = self._layouts.get(column.leaf)
         if found is None:
             raise DatasetError(
-                f"{self.path}: there is no column {column.name!r}, or it stands after one of a type that is not "
-                "understood (a union, view, or run-end encoding): save the data set without that"
+                f"{self.path}: there is no column {column.name!r}, or it follows one of a type that is not supported "
+                "(a union, view, or run-end encoding): save the data set without that"
             )
         return found
 

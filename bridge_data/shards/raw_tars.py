@@ -97,7 +97,7 @@ def _expanded(pattern: str, limits: Limits) -> list[str]:
     except ValueError as error:
         raise ConfigError(f"{pattern}: cannot be expanded: {error}") from None
     if len(set(files)) < len(files):
-        raise ConfigError(f"{pattern}: names a tar twice: its samples would come as often in each epoch")
+        raise ConfigError(f"{pattern}: names a tar twice: its samples would come twice in each epoch")
     return files
 
 
@@ -239,8 +239,8 @@ def _tell(tars: RawTars, versions: Versions, old: BridgeIndex | None) -> None:
     gone = [name for name in old.entries if name not in versions]
     told = [f"{_some(names)} {what}" for names, what in ((changed, "changed"), (new, "new"), (gone, "gone")) if names]
     logger.warning(
-        "%s: its tars are not as they were when they were indexed (%s), so these are indexed again. States of runs "
-        "that read them as they were are refused, unless sizes and numbers of samples are the same",
+        "%s: its tars have changed since they were indexed (%s), so these are indexed again. States of runs that read "
+        "the old ones are refused, unless sizes and numbers of samples are the same",
         *(tars.path, "; ".join(told)),
     )
 

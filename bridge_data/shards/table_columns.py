@@ -168,7 +168,7 @@ def _column(field: Any, feature: Any, path: str) -> Column:
     problem = None
     if not is_understood(kind):
         problem = (
-            f"{path}: column {name!r} has the type {kind}, which is not understood: leave it out (`field_map`, "
+            f"{path}: column {name!r} has the type {kind}, which is not supported: leave it out (`field_map`, "
             "`part_filter`), or store it as text, numbers, bytes, or lists or structs of these"
         )
     return Column(name, name, name, is_whole=kind.num_fields > 0, problem=problem)
@@ -297,20 +297,21 @@ def checked_unit(table: TableFile, group: int, columns: Sequence[Column]) -> int
         largest = max(largest, unit)
         if unit <= SLOW_UNIT_BYTES:
             continue
-        told = f"{table.path}: {table.group_name} {group}, column {column.name!r}: {unit >> 20} MiB are decoded at once"
+        where = f"{table.path}: {table.group_name} {group}, column {column.name!r}"
+        warning = f"{where}: {unit >> 20} MiB are decoded at once"
         if column.is_whole and unit > MAX_UNIT_BYTES:
             raise ConfigError(
-                f"{told}, more than the {MAX_UNIT_BYTES >> 20} MiB allowed: its lists are stored so that they cannot "
-                "be had alone. Write the file with row groups of up to 16 MiB, or `bridge-data convert` it."
+                f"{warning}, more than the {MAX_UNIT_BYTES >> 20} MiB allowed: its lists cannot be read one by one. "
+                "Write the file with row groups of up to 16 MiB, or `bridge-data convert` it."
             )
-        _warn_once(table.path, told)
+        _warn_once(table.path, warning)
     return largest
 
 
 @functools.lru_cache(maxsize=1024)
-def _warn_once(path: str, told: str) -> None:
+def _warn_once(path: str, warning: str) -> None:
     logger.warning(
         "%s for each block of samples, which is slow: write the file with row groups of up to %d MiB",
-        told,
+        warning,
         SLOW_UNIT_BYTES >> 20,
     )

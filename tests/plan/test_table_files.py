@@ -184,7 +184,7 @@ def test_columns_that_are_not_understood_matter_where_they_are_read(tmp_path: Pa
     table = pa.table({"text": ["a", "b"], "raw": views})
     with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    with pytest.raises(ConfigError, match=r"a\.arrow: column 'raw' has the type binary_view, which is not understood"):
+    with pytest.raises(ConfigError, match=r"a\.arrow: column 'raw' has the type binary_view, which is not supported"):
         load_plan(tmp_path / "a.arrow")
 
 

@@ -94,7 +94,7 @@ def convert(
         unless they are to be skipped; if the source changes meanwhile, or nothing can be written.
     """
     config = config or ConvertConfig()
-    begun = source.fingerprint()
+    fingerprint = source.fingerprint()
     writer = ShardWriter(
         target,
         split=config.split,
@@ -104,7 +104,7 @@ def convert(
         sample_type=definition.sample_type,
         field_map=definition.field_map or None,
     )
-    writer.num_items, writer.origin = len(source), _origin(begun, layout, config)
+    writer.num_items, writer.origin = len(source), _origin(fingerprint, layout, config)
     num_finished = writer.num_finished()
     if num_finished is not None:
         return Conversion(num_samples=num_finished, was_done=True)
@@ -128,9 +128,9 @@ def convert(
                 on_progress(tally.num_seen, num_left)
         if tally.num_broken and not config.skip_broken:
             raise DatasetError(tally.complaint(source.title))
-        if source.fingerprint() != begun:
+        if source.fingerprint() != fingerprint:
             raise DatasetError(
-                f"{source.title}: files of the source have changed since the conversion began. Remove {writer.path}, "
+                f"{source.title}: files of the source have changed since the conversion started. Remove {writer.path}, "
                 "and convert again"
             )
         if not writer.num_samples:

@@ -140,8 +140,8 @@ class _Table:
         (count,) = struct.unpack("<I", self._read(0, 4))
         head = self._read(4, 4 * (shard.count + 1)) if count == shard.count else b""
         self._offsets = struct.unpack(f"<{len(head) // 4}I", head)
-        begun = 4 + len(head)
-        if count != shard.count or self._offsets[-1] != shard.num_bytes or self._offsets[0] < begun:
+        first = 4 + len(head)
+        if count != shard.count or self._offsets[-1] != shard.num_bytes or self._offsets[0] < first:
             raise DatasetError(
                 f"{shard.path}: holds {count} samples, expected {shard.count} in {shard.num_bytes} bytes: it is "
                 "truncated or was replaced"

@@ -119,18 +119,18 @@ class MediaRoot:
         """The file of this name."""
         if not name or "\0" in name:
             raise SampleError(f"names no file, but {name[:_MAX_SHOWN]!r}")
-        told = f"{name[:_MAX_SHOWN]!r} in {self.folder}"
+        shown = f"{name[:_MAX_SHOWN]!r} in {self.folder}"
         try:
             path = (self.folder / name).resolve(strict=True)
         except (OSError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise SampleError(f"{told}: cannot be read: {reason}; is --media-root right?") from None
+            raise SampleError(f"{shown}: cannot be read: {reason}; is --media-root right?") from None
         if not path.is_relative_to(self._resolved):
             raise SampleError(
                 f"{name!r} leads out of {self.folder}, to {path}: give a --media-root that holds it, if it is meant"
             )
         if not path.is_file():
-            raise SampleError(f"{told}: is no file")
+            raise SampleError(f"{shown}: is not a file")
         return path
 
 

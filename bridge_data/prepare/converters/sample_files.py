@@ -68,8 +68,8 @@ class UsualParts:
         """How the parts of a sample differ from these; empty if they do not."""
         kinds = _kinds(names)
         lacks, has = sorted(self._kinds - kinds), sorted(kinds - self._kinds)
-        told = [f"lacks {', '.join(lacks)}"] * bool(lacks) + [f"has {', '.join(has)} besides"] * bool(has)
-        return f"{' and '.join(told)}: most samples have {self._shown}" if told else ""
+        odd = [f"lacks {', '.join(lacks)}"] * bool(lacks) + [f"also has {', '.join(has)}"] * bool(has)
+        return f"{' and '.join(odd)}: most samples have {self._shown}" if odd else ""
 
 
 def _kinds(names: Sequence[str]) -> frozenset[str]:

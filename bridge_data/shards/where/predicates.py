@@ -88,7 +88,7 @@ def parse_predicate(engine: Any, text: str) -> Predicate:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ConfigError(f"{clipped(text)!r}: has a character that UTF-8 has not, at {error.start + 1}") from None
+        raise ConfigError(f"{clipped(text)!r}: has a character that is not in UTF-8, at {error.start + 1}") from None
     if not text.strip():
         raise ConfigError(f"{text!r}: {_EXPECTED}")
     parsed = _parsed(engine, f"{_BEFORE}{text}{_AFTER}")
@@ -169,7 +169,7 @@ class _Check:
             arguments = node.get("arguments") or node.get("children") or ()  # by the version of the engine
             if node["function_name"].lower() == _AGE and len(arguments) == 1:
                 raise self._refused(
-                    node, f"{_AGE}() of one time counts up to today: say up to when, as the first of two"
+                    node, f"{_AGE}() of one time counts up to today: give the end as the first of two times"
                 )
             self._check_function(node["function_name"], node, _MAX_MACRO_DEPTH)
         for value in node.values():
