@@ -66,7 +66,7 @@ class DatasetLoaderInterface(abc.ABC):
         """The plan of a split part, its sources with their shares.
 
         Args:
-            subflavors: for all samples, before those of the data sets.
+            subflavors: for all samples; they override those of the data sets.
             shuffle_over_epochs_multiplier: multiplies that of the data sets (see `EpochsPerShuffle`).
             subset: a range of each data set.
 

@@ -107,7 +107,7 @@ class JoinedWebdatasetFactory(BaseCoreDatasetFactory[T_sample]):
         joiner: the class of the joined samples, whose `from_joined` joins them, or a function that does.
         shuffle_over_epochs: how many epochs are shuffled together (see `EpochsPerShuffle`).
         subset: a range of the joined samples.
-        worker_config: of a loader of `build()`; `get_train_dataset` and `get_val_dataset` take their own.
+        worker_config: for a loader of `build()`; `get_train_dataset` and `get_val_dataset` take their own.
         parallel_shard_iters, max_samples_per_sequence: no effect (see `bridge_data.options`).
 
     Raises:
@@ -217,7 +217,7 @@ def get_dataset_from_config(
     Args:
         split_part: the part of its split, `train` if None.
         sample_type: the class that its samples must have.
-        worker_config: of a loader of `build()`.
+        worker_config: for a loader of `build()`.
 
     Raises:
         ConfigError: for wrong settings, or if the samples are of another class.

@@ -260,7 +260,7 @@ class EnergonModule(ModuleType):
     """The module of one path of Energon, whose names are looked up on first use."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"{ROOT}.{path}", f"What `megatron.energon.{path}` has, out of `bridge_data`.")
+        super().__init__(f"{ROOT}.{path}", f"The names of `megatron.energon.{path}`, from `bridge_data`.")
         self.__spec__ = ModuleSpec(self.__name__, None, is_package=True)
         self.__path__: list[str] = []
         self._places = dict(_place(entry) for entry in PATHS[path].split())

@@ -64,14 +64,14 @@ def write(
     progress: bool | None = None,
     **options: Unpack[WriterOptions],
 ) -> int:
-    """Write the samples that `source` holds, or makes of `items`, to the data set in the folder `path`.
+    """Write the samples that `source` holds, or makes from `items`, to the data set in the folder `path`.
 
     Returns the number of samples. If it is interrupted, the same call resumes: the function is not called again for
     items whose samples are stored, but again for items of which it made none. If the call has finished before and the
     number of items is known, it only logs that.
 
     Args:
-        source: samples as `ShardWriter.write` takes them; or a function that makes of an item one sample, several (a
+        source: samples for `ShardWriter.write`; or a function that makes from an item one sample, several (a
             list or a generator, held in memory together), or None. It may raise `SkipSample`.
         items: what the function is called with, in this order. Each rank gets all, and rank r takes every
             `world_size`-th from number r on.

@@ -85,7 +85,7 @@ def convert(
     *,
     on_progress: Progress = no_progress,
 ) -> Conversion:
-    """Write the samples that `layout` makes of the records of `source` to the data set in the folder `target`.
+    """Write the samples that `layout` makes from the records of `source` to the data set in the folder `target`.
 
     If it is interrupted, the same call resumes it.
 

@@ -52,7 +52,7 @@ _ARRAY_TYPES = dict(
 
 
 class _MdsShard:
-    """What the index says of a shard."""
+    """What the index says about a shard."""
 
     def __init__(self, folder: Path, entry: Any, which: str) -> None:
         try:

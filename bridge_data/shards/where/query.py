@@ -69,7 +69,7 @@ class SampleQuery:
         return [(name,) for name in self._own_types if name not in (KEY_COLUMN, SHARD_COLUMN)]
 
     def _resolved(self) -> dict[ColumnPath, Any]:
-        """The columns that the predicate names, with their types; those of the user's file have a path of one name."""
+        """The columns of the predicate, with their types; columns of the user's file have a path of one name."""
         wanted: dict[ColumnPath, Any] = {}
         for names in self._predicate.columns:
             found, own = _matching(names, self._types), _matching(names, self._own_paths())
