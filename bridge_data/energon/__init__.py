@@ -1,4 +1,4 @@
-"""What `megatron.energon` has, under its paths; and its data sets described in Python: loaders and factories.
+"""The names of `megatron.energon` under its paths, and data sets described in Python: loaders and factories.
 
 `bridge_data.energon` and its modules answer to every import from `megatron.energon` 7.4.1 (see `module_paths`).
 """
@@ -64,7 +64,7 @@ _NAMES_BY_MODULE = {
     "bridge_data.plan.factories": "BaseCoreDatasetFactory",
     "bridge_data.prepare.metadataset_joins": "prepare_metadataset",
 }
-"""The module of each public name: the same as above, for Python, as that is for those who read and check types."""
+"""The module of each public name: the same as the imports above, which only type checkers read."""
 
 __all__ = [
     "BaseCoreDatasetFactory",
@@ -98,17 +98,17 @@ __all__ = [
     "traverse_metadataset",
 ]
 
-__all__ += sorted(module_paths.public_names() - {*__all__})  # those that are not defined here, for `import *`
+__all__ += sorted(module_paths.public_names() - {*__all__})  # names defined elsewhere, for `import *`
 
 _own = names_of(__name__, _NAMES_BY_MODULE)
 _own_names = {name for names in _NAMES_BY_MODULE.values() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    """A name of this package; else what `megatron.energon` has under it.
+    """A name of this package, else our counterpart of the name in `megatron.energon`.
 
     Raises:
-        ImportError: if Energon has it and this package has not, with what to use instead.
+        ImportError: if Energon has it and this package does not, saying what to use instead.
     """
     if name not in _own_names and (name in bridge_data.__all__ or name in module_paths.NAMES or name == "__version__"):
         return module_paths.value_of(name)

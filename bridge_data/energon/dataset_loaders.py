@@ -65,8 +65,8 @@ class DatasetLoaderInterface(abc.ABC):
         """The plan of a split part, its sources with their shares.
 
         Args:
-            subflavors: for all samples, before those of the data sets.
-            shuffle_over_epochs_multiplier: times what the data sets say (see `EpochsPerShuffle`).
+            subflavors: for all samples; they override those of the data sets.
+            shuffle_over_epochs_multiplier: multiplies that of the data sets (see `EpochsPerShuffle`).
             subset: a range of each data set.
 
         Raises:
@@ -74,7 +74,7 @@ class DatasetLoaderInterface(abc.ABC):
         """
 
     def traverse(self, *, split_part: str) -> list[TraversedDatasetReference]:
-        """The data sets of a split part, in their order; of a join, its members. None of them is opened.
+        """The data sets of a split part, in order; for a join, its members. None of them is opened.
 
         Raises:
             ConfigError: for mistakes in the YAML files.
@@ -111,7 +111,7 @@ class _Declaring(DatasetLoaderInterface):
         subset: SubsetRange | None = None,
         worker_config: WorkerConfig | None = None,
     ) -> Plan:
-        """See `DatasetLoaderInterface.get_datasets`; `worker_config` is that of a loader of this plan."""
+        """See `DatasetLoaderInterface.get_datasets`; `worker_config` is for a loader of this plan."""
         scope = Scope(
             split_part=split_part,
             subflavors=dict(subflavors or {}),
@@ -145,10 +145,10 @@ class DatasetLoader(_Declaring):
     """The prepared folder or JSONL file at `path`.
 
     Args:
-        split_part: the part of its split, instead of the one that its methods are asked for.
+        split_part: the part of its split, which overrides the one passed to its methods.
         subflavors: for all samples; those given to `get_datasets` override them.
-        shuffle_over_epochs_multiplier: how many epochs are shuffled together, times what `get_datasets` is given.
-        dataset_config, split_config: other files than `dataset.yaml` and `split.yaml`.
+        shuffle_over_epochs_multiplier: epochs shuffled together; `get_datasets` multiplies it by its argument.
+        dataset_config, split_config: files to use instead of `dataset.yaml` and `split.yaml`.
         sample_type, field_map: the class of the samples of tables, and which column gives each field.
         trusted_modules, trust_dataset_code, limits: see `DatasetOptions`.
 
@@ -178,7 +178,7 @@ class DatasetLoader(_Declaring):
         self.shuffle_over_epochs_multiplier = check_epochs(shuffle_over_epochs_multiplier)
         self.dataset_config, self.split_config = dataset_config, split_config
         self.trusted_modules = names("trusted_modules", trusted_modules)
-        self.trusted_modules += () if sample_type is None else (sample_type.__module__,)  # which has been imported
+        self.trusted_modules += () if sample_type is None else (sample_type.__module__,)  # already imported
         self.trust_dataset_code = trust_dataset_code
         self.limits = limits
 
@@ -201,7 +201,7 @@ class DatasetLoader(_Declaring):
 
 
 class MetadatasetV2(_Declaring):
-    """The metadataset at `path`, of the second format; or with the `splits` given here, in the form of its YAML:
+    """The metadataset at `path`, of the second format; or with the `splits` given here, structured like its YAML:
     `{"train": {"blend": [{"path": ..., "weight": 2}, ...]}}`. Paths are relative to the folder of `path`.
 
     Args:
@@ -294,15 +294,15 @@ def load_dataset(
     where: str | None = None,
     columns: Location | None = None,
 ) -> DatasetLoaderInterface:
-    """The prepared folder, JSONL file, tables or metadataset at `path`; or the metadataset in a dict with what its YAML
-    would hold, with paths relative to the working directory.
+    """The prepared folder, JSONL file, tables or metadataset at `path`; or a metadataset given as a dict, like its
+    YAML, with paths relative to the working directory.
 
     Args:
         trusted_modules, trust_dataset_code, limits, where, columns: see `DatasetOptions`. The others: see
             `DatasetLoader`; not for metadatasets, which have these settings themselves.
 
     Raises:
-        ConfigError: if there is none.
+        ConfigError: if nothing is there.
     """
     given: dict[str, Any] = {"split_part": split_part, "subflavors": subflavors, "sample_type": sample_type}
     given |= {"shuffle_over_epochs_multiplier": shuffle_over_epochs_multiplier, "field_map": field_map}

@@ -1,4 +1,4 @@
-"""`EPath`: a path on a disk or in an object store, with the methods that Energon's has."""
+"""`EPath`: a path on a disk or in an object store, with the methods of Energon's."""
 
 import functools
 import io
@@ -13,7 +13,7 @@ from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 
 DEFAULT_PROFILE_NAME = "__filesystem__"
-"""The profile of `msc://` that is the disk."""
+"""The `msc://` profile of the local disk."""
 
 _LOCAL = re.compile(rf"file://|msc://(?:{DEFAULT_PROFILE_NAME}|default)(?=/)")
 _PROTOCOL = re.compile(r"([a-z0-9]+)://")
@@ -23,7 +23,7 @@ _PROTOCOL = re.compile(r"([a-z0-9]+)://")
 class EPath:
     """A path or URL: `EPath("msc://profile/shards") / "0.tar"`. Local paths become absolute; `.` and `..` are resolved.
 
-    What is in an object store can be read and listed, and not written.
+    Objects in a store can be read and listed, but not written.
 
     Raises:
         ConfigError: for a URL of an unknown kind.
@@ -92,10 +92,10 @@ class EPath:
         return storage.size_bytes(self._location)
 
     def open(self, mode: str = "r", block_size: int | None = None, prefetch_file: bool = False) -> IO[Any]:
-        """The open file. Of an object, all bytes are read first; `block_size` and `prefetch_file` have no effect.
+        """The open file. An object is read whole first; `block_size` and `prefetch_file` have no effect.
 
         Raises:
-            ConfigError: if an object is to be written. FileNotFoundError: if there is none.
+            ConfigError: to write an object. FileNotFoundError: if there is none.
         """
         if isinstance(self._location, Path) or not mode.startswith("r"):
             return open(self.local_path(), mode)
@@ -133,7 +133,7 @@ class EPath:
         return path
 
     def mkdir(self, exist_ok: bool = True, parents: bool = False) -> None:
-        """Make a local folder; in an object store there are none to make."""
+        """Create a local folder; object stores need none."""
         if isinstance(self._location, Path):
             self._location.mkdir(exist_ok=exist_ok, parents=parents)
 
@@ -162,7 +162,7 @@ class EPath:
         self.local_path().unlink()
 
     def stat(self) -> os.stat_result:
-        """Of a local file: see `os.stat`."""
+        """`os.stat` of a local file."""
         return self.local_path().stat()
 
     def walk(self) -> Iterator["EPath"]:

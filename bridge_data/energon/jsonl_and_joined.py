@@ -1,5 +1,5 @@
-"""Factories of JSONL files, of joins, and of prepared data as their own files describe them: in Python, where otherwise
-a path or a metadataset does it.
+"""Factories of JSONL files, of joins, and of prepared data as their own files describe them: in Python instead of by a
+path or a metadataset.
 
 The names and the settings are those of Energon.
 """
@@ -35,14 +35,14 @@ class JsonlSettings(FactorySettings, total=False):
 class CrudeJsonlDatasetFactory(PathDatasetFactory[CrudeSample]):
     """The part `split_part` of the prepared JSONL file `path`. Each line is the part `json`, as bytes.
 
-    The settings are those of `PathDatasetFactory`; `split_config` is a file beside `path`, `<path>.split.yaml` if None.
+    Settings are those of `PathDatasetFactory`; `split_config` is a file next to `path`, `<path>.split.yaml` if None.
     """
 
     __sample_type__ = CrudeSample
 
     @classmethod
     def prepare_dataset(cls, path: str | os.PathLike[str]) -> int:
-        """Write the index of the JSONL file `path`, and return the number of its lines.
+        """Write the index of the JSONL file `path`, and return its number of lines.
 
         Raises:
             ConfigError: if there is no such file. DatasetError: naming the lines that are damaged.
@@ -59,7 +59,7 @@ class CrudeJsonlDatasetFactory(PathDatasetFactory[CrudeSample]):
 
 
 class DefaultCrudeJsonlDatasetFactory(CrudeJsonlDatasetFactory):
-    """A JSONL file whose lines are decoded, with `subflavors`; the same as the path of the file.
+    """A JSONL file whose lines are decoded, with `subflavors`; the same as giving its path.
 
     Args:
         settings: those of `CrudeJsonlDatasetFactory`.
@@ -79,7 +79,7 @@ class DefaultCrudeJsonlDatasetFactory(CrudeJsonlDatasetFactory):
         self.subflavors = dict(subflavors or {})
 
     def load_sample(self, sample: Parts) -> CrudeSample:
-        """The sample with its line decoded, and with the sub-flavors.
+        """The sample with its line decoded, and with sub-flavors.
 
         Raises:
             SampleError: if the line is no JSON.
@@ -102,12 +102,12 @@ class JoinedWebdatasetFactory(BaseCoreDatasetFactory[T_sample]):
 
     Args:
         inner_datasets: the members; the joiner gets their samples by position, or by the names of a mapping.
-        join_index: the index of this join, a file in the `.joins` folder beside a metadataset that has it, or in
+        join_index: the index of this join, a file in the `.joins` folder next to a metadataset with this join, or in
             Energon's `.cache` folder.
         joiner: the class of the joined samples, whose `from_joined` joins them, or a function that does.
         shuffle_over_epochs: how many epochs are shuffled together (see `EpochsPerShuffle`).
         subset: a range of the joined samples.
-        worker_config: of a loader of `build()`; `get_train_dataset` and `get_val_dataset` take their own.
+        worker_config: for a loader of `build()`; `get_train_dataset` and `get_val_dataset` take their own.
         parallel_shard_iters, max_samples_per_sequence: no effect (see `bridge_data.options`).
 
     Raises:
@@ -163,7 +163,7 @@ class JoinedWebdatasetFactory(BaseCoreDatasetFactory[T_sample]):
         """The join, opened.
 
         Raises:
-            ConfigError: if the members cannot be joined. DatasetError: if the index is missing, or of other data.
+            ConfigError: if the members cannot be joined. DatasetError: if the index is missing, or for other data.
         """
         sources = tuple(member.source() for member in self.inner_datasets)
         shard_sets = []
@@ -217,7 +217,7 @@ def get_dataset_from_config(
     Args:
         split_part: the part of its split, `train` if None.
         sample_type: the class that its samples must have.
-        worker_config: of a loader of `build()`.
+        worker_config: for a loader of `build()`.
 
     Raises:
         ConfigError: for wrong settings, or if the samples are of another class.

@@ -1,8 +1,8 @@
-"""The module paths of Energon 7.4.1: what `megatron.energon.X` has, `bridge_data.energon.X` has.
+"""The module paths of Energon 7.4.1: `bridge_data.energon.X` has the names of `megatron.energon.X`.
 
-Enters: nothing. Leaves, once `add_paths` has run: a module in `sys.modules` for each row of `PATHS`, whose names are
-looked up when they are used. Guarantee: to import a name that Energon has and this package has not is an ImportError
-that says what to use instead; to look it up is an AttributeError, as of any module: `pickle` asks all of them.
+Enters: nothing. Leaves, after `add_paths`: a module in `sys.modules` for each row of `PATHS`, whose names are looked up
+on first use. Guarantee: importing a name that only Energon has is an ImportError that says what to use instead; looking
+it up is an AttributeError, as for any module: `pickle` does that with all of them.
 """
 
 import importlib
@@ -36,7 +36,7 @@ ELSEWHERE = {
         "INFO_JSON_FILENAME=INFO_JSON INFO_YAML_FILENAME=INFO_YAML SPLIT_YAML_FILENAME=SPLIT_YAML"
     ),
 }
-"""The module of each name that is not one of `bridge_data` itself, with its name there if that differs."""
+"""The module of each name that is not in `bridge_data` itself, with its name there if that differs."""
 
 NAMES = {
     name: f"{module}:{own or name}"
@@ -207,7 +207,7 @@ PATHS = {
     "wrappers.skip": "SkipSample",
     "wrappers.watchdog_dataset": "",
 }
-"""The names that each module of Energon has here; `name=module:name` where they are not in one place."""
+"""The names that each module of Energon has here; `name=module:name` for names from elsewhere."""
 
 LEFT_OUT = {
     "BatchDataset": "batches are made by the lane: batch_size",
@@ -225,7 +225,7 @@ LEFT_OUT = {
     "ShuffleBufferDataset": "shuffle_buffer_size; no buffer exists, the order itself is mixed",
     "WatchdogDataset": "watchdog_timeout_seconds of get_loader",
 }
-"""The wrappers that programs build data sets of, and what does their work here."""
+"""The wrappers of which programs build data sets, and what replaces them here."""
 
 MODULES_LEFT_OUT = {
     "transforms": "use torchvision's transforms, or `SampleDecoder(image_size=...)`, in a hook of the task encoder",
@@ -244,11 +244,11 @@ MODULES_LEFT_OUT = {
     "av": "AVDecoder, or SampleDecoder(av_decode=...)",
     "wrappers": "the pipeline is fixed, and the hooks of the task encoder are its parts",
 }
-"""What is used instead of the other names of a module and of those below it."""
+"""What to use instead of all other names of a module and of its submodules."""
 
 
 def reason(path: str, name: str) -> str:
-    """What to use instead of the name of an Energon module that is not here."""
+    """What to use instead of a missing name of an Energon module."""
     if name in LEFT_OUT:
         return LEFT_OUT[name]
     while path and path not in MODULES_LEFT_OUT:
@@ -257,10 +257,10 @@ def reason(path: str, name: str) -> str:
 
 
 class EnergonModule(ModuleType):
-    """The module of one path of Energon, whose names are looked up when they are used."""
+    """The module of one path of Energon, whose names are looked up on first use."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"{ROOT}.{path}", f"What `megatron.energon.{path}` has, out of `bridge_data`.")
+        super().__init__(f"{ROOT}.{path}", f"The names of `megatron.energon.{path}`, from `bridge_data`.")
         self.__spec__ = ModuleSpec(self.__name__, None, is_package=True)
         self.__path__: list[str] = []
         self._places = dict(_place(entry) for entry in PATHS[path].split())
@@ -278,17 +278,17 @@ class EnergonModule(ModuleType):
 
 
 def missing(path: str, name: str) -> Exception:
-    """The error for a name that the module `path` (empty for the package itself) has not here, to be raised in its
+    """The error for a name missing in the module `path` (empty for the package itself), to be raised in its
     `__getattr__`."""
     where = f"{ROOT}.{path}".rstrip(".")
     if not name.startswith("_") and (path or name in LEFT_OUT):
-        told = f"{where} has no {name}: {reason(path, name)}. See docs/energon.md"
-        return ImportError(told, name=where) if _is_from_import() else AttributeError(told)
+        message = f"{where} has no {name}: {reason(path, name)}. See docs/energon.md"
+        return ImportError(message, name=where) if _is_from_import() else AttributeError(message)
     return AttributeError(f"module {where!r} has no attribute {name!r}")
 
 
 def _is_from_import() -> bool:
-    """Whether a name is looked up for `from ... import`: `hasattr` there lets an ImportError through."""
+    """Whether a name is looked up for `from ... import`, where an ImportError passes through `hasattr`."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__", "").startswith(ROOT):
         frame = frame.f_back
@@ -296,13 +296,13 @@ def _is_from_import() -> bool:
 
 
 def public_names() -> set[str]:
-    """The names that Energon's package itself exports, and this package has."""
+    """The names that Energon's package itself exports and this package has."""
     names = {_place(entry)[0] for entries in PATHS.values() for entry in entries.split()}
     return names & {*bridge_data.__all__} | {"LimitDataset", "RepeatDataset", "SavableDataset"}
 
 
 def value_of(name: str) -> Any:
-    """What a name of Energon means here."""
+    """Our object for a name of Energon."""
     return _found(_place_of(name))
 
 
@@ -321,7 +321,7 @@ def add_paths() -> None:
         module = EnergonModule(path)
         sys.modules[module.__name__] = module
         parent, _, last = module.__name__.rpartition(".")
-        if last != "edataclass":  # in Energon, too, the package has the decorator of this name, not its module
+        if last != "edataclass":  # as in Energon, the package has the decorator of this name, not the module
             setattr(sys.modules[parent], last, module)
 
 

@@ -1,7 +1,7 @@
 """Preparing from Python, with the arguments of Energon's functions.
 
-`BaseWebdatasetFactory.prepare_dataset` is `prepare_dataset`; what `bridge-data prepare` does besides (it asks for the
-sample class and writes `dataset.yaml`) is left to the caller, as in Energon.
+`BaseWebdatasetFactory.prepare_dataset` is `prepare_dataset`; the other steps of `bridge-data prepare` (asking for the
+sample class, writing `dataset.yaml`) are left to the caller, as in Energon.
 """
 
 import logging
@@ -44,17 +44,17 @@ def prepare_dataset(
     fix_duplicates: bool = False,
     index_sqlite_tmp_path: str | os.PathLike[str] | None = None,
 ) -> set[str]:
-    """Index the tars `paths` below the folder `parent_path`, and write the split; the names of their parts, at most 50.
+    """Index the tars `paths` below the folder `parent_path`, and write the split; return at most 50 names of parts.
 
     Args:
         paths: the tars, relative to `parent_path`, with braces such as `shards/{000..099}.tar`.
         split_parts_ratio: (part of the split, its share of the tars) for each part.
         split_parts_patterns: (part, regular expression of paths, with braces) for each part.
         split_config: the file of the split in `.nv-meta`.
-        shuffle_seed: shuffle the tars before they are divided by ratio; None for their order.
-        progress_fn: called with an iterator and the number of tars; what it returns is advanced with each tar.
+        shuffle_seed: shuffle the tars before they are split by ratio; None: keep their order.
+        progress_fn: called with an iterator and the number of tars; its result is advanced with each tar.
         workers: processes.
-        tar_index_only: renew the indexes of what is prepared, and leave the split as it is.
+        tar_index_only: renew the indexes of prepared data, and keep the split.
         media_filter: store sizes and lengths of these media.
         fix_duplicates: put the members of each tar below a folder of the tar's name, if keys occur in several tars.
         index_sqlite_tmp_path: no effect: data are prepared on a disk.
@@ -97,7 +97,7 @@ def prepare_filesystem_dataset(
     workers: int = 16,
     index_sqlite_tmp_path: str | os.PathLike[str] | None = None,
 ) -> int:
-    """Store sizes and lengths of the media below a plain folder; how many files. For auxiliary data.
+    """Store sizes and lengths of the media below a plain folder, for auxiliary data; return the number of files.
 
     `progress` and `index_sqlite_tmp_path` have no effect; `bridge-data prepare-media` shows progress.
 
@@ -122,7 +122,7 @@ class WebdatasetPreparator:
         progress_fn: Steps | None = None,
         index_sqlite_tmp_path: str | os.PathLike[str] | None = None,
     ) -> int:
-        """Store sizes and lengths of the media of a prepared folder of tars; how many files.
+        """Store sizes and lengths of the media of a prepared folder of tars; return the number of files.
 
         `progress_fn` and `index_sqlite_tmp_path` have no effect.
 

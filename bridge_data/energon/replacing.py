@@ -1,8 +1,8 @@
 """`bridge_data` in place of Megatron-Energon, for code that imports `megatron.energon` and cannot be edited.
 
-Enters: nothing. Leaves: a process in which `megatron.energon`, and each of its modules that has a counterpart in
-`bridge_data.energon`, has the names of that. So the task encoders of an installed Megatron-Bridge work with the loaders
-of this package.
+Enters: nothing. Leaves: a process in which `megatron.energon`, and each of its modules with a counterpart in
+`bridge_data.energon`, has the counterpart's names. So the task encoders of an installed Megatron-Bridge work with the
+loaders of this package.
 """
 
 import importlib
@@ -43,7 +43,7 @@ class _Finder(MetaPathFinder, Loader):
             return None
         try:
             found = importlib.util.find_spec(name.replace(_THEIRS, _OURS, 1))
-        except ModuleNotFoundError:  # of a package that is not there either
+        except ModuleNotFoundError:  # its package does not exist either
             found = None
         if found is None:
             raise ModuleNotFoundError(f"bridge_data.energon has no counterpart of {name}", name=name)
@@ -53,12 +53,12 @@ class _Finder(MetaPathFinder, Loader):
         return _Replacement(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing: the names are looked up when they are used."""
+        """Do nothing: names are looked up on first use."""
 
 
 class _Replacement(ModuleType):
-    """The names of the module of `bridge_data.energon` that has the same path, and those of `bridge_data`, which
-    modules of Energon import from one another."""
+    """The names of the module of `bridge_data.energon` with the same path, and those of `bridge_data`, which modules of
+    Energon import from one another."""
 
     def __getattr__(self, name: str) -> Any:
         if name in ("__path__", "__file__", "__wrapped__"):

@@ -1,6 +1,6 @@
 """Factories of prepared folders of tars: the classes to derive from, and one for each sample class.
 
-`CaptioningWebdataset(path, field_map=...)` describes in Python what otherwise a dataset.yaml does. The names and the
+`CaptioningWebdataset(path, field_map=...)` describes in Python what a dataset.yaml would. The names and the
 settings are those of Energon.
 """
 
@@ -42,13 +42,13 @@ from bridge_data.shards.metadata import META_FOLDER
 
 
 class Decoding(enum.Enum):
-    """The decoder of a factory that was given none."""
+    """The decoder of a factory without one of its own."""
 
     OF_THE_ENCODER = "the decoder of the task encoder"
 
 
 class GenericSettings(FactorySettings, total=False):
-    """With how the samples are built; see `DefaultGenericWebdatasetFactory`."""
+    """Settings that also say how samples are built; see `DefaultGenericWebdatasetFactory`."""
 
     subflavors: Mapping[str, Any] | None
     field_map: Mapping[str, str] | None
@@ -57,13 +57,13 @@ class GenericSettings(FactorySettings, total=False):
 
 
 class DecoderSettings(GenericSettings, total=False):
-    """With decoding; see `DefaultDecoderWebdatasetFactory`."""
+    """Settings that also say how parts are decoded; see `DefaultDecoderWebdatasetFactory`."""
 
     decoder: Decode | Decoding | None
 
 
 class BaseWebdatasetFactory(PathDatasetFactory[T_sample]):
-    """The part `split_part` of the prepared folder of tars `path`; derive from it to make samples of bytes.
+    """The part `split_part` of the prepared folder of tars `path`; derive from it to make samples from bytes.
 
     The settings are those of `PathDatasetFactory`; `split_config` is a file in `.nv-meta`, `split.yaml` if None.
     """
@@ -83,7 +83,7 @@ class DefaultGenericWebdatasetFactory(BaseWebdatasetFactory[T_sample]):
     """A prepared folder whose samples get their fields from bytes, by a field map or a function.
 
     Args:
-        field_map: which part gives each field, such as `{"image": "jpg", "caption": "json[caption]"}`.
+        field_map: the part for each field, such as `{"image": "jpg", "caption": "json[caption]"}`.
         sample_loader: a function of the parts that returns the fields, instead of the field map; as text,
             `file.py:function` in the folder's `.nv-meta`, which is run.
         part_filter: for a sample_loader, and for crude samples: the parts to read, by name or by a function.
@@ -144,7 +144,7 @@ class DefaultDecoderWebdatasetFactory(DefaultGenericWebdatasetFactory[T_sample])
     """A prepared folder whose samples are decoded first.
 
     Args:
-        decoder: decodes the parts: the task encoder's by default; None for no decoding.
+        decoder: decodes the parts; by default the task encoder's; None: no decoding.
         settings: those of `DefaultGenericWebdatasetFactory`.
 
     Raises:
@@ -202,7 +202,7 @@ class CaptioningWebdataset(DefaultDecoderWebdatasetFactory[CaptioningSample]):
 
 
 class CrudeWebdataset(DefaultDecoderWebdatasetFactory[CrudeSample]):
-    """A prepared folder of samples as they are, which a cooker turns into others."""
+    """A prepared folder of crude samples, which a cooker turns into others."""
 
     __sample_type__ = CrudeSample
 

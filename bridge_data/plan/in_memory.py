@@ -41,13 +41,13 @@ class Items(Protocol):
 
 
 class MemorySample(RawSample):
-    """An item: its values by name. The key is that of the item, or its number."""
+    """An item: its values by name. The key is the item's, or its number."""
 
     __slots__ = ()
 
     @property
     def full_key(self) -> str:
-        """The key; there are no shards whose names could come before it."""
+        """The key, without a shard, as there are none."""
         return self.key
 
 
@@ -243,7 +243,7 @@ class InMemoryDataset(BaseCoreDatasetFactory[Any]):
 
 @dataclasses.dataclass(frozen=True)
 class _Maker:
-    """Makes samples of `sample_class` of the values of items."""
+    """Makes samples of `sample_class` from the values of items."""
 
     sample_class: SampleClass
 
@@ -259,7 +259,7 @@ class _Maker:
             return self.sample_class(**values, __subflavors__=subflavors)
         except TypeError as error:
             raise SampleError(
-                f"{MEMORY}: sample {parts['__key__']} is no {self.sample_class.__name__}, as the first is: {error}"
+                f"{MEMORY}: sample {parts['__key__']} is not a {self.sample_class.__name__} like the first: {error}"
             ) from error
 
 
@@ -285,9 +285,7 @@ def _digest(value: Any) -> str:
     try:
         _update(hasher, value)
     except RecursionError:
-        raise ConfigError(
-            f"{MEMORY}: no fingerprint can be made of values so deep within each other: {_GIVE}"
-        ) from None
+        raise ConfigError(f"{MEMORY}: no fingerprint can be made of values nested so deeply: {_GIVE}") from None
     return hasher.hexdigest()
 
 

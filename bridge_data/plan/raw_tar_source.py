@@ -1,4 +1,4 @@
-"""Tars that nobody has prepared, as a source.
+"""Unprepared tars as a source.
 
 Enters: a reference to them. Leaves: a `Source` of crude samples, with all parts of each: there is no dataset.yaml.
 """

@@ -1,8 +1,8 @@
-"""Tables as sources: Parquet files, and what `datasets` of Hugging Face saved; read where they are, without preparing.
+"""Tables as sources: Parquet files, and what Hugging Face's `datasets` saved; read in place, without preparing.
 
 Enters: a reference to a file `.parquet` or `.arrow`, to several by a pattern (`train-*.parquet`, `{a,b}.parquet`), or
-to a folder: of Parquet files, or of `save_to_disk`. Leaves: a `Source`, of crude samples or of those that a field map
-makes. Guarantee: the files of a split part are found by their names alone, and a file that is in no part is an error.
+to a folder of Parquet files or from `save_to_disk`. Leaves: a `Source`, of crude samples or of those that a field map
+makes. Guarantee: the files of a split part are found only by their names, and a file in no part is an error.
 """
 
 import fnmatch
@@ -27,16 +27,16 @@ from bridge_data.shards.table_records import open_records
 from bridge_data.storage import list_sizes, location
 
 SAVED, SAVED_SPLITS = "state.json", "dataset_dict.json"
-"""What `save_to_disk` writes beside a data set, and above several."""
+"""Files that `save_to_disk` writes next to a data set, and above several."""
 
 _WHOLE = "train"
 _NUMBERED = re.compile(r"(?:^|/)([\w.\-]+?)-\d{5}-of-\d{5}[\w.\-]*$")
-"""`train-00000-of-00002.parquet`, as the Hub has them."""
+"""`train-00000-of-00002.parquet`, as on the Hub."""
 _ALIASES = (("train", "training"), ("val", "validation", "valid", "dev"), ("test", "testing", "eval", "evaluation"))
 _NAMED = re.compile(rf"(?:^|[/._\- ])({'|'.join(name for names in _ALIASES for name in names)})(?=[/._\- \d]|$)")
 
 _SPECIAL = re.compile(r"[*?\[{]")
-"""What makes a path a pattern."""
+"""Characters that make a path a pattern."""
 
 Files = list[tuple[str, str]]
 """(name in the data set, path) of each."""
@@ -50,7 +50,7 @@ def are_tables(folder: str) -> bool:
 
 
 def table_parts(path: str) -> list[str]:
-    """The split parts of the tables at `path`, as their files are named; `train` alone if they say nothing of it.
+    """The split parts of the tables at `path`, by the names of their files; only `train` if they name none.
 
     Raises:
         ConfigError: if a file is in no part, though others are.
@@ -59,7 +59,7 @@ def table_parts(path: str) -> list[str]:
 
 
 def files_of(path: str, split_part: str) -> Files:
-    """The files of a split part. Tables that say nothing of splits have the same rows in every part.
+    """The files of a split part. Tables whose names have no splits have the same rows in every part.
 
     Raises:
         ConfigError: if there is no such part, or there are no files.
@@ -79,7 +79,7 @@ def files_of(path: str, split_part: str) -> Files:
 
 
 def _parts(path: str) -> dict[str, Files]:
-    """The files of each split part; empty if nothing says which these are."""
+    """The files of each split part; empty if no name has one."""
     if not _is_folder(path):
         return {}
     if storage.is_file(location(path) / SAVED_SPLITS):
@@ -121,12 +121,12 @@ def _all_files(path: str) -> Files:
 
 
 def _is_folder(path: str) -> bool:
-    """Whether `path` is a folder; a URL that is a pattern is none, and stores are not asked for it."""
+    """Whether `path` is a folder; a URL that is a pattern is not, without a request to the store."""
     return not (storage.is_remote(path) and _SPECIAL.search(path)) and storage.is_folder(path)
 
 
 def _matching(names: Sequence[str], pattern: str) -> list[str]:
-    """Those of the sorted `names` that `glob` would find by `pattern`."""
+    """The sorted `names` that `glob` would find by `pattern`."""
     found: dict[str, None] = {}
     known = set(names)
     for one in braceexpand.braceexpand(pattern):
@@ -138,7 +138,7 @@ def _matching(names: Sequence[str], pattern: str) -> list[str]:
 
 
 def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
-    """Whether the names on a path match patterns, of which `**` stands for any number of folders."""
+    """Whether the names on a path match patterns; `**` stands for any number of folders."""
     if not names or not patterns:
         return not names and not patterns
     first = patterns[0]
@@ -164,7 +164,7 @@ def _saved(folder: str) -> Files:
     state = _json(f"{folder}/{SAVED}")
     if state.get("_indices_data_files") or state.get("_indices_files"):
         raise ConfigError(
-            f"{folder}: its rows are chosen by a file of indices, which is not read: save it anew with "
+            f"{folder}: its rows are chosen by a file of indices, which is not read: save it again with "
             "`dataset.flatten_indices().save_to_disk(...)`"
         )
     entries = state.get("_data_files")
@@ -230,7 +230,7 @@ def open_tables(
 
 
 def _settings(reference: Reference) -> tuple[Node | None, str]:
-    """(what a dataset.yaml or the metadataset says of the samples, None if nothing; the file it is from)."""
+    """(definition of the samples in a dataset.yaml or the metadataset, None if there is none; its file)."""
     name, path = reference.text("dataset_config"), reference.path
     inline = {key: reference.entries[key] for key in TABLE_KEYS if key in reference.entries}
     if name is not None:
@@ -240,7 +240,9 @@ def _settings(reference: Reference) -> tuple[Node | None, str]:
         file = str(location(folder) / name)
         document = reference.scope.cache.document(file)
         if document is None:
-            raise reference.error(f"{file}: no such file; a dataset_config is a file beside the data", "dataset_config")
+            raise reference.error(
+                f"{file}: no such file; a dataset_config is a file next to the data", "dataset_config"
+            )
         return document, file
     if not inline:
         return None, path
@@ -255,7 +257,7 @@ def _settings(reference: Reference) -> tuple[Node | None, str]:
 def _chosen(
     columns: list[Column], config: SampleConfig | None, root: Node | None, reference: Reference
 ) -> list[Column]:
-    """The columns that are needed, by their own names or those of their parts."""
+    """The needed columns, by their own names or those of their parts."""
     names = {name: column for column in columns for name in (column.name, column.part)}
     chosen = columns
     if config is not None and root is not None and config.field_map:
@@ -279,7 +281,7 @@ def _chosen(
 
 
 def _resolved(field_map: Mapping[str, FieldAccess], columns: Sequence[Column]) -> dict[str, FieldAccess]:
-    """The field map, with the names of parts where it has those of columns."""
+    """The field map, with names of columns replaced by those of parts."""
     parts = {column.name: column.part for column in columns}
 
     def resolved(access: FieldAccess) -> FieldAccess:

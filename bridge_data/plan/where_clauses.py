@@ -1,7 +1,7 @@
 """`where:` in a metadataset: a predicate that chooses samples of the data sets below it.
 
 Enters: the entries `where` and `columns` of a node, or the options of these names. Leaves: clauses that know file and
-line; and a source with only the samples for which all of its clauses hold. What can be chosen by: see `shards.where`.
+line; and a source with only the samples for which all of its clauses hold. For the columns, see `shards.where`.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ class WhereClause:
 
 
 def read_where(entries: Mapping[str, Node], file: str) -> tuple[WhereClause, ...]:
-    """The clause of a node of the YAML file `file`; none if there is none.
+    """The clauses of a node of the YAML file `file`: one or none.
 
     Raises:
         ConfigError: naming file and line, if it is no text, or there is `columns` alone.
@@ -59,7 +59,7 @@ def choose_samples(source: Source, clauses: Sequence[WhereClause]) -> Source:
     """
     if not source.num_samples:
         return source
-    from bridge_data.shards.where.choosing import choose  # here: few data sets are chosen from
+    from bridge_data.shards.where.choosing import choose  # here: few data sets have clauses
     from bridge_data.shards.where.chosen_records import ChosenRecords
 
     chosen = ChosenRecords(source.records, choose(source.records, clauses))

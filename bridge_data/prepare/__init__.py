@@ -21,7 +21,7 @@ _NAMES_BY_MODULE = {
     "bridge_data.prepare.parallel_writing": "write",
     "bridge_data.prepare.shard_writer": "ShardWriter",
 }
-"""The module of each public name: the same as above, for Python, as that is for those who read and check types."""
+"""The module of each public name: the same as the imports above, which only type checkers read."""
 
 __all__ = [
     "ColumnsPreparation",

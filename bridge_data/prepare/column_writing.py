@@ -1,10 +1,10 @@
 """Storing fields of JSON parts as columns of samples, in `.nv-meta/columns.bridge`.
 
 Enters: the folder of a prepared data set, names such as `json.score`, an `Executor`. Leaves: the file, which
-`JsonColumns` reads. A task reads the JSON parts of a few shards, and keeps their values in the folder `.columns`, as
-scans do theirs: what was killed goes on where it was. Values of shards that have not changed are taken from the file of
-before. Guarantee: the file appears whole or not at all, and is the same for any number of processes, and whatever was
-known before; each value is of the one type of its column, or nothing is stored; memory is bounded by a few shards.
+`JsonColumns` reads. A task reads the JSON parts of a few shards and keeps their values in the folder `.columns`, so a
+killed run resumes where it was. Values of unchanged shards are taken from the previous file. Guarantee: the file
+appears whole or not at all, and does not depend on the number of processes or on what was known before; all values of a
+column have one type, or nothing is stored; memory is bounded by a few shards.
 """
 
 import contextlib
@@ -44,14 +44,14 @@ from bridge_data.shards.where.json_columns import (
 from bridge_data.storage.atomic import replacing, writing
 
 READ_COLUMNS = ".columns"
-"""The folder, in that of the data set, of values that are not in the file yet. It is removed when they are."""
+"""The folder, in the data set's, for values that are not in the file yet; removed when they are."""
 
 _SUFFIX = ".bridge"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnsPreparation:
-    """The result: the type of each column, how many samples have no value of it; samples, shards that were read, and
+    """The result: the type of each column and how many samples have no value; samples, shards that were read, and
     shards whose values were known."""
 
     types: dict[str, str]
@@ -71,17 +71,17 @@ def prepare_columns(
     limits: Limits = DEFAULT_LIMITS,
     on_progress: Progress = no_progress,
 ) -> ColumnsPreparation:
-    """Store `columns`, such as `json.score`, of the samples of the prepared data set `root`, whose metadata has
-    `limits`; others are stored no longer. `executor` reads; None: `num_workers` processes do. With `rescan`, all shards
-    are read.
+    """Store `columns`, such as `json.score`, of the samples of the prepared data set `root`, and remove all others.
+    `limits` apply to its metadata. `executor` reads; None: `num_workers` processes do. With `rescan`, all shards are
+    read.
 
     Raises:
-        ConfigError: if a name is not right, or the data set is not prepared. DatasetError: naming shards and samples,
-        if values cannot be read, or are of several types.
+        ConfigError: if a name is wrong, or the data set is not prepared. DatasetError: naming shards and samples, if
+        values cannot be read or have several types.
     """
     fields = parse_fields(columns)
     executor = executor or LocalProcesses(num_workers)
-    storage.close_files()  # a file that was replaced since this process read it must be opened anew
+    storage.close_files()  # a file that was replaced since this process read it must be reopened
     with preparing_alone(root) as remove_temporary:
         index = _index_of(root, limits)
         path, folder = root / META_FOLDER / COLUMNS_BRIDGE, root / READ_COLUMNS
@@ -120,7 +120,7 @@ def _index_of(root: Path, limits: Limits) -> BridgeIndex:
 
 
 class _KnownValues:
-    """Where the values of `columns` are known for the shards of `index`."""
+    """The known values of `columns` by shard of `index`."""
 
     def __init__(self, index: BridgeIndex, columns: Sequence[str]) -> None:
         self.shards = list(index.entries.values())
@@ -128,7 +128,7 @@ class _KnownValues:
         self._sources: dict[str, JsonColumns] = {}
 
     def add(self, source: JsonColumns | None) -> None:
-        """Take from `source`, if it has the columns, what is not known yet and not damaged."""
+        """Take values that are intact and not known yet from `source`, if it has the columns."""
         if source is None or not source.types.keys() >= set(self._columns):
             return
         for name in source.entries.keys() - self._sources.keys():
@@ -138,7 +138,7 @@ class _KnownValues:
                     self._sources[name] = source
 
     def missing(self) -> list[str]:
-        """The shards that are to be read."""
+        """The shards that must be read."""
         return [shard.name for shard in self.shards if shard.name not in self._sources]
 
     def types(self, shard: ShardEntry) -> list[Types]:
@@ -168,7 +168,7 @@ class _KnownValues:
         """The type of each column.
 
         Raises:
-            DatasetError: if values of a column have types that have none in common.
+            DatasetError: if the values of a column have no common type.
         """
         found = dict.fromkeys(self._columns, ("", ""))
         faults: dict[str, str] = {}
@@ -227,8 +227,8 @@ def _read(
 def _read_run(
     root: Path, fields: list[JsonField], limits: Limits, index_mtime_ns: int, names: list[str]
 ) -> tuple[str, int, list[str]]:
-    """Read some shards. The file with their values, their number, and the errors of those that cannot be used."""
-    import hashlib  # imported here: slow, and a data set that has not changed does without
+    """Read some shards. Return the file with their values, its count, and the errors of unusable shards."""
+    import hashlib  # imported here: slow, and not needed for an unchanged data set
 
     columns = [field.column for field in fields]
     file = hashlib.blake2b(json.dumps([columns, names]).encode(), digest_size=16).hexdigest() + _SUFFIX
@@ -249,7 +249,7 @@ def _read_run(
 
 @functools.lru_cache(maxsize=2)
 def _opened_index(root: Path, limits: Limits, mtime_ns: int) -> BridgeIndex:
-    """Our index at that time, opened once for all shards."""
+    """Our index as of `mtime_ns`, opened only once for all shards."""
     return _index_of(root, limits)
 
 

@@ -1,16 +1,16 @@
 """Files of a data set that appear together, and one preparation of a folder, or of a file, at a time.
 
-Enters: the folder of a data set, files for its `.nv-meta`. Leaves: all of them in place, or those of before. A mark,
-`PREPARING`, is there while some are in place: who finds it opens nothing.
+Enters: the folder of a data set, files for its `.nv-meta`. Leaves: all of them in place, or the previous ones. While
+only some are in place, a mark, `PREPARING`, is there: readers that find it open nothing.
 
-On a disk, a lock that goes with its process keeps others away. A process that is killed leaves at most the mark and
-temporary files: the next preparation removes both.
+On a disk, a lock that ends with its process keeps others away. A killed process leaves at most the mark and temporary
+files: the next preparation removes both.
 
-A store writes an object whole or not at all, but has no renaming and no such locks. So the mark is there from before
-the first object is written until after the last, with a token of its writer. A writer that was killed leaves it, and
-the next preparation takes it over. Of several writers at once the last to begin goes on; the others find its token, and
-fail; an object of theirs that arrives in the meantime is noticed at the end. `.info.json`, without which there is no
-data set for anybody, is written last.
+A store writes an object whole or not at all, but cannot rename and has no such locks. So the mark is written before
+the first object and removed after the last, with a token of its writer. A killed writer leaves it, and the next
+preparation takes it over. If several writers run at once, the last to start continues; the others find its token and
+fail; objects that they write in the meantime are noticed at the end. `.info.json`, which makes the folder a data set,
+is written last.
 """
 
 import contextlib
@@ -30,19 +30,19 @@ from bridge_data.storage.atomic import sync_folder, temporary_name, temporary_st
 from bridge_data.storage.object_stores import ObjectInfo
 
 PATIENCE_S = 1.0
-"""How long a lock is waited for: the processes of one that was killed end a moment later."""
+"""How long to wait for a lock: child processes of a killed preparation end a moment after it."""
 
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
-"""The names that files have while they are written, and folders of such files."""
+"""The names of files, and folders of files, while they are written."""
 
 
 def is_temporary(name: str) -> bool:
-    """Whether this is the name of such a file or folder."""
+    """Whether this is the name of a temporary file or folder."""
     return _TEMPORARY.fullmatch(name) is not None
 
 
 def temporary_files(path: Path) -> Iterator[Path]:
-    """The temporary files beside `path` that were to become it."""
+    """The temporary files next to `path` that were to replace it."""
     own = re.compile(rf"{re.escape(temporary_stem(path.name))}\.[0-9a-f]{{8}}\.\d+\.tmp")
     with os.scandir(path.parent) as entries:
         yield from [Path(entry.path) for entry in entries if own.fullmatch(entry.name)]
@@ -50,7 +50,7 @@ def temporary_files(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def scratch_folder(folder: Path, name: str) -> Iterator[Path]:
-    """A folder in `folder` for temporary files, which is gone afterwards, or with the next `remove_temporary`."""
+    """A folder in `folder` for temporary files, removed afterwards, or by the next `remove_temporary`."""
     import tempfile  # imported here: slow, and few preparations need it
 
     with tempfile.TemporaryDirectory(prefix=f".{name}.", suffix=f".{os.getpid()}.tmp", dir=folder) as path:
@@ -61,10 +61,10 @@ def scratch_folder(folder: Path, name: str) -> Iterator[Path]:
 def preparing_alone(
     root: Location, *, patience_s: float | None = None, doing: str = "preparing", shared: bool = False
 ) -> Iterator[Callable[[Iterable[Location]], None]]:
-    """Hold the lock of the folder or file `root`. Yield a function that removes what killed processes left: such files,
-    and of folders the temporary files and folders in them. A file system without locks is used without; there it
-    removes nothing. `doing` is for the message, if another process holds the lock. With `shared`, others may hold it
-    in the same way, and nothing is removed. A store has no locks: there, see `committing_to_store`.
+    """Hold the lock of the folder or file `root`. Yield a function that removes what killed processes left: temporary
+    files among the given paths, and in given folders. On a file system without locks, nothing is locked or removed.
+    `doing` is for the message if another process holds the lock. With `shared`, others may hold it in the same way, and
+    nothing is removed. A store has no locks: see `committing_to_store`.
 
     Raises:
         DatasetError: if another process holds it for `patience_s` (None: `PATIENCE_S`), or `root` cannot be used.
@@ -121,7 +121,7 @@ def _remove_temporary(path: Path) -> None:
 def committing(meta: Path) -> Iterator[Callable[[str], Path]]:
     """Yield a function that gives the temporary path at which to write the file of a name in the folder `meta`.
 
-    When the block has succeeded, all files replace those of before, marked by `PREPARING` until the last has. If it
+    If the block succeeds, all files replace the previous ones; the mark `PREPARING` is there until the last has. If it
     fails, they are removed, and so is the folder if it was made for them.
     """
     written: dict[str, Path] = {}
@@ -159,12 +159,12 @@ def _remove_empty(folder: Path) -> None:
 @contextlib.contextmanager
 def committing_to_store(meta: RemotePath, scratch: Path | None = None) -> Iterator[Callable[[str], Path]]:
     """Yield a function that gives the path on this machine, below `scratch`, at which to write the file of a name in
-    the folder `meta`. When the block has succeeded, all of them are written to the store.
+    the folder `meta`. If the block succeeds, all of them are written to the store.
 
     Raises:
         DatasetError: if another process has prepared the data set meanwhile, or the store cannot be written to.
     """
-    import tempfile  # imported here: slow, and a preparation on a disk does without
+    import tempfile  # imported here: slow, and not needed on a disk
 
     where = tempfile.gettempdir() if scratch is None else scratch
     with contextlib.ExitStack() as stack:
@@ -205,11 +205,11 @@ class _Commit:
         remote.write(str(self._meta / PREPARING), self._token)
 
     def _check_mark(self) -> None:
-        """See that nobody else has begun.
+        """Ensure that no other writer has started.
 
         Raises:
-            DatasetError: if somebody has. If that one is done, it may not have seen what was written here, so the mark
-            is set again: what is there may be of both.
+            DatasetError: if one has. If it is done, it may not have seen what was written here, so the mark is set
+            again: the files there may be from both.
         """
         token = storage.read_if_there(self._meta / PREPARING)
         if token == self._token:
@@ -221,6 +221,6 @@ class _Commit:
     def _lost(self) -> DatasetError:
         root = self._meta.parent
         return DatasetError(
-            f"{root}: another process has prepared it at the same time, so its .nv-meta may be of both: when no other "
-            f"is at work, run `{bridge_command('prepare', root)}` once more"
+            f"{root}: another process has prepared it at the same time, so its .nv-meta may be from both: when no "
+            f"other is running, run `{bridge_command('prepare', root)}` again"
         )

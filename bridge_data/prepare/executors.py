@@ -1,9 +1,9 @@
-"""Where tasks are done: in this process, in forked processes of this machine, or on a Ray cluster whose machines see
+"""Running tasks in this process, in forked processes of this machine, or on a Ray cluster whose machines see
 the data under the same paths.
 
-Enters: a function and arguments. Leaves: the results in order, of which only a few are buffered. Guarantee: processes
-end with the one that started them. One that runs threads, or has used an object store, cannot fork safely: there
-threads do the work. Ray pickles the function, and does a task whose worker or node dies again elsewhere, a few times.
+Enters: a function and arguments. Leaves: the results in order; only a few are buffered. Guarantee: processes end with
+the one that started them. A process that runs threads, or has used an object store, cannot fork safely, so it uses
+threads. Ray pickles the function, and retries a task whose worker or node dies, a few times, elsewhere.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def usual_workers() -> int:
 
 
 class Executor(Protocol):
-    """Does tasks, several at a time. Results come in the order of the arguments, so that who takes them knows how far
-    the work has come; closing the generator cancels what has not begun."""
+    """Runs tasks, several at a time. Results come in the order of the arguments, so they also show progress; closing
+    the generator cancels tasks that have not started."""
 
     @property
     def num_workers(self) -> int:
-        """Tasks that are done at a time, at most."""
+        """Maximum tasks that run at a time."""
 
     def map(
         self, function: Callable[[Argument], Result], arguments: Iterable[Argument], *, what: str
@@ -80,7 +80,7 @@ class LocalProcesses:
 
 
 _functions: dict[int, Callable[[Any], Any]] = {}
-"""The functions of the calls that run now, which forked processes find here: they need not be pickled."""
+"""The functions of the running calls. Forked processes find them here, so they need not be pickled."""
 
 _calls = itertools.count()
 
@@ -126,7 +126,7 @@ def _begin_child(parent: int) -> None:
     die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches all processes, and this one would print a traceback
     if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)  # its threads are not there after a fork, and would be waited for
+        sys.modules["torch"].set_num_threads(1)  # its threads do not exist after a fork, and torch would wait for them
 
 
 def die_with_parent(parent: int) -> None:
@@ -152,7 +152,7 @@ def pool(num_workers: int) -> Pool:
 
 
 MAX_RETRIES = 3
-"""How often a task is done again whose worker has died."""
+"""Maximum retries of a task whose worker died."""
 
 LOCAL, RAY = "local", "ray"
 
@@ -160,9 +160,9 @@ LOCAL, RAY = "local", "ray"
 class RayTasks:
     """Workers of the Ray cluster at `address`, such as `10.0.0.1:6379` or `ray://10.0.0.1:10001`.
 
-    Without an address it is the cluster that this process has joined, the one that `$RAY_ADDRESS` names or that runs on
-    this machine, or else a Ray that is started for as long as this process runs. `num_workers` tasks run at a time;
-    None: one on each core of the cluster.
+    Without an address: the cluster that this process has joined, else the one that `$RAY_ADDRESS` names or that runs on
+    this machine, else a Ray that is started and ends with this process. `num_workers` tasks run at a time; None: one on
+    each core of the cluster.
 
     Raises:
         ConfigError: if Ray is not installed, or there is no cluster at `address`.
@@ -216,8 +216,8 @@ def _library() -> Any:
 
 
 def executor_named(name: str, num_workers: int | None) -> Executor:
-    """The executor that a command is told: `local`, `ray`, or the address of a Ray cluster; with a worker for each
-    core, of this machine at most 16, if `num_workers` is None.
+    """The executor of a command: `local`, `ray`, or the address of a Ray cluster. `num_workers` None: a worker for each
+    core, at most 16 on this machine.
 
     Raises:
         ConfigError: if it is none of these, or cannot be used.

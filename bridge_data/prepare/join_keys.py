@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TASK_SAMPLES = 1 << 20
-"""Samples whose keys are one task of hashing."""
+"""Samples per hashing task."""
 
 PARTITION_SAMPLES = 1 << 21
-"""Samples of all members together that are one task of matching."""
+"""Samples, of all members together, per matching task."""
 
 _SHOWN = 5
 
@@ -46,12 +46,12 @@ _HASHED = [("high", "u8"), ("low", "u8"), ("number", "i8")]
 def make_join(
     folder: Path, members: Sequence[JoinMember], *, num_workers: int = 1, on_progress: Progress = no_progress
 ) -> JoinIndex:
-    """The index of the join of `members` in `folder`, made by `num_workers` processes, unless it exists already, or
-    another process is making it, which is waited for; `on_progress` is called with steps done and steps in all.
+    """The index of the join of `members` in `folder`, made by `num_workers` processes unless it exists. If another
+    process is making it, wait for that one. `on_progress` is called with steps done and steps in all.
 
     Raises:
-        DatasetError: if a key occurs twice in a member, or a member whose nonmatch is `error` lacks one; also if there
-        is no index of the keys.
+        DatasetError: if a key occurs twice in a member, a member whose nonmatch is `error` lacks one, or a data set has
+        no index of its keys.
     """
     path = join_path(folder, members)
     index = JoinIndex.open(path)
@@ -62,7 +62,7 @@ def make_join(
         folder.mkdir(parents=True, exist_ok=True)
         with preparing_alone(folder, patience_s=math.inf) as remove_temporary:
             remove_temporary([folder])
-            if JoinIndex.open(path) is None:  # else another process has made it meanwhile
+            if JoinIndex.open(path) is None:  # else another process made it meanwhile
                 with scratch_folder(folder, "joining") as scratch:
                     matches = _match(_Job(tuple(keys), scratch), num_workers, on_progress)
                     _write(path, members, keys, matches)
@@ -73,8 +73,8 @@ def make_join(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShardKeys:
-    """The keys of the samples of `shards`, without excluded ones: by our index, or by Energon's `index`, in which the
-    shards have these `numbers`. No shard is read."""
+    """The keys of the samples of `shards`, without excluded ones: from our index, or from Energon's `index`, in which
+    the shards have these `numbers`. No shard is read."""
 
     shards: ShardSet
     index: KeyIndex | None
@@ -195,7 +195,7 @@ def _tasks(members: Sequence[ShardKeys]) -> Iterator[_Task]:
 
 
 def _hash_keys(job: _Job, task: _Task) -> NDArray[np.int64]:
-    """Write the sorted hashes of a task's keys; return where each partition begins among them, and the end."""
+    """Write the sorted hashes of a task's keys; return where each partition starts in them, and the end."""
     keys = job.keys[task.member]
     names = (key for shard in range(task.first, task.last) for key in keys.of_shard(shard))
     encoded = (key.encode("utf-8", "surrogateescape") for key in names)
@@ -212,7 +212,7 @@ def _hash_keys(job: _Job, task: _Task) -> NDArray[np.int64]:
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class _Twice:
-    """Samples of a member with the same key as the one before: an example, and their number."""
+    """Samples of a member with the same key as the one before: an example, and their count."""
 
     member: int
     first: int

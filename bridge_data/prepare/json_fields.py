@@ -1,4 +1,4 @@
-"""The fields of JSON parts that become columns: their names, their values in a sample, the types of these.
+"""The fields of JSON parts that become columns: names, values in a sample, and types of values.
 
 Enters: names such as `json.score`, the content of JSON parts. Leaves: values that a column can hold: numbers, texts,
 booleans, and lists of one of these. Guarantee: what a column cannot hold is an error; what is missing or null is None.
@@ -28,7 +28,7 @@ class JsonField:
         """The field that a column of this name holds.
 
         Raises:
-            ConfigError: if it is no field of a JSON part, or has the name of another column.
+            ConfigError: if it is not a field of a JSON part, or has the name of another column.
         """
         names = column.split(".")
         if not all(names) or "json" not in names[:-1]:
@@ -45,10 +45,10 @@ class JsonField:
         return cls(column, part, keys)
 
     def value(self, content: Any) -> Any:
-        """Its value in the content of the part; None if there is none.
+        """The field's value in the content of the part; None if there is none.
 
         Raises:
-            ValueError: if the content is of another form.
+            ValueError: if the content has another structure.
         """
         for number, key in enumerate(self.keys):
             if content is None:
@@ -61,10 +61,10 @@ class JsonField:
 
 
 def parse_fields(columns: Sequence[str]) -> list[JsonField]:
-    """The fields that columns of these names hold.
+    """The fields for columns of these names.
 
     Raises:
-        ConfigError: if a name is not right, or two of them cannot be told apart.
+        ConfigError: if a name is wrong, or two of them cannot be distinguished.
     """
     if not columns:
         raise ConfigError("columns: expected at least one field of a JSON part, such as json.score")
@@ -100,7 +100,7 @@ def parse_content(content: bytes) -> Any:
 
 
 def typed(value: Any) -> tuple[str, Any]:
-    """(type, form in which it is stored) of a value that is not None.
+    """(type, stored form) of a value that is not None.
 
     Raises:
         ValueError: if a column cannot hold it.
@@ -120,7 +120,7 @@ def typed(value: Any) -> tuple[str, Any]:
 
 def common_type(one: str, other: str) -> str | None:
     """The type of a column with values of both types: number for integer and number; None if there is none. The type
-    of nothing, and of the items of an empty list, is empty."""
+    of a missing value, and of the items of an empty list, is empty."""
     if not one or not other or one == other:
         return one or other
     if one.endswith(LIST) and other.endswith(LIST):

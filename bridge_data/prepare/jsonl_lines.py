@@ -1,8 +1,8 @@
-"""Preparing a JSONL file: every line is checked, and the offsets of the samples are written beside it.
+"""Preparing a JSONL file: every line is checked, and the offsets of the samples are written next to it.
 
 Enters: `data.jsonl`, and a rule for the split, or none. Leaves: `data.jsonl.idx`, byte for byte as Energon
 writes it, and `data.jsonl.split.yaml`. Blocks of the file are read in parallel; memory is bounded by a few of them.
-Guarantee: nothing is written unless each line is a JSON object in UTF-8 or blank; else the error names all such lines.
+Guarantee: nothing is written unless each line is a JSON object in UTF-8 or blank; the error names all other lines.
 """
 
 import array
@@ -28,10 +28,10 @@ from bridge_data.shards.subset import SubsetRange
 from bridge_data.storage.atomic import replacing, write_file, writing
 
 BLOCK_BYTES = 1 << 25
-"""Bytes of the file that are one task: the lines that begin there."""
+"""Bytes of the file per task, which reads the lines that start in them."""
 
 MAX_LINE_BYTES = 1 << 28
-"""Longer lines are refused, unless `Limits(max_json_bytes)` is more: as JSON they take many times that in memory."""
+"""Longer lines are refused, unless `Limits(max_json_bytes)` is more: parsed JSON takes many times their size."""
 
 _SHOWN = 10
 
@@ -103,9 +103,9 @@ def prepare_jsonl(
     limits: Limits = DEFAULT_LIMITS,
     on_progress: Progress = no_progress,
 ) -> JsonlPreparation:
-    """Prepare the JSONL file `path`; without `split`, a split that it has stays. `on_progress` is called with blocks
-    done and blocks in all. `limits` are those of its lines, and of the split that it has. Temporary files that a
-    killed preparation of it left are removed.
+    """Prepare the JSONL file `path`; without `split`, an existing split stays. `on_progress` is called with blocks done
+    and blocks in all. `limits` apply to its lines and to an existing split. Temporary files that a killed preparation
+    left are removed.
 
     Raises:
         ConfigError: if the split does not fit. DatasetError: naming the lines that are damaged, or if another process
@@ -128,7 +128,7 @@ def prepare_jsonl(
                     f"{path}: was written to while it was prepared; prepare it again when it is complete"
                 )
             parts = _parts(path, split, num_samples, limits)
-            if split is not None and parts is not None:  # before the index: with an older one, the file is not opened
+            if split is not None and parts is not None:  # before the index: with a stale index, the file is not opened
                 content = {"split_parts": {part: list(bounds) for part, bounds in parts.items()}}
                 write_file(split_path(path), yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
     return JsonlPreparation(
@@ -162,7 +162,7 @@ def _write_offsets(
     with open(target, "wb") as file, contextlib.closing(blocks):
         for done, block in enumerate(blocks):
             if block.offsets and not num_samples:
-                block.offsets[0] = 0  # blank lines at the beginning count to the first sample, as in Energon
+                block.offsets[0] = 0  # blank lines at the start belong to the first sample, as in Energon
             file.write(encode_offsets(block.offsets))
             shown += [f"line {num_lines + line}: {what}" for line, what in block.faults[: _SHOWN - len(shown)]]
             num_samples, num_lines = num_samples + len(block.offsets), num_lines + block.num_lines
@@ -202,7 +202,7 @@ def _scan(path: Path, max_line_bytes: int, start: int) -> _LineBlock:
 
 
 def _finish_line(file: BinaryIO) -> int:
-    """Read on to the beginning of the next line, however far it is; the number of bytes."""
+    """Skip to the start of the next line, however far it is; return the number of bytes."""
     num_bytes = 0
     while piece := file.readline(1 << 20):
         num_bytes += len(piece)

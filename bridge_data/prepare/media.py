@@ -1,9 +1,9 @@
 """Preparing media: the metadata of all images and clips of a data set, or of a plain folder of files.
 
 Enters: a folder and a rule that says which files are media. Leaves: the metadata in `.nv-meta/index.sqlite`, where
-`MediaIndex` finds them by key: of an image what its header says, of a clip what PyAV finds. Shards and files that were
-read by the same rule, and have not changed since, are not opened again. Guarantee: memory is bounded by a few shards;
-unreadable files are counted and named. Pixels are decoded only where the header lacks size or mode; audio once.
+`MediaIndex` finds them by key: for images from the header, for clips from PyAV. Shards and files that were read by the
+same rule, and have not changed since, are not opened again. Guarantee: memory is bounded by a few shards; unreadable
+files are counted and named. Pixels are decoded only if the header lacks size or mode; audio once.
 """
 
 import contextlib
@@ -36,25 +36,25 @@ from bridge_data.shards.tar_bytes import FileTar, GzipTar, open_tar
 from bridge_data.shards.tar_headers import walk
 
 HEAD_BYTES = 512
-"""Bytes of a file by which its kind is recognised."""
+"""Bytes at the start of a file by which its kind is recognised."""
 
 _KNOWN_WHEN_LOADED = frozenset({"ICO", "ICNS", "CUR"})
 
 FILES_AT_ONCE = 256
-"""Files of a plain folder that are one task."""
+"""Files of a plain folder per task."""
 
 READ_BYTES = 1 << 16
-"""Bytes of a file that are read at once."""
+"""Bytes of a file per read."""
 
 MAX_EXAMPLES = 10
-"""Messages kept of files that cannot be read."""
+"""Maximum messages kept on unreadable files."""
 
 
 def extract(kind: MediaKind, file: BinaryIO, name: str) -> MediaMetadata:
-    """The metadata of `file`, which is called `name`.
+    """The metadata of `file`; `name` is for messages.
 
     Raises:
-        SampleError: if it cannot be read as what it is said to be. ConfigError: if PyAV is needed and not installed.
+        SampleError: if it cannot be read as `kind`. ConfigError: if PyAV is needed and not installed.
     """
     try:
         return _image(file) if kind == "image" else _clip(file)
@@ -83,7 +83,7 @@ def _clip(file: BinaryIO) -> MediaMetadata:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MediaPreparation:
-    """The result: files whose metadata are stored now, shards or files that were read and that had not changed,
+    """The result: files whose metadata are now stored, shards or files that were read, those that had not changed,
     media that could not be read, and the messages of the first of these."""
 
     num_stored: int
@@ -103,7 +103,7 @@ class _Look:
     examples: list[str] = dataclasses.field(default_factory=list)
 
     def add(self, rule: MediaRule, key: str, opened: io.RawIOBase) -> None:
-        """Look at a file, which is called `key`."""
+        """Read the metadata of the file `key`."""
         with io.BufferedReader(opened, READ_BYTES) as file:
             kind = rule.kind(key, file.peek(HEAD_BYTES)[:HEAD_BYTES])
             if kind is None:
@@ -125,11 +125,11 @@ def prepare_media(
     limits: Limits = DEFAULT_LIMITS,
     on_progress: Progress = no_progress,
 ) -> MediaPreparation:
-    """Look at the media of the prepared data set `root`, whose metadata has `limits`, or of the files below the plain
-    folder `root`. `executor` looks; None: `num_workers` processes do.
+    """Store the metadata of the media in the prepared data set `root`, or in the plain folder `root`. `limits` apply to
+    the data set's metadata. `executor` reads; None: `num_workers` processes do.
 
     Raises:
-        ConfigError: if there is nothing to look at. DatasetError: naming the shard, if one is damaged.
+        ConfigError: if there are no media. DatasetError: naming the shard, if one is damaged.
     """
     executor = executor or LocalProcesses(num_workers)
     if not root.is_dir():
@@ -138,7 +138,7 @@ def prepare_media(
             + (": JSONL files and metadatasets hold no media themselves" if root.exists() else ", and there is none")
         )
     meta = root / META_FOLDER
-    storage.close_files()  # a file that was replaced since this process read it must be opened anew
+    storage.close_files()  # a file that was replaced since this process read it must be reopened
     prepared = any((meta / name).is_file() for name in (INFO_JSON, INFO_YAML))
     if prepared and not (meta / INDEX_SQLITE).is_file():
         way_out = bridge_command("prepare", root, "--tar-index-only")
@@ -184,7 +184,7 @@ def _look_at_shard(root: Path, rule: MediaRule, limits: Limits, index_mtime_ns: 
 
 @functools.lru_cache(maxsize=2)
 def _index(root: Path, limits: Limits, mtime_ns: int) -> BridgeIndex | None:
-    """Our index at that time, opened once for all shards."""
+    """Our index as of `mtime_ns`, opened only once for all shards."""
     return PreparedDataset.open(root, limits).index
 
 
@@ -238,7 +238,7 @@ def _look_at_files(root: Path, rule: MediaRule, files: Sequence[SeenFile]) -> _L
 
 
 def _walk_files(root: Path) -> Iterator[SeenFile]:
-    """The files below `root`, but for metadata, folder by folder and sorted."""
+    """The files below `root` except metadata, folder by folder and sorted."""
     for folder, folders, names in storage.walk(root):
         folders[:] = sorted(name for name in folders if name != META_FOLDER)
         for name in sorted(names):
@@ -261,7 +261,7 @@ def _batched(files: Iterator[SeenFile]) -> Iterator[tuple[SeenFile, ...]]:
 
 
 def _check_found(root: Path, rule: MediaRule, done: MediaPreparation) -> None:
-    """See that a plain folder holds media at all."""
+    """Ensure that a plain folder holds media at all."""
     if done.num_seen or done.num_unchanged:
         return
     if next(root.rglob("*.tar"), None) is not None:

@@ -24,7 +24,7 @@ _FLAGS = "--media-metadata-by-extension, --media-metadata-by-header or --media-m
 
 
 class MediaFilterStrategy(enum.StrEnum):
-    """By what media are told."""
+    """How media are recognised."""
 
     EXTENSION = "EXTENSION"
     HEADER = "HEADER"
@@ -33,7 +33,7 @@ class MediaFilterStrategy(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MediaRule:
-    """A strategy and, for `GLOB`, the patterns, of which one must match a file's name or its whole path."""
+    """A strategy and, for `GLOB`, patterns; one must match a file's name or its whole path."""
 
     strategy: MediaFilterStrategy | Literal["EXTENSION", "HEADER", "GLOB"]
     patterns: Sequence[str] = ()
@@ -57,7 +57,7 @@ class MediaRule:
         return cls("GLOB", patterns)
 
     def may_be_media(self, name: str) -> bool:
-        """Whether the file must be opened, judged by its name. Case does not count."""
+        """Whether the file must be opened, judged by its name. Case is ignored."""
         if self.strategy == "EXTENSION":
             return kind_of_name(name) is not None
         if self.strategy == "HEADER":

@@ -1,8 +1,8 @@
 """The tables of media metadata in `.nv-meta/index.sqlite`, while `prepare-media` writes them.
 
-Enters: what was found in media. Leaves: `media_metadata` and `media_filters`, as Energon 7.4 has them, and beside them
+Enters: what was found in media. Leaves: `media_metadata` and `media_filters`, as in Energon 7.4, and
 `bridge_media_seen`, which Energon ignores: which shards and files were read, with size and time. Guarantee: metadata
-appear as a whole, with what the database held before, or not at all.
+appear all together, with what the database held before, or not at all.
 """
 
 import contextlib
@@ -66,7 +66,7 @@ class MediaTable:
         )
 
     def is_known(self, file: SeenFile) -> bool:
-        """Whether `file` was read by this rule and has not changed since. It is noted as present."""
+        """Whether `file` was read by this rule and has not changed since. Notes it as present."""
         self._db.execute("INSERT INTO present VALUES (CAST(? AS TEXT))", (as_text(file.name),))
         row = self._db.execute(
             "SELECT num_bytes, mtime_ns, rule FROM bridge_media_seen WHERE name = CAST(? AS TEXT)",
@@ -112,7 +112,7 @@ class MediaTable:
 
 
 def _check_unique(path: Path) -> None:
-    """See that the keys in the database at `path` are unique, as the metadata of media go by them."""
+    """Ensure that the keys in the database at `path` are unique: media metadata are stored by key."""
     root = path.parent.parent
     shared = SharedKeys.find(ReadOnlyDatabase(path, "prepare the data set again"))
     if shared is not None:
@@ -125,7 +125,7 @@ def _check_unique(path: Path) -> None:
 
 @contextlib.contextmanager
 def writing_media(path: Path, rule: "MediaRule") -> Iterator[MediaTable]:
-    """The tables in the database at `path`, which is replaced by the result when the block ends well.
+    """The tables in the database at `path`, which is replaced by the result if the block succeeds.
 
     Raises:
         DatasetError: if samples of several shards have the same key, or the database cannot be read or written.

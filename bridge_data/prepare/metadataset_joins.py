@@ -1,7 +1,7 @@
 """Preparing a metadataset: making the indexes of its joins.
 
-Enters: the path of a metadataset. Leaves: an index of every join in it and in the metadatasets it refers to, beside the
-file that has the join. No class is imported and no sample is read.
+Enters: the path of a metadataset. Leaves: an index of every join in it and in the metadatasets it refers to, next to
+the file that has the join. No class is imported and no sample is read.
 """
 
 import os
@@ -40,11 +40,11 @@ def prepare_metadataset(
 ) -> list[JoinIndex]:
     """Make the indexes of all joins of the metadataset at `path`, by `num_workers` processes (None: one a core, at most
     16). Indexes that are up to date stay; those of this file that no join uses any more are removed.
-    `limits` are those of the metadatasets and of the metadata of their data sets. `on_progress` is called with the
-    steps done and all steps of each join in turn.
+    `limits` apply to the metadatasets and to the metadata of their data sets. `on_progress` is called with the steps
+    done and all steps of each join in turn.
 
     Raises:
-        ConfigError: naming file and line, if a join is not written right or its data sets are not prepared.
+        ConfigError: naming file and line, if a join is malformed or its data sets are not prepared.
         DatasetError: if a key occurs twice in a data set, or has no match where it must have one.
     """
     file = absolute(path)

@@ -1,4 +1,4 @@
-"""Writing a data set by a function: items become samples in parallel processes, and are written in order.
+"""Writing a data set with a function: it makes samples of items in parallel processes; they are written in order.
 
 Enters: items, and a function that makes samples of one; or the samples themselves. Leaves: the folder that a
 `ShardWriter` leaves. Guarantee: the files are the same for any number of processes, and after any number of
@@ -27,13 +27,13 @@ from bridge_data.prepare.written_keys import ItemOrigin
 logger = logging.getLogger("bridge_data")
 
 ITEMS_OF_TASK = 8
-"""Items that a process is sent at once."""
+"""Items sent to a process at once."""
 
 _MAX_SHOWN = 200
-"""Characters of an item in a message."""
+"""Maximum characters of an item in a message."""
 
 Make = Callable[[Any], Any]
-"""An item to a sample, to several, or to None for no sample."""
+"""From an item to a sample, to several, or to None for no sample."""
 
 
 class WriterOptions(TypedDict, total=False):
@@ -64,27 +64,27 @@ def write(
     progress: bool | None = None,
     **options: Unpack[WriterOptions],
 ) -> int:
-    """Write the samples that `source` holds, or makes of `items`, to the data set in the folder `path`.
+    """Write the samples that `source` holds, or makes from `items`, to the data set in the folder `path`.
 
-    Returns the number of samples. If it is interrupted, the same call goes on: the function is not called again with
-    items whose samples are stored. With items of which it made none, it is. If the
-    call has finished, it does nothing but log that; unless the number of items is not known.
+    Returns the number of samples. If it is interrupted, the same call resumes: the function is not called again for
+    items whose samples are stored, but again for items of which it made none. If the call has finished before and the
+    number of items is known, it only logs that.
 
     Args:
-        source: samples as `ShardWriter.write` takes them; or a function that makes of an item one sample, several (a
+        source: samples for `ShardWriter.write`; or a function that makes from an item one sample, several (a
             list or a generator, held in memory together), or None. It may raise `SkipSample`.
-        items: what the function is called with, in this order. Each rank is given all, and rank r takes every
+        items: what the function is called with, in this order. Each rank gets all, and rank r takes every
             `world_size`-th from number r on.
-        num_workers: processes that make and encode samples. They are forked, so any function will do; threads, where
-            this process runs some already.
-        executor: makes and encodes samples in place of these processes, such as `RayTasks()`, to whose workers function
-            and items are sent; this process writes.
+        num_workers: processes that make and encode samples. They are forked, so any function will do; if this process
+            already runs threads, threads are used.
+        executor: makes and encodes samples instead of these processes, such as `RayTasks()`, whose workers get function
+            and items; this process writes.
         progress: show a progress bar; None: if standard error is a terminal.
         **options: `WriterOptions`.
 
     Raises:
         ConfigError: for wrong settings. SampleError: naming the item, if the function fails, or makes what cannot be
-        stored. DatasetError: if a key comes twice, or nothing can be written.
+        stored. DatasetError: if a key occurs twice, or nothing can be written.
     """
     make, items = _made_of(source, items)
     executor = executor or LocalProcesses(num_workers)
@@ -107,7 +107,7 @@ def write(
             num_empty += not done.samples
             show(1)
     if num_empty:
-        logger.warning("%s: of %d items no sample was made", writer.path, num_empty)
+        logger.warning("%s: %d items gave no sample", writer.path, num_empty)
     return writer.num_samples
 
 
@@ -139,7 +139,7 @@ class _Made:
 
 
 def _all_made(make: Make, items: Iterable[tuple[int, Any]], executor: Executor) -> Iterator[_Made]:
-    """What is made of each item, in their order; the first failure is raised."""
+    """The samples of each item, in order; the first failure is raised."""
     tasks = _tasks(items, 1 if executor.num_workers == 1 else ITEMS_OF_TASK)
     try:
         with contextlib.closing(executor.map(partial(_make_all, make), tasks, what="made samples")) as made:
@@ -166,7 +166,7 @@ def _tasks(items: Iterable[tuple[int, Any]], size: int) -> Iterator[list[tuple[i
 
 
 def _make_all(make: Make, items: list[tuple[int, Any]]) -> list[_Made]:
-    """What is made of some items, up to the first that fails."""
+    """The samples of some items, up to the first that fails."""
     found: list[_Made] = []
     for number, item in items:
         found.append(_make(make, number, item))
@@ -183,8 +183,8 @@ def _make(make: Make, number: int, item: Any) -> _Made:
     except SkipSample:
         return _Made(number)
     except Exception as error:
-        told = f"item {number}, {_shown(repr, item)}: {type(error).__name__}: {_shown(str, error, 10 * _MAX_SHOWN)}"
-        return _Made(number, (), (told, traceback.format_exc()))
+        message = f"item {number}, {_shown(repr, item)}: {type(error).__name__}: {_shown(str, error, 10 * _MAX_SHOWN)}"
+        return _Made(number, (), (message, traceback.format_exc()))
 
 
 def _shown(text_of: Callable[[Any], str], value: Any, num_shown: int = _MAX_SHOWN) -> str:
@@ -198,7 +198,7 @@ def _shown(text_of: Callable[[Any], str], value: Any, num_shown: int = _MAX_SHOW
 
 @contextlib.contextmanager
 def _progress_bar(wanted: bool | None, items: Iterable[Any]) -> Iterator[Callable[[int], None]]:
-    """A function that is told how many more items are done."""
+    """A function to call with the number of newly finished items."""
     if not (sys.stderr.isatty() if wanted is None else wanted):
         yield lambda more: None
         return

@@ -1,7 +1,7 @@
-"""Values become the parts of a sample: the opposite of decoding, by the same endings of names.
+"""Encoding values as the parts of a sample: the inverse of decoding, by the same endings of names.
 
 Enters: a sample as a dict, `{"__key__": "0001", "png": image, "json": {...}}`. Leaves: its key, and bytes by part.
-Guarantee: the decoder makes an equal value of these bytes (for `jpg` and `webp`, which lose detail, an image of the
+Guarantee: the decoder turns these bytes into an equal value (for `jpg` and `webp`, which are lossy, an image of the
 same size), and a reader of the tar finds the same key and parts; else a `ConfigError` that names both.
 """
 
@@ -20,13 +20,13 @@ from bridge_data.later import Image, is_tensor, numpy, torch
 from bridge_data.shards.segment import is_meta_member, split_name
 
 Encode: TypeAlias = Callable[[Any], bytes]
-"""A value to the bytes of its part. A TypeError or ValueError says why it cannot be stored so."""
+"""From a value to the bytes of its part. A TypeError or ValueError says why that is not possible."""
 
 JPEG_QUALITY = 95
-"""Of Pillow, for `jpg` and `webp`. Give bytes to choose another."""
+"""Pillow's quality for `jpg` and `webp`. To use another, give encoded bytes."""
 
 MAX_NAME_BYTES = 255
-"""Of a file name, on the usual file systems."""
+"""Maximum length of a file name on the usual file systems."""
 
 _NOT_IN_NAMES = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 """Control characters, and what is not Unicode."""
@@ -50,13 +50,13 @@ class EncodedSample(NamedTuple):
 def encode_sample(sample: Mapping[str, Any]) -> EncodedSample:
     """`sample`, encoded. Its key is `__key__`; other names of the form `__name__` are provenance, and are not stored.
 
-    Bytes, and the contents of files given as a `Path`, are stored as they are. Other values are encoded by the ending
+    Bytes, and the contents of files given as a `Path`, are stored unchanged. Other values are encoded by the ending
     of their name: Pillow images and uint8 arrays (H, W) or (H, W, 3) as `png`, `jpg`, `webp`, `bmp` or `tiff`; arrays
-    and tensors as `npy`; dicts of arrays as `npz`; tensors, and plain containers of them, as `pth`; text as `txt`; what
-    JSON has as `json`; whole numbers as `cls`, `id` or `index`. With `.gz` at the end, they are compressed.
+    and tensors as `npy`; dicts of arrays as `npz`; tensors, and plain containers of them, as `pth`; text as `txt`;
+    JSON values as `json`; whole numbers as `cls`, `id` or `index`. With `.gz` at the end, they are compressed.
 
     Raises:
-        ConfigError: for a key or a name that a reader would not find again, or a value that its ending does not store.
+        ConfigError: for a key or name that readers would not find again, or a value that its ending cannot store.
     """
     if not isinstance(sample, Mapping):
         raise ConfigError(f'expected a sample such as {{"__key__": "0001", "txt": "text"}}, got a {_kind(sample)}')
@@ -91,7 +91,7 @@ def _is_provenance(name: object) -> bool:
 
 
 def _check_names(key: str, name: object) -> None:
-    """See that the member of the tar is read as this key and this part."""
+    """Ensure that readers of the tar find this key and this part."""
     where = f"sample {key!r}: part {name!r}"
     if not isinstance(name, str) or not name or "/" in name:
         raise ConfigError(f"{where}: expected the name of a part, such as 'txt' or 'left.png'")
@@ -113,7 +113,7 @@ def _check_names(key: str, name: object) -> None:
 
 
 def _encoder(name: str) -> Encode:
-    """What encodes values of a part with this name."""
+    """The encoder of values of a part with this name."""
     stem, _, ending = name.lower().rpartition(".")
     if ending == "gz" and stem:
         inner = _encoder(stem)
@@ -195,7 +195,7 @@ def _encode_pth(value: Any) -> bytes:
 
 
 def _on_cpu(value: Any) -> Any:
-    """`value` with tensors of their own storage: of a view, torch stores all that it is a view of."""
+    """`value` with tensors copied into their own storage: torch saves all of a view's underlying storage."""
     if is_tensor(value):
         return value.detach().cpu().clone()
     if type(value) is dict:

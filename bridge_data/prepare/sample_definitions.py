@@ -1,7 +1,7 @@
-"""The content of a `dataset.yaml`: what the samples of a data set are.
+"""The content of a `dataset.yaml`: the class and fields of a data set's samples.
 
-Enters: a sample class, by its name or itself, and a field map. Leaves: a dict to write as YAML. Guarantee: whoever
-reads it finds the class, and every field that the map names.
+Enters: a sample class or its name, and a field map. Leaves: a dict to write as YAML. Guarantee: readers can import the
+class, and it has every field that the map names.
 """
 
 import difflib
@@ -29,11 +29,11 @@ _MODULE = "megatron.energon"
 
 
 def find_sample_type(text: str) -> str:
-    """The name of the sample class that is meant by its number in the list, its name, or its older name
-    (`CaptioningWebdataset`), or as Energon's `prepare` calls it ("Crude sample").
+    """The name of a sample class given by its number in the list, its name, its older name (`CaptioningWebdataset`), or
+    its name in Energon's `prepare` ("Crude sample").
 
     Raises:
-        ConfigError: naming the classes there are.
+        ConfigError: naming all classes, if it is unknown.
     """
     names = [*SAMPLE_TYPES, CRUDE]
     wanted = text.strip()
@@ -59,8 +59,8 @@ def definition(sample_type: str, field_map: Mapping[str, str]) -> dict[str, Any]
 
 
 def definition_of(sample_type: str | type[Any] | None, field_map: Mapping[str, str] | None) -> dict[str, Any]:
-    """The content of the dataset.yaml of samples of the class `sample_type`, one of ours by name, or any importable
-    one; None for crude samples.
+    """The content of the dataset.yaml of samples of the class `sample_type`: the name of one of ours, any importable
+    class, or None for crude samples.
 
     Raises:
         ConfigError: for an unknown class, one that cannot be imported, or a field map that does not fit it.

@@ -1,10 +1,10 @@
-"""What is known of the shards of a data set: from its last preparation, and from the results of scans, kept in files.
+"""What is known about the shards of a data set: from its last preparation, and from results of scans kept in files.
 
 Enters: the folder of a data set, names of shards, an `Executor`. Leaves: the segment of each shard. A task scans a few
-shards and writes one file to the folder `.scanned`; that is in the form of our index, and appears whole or not at all.
-So a scan that was killed goes on where it was, and any process of any machine may scan a share, at any time and twice.
-Guarantee: a result is taken only for the shard that it was made of, by size and time of change, in a store by the ETag;
-memory does not depend on the number of samples.
+shards and writes one file to the folder `.scanned`, in the format of our index; it appears whole or not at all. So a
+killed scan resumes where it was, and any process of any machine may scan a share, at any time, even twice.
+Guarantee: a result is used only for the shard that it was made from, by size and time of change, in a store by the
+ETag; memory does not depend on the number of samples.
 """
 
 import contextlib
@@ -28,13 +28,13 @@ from bridge_data.storage import Location
 from bridge_data.storage.atomic import writing
 
 SCANNED = ".scanned"
-"""The folder, in that of the data set, of results that are in no index yet. It is removed when they are."""
+"""The folder, in the data set's, for results that are in no index yet; removed when they are."""
 
 _RUN_SHARDS, _RUN_BYTES = 32, 16 << 20
-"""Maximum shards of one task, and their bytes."""
+"""Maximum shards of one task, and maximum bytes."""
 
 _SHOWN = 10
-"""Tasks that a message names."""
+"""Maximum tasks that a message names."""
 
 _SUFFIX = ".bridge"
 _DONE = re.compile(r"task-(\d+)-of-(\d+)")
@@ -59,14 +59,14 @@ class ScanTask:
 
     @property
     def file_name(self) -> str:
-        """The name of the file that says that it is done."""
+        """The name of the file that marks the task as done."""
         return f"task-{self.index:05d}-of-{self.num_tasks:05d}"
 
 
 class ScanResults:
-    """What is known of the shards `names` of the data set at `root`. Results in `.scanned` come before the segments of
-    `old`, the index of the last preparation. With `digest`, only what has digests counts; with `rescan`, nothing. Of a
-    `task` only its own results are looked at."""
+    """What is known about the shards `names` of the data set at `root`. Results in `.scanned` take precedence over
+    segments of `old`, the index of the last preparation. With `digest`, only results with digests count; with `rescan`,
+    none. For a `task`, only its own results are read."""
 
     def __init__(
         self,
@@ -81,10 +81,10 @@ class ScanResults:
         self.root, self.names = root, names
         self.folder = root / SCANNED
         self._begin = "" if task is None else f"{task.file_name}."
-        """What the names of its results begin with."""
+        """What the names of its results start with."""
         self._files = ShardFiles(root)
         self.errors: list[str] = []
-        """Of shards that cannot be used."""
+        """Errors of shards that cannot be used."""
         self._old, self._digest = old, digest
         self._sources: dict[str, BridgeIndex] = {}
         kept = [] if rescan else [*self._kept(), *([] if old is None else [old])]
@@ -103,19 +103,19 @@ class ScanResults:
 
     @property
     def missing(self) -> list[str]:
-        """The shards that are to be scanned."""
+        """The shards that must be scanned."""
         return [name for name in self.names if name not in self._sources]
 
     def entry(self, name: str) -> ShardEntry:
-        """A shard as it was when it was scanned."""
+        """The entry of a shard as of its scan."""
         return self._sources[name].entries[name]
 
     def segment(self, name: str) -> Segment:
-        """The segment of a shard, whose pages are read when they are needed."""
+        """The segment of a shard, whose pages are read on demand."""
         return self._sources[name].segment(name)
 
     def segment_bytes(self, name: str) -> bytes:
-        """The bytes of the same."""
+        """The bytes of the segment of a shard."""
         return self._sources[name].segment_bytes(name)
 
     def notes(self, name: str) -> ScanNotes:
@@ -123,11 +123,11 @@ class ScanResults:
         return ScanNotes(self._sources[name].notes.get(name))
 
     def fresh(self) -> list[int]:
-        """The numbers of the shards that are not as the last preparation found them."""
+        """The numbers of the shards that are new or changed since the last preparation."""
         return [number for number, name in enumerate(self.names) if self._sources[name] is not self._old]
 
     def scan(self, executor: Executor, on_progress: Progress) -> int:
-        """Scan what is missing, and keep the results; the number of shards scanned."""
+        """Scan what is missing, and keep the results. Return the number of shards scanned."""
         missing = self.missing
         if not missing:
             return 0
@@ -152,7 +152,7 @@ class ScanResults:
         return len(missing)
 
     def check_complete(self) -> None:
-        """See that nothing is missing.
+        """Ensure that nothing is missing.
 
         Raises:
             DatasetError: naming the tasks that are not done.
@@ -207,8 +207,8 @@ def _names_in(folder: Location) -> list[str]:
 def _source(
     root: Location, name: str, files: ShardFiles, kept: Sequence[BridgeIndex], *, digest: bool
 ) -> BridgeIndex | None:
-    """The first index that knows the shard `name` as it is now, with an intact segment, and with `digest` with digests.
-    A missing `.tar.idx` is written again."""
+    """The first index with an intact segment of the current version of shard `name`; with `digest`, one with digests.
+    A missing `.tar.idx` is rewritten."""
     path, version = root / name, None
     for index in kept:
         entry = index.entries.get(name)
@@ -219,9 +219,9 @@ def _source(
         except FileNotFoundError:
             raise DatasetError(
                 f"{path}: was prepared, and is gone. Restore it, or prepare the data set without it, with "
-                "--force-overwrite and the split and field map of before."
+                "--force-overwrite and the same split and field map."
             ) from None
-        except OSError:  # the scan will say so
+        except OSError:  # the scan will report it
             return None
         if (version.num_bytes, version.stamp) != (entry.num_bytes, entry.mtime_ns) or not has_seek_index(path):
             continue
@@ -232,7 +232,7 @@ def _source(
         if digest and not segment.has_digests:
             continue
         if files.size_bytes(str(tar_index_path(name))) != 8 * (len(segment) + 1):
-            if not len(segment):  # where it ends is not in the segment
+            if not len(segment):  # an empty segment does not say where the shard ends
                 continue
             with writing(path.parent):
                 write_tar_index(path, segment.offsets())
@@ -246,7 +246,7 @@ def shard_runs(files: ShardFiles, names: Sequence[str], num_workers: int) -> Ite
     run: list[str] = []
     total_bytes = 0
     for name in names:
-        num_bytes = files.size_bytes(name) or 0  # if it is gone, the scan will say so
+        num_bytes = files.size_bytes(name) or 0  # if it is gone, the scan will report it
         if run and (len(run) == longest or total_bytes + num_bytes > _RUN_BYTES):
             yield run
             run, total_bytes = [], 0
@@ -257,9 +257,9 @@ def shard_runs(files: ShardFiles, names: Sequence[str], num_workers: int) -> Ite
 
 
 def _scan_run(root: Location, digest: bool, begin: str, names: list[str]) -> tuple[str, list[str], list[str]]:
-    """Scan some shards. The file with the results, whose name begins with `begin`, `names`, and the errors of those
-    that cannot be used."""
-    import hashlib  # imported here: slow, and a data set that has not changed does without
+    """Scan some shards. Return the file with the results, whose name starts with `begin`, `names`, and the errors of
+    unusable shards."""
+    import hashlib  # imported here: slow, and not needed for an unchanged data set
 
     file = begin + hashlib.blake2b("\0".join(names).encode(), digest_size=16).hexdigest() + _SUFFIX
     errors: list[str] = []

@@ -1,14 +1,14 @@
 """The shards of a data set that is prepared, as files: what they are now, scanning one, and unique keys for their
 samples.
 
-Enters: the folder of a data set. Leaves: names, sizes and versions of files: on a disk, what a file is when it is asked
-for; in a store, what the objects were when the folder was listed, which takes one request for a thousand of them. Of a
-shard that is scanned, what `scan_tar` finds; its `.tar.idx` is written beside it, and of a compressed one `.gzidx`.
+Enters: the folder of a data set. Leaves: names, sizes and versions of files: on a disk, as of the call; in a store, as
+of when the folder was listed, with one request per thousand objects. For a scanned shard, what `scan_tar` finds; its
+`.tar.idx` is written next to it, and for a compressed one `.gzidx`.
 
 For samples that have the same names in several shards, `prefix_keys` puts the members of each below a folder of its
-name: `0001.jpg` of `shards/a.tar` becomes `shards/a.tar/0001.jpg`. Each shard is written anew beside the old one and
-replaces it at once; one whose members lie there already stays as it is. Source: the names are those that `energon
-prepare --fix-duplicates` of Energon 7.4 gives.
+name: `0001.jpg` of `shards/a.tar` becomes `shards/a.tar/0001.jpg`. Each shard is rewritten next to the old one and
+replaces it at once; a shard whose members already have the prefix stays unchanged. Source: the names are those of
+`energon prepare --fix-duplicates` of Energon 7.4.
 """
 
 import array
@@ -38,7 +38,7 @@ class ShardFiles:
         """The version of the file `name`.
 
         Raises:
-            OSError: if it is not there, or cannot be looked at.
+            OSError: if it does not exist, or cannot be accessed.
         """
         if self._listed is None:
             status = os.stat(self._root / name)
@@ -57,7 +57,7 @@ class ShardFiles:
 
 
 def scan_shard(root: Location, name: str, *, digest: bool = False) -> ShardScan:
-    """Scan shard `name` of the data set at `root`, and write its `.tar.idx`; with `digest`, read every part, too.
+    """Scan shard `name` of the data set at `root`, and write its `.tar.idx`; with `digest`, also read every part.
 
     Raises:
         DatasetError: if it cannot be read, is damaged, or its members do not make samples.
@@ -73,10 +73,10 @@ def scan_shard(root: Location, name: str, *, digest: bool = False) -> ShardScan:
 
 
 def write_tar_index(shard: Location, offsets: "array.array[int]") -> None:
-    """Write the `.tar.idx` of `shard`, unless it is up to date; if a crash of the machine truncates it, its size shows
-    that."""
+    """Write the `.tar.idx` of `shard`, unless it is up to date. If a crash of the machine truncates it, its size shows
+    it."""
     path, data = tar_index_path(shard), encode_offsets(offsets)
-    if storage.read_if_there(path) != data:  # to replace a file can take a thousand times as long as to read it
+    if storage.read_if_there(path) != data:  # replacing a file can take a thousand times as long as reading it
         storage.write(path, data, durable=False)
 
 
@@ -86,14 +86,14 @@ def has_seek_index(shard: Location) -> bool:
 
 
 _MARK = "--fix-duplicates"
-"""What the mark of an unfinished preparation says from the first shard on."""
+"""Content of the mark of an unfinished preparation from the first shard on."""
 
 _LONG_NAMES = ("path", "linkpath")
-"""Extended headers of long names, which are made anew."""
+"""Extended headers of long names, which are recreated."""
 
 
 def is_interrupted(root: Path) -> bool:
-    """Whether `prefix_keys` was called, and the indexes not renewed since: perhaps only some shards are written."""
+    """Whether `prefix_keys` was called and the indexes not renewed since: perhaps only some shards are rewritten."""
     try:
         return (root / META_FOLDER / PREPARING).read_text() == _MARK
     except OSError:
@@ -101,8 +101,8 @@ def is_interrupted(root: Path) -> bool:
 
 
 def prefix_keys(root: Path, names: Sequence[str]) -> int:
-    """Put the members of each shard below a folder of its name; the number of shards that were written. If it is
-    interrupted, call it again: what is done is not done again. The data set is marked as unfinished: renew its indexes.
+    """Put the members of each shard below a folder of its name; return the number of rewritten shards. If it is
+    interrupted, call it again: finished shards are skipped. The data set is marked as unfinished: renew its indexes.
 
     Raises:
         DatasetError: if a shard cannot be written.

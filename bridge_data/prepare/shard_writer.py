@@ -1,9 +1,9 @@
 """Writing a data set from Python: samples become tar shards, split by their keys, and `.nv-meta`.
 
 Enters: samples as dicts. Leaves: the folder of a data set, as `bridge-data prepare` leaves it. Guarantee: a shard
-appears under its name when it is whole; `.nv-meta` appears or changes when all has been written. What was whole when a
-writer was killed stays, and a writer that is given the other samples in the same order writes what the first one would
-have.
+appears under its name when it is whole; `.nv-meta` appears or changes when all has been written. If a writer is killed,
+whole shards stay, and a writer that gets the remaining samples in the same order writes the same files as the first one
+would have.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ _BLOCK_BYTES = 512
 
 
 class OpenShard:
-    """A tar that is being written to the file `path`, and will be called `name`; `number` is that of its keys."""
+    """A tar that is being written to the file `path`, to be named `name`; `number` is its number for stored keys."""
 
     def __init__(self, path: Path, name: str, number: int) -> None:
         self.path, self.name, self.number = path, name, number
@@ -45,7 +45,7 @@ class OpenShard:
         self.items.append(item)
 
     def finish(self) -> None:
-        """Write the end mark, up to a whole record as other writers do, and wait until all is on disk."""
+        """Write the end mark, padded to a whole record as other writers do, and wait until all is on disk."""
         self._file.write(bytes(2 * _BLOCK_BYTES))
         self._file.write(bytes(-self._file.tell() % tarfile.RECORDSIZE))
         self._file.flush()
@@ -60,7 +60,7 @@ class OpenShard:
 
 
 def members_of(sample: EncodedSample) -> bytes:
-    """The members of a tar that hold a sample. They say nothing of when and by whom they were written."""
+    """The members of a tar that hold a sample, without time and owner."""
     blocks = []
     for name, content in sample.parts:
         header = tar_header(f"{sample.key}.{name}", len(content))
@@ -69,7 +69,7 @@ def members_of(sample: EncodedSample) -> bytes:
 
 
 def tar_header(name: str, num_bytes: int) -> bytes:
-    """The header of a member: that of `tarfile`, which takes ten times as long to make it."""
+    """The header of a member: the same as from `tarfile`, which is ten times as slow."""
     if not name.isascii() or len(name) > _MAX_SHORT_NAME or num_bytes >= _MAX_SHORT_SIZE:
         info = tarfile.TarInfo(name)
         info.size, info.mode = num_bytes, _MODE
@@ -77,7 +77,7 @@ def tar_header(name: str, num_bytes: int) -> bytes:
     header = bytearray(_HEADER)
     header[: len(name)] = name.encode()
     header[124:135] = b"%011o" % num_bytes
-    header[148:155] = b"%06o\0" % sum(header)  # the sum with spaces where it is
+    header[148:155] = b"%06o\0" % sum(header)  # the checksum is taken with spaces in its own field
     return bytes(header)
 
 
@@ -92,27 +92,27 @@ def _empty_header() -> bytes:
 _MODE = 0o444
 _HEADER = _empty_header()
 _MAX_SHORT_NAME, _MAX_SHORT_SIZE = 100, 8**11
-"""What fits into a header alone."""
+"""Maximum name and size for a header alone."""
 
 
 class ShardWriter:
-    """Writes samples to the data set in the folder `path`, a new one or one that a writer has made:
+    """Writes samples to the data set in the folder `path`, a new one or one made by a writer:
 
         with ShardWriter("photos", split={"train": 0.98, "val": 0.02}) as writer:
             writer.write({"__key__": "000001", "png": image, "json": {"caption": "a cat"}})
 
     When the block ends, the folder is prepared, and can be read here and by Megatron-Energon. If it ends with an
     exception, or the process is killed, whole shards stay, and there is no (new) `.nv-meta`. The next writer of the
-    folder goes on: `key in writer` says whether a sample is stored already.
+    folder continues: `key in writer` says whether a sample is already stored.
 
     Args:
-        split: the share of each split part. A sample is in the part that the hash of its key says, so it stays there
-            when samples are added; all in `train` if None.
-        split_by: `shard` to assign whole shards, called `data-000000.tar` and so on, in their order: neighbours stay in
-            one part, and nothing can be added.
-        max_bytes, max_samples: a shard takes no sample beyond these (but always a first one).
+        split: the share of each split part. The hash of a sample's key selects its part, so it stays there when samples
+            are added; None: all in `train`.
+        split_by: `shard` to assign whole shards, named `data-000000.tar` and so on, in order: neighbours stay in one
+            part, and nothing can be added.
+        max_bytes, max_samples: maximum size of a shard (but it always takes a first sample).
         sample_type, field_map: the class of the samples, such as `CaptioningSample`, and the part of each of its
-            fields, such as `{"image": "png", "caption": "json[caption]"}`; crude samples if None.
+            fields, such as `{"image": "png", "caption": "json[caption]"}`; None: crude samples.
         rank, world_size: with several processes, each writes shards of its own, and the last to finish prepares the
             folder.
 
@@ -149,13 +149,13 @@ class ShardWriter:
         self._fields = [(field, frozenset(access.parts)) for field, access in fields.items()]
         self._split = HashSplit(self.config.shares_of_keys())
         self.num_items: int | None = None
-        """The number of items that samples are made of, in which resumed writers must agree; None if unknown."""
+        """The number of items that samples are made from; resumed writers must agree on it; None if unknown."""
         self.origin: str | None = None
-        """A digest of what samples are made of, in which they must agree too."""
+        """A digest of what samples are made from; resumed writers must agree on it, too."""
         self.finished_items = ItemSet()
-        """The numbers of items of which a writer before this one, which was interrupted, has stored all samples."""
+        """The numbers of items whose samples were all stored by an earlier, interrupted writer."""
         self.num_samples = 0
-        """Samples of this rank that are stored or about to be: those of whole shards, and those written since."""
+        """Samples of this rank that are stored or about to be: in whole shards, and written since."""
         self._open: dict[str, OpenShard] = {}
         self._exit: contextlib.ExitStack | None = None
         self._failed = self._closed = False
@@ -174,7 +174,7 @@ class ShardWriter:
         return self
 
     def _read_stored(self) -> None:
-        """Learn what whole shards hold."""
+        """Read what whole shards hold."""
         own = set()
         for name, part, number in self._session.own_shards():
             own.add(name)
@@ -211,23 +211,23 @@ class ShardWriter:
     def __contains__(self, key: object) -> bool:
         """Whether the sample with this key is stored, or about to be."""
         if self._exit is None:
-            raise ConfigError(f"{self.path}: what is stored is read when the writer is opened: ask in its `with` block")
+            raise ConfigError(f"{self.path}: stored keys are read when the writer is opened: ask in its `with` block")
         return isinstance(key, str) and key in self._keys
 
     def num_finished(self) -> int | None:
-        """The samples of this rank, if a writer with the same settings has written `num_items` items of `origin`, and
-        was the last to write; else None."""
+        """The number of samples of this rank, if the last writer had the same settings and wrote `num_items` items of
+        `origin`; else None."""
         return self._not_begun().num_finished()
 
     def _not_begun(self) -> WritingSession:
         return WritingSession(self.path, self.config, MadeOf(self.num_items, self.origin))
 
     def has_other_data(self) -> bool:
-        """Whether the folder is prepared, and no writer has begun to add to it."""
+        """Whether the folder is prepared, and no writer has started to add to it."""
         return (self.path / META_FOLDER).is_dir() and not is_unfinished(self.path)
 
     def remove_other_data(self) -> None:
-        """Remove what writers have left in the folder, unless this one would go on with it.
+        """Remove what writers have left in the folder, unless this one would resume it.
 
         Raises:
             ConfigError: if it holds data that no writer has made. DatasetError: if another process writes it.
@@ -238,7 +238,7 @@ class ShardWriter:
 
     @property
     def workspace(self) -> Path:
-        """The folder, while this writer is open, of what is not whole yet."""
+        """The folder, while this writer is open, for unfinished files."""
         return self._session.workspace
 
     def write(self, sample: Mapping[str, Any]) -> None:
@@ -251,7 +251,7 @@ class ShardWriter:
         self.write_encoded(encode_sample(sample))
 
     def write_encoded(self, sample: EncodedSample, item: ItemOrigin | None = None) -> None:
-        """Write a sample that is encoded, which was made of `item`. If a writer that was interrupted has stored it, do
+        """Write an encoded sample that was made from `item`. If an interrupted writer has already stored it, do
         nothing."""
         self._check(sample)
         part = self._split.part_of(sample.key)
@@ -313,7 +313,7 @@ class ShardWriter:
         self._keys.add(sample.key, shard.number)
 
     def _commit(self, part: str) -> None:
-        """Give the open shard of a part its name. The items of its samples are noted before."""
+        """Store the items of the samples of a part's open shard, then give the shard its name."""
         shard = self._open[part]
         shard.finish()
         path = self._items_path(shard.name)

@@ -1,10 +1,9 @@
 """Which shards are in which part of a split, such as train.
 
-Enters: the names of shards, and a ratio or patterns. Leaves: the names of each part, as they are or written as brace
-patterns. By ratio, shards are cut into runs; by pattern, each part takes the shards whose names begin with what a
-pattern describes.
+Enters: the names of shards, and a ratio or patterns. Leaves: the names of each part, as a list or as brace patterns.
+By ratio, shards are cut into runs; by pattern, each part takes the shards whose names match a pattern from their start.
 
-Source: the split rules of Megatron-Energon, whose results these equal.
+Source: the split rules of Megatron-Energon, with equal results.
 """
 
 import itertools
@@ -43,7 +42,7 @@ def parse_ratio(text: str) -> list[Fraction]:
 
 
 def split_by_ratio(names: Sequence[str], ratio: Sequence[Fraction], *, shuffle: bool = False) -> dict[str, list[str]]:
-    """`names` cut into train, val and test by their shares; with `shuffle`, in a random order that is always the same.
+    """`names` cut into train, val and test by their shares; with `shuffle`, in a fixed random order.
 
     A boundary is rounded down, so that with few shards a part may get none.
     """
@@ -54,7 +53,7 @@ def split_by_ratio(names: Sequence[str], ratio: Sequence[Fraction], *, shuffle: 
 def split_by_shares(
     names: Sequence[str], shares: Sequence[tuple[str, Fraction]], *, shuffle_seed: int | None = None
 ) -> dict[str, list[str]]:
-    """The same for any parts, (name, share) each; in the random order of `shuffle_seed`, unless it is None.
+    """`names` cut into any parts, (name, share) each; shuffled with `shuffle_seed`, unless it is None.
 
     Raises:
         ConfigError: if a share is below 0, or all are 0.
@@ -73,7 +72,7 @@ def split_by_shares(
 
 
 def ratio_bounds(ratio: Sequence[Fraction], count: int) -> dict[str, tuple[int, int]]:
-    """(first, the one after the last) of `count` items in train, val and test; a boundary is rounded down."""
+    """(first, one after the last) of `count` items in train, val and test; a boundary is rounded down."""
     ends = [int(count * sum(ratio[: number + 1])) for number in range(len(ratio))]
     return dict(zip(RATIO_PARTS, itertools.pairwise([0, *ends]), strict=True))
 
@@ -93,11 +92,11 @@ def parse_pattern(text: str) -> tuple[str, str]:
 def split_by_patterns(
     names: Sequence[str], patterns: Sequence[tuple[str, str]], limits: Limits = DEFAULT_LIMITS
 ) -> dict[str, list[str]]:
-    """For each (split part, pattern), the names that the pattern describes from their beginning on. A pattern is a
-    regular expression after its braces have been expanded. A part may have several patterns.
+    """For each (split part, pattern), the names that match the pattern from their start. A pattern is a regular
+    expression after its braces have been expanded. A part may have several patterns.
 
     Raises:
-        ConfigError: if a pattern is no regular expression, or describes no shard.
+        ConfigError: if a pattern is no regular expression, or matches no shard.
     """
     chosen: dict[str, set[str]] = defaultdict(set)
     for part, pattern in patterns:
@@ -112,7 +111,7 @@ def split_by_patterns(
 
 
 def _matching(names: Sequence[str], pattern: str, limits: Limits) -> set[str]:
-    """Plain patterns, of which braces make thousands, are looked up by length; only real expressions are tried."""
+    """Plain patterns, thousands if braces expand, are looked up by length; only real expressions are tried."""
     plain: dict[int, set[str]] = defaultdict(set)
     expressions: list[re.Pattern[str]] = []
     try:
@@ -134,7 +133,7 @@ def _matching(names: Sequence[str], pattern: str, limits: Limits) -> set[str]:
 
 
 def collapse(names: Sequence[str]) -> list[str]:
-    """Brace patterns that expand to `names`, in their order: runs like `data-{000000..000007}.tar` become one."""
+    """Brace patterns that expand to `names`, in order: runs like `data-{000000..000007}.tar` become one."""
     patterns: list[str] = []
     run: list[list[str]] = []
     slot = -1
@@ -151,7 +150,7 @@ def collapse(names: Sequence[str]) -> list[str]:
 
 
 def _step(before: list[str], after: list[str]) -> int:
-    """The one number in which two names differ, if it goes up by one at the same width; else -1."""
+    """The only number in which two names differ, if it grows by one at the same width; else -1."""
     if len(before) != len(after):
         return -1
     different = [slot for slot, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]

@@ -1,10 +1,10 @@
 """Writing `.nv-meta/index.sqlite`: samples and parts by key.
 
-Enters: segments. Leaves: Energon 7.4's tables `samples` and `sample_parts` with their indexes, and the tables of media
-metadata of before; see `media_table`. A database that differs in few shards is a copy with their rows replaced.
+Enters: segments. Leaves: Energon 7.4's tables `samples` and `sample_parts` with their indexes, and the previous tables
+of media metadata; see `media_table`. If few shards differ, it is a copy of the old database with their rows replaced.
 
-The index on keys is built once all rows are in, which is what keeps a billion of them affordable. It is unique, as
-Energon's, if they are. The other indexes have the order of the rows and grow at their end.
+The index on keys is built after all rows are inserted, which keeps a billion of them affordable. It is UNIQUE, as in
+Energon, if all keys are. The other indexes have the order of the rows and grow at their end.
 """
 
 import contextlib
@@ -72,16 +72,16 @@ WHERE name = CAST(? AS TEXT) AND num_bytes = ? AND mtime_ns = ? AND NOT EXISTS (
 """
 
 _BUILD_CACHE_KIB = 4 * 1024
-"""Memory for pages of a new database, whose rows are appended, and for the runs in which its keys are sorted."""
+"""Memory for pages of a new database, whose rows are appended, and for sorting its keys."""
 
 _UPDATE_CACHE_KIB = 32 * 1024
-"""The same for a copy: the keys of its new rows may go anywhere in the index, and pages are read again."""
+"""The same for a copy: keys of new rows may go anywhere in the index, so pages are read again."""
 
 _ROWS = 50
-"""Rows that are inserted by one statement: twice as fast as one by one."""
+"""Rows per INSERT: twice as fast as one by one."""
 
 _BATCH = 40 * _ROWS
-"""Rows in memory at a time."""
+"""Maximum rows in memory at a time."""
 
 
 @functools.cache
@@ -98,7 +98,7 @@ def _insert_shard(db: sqlite3.Connection, shard: int, segment: Segment) -> None:
 
 
 def _insert(db: sqlite3.Connection, table: str, shard: int, rows: Iterator[tuple[Any, ...]]) -> None:
-    """Insert rows of the shard's number and four values."""
+    """Insert rows of the shard number and four values."""
     while some := list(chain.from_iterable(islice(rows, _BATCH))):
         values: list[Any] = [shard] * (len(some) // 4 * 5)
         for column in range(4):
@@ -113,7 +113,7 @@ def _insert(db: sqlite3.Connection, table: str, shard: int, rows: Iterator[tuple
 
 
 def _connect(path: Path, cache_kib: int) -> sqlite3.Connection:
-    """Without what makes a database safe from crashes: one leaves it useless."""
+    """Connect without crash safety: a crash leaves the file useless."""
     db = sqlite3.connect(path, isolation_level=None, uri=True)
     db.execute("PRAGMA synchronous = OFF")
     db.execute("PRAGMA secure_delete = OFF")
@@ -123,10 +123,10 @@ def _connect(path: Path, cache_kib: int) -> sqlite3.Connection:
 
 
 class SqliteIndexWriter:
-    """Writes a new database at `path`. A crash leaves it useless: give it a temporary path.
+    """Writes a new database at `path`. A crash leaves the file useless, so pass a temporary path.
 
-    Media metadata in the database `old` are kept, if it has any: those of parts with the same offset and size as
-    before, in samples of the same key. `old` may be damaged, as it is being replaced.
+    Media metadata in the database `old`, if any, are kept for parts with the same offset and size as before, in samples
+    of the same key. `old` may be damaged, as it is being replaced.
     """
 
     def __init__(self, path: Path, old: Path | None = None) -> None:
@@ -143,12 +143,12 @@ class SqliteIndexWriter:
         _insert_shard(self._db, shard, segment)
 
     def finish(self, shards: "Sequence[SeenFile]" = ()) -> str | None:
-        """Build the index on keys, take over media metadata and close. `shards` are those that were added, by number:
-        if one is not as it was when it was last looked at, it will be looked at again. A note, if metadata could not be
-        kept: they go by key, so keys must be unique."""
+        """Build the index on keys, copy media metadata and close. `shards` are the added ones, by number: media of
+        shards that have changed will be read again. Return a note if metadata could not be kept: they are stored by
+        key, so keys must be unique."""
         try:
             self._db.execute("COMMIT")
-            self._db.execute("PRAGMA journal_mode = MEMORY")  # without a journal, a failed statement leaves traces
+            self._db.execute("PRAGMA journal_mode = MEMORY")  # without a journal, a failed statement is not undone
             try:
                 self._db.execute(_KEY_INDEX)
                 are_unique = True
@@ -160,11 +160,11 @@ class SqliteIndexWriter:
             self._db.close()
 
     def _keep(self, old: Path, shards: "Sequence[SeenFile]", are_unique: bool) -> str | None:
-        """Take over the media metadata of the database `old`; a note, if they could not be kept."""
+        """Copy the media metadata of the database `old`. Return a note if they could not be kept."""
         try:
             self._db.execute("ATTACH ? AS old", (f"{old.absolute().as_uri()}?mode=ro&immutable=1",))
             tables = dict(self._db.execute("SELECT name, sql FROM old.sqlite_master WHERE type = 'table'"))
-            if not {"samples", "sample_parts", "media_metadata"} <= tables.keys():  # none, or of an older layout
+            if not {"samples", "sample_parts", "media_metadata"} <= tables.keys():  # no metadata, or an older layout
                 return None
             if not are_unique:
                 ((number,),) = self._db.execute("SELECT COUNT(*) FROM old.media_metadata")
@@ -175,7 +175,7 @@ class SqliteIndexWriter:
         except sqlite3.Error as error:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
-                if isinstance(error, sqlite3.OperationalError):  # of the new database, such as a full disk
+                if isinstance(error, sqlite3.OperationalError):  # in the new database, such as a full disk
                     raise
             return f"{old.name} was damaged ({error}): the metadata of media in it were not kept; prepare them again"
         return None
@@ -197,7 +197,7 @@ class SqliteIndexWriter:
 
 
 class SeenFile(NamedTuple):
-    """A shard, or a file of a plain folder, as it was when it was read."""
+    """A shard, or a file of a plain folder, as of its last read."""
 
     name: str
     num_bytes: int
@@ -214,11 +214,11 @@ WHERE s.tar_file_id = ?
 def update_copy(
     path: Path, old: Path, replaced: Mapping[int, str], rows: Iterable[tuple[int, Segment]], num_samples: int
 ) -> bool:
-    """Write a copy of the database `old` to `path`, without the rows of the shards `replaced` (names by number), and
-    with `rows` of shards instead, so that it holds `num_samples`. Metadata of media that are as before are kept.
+    """Write a copy of the database `old` to `path`, with the rows of the shards `replaced` (names by number) replaced
+    by `rows`, so that it holds `num_samples`. Metadata of unchanged media are kept.
 
-    False, and what is at `path` is useless, if this cannot be done: keys would not be unique, or `old` is damaged, or
-    not one that a `SqliteIndexWriter` has written.
+    Return False, with a useless file at `path`, if this is not possible: keys would not be unique, `old` is damaged, or
+    no `SqliteIndexWriter` wrote it.
     """
     clone_file(old, path)
     with contextlib.closing(_connect(path, _UPDATE_CACHE_KIB)) as db:
@@ -231,7 +231,7 @@ def update_copy(
             _replace_rows(db, replaced, rows, created)
             db.execute("COMMIT")
             return bool(db.execute("SELECT COUNT(*) FROM samples").fetchone() == (num_samples,))
-        except sqlite3.OperationalError:  # of the copy, such as a full disk
+        except sqlite3.OperationalError:  # in the copy, such as a full disk
             raise
         except sqlite3.DatabaseError:
             return False

@@ -1,9 +1,9 @@
 """The three indexes of a data set, made in one pass over its shards: `.tar.idx`, `index.sqlite`, `index.bridge`.
 
 Enters: shard names, and our index of the last preparation, if there is one. Leaves: the files, and what was found.
-Shards that have not changed since (size and time of change) are not scanned again, and where few have, the database is
+Shards that have not changed since (size and time of change) are not scanned again, and if few have, the database is
 copied and only their rows are replaced. Shards keep their numbers; new ones follow. Memory is bounded by a few shards.
-A damaged shard does not stop the scan: all faults are reported at once.
+A damaged shard does not stop the scan: all faults are reported together.
 """
 
 import contextlib
@@ -32,19 +32,19 @@ MAX_PARTS = 50
 """Maximum names of parts in the report."""
 
 MAX_FRESH = 0.25
-"""The share of samples, new or changed, up to which rows of the database are replaced, and not all written anew."""
+"""Maximum share of new or changed samples for which rows are replaced instead of rewriting the database."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareConfig:
-    """Settings of a preparation. `exclude` is a regular expression that leaves out shards in whose path it is found.
+    """Settings of a preparation. Shards in whose path the regular expression `exclude` is found are left out.
 
-    `rescan` scans all shards, also those that have not changed. With `fix_duplicates`, if several shards have a sample
-    of the same name, all shards are written again, with their members below folders of the shards' names. With
-    `digest`, every part is read, and the CRC-32 of its content stored. With `unique_keys`, several shards with a sample
-    of the same name are an error. `limits` are those of the metadata that are there. With `merge`, no shard is scanned:
-    it is an error if one has not been scanned by a task. `executor` scans; None: `num_workers` processes do. In the
-    folder `scratch` (None: that of the system) files are made that go to an object store.
+    `rescan` scans all shards, also unchanged ones. With `fix_duplicates`, if several shards have a sample of the same
+    name, all shards are rewritten with their members below folders of the shards' names. With `digest`, every part is
+    read, and the CRC-32 of its content stored. With `unique_keys`, samples of the same name in several shards are an
+    error. `limits` apply to existing metadata. With `merge`, no shard is scanned: it is an error if a task has not
+    scanned one. `executor` scans; None: `num_workers` processes do. Files for an object store are made in the folder
+    `scratch` (None: the system's).
     """
 
     exclude: str | None = None
@@ -75,7 +75,7 @@ class PrepareConfig:
 
 
 MetaFiles = Callable[[dict[str, int]], Mapping[str, str]]
-"""Other files of `.nv-meta`: texts by name, made of the samples by shard."""
+"""Other files of `.nv-meta`: texts by name, made from the number of samples by shard."""
 
 
 def no_files(shard_counts: dict[str, int]) -> dict[str, str]:
@@ -84,7 +84,7 @@ def no_files(shard_counts: dict[str, int]) -> dict[str, str]:
 
 
 class SharedKeysError(DatasetError):
-    """Samples of several shards have the same key, and the settings say that they must not."""
+    """Samples of several shards have the same key, and the settings forbid it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,11 +112,11 @@ def write_indexes(
     files: MetaFiles = no_files,
 ) -> Preparation:
     """Index the shards `names` of the data set at `root`; `expected` are their numbers of samples (None: any). The
-    indexes, and `files`, replace those of before together.
+    indexes and `files` replace the previous ones together.
 
     Raises:
-        DatasetError: naming each shard that is damaged, or with `merge` is not scanned. SharedKeysError: if keys are to
-        be unique and are not.
+        DatasetError: naming each shard that is damaged or, with `merge`, not scanned. SharedKeysError: if keys must be
+        unique and are not.
     """
     meta = root / META_FOLDER
     old, results = open_results(root, names, config, keeps_order=expected is not None)
@@ -164,18 +164,18 @@ def open_results(
     keeps_order: bool = False,
     task: ScanTask | None = None,
 ) -> tuple[BridgeIndex | None, ScanResults]:
-    """(our index of the last preparation, what is known of the shards `names`). They are in the order of that index, so
-    that its numbers stay, unless `keeps_order` is set. `task` is the one that they are the share of."""
-    storage.close_files()  # a shard that was replaced since this process read it must be opened anew
+    """(our index of the last preparation, what is known about the shards `names`). Shards take the order of that index,
+    so that its numbers stay, unless `keeps_order` is set. `task`: the one whose share they are."""
+    storage.close_files()  # a shard that was replaced since this process read it must be reopened
     old = None if config.rescan else BridgeIndex.open(root / META_FOLDER / BRIDGE_INDEX)
-    digest = config.digest or (old is not None and old.has_digests)  # else they are gone when a shard is added
+    digest = config.digest or (old is not None and old.has_digests)  # else adding a shard would drop them
     rescan = config.rescan and not config.merge
     names = names if keeps_order else _numbered(names, old)
     return old, ScanResults(root, names, old, digest=digest, rescan=rescan, task=task)
 
 
 def _numbered(names: Sequence[str], old: BridgeIndex | None) -> list[str]:
-    """`names`, with those that are in `old` first, as they are there, if none of these is gone."""
+    """`names`, with those in `old` first and in its order, if none of them is gone."""
     wanted = set(names)
     if old is None or not wanted.issuperset(old.entries):
         return list(names)
@@ -183,7 +183,7 @@ def _numbered(names: Sequence[str], old: BridgeIndex | None) -> list[str]:
 
 
 def _write_database(path: Path, before: Path | None, results: ScanResults, old: BridgeIndex | None) -> str | None:
-    """Write the database, with the rows in `before` that belongs to `old`, if few differ. A note, if media metadata
+    """Write the database. If few rows differ, copy `before`, which belongs to `old`. Return a note if media metadata
     could not be kept."""
     shards = [SeenFile(name, results.entry(name).num_bytes, results.entry(name).mtime_ns) for name in results.names]
     counts = [results.entry(name).count for name in results.names]
@@ -217,12 +217,12 @@ def _write_index(results: ScanResults, temporary: Callable[[str], Path]) -> None
 
 
 def _is_whole(meta: Location, old: BridgeIndex) -> bool:
-    """Whether the files in `meta` are those of the preparation that wrote `old`."""
+    """Whether the files in `meta` are from the preparation that wrote `old`."""
     return read_uuid(meta) == old.uuid and not (meta / PREPARING).exists()
 
 
 class _Found:
-    """Sums up what is known of all shards; `expected` are their numbers of samples."""
+    """Sums up what is known about all shards; `expected` are their numbers of samples."""
 
     def __init__(self, results: ScanResults, expected: dict[str, int] | None) -> None:
         self._results = results

@@ -1,9 +1,9 @@
 """Preparing a data set: from a folder of tars to one that can be read by sample number.
 
-Enters: a folder, a rule for the split. Leaves: `.nv-meta` as Energon 7.4 writes it, a `.tar.idx` beside each shard, and
-our index. The files in `.nv-meta` are replaced together, and none before all shards have been accepted.
+Enters: a folder, a rule for the split. Leaves: `.nv-meta` as Energon 7.4 writes it, a `.tar.idx` next to each shard,
+and our index. The files in `.nv-meta` are replaced together, after all shards have been accepted.
 
-Source: the form of `split.yaml` of Megatron-Energon.
+Source: the format of `split.yaml` of Megatron-Energon.
 """
 
 import dataclasses
@@ -57,8 +57,8 @@ Split = Callable[[Sequence[str]], dict[str, list[str]]]
 
 
 def find_shards(root: Location, exclude: str | None = None) -> list[str]:
-    """The tars below `root`, compressed ones (.tgz, .tar.gz) too, as paths relative to it, folder by folder and sorted;
-    not those that match `exclude`.
+    """The tars below `root`, compressed ones (.tgz, .tar.gz) too, as paths relative to it, folder by folder and sorted,
+    without those that match `exclude`.
 
     Raises:
         ConfigError: if there are none, or two of them would share a `.tar.idx`. DatasetError: if a folder cannot be
@@ -88,10 +88,10 @@ def find_shards(root: Location, exclude: str | None = None) -> list[str]:
 
 
 def check_is_whole(root: Location) -> None:
-    """See that nobody is writing the data set, or was interrupted: what is there would be taken for all of it.
+    """Ensure that no writer is running or was interrupted: its whole shards would be taken for all of the data set.
 
     Raises:
-        ConfigError: that says how to go on.
+        ConfigError: saying how to continue.
     """
     if is_unfinished(root):
         raise ConfigError(f"{root}: {UNFINISHED}")
@@ -109,7 +109,7 @@ def _tars(root: Location) -> Iterator[str]:
         return
     start = len(os.path.join(root, ""))
     for folder, folders, files in storage.walk(root):
-        folders[:] = [name for name in folders if not is_temporary(name)]  # of a process that runs, or was killed
+        folders[:] = [name for name in folders if not is_temporary(name)]  # from a running or killed process
         for file in files:
             path = os.path.join(folder, file)
             if file.endswith((".tar", *GZIP_SUFFIXES)) and os.path.isfile(path):
@@ -126,9 +126,9 @@ def prepare(
     definitions: Mapping[str, dict[str, Any]] | None = None,
     on_progress: Progress = no_progress,
 ) -> Preparation:
-    """Prepare the tars below `root`, or those of them that `names` lists; write their split to `split_config`, YAML or
-    JSON, and `definitions` of samples to files like dataset.yaml, by name. `on_progress` is called with shards done and
-    shards in all.
+    """Prepare the tars below `root`, or only those in `names`; write their split to `split_config`, YAML or JSON, and
+    `definitions` of samples to files like dataset.yaml, by name. `on_progress` is called with shards done and shards in
+    all.
 
     Raises:
         ConfigError: for wrong settings. DatasetError: naming each shard that is damaged.
@@ -152,8 +152,8 @@ def prepare(
 def scan_share(
     root: Location, task: ScanTask, config: PrepareConfig | None = None, *, on_progress: Progress = no_progress
 ) -> tuple[int, int, list[str]]:
-    """Scan the share of `task` of the tars below `root`, unless that is done, and keep the results for `prepare`. Other
-    processes may scan other shares at the same time. (Shards of the share, those of them that were scanned, notes.)
+    """Scan the share of `task` of the tars below `root`, unless it is done, and keep the results for `prepare`. Other
+    processes may scan other shares at the same time. Returns (shards of the share, those scanned now, notes).
 
     Raises:
         ConfigError: if there are no tars. DatasetError: naming each shard that is damaged, or if the data set is being
@@ -238,7 +238,7 @@ def refresh_index(
     *,
     on_progress: Progress = no_progress,
 ) -> Preparation:
-    """Write the indexes of a prepared data set again; its split and its sample type stay.
+    """Rewrite the indexes of a prepared data set; its split and sample type stay.
 
     Raises:
         ConfigError: if it is not prepared. DatasetError: naming each shard that is damaged, or whose number of samples
@@ -255,7 +255,7 @@ def refresh_index(
         return {} if (meta / INFO_JSON).is_file() else {INFO_JSON: _json(info)}
 
     with preparing_alone(root) as remove_temporary:
-        counts = read_shard_counts(meta, config.limits)  # as another process may just have left them
+        counts = read_shard_counts(meta, config.limits)  # another process may just have changed them
         remove_temporary(_folders(root, counts))
         if isinstance(root, Path) and is_interrupted(root):
             raise DatasetError(f"{root}: --fix-duplicates was interrupted; prepare it with --fix-duplicates again")
@@ -263,7 +263,7 @@ def refresh_index(
 
 
 def write_dataset_yaml(root: Path, definition: dict[str, Any], name: str) -> Path:
-    """Write `definition`, what the samples are, to the file `name` in `.nv-meta`; its path."""
+    """Write `definition`, the class and fields of samples, to the file `name` in `.nv-meta`; return its path."""
     path = root / META_FOLDER / name
     with writing(path.parent):
         write_file(path, _yaml(definition))
@@ -279,7 +279,7 @@ def _yaml(content: dict[str, Any]) -> str:
 
 
 def _split_notes(parts: dict[str, list[str]], names: Sequence[str]) -> list[str]:
-    """Notes on what may be unexpected in the split."""
+    """Notes on what may be surprising in the split."""
     notes = []
     chosen = [name for shards in parts.values() for name in shards]
     unused = len(names) - len(set(chosen))
@@ -291,7 +291,7 @@ def _split_notes(parts: dict[str, list[str]], names: Sequence[str]) -> list[str]
 
 
 def _exclusion_notes(meta: Location, split_config: str, limits: Limits) -> list[str]:
-    """A note, if the split that is replaced excludes something."""
+    """A note, if the replaced split excludes something."""
     try:
         excluded = read_split(meta, split_config, limits).excluded()
     except BridgeDataError:  # there is none, or it cannot be read
@@ -299,6 +299,6 @@ def _exclusion_notes(meta: Location, split_config: str, limits: Limits) -> list[
     if not excluded:
         return []
     return [
-        f"the {split_config} of before excluded {len(excluded):,} shards or samples, such as {excluded[0]!r}; the new "
-        "one excludes none: add to its `exclude` what is still to be left out"
+        f"the previous {split_config} excluded {len(excluded):,} shards or samples, such as {excluded[0]!r}; the new "
+        "one excludes none: add to its `exclude` what should stay excluded"
     ]

@@ -1,8 +1,8 @@
-"""Writing a version of the list of forgotten samples: keys become positions in shards, once.
+"""Writing a version of the list of forgotten samples: keys are resolved to positions in shards.
 
-Enters: a prepared folder on a disk, keys as users know them, a reason. Leaves: a version more in the list (see
-`shards.tombstones`), or nothing. Guarantee: all keys that are wrong are named; the list appears whole, and versions
-before stay as they are.
+Enters: a prepared folder on a disk, keys as users know them, a reason. Leaves: one more version of the list (see
+`shards.tombstones`), or nothing. Guarantee: all wrong keys are named; the list appears whole, and earlier versions stay
+unchanged.
 """
 
 import dataclasses
@@ -24,13 +24,13 @@ from bridge_data.shards.tombstones import ShardTombstones, Tombstones, Tombstone
 from bridge_data.storage.atomic import write_file, writing
 
 MAX_NAMED = 100
-"""Wrong keys that an error names."""
+"""Maximum wrong keys that an error names."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ForgetReport:
-    """What was written: the newest version of the list (None: there is none), the samples that it changed, the samples
-    that are forgotten now, and the keys that were ignored."""
+    """What was written: the newest version of the list (None: there is none), the samples that it changed, all samples
+    now forgotten, and ignored keys."""
 
     version: TombstoneVersion | None
     num_changed: int
@@ -49,11 +49,11 @@ def read_tombstones(root: Path) -> Tombstones | None:
 def forget_samples(
     root: Path, keys: Iterable[str], reason: str, *, restore: bool = False, ignore_unknown: bool = False
 ) -> ForgetReport:
-    """Add the samples `keys` (`KEY`, `SHARD:KEY` or `SHARD/KEY`) to the list; with `restore`, take them from it.
+    """Add the samples `keys` (`KEY`, `SHARD:KEY` or `SHARD/KEY`) to the list; with `restore`, remove them from it.
 
     Raises:
-        ConfigError: naming all keys that no sample has, or several; then nothing is written. With `ignore_unknown`,
-            only those of several are an error. DatasetError: if the data set has no index of its keys, or is damaged.
+        ConfigError: naming all keys that no sample has, or several have; nothing is written. With `ignore_unknown`,
+            only the latter are an error. DatasetError: if the data set has no index of its keys, or is damaged.
     """
     _check_has_list(root)
     with preparing_alone(root, doing="preparing or changing"):
@@ -74,7 +74,7 @@ def forget_samples(
 
 
 def renew_tombstones(root: Path, reason: str) -> ForgetReport:
-    """Look up all forgotten samples again, in the shards as they are now; those that are gone are left out.
+    """Look up all forgotten samples again in the current shards; drop those that are gone.
 
     Raises:
         ConfigError: if there is no list.
@@ -134,7 +134,7 @@ def _resolved(
 
 
 def _is_stored(dataset: PreparedDataset, shard: str, position: int, key: str) -> bool:
-    """Whether our index has the key where Energon's has it; without ours, Energon's is believed."""
+    """Whether our index has the key at the same position as Energon's; without ours, Energon's is trusted."""
     if position >= dataset.shard_counts.get(shard, 0):
         return False
     segment = None if dataset.index is None else dataset.index.segment_if_intact(shard)
@@ -144,7 +144,7 @@ def _is_stored(dataset: PreparedDataset, shard: str, position: int, key: str) ->
 def _check(
     dataset: PreparedDataset, unknown: Sequence[str], ambiguous: Mapping[str, Sequence[str]], *, restore: bool
 ) -> None:
-    """Check that there are no such names."""
+    """Raise an error if there are unknown or ambiguous names."""
     lines = [f"{name!r}: in {', '.join(shards)}: say which, as SHARD:KEY" for name, shards in ambiguous.items()]
     what = "is not forgotten, or no sample has this key" if restore else "no sample has this key"
     lines += [f"{name!r}: {what}" for name in unknown]

@@ -1,9 +1,9 @@
-"""A data set that is being written, by one process or by several ranks: its folder, settings, locks and end.
+"""A data set that is being written, by one process or by several ranks: its folder, settings, locks and completion.
 
 Enters: the folder, settings. Leaves: shards under their names, and, when the last rank has finished, `.nv-meta`.
-Guarantee: a file has the name of a shard only if it is whole. What belongs to no whole data set is in the hidden folder
-`.writing`: settings, in which all ranks must agree, and a folder for each rank, which locks it, with the shards that it
-is writing. Whoever finishes last prepares the folder and removes `.writing`; until then there is no new `.nv-meta`.
+Guarantee: a file has the name of a shard only if it is whole. Unfinished work is in the hidden folder `.writing`:
+settings, on which all ranks must agree, and a folder for each rank, which locks it, with the shards that it is writing.
+The last rank to finish prepares the folder and removes `.writing`; until then there is no new `.nv-meta`.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ MERGE_PATIENCE_S = 3600.0
 """How long a rank that has finished waits for the one that prepares the folder."""
 
 _UNSPLIT = "data"
-"""What shards are called, before the hyphen, that are assigned to split parts when all have been written."""
+"""Name before the hyphen of shards that are assigned to split parts after all have been written."""
 
 _PART = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _SHARD = re.compile(r"(?P<part>[A-Za-z][A-Za-z0-9_]*)-(?:(?P<rank>\d{5})-)?(?P<number>\d{6,})\.tar")
@@ -100,7 +100,7 @@ class WriterConfig:
         return self.shares() if self.split_by == "key" else {_UNSPLIT: Fraction(1)}
 
     def plain(self) -> dict[str, Any]:
-        """What all ranks must agree on, as JSON has it."""
+        """What all ranks must agree on, as JSON values."""
         return {
             "split": {part: str(share) for part, share in self.shares().items()},
             "max_bytes": self.max_bytes,
@@ -112,7 +112,7 @@ class WriterConfig:
 
 
 class MadeOf(NamedTuple):
-    """What samples are made of: how many items, and a digest of these; None if unknown."""
+    """What samples are made from: the number of items, and their digest; None if unknown."""
 
     num_items: int | None = None
     origin: str | None = None
@@ -140,7 +140,7 @@ class WritingSession:
         self.root, self.config = root, config
         self.site = root / WRITING
         self.workspace = self.site / f"{config.rank:05d}"
-        """Holds what this rank has not finished."""
+        """The folder for unfinished work of this rank."""
         self._settings = config.plain() | {"num_items": made_of.num_items}
         if made_of.origin is not None:
             self._settings["origin"] = made_of.origin
@@ -157,7 +157,7 @@ class WritingSession:
         return [(name, m["part"], int(m["number"])) for name, m in matches if m is not None and m["rank"] == rank]
 
     def stored_keys(self) -> Iterator[tuple[str, Sequence[str]]]:
-        """Each whole shard that is prepared, or is of this rank, with the keys in it."""
+        """Each whole shard that is prepared, or of this rank, with its keys."""
         index = BridgeIndex.open(self.root / META_FOLDER / BRIDGE_INDEX)
         known = {} if index is None else index.entries
         for name in sorted({*known, *(name for name, _, _ in self.own_shards())}):
@@ -168,8 +168,8 @@ class WritingSession:
         return sorted(path.name for path in self.root.glob("*.tar"))
 
     def begin(self, lock: contextlib.ExitStack) -> bool:
-        """Begin the share of this rank, or go on with it, with a lock for as long as `lock` is open; False if that must
-        be tried again."""
+        """Start or resume the share of this rank, and hold its lock until `lock` is closed; False if the caller must
+        try again."""
         self.site.mkdir(parents=True, exist_ok=True)
         with preparing_alone(self.site, patience_s=MERGE_PATIENCE_S, doing="merging"):
             if not self.site.is_dir():
@@ -182,20 +182,20 @@ class WritingSession:
             return True
 
     def _check_settings(self) -> None:
-        """See that the settings are those of the ranks that have begun; or, if this is the first, of the data set."""
+        """Ensure that the settings equal those of ranks that have started or, for the first, of the data set."""
         path = self.site / _SETTINGS
         if path.is_file():
             there = json.loads(path.read_text())
             for name, value in sorted(self._settings.items(), key=lambda one: one[0] != "origin"):
                 if name == "origin" and there.get(name) != value:
                     raise ConfigError(
-                        f"{self.root}: was begun with other samples: their source has changed, or was converted with "
-                        f"other settings. Go on with those, or remove {self.root}"
+                        f"{self.root}: was started with other samples: their source has changed, or was converted "
+                        f"with other settings. Continue with those, or remove {self.root}"
                     )
                 if there.get(name) != value:
                     raise ConfigError(
                         f"{self.root}: is being written with {name}={there.get(name)}, here it is {value}. Give the "
-                        f"same settings to go on, or remove {self.site} and the tars that are not in .nv-meta"
+                        f"same settings to continue, or remove {self.site} and the tars that are not in .nv-meta"
                     )
         else:
             self._check_folder()
@@ -208,7 +208,7 @@ class WritingSession:
         split = written["split"]
         if "shard" in (self.config.split_by, written.get(_LAST, {}).get("split_by")):
             raise ConfigError(
-                f"{self.root}: its shards are in parts of the split by their order, so to add some would move others. "
+                f"{self.root}: its shards are split by their order, so adding some would move others to another part. "
                 "Write all samples to another folder"
             )
         if split != self._settings["split"]:
@@ -238,12 +238,12 @@ class WritingSession:
         return written
 
     def is_begun(self) -> bool:
-        """Whether writers with the same settings are at work, or were interrupted."""
+        """Whether writers with the same settings are running, or were interrupted."""
         data = storage.read_if_there(self.site / _SETTINGS)
         return data is not None and json.loads(data) == self._settings
 
     def remove_all(self) -> None:
-        """Remove what writers have left in the folder, a whole data set or a part of one.
+        """Remove what writers left in the folder, a whole data set or a part of one.
 
         Raises:
             ConfigError: if it holds other data. DatasetError: if another process writes it.
@@ -264,8 +264,8 @@ class WritingSession:
                 tar_index_path(self.root / name).unlink(missing_ok=True)
 
     def num_finished(self) -> int | None:
-        """The samples of this rank, if the last writer of the folder had the same settings and number of items, and has
-        finished; else None."""
+        """The number of samples of this rank, if the last writer of the folder had the same settings and number of
+        items, and finished; else None."""
         if self._settings["num_items"] is None or (self.site / _SETTINGS).is_file():
             return None
         data = storage.read_if_there(self.root / META_FOLDER / WRITER_YAML)
@@ -275,7 +275,7 @@ class WritingSession:
         return sum(index.entries[name].count for name, _, _ in self.own_shards() if name in index.entries)
 
     def finish(self) -> None:
-        """Note that this rank is done. If it is the last, prepare the folder.
+        """Mark this rank as done. If it is the last, prepare the folder.
 
         Raises:
             DatasetError: if ranks wrote the same key, or nothing was written.
@@ -284,7 +284,7 @@ class WritingSession:
         with preparing_alone(self.site, patience_s=MERGE_PATIENCE_S, doing="merging"):
             ranks = range(self.config.world_size)
             if not all((self.site / f"{rank:05d}" / _DONE).is_file() for rank in ranks):
-                return  # others are at work, or one of them has prepared the folder
+                return  # others are running, or one of them has prepared the folder
             self._prepare()
             finished = self.root / temporary_name(WRITING)
             os.replace(self.site, finished)
@@ -319,7 +319,7 @@ class WritingSession:
 
 @contextlib.contextmanager
 def writing_session(root: Path, config: WriterConfig, made_of: MadeOf | None = None) -> Iterator[WritingSession]:
-    """Hold the share of a rank in writing the data set in the folder `root`, which is made if there is none.
+    """Hold the share of a rank in writing the data set in the folder `root`, which is created if missing.
 
     Raises:
         ConfigError: if others write it with other settings, or it holds other data. DatasetError: if another process
@@ -329,5 +329,5 @@ def writing_session(root: Path, config: WriterConfig, made_of: MadeOf | None = N
     with contextlib.ExitStack() as lock:
         with writing(root):
             while not session.begin(lock):
-                pass  # the others had finished, and removed the folder, while this waited for it
+                pass  # the others finished and removed the folder while this rank waited for its lock
         yield session

@@ -1,8 +1,8 @@
 """The keys of the samples that a writer has stored, with the shard of each, in bounded memory.
 
-Enters: keys with their places, one by one. Leaves: whether a key is among them, and its place. Recent keys are in a
-dict; all others in an SQLite file, which is removed at the end. A filter in memory answers for most keys that are new,
-without a look into the file: up to ten million keys for nine of ten.
+Enters: keys with their shards, one by one. Leaves: whether a key is among them, and its shard. Recent keys are in a
+dict; all others in an SQLite file, which is removed at the end. A filter in memory answers for most new keys without
+reading the file: for nine of ten, up to ten million keys.
 """
 
 import contextlib
@@ -15,14 +15,14 @@ from bridge_data.shards.read_only_database import as_text
 from bridge_data.storage.atomic import temporary_name, writing
 
 MAX_RECENT = 65_536
-"""Keys in memory. They are sorted before they are stored: several of them go to a page of the file."""
+"""Maximum keys in memory. They are sorted before they are stored, so several go to one page of the file."""
 
 _FILTER_BYTES = 8 << 20
 
 _CACHE_KIB = 8 * 1024
 
 _ROWS = 200
-"""Keys that are inserted by one statement."""
+"""Keys per INSERT."""
 
 _TABLES = """
 CREATE TABLE keys (key TEXT PRIMARY KEY, shard INTEGER NOT NULL) WITHOUT ROWID;
@@ -31,7 +31,7 @@ CREATE TABLE items (key TEXT PRIMARY KEY, item INTEGER NOT NULL, num_samples INT
 
 
 class ItemOrigin(NamedTuple):
-    """What a sample was made of: the number of an item, and how many samples were made of that."""
+    """What a sample was made from: the number of an item, and how many samples were made from it."""
 
     number: int
     num_samples: int
@@ -75,7 +75,7 @@ class WrittenKeys:
         self._recent: dict[str, int] = {}
 
     def close(self) -> None:
-        """Forget all, and remove the file."""
+        """Forget all keys, and remove the file."""
         self._recent = {}
         if self._db is not None:
             self._db.close()
@@ -105,18 +105,18 @@ class WrittenKeys:
         return None if row is None else row[0]
 
     def note_items(self, items: Iterable[tuple[str, ItemOrigin]]) -> None:
-        """Note what samples that a writer before this one has stored were made of."""
+        """Note the items of samples that an earlier writer stored."""
         rows = ((as_text(key), *item) for key, item in items)
         with self._transaction() as db:
             db.executemany("INSERT INTO items VALUES (CAST(? AS TEXT), ?, ?)", rows)
 
     def item(self, key: str) -> ItemOrigin | None:
-        """What was noted of the sample with this key."""
+        """The item noted for the sample with this key."""
         row = self._found("SELECT item, num_samples FROM items WHERE key = CAST(? AS TEXT)", key)
         return None if row is None else ItemOrigin(*row)
 
     def finished_items(self) -> ItemSet:
-        """The items of which all samples were noted."""
+        """The items whose samples were all noted."""
         found = ItemSet()
         if self._db is None:
             return found
@@ -152,7 +152,7 @@ class WrittenKeys:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """The file, which is made if there is none; what is done to it is done together, which is quicker."""
+        """A transaction on the file, which is created if missing; one for many statements is faster."""
         with writing(self._folder):
             if self._db is None:
                 self._db = _created(self._path)
@@ -166,7 +166,7 @@ def _insertion(key: str, shard: int, num_rows: int) -> str:
 
 
 def _created(path: Path) -> sqlite3.Connection:
-    """A new file, without what makes one safe from crashes, and without locks: nobody else uses it."""
+    """A new file without crash safety and locks: no one else uses it."""
     uri = f"{path.absolute().as_uri()}?nolock=1"
     db = sqlite3.connect(uri, isolation_level=None, uri=True, check_same_thread=False)
     db.execute("PRAGMA journal_mode = OFF")

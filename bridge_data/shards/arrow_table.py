@@ -1,12 +1,11 @@
-"""A file of Arrow record batches, as `datasets` writes them (`save_to_disk`), of which single rows are read.
+"""A file of Arrow record batches, as `datasets` writes them (`save_to_disk`), whose rows can be read singly.
 
 Enters: the path of an Arrow IPC stream, or of an Arrow IPC file, which holds one. Leaves: its schema and the rows of
-each batch, from the headers of the batches; and the values of rows `first` to `end` - 1 of a column, for which only
-their own bytes are read. The file is not mapped into memory, so that one that is cut off while it is read is an error
-rather than a crash.
+each batch, from the headers of the batches; and the values of rows `first` to `end` - 1 of a column, reading only their
+own bytes. The file is not mapped into memory, so truncating it during a read is an error rather than a crash.
 
-Guarantee: a file that is damaged, or another one than when it was opened, is a `DatasetError` that names it, the batch
-and the column.
+Guarantee: a file that is damaged, or was replaced since it was opened, is a `DatasetError` that names it, the batch and
+the column.
 
 Source: https://arrow.apache.org/docs/format/Columnar.html, `Message.fbs`
 """
@@ -33,7 +32,7 @@ _NODE = struct.Struct("<qq")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RowBatch:
-    """A record batch: its rows; of each array in it (missing values), of each buffer (offset in the file, bytes)."""
+    """A record batch: its rows; for each array (missing values), for each buffer (offset in the file, bytes)."""
 
     num_rows: int
     missing: tuple[int, ...]
@@ -42,7 +41,7 @@ class RowBatch:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layout:
-    """Where an array is in a batch: the numbers of its node and its first buffer; and the arrays in it."""
+    """Where an array is in a batch: the numbers of its node and first buffer; and its child arrays."""
 
     kind: Any
     node: int
@@ -51,7 +50,7 @@ class Layout:
 
 
 class ArrowTable(TableFile):
-    """The Arrow file at `path`, as it was when it had `version` (None: as it is now)."""
+    """The Arrow file at `path`, in `version` (None: the current one)."""
 
     kind: ClassVar[str] = "Arrow file"
     group_name: ClassVar[str] = "record batch"
@@ -102,15 +101,15 @@ class ArrowTable(TableFile):
         found = self._layouts.get(column.leaf)
         if found is None:
             raise DatasetError(
-                f"{self.path}: there is no column {column.name!r}, or it stands after one of a type that is not "
-                "understood (a union, view, or run-end encoding): save the data set without that"
+                f"{self.path}: there is no column {column.name!r}, or it follows one of a type that is not supported "
+                "(a union, view, or run-end encoding): save the data set without that"
             )
         return found
 
     @functools.cached_property
     def _layouts(self) -> dict[str, Layout]:
-        """Of each column, and each field of a struct; of those that stand after a column that is not understood, it is
-        not known."""
+        """The layout of each column, and of each field of a struct. Columns after one of an unsupported type are
+        missing."""
         types = importlib.import_module("pyarrow").types
         found = {}
         node = buffer = 0
@@ -127,7 +126,7 @@ class ArrowTable(TableFile):
         return found
 
     def _array(self, layout: Layout, batch: RowBatch, first: int, end: int) -> Any:
-        """Rows `first` to `end` - 1 of an array, of which only their bytes are read."""
+        """Rows `first` to `end` - 1 of an array; only their bytes are read."""
         pyarrow = importlib.import_module("pyarrow")
         types, kind, count = pyarrow.types, layout.kind, end - first
         if types.is_null(kind):
@@ -173,7 +172,7 @@ class ArrowTable(TableFile):
         return self.read_bytes(at + start, num_bytes) if num_bytes else b""
 
     def _bits(self, batch: RowBatch, number: int, first: int, end: int) -> bytes:
-        """Bits `first` to `end` - 1 of a buffer, from the first bit on."""
+        """Bits `first` to `end` - 1 of a buffer, moved to start at bit 0."""
         begin = first // 8
         packed = self._part(batch, number, begin, -(-end // 8) - begin)
         count = end - first
@@ -181,7 +180,7 @@ class ArrowTable(TableFile):
         return shifted.to_bytes(-(-count // 8), "little")
 
     def _messages(self) -> Iterator[tuple[int, bytes, int]]:
-        """(kind, header, where the body begins) of every message."""
+        """(kind, header, offset of the body) of every message."""
         size = self.version.num_bytes
         at = len(_FILE_MAGIC) if self.read_bytes(0, min(8, size)) == _FILE_MAGIC else 0
         while at + 8 <= size:
@@ -222,7 +221,7 @@ class ArrowTable(TableFile):
 
 
 class FlatTable:
-    """A table of a FlatBuffer, `data`, at byte `at`."""
+    """The table at byte `at` of the FlatBuffer `data`."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self._data, self._at = data, at
@@ -235,16 +234,16 @@ class FlatTable:
         return cls(data, struct.unpack_from("<I", data)[0])
 
     def has(self, number: int) -> bool:
-        """Whether there is a field of this number."""
+        """Whether there is a field with this number."""
         return bool(self._place(number))
 
     def integer(self, number: int, code: str) -> int:
-        """An integer of the type `code` of `struct`; 0 if it is left out."""
+        """An integer of the type `code` of `struct`; 0 if it is absent."""
         place = self._place(number)
         return self._read(code, place) if place else 0
 
     def table(self, number: int) -> "FlatTable":
-        """A table in this one."""
+        """A nested table."""
         place = self._place(number)
         if not place:
             raise ValueError("a header is incomplete")
@@ -260,7 +259,7 @@ class FlatTable:
         return iter(list(_NODE.iter_unpack(self._data[start + 4 : start + 4 + count * _NODE.size])))
 
     def _place(self, number: int) -> int:
-        """Where the field is; 0 if it is left out."""
+        """The offset of the field; 0 if it is absent."""
         entry = 4 + 2 * number
         if entry + 2 > self._size:
             return 0
@@ -274,7 +273,7 @@ class FlatTable:
 
 
 def _has_offsets(kind: Any) -> bool:
-    """Whether the array has a buffer that says where its values begin."""
+    """Whether the array has a buffer of offsets."""
     types = importlib.import_module("pyarrow").types
     checks: tuple[Callable[[Any], bool], ...] = (
         *(types.is_string, types.is_large_string, types.is_binary, types.is_large_binary),
@@ -302,7 +301,7 @@ def _laid_out(kind: Any, node: int, buffer: int) -> tuple[Layout, int, int]:
 
 
 def _numbers(layout: Layout) -> Iterator[int]:
-    """The numbers of the buffers of an array and those in it."""
+    """The numbers of the buffers of an array and its children."""
     types = importlib.import_module("pyarrow").types
     kind = layout.kind
     if types.is_null(kind):

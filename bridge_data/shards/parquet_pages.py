@@ -1,9 +1,9 @@
-"""The footer and the pages of a Parquet file: where those of a column are, and decoding some of them alone.
+"""The footer and the pages of a Parquet file: finding those of a column, and decoding some of them alone.
 
 Enters: a footer, and a function that reads bytes of the file. Leaves: its `Footer`; the `ColumnPages` of a column of a
-row group, from their headers; a small Parquet file in memory with some of them, which pyarrow decodes. Guarantee: what
-does not fit together is a `ValueError`. pyarrow never sees the row groups of a file's own footer: some that are damaged
-end the process.
+row group, from their headers; a small Parquet file in memory with some of them, which pyarrow decodes. Guarantee:
+inconsistent data are a `ValueError`. pyarrow never sees the row groups of a file's own footer: damaged ones can crash
+the process.
 
 Source: https://github.com/apache/parquet-format, `parquet.thrift`
 """
@@ -30,7 +30,7 @@ from bridge_data.shards.thrift_structs import (
 MAGIC = b"PAR1"
 
 HEADER_BYTES = 512
-"""What is read of a page's header at first; it is longer where it has long statistics."""
+"""Bytes first read for a page's header; one with long statistics is longer."""
 
 MAX_HEADER_BYTES = 1 << 24
 
@@ -39,15 +39,15 @@ BYTE_ARRAY = 6
 UNCOMPRESSED, SNAPPY = 0, 1
 _DICTIONARY_ENCODINGS = (2, 8)
 _NO_COLUMN = encoded_struct((2, I64, encoded_integer(0)))
-"""Stands for a column that is not read."""
+"""Placeholder for a column that is not read."""
 
 Read: TypeAlias = Callable[[int, int], bytes]
 """(offset in the file, number of bytes) -> the bytes."""
 
 
 class Page(NamedTuple):
-    """A page: its header, in `header_bytes`, begins at byte `start`. `num_bytes` counts both; `first_row` and
-    `num_rows` are of the row group, and 0 of a dictionary."""
+    """A page: its header, of `header_bytes`, starts at byte `start`. `num_bytes` counts header and content;
+    `first_row` and `num_rows` are rows of the row group, and 0 for a dictionary."""
 
     start: int
     header_bytes: int
@@ -62,7 +62,7 @@ class Page(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ColumnPages:
-    """The pages of a column of a row group. There are no `data` pages if they do not say how many rows they have."""
+    """The pages of a column of a row group. `data` is empty if pages do not say how many rows they have."""
 
     dictionary: Page | None
     data: Sequence[Page]
@@ -71,7 +71,7 @@ class ColumnPages:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StoredColumn:
-    """A column of a row group, as the footer has it; `start` and `num_bytes` are its pages in the file."""
+    """A column of a row group, from the footer; `start` and `num_bytes` are the range of its pages in the file."""
 
     kind: int
     codec: int
@@ -83,7 +83,7 @@ class StoredColumn:
 
     @classmethod
     def of(cls, fields: dict[int, Any]) -> "StoredColumn":
-        """The column of a `ColumnChunk`."""
+        """The column described by a `ColumnChunk`."""
         if 8 in fields or 3 not in fields:
             raise ValueError("a column is encrypted, or in another file")
         found = fields[3]
@@ -93,8 +93,8 @@ class StoredColumn:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Footer:
-    """What is read of a footer: the schema as it stands there, the texts of the file's metadata, and of each row group
-    the number of rows and the columns."""
+    """What is read from a footer: the encoded schema, the texts of the file's metadata, and for each row group the
+    number of rows and the columns."""
 
     schema: bytes
     metadata: dict[bytes, bytes]
@@ -103,7 +103,7 @@ class Footer:
 
     @classmethod
     def parse(cls, content: bytes) -> "Footer":
-        """The footer whose bytes are `content`."""
+        """The footer with the bytes `content`."""
         reader = StructReader(content)
         number, schema = 0, b""
         groups: list[dict[int, Any]] = []
@@ -130,8 +130,8 @@ class Footer:
 
 
 def find_pages(read: Read, column: StoredColumn, num_rows: int, *, is_flat: bool, file_bytes: int) -> ColumnPages:
-    """The pages of `column`, whose row group has `num_rows` rows. Their headers are read, one after the other. With
-    `is_flat`, each row has one value."""
+    """The pages of `column`, whose row group has `num_rows` rows. Their headers are read in sequence. With `is_flat`,
+    each row has one value."""
     at, dictionary = column.start, None
     end = at + column.num_bytes
     if not 0 <= at <= end <= file_bytes:
@@ -180,8 +180,8 @@ def _page_header(read: Read, at: int, end: int) -> tuple[dict[int, Any], int]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Piece:
-    """Pages of a column, leaf number `leaf`, that are decoded: their bytes, after those of a dictionary page if
-    `data_at` is not 0; how many values they have."""
+    """Pages of a column, leaf number `leaf`, to decode: their bytes, after those of a dictionary page if `data_at` is
+    not 0; and their number of values."""
 
     leaf: int
     column: StoredColumn
@@ -191,8 +191,8 @@ class Piece:
 
 
 def small_file(footer: Footer, pieces: Sequence[Piece], num_rows: int, dictionaries: Sequence[str] = ()) -> Any:
-    """A Parquet file with these pieces of `num_rows` rows alone; the other columns are missing. Columns with names in
-    `dictionaries` become Arrow's dictionaries: a long text that many rows have is decoded once."""
+    """A Parquet file with only these pieces, of `num_rows` rows; the other columns are missing. Columns with names in
+    `dictionaries` become Arrow's dictionaries: a long text shared by many rows is decoded once."""
     columns = [_NO_COLUMN] * len(footer.columns[0])
     at = len(MAGIC)
     for piece in pieces:
@@ -231,8 +231,8 @@ def _file(schema: bytes, columns: list[bytes], num_rows: int, content: bytes, di
 
 
 def numbering_page(num_values: int, codec: int) -> bytes:
-    """A dictionary page whose value n is the number n as 4 bytes: what is decoded with it says which value of the real
-    dictionary each row has."""
+    """A dictionary page whose value n is the number n as 4 bytes: decoding with it gives, for each row, the number of
+    its value in the real dictionary."""
     content = b"".join(b"\4\0\0\0" + number.to_bytes(4, "little") for number in range(num_values))
     packed = content
     if codec == SNAPPY:

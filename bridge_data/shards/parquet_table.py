@@ -1,13 +1,13 @@
-"""A Parquet file, of which a few rows are read without decoding a whole row group.
+"""A Parquet file whose rows can be read without decoding a whole row group.
 
 Enters: the path of a file. Leaves: its schema and row groups, from the footer alone; and the values of rows `first` to
-`end` - 1 of a column of a row group. A column is stored in pages, of about 1 MiB as most writers make them. Those that
-have the rows are decoded by pyarrow; of pages with large values, such as images, only these (see `stored_values`). So
-memory and work depend on the size of a page, not on that of a row group.
+`end` - 1 of a column of a row group. A column is stored in pages, by most writers of about 1 MiB. pyarrow decodes the
+pages with the wanted rows; from pages with large values, such as images, only the wanted values are read (see
+`stored_values`). So memory and work depend on the size of a page, not on that of a row group.
 
-Guarantee: a file that is damaged, encrypted or another one than when it was opened is a `DatasetError` that names it,
-and the row group and column. Columns with lists or several fields are decoded by whole row groups, unless their pages
-say how many rows they have. What would unpack to more than `MAX_DECODED_BYTES` is an error.
+Guarantee: a file that is damaged, encrypted or was replaced since it was opened is a `DatasetError` that names it, the
+row group and the column. Columns with lists or several fields are decoded by whole row groups, unless their pages say
+how many rows they have. Data that would unpack to more than `MAX_DECODED_BYTES` are an error.
 """
 
 import bisect
@@ -37,40 +37,40 @@ from bridge_data.shards.stored_values import StoredValues, find_values, is_worth
 from bridge_data.shards.table_columns import Column, TableFile, field_of, values_of_rows
 
 MAX_DECODED_BYTES = 1 << 28
-"""Bytes of the pages, or of the column of a row group, that are decoded at once, at most."""
+"""Maximum bytes of pages, or of a row group's column, decoded at once."""
 
 MAX_KEPT_BYTES = 1 << 26
-"""Decoded values that a process keeps: those of the pages, or row groups, that it used last, of any file."""
+"""Bytes of decoded values that a process keeps, from the last used pages or row groups of any file."""
 
 MAX_KEPT_UNIT_BYTES = 1 << 23
-"""Larger pages and row groups are not kept."""
+"""Maximum size of a page or row group that is kept."""
 
 MAX_KNOWN_COLUMNS = 4096
-"""Columns of row groups whose pages a file remembers."""
+"""Maximum columns of row groups whose pages a file remembers."""
 
 MAX_KNOWN_VALUES = 1 << 20
-"""Large values whose place a file remembers; about 100 bytes each."""
+"""Maximum large values whose position a file remembers; about 100 bytes each."""
 
 PAGE_BYTES = 1 << 20
-"""Approximate bytes of a page, as writers make them."""
+"""Approximate bytes of a page from common writers."""
 
 PAGE_ROWS = 1024
-"""Rows that a page has at least, as pyarrow writes them, however large these are."""
+"""Minimum rows of a page from pyarrow, regardless of their size."""
 
 _Decoded: TypeAlias = tuple[int, Any]
-"""The first row, and the values from there on, as an Arrow array."""
+"""The first row, and the values from it on, as an Arrow array."""
 
 
 class DecodedValues:
-    """What was decoded and used last, up to `max_bytes`, by the number of the table and what it is of it. Any thread
-    may use it. What is of tables that nobody has any more is dropped when its turn comes."""
+    """The last used decoded values, up to `max_bytes`, by number of the table and position in it. Thread-safe. Values
+    of tables that no one uses any more are evicted in their turn."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes, self._num_bytes, self._lock = max_bytes, 0, threading.Lock()
         self._kept: collections.OrderedDict[tuple[int, ...], _Decoded] = collections.OrderedDict()
 
     def get(self, key: tuple[int, ...]) -> _Decoded | None:
-        """What was kept under `key`; None if it is not there any more."""
+        """The values kept under `key`; None if they are gone."""
         with self._lock:
             if key not in self._kept:
                 return None
@@ -78,7 +78,7 @@ class DecodedValues:
             return self._kept[key]
 
     def keep(self, key: tuple[int, ...], decoded: _Decoded) -> _Decoded:
-        """Keep what was decoded, if it is not too large; `decoded` itself."""
+        """Keep `decoded`, if it is not too large; return it."""
         num_bytes = decoded[1].nbytes
         if num_bytes <= MAX_KEPT_UNIT_BYTES:
             with self._lock:
@@ -96,7 +96,7 @@ _NUMBERS = itertools.count()
 
 
 class ParquetTable(TableFile):
-    """The Parquet file at `path`, as it was when it had `version` (None: as it is now)."""
+    """The Parquet file at `path`, in `version` (None: the current one)."""
 
     kind: ClassVar[str] = "Parquet file"
     group_name: ClassVar[str] = "row group"
@@ -114,9 +114,9 @@ class ParquetTable(TableFile):
                 raise ValueError("it has more or fewer columns than its schema")
         self._pages: collections.OrderedDict[tuple[int, int], ColumnPages] = collections.OrderedDict()
         self._number = next(_NUMBERS)
-        """The number of this table among those of the process."""
+        """The number of this table, unique in the process."""
         self._large: collections.OrderedDict[int, StoredValues | None] = collections.OrderedDict()
-        """By where a page begins."""
+        """Stored values by the start of their page."""
         self._num_large = 0
 
     def identity(self) -> bytes:
@@ -144,7 +144,7 @@ class ParquetTable(TableFile):
             return values_of_rows(part.flatten()[0] if column.is_media else part)
 
     def _rows(self, group: int, leaves: list[int], first: int, end: int, name: str) -> Any:
-        """The values of these rows, fewer if there are not so many."""
+        """The values of these rows, or of those that exist."""
         pages = self._known_pages(group, leaves[0]) if len(leaves) == 1 else None
         if pages is None or not pages.data:
             whole = self._number, group, -1, *leaves
@@ -178,7 +178,7 @@ class ParquetTable(TableFile):
         return self._array(group, leaf, chosen, data, content)
 
     def _array(self, group: int, leaf: int, pages: Sequence[Page], data: bytes, dictionary: bytes = b"") -> Any:
-        """The values of data pages whose bytes are `data`, of which some refer to the page `dictionary`."""
+        """The values of data pages with the bytes `data`; some refer to the page `dictionary`."""
         column, num_values = self._parsed.columns[group][leaf], sum(page.num_values for page in pages)
         piece = Piece(leaf, column, dictionary + data, len(dictionary), num_values)
         shared = [column.path[0].decode()] if dictionary and column.kind == BYTE_ARRAY and len(column.path) == 1 else []
@@ -201,7 +201,7 @@ class ParquetTable(TableFile):
         return _column(small_file(self._parsed, pieces, self.counts[group]), leaves)
 
     def _shared_bytes(self, group: int, leaf: int) -> int:
-        """About how many bytes the values of a column of a row group have, if they are those of its dictionary."""
+        """Approximate bytes of the values of a column of a row group, if they are in its dictionary."""
         dictionary = self._known_pages(group, leaf).dictionary
         if dictionary is None or self._parsed.columns[group][leaf].kind != BYTE_ARRAY:
             return 0
@@ -229,7 +229,7 @@ class ParquetTable(TableFile):
             rows = range(max(first, page.first_row), min(end, page.first_row + page.num_rows))
             if not page.uses_dictionary:
                 if len(stored.starts) != page.num_rows:
-                    return None  # some are missing
+                    return None  # some values are missing
                 values += [stored.value(row - page.first_row, self.read_bytes) for row in rows]
                 continue
             numbers = self._numbers(group, leaf, page, len(stored.starts))
@@ -239,7 +239,7 @@ class ParquetTable(TableFile):
         return values
 
     def _numbers(self, group: int, leaf: int, page: Page, num_values: int) -> Any:
-        """Which value of the dictionary each row of a page has, as 4 bytes."""
+        """For each row of a page, the number of its value in the dictionary, as 4 bytes."""
         key = self._number, group, leaf, page.start, -1
         if (kept := _DECODED.get(key)) is not None:
             return kept[1]
@@ -251,7 +251,7 @@ class ParquetTable(TableFile):
         return _DECODED.keep(key, (page.first_row, array))[1]
 
     def _stored(self, group: int, leaf: int, page: Page) -> StoredValues | None:
-        """Where the values of a page are, which is remembered."""
+        """Where the values of a page are; the result is remembered."""
         if page.start not in self._large:
             is_data = bool(page.num_rows)
             self._check_size(page.unpacked_bytes, "a page has")
@@ -282,7 +282,7 @@ class ParquetTable(TableFile):
         return is_worth_while(stored.unpacked_bytes, stored.num_values, stored.codec)
 
     def _leaves(self, column: Column) -> list[int]:
-        """The numbers of the leaves of a column that are read."""
+        """The numbers of the leaves to read for a column."""
         found = self._leaves_by_name.get(column.leaf)
         if found is None:
             raise DatasetError(f"{self.path}: there is no column {column.name!r}")
@@ -290,7 +290,7 @@ class ParquetTable(TableFile):
 
     @functools.cached_property
     def _leaves_by_name(self) -> dict[str, list[int]]:
-        """Of each column, and each field of a struct: its leaves."""
+        """The leaves of each column, and of each field of a struct."""
         found: dict[str, list[int]] = {}
         leaf = 0
         for field in self.schema:
@@ -333,7 +333,7 @@ class ParquetTable(TableFile):
 
 
 def _column(file: Any, leaves: list[int]) -> Any:
-    """The column of these leaves, as one array."""
+    """The column with these leaves, as one array."""
     pieces = file.reader.read_row_group(0, column_indices=leaves, use_threads=False).column(0).chunks
     return pieces[0] if len(pieces) == 1 else importlib.import_module("pyarrow").concat_arrays(pieces)
 

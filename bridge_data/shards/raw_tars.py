@@ -1,10 +1,10 @@
 """Tars without `.nv-meta`: a folder of them, or a pattern, `shards-{000..009}.tar` or `shards-*.tar`, read in place.
 
 Enters: a path. Leaves: a `ShardSet` of all samples, with an index in the cache of the user. It is made when the tars
-are first opened on a machine, by one process, for which the others wait; nothing is written beside the tars. Guarantee:
-the order is that of `bridge-data prepare` with everything in `train`, so a run may go on after the tars are prepared.
-An index is for tars of these sizes and times of change: where one has changed, it is scanned again. A damaged tar is an
-error that names it, and so are all others.
+are first opened on a machine, by one process, for which the others wait; nothing is written next to the tars.
+Guarantee: the order is that of `bridge-data prepare` with everything in `train`, so a run can resume after the tars are
+prepared. The index records sizes and times of change: a tar that has changed is scanned again. Damaged tars are an
+error that names all of them.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ TRAIN = "train"
 """The only split part of such tars."""
 
 WAIT_S = 3600.0
-"""How long a process waits for the one that makes the index."""
+"""How long a process waits for another that makes the index."""
 
 _POLL_S = 0.1
 _TAR_SUFFIXES = (".tar", *GZIP_SUFFIXES)
@@ -50,7 +50,7 @@ Versions = Mapping[str, tuple[int, int]]
 
 
 class RawTars(NamedTuple):
-    """The tars that `path` stands for: their names in the folder `root`, in the order of their samples."""
+    """The tars at `path`: their names in the folder `root`, in the order of their samples."""
 
     path: str
     root: Path
@@ -115,7 +115,7 @@ def _expanded(pattern: str, limits: Limits) -> list[str]:
     if not files:
         raise ConfigError(f"{pattern}: no tar has such a name")
     if len(set(files)) < len(files):
-        raise ConfigError(f"{pattern}: names a tar twice: its samples would come as often in each epoch")
+        raise ConfigError(f"{pattern}: names a tar twice: its samples would come twice in each epoch")
     return files
 
 
@@ -148,7 +148,7 @@ def open_raw_tars(tars: RawTars, split_part: str) -> ShardSet:
 
 
 def _versions(tars: RawTars) -> Versions:
-    """The tars as they are now."""
+    """The current sizes and times of change."""
     versions, missing = {}, []
     for name in tars.names:
         try:
@@ -163,7 +163,7 @@ def _versions(tars: RawTars) -> Versions:
 
 
 def _index_of(tars: RawTars) -> BridgeIndex:
-    """The index of the tars as they are now, made if there is none."""
+    """The up-to-date index of the tars, created if there is none."""
     versions = _versions(tars)
     folder, known_as = cache_folder() / "indexes", f"raw-{_digest(tars.path)}"
     path = folder / f"{known_as}-{_digest([*versions.items()])}.bridge"
@@ -180,7 +180,7 @@ def _index_of(tars: RawTars) -> BridgeIndex:
     with _alone(tars, folder / f"{known_as}.lock") as is_alone:
         index = BridgeIndex.open(path)
         if index is None:
-            for left in folder.glob(f".{known_as}-*.tmp") if is_alone else ():  # by a process that was killed
+            for left in folder.glob(f".{known_as}-*.tmp") if is_alone else ():  # from a killed process
                 left.unlink()
             _make(tars, versions, path, _last_index(folder, known_as))
             index = BridgeIndex.open(path)
@@ -194,14 +194,14 @@ def _digest(content: object) -> str:
 
 
 def _last_index(folder: Path, known_as: str) -> BridgeIndex | None:
-    """The index of the tars as they were when they were last opened."""
+    """The index of the tars from their last opening."""
     found = sorted(folder.glob(f"{known_as}-*.bridge"), key=lambda path: path.stat().st_mtime_ns)
     return BridgeIndex.open(found[-1]) if found else None
 
 
 @contextlib.contextmanager
 def _alone(tars: RawTars, path: Path) -> Iterator[bool]:
-    """Hold the lock under which the index is made; False on a file system without locks, which is used without.
+    """Hold the lock under which the index is made; False on a file system without locks, where none is held.
 
     Raises:
         DatasetError: if another process holds it for `WAIT_S`.
@@ -225,7 +225,7 @@ def _alone(tars: RawTars, path: Path) -> Iterator[bool]:
 
 
 def _make(tars: RawTars, versions: Versions, path: Path, old: BridgeIndex | None) -> None:
-    """Write the index of the tars to `path`, with what `old` knows of those that have not changed."""
+    """Write the index of the tars to `path`, reusing `old` for those that have not changed."""
     started = time.monotonic()
     _tell(tars, versions, old)
     errors: list[str] = []
@@ -251,7 +251,7 @@ def _make(tars: RawTars, versions: Versions, path: Path, old: BridgeIndex | None
 
 
 def _tell(tars: RawTars, versions: Versions, old: BridgeIndex | None) -> None:
-    """Say that the tars are indexed, and why."""
+    """Log that the tars are indexed, and why."""
     if old is None:
         logger.warning(
             "%s: has no %s, so its tars (%d) are indexed now, for this user on this machine; run %s once to index them "
@@ -264,8 +264,8 @@ def _tell(tars: RawTars, versions: Versions, old: BridgeIndex | None) -> None:
     gone = [name for name in old.entries if name not in versions]
     told = [f"{_some(names)} {what}" for names, what in ((changed, "changed"), (new, "new"), (gone, "gone")) if names]
     logger.warning(
-        "%s: its tars are not as they were when they were indexed (%s), so these are indexed again. States of runs "
-        "that read them as they were are refused, unless sizes and numbers of samples are the same",
+        "%s: its tars have changed since they were indexed (%s), so these are indexed again. States of runs that read "
+        "the old ones are refused, unless sizes and numbers of samples are the same",
         *(tars.path, "; ".join(told)),
     )
 
@@ -286,7 +286,7 @@ def _known(old: BridgeIndex | None, name: str, versions: Versions) -> bytes | No
 
 
 def _scanned(tars: RawTars, name: str, versions: Versions, notes: ScanNotes) -> bytes:
-    """The segment of a tar, which is still the one that was looked at."""
+    """The segment of a tar; an error if it changes meanwhile."""
     scan = scan_tar(tars.root, name)
     if (scan.num_bytes, scan.mtime_ns) != versions[name]:
         raise DatasetError(f"{tars.root / name}: has changed while it was indexed: start again when it is whole")

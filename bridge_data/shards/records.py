@@ -53,7 +53,7 @@ class RawSample:
         return (self.source_info(),)
 
     def source_info(self) -> SourceInfo:
-        """Where it was read."""
+        """Where the sample was read."""
         return SourceInfo(
             dataset_path=self.dataset_path,
             index=self.index,
@@ -74,7 +74,7 @@ ByteRange: TypeAlias = tuple[str, int, int]
 
 
 class RecordReader(Protocol):
-    """Reads samples by number. It opens files when they are needed, and may be pickled."""
+    """Reads samples by number. It opens files on demand, and can be pickled."""
 
     def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
         """Sample number `index`, with those of its parts that are among `parts` (None: with all). A part that the
@@ -114,12 +114,12 @@ class RecordReader(Protocol):
 
 
 class Records(Protocol):
-    """Samples 0..num_samples-1, grouped by shard: neighbours in a shard are read front to back. Here a shard is any
+    """Samples 0..num_samples-1, grouped by shard: neighbours in a shard are read front to back. A shard is any
     contiguous range of samples, such as a JSONL file."""
 
     @property
     def root(self) -> Location:
-        """The folder, or the file, that holds them."""
+        """The folder or file that holds the samples."""
 
     @property
     def split_part(self) -> str:
@@ -153,8 +153,7 @@ class Records(Protocol):
         """
 
     def part_names(self, shard: int) -> Collection[str] | None:
-        """The names of the parts of the samples in shard number `shard`; None if they are not known without reading
-        it."""
+        """The names of the parts of the samples in shard number `shard`; None if that needs reading it."""
 
     def describe(self, index: int) -> str:
         """Where sample `index` is stored, for messages, without reading it."""
@@ -179,14 +178,14 @@ class Forgetting(Protocol):
         """The list of each data set in it, None for one without a list; empty if no data set has a list."""
 
     def forgotten(self, versions: Sequence[int]) -> Container[int]:
-        """The numbers of the samples that are forgotten under these versions of `tombstones`; 0: none are."""
+        """The numbers of the samples forgotten under these versions of `tombstones`; version 0: none are."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RecordsView(abc.ABC):
-    """Some samples of `records`, in the same order, numbered from 0; shards that have none of them are left out.
+    """Some samples of `records`, in the same order, numbered from 0; shards without any are skipped.
 
-    Their readers give them the numbers and names that they have in `records`.
+    Their readers return them with their numbers and names in `records`.
     """
 
     records: Records
@@ -210,7 +209,7 @@ class RecordsView(abc.ABC):
 
     @abc.abstractmethod
     def number(self, sample: int) -> int | None:
-        """The number here of sample number `sample` of `records`; None if it is not in the view."""
+        """The number in the view of sample number `sample` of `records`; None if it is not in it."""
 
     @abc.abstractmethod
     def shard(self, number: int) -> int:
@@ -244,7 +243,7 @@ class RecordsView(abc.ABC):
 
 
 def without_views(records: Records) -> Records:
-    """The records that `records`, a view, or a view of a view, shows samples of; `records` itself if it is no view."""
+    """The records under the view `records`, through all levels of views; `records` itself if it is no view."""
     while isinstance(records, RecordsView):
         records = records.records
     return records
@@ -252,7 +251,7 @@ def without_views(records: Records) -> Records:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _InView(Container[int]):
-    """Those numbers of a view whose samples have one of `numbers` in its records."""
+    """The numbers in a view of those samples that have one of `numbers` in its records."""
 
     numbers: Container[int]
     view: RecordsView

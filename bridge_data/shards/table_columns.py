@@ -1,13 +1,13 @@
-"""Columns of tables: what they become in a sample, their values, and how much is decoded at once to read some.
+"""Columns of tables: their parts of a sample, their values, and how much is decoded at once to read some.
 
 Enters: the Arrow schema of a Parquet file or of a Hugging Face data set. Leaves: a `Column` for each part of a sample;
-the values of some rows as Python objects; the size of a block of rows. Guarantee: values are cut out of Arrow's
-buffers, not converted one by one, where they are texts, bytes, numbers or lists of these. What takes long to decode is
-told once for each file, and what is too much is an error before the first sample is read.
+the values of some rows as Python objects; the size of a block of rows. Guarantee: texts, bytes, numbers and lists of
+these are cut out of Arrow's buffers, not converted one by one. A column that is slow to decode is reported once for
+each file; one that would take too much memory is an error before the first sample is read.
 
-An `Image`, `Audio` or `Video` of `datasets`, a struct of `bytes` and `path`, becomes the bytes, as the part
-`<column>.jpg`, `.wav` or `.mp4`: decoders go by the content, so that a PNG is decoded, too. A column of bytes stays
-bytes, and is decoded by the ending of its name, if that is one of a file (`jpg`, `photo.png`). All others are values.
+An `Image`, `Audio` or `Video` of `datasets`, a struct of `bytes` and `path`, becomes its bytes, as the part
+`<column>.jpg`, `.wav` or `.mp4`: decoders go by the content, so a PNG is decoded, too. A column of bytes stays bytes,
+and is decoded by the ending of its name, if that is one of a file (`jpg`, `photo.png`). All others are values.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from bridge_data.shards.blocks import OVERHEAD_BYTES, READ_BYTES
 logger = logging.getLogger("bridge_data")
 
 KEY = "__key__"
-"""The column that has the keys."""
+"""The column with the keys."""
 
 _ENDINGS = {"Image": "jpg", "Audio": "wav", "Video": "mp4"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Column:
-    """A column `name` of a table, which becomes `part` of a sample. `leaf` is what is read of it: itself, or of media
+    """A column `name` of a table, which becomes `part` of a sample. `leaf` is the column to read: itself, or for media
     the field with the bytes. With `is_bytes`, the values are the bytes of a file, for a decoder. With `is_whole`, it
     has lists or several fields, and rows may have to be read with the others of their group. `problem` is why it cannot
     be read."""
@@ -56,18 +56,17 @@ class Column:
 
     @property
     def path(self) -> Column:
-        """Of media, the column of their paths."""
+        """For media, the column of their paths."""
         return dataclasses.replace(self, leaf=field_of(self.name, "path"), is_bytes=False)
 
 
 def field_of(column: str, field: str) -> str:
-    """The name of a field of a struct, as `Column.leaf` has it: another one than any column has, as these may have
-    dots."""
+    """The name of a field of a struct, as in `Column.leaf`: different from all columns, whose names may have dots."""
     return f"{column}\0{field}"
 
 
 class TableFile(abc.ABC):
-    """A file with a table, which is stored in groups of rows. `version` is what it was when it was opened."""
+    """A file with a table, stored in groups of rows. `version` is the file's version when it was opened."""
 
     kind: ClassVar[str]
     group_name: ClassVar[str]
@@ -82,7 +81,7 @@ class TableFile(abc.ABC):
 
     @abc.abstractmethod
     def identity(self) -> bytes:
-        """What differs where the rows, or how they are stored, differ, without reading them."""
+        """A digest that differs if the rows, or how they are stored, differ; rows are not read for it."""
 
     @abc.abstractmethod
     def column_bytes(self, group: int, column: Column) -> int:
@@ -90,18 +89,18 @@ class TableFile(abc.ABC):
 
     @abc.abstractmethod
     def unit_bytes(self, group: int, column: Column) -> int:
-        """About how many bytes of a column are read at once, at least."""
+        """Approximate minimum bytes of a column that are read at once."""
 
     @abc.abstractmethod
     def values(self, column: Column, group: int, first: int, end: int) -> list[Any]:
-        """The values of rows `first` to `end` - 1 of a group; None for those that are missing.
+        """The values of rows `first` to `end` - 1 of a group; None for missing ones.
 
         Raises:
             DatasetError: naming file, group and column, if they cannot be read.
         """
 
     def read_bytes(self, start: int, num_bytes: int) -> bytes:
-        """Bytes of the file, which must be the one that was opened."""
+        """Bytes of the file, which must not have been replaced."""
         data, version = storage.read_with_version(self.path, start, num_bytes)
         if version is not self.version:
             self._check(version)
@@ -117,12 +116,12 @@ class TableFile(abc.ABC):
 
     @contextlib.contextmanager
     def told(self, *what: str) -> Iterator[None]:
-        """Turn what pyarrow and damaged bytes raise into a `DatasetError` that names the file and `what`."""
+        """Turn exceptions of pyarrow, or from damaged bytes, into a `DatasetError` that names the file and `what`."""
         try:
             yield
         except (BridgeDataError, ImportError):
             raise
-        except Exception as error:  # of pyarrow there are many kinds, and what is damaged may raise any
+        except Exception as error:  # pyarrow raises many kinds, and damaged bytes may raise any
             where = ", ".join(what)
             raise DatasetError(f"{self.path}: {where}: {type(error).__name__}: {error}") from error
 
@@ -140,7 +139,7 @@ def pyarrow_for(path: str) -> Any:
 
 
 def columns_of(schema: Any, path: str) -> list[Column]:
-    """The columns of a table, without that of the keys.
+    """The columns of a table, without the column of keys.
 
     Raises:
         ConfigError: if two become the same part.
@@ -169,14 +168,14 @@ def _column(field: Any, feature: Any, path: str) -> Column:
     problem = None
     if not is_understood(kind):
         problem = (
-            f"{path}: column {name!r} has the type {kind}, which is not understood: leave it out (`field_map`, "
+            f"{path}: column {name!r} has the type {kind}, which is not supported: leave it out (`field_map`, "
             "`part_filter`), or store it as text, numbers, bytes, or lists or structs of these"
         )
     return Column(name, name, name, is_whole=kind.num_fields > 0, problem=problem)
 
 
 def is_understood(kind: Any) -> bool:
-    """Whether an Arrow type is none of those, nor has one in it, that are not read: unions, views, runs."""
+    """Whether an Arrow type can be read: it neither is nor contains a union, view or run-end encoding."""
     types = importlib.import_module("pyarrow").types
     return not any(types.is_union(one) or types.is_run_end_encoded(one) or _is_view(one) for one in _nested(kind))
 
@@ -186,7 +185,7 @@ def _fields(kind: Any) -> list[Any]:
 
 
 def _nested(kind: Any) -> Iterator[Any]:
-    """The type, and all types in it."""
+    """The type and all types nested in it."""
     yield kind
     for field in _fields(kind):
         yield from _nested(field.type)
@@ -202,7 +201,7 @@ def _is_binary(kind: Any) -> bool:
 
 
 def _features(schema: Any) -> dict[str, Any]:
-    """The features of `datasets` by column, as the schema's metadata have them; empty if it has none."""
+    """The features of `datasets` by column, from the schema's metadata; empty if there are none."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
     except (KeyError, ValueError, TypeError):
@@ -211,7 +210,7 @@ def _features(schema: Any) -> dict[str, Any]:
 
 
 def values_of_rows(array: Any) -> list[Any]:
-    """The values of an Arrow array as Python objects; None for those that are missing."""
+    """The values of an Arrow array as Python objects; None for missing ones."""
     types = importlib.import_module("pyarrow").types
     kind = array.type
     values: list[Any]
@@ -243,7 +242,7 @@ def _validity(array: Any) -> list[bool]:
 
 
 def _cuts(array: Any) -> tuple[list[int], bytes]:
-    """(where the values begin and end, the bytes they are in) of texts or bytes."""
+    """(offsets of the values, the bytes they are in) of texts or bytes."""
     import numpy as np
 
     width = "<i8" if str(array.type).startswith("large") else "<i4"
@@ -264,25 +263,24 @@ def _texts(array: Any) -> list[Any]:
 
 
 MAX_READ_BYTES = 1 << 20
-"""A block is not larger: what is decoded for it is a page, of about this size."""
+"""Maximum size of a block: a page, which is decoded for it, is about as large."""
 
 MAX_HELD_BYTES = 1 << 18
-"""A block of small samples does not take more memory, so that the windows of 8 lanes fit into the `max_open_bytes` that
-are the default: each has up to 128 blocks. Samples that did not fit would be read one by one, a page for each."""
+"""Maximum memory of a block of small samples, so that the windows of 8 lanes, each of up to 128 blocks, fit into the
+default `max_open_bytes`. Samples that did not fit would be read one by one, a page for each."""
 
 SLOW_UNIT_BYTES = 1 << 24
-"""Where more has to be decoded for one sample, a warning says so."""
+"""If more must be decoded for one sample, a warning says so."""
 
 MAX_UNIT_BYTES = 1 << 28
-"""More is not decoded at once."""
+"""Maximum bytes decoded at once; more is an error."""
 
 MAX_SMALL_BYTES = 1 << 14
-"""Samples are small up to this size, as `lanes.read_ahead` has it."""
+"""Maximum size of a small sample, as in `lanes.read_ahead`."""
 
 
 def block_bytes(unit_bytes: int, sample_bytes: float | None) -> int:
-    """Bytes of a block, where `unit_bytes` are decoded for one sample: many samples for what is decoded, but no more
-    than can be held."""
+    """Bytes of a block, if `unit_bytes` are decoded for one sample: as many samples per decoding as memory allows."""
     if unit_bytes <= READ_BYTES or sample_bytes is None:
         return READ_BYTES
     if sample_bytes > MAX_SMALL_BYTES:
@@ -292,27 +290,28 @@ def block_bytes(unit_bytes: int, sample_bytes: float | None) -> int:
 
 
 def checked_unit(table: TableFile, group: int, columns: Sequence[Column]) -> int:
-    """The most bytes that are decoded at once of one of these columns."""
+    """The maximum bytes decoded at once for any of these columns."""
     largest = 0
     for column in columns:
         unit = table.unit_bytes(group, column)
         largest = max(largest, unit)
         if unit <= SLOW_UNIT_BYTES:
             continue
-        told = f"{table.path}: {table.group_name} {group}, column {column.name!r}: {unit >> 20} MiB are decoded at once"
+        where = f"{table.path}: {table.group_name} {group}, column {column.name!r}"
+        warning = f"{where}: {unit >> 20} MiB are decoded at once"
         if column.is_whole and unit > MAX_UNIT_BYTES:
             raise ConfigError(
-                f"{told}, more than the {MAX_UNIT_BYTES >> 20} MiB allowed: its lists are stored so that they cannot "
-                "be had alone. Write the file with row groups of up to 16 MiB, or `bridge-data convert` it."
+                f"{warning}, more than the {MAX_UNIT_BYTES >> 20} MiB allowed: its lists cannot be read one by one. "
+                "Write the file with row groups of up to 16 MiB, or `bridge-data convert` it."
             )
-        _warn_once(table.path, told)
+        _warn_once(table.path, warning)
     return largest
 
 
 @functools.lru_cache(maxsize=1024)
-def _warn_once(path: str, told: str) -> None:
+def _warn_once(path: str, warning: str) -> None:
     logger.warning(
         "%s for each block of samples, which is slow: write the file with row groups of up to %d MiB",
-        told,
+        warning,
         SLOW_UNIT_BYTES >> 20,
     )

@@ -1,10 +1,10 @@
-"""The rows of tables as samples: of Parquet files, and of the Arrow files that `datasets` saves.
+"""The rows of tables as samples: Parquet files, and the Arrow files that `datasets` saves.
 
-Enters: the files, in their order. Leaves: `Records`: a group of rows (a row group, a record batch) is a shard, a column
-a part. Opening reads only footers and headers, once per file. Guarantee: what is held of a row group are the samples of
-open blocks, as of any other data; a file that is replaced while it is in use is a `DatasetError`.
+Enters: the files, in order. Leaves: `Records`: a group of rows (a row group, a record batch) is a shard, a column a
+part. Opening reads only footers and headers, once per file. Guarantee: of a row group, only samples of open blocks are
+held, as for any other data; a file that is replaced while it is in use is a `DatasetError`.
 
-The key of a sample is the value of the column `__key__`, or else the number of the row in its file, from 0.
+The key of a sample is the value of the column `__key__`, else the number of the row in its file, from 0.
 """
 
 import bisect
@@ -26,10 +26,10 @@ from bridge_data.storage import Location, Version, is_remote
 logger = logging.getLogger("bridge_data")
 
 MAX_OPEN_TABLES = 32
-"""Files whose footers a reader keeps."""
+"""Maximum files whose footers a reader keeps."""
 
 MAX_OPENING = 16
-"""Files in an object store that are opened at the same time."""
+"""Maximum files in an object store that are opened at the same time."""
 
 KEYS_AT_ONCE = 1 << 14
 
@@ -39,8 +39,8 @@ KEY_COLUMN = Column(KEY, KEY, KEY)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TableEntry:
-    """A file: its name in the data set, its path, what it was when it was opened, a digest of its footer or headers,
-    and how many groups it has."""
+    """A file: its name in the data set, its path, its version when it was opened, a digest of its footer or headers,
+    and its number of groups."""
 
     name: str
     path: str
@@ -49,7 +49,7 @@ class TableEntry:
     num_groups: int
 
     def opened(self) -> TableFile:
-        """The file, which must still be the same."""
+        """The opened file, which must not have changed."""
         return open_table(self.path, self.version)
 
 
@@ -61,7 +61,7 @@ def open_table(path: str, version: Version | None = None) -> TableFile:
     """
     pyarrow_for(path)
     if path.endswith(_PARQUET_SUFFIX):
-        from bridge_data.shards.parquet_table import ParquetTable  # each where there is such a file
+        from bridge_data.shards.parquet_table import ParquetTable  # imported only for such files
 
         return ParquetTable(path, version)
     from bridge_data.shards.arrow_table import ArrowTable
@@ -71,8 +71,8 @@ def open_table(path: str, version: Version | None = None) -> TableFile:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class TableRecords:
-    """The rows of `files`, one after the other; `counts` are those of each group, `first_groups` the number of each
-    file's first one. Samples have the parts of `columns`. `read_bytes` is the size of a block."""
+    """The rows of `files`, concatenated; `counts` are the rows of each group, `first_groups` the number of each file's
+    first group. Samples have the parts of `columns`. `read_bytes` is the size of a block."""
 
     root: Location
     split_part: str
@@ -89,12 +89,12 @@ class TableRecords:
 
     @functools.cached_property
     def starts(self) -> list[int]:
-        """The number of the first sample of each group, and of all samples."""
+        """The number of the first sample of each group, and the number of all samples."""
         return [0, *itertools.accumulate(self.counts)]
 
     @functools.cached_property
     def first_groups(self) -> list[int]:
-        """The number of the first group of each file, and of all groups."""
+        """The number of the first group of each file, and the number of all groups."""
         return [0, *itertools.accumulate(file.num_groups for file in self.files)]
 
     @functools.cached_property
@@ -130,8 +130,8 @@ class TableRecords:
         return range(*(self.starts[group] for group in self.first_groups[file : file + 2]))
 
     def find(self, key: str, is_wanted: Callable[[str], bool]) -> Iterator[tuple[int, str]]:
-        """(number, file) of the samples with exactly this key in the files that `is_wanted` chooses by their names. If
-        there is a column of keys, it is read."""
+        """(number, file) of the samples with exactly this key in files whose names satisfy `is_wanted`. A column of
+        keys, if there is one, is read."""
         if self.has_keys:
             for file, first, keys in self.key_runs(is_wanted):
                 yield from ((first + at, file) for at, found in enumerate(keys) if found == key)
@@ -143,8 +143,8 @@ class TableRecords:
                 yield samples[int(key)], entry.name
 
     def key_runs(self, is_wanted: Callable[[str], bool] = lambda name: True) -> Iterator[tuple[str, int, list[str]]]:
-        """(file, number of the first sample, keys) of runs of samples, of those files that `is_wanted` chooses by their
-        names; read from the column of keys.
+        """(file, number of the first sample, keys) of runs of samples, in files whose names satisfy `is_wanted`; read
+        from the column of keys.
 
         Raises:
             DatasetError: if it is damaged, or has no key in a row.
@@ -170,7 +170,7 @@ class TableRecords:
 def open_records(
     root: Location, files: Sequence[tuple[str, str]], split_part: str, choose: Callable[[list[Column]], list[Column]]
 ) -> TableRecords:
-    """The rows of `files` (name, path), of which `choose` chooses the columns.
+    """The rows of `files` (name, path), with the columns that `choose` selects.
 
     Raises:
         ConfigError: without pyarrow, or for columns that cannot be read. DatasetError: if a file is damaged, or has
@@ -218,7 +218,7 @@ def _check_schema(first: TableFile, other: TableFile, columns: Sequence[Column],
         if kinds[0] != kinds[1]:
             raise DatasetError(
                 f"{other.path}: its column {column.name!r} has the type {kinds[1] or '(it is missing)'}, but in "
-                f"{first.path} it has {kinds[0]}: all files of a data set have the same columns. Write them anew, or "
+                f"{first.path} it has {kinds[0]}: all files of a data set have the same columns. Rewrite them, or "
                 "name the others as another data set."
             )
     if not has_keys and KEY in other.schema.names:
@@ -226,7 +226,7 @@ def _check_schema(first: TableFile, other: TableFile, columns: Sequence[Column],
 
 
 def _checked_keys(keys: Sequence[Any], path: str, first: int) -> list[str]:
-    """The keys of the rows from `first` on, as texts."""
+    """The keys as texts; row `first` is that of the first one, for messages."""
     if None in keys:
         raise DatasetError(f"{path}: row {first + keys.index(None)} has no {KEY}")
     return [str(key) for key in keys]
@@ -239,7 +239,7 @@ def _digest(content: bytes) -> str:
 
 
 class TableReader(BlockReader):
-    """Reads the samples of `records`. It opens files when they are needed, and may be pickled."""
+    """Reads the samples of `records`. It opens files on demand, and can be pickled."""
 
     def __init__(self, records: TableRecords) -> None:
         self._records = records
@@ -257,7 +257,7 @@ class TableReader(BlockReader):
         )
 
     def byte_ranges(self, index: int, parts: Container[str] | None = None) -> list[ByteRange]:
-        """None: which pages have a sample is known only when they are read."""
+        """None: the pages with a sample are known only when they are read."""
         self._records.group_of(index)
         return []
 
@@ -273,8 +273,8 @@ class TableReader(BlockReader):
         return self._read(block, self._blocks.parts)
 
     def _read(self, block: range, parts: Container[str] | None) -> tuple[str, Samples, int]:
-        """The name of the file, the samples of a block, and about how many bytes they have. Missing values are left
-        out; a sample whose media are elsewhere has the key None."""
+        """The name of the file, the samples of a block, and their approximate bytes. Missing values are left out; a
+        sample whose media are not stored in the table has the key None."""
         records = self._records
         group = records.group_of(block[0])
         file = bisect.bisect_right(records.first_groups, group) - 1
@@ -300,7 +300,7 @@ class TableReader(BlockReader):
         return records.files[file].name, Samples(keys, contents), num_bytes
 
     def _leave_out(self, table: TableFile, column: Column, rows: tuple[int, int, int], samples: Samples) -> None:
-        """Take the missing values of a column out of the samples."""
+        """Remove the missing values of a column from the samples."""
         paths = table.values(column.path, *rows) if column.is_media else [None] * len(samples.contents)
         for number, (content, path) in enumerate(zip(samples.contents, paths, strict=True)):
             if content[column.part] is None:
@@ -309,7 +309,7 @@ class TableReader(BlockReader):
                     samples.keys[number] = None
 
     def _without_content(self, index: int, parts: Container[str] | None) -> SampleError:
-        """The error for a sample of which the table has only the path of a file."""
+        """The error for a sample of which the table stores only the path of a file."""
         records = self._records
         names = [c.name for c in records.columns if c.is_media and (parts is None or c.part in parts)]
         return SampleError(

@@ -27,7 +27,7 @@ class StructReader:
         self.data, self.position = data, position
 
     def struct(self, depth: int = 0) -> dict[int, Any]:
-        """The fields of the struct that begins here, by number. Lists are lists, texts are bytes."""
+        """The fields of the struct that starts here, by number. Lists are lists, texts are bytes."""
         fields: dict[int, Any] = {}
         number = 0
         while (head := self.field(number)) is not None:
@@ -36,7 +36,7 @@ class StructReader:
         return fields
 
     def field(self, before: int) -> tuple[int, int] | None:
-        """(number, type) of the field that begins here, after the one numbered `before`; None at the struct's end."""
+        """(number, type) of the field that starts here, after the one numbered `before`; None at the struct's end."""
         head = self._byte()
         if not head:
             return None
@@ -44,7 +44,7 @@ class StructReader:
         return (before + delta if delta else self._signed()), kind
 
     def value(self, kind: int, depth: int = 0) -> Any:
-        """The value of type `kind` that begins here."""
+        """The value of type `kind` that starts here."""
         if depth > MAX_DEPTH:
             raise ValueError(f"structs are nested more than {MAX_DEPTH} times")
         if kind in (BOOLEAN_TRUE, BOOLEAN_FALSE):

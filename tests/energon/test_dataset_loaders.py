@@ -230,7 +230,7 @@ def test_datasets_take_loaders_in_place_of_a_path(tmp_path: Path) -> None:
         (lambda folder: load_dataset(folder / "m.yaml", subflavors={"a": 1}), "subflavors={'a': 1} is for a single"),
         (lambda folder: Metadataset(folder / "m.yaml"), "m.yaml is a MetadatasetV2; open it with load_dataset"),
         (lambda folder: traverse_metadataset(folder / "a", split_part="train"), "expected a metadataset .yaml"),
-        (lambda folder: MetadatasetV2(folder / "m.yaml", {}).prepare(), "joins are prepared beside a YAML file"),
+        (lambda folder: MetadatasetV2(folder / "m.yaml", {}).prepare(), "joins are prepared next to a YAML file"),
         (lambda folder: DatasetLoader(folder / "a", shuffle_over_epochs_multiplier=0), "expected a number of epochs"),
         (
             lambda folder: get_val_dataset(

@@ -211,7 +211,7 @@ def test_a_range_of_another_type_is_refused(subset: Any) -> None:
 def test_values_within_themselves_need_a_fingerprint() -> None:
     sample: dict[str, Any] = {"txt": "a"}
     sample["json"] = sample
-    with pytest.raises(ConfigError, match="no fingerprint can be made of values so deep within each other: give one"):
+    with pytest.raises(ConfigError, match="no fingerprint can be made of values nested so deeply: give one"):
         train([sample])
     assert train([sample], fingerprint="1", task_encoder=Cooking()).plan.num_samples == 1
 

@@ -163,7 +163,7 @@ def test_a_dataset_yaml_beside_the_data_says_what_samples_are(tmp_path: Path) ->
     (tmp_path / "fields.yaml").write_text(json.dumps({"sample_type": kind, "field_map": {"text": "caption"}}))
     data = get_val_dataset(path, worker_config=config(), batch_size=1, dataset_config="fields.yaml")
     assert next(iter(get_savable_loader(data))).text == ["red of 0"]
-    with pytest.raises(ConfigError, match=r"other\.yaml: no such file; a dataset_config is a file beside the data"):
+    with pytest.raises(ConfigError, match=r"other\.yaml: no such file; a dataset_config is a file next to the data"):
         get_val_dataset(path, worker_config=config(), batch_size=1, dataset_config="other.yaml")
 
 
@@ -214,7 +214,7 @@ def test_columns_that_are_not_understood_matter_where_they_are_read(tmp_path: Pa
     table = pa.table({"text": ["a", "b"], "raw": views})
     with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    with pytest.raises(ConfigError, match=r"a\.arrow: column 'raw' has the type binary_view, which is not understood"):
+    with pytest.raises(ConfigError, match=r"a\.arrow: column 'raw' has the type binary_view, which is not supported"):
         load_plan(tmp_path / "a.arrow")
 
 

@@ -138,7 +138,7 @@ def test_exclusions_that_are_dropped_are_told(tmp_path: Path) -> None:
     excluded = f"data-000000.tar/{keys['data-000000.tar'][0]}"
     split.write_text(split.read_text().replace("exclude: []", f"exclude: [{excluded}, data-000001.tar]"))
     (note,) = prepare_by_ratio(tmp_path).notes
-    assert note.startswith(f"the split.yaml of before excluded 2 shards or samples, such as {excluded!r}; the new one")
+    assert note.startswith(f"the previous split.yaml excluded 2 shards or samples, such as {excluded!r}; the new one")
     assert prepare_by_ratio(tmp_path).notes == ()
 
 

@@ -120,7 +120,7 @@ def test_a_column_after_one_that_is_not_understood_is_an_error(tmp_path: Path, k
     table = ArrowTable(str(file))
     first, _, last = columns_of(table.schema, str(file))
     assert table.values(first, 0, 3, 6) == [3, 4, 5]
-    with pytest.raises(DatasetError, match="there is no column 'last', or it stands after one of a type"):
+    with pytest.raises(DatasetError, match="there is no column 'last', or it follows one of a type"):
         table.values(last, 0, 3, 6)
 
 

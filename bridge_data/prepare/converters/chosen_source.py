@@ -1,8 +1,8 @@
 """The records of a source that a condition chooses, as a source of their own.
 
 Enters: tables, or the tars of a prepared folder; clauses (`where`). Leaves: a `RecordSource` with these records alone,
-numbered from 0, in the same order. Guarantee: they are those that a run with the same clauses would see, of all split
-parts; forgotten and excluded samples are none of them.
+numbered from 0, in the same order. Guarantee: they are those that a run with the same clauses would see in all split
+parts, so without forgotten and excluded samples.
 """
 
 import array

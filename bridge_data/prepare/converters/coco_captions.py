@@ -2,8 +2,8 @@
 
 Enters: the file, an object with the lists `images` and `annotations`. Leaves: a record for each image that has
 captions, in the order of `images`: `image` (its file name), `caption` (the first), `captions` (all, in the order of
-the file), `image_id`, and what else the file says of the image. The file is walked through once; 32 bytes of memory are
-taken for an annotation, and none of the text.
+the file), `image_id`, and all other fields of the image. The file is read once; an annotation takes 32 bytes of memory,
+its text none.
 
 Source: the format, https://cocodataset.org/#format-data
 """

@@ -1,8 +1,8 @@
-"""Records in Parquet and Arrow files, and in data sets that `datasets` of Hugging Face has saved.
+"""Records in Parquet and Arrow files, and in data sets that Hugging Face's `datasets` saved.
 
-Enters: files with one schema. Leaves: a record for each row. pyarrow reads them: of Parquet a row group's batch of some
-megabytes at a time, of Arrow files what is mapped into memory. Guarantee: a column that a sample cannot hold (times,
-decimals, extension types) is an error before the first row is read, which names all of them.
+Enters: files with one schema. Leaves: a record for each row. pyarrow reads Parquet in batches of some megabytes of a
+row group, and maps Arrow files into memory. Guarantee: columns that a sample cannot hold (times, decimals, extension
+types) are an error that names all of them, before the first row is read.
 """
 
 import importlib
@@ -18,7 +18,7 @@ from bridge_data.prepare.converters.source_records import BrokenRecord, LastOpen
 BLOCK_BYTES = 4 << 20
 BLOCK_ROWS = 64
 MAX_ARROW_BYTES = 1 << 30
-"""Of memory that the record batches of one Arrow file may take, if they are compressed."""
+"""Maximum memory for the record batches of one compressed Arrow file."""
 
 
 def arrow(module: str = "pyarrow") -> Any:
@@ -47,8 +47,8 @@ class _ColumnFile(Protocol):
 
 
 class _ParquetFile:
-    """Blocks are the batches of row groups. They are read one after the other, which is what costs least; a block
-    before the last one read begins its row group anew."""
+    """Blocks are the batches of row groups. Reading them in order is fastest; for a block before the last one read,
+    its row group is read again from the start."""
 
     def __init__(self, path: Path, columns: list[str] | None = None) -> None:
         self._file = arrow("pyarrow.parquet").ParquetFile(path, pre_buffer=False)
@@ -92,7 +92,7 @@ class _ParquetFile:
 
 
 class _ArrowFile:
-    """Record batches of the stream form, in which `datasets` writes, or of the file form (Feather)."""
+    """Record batches in the stream format, which `datasets` writes, or in the file format (Feather)."""
 
     def __init__(self, path: Path, columns: list[str] | None = None) -> None:
         pyarrow = arrow()
@@ -131,7 +131,7 @@ class _ArrowFile:
 
 
 class ColumnarTables:
-    """The rows of Parquet or Arrow files with the same schema; of their columns not those in `dropped`."""
+    """The rows of Parquet or Arrow files with the same schema, without the columns in `dropped`."""
 
     has_parts = False
     definition = None
@@ -204,7 +204,7 @@ class ColumnarTables:
                 yield SourceRecord(number, where, self._named(rows[number - first]))
 
     def _named(self, row: dict[str, Any]) -> dict[str, Any]:
-        """A row with the names of its classes beside their numbers."""
+        """A row with the names of its classes added to their numbers."""
         for name, names in self._class_names.items():
             number = row.get(name)
             if isinstance(number, int) and 0 <= number < len(names) and f"{name}_name" not in row:
@@ -233,7 +233,7 @@ def _check_columns(path: Path, schema: Any, dropped: Collection[str]) -> None:
 
 
 def _is_plain(kind: Any, *, at_top: bool = False) -> bool:
-    """Whether values of a column are what JSON has, or media: bytes, or dicts of bytes and a path."""
+    """Whether values of a column are JSON values, or media: bytes, or dicts of bytes and a path."""
     types = arrow().types
     if types.is_dictionary(kind):
         return _is_plain(kind.value_type)
@@ -252,7 +252,7 @@ def _is_plain(kind: Any, *, at_top: bool = False) -> bool:
 
 
 def class_names(schema: Any) -> dict[str, list[str]]:
-    """The names of classes, by column, as `datasets` notes them in the schema."""
+    """The names of classes by column, as `datasets` stores them in the schema."""
     try:
         features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
         found = {name: feature.get("names") for name, feature in features.items() if isinstance(feature, dict)}
@@ -266,7 +266,7 @@ def class_names(schema: Any) -> dict[str, list[str]]:
 
 
 def saved_files(folder: Path) -> list[Path] | None:
-    """The files of a data set that `datasets` saved in a folder (`save_to_disk`), in their order; None if it did not.
+    """The files of a data set that `datasets` saved in a folder (`save_to_disk`), in order; None if it did not.
 
     Raises:
         ConfigError: if the folder holds several of them, one for each split.

@@ -1,9 +1,9 @@
 """A conversion: the records of a source become a data set.
 
 Enters: a source, a layout, a folder. Leaves: the folder that a `ShardWriter` leaves. Guarantee: the files are the same
-for any number of processes, and after any number of interruptions; records of which no sample can be made are all told,
-in a report. Unless they are to be left out, nothing is written from the first of them on, so that a conversion after
-the source was corrected writes what it would have written then.
+for any number of processes, and after any number of interruptions; a report lists all broken records, those that make
+no sample. Unless they are to be skipped, nothing is written from the first of them on, so that after the source is
+corrected the result is the same as if it had been correct from the start.
 """
 
 import contextlib
@@ -32,24 +32,24 @@ from bridge_data.prepare.shard_writer import ShardWriter
 from bridge_data.prepare.written_keys import ItemOrigin, ItemSet, WrittenKeys
 
 REPORT = "broken.jsonl"
-"""The file, in the folder of the data set, of records of which no sample was made."""
+"""The file, in the folder of the data set, that lists broken records."""
 
 MAX_SHOWN = 10
-"""Records of these that a message shows."""
+"""Maximum broken records that a message shows."""
 
 RECORDS_OF_TASK = 8
-"""Records that a process is sent at once, of a source that can be read in any order."""
+"""Records sent to a process at once, if the source can be read in any order."""
 
 _VERSION = 1
-"""Of what is made of a record: a conversion that another version has begun is not gone on with."""
+"""Version of how samples are made: a conversion that another version started is not resumed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ConvertConfig:
     """Settings of a conversion. `executor` makes the samples, and this process writes them. `shuffle` is the seed of a
-    random order, or None; `keys` are those of the samples to keep, or None; samples without all `require_parts` are
-    left out, as a choice and not as faults. `checked` says whether contents are looked into, `overwrite` whether a data
-    set that another conversion has made is replaced."""
+    random order, or None; `keys` are those of the samples to keep, or None. Samples without all `require_parts` are
+    skipped; they do not count as broken. With `checked`, contents are checked; with `overwrite`, a data set that
+    another conversion made is replaced."""
 
     split: Mapping[str, Any] | None = None
     split_by: Literal["key", "shard"] = "key"
@@ -67,13 +67,13 @@ class ConvertConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Conversion:
-    """What was converted: samples stored, records left out by a choice, and those that are broken."""
+    """What was converted: samples stored, records left out by choice, and broken records."""
 
     num_samples: int
     num_filtered: int = 0
     num_broken: int = 0
     was_done: bool = False
-    """Whether the same conversion had finished before, so that there was nothing to do."""
+    """Whether the same conversion had finished before, so there was nothing to do."""
 
 
 def convert(
@@ -85,16 +85,16 @@ def convert(
     *,
     on_progress: Progress = no_progress,
 ) -> Conversion:
-    """Write the samples that `layout` makes of the records of `source` to the data set in the folder `target`.
+    """Write the samples that `layout` makes from the records of `source` to the data set in the folder `target`.
 
-    If it is interrupted, the same call goes on.
+    If it is interrupted, the same call resumes it.
 
     Raises:
         ConfigError: for wrong settings, or if `target` holds other data. DatasetError: naming the broken records,
         unless they are to be skipped; if the source changes meanwhile, or nothing can be written.
     """
     config = config or ConvertConfig()
-    begun = source.fingerprint()
+    fingerprint = source.fingerprint()
     writer = ShardWriter(
         target,
         split=config.split,
@@ -104,7 +104,7 @@ def convert(
         sample_type=definition.sample_type,
         field_map=definition.field_map or None,
     )
-    writer.num_items, writer.origin = len(source), _origin(begun, layout, config)
+    writer.num_items, writer.origin = len(source), _origin(fingerprint, layout, config)
     num_finished = writer.num_finished()
     if num_finished is not None:
         return Conversion(num_samples=num_finished, was_done=True)
@@ -128,18 +128,18 @@ def convert(
                 on_progress(tally.num_seen, num_left)
         if tally.num_broken and not config.skip_broken:
             raise DatasetError(tally.complaint(source.title))
-        if source.fingerprint() != begun:
+        if source.fingerprint() != fingerprint:
             raise DatasetError(
-                f"{source.title}: files of the source have changed since the conversion began. Remove {writer.path}, "
+                f"{source.title}: files of the source have changed since the conversion started. Remove {writer.path}, "
                 "and convert again"
             )
         if not writer.num_samples:
-            raise DatasetError(f"{source.title}: of {len(source)} records no sample was made, so there is no data set")
+            raise DatasetError(f"{source.title}: none of {len(source)} records gave a sample, so there is no data set")
     return Conversion(num_samples=writer.num_samples, num_filtered=tally.num_filtered, num_broken=tally.num_broken)
 
 
 def _origin(fingerprint: str, layout: RecordLayout, config: ConvertConfig) -> str:
-    """What the samples are made of, and how; not what only says how much of it is kept when it is broken."""
+    """A digest of what the samples are made of and how, without settings that only concern broken records."""
     made_by = {
         "version": _VERSION,
         "source": fingerprint,
@@ -165,7 +165,7 @@ def _check_unfinished(writer: ShardWriter) -> None:
 
 
 def _tasks(source: RecordSource, config: ConvertConfig, finished: ItemSet, size: int) -> Iterator[list[int]]:
-    """The numbers of records that are read together, in the order in which their samples are written."""
+    """The numbers of records to read together, in the order in which their samples are written."""
     if not source.is_scattered:
         blocks: list[range] | Iterator[range] = source.blocks()
         if config.shuffle is not None:
@@ -190,7 +190,7 @@ def _tasks(source: RecordSource, config: ConvertConfig, finished: ItemSet, size:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Converted:
-    """The sample of a record; or why there is none; or neither, if it is left out by choice."""
+    """The sample of a record, or why there is none; neither, if it is left out by choice."""
 
     number: int
     where: str
@@ -209,7 +209,7 @@ class _SampleMaker:
         self._limits = config.limits if config.checked else None
         content = definition_of(definition.sample_type, definition.field_map or None)
         self._fields: Mapping[str, FieldAccess] = read_definition(content).field_map
-        self._lock = threading.Lock()  # where threads do the work: sources keep files open
+        self._lock = threading.Lock()  # for executors with threads: sources keep files open
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_lock"}
@@ -218,7 +218,7 @@ class _SampleMaker:
         vars(self).update(state, _lock=threading.Lock())
 
     def make_all(self, numbers: list[int]) -> list[_Converted]:
-        """What is made of some records."""
+        """Convert some records."""
         try:
             with self._lock:
                 records = list(self._source.read(numbers))
@@ -304,18 +304,18 @@ class _ConversionTally:
         elif made.sample is None:
             self.num_filtered += 1
         elif self.num_broken and not self._skip_broken:
-            self._seen_keys.add(made.sample.key, 0)  # nothing is written any more, but all is looked at
+            self._seen_keys.add(made.sample.key, 0)  # nothing is written any more, but all is checked
         else:
             self._writer.write_encoded(made.sample, ItemOrigin(made.number, 1))
 
     def complaint(self, title: str) -> str:
-        """What to say of broken records."""
+        """The message on broken records."""
         more = self.num_broken - len(self._first)
         counted = f"{self.num_broken} record{' is' if self.num_broken == 1 else 's are'} broken"
         return (
             f"{title}: {counted}:{''.join(self._first)}"
             + (f"\n  and {more} more" if more else "")
-            + f"\nAll are listed in {self._report}. Correct media and convert again, which goes on where it "
+            + f"\nAll are listed in {self._report}. Correct media and convert again, which resumes where it "
             f"stopped; if you correct the records, remove {self._writer.path} first. Or give --skip-broken to leave "
             "them out."
         )

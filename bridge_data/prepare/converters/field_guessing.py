@@ -1,8 +1,8 @@
 """Which sample class the records of a source are for, and which column fills each of its fields.
 
-Enters: columns, and what the user says of them. Leaves: a `Definition` for the `dataset.yaml`. Guarantee: what the
-user says is taken; a guess is by the names and contents of columns, the same for the same columns; where two columns
-would do and no name tells, there is a question, or a `ConfigError` that says what to give.
+Enters: columns, and what the user says about them. Leaves: a `Definition` for the `dataset.yaml`. Guarantee: what the
+user says is taken; a guess depends only on the names and contents of columns; if two columns fit and no name decides,
+there is a question, or a `ConfigError` that says what to give.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "label": ("label", "cls", "class_id", "category_id", "target"),
     "label_name": ("label_name", "class_name", "label", "class", "category"),
 }
-"""The columns that are probably meant by a field, the likeliest first."""
+"""Usual names of the column for each field, the likeliest first."""
 
 _REQUIRED = {
     "CaptioningSample": ("image", "caption"),
@@ -38,7 +38,7 @@ _REQUIRED = {
     "ImageSample": ("image",),
     "TextSample": ("text",),
 }
-"""The fields that a class is of use with."""
+"""The fields that make a class useful."""
 
 Ask = Callable[[str, Sequence[str]], str]
 """(field, columns) to the column that fills it."""
@@ -54,10 +54,10 @@ class Definition:
 
 
 def no_answer(field: str, columns: Sequence[str]) -> NoReturn:
-    """Ask nobody.
+    """Do not ask.
 
     Raises:
-        ConfigError: saying what to give.
+        ConfigError: always, with the option to give.
     """
     if not columns:
         raise ConfigError(f"no column fits the field {field!r}: give --field {field}=COLUMN, or --sample-type crude")
@@ -75,11 +75,11 @@ def guess_definition(
     ask: Ask = no_answer,
     known: tuple[str, Mapping[str, str]] | None = None,
 ) -> Definition:
-    """The class that fits, and its fields; `fields` are those that the user names, each with a column or an access;
-    `known` is what the source says, which is taken if the user says nothing.
+    """The class that fits, and its fields. `fields` are those that the user names, each with a column or an access;
+    `known` is the source's own definition, used if the user gives none.
 
     Raises:
-        ConfigError: for an unknown class or column, or if it is not clear and nobody answers.
+        ConfigError: for an unknown class or column, or if the choice is unclear and no one answers.
     """
     fields = dict(fields or {})
     if known is not None and sample_type is None and not fields:

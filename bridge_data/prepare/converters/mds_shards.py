@@ -1,14 +1,14 @@
 """MosaicML streaming shards: `index.json` and `.mds` files.
 
-Enters: a folder. Leaves: a record for each sample, its columns decoded: text, numbers and JSON as they are, images and
-bytes as bytes. Shards compressed with gz or bz2, and with zstd, br or snappy where pyarrow is installed, are unpacked
+Enters: a folder. Leaves: a record for each sample, its columns decoded: text, numbers and JSON as such, images and
+bytes as bytes. Shards compressed with gz or bz2, or with zstd, br or snappy if pyarrow is installed, are unpacked
 one at a time. Guarantee: a shard whose table does not fit its size is a `DatasetError`, and nothing is unpickled.
 
 A shard holds, in little-endian order: the number of samples (u32); the offset of each, and of the end (u32); a JSON
-object about the columns; the samples. A sample holds the size (u32) of each column that has none of its own, then the
+object about the columns; the samples. A sample holds the size (u32) of each column without a fixed size, then the
 columns in the order of their names.
 
-Source: the format of https://github.com/mosaicml/streaming (`streaming/base/format/mds`), written anew.
+Source: the format of https://github.com/mosaicml/streaming (`streaming/base/format/mds`), written from scratch.
 """
 
 import bz2
@@ -48,11 +48,11 @@ _ARRAY_TYPES = dict(
         strict=True,
     )
 )
-"""Of arrays that say their types, by number."""
+"""Types of arrays that state theirs, by number."""
 
 
 class _MdsShard:
-    """What the index says of a shard."""
+    """What the index says about a shard."""
 
     def __init__(self, folder: Path, entry: Any, which: str) -> None:
         try:
@@ -68,9 +68,9 @@ class _MdsShard:
             if not 0 <= 4 * self.count < self.num_bytes < 2**32 or not all(
                 size is None or (type(size) is int and size >= 0) for _, _, size in self.columns
             ):
-                raise ValueError("its sizes cannot be")
+                raise ValueError("its sizes are impossible")
         except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"{which}: is not as MDS has it: {type(error).__name__}: {error}") from None
+            raise ConfigError(f"{which}: is not valid MDS: {type(error).__name__}: {error}") from None
         if any(Path(one).is_absolute() or ".." in Path(one).parts for one in (name, plain)):
             raise ConfigError(f"{which}: names {name!r}, which is not in its folder")
         if (folder / plain).is_file():
@@ -95,7 +95,7 @@ class MdsShards:
             raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
         entries = index.get("shards") if isinstance(index, dict) else None
         if not isinstance(entries, list) or not entries:
-            raise ConfigError(f"{path}: expected an object with a list of shards, as MDS has it")
+            raise ConfigError(f"{path}: expected an object with a list of shards, as in MDS")
         self._index, self._limits = path, limits
         self._shards = [_MdsShard(folder, entry, f"{path}, shard {number}") for number, entry in enumerate(entries)]
         self.is_scattered = all(shard.compression is None for shard in self._shards)
@@ -140,8 +140,8 @@ class _Table:
         (count,) = struct.unpack("<I", self._read(0, 4))
         head = self._read(4, 4 * (shard.count + 1)) if count == shard.count else b""
         self._offsets = struct.unpack(f"<{len(head) // 4}I", head)
-        begun = 4 + len(head)
-        if count != shard.count or self._offsets[-1] != shard.num_bytes or self._offsets[0] < begun:
+        first = 4 + len(head)
+        if count != shard.count or self._offsets[-1] != shard.num_bytes or self._offsets[0] < first:
             raise DatasetError(
                 f"{shard.path}: holds {count} samples, expected {shard.count} in {shard.num_bytes} bytes: it is "
                 "truncated or was replaced"
@@ -169,7 +169,7 @@ class _Table:
 
 
 def _reader(shard: _MdsShard, limits: Limits) -> Callable[[int, int], bytes]:
-    """A function from (offset, size) to bytes of the shard as it was before it was compressed."""
+    """A function from (offset, size) to bytes of the uncompressed shard."""
     try:
         file: Any = open(shard.path, "rb")  # noqa: SIM115  closed with what reads it
         if shard.compression is not None:
@@ -228,7 +228,7 @@ def decode_value(encoding: str, data: bytes | None) -> Any:
     """The value of a column; None of None.
 
     Raises:
-        KeyError: for an encoding that is not known. ValueError: for bytes that are not of it.
+        KeyError: for an unknown encoding. ValueError: for bytes that do not fit it.
     """
     name, _, details = encoding.partition(":")
     decode = _decoder(name, details)
@@ -276,7 +276,7 @@ def _picture(data: bytes) -> bytes:
 
 
 def _array(details: str, data: bytes) -> Any:
-    """The numbers of an array, as lists; type and shape are in `details` (`int32:3,4`), or before the numbers."""
+    """The numbers of an array as lists; type and shape are in `details` (`int32:3,4`), or precede the numbers."""
     kind, _, shape = details.partition(":")
     at = 0
     if not kind:
@@ -293,7 +293,7 @@ def _array(details: str, data: bytes) -> Any:
 
 
 def _list(decode: Callable[[bytes], Any], start: int, data: bytes) -> list[Any]:
-    """Images, of which the count and the sizes (u32) are at byte `start`."""
+    """Images, whose count and sizes (u32) are at byte `start`."""
     (count,) = struct.unpack_from("<I", data, start)
     sizes = struct.unpack_from(f"<{min(count, len(data))}I", data, start + 4)
     ends = list(itertools.accumulate(sizes, initial=start + 4 + 4 * count))
@@ -303,7 +303,7 @@ def _list(decode: Callable[[bytes], Any], start: int, data: bytes) -> list[Any]:
 
 
 def is_mds(folder: Path) -> bool:
-    """Whether the folder holds MDS shards, by the beginning of its index."""
+    """Whether the folder holds MDS shards, judged by the start of its index."""
     try:
         with open(folder / INDEX, "rb") as file:
             head = file.read(1 << 16)

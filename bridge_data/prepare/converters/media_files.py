@@ -1,8 +1,8 @@
-"""Media that records hold or name, as bytes with the ending of their kind.
+"""Media that records hold or name, as bytes with the file ending of their kind.
 
-Enters: bytes, the name of a file, a `data:` URL, or a dict of these as data sets of Hugging Face have it. Leaves: the
-ending (`jpg`, `mp4`, `wav`) and the bytes. Guarantee: no file outside of the media root is read, and media whose header
-cannot be decoded are a `SampleError` that says why.
+Enters: bytes, the name of a file, a `data:` URL, or a dict of these as in Hugging Face data sets. Leaves: the ending
+(`jpg`, `mp4`, `wav`) and the bytes. Guarantee: no file outside of the media root is read, and media whose header cannot
+be decoded are a `SampleError` that says why.
 """
 
 import base64
@@ -44,19 +44,19 @@ _MAGIC = (
     ("mkv", re.compile(rb"\x1a\x45\xdf\xa3.{0,40}matroska", re.DOTALL)),
     ("webm", re.compile(rb"\x1a\x45\xdf\xa3")),
 )
-"""The ending of each kind, and how its content begins."""
+"""The ending of each kind, and what its content starts with."""
 
 IMAGE_ENDINGS = ("jpg", "png", "webp", "gif", "bmp", "tiff", "avif")
-"""Of images in the parts that are made here, the usual ones first."""
+"""Endings of images in the parts made here, the usual ones first."""
 
 _MAX_SHOWN = 200
-"""Characters of a name in a message."""
+"""Maximum characters of a name in a message."""
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://")
 
 
 def ending_of(data: bytes, name: str = "") -> str | None:
-    """The ending of a medium by its content, else by its name; None if it is none."""
+    """The ending of a medium by its content, else by its name; None if it is no medium."""
     found = next((ending for ending, pattern in _MAGIC if pattern.match(data[:64])), None)
     if found is not None:
         return found
@@ -77,7 +77,7 @@ def names_media(text: str) -> bool:
 
 
 class MediaRoot:
-    """The folder from which media that are named are read."""
+    """The folder from which named media are read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -87,7 +87,7 @@ class MediaRoot:
         """(ending, content) of a medium.
 
         Raises:
-            SampleError: if there is none, or it is not to be read.
+            SampleError: if there is none, or it may not be read.
         """
         name, data = "", value
         if isinstance(value, Mapping):
@@ -122,18 +122,18 @@ class MediaRoot:
         """The file of this name."""
         if not name or "\0" in name:
             raise SampleError(f"names no file, but {name[:_MAX_SHOWN]!r}")
-        told = f"{name[:_MAX_SHOWN]!r} in {self.folder}"
+        shown = f"{name[:_MAX_SHOWN]!r} in {self.folder}"
         try:
             path = (self.folder / name).resolve(strict=True)
         except (OSError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise SampleError(f"{told}: cannot be read: {reason}; is --media-root right?") from None
+            raise SampleError(f"{shown}: cannot be read: {reason}; is --media-root right?") from None
         if not path.is_relative_to(self._resolved):
             raise SampleError(
                 f"{name!r} leads out of {self.folder}, to {path}: give a --media-root that holds it, if it is meant"
             )
         if not path.is_file():
-            raise SampleError(f"{told}: is no file")
+            raise SampleError(f"{shown}: is not a file")
         return path
 
 
@@ -148,7 +148,7 @@ def without_byte_order_mark(name: str, data: bytes) -> bytes:
 
 
 def check_part(name: str, data: bytes, limits: Limits = DEFAULT_LIMITS) -> str | None:
-    """Why the loader could not decode a part of this name, as far as its header tells; None if it could."""
+    """Why the loader could not decode a part of this name, judged by its header; None if it could."""
     ending = name.lower().rpartition(".")[2]
     kind = kind_of_name(f"x.{ending}")
     try:

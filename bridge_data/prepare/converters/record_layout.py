@@ -1,11 +1,11 @@
-"""How records become samples: which columns are media, and become parts; the others go into the part `json`.
+"""How records become samples: columns of media become parts; all others go into the part `json`.
 
-Enters: the first records of a source, by which columns are told apart. Leaves: a `RecordLayout`, which makes the parts
-of any record. Guarantee: every value of a record is in its sample, but for columns that are dropped by name; media that
-are missing or unreadable are a `SampleError`.
+Enters: the first records of a source, which show what each column holds. Leaves: a `RecordLayout`, which makes the
+parts of any record. Guarantee: every value of a record is in its sample, except columns dropped by name; media that are
+missing or unreadable are a `SampleError`.
 
-A medium has the part `jpg`, `mp4`, ... by its content; of several columns `left.jpg`, of a list `0.jpg`, `1.jpg`. Media
-that turns of a conversation name in their parts of content become parts too, in their order.
+A medium becomes the part `jpg`, `mp4`, ... by its content; with several media columns `left.jpg`, in a list `0.jpg`,
+`1.jpg`. Media named in the content of conversation turns become parts too, in their order.
 """
 
 import collections
@@ -28,7 +28,7 @@ from bridge_data.prepare.media_rule import kind_of_name
 from bridge_data.shards.plain_data import parse_json
 
 NUM_FIRST = 100
-"""Records by which columns are told apart."""
+"""Records that are read to find what columns hold."""
 
 CLIP_ENDINGS = ("mp4", "webm", "mkv", "mov", "avi", "wav", "flac", "mp3", "ogg", "m4a")
 
@@ -42,7 +42,7 @@ _NOT_IN_PARTS = re.compile(r"[^\w-]")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RecordColumn:
-    """A column, or a part: what it holds, and how a field map names it (empty: it cannot)."""
+    """A column or part: what it holds, and its access in a field map (empty: it has none)."""
 
     name: str
     kind: ColumnKind
@@ -56,7 +56,7 @@ def first_records(source: RecordSource) -> list[SourceRecord]:
     """The first records that can be read.
 
     Raises:
-        ConfigError: if none of them can be.
+        ConfigError: if none of them can be read.
     """
     found: list[SourceRecord] = []
     complaint = ""
@@ -79,7 +79,7 @@ def find_columns(
     """What the first records of a source hold; of samples, those with all `require_parts`, if there are any.
 
     Raises:
-        ConfigError: if none can be read, or a column that is dropped is not there.
+        ConfigError: if none can be read, or a dropped column does not exist.
     """
     records = first_records(source)
     if source.has_parts:
@@ -93,7 +93,7 @@ def find_columns(
         raise ConfigError(f"--drop {','.join(unknown)}: there is no such column, but {', '.join(values)}")
     kinds = {name: _kind_of(name, seen) for name, seen in values.items() if name not in dropped}
     if any(kind in ("image", "clip") and not is_named for kind, _, is_named in kinds.values()):
-        # where media are stored themselves, names of files say where they came from
+        # if media are stored themselves, file names only say where they came from
         kinds = {name: ("text", False, False) if kind[2] else kind for name, kind in kinds.items()}
     counts = {kind: sum(kind == other for other, _, _ in kinds.values()) for kind in ("image", "clip")}
     found = []
@@ -127,10 +127,10 @@ def _kind_of(name: str, values: Sequence[Any]) -> tuple[ColumnKind, bool, bool]:
     counts = collections.Counter(_kind_of_value(value) for value in seen)
     usual, times = counts.most_common(1)[0]
     if times == len(seen) or (usual[0] in ("image", "clip") and 2 * times > len(seen)):
-        return usual[0], False, usual[1]  # the others are broken, then
+        return usual[0], False, usual[1]  # the others are broken
     if all(isinstance(value, str) for value in seen):
         return "text", False, False
-    # of a column with one image per record or a list of them, as of one with lists
+    # a column with one image or a list of them counts as one with lists
     if {kind for kind, _ in counts} <= {"image", "other"} and any(isinstance(value, list) for value in seen):
         flat = [one for value in seen for one in (value if isinstance(value, list) else [value])]
         return _kind_of(name, [flat])
@@ -138,7 +138,7 @@ def _kind_of(name: str, values: Sequence[Any]) -> tuple[ColumnKind, bool, bool]:
 
 
 def _kind_of_value(value: Any) -> tuple[ColumnKind, bool]:
-    """(what a value is, whether it is the name of a file)."""
+    """(kind of a value, whether it is the name of a file)."""
     if isinstance(value, bool | int | float):
         return "number", False
     if isinstance(value, str):
@@ -204,10 +204,10 @@ def _columns_of_json(contents: Sequence[Any]) -> list[RecordColumn]:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RecordLayout:
-    """Makes the parts of a sample of the columns of a record.
+    """Makes the parts of a sample from the columns of a record.
 
-    `key` is the column whose text is the sample's key; None: the name that the source has for it, or its number.
-    `as_lists` are columns that are put into a list of one.
+    `key` is the column whose text is the sample's key; None: the source's name for the record, or its number. Values of
+    the columns `as_lists` are put into a list of one.
     """
 
     columns: tuple[RecordColumn, ...]
@@ -217,10 +217,10 @@ class RecordLayout:
     as_lists: frozenset[str] = frozenset()
 
     def sample_of(self, record: SourceRecord) -> dict[str, Any]:
-        """The sample as `encode_sample` takes it.
+        """The sample in the form that `encode_sample` takes.
 
         Raises:
-            SampleError: saying what of the record cannot be stored.
+            SampleError: naming what cannot be stored.
         """
         sample: dict[str, Any] = {"__key__": self._key_of(record)}
         if self.media_root is None:
@@ -240,7 +240,7 @@ class RecordLayout:
         return sample | ({"json": rest} if rest or len(sample) == 1 else {})
 
     def _columns_in(self, values: Mapping[str, Any]) -> Iterator[RecordColumn]:
-        """The columns of a record: those that are known, and media in columns that were empty in the first records."""
+        """The columns of a record: known ones, and media in columns that were empty in the first records."""
         yield from self.columns
         known = {column.name for column in self.columns if column.kind != "empty"}
         for name, value in values.items():
@@ -279,7 +279,7 @@ class RecordLayout:
             yield f"{before}{f'{number}.' if isinstance(value, list) else ''}{ending}", data
 
     def _turn(self, turn: Any, sample: dict[str, Any]) -> Any:
-        """A turn whose parts of content name no files any more: these are parts of the sample."""
+        """A turn without the files that its content names: they become parts of `sample`."""
         assert self.media_root is not None
         if not isinstance(turn, dict):
             return turn

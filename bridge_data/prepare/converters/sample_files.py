@@ -1,9 +1,9 @@
 """Sources whose records are samples already: files in a folder, and members of tars.
 
 Enters: a folder, in which `0001.png` and `0001.txt` make a sample; one of pictures in a folder for each class; or the
-tars of other WebDatasets. Leaves: a record for each key with its parts as they are stored, of a folder in the order of
-the keys, folder by folder, of tars in theirs. With classes, each picture is a sample, with the number of its folder as
-`cls`. Guarantee: what belongs to no sample is counted, and so are samples with other parts than most; a link that leads
+tars of other WebDatasets. Leaves: a record for each key with its stored parts; folders in the order of their keys,
+folder by folder, tars in their own order. With classes, each picture is a sample, with the number of its folder as
+`cls`. Guarantee: files in no sample are counted, and so are samples with other parts than most; a link that leads
 out of the folder is refused, and so are links in tars, which have no content. A sample takes some 100 bytes of memory.
 """
 
@@ -38,11 +38,11 @@ _OF_WINDOWS = ("thumbs.db", "desktop.ini")
 """Files that Windows leaves in folders of pictures."""
 
 _IN_THIS_FOLDER = re.compile(r"(\./)+")
-"""How all names begin in what `tar -c .` writes."""
+"""What all names start with in tars from `tar -c .`."""
 
 
 class UsualParts:
-    """The parts that most samples of a source have. An image is one whatever its ending is."""
+    """The parts that most samples of a source have. Images with different endings count as the same part."""
 
     def __init__(self, samples: Iterable[tuple[str, Sequence[str]]]) -> None:
         counts: collections.Counter[tuple[str, ...]] = collections.Counter()
@@ -64,14 +64,14 @@ class UsualParts:
             self.note = (
                 f"other parts than most samples ({self._shown}) in {num_odd}, such as {first[odd]!r}: {_listed(odd)}"
             )
-        """On the samples with others; empty if there are none."""
+        """A note on samples with other parts; empty if there are none."""
 
     def complaint(self, names: Sequence[str]) -> str:
         """How the parts of a sample differ from these; empty if they do not."""
         kinds = _kinds(names)
         lacks, has = sorted(self._kinds - kinds), sorted(kinds - self._kinds)
-        told = [f"lacks {', '.join(lacks)}"] * bool(lacks) + [f"has {', '.join(has)} besides"] * bool(has)
-        return f"{' and '.join(told)}: most samples have {self._shown}" if told else ""
+        odd = [f"lacks {', '.join(lacks)}"] * bool(lacks) + [f"also has {', '.join(has)}"] * bool(has)
+        return f"{' and '.join(odd)}: most samples have {self._shown}" if odd else ""
 
 
 def _note_on_dots(counts: Mapping[tuple[str, ...], int], first: Mapping[tuple[str, ...], str]) -> str:
@@ -106,11 +106,12 @@ def _listed(names: Sequence[str]) -> str:
 
 def find_samples(folder: Path, *, follow_links: bool = False) -> tuple[list[tuple[str, tuple[str, ...]]], list[str]]:
     """([(key, names of the parts)], files that are in no sample) in `folder` and below it; the file of a part is
-    `key.part`. Links to folders are left out.
+    `key.part`. Links to folders are skipped.
 
     Raises:
-        ConfigError: if there is no such folder, or no sample in it; if a file is none to read (a FIFO, a device); or if
-            it is a link that leads out of `folder`, unless `follow_links`. DatasetError: if a folder cannot be listed.
+        ConfigError: if there is no such folder, or no sample in it; if a file is not a regular one (a FIFO, a device);
+            or if it is a link that leads out of `folder`, unless `follow_links`. DatasetError: if a folder cannot be
+            listed.
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder" if not folder.exists() else f"{folder}: expected a folder")
@@ -157,8 +158,8 @@ def _check_file(path: Path, root: Path | None) -> None:
 
 
 class FolderFiles:
-    """The samples in a folder. `as_classes` None: they are classes if each is a picture alone, in a folder of its
-    class. With `same_parts`, samples with other parts than most are broken."""
+    """The samples in a folder. `as_classes` None: classes, if each sample is one picture in a folder of its class.
+    With `same_parts`, samples with other parts than most are broken."""
 
     has_parts = True
     is_scattered = True
@@ -218,18 +219,18 @@ class FolderFiles:
             yield SourceRecord(number, key, values, key)
 
     def fingerprint(self) -> str:
-        """Of the files as they are now, not as they were when the folder was opened."""
+        """A digest of the files as of now, not of when the folder was opened."""
         samples, _ = find_samples(self._folder, follow_links=self._follow_links)
         return digest_of_files(self._folder / f"{key}.{part}" for key, names in samples for part in names)
 
 
 def _class_of(key: str, names: Sequence[str]) -> str:
-    """The folder of a sample that is a picture alone; else empty."""
+    """The folder of a sample that is a single picture; else empty."""
     return key.rpartition("/")[0] if len(names) == 1 and kind_of_name(f"x.{names[0]}") == "image" else ""
 
 
 class TarCollection:
-    """The samples of tars. With `prefix_keys`, those of `shards/a.tar` have keys that begin with `a/`."""
+    """The samples of tars. With `prefix_keys`, keys in `shards/a.tar` start with `a/`."""
 
     title = "WebDataset"
     has_parts = True
@@ -259,7 +260,7 @@ class TarCollection:
             left_out += others
             self._samples += [(number, before + key, tuple(parts)) for key, parts in found.items()]
         raise_faults(errors, len(self._files))
-        self.notes = note_left_out(left_out, "as they are no parts of samples")
+        self.notes = note_left_out(left_out, "as they are not parts of samples")
         self._usual: UsualParts | None = None
         if self._samples:
             usual = UsualParts((key, [name for name, _, _ in parts]) for _, key, parts in self._samples)
@@ -267,14 +268,14 @@ class TarCollection:
             self.notes += filter(None, [usual.note])
 
     def _members(self, path: Path) -> tuple[dict[str, list[Part]], list[str]]:
-        """(the parts of each sample of a tar, by key; the members that are none).
+        """(the parts of each sample of a tar, by key; members that are no parts).
 
         Raises:
             DatasetError: if it is damaged, or a part is a link.
         """
         found: dict[str, list[Part]] = collections.defaultdict(list)
         others = []
-        storage.close_file(path)  # another file may have been there before
+        storage.close_file(path)  # the file may have been replaced
         tar = open_tar(str(path))
         self.is_scattered &= not isinstance(tar, GzipTar)
         end, last = 0, ""
@@ -336,7 +337,7 @@ class TarCollection:
 
 
 def _definition(folder: Path) -> tuple[str, dict[str, str]] | None:
-    """The class and field map in the dataset.yaml of a prepared folder, if they are ours."""
+    """The class and field map in the dataset.yaml of a prepared folder, if the class is one of ours."""
     data = storage.read_if_there(folder / META_FOLDER / DATASET_YAML)
     content = None if data is None else parse_document(data, folder / META_FOLDER / DATASET_YAML)
     if not isinstance(content, dict):

@@ -1,7 +1,7 @@
-"""Which family of formats a source is, by its name and its first bytes, and opening it.
+"""Finding a source's family of formats, by its name and first bytes, and opening it.
 
 Enters: a path, and perhaps the name of a format. Leaves: a `RecordSource`. Guarantee: a path that could be read in two
-ways, or in none, is a `ConfigError` that names what to give.
+ways, or in none, is a `ConfigError` that names the option to give.
 """
 
 import dataclasses
@@ -28,12 +28,12 @@ _ARROW = (".arrow", ".feather")
 _TARS = (".tar", ".tgz", ".tar.gz")
 
 _TABLE_NAMES = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
-"""Files that say what is in a folder of media, as for the folders of `datasets`."""
+"""Files that describe a folder of media, as in folders for `datasets`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class SourceConfig:
-    """How a source is read; `bridge-data convert` explains it."""
+    """How a source is read; `bridge-data convert --help` explains the settings."""
 
     format: str | None = None
     include: str | None = None
@@ -52,7 +52,7 @@ def open_source(path: Path, config: SourceConfig | None = None) -> RecordSource:
     """The records of the file or folder `path`.
 
     Raises:
-        ConfigError: if there is nothing there, or it is not clear how to read it. DatasetError: if it is damaged.
+        ConfigError: if nothing is there, or its format is not clear. DatasetError: if it is damaged.
     """
     config = config or SourceConfig()
     if not path.exists():
@@ -67,7 +67,7 @@ def find_format(path: Path) -> str:
     """The name of the format of a source.
 
     Raises:
-        ConfigError: if it is not known.
+        ConfigError: if the format is unknown.
     """
     if path.is_dir():
         return _folder_format(path)
@@ -83,7 +83,7 @@ def find_format(path: Path) -> str:
                 return {"[": "json", "{": "coco"}[stream.kind()]
             except KeyError:
                 raise ConfigError(f"{path}: expected a list of objects, or the object of COCO captions") from None
-    raise ConfigError(f"{path}: its name does not tell its format; give --format, one of {', '.join(FORMAT_NAMES)}")
+    raise ConfigError(f"{path}: its name does not say its format; give --format, one of {', '.join(FORMAT_NAMES)}")
 
 
 def _folder_format(folder: Path) -> str:
@@ -109,7 +109,7 @@ def _folder_format(folder: Path) -> str:
 
 
 def _most_files(folder: Path) -> str:
-    """The format of most files in a folder; tables beside which there are more media are not meant."""
+    """The format of most files in a folder; tables do not count if there are more media."""
     counts = dict.fromkeys(("folder", "webdataset", "parquet", "arrow", "jsonl", "csv"), 0)
     families = (_TARS, "webdataset"), (_PARQUET, "parquet"), (_ARROW, "arrow"), (_JSONL, "jsonl"), (_CSV, "csv")
     for _, folders, names in storage.walk(folder):
@@ -128,7 +128,7 @@ _SPLIT = re.compile(r"(train|validation|valid|val|dev|test)(?![a-z])")
 
 
 def _splits(names: Iterable[str]) -> list[str]:
-    """The splits that names of files or folders begin with."""
+    """The splits whose names start names of files or folders."""
     return sorted({match[1] for match in map(_SPLIT.match, names) if match is not None})
 
 

@@ -1,8 +1,8 @@
 """What a source of a conversion is: numbered records, which any process can read by their numbers.
 
-A source is opened once, which finds out how many records it has and where they are, in some bytes of memory for each;
-their contents are read later, in forked processes. Guarantee: a number stands for the same record as long as the
-fingerprint is the same; what cannot be read is a `BrokenRecord`, never left out.
+Opening a source, once, finds the number of its records and where they are, in some bytes of memory for each; their
+contents are read later, in forked processes. Guarantee: a number stands for the same record as long as the fingerprint
+is the same; what cannot be read is a `BrokenRecord`, never skipped.
 """
 
 import codecs
@@ -20,13 +20,13 @@ Opened = TypeVar("Opened")
 
 
 class SourceRecord(NamedTuple):
-    """A record: its columns, or the parts of a sample. `where` names it to people, such as `photos.csv, line 12`."""
+    """A record: its columns, or the parts of a sample. `where` names it in messages, as in `photos.csv, line 12`."""
 
     number: int
     where: str
     values: Mapping[str, Any]
     key: str | None = None
-    """Of the sample, if the source has names for its records."""
+    """Key of the sample, if the source names its records."""
 
 
 class BrokenRecord(NamedTuple):
@@ -40,8 +40,8 @@ class BrokenRecord(NamedTuple):
 class RecordSource(Protocol):
     """The extension point: what a family of formats provides.
 
-    `has_parts` says what a record holds: the parts of a sample, or columns of which parts are made. `is_scattered` says
-    that records are as quick to read in any order; if not, they are read in `blocks`, runs of numbers.
+    `has_parts`: a record holds the parts of a sample, not columns to make parts from. `is_scattered`: records are
+    equally fast to read in any order; if not, they are read in `blocks`, runs of numbers.
     """
 
     title: str
@@ -55,7 +55,7 @@ class RecordSource(Protocol):
 
     @property
     def notes(self) -> Sequence[str]:
-        """What of the source is in no record, and what is odd about it, in words."""
+        """Messages on what of the source is in no record, and on what is odd about it."""
         ...
 
     def __len__(self) -> int: ...
@@ -74,7 +74,7 @@ class RecordSource(Protocol):
 
 
 class LastOpened(Generic[Opened]):
-    """The file that a source has read last, opened anew in each process: forked ones would share its position."""
+    """The file that a source read last, reopened in each process: forked ones would share its position."""
 
     def __init__(self) -> None:
         self._key: tuple[int, int] | None = None
@@ -91,7 +91,7 @@ class LastOpened(Generic[Opened]):
         return self._file
 
     def forget(self) -> None:
-        """Have it opened again."""
+        """Reopen it at the next read."""
         self._key = None
 
 
@@ -109,7 +109,7 @@ def even_blocks(count: int, size: int) -> Iterator[range]:
 
 
 def check_is_utf8(file: Path) -> None:
-    """See that a file of text does not begin with the mark of UTF-16, in which spreadsheets and consoles of Windows
+    """Ensure that a text file does not start with the mark of UTF-16, which spreadsheets and consoles of Windows
     write.
 
     Raises:
@@ -141,8 +141,8 @@ def digest_of_files(files: Iterable[str | os.PathLike[str]]) -> str:
 
 
 def files_below(folder: Path, suffixes: tuple[str, ...], include: str | None = None) -> list[Path]:
-    """The files with these endings in `folder` and below it, in the order of their names, but for hidden ones; with
-    `include`, those whose path or name matches this pattern.
+    """The files with these endings in `folder` and below it, sorted by name, without hidden ones; with `include`, only
+    those whose path or name matches this pattern.
 
     Raises:
         ConfigError: if there are none.

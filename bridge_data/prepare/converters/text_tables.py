@@ -1,8 +1,8 @@
 """Records in text files: JSON lines, arrays of JSON objects (ShareGPT, LLaVA), CSV and TSV.
 
-Enters: files. Leaves: a record for each object or row, its columns as they are in the file. Each file is read once from
-end to end, to find where its records begin and end; that takes 20 bytes a record, and never more of a file than one
-record and a few megabytes. Guarantee: a record larger than `Limits.max_json_bytes` is refused, naming the line or byte.
+Enters: files. Leaves: a record for each object or row, its columns as in the file. Opening reads each file once, to
+find where its records start and end; this takes 20 bytes of memory a record, plus the largest record and a few
+megabytes. Guarantee: a record larger than `Limits.max_json_bytes` is refused, naming the line or byte.
 """
 
 import array
@@ -32,10 +32,10 @@ READ_BYTES = 1 << 20
 BLOCK_RECORDS = 64
 
 Spans: TypeAlias = Iterator[tuple[int, int]]
-"""The first byte of each record, and the one after its last."""
+"""The first byte of each record, and the byte after its last."""
 
 Parse: TypeAlias = Callable[[bytes], dict[str, Any]]
-"""The bytes of a record to its columns. A ValueError says what is wrong with them."""
+"""From the bytes of a record to its columns. A ValueError says what is wrong with them."""
 
 
 class TextTable:
@@ -147,7 +147,7 @@ def _array_spans(path: Path, limits: Limits) -> Spans:
 
 
 class JsonStream:
-    """Walks through a JSON file of any size, of which it holds one value at a time."""
+    """Reads through a JSON file of any size, holding one value at a time."""
 
     def __init__(self, path: Path, limits: Limits = DEFAULT_LIMITS) -> None:
         self._file = open(path, "rb")  # noqa: SIM115  closed by `__exit__`
@@ -163,7 +163,7 @@ class JsonStream:
         self._file.close()
 
     def _fill(self) -> bool:
-        """Read on; whether there was more."""
+        """Read more; False at the end of the file."""
         more = self._file.read(max(READ_BYTES, len(self._data) - self._at))
         self._offset += self._at
         self._data, self._at = self._data[self._at :] + more, 0
@@ -175,7 +175,7 @@ class JsonStream:
         return self._data[self._at : self._at + count]
 
     def _skip_space(self) -> bytes:
-        """The next character that is not blank, which stays."""
+        """The next character that is not blank, without taking it."""
         while True:
             while self._at < len(self._data):
                 if self._data[self._at] not in b" \t\r\n":
@@ -195,7 +195,7 @@ class JsonStream:
         return found
 
     def expect_end(self) -> None:
-        """See that nothing follows."""
+        """Ensure that nothing follows."""
         if self._skip_space():
             raise ValueError(f"is not JSON: has more at byte {self._offset + self._at}, after its end")
 
@@ -216,7 +216,7 @@ class JsonStream:
                 return
 
     def names(self) -> Iterator[str]:
-        """The names in the object that comes next; after each, its value is to be read."""
+        """The names in the object that comes next; the caller reads the value after each."""
         self.take(b"{")
         if self._skip_space() == b"}":
             self._at += 1
@@ -239,10 +239,10 @@ class JsonStream:
             available = self._data[self._at : self._at + limit]
             complaint = "ends within a value"
             try:
-                # a character that is cut is as wide as what stands for its bytes, so that ends are found
+                # a cut character decodes to one stand-in a byte, so byte positions stay right
                 text = available.decode("utf-8", "surrogateescape")
                 value, end = _DECODER.raw_decode(text)
-                if end < len(text) or isinstance(value, str | dict | list) or not self._fill():  # a number may go on
+                if end < len(text) or isinstance(value, str | dict | list) or not self._fill():  # a number may continue
                     self._at += len(text[:end].encode("utf-8", "surrogateescape"))
                     return start, value
                 continue
@@ -283,7 +283,7 @@ def csv_rows(files: Sequence[Path], limits: Limits = DEFAULT_LIMITS, delimiter: 
 
 
 def _delimiter(path: Path, limits: Limits) -> str:
-    """What stands between columns: by the name of the file, else the one that its first line has most of."""
+    """The delimiter of columns: by the name of the file, else the most frequent one in its first line."""
     if path.suffix.lower() in (".tsv", ".tab"):
         return "\t"
     with open(path, "rb") as file:
@@ -292,7 +292,7 @@ def _delimiter(path: Path, limits: Limits) -> str:
 
 
 def _csv_records(path: Path, delimiter: str, limits: Limits) -> Iterator[tuple[int, int, list[str]]]:
-    """(first byte, the one after its last, values) of each row, the headings too; blank lines are none."""
+    """(first byte, the byte after its last, values) of each row, headings included; blank lines are skipped."""
     consumed = start = 0
 
     def lines(file: BinaryIO) -> Iterator[str]:
@@ -322,8 +322,8 @@ def _csv_records(path: Path, delimiter: str, limits: Limits) -> Iterator[tuple[i
 
 
 def _next_row(reader: Iterator[list[str]], max_bytes: int) -> list[str] | None:
-    """The next row, whose fields may have so many bytes; None at the end. The limit is that of the process, which other
-    code relies on."""
+    """The next row, whose fields may have up to `max_bytes`; None at the end. The limit is global to the process, so
+    it is set and restored."""
     before = csv.field_size_limit(max_bytes)
     try:
         return next(reader, None)

@@ -1,8 +1,8 @@
-"""A choice: which samples of a data set were chosen, as a file of bits.
+"""A choice: the chosen samples of a data set, as a file of bits.
 
-Enters: a bit for each sample, and the samples of each shard. Leaves: the chosen samples by number, counted from 0, and
-back. Guarantee: a process reads the pages of bits that it needs, each with a checksum, and holds some; a file that is
-damaged or replaced is a `DatasetError`.
+Enters: a bit for each sample, and the samples of each shard. Leaves: the mapping between samples and their numbers
+among the chosen ones, from 0. Guarantee: a process reads only the pages of bits that it needs, each with a checksum,
+and keeps some; a damaged or replaced file is a `DatasetError`.
 
 Layout: an index file (see `index_file`), whose data are the bits, the lowest of a byte first. The table holds the
 number of samples, those chosen in each shard and in each page of 4,096 samples, the CRC-32 of each page, and a digest
@@ -28,7 +28,7 @@ CHOICE_MAGIC = b"BRIDGECH"
 PAGE_SAMPLES = 1 << 12
 
 MAX_PAGES = 1024
-"""Pages that a process keeps, of up to 8 KB each."""
+"""Maximum pages that a process keeps, of up to 8 KB each."""
 
 _PAGE_BYTES = PAGE_SAMPLES // 8
 
@@ -47,7 +47,7 @@ class Choice:
 
     @classmethod
     def open(cls, path: Path) -> "Choice | None":
-        """The choice in the file at `path`; None if there is none that can be used."""
+        """The choice in the file at `path`; None if there is no usable one."""
         opened = IndexFile.open(path, CHOICE_MAGIC)
         return None if opened is None else cls(*opened)
 
@@ -56,7 +56,7 @@ class Choice:
         return self._starts[-1]
 
     def sample(self, number: int) -> int:
-        """The sample that is number `number` of those chosen."""
+        """The chosen sample with this number."""
         page = bisect.bisect_right(self._starts, number) - 1
         return page * PAGE_SAMPLES + _kept_page(self, page)[number - self._starts[page]]
 
@@ -69,7 +69,7 @@ class Choice:
         return start + bisect.bisect_left(_kept_page(self, page), at) if at else start
 
     def number(self, sample: int) -> int | None:
-        """The number of `sample` among those chosen; None if it is not."""
+        """The number of `sample` among the chosen ones; None if it is not chosen."""
         if not 0 <= sample < self.num_samples:
             return None
         number = self.rank(sample)
@@ -86,7 +86,7 @@ class Choice:
         try:
             data = self._file.read(HEADER_BYTES + first, num_bytes, self._checksums[page])
         except DamagedIndexError as error:
-            raise DatasetError(f"{error}; delete it, and start again: which samples are chosen is found anew") from None
+            raise DatasetError(f"{error}; delete it and start again: the samples will be chosen again") from None
         bits = f"{int.from_bytes(data, 'little'):b}"
         return array.array("H", itertools.compress(range(len(bits)), map("1".__eq__, reversed(bits))))
 
@@ -97,9 +97,9 @@ def _kept_page(choice: Choice, page: int) -> "array.array[int]":
 
 
 def write_choice(path: Path, bits: bytes, shard_counts: Sequence[int], note: str | None) -> None:
-    """Write the choice that `bits` are, of the samples of shards, to the file at `path`, which appears whole; `note` is
-    a remark on it."""
-    import hashlib  # here: who opens a choice does without
+    """Write the choice `bits` to the file at `path`, which appears whole; `shard_counts` are the samples of each shard,
+    `note` is a remark on the choice."""
+    import hashlib  # here: not needed to open a choice
 
     pages = [bits[start : start + _PAGE_BYTES] for start in range(0, len(bits), _PAGE_BYTES)]
     counted = [int.from_bytes(page, "little").bit_count() for page in pages]

@@ -1,9 +1,9 @@
 """Choosing samples by predicates: each is evaluated once over the columns of a data set, and the result is kept.
 
 Enters: `Records` and clauses, all of which must hold. Leaves: a `Choice`, in a file in the cache of the user. Its name
-is made of the predicates and of what the data, their columns and the clauses' files are, so that other processes of the
-machine, and later runs, open it at once; one process makes it, while others wait. Guarantee: a file appears whole or
-not at all; memory is bounded, but for a bit for each sample.
+identifies the predicates, the data, their columns and the clauses' files, so other processes of the machine, and later
+runs, open it directly; one process makes it, while others wait. Guarantee: a file appears whole or not at all; memory
+is bounded except for one bit per sample.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ class Where(Protocol):
     def columns(self) -> str | None: ...
 
     def error(self, message: str) -> ConfigError:
-        """The error `message`, with what names the clause."""
+        """The error `message`, which names the clause."""
 
 
 def choose(records: Records, clauses: Sequence[Where]) -> Choice:
@@ -64,7 +64,7 @@ def choose(records: Records, clauses: Sequence[Where]) -> Choice:
 
 
 def evaluate(records: Records, clauses: Sequence[Where]) -> Choice:
-    """As `choose`; there may be no such samples."""
+    """The same as `choose`, but the result may be empty."""
     columns = _told(clauses[0], functools.partial(columns_of_records, records))
     own = [_told(clause, functools.partial(_own_columns, clause)) for clause in clauses]
     path = cache_folder() / "where" / f"{_name(records, columns, clauses, own)}.choice"
@@ -76,7 +76,7 @@ def evaluate(records: Records, clauses: Sequence[Where]) -> Choice:
                 choice = Choice.open(path) or _made(records, columns, list(zip(clauses, own, strict=True)), path)
     except OSError as error:
         raise ConfigError(
-            f"{path.parent}: cannot hold which samples are chosen: {error.strerror or error}; set {CACHE_VARIABLE} to "
+            f"{path.parent}: cannot store the chosen samples: {error.strerror or error}; set {CACHE_VARIABLE} to "
             "a folder that can be written"
         ) from error
     return choice
@@ -101,7 +101,7 @@ def _told(clause: Where, action: Any) -> Any:
 
 
 def _name(records: Records, columns: SampleColumns, clauses: Sequence[Where], own: Sequence[OwnColumns | None]) -> str:
-    """A digest of all that decides which samples are chosen."""
+    """A digest of everything that the choice depends on."""
     import hashlib  # here: most data sets have no predicates
 
     try:
@@ -157,7 +157,7 @@ def _made(
 
 @contextlib.contextmanager
 def _naming(clause: Where, records: Records) -> Iterator[None]:
-    """Name the clause and the data in what is wrong with it."""
+    """Name the clause and the data in errors."""
     try:
         yield
     except ConfigError as error:

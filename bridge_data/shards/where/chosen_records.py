@@ -1,8 +1,8 @@
 """The chosen samples of a data set as a data set of their own.
 
-Enters: `Records`, and which of them are chosen. Leaves: `Records` with these alone, numbered from 0, in the same order;
-shards without any are left out. Guarantee: a sample keeps its key and its number of before; neighbours are read
-together, with those between them that are not chosen, unless these are far more.
+Enters: `Records`, and a `Choice`. Leaves: `Records` of the chosen samples alone, numbered from 0, in the same order;
+shards without any are skipped. Guarantee: a sample keeps its key and its stored number; neighbours are read together,
+including samples between them that are not chosen, unless there are too many of these.
 """
 
 import dataclasses
@@ -15,12 +15,12 @@ from bridge_data.shards.records import ByteRange, RecordReader, RecordsView, Vie
 from bridge_data.shards.where.choices import Choice
 
 MAX_READ_PER_CHOSEN = 8
-"""Samples that are read together, at most, for each that is chosen of them; else they are read singly."""
+"""Maximum samples read together per chosen one; beyond it, samples are read singly."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ChosenRecords(RecordsView):
-    """The samples of `records` that `choice` has."""
+    """The samples of `records` in `choice`."""
 
     choice: Choice
 
@@ -52,7 +52,7 @@ class ChosenRecords(RecordsView):
         return [names[shard] for shard in self._shards]
 
     def identity(self) -> dict[str, Any]:
-        """The identity of `records`, and a digest of which are chosen."""
+        """The identity of `records`, and a digest of the choice."""
         return {"of": self.records.identity(), "chosen": [self.num_samples, self.choice.digest]}
 
     def reader(self) -> RecordReader:
@@ -60,7 +60,7 @@ class ChosenRecords(RecordsView):
 
 
 class _ChosenReader(ViewReader):
-    """Reads chosen samples; neighbours together, also if others are between them."""
+    """Reads chosen samples; neighbours together, even if others are between them."""
 
     def __init__(self, chosen: ChosenRecords) -> None:
         super().__init__(chosen)
@@ -74,7 +74,7 @@ class _ChosenReader(ViewReader):
         self._reader.read_in_blocks(_ChosenBlocks(cut, blocks.parts, blocks.budget))
 
     def held(self, parts: Container[str] | None) -> None:
-        """None: numbers among the chosen ones are not those of what is in memory."""
+        """None: samples in memory have other numbers than chosen ones."""
 
     def block(self, index: int) -> range | None:
         whole = self._reader.block(self._sample(index))
@@ -87,8 +87,8 @@ class _ChosenReader(ViewReader):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _ChosenCut:
-    """The cut of the chosen samples, in numbers of a data set of which number `start` is sample 0 of `choice`: a block
-    reaches from its first chosen sample to its last, or is that one sample where few between them are chosen."""
+    """The cut of the chosen samples, in numbers of a data set whose number `start` is sample 0 of `choice`: a block
+    reaches from its first chosen sample to its last, or is a single sample if few between them are chosen."""
 
     cut: Cut
     choice: Choice
@@ -102,7 +102,7 @@ class _ChosenCut:
         return whole if len(whole) <= MAX_READ_PER_CHOSEN * len(block) else range(index, index + 1)
 
     def within(self, start: int, end: int) -> Self:
-        """The same cut, for the data set of which this source is the range `start` to `end` - 1."""
+        """The same cut, for a data set whose range `start` to `end` - 1 is this source."""
         return dataclasses.replace(self, start=self.start + start)
 
     def chosen(self, indices: range) -> set[int]:
@@ -112,7 +112,7 @@ class _ChosenCut:
 
 
 class _ChosenBlocks(OpenBlocks):
-    """The open blocks of the reader of all samples: what is not chosen is released at once."""
+    """The open blocks of the reader of all samples: those that are not chosen are released at once."""
 
     cut: _ChosenCut
 

@@ -1,7 +1,7 @@
 """The columns of data sets that are not folders of tars, and of parts of data sets.
 
-Enters: `Records` of any kind. Leaves: their `SampleColumns`: of Parquet and Arrow files their own columns, of JSONL
-files numbers and sizes of lines; of ranges those of the data set below, with the numbers of their samples.
+Enters: `Records` of any kind. Leaves: their `SampleColumns`: for Parquet and Arrow files their own columns, for JSONL
+files numbers and sizes of lines, for ranges those of the underlying data set, renumbered.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -51,7 +51,7 @@ def columns_of_records(records: Records) -> SampleColumns:
 
 
 class _RangeColumns(SampleColumns):
-    """Those of the samples `start` to `end` - 1 of what has `columns`, numbered from 0."""
+    """The columns of samples `start` to `end` - 1 of the data set with `columns`, numbered from 0."""
 
     def __init__(self, columns: SampleColumns, start: int, end: int) -> None:
         self._columns, self._start, self._end = columns, start, end
@@ -82,7 +82,7 @@ class _RangeColumns(SampleColumns):
 
 
 class _LineColumns(SampleColumns):
-    """Those of a JSONL file: its index has where each line begins."""
+    """The columns of a JSONL file, whose index says where each line starts."""
 
     has_shard_in_full_key = False
 
@@ -111,13 +111,13 @@ class _LineColumns(SampleColumns):
 
 
 def _line_bytes(ranges: Sequence[tuple[str, int, int]]) -> int:
-    """The bytes of a line whose range has the byte before it, unless it is the first."""
+    """The bytes of a line; its range includes the byte before it, except for the first line."""
     ((_, start, num_bytes),) = ranges
     return num_bytes - (1 if start else 0)
 
 
 class _TableColumns(SampleColumns):
-    """Those of Parquet and Arrow files: their own. These go before `key`, `shard` and `index` of samples."""
+    """The columns of Parquet and Arrow files, which take precedence over `key`, `shard` and `index` of samples."""
 
     key, shard = ("__sample_key__",), ("__shard__",)
 

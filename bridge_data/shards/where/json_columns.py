@@ -1,13 +1,13 @@
-"""Fields of JSON parts that `bridge-data prepare --columns` has stored, in `.nv-meta/columns.bridge`.
+"""Fields of JSON parts stored by `bridge-data prepare --columns` in `.nv-meta/columns.bridge`.
 
 Enters: the folder of a data set, its index. Leaves: the names and types of the columns, and the values of a shard.
-Guarantee: values are those of the shards as the index knows them, or a `DatasetError` with the way out; a missing value
-is None.
+Guarantee: values are those of the shards that the index describes, or a `DatasetError` that says how to fix it; a
+missing value is None.
 
 Layout: an index file (see `index_file`). The data are a segment for each shard: zlib of a JSON list with a list of
-values for each column. The table holds the columns as `[name, type]` and for each shard name, size and time of change,
-number of samples, offset and size of its segment, its CRC-32, and of each column the types in it, each with the key of
-the first sample that has it, and how many have. All of this depends on the shards alone.
+values for each column. The table holds the columns as `[name, type]` and for each shard its name, size, time of change
+and number of samples, offset, size and CRC-32 of its segment, and for each column the types in it, each with the key of
+the first sample that has it and their number. All of this depends on the shards alone.
 """
 
 import dataclasses
@@ -28,15 +28,15 @@ COLUMNS_MAGIC = b"BRIDGECO"
 BOOLEAN, INTEGER, NUMBER, TEXT = "boolean", "integer", "number", "text"
 
 LIST = "[]"
-"""What the type of a list ends with, after that of its items, such as `text[]`."""
+"""Suffix of the type of a list, after that of its items, as in `text[]`."""
 
 Types = list[tuple[str, str, int]]
-"""The types of the values of a column, each with the key of the first sample that has one, and how many have."""
+"""The types of values in a column, each with the key of the first sample that has it, and their number."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ColumnsEntry:
-    """A shard as it was when its values were read, and where these are stored."""
+    """A shard as of when its values were read, and where these are stored."""
 
     name: str
     num_bytes: int
@@ -56,7 +56,7 @@ class JsonColumns:
 
     @classmethod
     def open(cls, path: Location) -> "JsonColumns | None":
-        """The columns in the file at `path`; None if there is none, or none that can be used, which is warned of."""
+        """The columns in the file at `path`; None if there is none, or, with a warning, no usable one."""
         opened = IndexFile.open(path, COLUMNS_MAGIC)
         if opened is None:
             return None
@@ -66,12 +66,12 @@ class JsonColumns:
 
     @classmethod
     def find(cls, root: Location) -> "JsonColumns | None":
-        """Those of the data set at `root`."""
+        """The stored columns of the data set at `root`."""
         return cls.open(root / META_FOLDER / COLUMNS_BRIDGE)
 
     @property
     def checksum(self) -> int:
-        """What differs where the values do."""
+        """A number that differs if the values do."""
         return self._file.checksum
 
     def segment_bytes(self, shard: str) -> bytes:
@@ -84,7 +84,7 @@ class JsonColumns:
         return self._file.read(entry.start, entry.segment_bytes, entry.checksum)
 
     def knows(self, shard: ShardEntry) -> bool:
-        """Whether the values of a shard are stored, as it is in an index."""
+        """Whether the values of this version of a shard are stored."""
         entry = self.entries.get(shard.name)
         return entry is not None and (entry.num_bytes, entry.mtime_ns, entry.count) == (
             shard.num_bytes,
@@ -96,7 +96,7 @@ class JsonColumns:
         """The values of the samples stored in a shard, by column.
 
         Raises:
-            DatasetError: if they are damaged, or of another shard than the one that `index` knows.
+            DatasetError: if they are damaged, or from another version of the shard than in `index`.
         """
         if not self.knows(index.entries[shard]):
             root = self._file.path.rpartition(f"/{META_FOLDER}/")[0]
@@ -110,7 +110,7 @@ class JsonColumns:
 
 
 class ColumnsWriter:
-    """Writes columns to an open file, shard by shard; nothing of it is valid before `finish`."""
+    """Writes columns to an open file, shard by shard; the file is not valid before `finish`."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -118,7 +118,7 @@ class ColumnsWriter:
         begin_index(file)
 
     def add(self, shard: ShardEntry, segment: bytes, types: list[Types]) -> None:
-        """Append the values of a shard, as `encode_values` makes them."""
+        """Append the values of a shard, encoded by `encode_values`."""
         entry = ColumnsEntry(
             shard.name,
             shard.num_bytes,
@@ -138,7 +138,7 @@ class ColumnsWriter:
 
 
 def encode_values(columns: Sequence[list[Any]]) -> bytes:
-    """The segment of these values."""
+    """The segment that holds these values."""
     return zlib.compress(json.dumps(columns, ensure_ascii=False, separators=(",", ":")).encode())
 
 
@@ -149,5 +149,5 @@ def decode_values(segment: bytes) -> list[list[Any]]:
 
 
 def _as_numbers(row: list[Any]) -> list[Any]:
-    """Integers among numbers, or among lists of numbers, as numbers."""
+    """`row` with integers among numbers, or in lists of numbers, as numbers."""
     return [_as_numbers(one) if isinstance(one, list) else None if one is None else float(one) for one in row]

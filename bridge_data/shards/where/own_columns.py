@@ -1,7 +1,7 @@
 """Columns of the user's: a Parquet file with a row for each sample, by its key.
 
 Enters: the path of the file, which has a column `key`, and perhaps `shard`. Leaves: its other columns, in batches.
-Guarantee: only the columns that are wanted are read, front to back.
+Guarantee: only the wanted columns are read, front to back.
 """
 
 import importlib
@@ -16,7 +16,7 @@ KEY_COLUMN, SHARD_COLUMN = "key", "shard"
 
 
 class OwnColumns:
-    """The Parquet file at `path`, whose rows are those of samples with the same key, and shard if it has that, too.
+    """The Parquet file at `path`, with rows for samples by key, and by shard if it has that column, too.
 
     Raises:
         ConfigError: if there is no such file, or no column `key` in it.
@@ -44,7 +44,7 @@ class OwnColumns:
         return found
 
     def batches(self, names: Collection[str]) -> Iterator[Any]:
-        """The values of some columns, as batches of Arrow.
+        """The values of some columns, as Arrow batches.
 
         Raises:
             DatasetError: if the file is damaged.

@@ -1,9 +1,9 @@
-"""Predicates: an SQL expression that says of a sample whether it is chosen.
+"""Predicates: an SQL expression that says whether a sample is chosen.
 
 Enters: the text, as `jpg.width >= 512 and json.lang in ('de', 'en')`. Leaves: the columns that it names; an engine
-(DuckDB) that evaluates it. Guarantee: it is one expression over the columns of a sample, without queries in it, and has
-the same value for the same sample everywhere and always: what depends on time, chance or the session is refused. The
-engine opens no files and loads no extensions.
+(DuckDB) that evaluates it. Guarantee: it is one expression over the columns of a sample, without queries, and always
+has the same value for the same sample: anything that depends on time, randomness or the session is refused. The engine
+opens no files and loads no extensions.
 """
 
 import contextlib
@@ -18,10 +18,10 @@ from typing import Any
 from bridge_data.errors import ConfigError
 
 MEMORY = "1GiB"
-"""What the engine may take; what is more is put into files."""
+"""Maximum memory of the engine; beyond it, it spills to files."""
 
 MAX_SHOWN_CHARACTERS = 300
-"""Of a predicate, in messages."""
+"""Maximum characters of a predicate in messages."""
 
 _SETTINGS = {
     "threads": 1,
@@ -47,14 +47,14 @@ _REFUSED = {
 }
 _MAX_MACRO_DEPTH = 8
 _AGE = "age"
-"""Of one argument, it is counted up to today, though the engine calls it the same at all times."""
+"""With one argument, it counts up to today, although the engine declares it stable."""
 _CLOCKS = frozenset({"current_timestamp", "current_date", "current_time", "localtime", "localtimestamp"})
-"""What the engine calls functions though it is written without brackets."""
+"""What the engine parses as functions although it is written without brackets."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Predicate:
-    """An expression, and the columns it names: the names on the way to each."""
+    """An expression, and the columns it names: the names on the path to each."""
 
     text: str
     columns: tuple[tuple[str, ...], ...]
@@ -83,12 +83,12 @@ def parse_predicate(engine: Any, text: str) -> Predicate:
     """The predicate in `text`.
 
     Raises:
-        ConfigError: with the place in `text`, if it is no expression, or none that is allowed.
+        ConfigError: with the position in `text`, if it is no expression, or not an allowed one.
     """
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ConfigError(f"{clipped(text)!r}: has a character that UTF-8 has not, at {error.start + 1}") from None
+        raise ConfigError(f"{clipped(text)!r}: has a character that is not in UTF-8, at {error.start + 1}") from None
     if not text.strip():
         raise ConfigError(f"{text!r}: {_EXPECTED}")
     parsed = _parsed(engine, f"{_BEFORE}{text}{_AFTER}")
@@ -110,7 +110,7 @@ def parse_predicate(engine: Any, text: str) -> Predicate:
 
 
 def as_written(engine: Any) -> Callable[[Sequence[str]], str]:
-    """A function that says how a column is written in a predicate, by the names on the way to it."""
+    """A function from the path of a column to how a predicate writes it."""
     query = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category IN ('reserved', 'type_function')"
     keywords = {name for (name,) in engine.execute(query).fetchall()}
 
@@ -128,7 +128,7 @@ def quoted(name: str) -> str:
 
 
 def _has_more(node: dict[str, Any]) -> bool:
-    """Whether a query has more than a list of what it selects."""
+    """Whether a query has more than a list of selected expressions."""
     parts = ("modifiers", "group_expressions", "group_sets", "having", "sample", "qualify")
     return any(node.get(part) for part in parts)
 
@@ -140,7 +140,7 @@ def _parsed(engine: Any, query: str) -> dict[str, Any]:
 
 
 class _Check:
-    """Walks through an expression: notes its columns, and refuses what is not allowed."""
+    """Walks through an expression, collects its columns, and refuses what is not allowed."""
 
     def __init__(self, engine: Any, text: str) -> None:
         self._engine, self._text = engine, text
@@ -148,7 +148,7 @@ class _Check:
         self._checked: set[str] = set()
 
     def walk(self, node: Any, bound: frozenset[str]) -> None:
-        """Check a node and those below it, where the names `bound` are parameters of a lambda."""
+        """Check a node and those below it; the names `bound` are parameters of a lambda."""
         if isinstance(node, list):
             for one in node:
                 self.walk(one, bound)
@@ -169,14 +169,14 @@ class _Check:
             arguments = node.get("arguments") or node.get("children") or ()  # by the version of the engine
             if node["function_name"].lower() == _AGE and len(arguments) == 1:
                 raise self._refused(
-                    node, f"{_AGE}() of one time counts up to today: say up to when, as the first of two"
+                    node, f"{_AGE}() of one time counts up to today: give the end as the first of two times"
                 )
             self._check_function(node["function_name"], node, _MAX_MACRO_DEPTH)
         for value in node.values():
             self.walk(value, bound)
 
     def _check_function(self, name: str, node: dict[str, Any], depth: int) -> None:
-        """See that a function depends on its arguments alone, and so do those that it is made of."""
+        """Ensure that a function, and each one that it consists of, depends only on its arguments."""
         if name in self._checked:
             return
         self._checked.add(name)
@@ -197,7 +197,7 @@ class _Check:
 
 
 def _functions_in(node: Any) -> Iterator[str]:
-    """The names of functions in a parsed query; columns that may be functions without brackets, too."""
+    """The names of functions in a parsed query, including columns that may be functions without brackets."""
     if isinstance(node, list):
         for one in node:
             yield from _functions_in(one)
@@ -211,7 +211,7 @@ def _functions_in(node: Any) -> Iterator[str]:
 
 
 def _names_in(node: Any) -> frozenset[str]:
-    """The parameters of a lambda: one, or a row of them."""
+    """The parameters of a lambda: one, or several."""
     if isinstance(node, list):
         return frozenset().union(*map(_names_in, node))
     if not isinstance(node, dict):
@@ -225,6 +225,6 @@ def clipped(text: str) -> str:
 
 
 def _shown(text: str, at: int) -> str:
-    """`text` and a place in it, for messages."""
+    """`text` and a position in it, for messages."""
     at = min(max(at, 0), len(text))
     return f"{clipped(text)!r}, at character {at + 1} ({text[at : at + 20] or 'the end'!r})"

@@ -1,8 +1,8 @@
 """Evaluating a predicate over the columns of a data set.
 
 Enters: an engine, the columns, a file of the user's, a predicate. Leaves: a bit for each sample. Guarantee: columns
-that the predicate does not name are not read; a column that is not there, or a predicate that is not true or false, is
-an error before any is. Where the predicate is NULL, as a value is missing, the sample is not chosen.
+that the predicate does not name are not read; an unknown column, or a predicate that is not boolean, is an error before
+anything is read. If the predicate is NULL, because a value is missing, the sample is not chosen.
 """
 
 import contextlib
@@ -26,12 +26,12 @@ from bridge_data.shards.where.sample_columns import (
 )
 
 MAX_SHOWN = 40
-"""Columns that an error lists."""
+"""Maximum columns that an error lists."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Evaluated:
-    """The samples that are chosen, as bits; for how many the predicate is NULL; how many have no row in the user's
+    """The chosen samples, as bits; the number for which the predicate is NULL, and that without a row in the user's
     file."""
 
     bits: Any
@@ -76,7 +76,7 @@ class SampleQuery:
         return [(name,) for name in self._own_types if name not in (KEY_COLUMN, SHARD_COLUMN)]
 
     def _resolved(self) -> dict[ColumnPath, Any]:
-        """The columns that the predicate names, with their types; those of the user's file have a path of one name."""
+        """The columns of the predicate, with their types; columns of the user's file have a path of one name."""
         wanted: dict[ColumnPath, Any] = {}
         for names in self._predicate.columns:
             found, own = _matching(names, self._types), _matching(names, self._own_paths())
@@ -107,7 +107,7 @@ class SampleQuery:
         return f"unknown column {'.'.join(names)!r}{guess} There is: {shown}. More: {self._columns.way_out()}"
 
     def _check(self) -> None:
-        """See that the predicate is one, by a query over no rows."""
+        """Ensure that the predicate is boolean, by a query over no rows."""
         tables = {name: schema.empty_table() for name, schema in self._schemas().items()}
         with self._registered(tables):
             kind = self._executed("DESCRIBE SELECT {predicate} FROM {samples}").fetchall()[0][1]
@@ -120,7 +120,7 @@ class SampleQuery:
         """Evaluate it for all samples.
 
         Raises:
-            ConfigError: if it cannot be, or the user's file does not fit. DatasetError: if columns cannot be read.
+            ConfigError: if that fails, or the user's file does not fit. DatasetError: if columns cannot be read.
         """
         import numpy as np
 
@@ -158,7 +158,7 @@ class SampleQuery:
         return list(dict.fromkeys([*first, *(path for path in self._wanted if path in (KEY, SHARD)), *joined]))
 
     def _of_parts(self) -> dict[str, list[ColumnPath]]:
-        """The columns that are joined by the keys of parts, by part."""
+        """The columns joined by the keys of parts, by part."""
         found: dict[str, list[ColumnPath]] = {}
         for path in self._wanted:
             if path in self._keyed:
@@ -166,7 +166,7 @@ class SampleQuery:
         return found
 
     def _of_own(self) -> list[str]:
-        """The columns that are read of the user's file."""
+        """The columns to read from the user's file."""
         if self._own is None:
             return []
         keys = [KEY_COLUMN, *([SHARD_COLUMN] if self._joins_shard() else [])]
@@ -204,7 +204,7 @@ class SampleQuery:
         return {name: reader(schemas[name], self._noting(found)) for name, found in batches.items()}
 
     def _noting(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The same; the engine hides what was raised, so it is noted."""
+        """`batches`; an exception is noted, as the engine hides it."""
         try:
             yield from batches
         except Exception as error:
@@ -213,7 +213,7 @@ class SampleQuery:
 
     @contextlib.contextmanager
     def _registered(self, tables: Mapping[str, Any]) -> Iterator[None]:
-        """Let queries use these tables; after a failure, the engine is not used any more."""
+        """Let queries use these tables; after a failure, the engine is not used again."""
         for name, found in tables.items():
             self._engine.register(name, found)
         yield
@@ -234,7 +234,7 @@ class SampleQuery:
     def _reporting(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # of the engine there are many kinds
+        except Exception as error:  # the engine raises many kinds
             if self._failure is not None:
                 raise self._failure from None
             raise ConfigError(f"{clipped(self._text)!r}: {str(error).splitlines()[0]}") from None
@@ -265,7 +265,7 @@ class SampleQuery:
         return f"(SELECT {listed} FROM batches {' '.join(joins)})"
 
     def _check_own(self, own: OwnColumns, num_more: int, num_with_row: int) -> None:
-        """See that the rows of the user's file are those of samples, one for each."""
+        """Ensure that the user's file has rows for samples, one for each."""
         names = ["key", *(["shard"] if self._joins_shard() else [])]
         if num_more:
             reader = arrow_package().RecordBatchReader.from_batches
@@ -285,7 +285,7 @@ class SampleQuery:
 
 
 def _matching(names: Sequence[str], paths: Iterable[ColumnPath]) -> list[ColumnPath]:
-    """The columns that these names stand for: one, or all of a struct. Names in the same case come first."""
+    """The columns that these names stand for: one, or all of a struct. Exact case takes precedence."""
     lower = tuple(name.lower() for name in names)
     found = []
     for path in paths:

@@ -1,8 +1,8 @@
 """The columns of the samples of a data set, known without reading the samples.
 
-Enters: `Records` of some kind. Leaves: the columns that there are, by their paths (`("jpg", "width")`), with Arrow
-types; and the values of those that are wanted, in batches of rows, each with the number of its sample. Guarantee: only
-what is wanted is read, front to back, once; memory does not depend on the number of samples. Rows come in any order.
+Enters: `Records` of some kind. Leaves: their columns by path (`("jpg", "width")`), with Arrow types; and the values of
+wanted columns, in batches of rows, each with the number of its sample. Guarantee: only wanted columns are read, front
+to back, only once; memory does not depend on the number of samples. Rows come in any order.
 """
 
 import abc
@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 ColumnPath: TypeAlias = tuple[str, ...]
-"""The names on the way to a column: `jpg.width` is `("jpg", "width")`."""
+"""The names on the path to a column: `jpg.width` is `("jpg", "width")`."""
 
 ROWS_AT_ONCE = 1 << 14
 
@@ -38,8 +38,8 @@ class KeyedTable:
 
 
 class SampleColumns(abc.ABC):
-    """The columns of some records. What the user's columns are joined by is in the columns `key` and `shard`: where the
-    data have columns of their own that are called so, these have other names."""
+    """The columns of some records. The user's columns are joined by the columns `key` and `shard`, which have other
+    names if the data have their own columns of these names."""
 
     key: ColumnPath = KEY
     shard: ColumnPath = SHARD
@@ -47,18 +47,18 @@ class SampleColumns(abc.ABC):
 
     @abc.abstractmethod
     def types(self, *, of_all: bool) -> dict[ColumnPath, Any]:
-        """The Arrow types of the columns that batches have; unless `of_all`, those of the first shards."""
+        """The Arrow types of the columns in batches; unless `of_all`, only of the first shards."""
 
     @abc.abstractmethod
     def batches(self, wanted: Collection[ColumnPath]) -> Iterator[ColumnBatch]:
         """The values of the columns `wanted`, of all samples."""
 
     def keyed(self, part: str) -> KeyedTable | None:
-        """What there is besides of the part of this name, by key; None if nothing."""
+        """More columns of the part of this name, by key; None if there are none."""
         return None
 
     def identity(self) -> list[Any]:
-        """What differs, besides the identity of the records, where values do."""
+        """Data that differ if the values do, in addition to the identity of the records."""
         return []
 
     def way_out(self) -> str:
@@ -71,7 +71,7 @@ def arrow_package() -> Any:
 
 
 def arrow_texts(names: Sequence[str]) -> Any:
-    """Names as Arrow; what is no UTF-8 in them is written with backslashes."""
+    """Names as Arrow; bytes that are not UTF-8 are written with backslashes."""
     try:
         return arrow_package().array(names)
     except UnicodeEncodeError:

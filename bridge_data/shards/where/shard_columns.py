@@ -1,8 +1,8 @@
-"""The columns of a prepared data set: what its indexes have of each sample.
+"""The columns of a prepared data set: what its indexes say about each sample.
 
 Enters: a `ShardSet` with our index. Leaves: its `SampleColumns`: keys, shards, sizes of samples and parts; fields of
-JSON parts, where `prepare --columns` has stored them; media metadata, where `prepare-media` has. Guarantee: the index
-is read in its order, and only the files that have wanted columns are.
+JSON parts, if `prepare --columns` stored them; media metadata, if `prepare-media` did. Guarantee: the index is read in
+its order, and only files with wanted columns are read.
 """
 
 import dataclasses
@@ -35,11 +35,11 @@ from bridge_data.shards.where.sample_columns import (
 )
 
 FIRST_SHARDS = 16
-"""Shards whose parts are looked at before all others are."""
+"""Shards that are searched for parts before all others."""
 
 
 class ShardColumns(SampleColumns):
-    """Those of a prepared data set: what its indexes have."""
+    """The columns of a prepared data set, from its indexes."""
 
     def __init__(self, shards: ShardSet) -> None:
         if shards.index is None:
@@ -109,7 +109,7 @@ class ShardColumns(SampleColumns):
             yield _joined(held)
 
     def _pieces(self, shard: int, wanted: set[ColumnPath]) -> Iterator[tuple[int, int, ColumnValues]]:
-        """(first position, samples, values) of pieces of a shard, with the excluded samples."""
+        """(first position, samples, values) of pieces of a shard, including excluded samples."""
         arrow, index, name = arrow_package(), self._index, self._shards.names[shard]
         kinds = {} if self._json is None else {_path_of(column): kind for column, kind in self._json.types.items()}
         stored: ColumnValues = {}
@@ -151,7 +151,7 @@ class ShardColumns(SampleColumns):
 
 @dataclasses.dataclass(frozen=True)
 class _MediaRows:
-    """The media metadata of the parts of one name, as batches of Arrow."""
+    """The media metadata of all parts with one name, as Arrow batches."""
 
     database: ReadOnlyDatabase
     part: str

@@ -184,7 +184,7 @@ def test_a_source_that_changes_meanwhile_is_noticed(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(conversion, "check_part", changing)
     result = convert(source, tmp_path / "out")
-    assert result.exit_code == 1 and "have changed since the conversion began" in result.stderr
+    assert result.exit_code == 1 and "have changed since the conversion started" in result.stderr
     assert not (tmp_path / "out/.nv-meta").exists()
 
 

@@ -75,9 +75,9 @@ def changed(folder: Path, **entries: Any) -> Path:
         ({"column_encodings": ["str", "opus", "int"]}, "has the encoding 'opus', which is not known"),
         ({"raw_data": {"basename": "../../x.mds", "bytes": 900}}, "which is not in its folder"),
         ({"format": "json"}, "has the format 'json'; expected mds"),
-        ({"samples": 10**9}, "its sizes cannot be"),
-        ({"column_sizes": [None, -1, 8]}, "its sizes cannot be"),
-        ({"samples": None}, "is not as MDS has it"),
+        ({"samples": 10**9}, "its sizes are impossible"),
+        ({"column_sizes": [None, -1, 8]}, "its sizes are impossible"),
+        ({"samples": None}, "is not valid MDS"),
     ],
 )
 def test_an_index_that_cannot_be_is_refused(entries: dict[str, Any], message: str, tmp_path: Path) -> None:

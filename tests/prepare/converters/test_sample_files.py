@@ -101,7 +101,7 @@ def test_other_parts_than_most_samples_have_are_told_or_broken(form: str, raw: P
     result = convert(source, tmp_path / "strict", *crude, "--same-parts")
     assert result.exit_code == 1 and "2 records are broken" in result.stderr
     assert "000003: lacks json: most samples have json, png, txt" in result.stderr
-    assert "000007: has cls besides" in result.stderr
+    assert "000007: also has cls" in result.stderr
     found = contents(converted(source, tmp_path / "strict", *crude, "--same-parts", "--skip-broken"))
     assert len(found["train"]) == 10
 

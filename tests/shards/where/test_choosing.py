@@ -117,5 +117,5 @@ def test_a_damaged_file_in_the_cache_is_made_anew(data: Path, tmp_path: Path) ->
 
 def test_a_cache_that_cannot_be_written_is_named(data: Path, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where a folder should be")
-    with pytest.raises(ConfigError, match=r"where: cannot hold which samples are chosen: .*set BRIDGE_DATA_CACHE"):
+    with pytest.raises(ConfigError, match=r"where: cannot store the chosen samples: .*set BRIDGE_DATA_CACHE"):
         choose(open_shards(data, "train"), [Clause("index < 5")])

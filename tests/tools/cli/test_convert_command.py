@@ -301,7 +301,7 @@ REFUSALS = [
     (["raw", "--field", "caption=cap"], "there is no such column, but jpg, txt"),
     (["raw", "--sample-type", "Captions"], "unknown sample class"),
     (["raw", "--num-workers", "0"], "--num-workers 0: expected"),
-    (["odd.xyz"], "its name does not tell its format"),
+    (["odd.xyz"], "its name does not say its format"),
     (["bad.csv"], "should name the columns"),
     (["short.csv"], "has 1 columns; expected 2: image, caption"),
     (["bad.json"], "is not JSON: at byte 9 expected ',' or ']'"),
