@@ -3,8 +3,8 @@
 Enters: a folder, in which `0001.png` and `0001.txt` make a sample; one of pictures in a folder for each class; or the
 tars of other WebDatasets. Leaves: a record for each key with its stored parts; folders in the order of their keys,
 folder by folder, tars in their own order. With classes, each picture is a sample, with the number of its folder as
-`cls`. Guarantee: files in no sample are counted, and so are samples with other parts than most; a link that leads
-out of the folder is refused, and so are links in tars, which have no content. A sample takes some 100 bytes of memory.
+`cls`. Guarantee: files in no sample are counted, and so are samples with other parts than most; links that lead out of
+the folder, and links in tars, are refused. A sample takes about 100 bytes of memory.
 """
 
 import collections
@@ -86,8 +86,7 @@ def _note_on_dots(counts: Mapping[tuple[str, ...], int], first: Mapping[tuple[st
             found.append((names, times))
     if not found:
         return ""
-    names = found[0][0]
-    num_samples = sum(times for _, times in found)
+    names, num_samples = found[0][0], sum(times for _, times in found)
     return (
         f"several media in one sample, as its key ends at the first dot of the name, in {num_samples:,} of {total:,}, "
         f"such as {first[names]!r}: {_listed(names)}. If each of these files is a sample, rename them: with no dot but "

@@ -148,7 +148,7 @@ def test_queries_name_no_file(page: TestClient, query: str) -> None:
     assert "q=" not in query or keys(answer.text) == []
 
 
-HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'{{7*7}}"
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'{{'xyz'*3}}"
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ def test_html_in_keys_and_captions_stays_text(hostile: TestClient) -> None:
     for path in ("/samples", "/sample/0/0/0", f"/samples?q={HOSTILE}", "/sample/0/0/1"):
         html = hostile.get(path).text
         assert "<script>alert" not in html and "<img src=x" not in html and "<b>&amp;" not in html
-        assert "49" not in html.partition("<main")[2]
+        assert "xyzxyz" not in html.partition("<main")[2]
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in hostile.get("/sample/0/0/0").text
     assert "{{ config }}" in hostile.get("/sample/0/0/1").text
 
