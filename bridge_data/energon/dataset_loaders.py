@@ -93,6 +93,7 @@ class DatasetLoaderInterface(abc.ABC):
 class _Declaring(DatasetLoaderInterface):
     """A loader that declares a tree, as YAML or as a reference."""
 
+    path: str
     trusted_modules: Collection[str]
     trust_dataset_code: bool
     limits: Limits
@@ -126,7 +127,7 @@ class _Declaring(DatasetLoaderInterface):
             trust_dataset_code=self.trust_dataset_code,
             makes_indexes=True,
         )
-        plan = open_plan(self._declare(scope), opening, f"{self}: the split part {split_part!r}")
+        plan = open_plan(self._declare(scope), opening, f"{self.path}: the split part {split_part!r}")
         return dataclasses.replace(plan, worker_config=worker_config)
 
     def traverse(self, *, split_part: str) -> list[TraversedDatasetReference]:

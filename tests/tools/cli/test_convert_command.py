@@ -347,5 +347,8 @@ def test_without_split_all_is_for_training_and_the_way_to_a_validation_part_is_t
     told = r"no split part 'val'; there is train\. .* convert again with a split, such as `--split train=0\.9,val=0\.1`"
     with pytest.raises(ConfigError, match=told):
         get_val_dataset(folder, batch_size=1, worker_config=config)
+    empty = converted(raw, tmp_path / "empty", "--split", "train=1,val=0")
+    with pytest.raises(ConfigError, match=rf"^{empty}: the split part 'val' is declared and has no samples"):
+        get_val_dataset(empty, batch_size=1, worker_config=config)
     folder = converted(raw, tmp_path / "split", "--split", "train=0.9,val=0.1")
     assert len(get_val_dataset(folder, batch_size=1, worker_config=config)) > 0
