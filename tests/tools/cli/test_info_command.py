@@ -77,6 +77,7 @@ def test_tars_of_a_prepared_data_set_are_not_said_to_be_unprepared(
     run("prepare", tars, *QUIET, "--split-ratio", "4,1,1")
     assert f"format       tars, read without the .nv-meta of {tars}\n" in run("info", tars / "*.tar").output
 
+
 def test_a_metadataset_is_shown_as_a_tree(run: Run, tmp_path: Path) -> None:
     for name in "ab":
         write_texts(tmp_path / name, 10, ratio="0,1,0" if name == "b" else "1,0,0")
