@@ -339,7 +339,7 @@ class KeySearch:
             found = KeyIndex.find(records.root)
             if found is None:
                 raise ConfigError(
-                    f"{root}: has no index of its keys, which `{bridge_command('prepare', records.root)}` makes"
+                    f"{root}: has no index of its keys; run `{bridge_command('prepare', records.root)}` again"
                 )
             self._indexes[root] = found
         return self._indexes[root]

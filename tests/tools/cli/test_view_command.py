@@ -1,3 +1,4 @@
+import contextlib
 import http.client
 import re
 import socket
@@ -18,17 +19,26 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_texts(tmp_path_factory.mktemp("view") / "texts", 10, lambda number: f"text number {number}")
 
 
+@contextlib.contextmanager
+def served(path: Path, *options: str) -> Iterator[int]:
+    """The port of a server that shows `path`."""
+    command = [sys.executable, "-m", "bridge_data.tools.cli", "view", str(path), "--port", "0", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            told = server.stdout.readline()
+            found = re.search(r"http://127\.0\.0\.1:(\d+)/", told)
+            assert found is not None, told
+            yield int(found[1])
+        finally:
+            server.terminate()
+
+
 @pytest.fixture(scope="module")
 def port(texts: Path) -> Iterator[int]:
     """The port of a server that asks for a token."""
-    command = [sys.executable, "-m", "bridge_data.tools.cli", "view", str(texts), "--port", "0", "--token", "t" * 20]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        told = server.stdout.readline()
-        found = re.search(r"http://127\.0\.0\.1:(\d+)/\?token=t{20} ", told)
-        assert found is not None, told
-        yield int(found[1])
-        server.terminate()
+    with served(texts, "--token", "t" * 20) as found:
+        yield found
 
 
 def asked(port: int, path: str, **headers: str) -> tuple[int, str, dict[str, str]]:
@@ -50,6 +60,24 @@ def test_serves_pages_to_who_has_the_token(port: int) -> None:
     assert headers["content-security-policy"].startswith("default-src 'self'")
     assert asked(port, "/batches", cookie=cookie)[0] == 200
     assert asked(port, "/samples", cookie=cookie, host="evil.example")[0] == 421
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("pattern", ["", "data-00000*.tar"])
+def test_serves_tars_that_nobody_has_prepared(
+    tars: Path, pattern: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRIDGE_DATA_CACHE", str(tmp_path / "cache"))
+    (tars / "download.log").write_text("step 0: loss 2.5\n")
+    with served(tars / pattern) as port:
+        status, html, _ = asked(port, "/samples")
+        assert status == 200 and "picture number 12" in html
+        assert "not a prepared data set, it has no .nv-meta folder" in asked(port, "/samples?q=00")[1]
+
+
+def test_the_folder_of_a_run_is_one_also_with_tars_in_it(run: Run, tars: Path) -> None:
+    (tars / "step=2.ckpt").write_bytes(b"half")
+    assert "no config, saved state, ledger or log with losses is in it" in run("view", tars).stderr
 
 
 def test_all_interfaces_without_a_token_are_refused(run: Run, texts: Path) -> None:
