@@ -180,8 +180,7 @@ class DatasetLoader(_Declaring):
         self.dataset_config, self.split_config = dataset_config, split_config
         self.trusted_modules = names("trusted_modules", trusted_modules)
         self.trusted_modules += () if sample_type is None else (sample_type.__module__,)  # already imported
-        self.trust_dataset_code = trust_dataset_code
-        self.limits = limits
+        self.trust_dataset_code, self.limits = trust_dataset_code, limits
 
     def _declare(self, scope: Scope) -> Reference:
         kind = self.sample_type
