@@ -10,8 +10,8 @@ from bridge_data import storage
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, bridge_command
 from bridge_data.limits import Limits
 from bridge_data.plan import EmptySplitError, Source, load_plan
-from bridge_data.plan.document import is_jsonl
-from bridge_data.plan.opening import WHOLE, has_raw_tars, has_tables, split_parts
+from bridge_data.plan.document import has_raw_tars, is_jsonl
+from bridge_data.plan.opening import WHOLE, has_tables, split_parts
 from bridge_data.plan.where_clauses import WhereClause, given_where
 from bridge_data.shards import Records
 from bridge_data.shards.jsonl_file import index_path, open_jsonl, split_gaps

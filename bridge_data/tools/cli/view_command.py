@@ -109,7 +109,8 @@ def view(
 def _is_run(path: Path) -> bool:
     """Whether `path` is a folder without data. One with tars that nobody has prepared is also that of a run if there
     are saved states or a ledger."""
-    from bridge_data.plan.opening import has_raw_tars, has_tables
+    from bridge_data.plan.document import has_raw_tars
+    from bridge_data.plan.opening import has_tables
     from bridge_data.tools.view.run_folder import find_run
 
     if not path.is_dir() or (path / META_FOLDER).is_dir() or has_tables(str(path)):
