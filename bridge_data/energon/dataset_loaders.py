@@ -254,7 +254,7 @@ class MetadatasetV2(_Declaring):
 
     def prepare(self) -> list[JoinIndex]:
         if not self._is_file:
-            raise ConfigError(f"{self}: joins are prepared beside a YAML file; write the splits to one")
+            raise ConfigError(f"{self}: joins are prepared next to a YAML file; write the splits to one")
         from bridge_data.prepare import metadataset_joins  # here: programs that train do not prepare
 
         made = metadataset_joins.prepare_metadataset(self.path)
