@@ -69,7 +69,7 @@ def test_a_ledger_says_what_a_run_was_given(run: Run, blend: Path, tmp_path: Pat
         run("at", tmp_path / "b", 2, *options),
         run("when", tmp_path / "b", "000003", "--until", 5, *options),
     ):
-        assert (wrong.exit_code, "is of another run" in wrong.stderr, "b/train" in wrong.stderr) == (1, True, True)
+        assert (wrong.exit_code, "are of another run" in wrong.stderr, "b/train" in wrong.stderr) == (1, True, True)
     other = run("order", blend, "--steps", "0..5", "--differences", blend, blend, *options)
     assert "--ledger" in other.stderr
     assert other.exit_code != 0
