@@ -240,6 +240,6 @@ def test_items_that_fail_or_are_of_another_class_are_named() -> None:
     data = get_val_dataset(Failing(), worker_config=config(num_lanes=1, global_error_handler=note), batch_size=1)
     found = keys(get_loader(data), SIZE)
     assert len(found) == SIZE - 2
-    assert "memory/3: OSError: disk on fire" in messages[0] and "sample 5 is no TextSample" in messages[1]
+    assert "memory/3: OSError: disk on fire" in messages[0] and "sample 5 is not a TextSample" in messages[1]
     with pytest.raises(SampleError, match="disk on fire"):
         data.plan.sources[0].records.reader().read(3)
