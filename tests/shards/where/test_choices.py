@@ -62,7 +62,7 @@ def test_damaged_bits_are_an_error_and_a_damaged_table_is_no_choice(tmp_path: Pa
     choice = Choice.open(path)
     assert choice is not None
     assert choice.sample(1) == PAGE_SAMPLES + 1  # of another page
-    with pytest.raises(DatasetError, match=r"a\.choice: is damaged: .*; delete it, and start again"):
+    with pytest.raises(DatasetError, match=r"a\.choice: is damaged: .*; delete it and start again"):
         choice.sample(0)
     path.write_bytes(whole[:-1])
     assert Choice.open(path) is None
