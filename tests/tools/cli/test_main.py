@@ -47,7 +47,7 @@ def test_errors_are_one_line_with_exit_code_1(run: Run, tmp_path: Path) -> None:
         assert result.stderr.count("\n") == 1
     result = run("info", tmp_path)
     assert result.exit_code == 1
-    assert f"run `bridge-data prepare {tmp_path}`" in result.stderr
+    assert f"run `bridge-data convert {tmp_path} DST`" in result.stderr
 
 
 def test_wrong_usage_has_exit_code_2(run: Run) -> None:
