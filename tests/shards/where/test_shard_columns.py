@@ -94,7 +94,9 @@ def test_of_tars_that_nobody_has_prepared_the_command_that_is_named_makes_the_co
         records = load_plan(tmp_path / name).sources[0].records
         return choose(records, [Clause("json.caption = 'c7'")]).num_chosen
 
-    with pytest.raises(ConfigError, match=r"There is: __key__, key, .*More: `bridge-data prepare .*json\.FIELD` pr") as refused:
+    with pytest.raises(
+        ConfigError, match=r"There is: __key__, key, .*More: `bridge-data prepare .*json\.FIELD` pr"
+    ) as refused:
         num_chosen("tars")
     command = str(refused.value).split("`")[1].replace("json.FIELD", "json.caption")
     result = run_command(*shlex.split(command)[1:], "--no-progress")
