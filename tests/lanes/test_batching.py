@@ -5,25 +5,8 @@ from typing import Any
 
 import pytest
 
-from bridge_data import ConfigError, DefaultTaskEncoder, TextSample, WorkerConfig, get_train_dataset
-from bridge_data.lanes.lane import Lane
-from tests.prepared import write_texts
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_texts(tmp_path_factory.mktemp("data") / "a", 40)
-
-
-def first_lane(folder: Path, encoder: Any) -> Lane:
-    settings: dict[str, Any] = {
-        "batch_size": 2,
-        "shuffle_buffer_size": 20,
-        "max_samples_per_sequence": 10,
-        "worker_config": WorkerConfig(rank=0, world_size=1, num_workers=0, num_lanes=1),
-    }
-    dataset = get_train_dataset(folder, task_encoder=encoder, **settings)
-    return dataset.lane(0, dataset.new_state())
+from bridge_data import ConfigError, DefaultTaskEncoder, TextSample
+from tests.lanes.conftest import first_lane
 
 
 class KeyedByObject(DefaultTaskEncoder[Any, Any, Any, Any]):
