@@ -21,6 +21,7 @@ from bridge_data.loader.workers.worker_pool import WorkerPool
 from bridge_data.order.state import merge_states
 from tests.loader.conftest import in_turn
 from tests.loader.streams import Streams, config, names, state_after
+from tests.waiting import open_files, until
 
 LENGTHS = [3, 0, 5, 1, 4, 2]
 FINITE = [f"{lane}/{number}" for number in range(5) for lane in range(6) if number < LENGTHS[lane]]
@@ -308,15 +309,18 @@ def test_a_loader_that_is_let_go_ends_its_processes_even_while_they_start() -> N
     assert psutil.Process().children(recursive=True) == children
 
 
+def kinds_of_open_files(pid: int) -> collections.Counter[str]:
+    return collections.Counter(name.partition(":")[0] for name in open_files(pid))
+
+
 def test_workers_keep_to_themselves(loader: SavableDataLoader) -> None:
     some(loader, 10)
     server = loader._workers.pool._launcher.server.child.pid  # type: ignore[union-attr]
     workers = psutil.Process(server).children(recursive=True)
     assert len(workers) == 3
-    for worker in workers:
-        opened = [link for link in Path(f"/proc/{worker.pid}/fd").iterdir() if int(link.name) > 2]
-        kinds = collections.Counter(str(link.readlink()).partition(":")[0] for link in opened)
-        assert kinds.keys() == {"socket", "/memfd"} and kinds["socket"] == 1
+    for worker in workers:  # which work ahead meanwhile
+        until(lambda pid=worker.pid: kinds_of_open_files(pid).keys() == {"socket", "/memfd"})
+        assert kinds_of_open_files(worker.pid)["socket"] == 1
         assert worker.num_threads() == 1 and worker.cwd() == os.getcwd()
 
 

@@ -18,6 +18,7 @@ from bridge_data.order.state import LoaderState
 from tests.loader.conftest import in_turn
 from tests.loader.faults import Faults
 from tests.loader.streams import Streams, config, names
+from tests.waiting import until
 
 LENGTHS = [3, 0, 5, 1, 4, 2]
 FINITE = [f"{lane}/{number}" for number in range(5) for lane in range(6) if number < LENGTHS[lane]]
@@ -51,13 +52,6 @@ def thread_over(pool: Pool, pin: Any = str.upper) -> PinningThread:
     lanes: dict[int, Any] = {lane: {} for lane in range(len(pool.lengths))}
     turns = Turns(LoaderState({}, [(len(lanes), [])], 0, lanes), lanes)
     return PinningThread(pool, turns, pin)  # type: ignore[arg-type]
-
-
-def until(condition: Any) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def test_one_batch_is_pinned_ahead_and_no_more() -> None:

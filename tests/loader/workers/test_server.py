@@ -12,6 +12,7 @@ import pytest
 
 from bridge_data.loader.workers.worker import SINGLE_THREADED
 from tests.prepared import write_texts
+from tests.waiting import open_files
 
 ROOT = Path(__file__).parents[3]
 
@@ -98,9 +99,8 @@ def test_no_process_and_no_file_is_left_however_the_trainer_ends(tmp_path: Path)
 
 def shared_files(pid: int) -> list[str]:
     """Files of shared memory that have a name, and so could be left behind."""
-    opened = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
     mapped = Path(f"/proc/{pid}/maps").read_text().split()
-    return [name for name in (*opened, *mapped) if name.startswith("/dev/shm")]
+    return [name for name in (*open_files(pid), *mapped) if name.startswith("/dev/shm")]
 
 
 IMPORTS = """
