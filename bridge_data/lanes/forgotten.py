@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 from bridge_data.errors import StateError
 from bridge_data.lanes.survival import Survivals
 from bridge_data.order import SampleRef
-from bridge_data.order.forget_history import ListVersions, check_lists, with_lists
+from bridge_data.order.forget_history import LIST_FILES, ListVersions, check_lists, with_lists
 from bridge_data.order.leftovers import Drawn, Pending
 from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.state import LoaderState
@@ -62,7 +62,7 @@ class ForgottenSamples:
             ):
                 raise StateError(
                     f"the run used versions {versions} (number, digest) of the list of forgotten samples of source "
-                    f"{name}, which the data set does not have: put back its .nv-meta/forgotten.jsonl"
+                    f"{name}, which the data set does not have: put back {LIST_FILES}"
                 )
         return cls(sources, names, lists) if lists else None
 

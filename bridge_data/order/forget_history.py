@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 NAME = "forgotten"
 """The name of the extra."""
 VERSION = 1
+LIST_FILES = "its .nv-meta/forgotten.jsonl, or the forgotten.bridge next to its files"
+"""Where lists are, for messages."""
 
 ListVersions: TypeAlias = Mapping[str, Sequence[Sequence[Any]]]
 """(version, digest) of the list of each data set of a source, by the source's name."""
@@ -74,6 +76,6 @@ def check_lists(state: "LoaderState", known: Mapping[str, Sequence[Sequence[str]
                 raise StateError(
                     f"the state was saved by a run that used version {number} of the list of forgotten samples of "
                     f"{labels.get(name, name)}, and the data set {found}: forgotten samples would come again. Put back "
-                    "its .nv-meta/forgotten.jsonl; if it was written just now on a shared file system, start again in "
+                    f"{LIST_FILES}; if it was written just now on a shared file system, start again in "
                     "a minute. Samples are taken back by `bridge-data forget --restore`"
                 )

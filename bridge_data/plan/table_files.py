@@ -211,7 +211,7 @@ def open_tables(
 
     try:
         files = files_of(path, scope.split_part)
-        records = open_records(location(path), files, scope.split_part, choose)
+        records = open_records(location(path), files, scope.split_part, choose).with_tombstones()
     except ConfigError as error:
         raise reference.error(str(error)) if reference.entries and root is None else error from None
     return Source(

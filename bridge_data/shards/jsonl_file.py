@@ -28,6 +28,7 @@ from bridge_data.shards.metadata import parse_document
 from bridge_data.shards.records import ByteRange, RawSample, RecordReader, Records
 from bridge_data.shards.shard_table import are_ascending, decode_offsets
 from bridge_data.shards.subset import Subset, SubsetRange
+from bridge_data.shards.tombstones import ListedFiles, read_lists
 from bridge_data.storage import Location, location
 
 PART = "json"
@@ -35,11 +36,8 @@ PART = "json"
 
 _OFFSET = struct.Struct("<Q")
 
-PAGE_OFFSETS = 512
-"""Offsets that are read from the index at once."""
-
-MAX_PAGES = 256
-"""Pages that a reader keeps, of 4 KiB each."""
+PAGE_OFFSETS, MAX_PAGES = 512, 256
+"""Offsets that are read from the index at once; pages of so many that a reader keeps, of 4 KiB each."""
 
 
 @overload
@@ -72,7 +70,9 @@ def open_jsonl(
     Raises:
         ConfigError: if it is not prepared, or there is no such part. DatasetError: if it was changed since.
     """
-    lines = dataclasses.replace(JsonlLines.open(path, split_part), max_line_bytes=limits.max_json_bytes)
+    lines = JsonlLines.open(path, split_part)
+    lists = read_lists(lines.root, [(str(lines.root), lines.num_bytes, range(lines.num_samples))])
+    lines = dataclasses.replace(lines, max_line_bytes=limits.max_json_bytes, **lists)
     parts = _read_parts(lines.root, split_config, limits)
     if parts is None:
         return lines
@@ -146,7 +146,7 @@ def gaps(parts: Iterable[tuple[int, int]], num_samples: int) -> tuple[int, int]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class JsonlLines:
+class JsonlLines(ListedFiles):
     """All samples of the JSONL file `root`, which count as one shard; `num_bytes` is its size. Longer lines than
     `max_line_bytes` are refused."""
 

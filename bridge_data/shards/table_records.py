@@ -21,6 +21,7 @@ from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.shards.blocks import BlockReader, Samples
 from bridge_data.shards.records import ByteRange, RawSample, RecordReader
 from bridge_data.shards.table_columns import KEY, Column, TableFile, block_bytes, checked_unit, columns_of, pyarrow_for
+from bridge_data.shards.tombstones import ListedFiles, read_lists
 from bridge_data.storage import Location, Version, is_remote
 
 logger = logging.getLogger("bridge_data")
@@ -70,7 +71,7 @@ def open_table(path: str, version: Version | None = None) -> TableFile:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class TableRecords:
+class TableRecords(ListedFiles):
     """The rows of `files`, concatenated; `counts` are the rows of each group, `first_groups` the number of each file's
     first group. Samples have the parts of `columns`. `read_bytes` is the size of a block."""
 
@@ -105,6 +106,15 @@ class TableRecords:
     def identity(self) -> dict[str, Any]:
         """Name, size, and a digest of the footer of each file."""
         return {"tables": [[file.name, file.version.num_bytes, file.digest] for file in self.files]}
+
+    def with_tombstones(self) -> "TableRecords":
+        """The same with the lists of forgotten samples in the folders of the files.
+
+        Raises:
+            DatasetError: if one is damaged, or files have changed since.
+        """
+        files = [(file.path, file.version.num_bytes, self.rows_of(number)) for number, file in enumerate(self.files)]
+        return dataclasses.replace(self, **read_lists(self.root, files))
 
     def part_names(self, shard: int) -> Collection[str]:
         return [column.part for column in self.columns]

@@ -1,4 +1,7 @@
-"""The list of the samples of a prepared data set that are forgotten: its versions, `.nv-meta/forgotten.jsonl`.
+"""The list of the samples that are forgotten: its versions.
+
+The list of a prepared data set is its `.nv-meta/forgotten.jsonl`. Tables and JSONL files have the list of the folder
+that they are in, the file `forgotten.bridge` there, in which each of them is a shard.
 
 Enters: the bytes of the file. Leaves: for each version, the positions that are forgotten, by shard. Guarantee: the file
 is whole, and no version was changed since it was written; no key is looked up.
@@ -9,17 +12,24 @@ forgotten (with the action `restore`: no longer forgotten); with `renew` they re
 hash of the line without it and of the previous version's digest: number and digest identify a version.
 """
 
+import concurrent.futures
 import dataclasses
 import functools
 import json
+import os
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from bridge_data import storage
 from bridge_data.errors import DatasetError, bridge_command
-from bridge_data.storage import Location
+from bridge_data.shards.metadata import FORGOTTEN_BRIDGE
+from bridge_data.storage import Location, location
 
 ACTIONS = ("forget", "restore", "renew")
+
+MAX_READING = 16
+"""Maximum lists that are read at the same time."""
 
 _FIELDS = {"version": int, "date": str, "reason": str, "action": str, "shards": dict, "digest": str}
 
@@ -57,18 +67,22 @@ class TombstoneVersion:
 
 @dataclasses.dataclass(frozen=True)
 class Tombstones:
-    """The versions of a list, at least one, from version 1 on."""
+    """The versions of the list in `file`, at least one, from version 1 on; it is read for the data set at `root`."""
 
+    file: Location
     root: Location
     versions: tuple[TombstoneVersion, ...]
 
     @classmethod
-    def parse(cls, data: bytes, file: Location) -> "Tombstones":
-        """The list in the file of the data set.
+    def read(cls, file: Location, root: Location) -> "Tombstones | None":
+        """The list in `file`; None if there is no such file.
 
         Raises:
             DatasetError: if it is damaged.
         """
+        data = storage.read_if_there(file)
+        if data is None:
+            return None
         versions: list[TombstoneVersion] = []
         for number, line in enumerate(data.splitlines(), start=1):
             try:
@@ -81,7 +95,7 @@ class Tombstones:
             versions.append(version)
         if not versions or not data.endswith(b"\n"):
             raise _damaged(file, len(versions), "the end is missing")
-        return cls(file.parent.parent, tuple(versions))
+        return cls(file, root, tuple(versions))
 
     @property
     def newest(self) -> TombstoneVersion:
@@ -108,7 +122,7 @@ class Tombstones:
         return {name: samples for name, samples in found.items() if samples}
 
     @functools.cached_property
-    def _shards(self) -> dict[str, ShardTombstones]:
+    def shards(self) -> dict[str, ShardTombstones]:
         """The shards of the list, as of the last version that names them."""
         return {name: shard for version in self.versions for name, shard in version.shards.items()}
 
@@ -118,7 +132,7 @@ class Tombstones:
             name
             for name in self.samples(len(self.versions))
             if name in shard_counts
-            and (self._shards[name].num_samples, self._shards[name].num_bytes) != (shard_counts[name], num_bytes(name))
+            and (self.shards[name].num_samples, self.shards[name].num_bytes) != (shard_counts[name], num_bytes(name))
         ]
 
     def check_shards(self, shard_counts: Mapping[str, int], num_bytes: Callable[[str], int]) -> None:
@@ -135,6 +149,47 @@ class Tombstones:
                 f"positions may be those of others now; run `{bridge_command('forget', self.root, '--renew')}`, which "
                 "looks them up again by their keys"
             )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class ListedFiles:
+    """Records in files of several folders, each of which may have a list: `tombstones` has those of `folders`, in this
+    order. Of each folder, the names of the files and the numbers of their samples."""
+
+    folders: tuple[Mapping[str, range], ...] = ()
+    tombstones: tuple[Tombstones | None, ...] = ()
+
+    def forgotten(self, versions: Sequence[int]) -> frozenset[int]:
+        """The numbers of the samples forgotten under these versions of the lists; version 0: none are."""
+        return frozenset(
+            files[name][position]
+            for files, own, version in zip(self.folders, self.tombstones, versions, strict=True)
+            for name, samples in (own.samples(version) if own else {}).items()
+            if name in files
+            for position in samples
+        )
+
+
+def read_lists(root: Location, files: Iterable[tuple[str, int, range]]) -> dict[str, Any]:
+    """The fields of a `ListedFiles`, for the data set at `root`: of each of its files the path, the number of bytes,
+    and the numbers of its samples; none if no folder has a list.
+
+    Raises:
+        DatasetError: if a list is damaged, or files have changed since.
+    """
+    folders: dict[str, dict[str, range]] = {}
+    sizes: dict[str, dict[str, int]] = {}
+    for path, num_bytes, numbers in files:
+        folder, name = os.path.split(path)
+        folders.setdefault(folder, {})[name] = numbers
+        sizes.setdefault(folder, {})[name] = num_bytes
+    paths = [location(folder) / FORGOTTEN_BRIDGE for folder in folders]
+    with concurrent.futures.ThreadPoolExecutor(MAX_READING) as threads:
+        found = list(threads.map(lambda file: Tombstones.read(file, root), paths))
+    for folder, own in zip(folders, found, strict=True):
+        if own is not None:
+            own.check_shards({name: len(own) for name, own in folders[folder].items()}, sizes[folder].__getitem__)
+    return {"folders": tuple(folders.values()), "tombstones": tuple(found)} if any(found) else {}
 
 
 def digest_of(version: TombstoneVersion, before: str) -> str:

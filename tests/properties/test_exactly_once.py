@@ -29,7 +29,7 @@ from bridge_data import (
 from bridge_data.plan import Branch, Plan
 from bridge_data.plan.blending import plan_of
 from bridge_data.prepare.tombstone_writing import forget_samples
-from bridge_data.shards.metadata import FORGOTTEN_JSONL, META_FOLDER
+from bridge_data.shards.metadata import FORGOTTEN_BRIDGE, FORGOTTEN_JSONL, META_FOLDER
 from tests.prepared import write_blend, write_texts
 from tests.properties.jobs import Encoder, GroupingEncoder, Job, Key, LoaderJob
 from tests.tables import write_table_blend, write_text_table
@@ -158,11 +158,13 @@ def in_memory(data: Path, case: Case) -> Plan:
     return plan_of(blend, training=True, what="blend")
 
 
+SUFFIXES = {"tars": "", "Parquet": ".parquet", "saved by datasets": "-saved"}
+"""The ends of the names of data sets in files, by their kind."""
+
 BLENDS: dict[str, Callable[[Path, Case], Path | Plan]] = {
     "tars": in_files,
     "memory": in_memory,
-    "Parquet": functools.partial(in_tables, ".parquet"),
-    "saved by datasets": functools.partial(in_tables, "-saved"),
+    **{kind: functools.partial(in_tables, suffix) for kind, suffix in SUFFIXES.items() if suffix},
 }
 
 
@@ -274,13 +276,13 @@ def test_every_sample_is_emitted_once_through_any_chain_of_topologies(
                 assert emitted.total() - num_emitted + not_emitted == drawn
             for _ in range(data_.draw(st.integers(0, 3), label="steps lost to a kill")):
                 job.step()
-            if case.kind == "tars":
+            if case.kind in SUFFIXES:
                 forgotten |= data_.draw(_forgets(case), label="forgotten")
                 _forget(data, case, forgotten)
         # Go on to the end of the data, or of every epoch begun, and see that nothing is missing.
         if not job.next_pass_has_begun:
             job = LoaderJob(ranks(data, case, 1, 3), folder)
-    event(f"forgotten: {min(len(forgotten), 2)}")
+    event(f"forgotten: {min(len(forgotten), 2)} of {case.kind}")
     names = job.datasets[0].source_names
     gone = {(names[source], index) for source, index in forgotten}
     before = set(emitted)
@@ -321,10 +323,22 @@ def _forgets(case: Case) -> st.SearchStrategy[set[tuple[int, int]]]:
 def _forget(data: Path, case: Case, forgotten: set[tuple[int, int]]) -> None:
     for source, size in enumerate(case.sizes):
         every = case.every[source]
-        keys = [f"{index * every:06d}" for other, index in sorted(forgotten) if other == source]
-        keys += [f"{int(key) + 1:06d}" for key in keys if every > 1 and int(key) + 1 < size]  # was not chosen
-        if keys:
-            forget_samples(data / f"{size}-{source}", keys, "asked for")
+        numbers = [index * every for other, index in sorted(forgotten) if other == source]
+        numbers += [number + 1 for number in numbers if every > 1 and number + 1 < size]  # was not chosen
+        root = data / f"{size}-{source}{SUFFIXES[case.kind]}"
+        if numbers:
+            keys = [f"{number:06d}" for number in numbers] if case.kind == "tars" else _rows(root, size, numbers)
+            forget_samples(root, keys, "asked for")
+
+
+def _rows(root: Path, size: int, numbers: list[int]) -> list[str]:
+    """The keys of these rows of a table: of a saved data set, in the first or second of its files."""
+    if root.is_file():
+        return list(map(str, numbers))
+    files = sorted(file.name for file in root.glob("*.arrow"))
+    half = size // len(files)
+    places = [divmod(number, half) if number < half else (len(files) - 1, number - half) for number in numbers]
+    return [f"{files[file]}:{row}" for file, row in places]
 
 
 @contextlib.contextmanager
@@ -335,6 +349,8 @@ def _remembered(data: Path, case: Case) -> Iterator[None]:
     finally:
         for source, size in enumerate(case.sizes):
             (data / f"{size}-{source}" / META_FOLDER / FORGOTTEN_JSONL).unlink(missing_ok=True)
+            (data / f"{size}-{source}-saved" / FORGOTTEN_BRIDGE).unlink(missing_ok=True)
+        (data / FORGOTTEN_BRIDGE).unlink(missing_ok=True)
 
 
 def _left(keys: Iterable[Key], gone: set[tuple[str, int]]) -> set[Key]:

@@ -76,9 +76,9 @@ def _chosen_rows(path: Path, source: ColumnarTables, clauses: Sequence[Where]) -
     """The numbers of chosen rows."""
     root = path if path.is_dir() else path.parent
     files = [(file.relative_to(root).as_posix(), str(file)) for file in source.files]
-    records = open_records(root, files, "train", lambda columns: [])
-    choice = evaluate(records, clauses)
-    return choice.between(0, records.num_samples)
+    records = open_records(root, files, "train", lambda columns: []).with_tombstones()
+    gone = records.forgotten([0 if own is None else own.newest.number for own in records.tombstones])
+    return [row for row in evaluate(records, clauses).between(0, records.num_samples) if row not in gone]
 
 
 def _chosen_samples(root: Path, source: TarCollection, clauses: Sequence[Where], limits: Limits) -> set[int]:

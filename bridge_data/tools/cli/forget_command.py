@@ -1,6 +1,7 @@
-"""`bridge-data forget`: samples of a prepared data set that no run may see any more."""
+"""`bridge-data forget`: samples that no run may see any more."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -8,6 +9,7 @@ import click
 
 from bridge_data.errors import ConfigError
 from bridge_data.prepare.tombstone_writing import ForgetReport, forget_samples, read_tombstones, renew_tombstones
+from bridge_data.shards.tombstones import Tombstones
 from bridge_data.tools.cli.terminal import ON_DISK, counted, table
 
 
@@ -35,10 +37,12 @@ def forget(
     is_listed: bool,
     as_json: bool,
 ) -> None:
-    """Keep the samples with the keys in a file from all runs on the prepared folder DATASET.
+    """Keep the samples with the keys in a file from all runs on DATASET, a prepared folder, a Parquet or JSONL file, a
+    folder of Parquet files or a saved data set.
 
-    The shards stay unchanged; `.nv-meta/forgotten.jsonl` gets a new version. A run in progress applies it when it is
-    restarted from a checkpoint; the order of all other samples, and the states, stay the same.
+    The data stay unchanged; `.nv-meta/forgotten.jsonl`, or of files the `forgotten.bridge` next to them, gets a new
+    version. A run in progress applies it when it is restarted from a checkpoint; the order of all other samples, and
+    the states, stay the same.
     """
     if is_listed:
         _list(dataset, as_json=as_json)
@@ -58,27 +62,34 @@ def forget(
 
 
 def _tell(report: ForgetReport, done: str, ignored: str, *, is_renewed: bool = False) -> None:
-    version = "no list" if report.version is None else f"version {report.version.number}"
+    versions = [f"version {own.newest.number} of {_name(own, report.lists)}" for own in report.lists]
     if not report.num_changed and not is_renewed:
-        click.echo(f"nothing changes: {version} of the list says so already")
+        click.echo(f"nothing changes: {', '.join(versions)} says so already" if versions else "nothing changes")
     else:
-        click.echo(f"{done}: {counted(report.num_changed, 'sample')} ({version} of the list)")
+        click.echo(f"{done}: {counted(report.num_changed, 'sample')} ({', '.join(versions)})")
     if report.ignored:
         click.echo(f"{ignored}: {counted(len(report.ignored), 'key')}, such as {report.ignored[0]}")
     click.echo(f"forgotten in all: {counted(report.num_forgotten, 'sample')}")
 
 
 def _list(dataset: Path, *, as_json: bool) -> None:
-    found = read_tombstones(dataset)
-    versions = () if found is None else found.versions
+    lists = read_tombstones(dataset)
     if as_json:
-        for version in versions:
+        for version in (version for own in lists for version in own.versions):
             click.echo(version.line(), nl=False)
-    elif not versions:
+        return
+    if not lists:
         click.echo("no samples are forgotten")
-    else:
+    for own in lists:
+        if len(lists) > 1:
+            click.echo(f"{own.file}:")
         rows = [
             (str(one.number), one.date, one.action, f"{one.num_samples:,}", json.dumps(one.reason, ensure_ascii=False))
-            for one in versions
+            for one in own.versions
         ]
         click.echo(table(("version", "date", "action", "samples", "reason"), rows))
+
+
+def _name(own: Tombstones, lists: Sequence[Tombstones]) -> str:
+    """`the list`; of several, its path."""
+    return "the list" if len(lists) == 1 else str(own.file)

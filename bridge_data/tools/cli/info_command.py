@@ -28,6 +28,8 @@ from bridge_data.shards.metadata import (
 )
 from bridge_data.shards.prepared import PreparedDataset, ShardSet
 from bridge_data.shards.read_only_database import ReadOnlyDatabase
+from bridge_data.shards.records import without_views
+from bridge_data.shards.tombstones import ListedFiles
 from bridge_data.storage import Location, RemotePath
 from bridge_data.tools.cli.terminal import (
     LOCATION,
@@ -132,12 +134,27 @@ def _show_folder(
     if tombstones is not None:
         number = tombstones.newest.number
         num_forgotten = sum(map(len, tombstones.samples(number).values()))
-        rows.append(("forgotten", f"{counted(num_forgotten, 'sample')} (version {number} of the list)"))
+        rows.append(_forgotten_row(num_forgotten, [number]))
     click.echo(headed(rows) + "\n")
     click.echo(split_table(dataset, split_config))
     parts = dataset.split_parts(split_config)
     _show_chosen([dataset.split(part, split_config=split_config) for part in parts], clauses)
     return not sample_type.startswith(_WRONG)
+
+
+def _forgotten_row(num_samples: int, versions: Sequence[int]) -> tuple[str, str]:
+    numbers = " and ".join(map(str, dict.fromkeys(versions)))
+    return "forgotten", f"{counted(num_samples, 'sample')} (version {numbers} of the list)"
+
+
+def _forgotten_in_files(several: Sequence[Records]) -> list[tuple[str, str]]:
+    """A row for the forgotten samples of tables or JSONL files, if there is a list."""
+    num_samples, numbers = 0, list[int]()
+    for one in (one for one in several if isinstance(one, ListedFiles)):
+        versions = [0 if own is None else own.newest.number for own in one.tombstones]
+        num_samples += len(one.forgotten(versions))
+        numbers += [number for number in versions if number]
+    return [_forgotten_row(num_samples, numbers)] if numbers else []
 
 
 def _show_chosen(parts: Sequence[Records], clauses: Sequence[WhereClause]) -> None:
@@ -163,6 +180,7 @@ def _show_jsonl(path: Location, clauses: Sequence[WhereClause], limits: Limits) 
         ("parts", "json"),
         ("sample type", "crude"),
         ("index", index_path(path).name),
+        *_forgotten_in_files([without_views(one) for one in records[:1]]),
     ]
     click.echo(headed(rows) + "\n")
     num_unused, _ = split_gaps(path)
@@ -183,6 +201,7 @@ def _show_tables(path: Location, clauses: Sequence[WhereClause], trust: dict[str
         ("holds", f"{sized(num_bytes)} of columns in {counted(sum(len({*one.names}) for one in records), 'file')}"),
         ("parts", listed(list(columns), 20)),
         ("sample type", "crude, unless a field map is given"),
+        *_forgotten_in_files(records),
     ]
     click.echo(headed(rows) + "\n")
     shown = []

@@ -91,17 +91,49 @@ def test_preparing_again_keeps_the_list_and_rewritten_shards_need_it_renewed(tex
     assert run_command("info", texts).exit_code == 0
 
 
-def test_data_without_a_list_say_what_to_do_instead(tmp_path: Path) -> None:
+def test_of_tables_and_jsonl_files_the_list_is_next_to_them(tmp_path: Path) -> None:
     table = table_of({"text": ["a", "b"]})
     save_to_disk(tmp_path / "saved", table, per_batch=2)
     write_parquet(tmp_path / "plain.parquet", table)
     write_parquet(tmp_path / "files" / "train.parquet", table)
     (tmp_path / "lines.jsonl").write_text('{"text": "a"}\n')
     prepare_jsonl(tmp_path / "lines.jsonl")
-    for name in ("saved", "plain.parquet", "files", "lines.jsonl"):
+    for name, version in (("saved", 1), ("plain.parquet", 1), ("files", 1), ("lines.jsonl", 2)):
         code, told = forget(tmp_path / name, ["0"])
-        assert code == 1 and "have no list of forgotten samples" in told
-        assert "where: __key__ not in (" in told and f"bridge-data convert {tmp_path / name} DST" in told
+        assert (code, told) == (
+            0,
+            f"forgotten from the next restart on: 1 sample (version {version} of the list)\n"
+            "forgotten in all: 1 sample\n",
+        )
+        assert f"forgotten    1 sample (version {version}" in run_command("info", tmp_path / name).output
+        assert "(forgotten: no run sees it)" in run_command("preview", tmp_path / name, "--count", 1).output
+    assert sorted(file.relative_to(tmp_path).as_posix() for file in tmp_path.rglob("forgotten.bridge")) == [
+        "files/forgotten.bridge",
+        "forgotten.bridge",
+        "saved/forgotten.bridge",
+    ]
+
+
+def test_a_saved_data_set_of_several_splits_has_a_list_for_each(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        save_to_disk(tmp_path / "both" / split, table_of({"text": ["a", "b"]}))
+    (tmp_path / "both" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    file = "data-00000-of-00001.arrow"
+    code, told = forget(tmp_path / "both", [f"test/{file}/1"])
+    assert (code, "1 sample (version 1 of the list)" in told) == (0, True)
+    code, told = forget(tmp_path / "both", [f"train/{file}/0", f"test/{file}:0"])
+    lists = [tmp_path / "both" / split / "forgotten.bridge" for split in ("train", "test")]
+    assert told == (
+        f"forgotten from the next restart on: 2 samples (version 1 of {lists[0]}, version 2 of {lists[1]})\n"
+        "forgotten in all: 3 samples\n"
+    )
+    told = run_command("forget", tmp_path / "both", "--list").output
+    assert [line for line in told.splitlines() if line.startswith("/")] == [f"{file}:" for file in lists]
+    assert "forgotten    3 samples (version 1 and 2 of the list)" in run_command("info", tmp_path / "both").output
+
+
+def test_tars_that_were_not_prepared_have_no_list(tmp_path: Path) -> None:
+    (tmp_path / "keys.txt").write_text("0\n")
     shutil.rmtree(write_texts(tmp_path / "tars", 5) / META_FOLDER)
     for arguments in (["--keys", str(tmp_path / "keys.txt"), "--reason", "x"], ["--list"]):
         done = run_command("forget", tmp_path / "tars", *arguments)

@@ -1,0 +1,201 @@
+"""Data whose samples can be forgotten: where their lists are, and which samples have a key.
+
+Enters: a prepared folder, tables or a JSONL file on a disk; keys as users know them. Leaves: the file of each list, the
+shards in it, and positions in these. Guarantee: nothing is written, and data that differ from their lists are opened.
+"""
+
+import abc
+import collections
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from bridge_data.errors import ConfigError
+from bridge_data.plan.document import is_jsonl
+from bridge_data.plan.opening import has_tables
+from bridge_data.prepare.commit import preparing_alone
+from bridge_data.shards.jsonl_file import JsonlLines
+from bridge_data.shards.key_index import KeyIndex
+from bridge_data.shards.metadata import FORGOTTEN_BRIDGE, FORGOTTEN_JSONL, META_FOLDER
+from bridge_data.shards.prepared import PreparedDataset
+from bridge_data.shards.raw_tars import find_raw_tars
+from bridge_data.shards.table_records import TableRecords, open_records
+from bridge_data.shards.tombstones import Tombstones
+
+
+class Found(NamedTuple):
+    """A sample with a key that was asked for: the number of its list, its shard there, its position, its key."""
+
+    list_number: int
+    shard: str
+    position: int
+    key: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ListFile:
+    """A list that is there or can be written: its file, and the samples and bytes of the shards of this data."""
+
+    path: Path
+    shard_counts: Mapping[str, int]
+    shard_bytes: Callable[[str], int]
+
+    def read(self, root: Path) -> Tombstones | None:
+        """The list, for the data at `root`; None if there is none."""
+        return Tombstones.read(self.path, root)
+
+
+class Forgettable(abc.ABC):
+    """The data at `root`, with their `lists`. With `shares_lists`, these may have the shards of other data, too."""
+
+    root: Path
+    lists: Sequence[ListFile]
+    shares_lists = True
+
+    @abc.abstractmethod
+    def find(self, names: Iterable[str]) -> dict[str, list[Found]]:
+        """The samples that each name (`KEY`, `SHARD:KEY` or `SHARD/KEY`) may stand for."""
+
+    def shard_name(self, list_number: int, shard: str) -> str:
+        """What users call a shard of a list."""
+        return shard
+
+
+@contextlib.contextmanager
+def changing(root: Path) -> Iterator[Forgettable]:
+    """The data at `root`, whose lists no other process changes meanwhile.
+
+    Raises:
+        ConfigError: if they can have no list. DatasetError: if they are damaged, or another process holds them.
+    """
+    data = open_forgettable(root)
+    with contextlib.ExitStack() as stack:
+        folders = [data.root] if isinstance(data, _Prepared) else [file.path.parent for file in data.lists]
+        for folder in folders:
+            stack.enter_context(preparing_alone(folder, doing="preparing or changing"))
+        yield open_forgettable(root)
+
+
+def open_forgettable(root: Path) -> Forgettable:
+    """The data at `root`."""
+    if has_tables(str(root)):
+        return _Tables(root.absolute())
+    if is_jsonl(str(root)):
+        return _Lines(root.absolute())
+    tars = find_raw_tars(str(root))
+    if tars is not None:
+        raise ConfigError(
+            f"{root}: tars without {META_FOLDER} have no list of forgotten samples: run {tars.way_out} first, or "
+            "leave the samples out with `where: __key__ not in ('KEY', 'KEY')`"
+        )
+    return _Prepared(root)
+
+
+def _splits(name: str) -> Iterator[tuple[str, str]]:
+    """The shards and keys that a name may consist of: a key may have slashes and colons itself."""
+    return ((name[:at], name[at + 1 :]) for at, character in enumerate(name) if character in ":/")
+
+
+class _Prepared(Forgettable):
+    shares_lists = False
+
+    def __init__(self, root: Path) -> None:
+        self.root, self._dataset = root, PreparedDataset.open(root)
+        dataset = self._dataset
+        self.lists = [ListFile(Path(dataset.meta) / FORGOTTEN_JSONL, dataset.shard_counts, dataset.shard_bytes)]
+
+    def find(self, names: Iterable[str]) -> dict[str, list[Found]]:
+        index, found = KeyIndex.open(self.root), {}
+        for name in names:
+            samples = [Found(0, index.shard_names[shard], at, name) for shard, at in index.positions(name).items()]
+            for shard, key in _splits(name):
+                if shard in self._dataset.shard_counts:
+                    own = {index.shard_names[number]: at for number, at in index.positions(key).items()}
+                    samples += [Found(0, shard, own[shard], key)] if shard in own else []
+            found[name] = [sample for sample in samples if self._is_stored(sample)]
+        return found
+
+    def _is_stored(self, sample: Found) -> bool:
+        """Whether our index has the key at the same position as Energon's; without ours, Energon's is trusted."""
+        dataset = self._dataset
+        if sample.position >= dataset.shard_counts.get(sample.shard, 0):
+            return False
+        segment = None if dataset.index is None else dataset.index.segment_if_intact(sample.shard)
+        return segment is None or segment.key(sample.position) == sample.key
+
+
+class _Tables(Forgettable):
+    def __init__(self, root: Path) -> None:
+        from bridge_data.plan.table_files import files_of, table_parts  # here: few data are tables
+
+        files = dict.fromkeys(file for part in table_parts(str(root)) for file in files_of(str(root), part))
+        self.root = root
+        self._records = records = open_records(root, list(files), "", lambda columns: [])
+        sizes = {entry.path: entry.version.num_bytes for entry in records.files}
+        folders: dict[Path, dict[str, int]] = collections.defaultdict(dict)
+        self._files: dict[str, tuple[int, str]] = {}  # by its name in the data: its list, and its name there
+        for number, entry in enumerate(records.files):
+            path = Path(entry.path)
+            folders[path.parent][path.name] = len(records.rows_of(number))
+            self._files[entry.name] = list(folders).index(path.parent), path.name
+        self.lists = [
+            ListFile(folder / FORGOTTEN_BRIDGE, counts, lambda name, folder=folder: sizes[str(folder / name)])  # type: ignore[misc]
+            for folder, counts in folders.items()
+        ]
+
+    def find(self, names: Iterable[str]) -> dict[str, list[Found]]:
+        found: dict[str, list[Found]] = {name: [] for name in names}
+        wanted: dict[str, list[tuple[str | None, str]]] = collections.defaultdict(list)  # by key: shard, name
+        for name in found:
+            wanted[name].append((None, name))
+            for shard, key in _splits(name):
+                if shard in self._files:
+                    wanted[key].append((shard, name))
+        for file, row, key in _rows(self._records, wanted):
+            for shard, name in wanted[key]:
+                if shard in (None, file):
+                    found[name].append(Found(*self._files[file], row, key))
+        return found
+
+    def shard_name(self, list_number: int, shard: str) -> str:
+        return next(name for name, file in self._files.items() if file == (list_number, shard))
+
+
+def _rows(records: TableRecords, keys: Mapping[str, object]) -> Iterator[tuple[str, int, str]]:
+    """(file, row, key) of the rows that have one of `keys`."""
+    if not records.has_keys:
+        numbers = [(int(key), key) for key in keys if _is_number(key)]
+        for number, entry in enumerate(records.files):
+            count = len(records.rows_of(number))
+            yield from ((entry.name, row, key) for row, key in numbers if row < count)
+        return
+    for file, first, run in records.key_runs():
+        for index, key in enumerate(run, start=first):
+            if key in keys:
+                yield file, records.file_of(index)[1], key
+
+
+class _Lines(Forgettable):
+    def __init__(self, path: Path) -> None:
+        self.root = path
+        self._lines = lines = JsonlLines.open(path, "")
+        file = path.parent / FORGOTTEN_BRIDGE
+        self.lists = [ListFile(file, {path.name: lines.num_samples}, lambda _: lines.num_bytes)]
+
+    def find(self, names: Iterable[str]) -> dict[str, list[Found]]:
+        found = {}
+        for name in names:
+            keys = {name, *(key for shard, key in _splits(name) if shard == self.root.name)}
+            found[name] = [
+                Found(0, self.root.name, int(key), key)
+                for key in keys
+                if _is_number(key) and int(key) < self._lines.num_samples
+            ]
+        return found
+
+
+def _is_number(key: str) -> bool:
+    """Whether `key` is that of a row or line without a key of its own."""
+    return key.isascii() and key.isdigit() and key == str(int(key[:20]))

@@ -1,0 +1,138 @@
+"""Data with lists of forgotten samples: which keys are found, and what stays of a list that several data sets share."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bridge_data import WorkerConfig, get_savable_loader, get_val_dataset
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.prepare.forgettable import open_forgettable
+from bridge_data.prepare.jsonl_lines import prepare_jsonl
+from bridge_data.prepare.tombstone_writing import forget_samples, read_tombstones, renew_tombstones
+from bridge_data.samples import TextSample
+from bridge_data.shards.metadata import FORGOTTEN_BRIDGE
+from tests.prepared import write_texts
+from tests.tables import save_to_disk, table_of, write_parquet
+
+FIELDS = {"sample_type": TextSample, "field_map": {"text": "text"}}
+
+
+def texts_of(path: Path) -> list[str]:
+    """What a run sees."""
+    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
+    fields = {} if path.suffix == ".jsonl" else FIELDS
+    dataset = get_val_dataset(path, split_part="train", worker_config=config, batch_size=1, **fields)
+    return [
+        batch["json"][0]["text"] if path.suffix == ".jsonl" else batch.text[0] for batch in get_savable_loader(dataset)
+    ]
+
+
+def write_lines(path: Path, texts: list[str]) -> Path:
+    path.write_text("".join(f'{{"text": "{text}"}}\n' for text in texts))
+    prepare_jsonl(path)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two Parquet files and two JSONL files."""
+    for name in ("one", "two"):
+        texts = [f"{name} {number}" for number in range(6)]
+        write_parquet(tmp_path / f"{name}.parquet", table_of({"text": texts}), per_group=2)
+        write_lines(tmp_path / f"{name}.jsonl", texts)
+    return tmp_path
+
+
+@pytest.fixture(params=["parquet", "jsonl"])
+def files(folder: Path, request: pytest.FixtureRequest) -> list[Path]:
+    return [folder / f"{name}.{request.param}" for name in ("one", "two")]
+
+
+def test_a_file_loses_its_samples_and_others_of_the_folder_keep_theirs(files: list[Path]) -> None:
+    one, two = files
+    assert forget_samples(one, ["1", f"{one.name}/4", f"{one.name}:1"], "asked for").num_forgotten == 2
+    assert texts_of(one) == ["one 0", "one 2", "one 3", "one 5"]
+    assert texts_of(two) == [f"two {number}" for number in range(6)]
+    assert forget_samples(two, ["0"], "asked for").num_forgotten == 1
+    assert (len(texts_of(one)), len(texts_of(two))) == (4, 5)
+    assert forget_samples(one, ["4"], "was a mistake", restore=True).num_forgotten == 1
+    assert texts_of(one) == ["one 0", "one 2", "one 3", "one 4", "one 5"]
+    (found,) = read_tombstones(one)
+    assert [version.action for version in found.versions] == ["forget", "forget", "restore"]
+
+
+def test_a_file_that_was_rewritten_is_refused_until_its_keys_were_looked_up_again(files: list[Path]) -> None:
+    one, two = files
+    forget_samples(one, ["1", "5"], "asked for")
+    forget_samples(two, ["0", "3"], "asked for")
+    if one.suffix == ".jsonl":
+        write_lines(one, ["new 0", "new 1"])
+    else:
+        write_parquet(one, table_of({"text": ["new 0", "new 1"]}))
+    for act in (texts_of, lambda path: forget_samples(path, ["0"], "asked for")):
+        with pytest.raises(DatasetError, match=rf"shard {one.name} has changed since .* forget .*{one.name}.* --renew"):
+            act(one)
+    assert texts_of(two) == ["two 1", "two 2", "two 4", "two 5"]
+    report = renew_tombstones(one, "was written anew")
+    assert (report.num_changed, report.num_forgotten, report.ignored) == (1, 1, [f"{one.name}:5"])
+    assert texts_of(one) == ["new 0"]
+    assert texts_of(two) == ["two 1", "two 2", "two 4", "two 5"], "they are not of the data that was looked up again"
+    assert renew_tombstones(two, "again").num_forgotten == 2
+
+
+def test_a_folder_and_a_pattern_find_the_lists_of_their_files(folder: Path) -> None:
+    for file in folder.glob("*.jsonl*"):
+        file.unlink()
+    forget_samples(folder, ["two.parquet/2"], "asked for")
+    with pytest.raises(ConfigError, match=r"'2': in one.parquet, two.parquet: say which, as SHARD:KEY"):
+        forget_samples(folder, ["2"], "asked for")
+    for path in (folder, folder / "*.parquet", folder / "{one,two}.parquet"):
+        assert texts_of(path) == [f"{name} {n}" for name in ("one", "two") for n in range(6) if (name, n) != ("two", 2)]
+    assert len(texts_of(folder / "two.parquet")) == 5
+
+
+def test_samples_with_the_same_key_go_together_and_keys_may_have_slashes(tmp_path: Path) -> None:
+    keys = ["a/b", "c", "a/b", "x.parquet/c", "d"]
+    path = write_parquet(tmp_path / "x.parquet", table_of({"__key__": keys, "text": list("01234")}), per_group=2)
+    assert forget_samples(path, ["a/b"], "asked for").num_changed == 2
+    assert texts_of(path) == ["1", "3", "4"]
+    with pytest.raises(ConfigError, match=r"'x.parquet/c': in x.parquet, x.parquet"):
+        forget_samples(path, ["x.parquet/c"], "asked for")
+    with pytest.raises(ConfigError, match=r"2 keys are wrong.*\n.*'nope': no sample has this key\n.*'5'"):
+        forget_samples(path, ["d", "nope", "5"], "asked for")
+    assert forget_samples(path, ["x.parquet:x.parquet/c"], "asked for").num_changed == 1
+    assert texts_of(path) == ["1", "4"]
+
+
+def test_a_saved_data_set_finds_the_rows_of_each_file(tmp_path: Path) -> None:
+    path = save_to_disk(tmp_path / "saved", table_of({"text": list(map(str, range(7)))}), per_batch=2, num_files=2)
+    files = sorted(file.name for file in path.glob("*.arrow"))
+    forget_samples(path, [f"{files[0]}/2", f"{files[1]}:0"], "asked for")
+    assert texts_of(path) == ["0", "1", "4", "5", "6"]
+    data = open_forgettable(path)
+    assert [dict(own.shard_counts) for own in data.lists] == [{files[0]: 3, files[1]: 4}]
+
+
+@pytest.fixture
+def damaged(folder: Path) -> Iterator[Path]:
+    forget_samples(folder / "one.parquet", ["1"], "asked for")
+    yield folder / FORGOTTEN_BRIDGE
+
+
+def test_a_damaged_list_is_an_error_of_all_files_of_its_folder(folder: Path, damaged: Path) -> None:
+    damaged.write_text(damaged.read_text().replace("asked", "bored"))
+    for name in ("one.parquet", "two.parquet", "one.jsonl"):
+        with pytest.raises(DatasetError, match=r"forgotten.bridge:1: the list of forgotten samples is damaged"):
+            texts_of(folder / name)
+
+
+def test_a_prepared_folder_has_its_list_with_its_index(tmp_path: Path) -> None:
+    root = write_texts(tmp_path / "texts", 30, per_shard=20)
+    (own,) = open_forgettable(root).lists
+    assert own.path == root / ".nv-meta" / "forgotten.jsonl"
+    assert open_forgettable(root).find(["000003", "data-0001.tar/000025", "nope"]) == {
+        "000003": [(0, "data-0000.tar", 3, "000003")],
+        "data-0001.tar/000025": [(0, "data-0001.tar", 5, "000025")],
+        "nope": [],
+    }
