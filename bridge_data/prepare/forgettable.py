@@ -154,8 +154,8 @@ class _Tables(Forgettable):
                 if shard in self._files:
                     wanted[key].append((shard, name))
         for file, row, key in _rows(self._records, wanted):
-            for shard, name in wanted[key]:
-                if shard in (None, file):
+            for only, name in wanted[key]:
+                if only in (None, file):
                     found[name].append(Found(*self._files[file], row, key))
         return found
 

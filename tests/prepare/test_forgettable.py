@@ -2,15 +2,24 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bridge_data import WorkerConfig, get_savable_loader, get_val_dataset
+from bridge_data import (
+    Cooker,
+    DefaultTaskEncoder,
+    WorkerConfig,
+    basic_sample_keys,
+    get_savable_loader,
+    get_val_dataset,
+    stateless,
+)
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.forgettable import open_forgettable
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.tombstone_writing import forget_samples, read_tombstones, renew_tombstones
-from bridge_data.samples import TextSample
+from bridge_data.samples import CrudeSample, TextSample
 from bridge_data.shards.metadata import FORGOTTEN_BRIDGE
 from tests.prepared import write_texts
 from tests.tables import save_to_disk, table_of, write_parquet
@@ -18,14 +27,23 @@ from tests.tables import save_to_disk, table_of, write_parquet
 FIELDS = {"sample_type": TextSample, "field_map": {"text": "text"}}
 
 
+@stateless
+def cook(sample: CrudeSample) -> TextSample:
+    return TextSample(**basic_sample_keys(sample), text=sample["json"]["text"])
+
+
+class Lines(DefaultTaskEncoder[Any, Any, Any, Any]):
+    """Texts out of JSON lines."""
+
+    cookers = (Cooker(cook),)
+
+
 def texts_of(path: Path) -> list[str]:
     """What a run sees."""
     config = WorkerConfig(rank=0, world_size=1, num_workers=0)
-    fields = {} if path.suffix == ".jsonl" else FIELDS
-    dataset = get_val_dataset(path, split_part="train", worker_config=config, batch_size=1, **fields)
-    return [
-        batch["json"][0]["text"] if path.suffix == ".jsonl" else batch.text[0] for batch in get_savable_loader(dataset)
-    ]
+    own: dict[str, Any] = {"task_encoder": Lines()} if path.suffix == ".jsonl" else FIELDS
+    dataset = get_val_dataset(path, split_part="train", worker_config=config, batch_size=1, **own)
+    return [batch.text[0] for batch in get_savable_loader(dataset)]
 
 
 def write_lines(path: Path, texts: list[str]) -> Path:
