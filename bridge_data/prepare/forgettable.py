@@ -25,7 +25,7 @@ from bridge_data.shards.table_records import TableRecords, open_records
 from bridge_data.shards.tombstones import Tombstones
 
 
-class Found(NamedTuple):
+class KeyMatch(NamedTuple):
     """A sample with a key that was asked for: the number of its list, its shard there, its position, its key."""
 
     list_number: int
@@ -55,7 +55,7 @@ class Forgettable(abc.ABC):
     shares_lists = True
 
     @abc.abstractmethod
-    def find(self, names: Iterable[str]) -> dict[str, list[Found]]:
+    def find(self, names: Iterable[str]) -> dict[str, list[KeyMatch]]:
         """The samples that each name (`KEY`, `SHARD:KEY` or `SHARD/KEY`) may stand for."""
 
     def shard_name(self, list_number: int, shard: str) -> str:
@@ -106,18 +106,18 @@ class _Prepared(Forgettable):
         dataset = self._dataset
         self.lists = [ListFile(Path(dataset.meta) / FORGOTTEN_JSONL, dataset.shard_counts, dataset.shard_bytes)]
 
-    def find(self, names: Iterable[str]) -> dict[str, list[Found]]:
+    def find(self, names: Iterable[str]) -> dict[str, list[KeyMatch]]:
         index, found = KeyIndex.open(self.root), {}
         for name in names:
-            samples = [Found(0, index.shard_names[shard], at, name) for shard, at in index.positions(name).items()]
+            samples = [KeyMatch(0, index.shard_names[shard], at, name) for shard, at in index.positions(name).items()]
             for shard, key in _splits(name):
                 if shard in self._dataset.shard_counts:
                     own = {index.shard_names[number]: at for number, at in index.positions(key).items()}
-                    samples += [Found(0, shard, own[shard], key)] if shard in own else []
+                    samples += [KeyMatch(0, shard, own[shard], key)] if shard in own else []
             found[name] = [sample for sample in samples if self._is_stored(sample)]
         return found
 
-    def _is_stored(self, sample: Found) -> bool:
+    def _is_stored(self, sample: KeyMatch) -> bool:
         """Whether our index has the key at the same position as Energon's; without ours, Energon's is trusted."""
         dataset = self._dataset
         if sample.position >= dataset.shard_counts.get(sample.shard, 0):
@@ -145,8 +145,8 @@ class _Tables(Forgettable):
             for folder, counts in folders.items()
         ]
 
-    def find(self, names: Iterable[str]) -> dict[str, list[Found]]:
-        found: dict[str, list[Found]] = {name: [] for name in names}
+    def find(self, names: Iterable[str]) -> dict[str, list[KeyMatch]]:
+        found: dict[str, list[KeyMatch]] = {name: [] for name in names}
         wanted: dict[str, list[tuple[str | None, str]]] = collections.defaultdict(list)  # by key: shard, name
         for name in found:
             wanted[name].append((None, name))
@@ -156,7 +156,7 @@ class _Tables(Forgettable):
         for file, row, key in _rows(self._records, wanted):
             for only, name in wanted[key]:
                 if only in (None, file):
-                    found[name].append(Found(*self._files[file], row, key))
+                    found[name].append(KeyMatch(*self._files[file], row, key))
         return found
 
     def shard_name(self, list_number: int, shard: str) -> str:
@@ -184,12 +184,12 @@ class _Lines(Forgettable):
         file = path.parent / FORGOTTEN_BRIDGE
         self.lists = [ListFile(file, {path.name: lines.num_samples}, lambda _: lines.num_bytes)]
 
-    def find(self, names: Iterable[str]) -> dict[str, list[Found]]:
+    def find(self, names: Iterable[str]) -> dict[str, list[KeyMatch]]:
         found = {}
         for name in names:
             keys = {name, *(key for shard, key in _splits(name) if shard == self.root.name)}
             found[name] = [
-                Found(0, self.root.name, int(key), key)
+                KeyMatch(0, self.root.name, int(key), key)
                 for key in keys
                 if _is_number(key) and int(key) < self._lines.num_samples
             ]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bridge_data.errors import ConfigError
-from bridge_data.prepare.forgettable import Forgettable, Found, ListFile, changing, open_forgettable
+from bridge_data.prepare.forgettable import Forgettable, KeyMatch, ListFile, changing, open_forgettable
 from bridge_data.shards.tombstones import ShardTombstones, Tombstones, TombstoneVersion, digest_of
 from bridge_data.storage.atomic import write_file, writing
 
@@ -118,14 +118,16 @@ def renew_tombstones(root: Path, reason: str) -> ForgetReport:
         return _report(data, after, changed, gone)
 
 
-def _by_shard(samples: Iterable[Found]) -> dict[str, dict[int, str]]:
+def _by_shard(samples: Iterable[KeyMatch]) -> dict[str, dict[int, str]]:
     changed: dict[str, dict[int, str]] = defaultdict(dict)
     for one in samples:
         changed[one.shard][one.position] = one.key
     return dict(changed)
 
 
-def _resolved(data: Forgettable, keys: Iterable[str]) -> tuple[dict[str, list[Found]], list[str], dict[str, list[str]]]:
+def _resolved(
+    data: Forgettable, keys: Iterable[str]
+) -> tuple[dict[str, list[KeyMatch]], list[str], dict[str, list[str]]]:
     """(The samples by the name given, names that no sample has, the shards of names that samples of several have)."""
     found, unknown, ambiguous = {}, [], {}
     for name, samples in data.find(dict.fromkeys(keys)).items():

@@ -233,9 +233,12 @@ class PreparedDataset:
         Raises:
             DatasetError: if it is damaged, or shards have changed since.
         """
-        found = Tombstones.read(self.meta / FORGOTTEN_JSONL, self.root)
-        if found is not None:
-            found.check_shards(self.shard_counts, self.shard_bytes)
+        file = self.meta / FORGOTTEN_JSONL
+        data = storage.read_if_there(file)
+        if data is None:
+            return None
+        found = Tombstones.parse(data, file, self.root)
+        found.check_shards(self.shard_counts, self.shard_bytes)
         return found
 
     def split_parts(self, split_config: str | None = None) -> list[str]:

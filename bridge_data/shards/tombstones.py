@@ -12,7 +12,6 @@ forgotten (with the action `restore`: no longer forgotten); with `renew` they re
 hash of the line without it and of the previous version's digest: number and digest identify a version.
 """
 
-import concurrent.futures
 import dataclasses
 import functools
 import json
@@ -24,7 +23,7 @@ from typing import Any
 from bridge_data import storage
 from bridge_data.errors import DatasetError, bridge_command
 from bridge_data.shards.metadata import FORGOTTEN_BRIDGE
-from bridge_data.storage import Location, location
+from bridge_data.storage import Location, is_remote, location
 
 ACTIONS = ("forget", "restore", "renew")
 
@@ -81,8 +80,15 @@ class Tombstones:
             DatasetError: if it is damaged.
         """
         data = storage.read_if_there(file)
-        if data is None:
-            return None
+        return None if data is None else cls.parse(data, file, root)
+
+    @classmethod
+    def parse(cls, data: bytes, file: Location, root: Location) -> "Tombstones":
+        """The list with the content `data`.
+
+        Raises:
+            DatasetError: if it is damaged.
+        """
         versions: list[TombstoneVersion] = []
         for number, line in enumerate(data.splitlines(), start=1):
             try:
@@ -184,8 +190,13 @@ def read_lists(root: Location, files: Iterable[tuple[str, int, range]]) -> dict[
         folders.setdefault(folder, {})[name] = numbers
         sizes.setdefault(folder, {})[name] = num_bytes
     paths = [location(folder) / FORGOTTEN_BRIDGE for folder in folders]
-    with concurrent.futures.ThreadPoolExecutor(MAX_READING) as threads:
-        found = list(threads.map(lambda file: Tombstones.read(file, root), paths))
+    if len(paths) > 1 and is_remote(str(root)):
+        from concurrent.futures import ThreadPoolExecutor  # here: it is slow to import
+
+        with ThreadPoolExecutor(MAX_READING) as threads:
+            found = list(threads.map(lambda file: Tombstones.read(file, root), paths))
+    else:
+        found = [Tombstones.read(file, root) for file in paths]
     for folder, own in zip(folders, found, strict=True):
         if own is not None:
             own.check_shards({name: len(own) for name, own in folders[folder].items()}, sizes[folder].__getitem__)

@@ -34,7 +34,7 @@ _COMMANDS = {
     "convert": "Convert the data in SRC to the data set in the folder DST.",
     "doctor": "Check a planned run on DATASET before it starts, and show what to change, in order of gain.",
     "duplicates": "Find samples that are stored several times in PATH..., also across split parts and data sets.",
-    "forget": "Keep the samples with the keys in a file from all runs on the prepared folder DATASET.",
+    "forget": "Keep the samples with the keys in a file from all runs on DATASET.",
     "info": "Show what PATH holds: split parts, shards, samples, parts, sample type; of a metadataset, what it blends.",
     "lint": "Read everything of PATH, and report all that is wrong with it.",
     "mount": "Show the parts of the data set in the folder PATH as files below the folder MOUNTPOINT, read-only.",
