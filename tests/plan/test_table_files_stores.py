@@ -10,6 +10,7 @@ from bridge_data import TextSample, WorkerConfig, get_savable_loader, get_train_
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan import load_plan
 from bridge_data.plan.opening import split_parts
+from bridge_data.prepare.tombstone_writing import forget_samples
 from bridge_data.storage import RemotePath
 from tests.object_store import Bucket
 from tests.tables import write_text_table
@@ -54,6 +55,23 @@ def test_rows_are_those_of_the_local_copy(bucket: Bucket, path: str, split_part:
     found = keys_and_texts(f"{bucket.url}/{path}", split_part)
     assert found == keys_and_texts(str(bucket.folder / path), split_part)
     assert len(found) == num_rows
+
+
+def test_lists_of_forgotten_samples_are_read_from_every_folder(bucket: Bucket) -> None:
+    write_tables(bucket.folder)
+    forget_samples(bucket.folder / "hub" / "data", ["train-00001-of-00002.parquet/3"], "asked for")
+    forget_samples(bucket.folder / "dict", ["val/data-00000-of-00002.arrow/7"], "asked for")
+    for path, split_part, num_rows in (
+        ("hub/data", "train", 79),
+        ("hub/**/*.parquet", "train", 119),
+        ("dict", "val", 29),
+    ):
+        found = keys_and_texts(f"{bucket.url}/{path}", split_part)
+        assert found == keys_and_texts(str(bucket.folder / path), split_part)
+        assert len(found) == num_rows
+    (bucket.folder / "hub" / "data" / "forgotten.bridge").write_text("{}")
+    with pytest.raises(DatasetError, match=rf"{bucket.url}/hub/data/forgotten.bridge:1: .* is damaged"):
+        load_plan(f"{bucket.url}/hub/data")
 
 
 def test_split_parts_are_those_of_the_local_copy(bucket: Bucket) -> None:
