@@ -133,7 +133,7 @@ class _Tables(Forgettable):
         files = dict.fromkeys(file for part in table_parts(str(root)) for file in files_of(str(root), part))
         self.root = root
         self._records = records = open_records(root, list(files), "", lambda columns: [])
-        sizes = {entry.path: entry.version.num_bytes for entry in records.files}
+        sizes = {Path(entry.path): entry.version.num_bytes for entry in records.files}
         folders: dict[Path, dict[str, int]] = collections.defaultdict(dict)
         self._files: dict[str, tuple[int, str]] = {}  # by its name in the data: its list, and its name there
         for number, entry in enumerate(records.files):
@@ -141,7 +141,7 @@ class _Tables(Forgettable):
             folders[path.parent][path.name] = len(records.rows_of(number))
             self._files[entry.name] = list(folders).index(path.parent), path.name
         self.lists = [
-            ListFile(folder / FORGOTTEN_BRIDGE, counts, lambda name, folder=folder: sizes[str(folder / name)])  # type: ignore[misc]
+            ListFile(folder / FORGOTTEN_BRIDGE, counts, lambda name, folder=folder: sizes[folder / name])  # type: ignore[misc]
             for folder, counts in folders.items()
         ]
 

@@ -175,7 +175,8 @@ def _written(
     new = TombstoneVersion(len(versions) + 1, date, reason, action, shards, "")
     versions = (*versions, dataclasses.replace(new, digest=digest_of(new, versions[-1].digest if versions else "")))
     with writing(file.path.parent):
-        write_file(file.path, "".join(version.line() for version in versions))
+        # Names and reasons may have bytes that are no UTF-8.
+        write_file(file.path, "".join(version.line() for version in versions).encode(errors="surrogatepass"))
     return Tombstones(file.path, root, versions)
 
 

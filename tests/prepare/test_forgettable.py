@@ -154,3 +154,18 @@ def test_a_prepared_folder_has_its_list_with_its_index(tmp_path: Path) -> None:
         "data-0001.tar/000025": [(0, "data-0001.tar", 5, "000025")],
         "nope": [],
     }
+
+
+def test_names_and_reasons_may_have_bytes_that_are_no_utf_8(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "caf\udce9.jsonl", ["0", "1"])
+    assert forget_samples(path, ["1"], "caf\udce9").num_forgotten == 1
+    assert texts_of(path) == ["0"]
+    assert read_tombstones(path)[0].newest.reason == "caf\udce9"
+
+
+def test_a_saved_data_set_may_name_its_files_in_another_way(tmp_path: Path) -> None:
+    path = save_to_disk(tmp_path / "saved", table_of({"text": ["0", "1"]}))
+    state = path / "state.json"
+    state.write_text(state.read_text().replace("data-", "./data-", 1))
+    assert forget_samples(path, ["1"], "asked for").num_forgotten == 1
+    assert texts_of(path) == ["0"]
