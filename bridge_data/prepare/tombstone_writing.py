@@ -54,7 +54,8 @@ def forget_samples(
         before = [file.read(data.root) for file in data.lists]
         for file, own in zip(data.lists, before, strict=True):
             if own is not None:
-                own.check_shards(file.shard_counts, file.shard_bytes)
+                check = own.check_files if data.shares_lists else own.check_shards
+                check(file.shard_counts, file.shard_bytes)
         known = [{} if own is None else own.samples(len(own.versions)) for own in before]
         found, unknown, ambiguous = _resolved(data, keys)
         if restore:
@@ -97,16 +98,18 @@ def renew_tombstones(root: Path, reason: str) -> ForgetReport:
             if own is None:
                 continue
             known = own.samples(len(own.versions))
+            renamed = own.renamed(file.shard_counts, file.shard_bytes) if data.shares_lists else {}
             # The list of a folder has the files of other data, too, which stay as they are.
             others = {
                 name: dataclasses.replace(own.shards[name], samples=tuple(sorted(samples.items())))
                 for name, samples in known.items()
-                if data.shares_lists and name not in file.shard_counts
+                if data.shares_lists and name not in file.shard_counts and name not in renamed
             }
             wanted = {
                 f"{data.shard_name(number, shard)}:{key}": (number, shard, key)
-                for shard in known.keys() - others.keys()
-                for key in known[shard].values()
+                for listed in known.keys() - others.keys()
+                for shard in renamed.get(listed, [listed])
+                for key in known[listed].values()
             }
             found = [
                 (name, [one for one in samples if (one.list_number, one.shard, one.key) == wanted[name]])

@@ -99,6 +99,37 @@ def test_a_file_that_was_rewritten_is_refused_until_its_keys_were_looked_up_agai
     assert renew_tombstones(two, "again").num_forgotten == 2
 
 
+def test_a_file_that_was_renamed_is_refused_until_its_keys_were_looked_up_again(files: list[Path]) -> None:
+    one, two = files
+    forget_samples(one, ["1", "5"], "asked for")
+    forget_samples(two, ["0"], "asked for")
+    new = one.with_stem("new")
+    for file in one.parent.glob(f"{one.name}*"):
+        file.rename(file.with_name(file.name.replace("one", "new")))
+    for act in (texts_of, lambda path: forget_samples(path, ["0"], "asked for")):
+        with pytest.raises(DatasetError, match=rf"{one.name}, in which .* is gone, and {new.name} may be .* --renew"):
+            act(new)
+    assert texts_of(two) == [f"two {number}" for number in range(1, 6)], "its name is in the list"
+    assert renew_tombstones(two, "again").num_forgotten == 1
+    report = renew_tombstones(new, "has a new name")
+    assert (report.num_changed, report.num_forgotten, report.ignored) == (2, 2, [])
+    assert texts_of(new) == ["one 0", "one 2", "one 3", "one 4"]
+    assert texts_of(two) == [f"two {number}" for number in range(1, 6)]
+
+
+def test_a_file_that_was_removed_is_no_obstacle_for_others(files: list[Path]) -> None:
+    one, two = files
+    forget_samples(one, ["1"], "asked for")
+    if one.suffix == ".jsonl":
+        write_lines(two, ["longer than before"] * 6)
+    else:
+        write_parquet(two, table_of({"text": ["longer than before"] * 6}))
+    assert len(texts_of(two)) == 6, "there is the file that the list names"
+    one.unlink()
+    assert len(texts_of(two)) == 6
+    assert renew_tombstones(two, "again").lists[0].samples(2) == {one.name: {1: "1"}}
+
+
 def test_a_folder_and_a_pattern_find_the_lists_of_their_files(folder: Path) -> None:
     for file in folder.glob("*.jsonl*"):
         file.unlink()
