@@ -15,7 +15,7 @@ from typing import NamedTuple
 from bridge_data.errors import ConfigError
 from bridge_data.plan.document import is_jsonl
 from bridge_data.plan.opening import has_tables
-from bridge_data.prepare.commit import preparing_alone
+from bridge_data.prepare.commit import preparing_alone, temporary_files
 from bridge_data.shards.jsonl_file import JsonlLines
 from bridge_data.shards.key_index import KeyIndex
 from bridge_data.shards.metadata import FORGOTTEN_BRIDGE, FORGOTTEN_JSONL, META_FOLDER
@@ -72,9 +72,10 @@ def changing(root: Path) -> Iterator[Forgettable]:
     """
     data = open_forgettable(root)
     with contextlib.ExitStack() as stack:
-        folders = [data.root] if isinstance(data, _Prepared) else [file.path.parent for file in data.lists]
-        for folder in folders:
-            stack.enter_context(preparing_alone(folder, doing="preparing or changing"))
+        for file in data.lists:
+            folder = data.root if isinstance(data, _Prepared) else file.path.parent
+            remove = stack.enter_context(preparing_alone(folder, doing="preparing or changing"))
+            remove(temporary_files(file.path))  # of killed processes
         yield open_forgettable(root)
 
 

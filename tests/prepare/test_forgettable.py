@@ -141,6 +141,13 @@ def test_a_folder_and_a_pattern_find_the_lists_of_their_files(folder: Path) -> N
     assert len(texts_of(folder / "two.parquet")) == 5
 
 
+def test_what_a_killed_process_left_is_removed(files: list[Path]) -> None:
+    left = files[0].with_name(f".{FORGOTTEN_BRIDGE}.0123abcd.1.tmp")
+    left.write_text("the beginning of a list")
+    forget_samples(files[0], ["1"], "asked for")
+    assert not left.exists()
+
+
 def test_samples_with_the_same_key_go_together_and_keys_may_have_slashes(tmp_path: Path) -> None:
     keys = ["a/b", "c", "a/b", "x.parquet/c", "d"]
     path = write_parquet(tmp_path / "x.parquet", table_of({"__key__": keys, "text": list("01234")}), per_group=2)
