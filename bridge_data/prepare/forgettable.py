@@ -8,6 +8,7 @@ import abc
 import collections
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -131,16 +132,18 @@ class _Tables(Forgettable):
     def __init__(self, root: Path) -> None:
         from bridge_data.plan.table_files import files_of, table_parts  # here: few data are tables
 
-        files = dict.fromkeys(file for part in table_parts(str(root)) for file in files_of(str(root), part))
         self.root = root
-        self._records = records = open_records(root, list(files), "", lambda columns: [])
-        sizes = {Path(entry.path): entry.version.num_bytes for entry in records.files}
+        # Split parts may have different columns, so some may have keys.
+        parts = [(part, files_of(str(root), part)) for part in table_parts(str(root))]
+        self._parts = [open_records(root, files, part, lambda columns: []) for part, files in parts]
+        sizes: dict[Path, int] = {}
         folders: dict[Path, dict[str, int]] = collections.defaultdict(dict)
         self._files: dict[str, tuple[int, str]] = {}  # by its name in the data: its list, and its name there
-        for number, entry in enumerate(records.files):
-            path = Path(entry.path)
-            folders[path.parent][path.name] = len(records.rows_of(number))
-            self._files[entry.name] = list(folders).index(path.parent), path.name
+        for records in self._parts:
+            for number, entry in enumerate(records.files):
+                path = Path(entry.path)
+                sizes[path], folders[path.parent][path.name] = entry.version.num_bytes, len(records.rows_of(number))
+                self._files[entry.name] = list(folders).index(path.parent), path.name
         self.lists = [
             ListFile(folder / FORGOTTEN_BRIDGE, counts, lambda name, folder=folder: sizes[folder / name])  # type: ignore[misc]
             for folder, counts in folders.items()
@@ -154,7 +157,7 @@ class _Tables(Forgettable):
             for shard, key in _splits(name):
                 if shard in self._files:
                     wanted[key].append((shard, name))
-        for file, row, key in _rows(self._records, wanted):
+        for file, row, key in itertools.chain.from_iterable(_rows(records, wanted) for records in self._parts):
             for only, name in wanted[key]:
                 if only in (None, file):
                     found[name].append(KeyMatch(*self._files[file], row, key))

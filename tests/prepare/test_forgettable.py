@@ -141,6 +141,17 @@ def test_a_folder_and_a_pattern_find_the_lists_of_their_files(folder: Path) -> N
     assert len(texts_of(folder / "two.parquet")) == 5
 
 
+def test_split_parts_may_have_different_columns(tmp_path: Path) -> None:
+    tables = {"train": {"__key__": ["a", "b"], "text": ["0", "1"]}, "test": {"text": ["2", "3"]}}
+    for split, columns in tables.items():
+        save_to_disk(tmp_path / split, table_of(columns))
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    assert forget_samples(tmp_path, ["a", "1"], "asked for").num_forgotten == 2
+    assert texts_of(tmp_path) == texts_of(tmp_path / "train") == ["1"]
+    assert texts_of(tmp_path / "test") == ["2"]
+    assert renew_tombstones(tmp_path, "again").num_changed == 2
+
+
 def test_what_a_killed_process_left_is_removed(files: list[Path]) -> None:
     left = files[0].with_name(f".{FORGOTTEN_BRIDGE}.0123abcd.1.tmp")
     left.write_text("the beginning of a list")
