@@ -9,7 +9,7 @@ import collections
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,6 +58,10 @@ class Forgettable(abc.ABC):
     @abc.abstractmethod
     def find(self, names: Iterable[str]) -> dict[str, list[KeyMatch]]:
         """The samples that each name (`KEY`, `SHARD:KEY` or `SHARD/KEY`) may stand for."""
+
+    def find_moved(self, keys: Collection[str]) -> Iterator[KeyMatch]:
+        """The samples with one of `keys`, in all shards; none if shards number their samples."""
+        return iter(())
 
     def shard_name(self, list_number: int, shard: str) -> str:
         """What users call a shard of a list."""
@@ -163,11 +167,16 @@ class _Tables(Forgettable):
                     found[name].append(KeyMatch(*self._files[file], row, key))
         return found
 
+    def find_moved(self, keys: Collection[str]) -> Iterator[KeyMatch]:
+        for records in self._parts:
+            if records.has_keys and keys:
+                yield from (KeyMatch(*self._files[file], row, key) for file, row, key in _rows(records, keys))
+
     def shard_name(self, list_number: int, shard: str) -> str:
         return next(name for name, file in self._files.items() if file == (list_number, shard))
 
 
-def _rows(records: TableRecords, keys: Mapping[str, object]) -> Iterator[tuple[str, int, str]]:
+def _rows(records: TableRecords, keys: Collection[str]) -> Iterator[tuple[str, int, str]]:
     """(file, row, key) of the rows that have one of `keys`."""
     if not records.has_keys:
         numbers = [(int(key), key) for key in keys if _is_number(key)]

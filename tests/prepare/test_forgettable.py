@@ -141,6 +141,25 @@ def test_a_folder_and_a_pattern_find_the_lists_of_their_files(folder: Path) -> N
     assert len(texts_of(folder / "two.parquet")) == 5
 
 
+@pytest.mark.parametrize("names", ["abc", "xyz"], ids=["old names", "new names"])
+def test_rows_that_moved_to_other_files_are_found_by_their_keys(tmp_path: Path, names: str) -> None:
+    keys = [f"key {number}" for number in range(12)]
+
+    def write(names: str) -> None:
+        for file in tmp_path.glob("*/*.parquet"):
+            file.unlink()
+        for number, name in enumerate(names):
+            own = keys[number :: len(names)]
+            write_parquet(tmp_path / f"part {number}" / f"{name}.parquet", table_of({"__key__": own, "text": own}))
+
+    write("ab")
+    forget_samples(tmp_path, ["key 5", "key 8"], "asked for")
+    write(names)
+    report = renew_tombstones(tmp_path, "dealt anew")
+    assert (report.num_changed, report.num_forgotten, report.ignored) == (2, 2, [])
+    assert sorted(texts_of(tmp_path)) == sorted({*keys} - {"key 5", "key 8"})
+
+
 def test_split_parts_may_have_different_columns(tmp_path: Path) -> None:
     tables = {"train": {"__key__": ["a", "b"], "text": ["0", "1"]}, "test": {"text": ["2", "3"]}}
     for split, columns in tables.items():
