@@ -8,14 +8,15 @@ import abc
 import collections
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from bridge_data.errors import ConfigError
 from bridge_data.plan.document import is_jsonl
 from bridge_data.plan.opening import has_tables
-from bridge_data.prepare.commit import preparing_alone
+from bridge_data.prepare.commit import preparing_alone, temporary_files
 from bridge_data.shards.jsonl_file import JsonlLines
 from bridge_data.shards.key_index import KeyIndex
 from bridge_data.shards.metadata import FORGOTTEN_BRIDGE, FORGOTTEN_JSONL, META_FOLDER
@@ -58,6 +59,10 @@ class Forgettable(abc.ABC):
     def find(self, names: Iterable[str]) -> dict[str, list[KeyMatch]]:
         """The samples that each name (`KEY`, `SHARD:KEY` or `SHARD/KEY`) may stand for."""
 
+    def find_moved(self, keys: Collection[str]) -> Iterator[KeyMatch]:
+        """The samples with one of `keys`, in all shards; none if shards number their samples."""
+        return iter(())
+
     def shard_name(self, list_number: int, shard: str) -> str:
         """What users call a shard of a list."""
         return shard
@@ -72,9 +77,10 @@ def changing(root: Path) -> Iterator[Forgettable]:
     """
     data = open_forgettable(root)
     with contextlib.ExitStack() as stack:
-        folders = [data.root] if isinstance(data, _Prepared) else [file.path.parent for file in data.lists]
-        for folder in folders:
-            stack.enter_context(preparing_alone(folder, doing="preparing or changing"))
+        for file in data.lists:
+            folder = data.root if isinstance(data, _Prepared) else file.path.parent
+            remove = stack.enter_context(preparing_alone(folder, doing="preparing or changing"))
+            remove(temporary_files(file.path))  # of killed processes
         yield open_forgettable(root)
 
 
@@ -130,18 +136,20 @@ class _Tables(Forgettable):
     def __init__(self, root: Path) -> None:
         from bridge_data.plan.table_files import files_of, table_parts  # here: few data are tables
 
-        files = dict.fromkeys(file for part in table_parts(str(root)) for file in files_of(str(root), part))
         self.root = root
-        self._records = records = open_records(root, list(files), "", lambda columns: [])
-        sizes = {entry.path: entry.version.num_bytes for entry in records.files}
+        # Split parts may have different columns, so some may have keys.
+        parts = [(part, files_of(str(root), part)) for part in table_parts(str(root))]
+        self._parts = [open_records(root, files, part, lambda columns: []) for part, files in parts]
+        sizes: dict[Path, int] = {}
         folders: dict[Path, dict[str, int]] = collections.defaultdict(dict)
         self._files: dict[str, tuple[int, str]] = {}  # by its name in the data: its list, and its name there
-        for number, entry in enumerate(records.files):
-            path = Path(entry.path)
-            folders[path.parent][path.name] = len(records.rows_of(number))
-            self._files[entry.name] = list(folders).index(path.parent), path.name
+        for records in self._parts:
+            for number, entry in enumerate(records.files):
+                path = Path(entry.path)
+                sizes[path], folders[path.parent][path.name] = entry.version.num_bytes, len(records.rows_of(number))
+                self._files[entry.name] = list(folders).index(path.parent), path.name
         self.lists = [
-            ListFile(folder / FORGOTTEN_BRIDGE, counts, lambda name, folder=folder: sizes[str(folder / name)])  # type: ignore[misc]
+            ListFile(folder / FORGOTTEN_BRIDGE, counts, lambda name, folder=folder: sizes[folder / name])  # type: ignore[misc]
             for folder, counts in folders.items()
         ]
 
@@ -153,17 +161,22 @@ class _Tables(Forgettable):
             for shard, key in _splits(name):
                 if shard in self._files:
                     wanted[key].append((shard, name))
-        for file, row, key in _rows(self._records, wanted):
+        for file, row, key in itertools.chain.from_iterable(_rows(records, wanted) for records in self._parts):
             for only, name in wanted[key]:
                 if only in (None, file):
                     found[name].append(KeyMatch(*self._files[file], row, key))
         return found
 
+    def find_moved(self, keys: Collection[str]) -> Iterator[KeyMatch]:
+        for records in self._parts:
+            if records.has_keys and keys:
+                yield from (KeyMatch(*self._files[file], row, key) for file, row, key in _rows(records, keys))
+
     def shard_name(self, list_number: int, shard: str) -> str:
         return next(name for name, file in self._files.items() if file == (list_number, shard))
 
 
-def _rows(records: TableRecords, keys: Mapping[str, object]) -> Iterator[tuple[str, int, str]]:
+def _rows(records: TableRecords, keys: Collection[str]) -> Iterator[tuple[str, int, str]]:
     """(file, row, key) of the rows that have one of `keys`."""
     if not records.has_keys:
         numbers = [(int(key), key) for key in keys if _is_number(key)]

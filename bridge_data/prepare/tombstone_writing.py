@@ -54,7 +54,8 @@ def forget_samples(
         before = [file.read(data.root) for file in data.lists]
         for file, own in zip(data.lists, before, strict=True):
             if own is not None:
-                own.check_shards(file.shard_counts, file.shard_bytes)
+                check = own.check_files if data.shares_lists else own.check_shards
+                check(file.shard_counts, file.shard_bytes)
         known = [{} if own is None else own.samples(len(own.versions)) for own in before]
         found, unknown, ambiguous = _resolved(data, keys)
         if restore:
@@ -81,7 +82,8 @@ def forget_samples(
 
 
 def renew_tombstones(root: Path, reason: str) -> ForgetReport:
-    """Look up all forgotten samples again in the current shards; drop those that are gone.
+    """Look up all forgotten samples again in the current shards; drop those that are gone. In tables with keys, those
+    that are no longer in their file are looked up in all files.
 
     Raises:
         ConfigError: if there is no list.
@@ -90,32 +92,45 @@ def renew_tombstones(root: Path, reason: str) -> ForgetReport:
         before = [file.read(data.root) for file in data.lists]
         if not any(before):
             raise ConfigError(f"{root}: no samples of it were forgotten, so there is no list to renew")
-        gone: list[str] = []
-        changed: list[dict[str, dict[int, str]]] = [{} for _ in before]
-        after = list(before)
+        matches: list[KeyMatch] = []
+        gone: dict[str, str] = {}  # by name: the key
+        elsewhere: set[str] = set()  # keys in files that are no longer there
+        others: list[dict[str, ShardTombstones]] = [{} for _ in before]
         for number, (file, own) in enumerate(zip(data.lists, before, strict=True)):
             if own is None:
                 continue
             known = own.samples(len(own.versions))
+            renamed = own.renamed(file.shard_counts, file.shard_bytes) if data.shares_lists else {}
             # The list of a folder has the files of other data, too, which stay as they are.
-            others = {
+            others[number] = {
                 name: dataclasses.replace(own.shards[name], samples=tuple(sorted(samples.items())))
                 for name, samples in known.items()
-                if data.shares_lists and name not in file.shard_counts
+                if data.shares_lists and name not in file.shard_counts and name not in renamed
             }
+            for name in others[number]:
+                if not (file.path.parent / name).is_file():
+                    elsewhere.update(known[name].values())
             wanted = {
                 f"{data.shard_name(number, shard)}:{key}": (number, shard, key)
-                for shard in known.keys() - others.keys()
-                for key in known[shard].values()
+                for listed in known.keys() - others[number].keys()
+                for shard in renamed.get(listed, [listed])
+                for key in known[listed].values()
             }
-            found = [
-                (name, [one for one in samples if (one.list_number, one.shard, one.key) == wanted[name]])
-                for name, samples in data.find(wanted).items()
-            ]
-            gone += [name for name, samples in found if not samples]
-            changed[number] = _by_shard(one for _, samples in found for one in samples)
-            after[number] = _written(file, data.root, own, changed[number], reason, "renew", others)
-        return _report(data, after, changed, gone)
+            for name, samples in data.find(wanted).items():
+                found = [one for one in samples if (one.list_number, one.shard, one.key) == wanted[name]]
+                matches += found
+                if not found:
+                    gone[name] = wanted[name][2]
+        moved = list(data.find_moved({*gone.values(), *elsewhere}))
+        changed = [
+            _by_shard(one for one in (*matches, *moved) if one.list_number == number) for number in range(len(before))
+        ]
+        after = [
+            _written(file, data.root, own, new, reason, "renew", kept) if own or new else None
+            for file, own, new, kept in zip(data.lists, before, changed, others, strict=True)
+        ]
+        found_keys = {one.key for one in moved}
+        return _report(data, after, changed, [name for name, key in gone.items() if key not in found_keys])
 
 
 def _by_shard(samples: Iterable[KeyMatch]) -> dict[str, dict[int, str]]:
@@ -175,7 +190,8 @@ def _written(
     new = TombstoneVersion(len(versions) + 1, date, reason, action, shards, "")
     versions = (*versions, dataclasses.replace(new, digest=digest_of(new, versions[-1].digest if versions else "")))
     with writing(file.path.parent):
-        write_file(file.path, "".join(version.line() for version in versions))
+        # Names and reasons may have bytes that are no UTF-8.
+        write_file(file.path, "".join(version.line() for version in versions).encode(errors="surrogatepass"))
     return Tombstones(file.path, root, versions)
 
 

@@ -156,6 +156,33 @@ class Tombstones:
                 "looks them up again by their keys"
             )
 
+    def renamed(self, file_counts: Mapping[str, int], num_bytes: Callable[[str], int]) -> dict[str, list[str]]:
+        """The files with forgotten samples that are no longer in the folder of the list, if others have their sizes and
+        numbers of samples: the names of these."""
+        listed = self.samples(len(self.versions))
+        others: dict[tuple[int, int], list[str]] = {}
+        for name in sorted(file_counts.keys() - listed.keys()):
+            others.setdefault((file_counts[name], num_bytes(name)), []).append(name)
+        found = {
+            name: others.get((self.shards[name].num_samples, self.shards[name].num_bytes), [])
+            for name in listed.keys() - file_counts.keys()
+        }
+        return {name: new for name, new in found.items() if new and not storage.is_file(self.file.parent / name)}
+
+    def check_files(self, file_counts: Mapping[str, int], num_bytes: Callable[[str], int]) -> None:
+        """Check that these files in the folder of the list are those that it was written for.
+
+        Raises:
+            DatasetError: if one has changed, or may have another name now.
+        """
+        self.check_shards(file_counts, num_bytes)
+        for name, (new, *_) in self.renamed(file_counts, num_bytes).items():
+            raise DatasetError(
+                f"{self.root}: {name}, in which samples were forgotten, is gone, and {new} may be the same file under "
+                "a new name, with which they would come again; give it back its name, or run "
+                f"`{bridge_command('forget', self.root, '--renew')}`, which looks them up in {new} by their keys"
+            )
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ListedFiles:
@@ -199,7 +226,7 @@ def read_lists(root: Location, files: Iterable[tuple[str, int, range]]) -> dict[
         found = [Tombstones.read(file, root) for file in paths]
     for folder, own in zip(folders, found, strict=True):
         if own is not None:
-            own.check_shards({name: len(own) for name, own in folders[folder].items()}, sizes[folder].__getitem__)
+            own.check_files({name: len(own) for name, own in folders[folder].items()}, sizes[folder].__getitem__)
     return {"folders": tuple(folders.values()), "tombstones": tuple(found)} if any(found) else {}
 
 

@@ -99,6 +99,37 @@ def test_a_file_that_was_rewritten_is_refused_until_its_keys_were_looked_up_agai
     assert renew_tombstones(two, "again").num_forgotten == 2
 
 
+def test_a_file_that_was_renamed_is_refused_until_its_keys_were_looked_up_again(files: list[Path]) -> None:
+    one, two = files
+    forget_samples(one, ["1", "5"], "asked for")
+    forget_samples(two, ["0"], "asked for")
+    new = one.with_stem("new")
+    for file in one.parent.glob(f"{one.name}*"):
+        file.rename(file.with_name(file.name.replace("one", "new")))
+    for act in (texts_of, lambda path: forget_samples(path, ["0"], "asked for")):
+        with pytest.raises(DatasetError, match=rf"{one.name}, in which .* is gone, and {new.name} may be .* --renew"):
+            act(new)
+    assert texts_of(two) == [f"two {number}" for number in range(1, 6)], "its name is in the list"
+    assert renew_tombstones(two, "again").num_forgotten == 1
+    report = renew_tombstones(new, "has a new name")
+    assert (report.num_changed, report.num_forgotten, report.ignored) == (2, 2, [])
+    assert texts_of(new) == ["one 0", "one 2", "one 3", "one 4"]
+    assert texts_of(two) == [f"two {number}" for number in range(1, 6)]
+
+
+def test_a_file_that_was_removed_is_no_obstacle_for_others(files: list[Path]) -> None:
+    one, two = files
+    forget_samples(one, ["1"], "asked for")
+    if one.suffix == ".jsonl":
+        write_lines(two, ["longer than before"] * 6)
+    else:
+        write_parquet(two, table_of({"text": ["longer than before"] * 6}))
+    assert len(texts_of(two)) == 6, "there is the file that the list names"
+    one.unlink()
+    assert len(texts_of(two)) == 6
+    assert renew_tombstones(two, "again").lists[0].samples(2) == {one.name: {1: "1"}}
+
+
 def test_a_folder_and_a_pattern_find_the_lists_of_their_files(folder: Path) -> None:
     for file in folder.glob("*.jsonl*"):
         file.unlink()
@@ -108,6 +139,43 @@ def test_a_folder_and_a_pattern_find_the_lists_of_their_files(folder: Path) -> N
     for path in (folder, folder / "*.parquet", folder / "{one,two}.parquet"):
         assert texts_of(path) == [f"{name} {n}" for name in ("one", "two") for n in range(6) if (name, n) != ("two", 2)]
     assert len(texts_of(folder / "two.parquet")) == 5
+
+
+@pytest.mark.parametrize("names", ["abc", "xyz"], ids=["old names", "new names"])
+def test_rows_that_moved_to_other_files_are_found_by_their_keys(tmp_path: Path, names: str) -> None:
+    keys = [f"key {number}" for number in range(12)]
+
+    def write(names: str) -> None:
+        for file in tmp_path.glob("*/*.parquet"):
+            file.unlink()
+        for number, name in enumerate(names):
+            own = keys[number :: len(names)]
+            write_parquet(tmp_path / f"part {number}" / f"{name}.parquet", table_of({"__key__": own, "text": own}))
+
+    write("ab")
+    forget_samples(tmp_path, ["key 5", "key 8"], "asked for")
+    write(names)
+    report = renew_tombstones(tmp_path, "dealt anew")
+    assert (report.num_changed, report.num_forgotten, report.ignored) == (2, 2, [])
+    assert sorted(texts_of(tmp_path)) == sorted({*keys} - {"key 5", "key 8"})
+
+
+def test_split_parts_may_have_different_columns(tmp_path: Path) -> None:
+    tables = {"train": {"__key__": ["a", "b"], "text": ["0", "1"]}, "test": {"text": ["2", "3"]}}
+    for split, columns in tables.items():
+        save_to_disk(tmp_path / split, table_of(columns))
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    assert forget_samples(tmp_path, ["a", "1"], "asked for").num_forgotten == 2
+    assert texts_of(tmp_path) == texts_of(tmp_path / "train") == ["1"]
+    assert texts_of(tmp_path / "test") == ["2"]
+    assert renew_tombstones(tmp_path, "again").num_changed == 2
+
+
+def test_what_a_killed_process_left_is_removed(files: list[Path]) -> None:
+    left = files[0].with_name(f".{FORGOTTEN_BRIDGE}.0123abcd.1.tmp")
+    left.write_text("the beginning of a list")
+    forget_samples(files[0], ["1"], "asked for")
+    assert not left.exists()
 
 
 def test_samples_with_the_same_key_go_together_and_keys_may_have_slashes(tmp_path: Path) -> None:
@@ -154,3 +222,18 @@ def test_a_prepared_folder_has_its_list_with_its_index(tmp_path: Path) -> None:
         "data-0001.tar/000025": [(0, "data-0001.tar", 5, "000025")],
         "nope": [],
     }
+
+
+def test_names_and_reasons_may_have_bytes_that_are_no_utf_8(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "caf\udce9.jsonl", ["0", "1"])
+    assert forget_samples(path, ["1"], "caf\udce9").num_forgotten == 1
+    assert texts_of(path) == ["0"]
+    assert read_tombstones(path)[0].newest.reason == "caf\udce9"
+
+
+def test_a_saved_data_set_may_name_its_files_in_another_way(tmp_path: Path) -> None:
+    path = save_to_disk(tmp_path / "saved", table_of({"text": ["0", "1"]}))
+    state = path / "state.json"
+    state.write_text(state.read_text().replace("data-", "./data-", 1))
+    assert forget_samples(path, ["1"], "asked for").num_forgotten == 1
+    assert texts_of(path) == ["0"]

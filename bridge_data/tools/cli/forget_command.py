@@ -9,7 +9,7 @@ import click
 
 from bridge_data.errors import ConfigError
 from bridge_data.prepare.tombstone_writing import ForgetReport, forget_samples, read_tombstones, renew_tombstones
-from bridge_data.shards.tombstones import Tombstones
+from bridge_data.shards.tombstones import Tombstones, TombstoneVersion
 from bridge_data.tools.cli.terminal import ON_DISK, counted, table
 
 
@@ -75,8 +75,9 @@ def _tell(report: ForgetReport, done: str, ignored: str, *, is_renewed: bool = F
 def _list(dataset: Path, *, as_json: bool) -> None:
     lists = read_tombstones(dataset)
     if as_json:
-        for version in (version for own in lists for version in own.versions):
-            click.echo(version.line(), nl=False)
+        for own in lists:
+            for version in own.versions:
+                click.echo(version.line() if len(lists) == 1 else _with_file(version, own), nl=False)
         return
     if not lists:
         click.echo("no samples are forgotten")
@@ -88,6 +89,11 @@ def _list(dataset: Path, *, as_json: bool) -> None:
             for one in own.versions
         ]
         click.echo(table(("version", "date", "action", "samples", "reason"), rows))
+
+
+def _with_file(version: TombstoneVersion, own: Tombstones) -> str:
+    """The line of a version of one of several lists, which may have shards of the same name."""
+    return json.dumps({"list": str(own.file), **json.loads(version.line())}, ensure_ascii=False) + "\n"
 
 
 def _name(own: Tombstones, lists: Sequence[Tombstones]) -> str:

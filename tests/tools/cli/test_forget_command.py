@@ -129,6 +129,12 @@ def test_a_saved_data_set_of_several_splits_has_a_list_for_each(tmp_path: Path) 
     )
     told = run_command("forget", tmp_path / "both", "--list").output
     assert [line for line in told.splitlines() if line.startswith("/")] == [f"{file}:" for file in lists]
+    versions = map(json.loads, run_command("forget", tmp_path / "both", "--list", "--json").output.splitlines())
+    assert [(one["list"], one["version"]) for one in versions] == [
+        (str(lists[0]), 1),
+        (str(lists[1]), 1),
+        (str(lists[1]), 2),
+    ]
     assert "forgotten    3 samples (version 1 and 2 of the list)" in run_command("info", tmp_path / "both").output
 
 
