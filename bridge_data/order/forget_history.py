@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 NAME = "forgotten"
 """The name of the extra."""
 VERSION = 1
-LIST_FILES = "its .nv-meta/forgotten.jsonl, or the forgotten.bridge next to its files"
+LIST_FILES = "its .nv-meta/forgotten.jsonl, or the _forgotten.bridge next to its files"
 """Where lists are, for messages."""
 
 ListVersions: TypeAlias = Mapping[str, Sequence[Sequence[Any]]]

@@ -1,7 +1,7 @@
 """The list of the samples that are forgotten: its versions.
 
 The list of a prepared data set is its `.nv-meta/forgotten.jsonl`. Tables and JSONL files have the list of the folder
-that they are in, the file `forgotten.bridge` there, in which each of them is a shard.
+that they are in, the file `_forgotten.bridge` there, in which each of them is a shard.
 
 Enters: the bytes of the file. Leaves: for each version, the positions that are forgotten, by shard. Guarantee: the file
 is whole, and no version was changed since it was written; no key is looked up.

@@ -69,8 +69,8 @@ def test_lists_of_forgotten_samples_are_read_from_every_folder(bucket: Bucket) -
         found = keys_and_texts(f"{bucket.url}/{path}", split_part)
         assert found == keys_and_texts(str(bucket.folder / path), split_part)
         assert len(found) == num_rows
-    (bucket.folder / "hub" / "data" / "forgotten.bridge").write_text("{}")
-    with pytest.raises(DatasetError, match=rf"{bucket.url}/hub/data/forgotten.bridge:1: .* is damaged"):
+    (bucket.folder / "hub" / "data" / "_forgotten.bridge").write_text("{}")
+    with pytest.raises(DatasetError, match=rf"{bucket.url}/hub/data/_forgotten.bridge:1: .* is damaged"):
         load_plan(f"{bucket.url}/hub/data")
 
 

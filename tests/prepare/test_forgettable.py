@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from bridge_data import (
@@ -209,7 +210,7 @@ def damaged(folder: Path) -> Iterator[Path]:
 def test_a_damaged_list_is_an_error_of_all_files_of_its_folder(folder: Path, damaged: Path) -> None:
     damaged.write_text(damaged.read_text().replace("asked", "bored"))
     for name in ("one.parquet", "two.parquet", "one.jsonl"):
-        with pytest.raises(DatasetError, match=r"forgotten.bridge:1: the list of forgotten samples is damaged"):
+        with pytest.raises(DatasetError, match=r"_forgotten.bridge:1: the list of forgotten samples is damaged"):
             texts_of(folder / name)
 
 
@@ -237,3 +238,11 @@ def test_a_saved_data_set_may_name_its_files_in_another_way(tmp_path: Path) -> N
     state.write_text(state.read_text().replace("data-", "./data-", 1))
     assert forget_samples(path, ["1"], "asked for").num_forgotten == 1
     assert texts_of(path) == ["0"]
+
+
+def test_other_readers_of_the_folder_pass_over_the_list(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write_parquet(tmp_path / f"{name}.parquet", table_of({"text": ["a", "b"]}))
+    forget_samples(tmp_path, ["one.parquet/1"], "asked for")
+    assert (tmp_path / FORGOTTEN_BRIDGE).is_file()
+    assert pq.read_table(tmp_path).num_rows == 4

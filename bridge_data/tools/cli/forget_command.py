@@ -40,9 +40,9 @@ def forget(
     """Keep the samples with the keys in a file from all runs on DATASET.
 
     DATASET is a prepared folder, a Parquet or JSONL file, a folder of Parquet files or a saved data set. The data stay
-    unchanged; `.nv-meta/forgotten.jsonl`, or of files the `forgotten.bridge` next to them, gets a new version. A run in
-    progress applies it when it is restarted from a checkpoint; the order of all other samples, and the states, stay the
-    same.
+    unchanged; `.nv-meta/forgotten.jsonl`, or of files the `_forgotten.bridge` next to them, gets a new version. A run
+    in progress applies it when it is restarted from a checkpoint; the order of all other samples, and the states, stay
+    the same.
     """
     if is_listed:
         _list(dataset, as_json=as_json)

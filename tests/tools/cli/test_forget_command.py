@@ -107,10 +107,10 @@ def test_of_tables_and_jsonl_files_the_list_is_next_to_them(tmp_path: Path) -> N
         )
         assert f"forgotten    1 sample (version {version}" in run_command("info", tmp_path / name).output
         assert "(forgotten: no run sees it)" in run_command("preview", tmp_path / name, "--count", 1).output
-    assert sorted(file.relative_to(tmp_path).as_posix() for file in tmp_path.rglob("forgotten.bridge")) == [
-        "files/forgotten.bridge",
-        "forgotten.bridge",
-        "saved/forgotten.bridge",
+    assert sorted(file.relative_to(tmp_path).as_posix() for file in tmp_path.rglob("_forgotten.bridge")) == [
+        "_forgotten.bridge",
+        "files/_forgotten.bridge",
+        "saved/_forgotten.bridge",
     ]
 
 
@@ -122,7 +122,7 @@ def test_a_saved_data_set_of_several_splits_has_a_list_for_each(tmp_path: Path) 
     code, told = forget(tmp_path / "both", [f"test/{file}/1"])
     assert (code, "1 sample (version 1 of the list)" in told) == (0, True)
     code, told = forget(tmp_path / "both", [f"train/{file}/0", f"test/{file}:0"])
-    lists = [tmp_path / "both" / split / "forgotten.bridge" for split in ("train", "test")]
+    lists = [tmp_path / "both" / split / "_forgotten.bridge" for split in ("train", "test")]
     assert told == (
         f"forgotten from the next restart on: 2 samples (version 1 of {lists[0]}, version 2 of {lists[1]})\n"
         "forgotten in all: 3 samples\n"
