@@ -93,7 +93,7 @@ class Tombstones:
         for number, line in enumerate(data.splitlines(), start=1):
             try:
                 version = _parsed(json.loads(line))
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, RecursionError) as error:
                 raise _damaged(file, number, str(error)) from None
             before = versions[-1].digest if versions else ""
             if version.number != number or version.digest != digest_of(version, before):

@@ -68,7 +68,14 @@ def test_a_damaged_list_is_refused(texts: Path) -> None:
     forget(texts, ["000003"])
     forget(texts, ["000005"])
     whole = file_of(texts).read_text()
-    for damaged in (whole[:-30], whole.replace("asked", "wanted", 1), whole.splitlines()[1] + "\n", "", "{}\n"):
+    for damaged in (
+        whole[:-30],
+        whole.replace("asked", "wanted", 1),
+        whole.splitlines()[1] + "\n",
+        "",
+        "{}\n",
+        "[" * 99_999,
+    ):
         file_of(texts).write_text(damaged)
         done = run_command("forget", texts, "--list")
         assert done.exit_code == 1, damaged
