@@ -142,12 +142,14 @@ class _Tables(Forgettable):
         self._parts = [open_records(root, files, part, lambda columns: []) for part, files in parts]
         sizes: dict[Path, int] = {}
         folders: dict[Path, dict[str, int]] = collections.defaultdict(dict)
+        list_numbers: dict[Path, int] = {}
         self._files: dict[str, tuple[int, str]] = {}  # by its name in the data: its list, and its name there
         for records in self._parts:
             for number, entry in enumerate(records.files):
                 path = Path(entry.path)
                 sizes[path], folders[path.parent][path.name] = entry.version.num_bytes, len(records.rows_of(number))
-                self._files[entry.name] = list(folders).index(path.parent), path.name
+                self._files[entry.name] = list_numbers.setdefault(path.parent, len(list_numbers)), path.name
+        self._names = {file: name for name, file in self._files.items()}
         self.lists = [
             ListFile(folder / FORGOTTEN_BRIDGE, counts, lambda name, folder=folder: sizes[folder / name])  # type: ignore[misc]
             for folder, counts in folders.items()
@@ -155,35 +157,39 @@ class _Tables(Forgettable):
 
     def find(self, names: Iterable[str]) -> dict[str, list[KeyMatch]]:
         found: dict[str, list[KeyMatch]] = {name: [] for name in names}
-        wanted: dict[str, list[tuple[str | None, str]]] = collections.defaultdict(list)  # by key: shard, name
+        wanted: dict[str, dict[str | None, list[str]]] = {}  # by key and shard (None: any): names
         for name in found:
-            wanted[name].append((None, name))
-            for shard, key in _splits(name):
-                if shard in self._files:
-                    wanted[key].append((shard, name))
-        for file, row, key in itertools.chain.from_iterable(_rows(records, wanted) for records in self._parts):
-            for only, name in wanted[key]:
-                if only in (None, file):
-                    found[name].append(KeyMatch(*self._files[file], row, key))
+            for shard, key in [(None, name), *((shard, key) for shard, key in _splits(name) if shard in self._files)]:
+                wanted.setdefault(key, {}).setdefault(shard, []).append(name)
+        for file, row, key in itertools.chain.from_iterable(self._rows(records, wanted) for records in self._parts):
+            for name in (*wanted[key].get(None, ()), *wanted[key].get(file, ())):
+                found[name].append(KeyMatch(*self._files[file], row, key))
         return found
+
+    def _rows(
+        self, records: TableRecords, wanted: Mapping[str, Collection[str | None]]
+    ) -> Iterator[tuple[str, int, str]]:
+        """(file, row, key) of the rows with a key that is wanted of their file, or of any."""
+        if records.has_keys:
+            yield from _keyed_rows(records, wanted)
+            return
+        counts = {entry.name: len(records.rows_of(number)) for number, entry in enumerate(records.files)}
+        for key, shards in wanted.items():
+            if _is_number(key):
+                files = counts if None in shards else [shard for shard in shards if shard in counts]
+                yield from ((file, int(key), key) for file in files if file and int(key) < counts[file])
 
     def find_moved(self, keys: Collection[str]) -> Iterator[KeyMatch]:
         for records in self._parts:
             if records.has_keys and keys:
-                yield from (KeyMatch(*self._files[file], row, key) for file, row, key in _rows(records, keys))
+                yield from (KeyMatch(*self._files[file], row, key) for file, row, key in _keyed_rows(records, keys))
 
     def shard_name(self, list_number: int, shard: str) -> str:
-        return next(name for name, file in self._files.items() if file == (list_number, shard))
+        return self._names[list_number, shard]
 
 
-def _rows(records: TableRecords, keys: Collection[str]) -> Iterator[tuple[str, int, str]]:
-    """(file, row, key) of the rows that have one of `keys`."""
-    if not records.has_keys:
-        numbers = [(int(key), key) for key in keys if _is_number(key)]
-        for number, entry in enumerate(records.files):
-            count = len(records.rows_of(number))
-            yield from ((entry.name, row, key) for row, key in numbers if row < count)
-        return
+def _keyed_rows(records: TableRecords, keys: Collection[str]) -> Iterator[tuple[str, int, str]]:
+    """(file, row, key) of the rows that have one of `keys`, out of the column of keys."""
     for file, first, run in records.key_runs():
         for index, key in enumerate(run, start=first):
             if key in keys:

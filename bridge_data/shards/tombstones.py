@@ -132,6 +132,10 @@ class Tombstones:
         """The shards of the list, as of the last version that names them."""
         return {name: shard for version in self.versions for name, shard in version.shards.items()}
 
+    @property
+    def _renewing(self) -> str:
+        return bridge_command("forget", self.root, "--renew", "--reason", "WHY")
+
     def changed_shards(self, shard_counts: Mapping[str, int], num_bytes: Callable[[str], int]) -> list[str]:
         """The shards with forgotten samples whose size or number of samples has changed."""
         return [
@@ -149,11 +153,10 @@ class Tombstones:
         """
         changed = self.changed_shards(shard_counts, num_bytes)
         if changed:
-            more = f" and {len(changed) - 1} more shards" if len(changed) > 1 else ""
+            more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
             raise DatasetError(
                 f"{self.root}: shard {changed[0]}{more} has changed since samples in it were forgotten, and their "
-                f"positions may be those of others now; run `{bridge_command('forget', self.root, '--renew')}`, which "
-                "looks them up again by their keys"
+                f"positions may be those of others now; run `{self._renewing}`, which looks them up again by their keys"
             )
 
     def renamed(self, file_counts: Mapping[str, int], num_bytes: Callable[[str], int]) -> dict[str, list[str]]:
@@ -180,14 +183,15 @@ class Tombstones:
             raise DatasetError(
                 f"{self.root}: {name}, in which samples were forgotten, is gone, and {new} may be the same file under "
                 "a new name, with which they would come again; give it back its name, or run "
-                f"`{bridge_command('forget', self.root, '--renew')}`, which looks them up in {new} by their keys"
+                f"`{self._renewing}`, which looks them up in {new} by their keys"
             )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ListedFiles:
     """Records in files of several folders, each of which may have a list: `tombstones` has those of `folders`, in this
-    order. Of each folder, the names of the files and the numbers of their samples."""
+    order, without lists that name none of the files. Of each folder, the names of the files and the numbers of their
+    samples."""
 
     folders: tuple[Mapping[str, range], ...] = ()
     tombstones: tuple[Tombstones | None, ...] = ()
@@ -205,7 +209,7 @@ class ListedFiles:
 
 def read_lists(root: Location, files: Iterable[tuple[str, int, range]]) -> dict[str, Any]:
     """The fields of a `ListedFiles`, for the data set at `root`: of each of its files the path, the number of bytes,
-    and the numbers of its samples; none if no folder has a list.
+    and the numbers of its samples; none if no list names one of the files.
 
     Raises:
         DatasetError: if a list is damaged, or files have changed since.
@@ -224,10 +228,12 @@ def read_lists(root: Location, files: Iterable[tuple[str, int, range]]) -> dict[
             found = list(threads.map(lambda file: Tombstones.read(file, root), paths))
     else:
         found = [Tombstones.read(file, root) for file in paths]
-    for folder, own in zip(folders, found, strict=True):
+    lists: list[Tombstones | None] = []
+    for (folder, own_files), own in zip(folders.items(), found, strict=True):
         if own is not None:
-            own.check_files({name: len(own) for name, own in folders[folder].items()}, sizes[folder].__getitem__)
-    return {"folders": tuple(folders.values()), "tombstones": tuple(found)} if any(found) else {}
+            own.check_files({name: len(numbers) for name, numbers in own_files.items()}, sizes[folder].__getitem__)
+        lists.append(own if own is not None and own.shards.keys() & own_files.keys() else None)
+    return {"folders": tuple(folders.values()), "tombstones": tuple(lists)} if any(lists) else {}
 
 
 def digest_of(version: TombstoneVersion, before: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare import commit
 from bridge_data.prepare.commit import committing, preparing_alone, scratch_folder
@@ -20,6 +21,7 @@ from bridge_data.shards import PreparedDataset, open_shards
 from bridge_data.shards.index_file import BridgeIndex
 from bridge_data.shards.metadata import PREPARING, meta_folder
 from bridge_data.storage import RemotePath, remote
+from bridge_data.storage.atomic import temporary_name
 from tests.object_store import Bucket, Server, faulty_proxy
 from tests.prepare.same_indexes import rows_of, schema_of
 from tests.shards.tars import prepare_by_ratio, write_shards, write_tar
@@ -293,6 +295,9 @@ def test_what_takes_a_disk_says_so(root: RemotePath, bucket: Bucket) -> None:
         find_shards(RemotePath(f"{bucket.url}/nothing"))
 
 
-def test_a_folder_of_a_store_is_not_locked(root: RemotePath) -> None:
-    with commit.preparing_alone(root) as remove_temporary:
+def test_a_folder_of_a_store_is_not_locked_and_nothing_is_removed(root: RemotePath) -> None:
+    left = str(root / temporary_name("a.tar"))
+    remote.write(left, b"x")
+    with preparing_alone(root), preparing_alone(root) as remove_temporary:
         remove_temporary([root])
+    assert storage.read_all(left) == b"x"
