@@ -17,7 +17,7 @@ import shlex
 import threading
 import time
 import traceback
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NoReturn, Self, TypeAlias
 
 from bridge_data.samples import SourceInfo
@@ -63,6 +63,14 @@ class StateError(BridgeDataError):
 class WorkerError(BridgeDataError):
     """A worker process failed, or another rank. The message names the worker, the lane and the sample it was working
     on, or the rank."""
+
+
+def listed(names: Sequence[str], most: int = 10) -> str:
+    """`a, b, c and 7 more`, for messages; `none` without names."""
+    if not names:
+        return "none"
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def bridge_command(*words: object) -> str:

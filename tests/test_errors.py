@@ -5,7 +5,13 @@ from typing import Any
 import pytest
 
 from bridge_data import errors
-from bridge_data.errors import Repeats, log_exception
+from bridge_data.errors import Repeats, listed, log_exception
+
+
+def test_of_many_names_the_first_are_listed() -> None:
+    assert listed([]) == "none"
+    assert listed(["a", "b", "c"], 2) == "a, b and 1 more"
+    assert listed([str(number) for number in range(1_010)]) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 1,000 more"
 
 
 def test_it_is_told_at_powers_of_ten() -> None:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from bridge_data.errors import ConfigError, DatasetError, SampleError
+from bridge_data.errors import ConfigError, DatasetError, SampleError, listed
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.auxiliary import AuxReference
 from bridge_data.shards import Records, Subset, SubsetRange
@@ -279,5 +279,4 @@ def _offer(wanted: str, present: Iterable[str]) -> str:
     """The available alternatives, the nearest first."""
     names = sorted(present)
     near = difflib.get_close_matches(wanted, names, n=1)
-    shown = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
-    return f"there is {shown or 'nothing'}" + (f"; did you mean {near[0]!r}?" if near else "")
+    return f"there is {listed(names, 12)}" + (f"; did you mean {near[0]!r}?" if near else "")

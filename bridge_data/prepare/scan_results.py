@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bridge_data import storage
-from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.errors import ConfigError, DatasetError, listed
 from bridge_data.options import check_integer
 from bridge_data.prepare.executors import Executor, Progress
 from bridge_data.prepare.shard_files import ShardFiles, has_seek_index, scan_shard, write_tar_index
@@ -32,9 +32,6 @@ SCANNED = ".scanned"
 
 _RUN_SHARDS, _RUN_BYTES = 32, 16 << 20
 """Maximum shards of one task, and maximum bytes."""
-
-_SHOWN = 10
-"""Maximum tasks that a message names."""
 
 _SUFFIX = ".bridge"
 _DONE = re.compile(r"task-(\d+)-of-(\d+)")
@@ -177,9 +174,8 @@ class ScanResults:
         missing = [str(number) for number in range(total) if number not in by_total[total]]
         if not missing:
             return f"they are new, or have changed since all {total} tasks were done"
-        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         what = "task" if len(missing) == 1 else "tasks"
-        return f"{what} {', '.join(missing[:_SHOWN])}{more} of {total} (counted from 0) have not finished"
+        return f"{what} {listed(missing)} of {total} (counted from 0) have not finished"
 
     def note_done(self, task: ScanTask) -> None:
         """Note that all shards of `task` are scanned."""

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from fractions import Fraction
 
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, listed
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.shards.metadata import expand_braces
 
@@ -102,10 +102,7 @@ def split_by_patterns(
     for part, pattern in patterns:
         matching = _matching(names, pattern, limits)
         if not matching:
-            raise ConfigError(
-                f"split part {part}:{pattern}: no shard is called so; there is {', '.join(names[:3])}"
-                + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-            )
+            raise ConfigError(f"split part {part}:{pattern}: no shard is called so; there is {listed(names, 3)}")
         chosen[part] |= matching
     return {part: [name for name in names if name in matching] for part, matching in chosen.items()}
 

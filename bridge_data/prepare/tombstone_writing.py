@@ -11,13 +11,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, listed
 from bridge_data.prepare.forgettable import Forgettable, KeyMatch, ListFile, changing, open_forgettable
 from bridge_data.shards.tombstones import ShardTombstones, Tombstones, TombstoneVersion, digest_of
 from bridge_data.storage.atomic import write_file, writing
 
-MAX_NAMED, MAX_SHARDS = 100, 5
-"""Maximum wrong keys that an error names, and shards of each."""
+MAX_NAMED = 100
+"""Maximum wrong keys that an error names."""
 
 Changed = Mapping[str, Mapping[int, str]]
 """By shard: keys by position."""
@@ -157,7 +157,7 @@ def _resolved(
 
 def _check(root: Path, unknown: Sequence[str], ambiguous: Mapping[str, Sequence[str]], *, restore: bool) -> None:
     """Raise an error if there are unknown or ambiguous names."""
-    lines = [f"{name!r}: in {_some(shards)}: say which, as SHARD:KEY" for name, shards in ambiguous.items()]
+    lines = [f"{name!r}: in {listed(shards)}: say which, as SHARD:KEY" for name, shards in ambiguous.items()]
     what = "is not forgotten, or no sample has this key" if restore else "no sample has this key"
     lines += [f"{name!r}: {what}" for name in unknown]
     if lines:
@@ -168,11 +168,6 @@ def _check(root: Path, unknown: Sequence[str], ambiguous: Mapping[str, Sequence[
             + "\n  ".join(lines[:MAX_NAMED])
             + more
         )
-
-
-def _some(shards: Sequence[str]) -> str:
-    more = f" and {len(shards) - MAX_SHARDS:,} more" if len(shards) > MAX_SHARDS else ""
-    return ", ".join(shards[:MAX_SHARDS]) + more
 
 
 def _written(

@@ -18,16 +18,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bridge_data import storage
-from bridge_data.errors import ConfigError, DatasetError, SampleError, bridge_command
+from bridge_data.errors import ConfigError, DatasetError, SampleError, bridge_command, listed
 from bridge_data.shards.metadata import INDEX_SQLITE, meta_folder, read_shard_counts, split_shard, without_shard
 from bridge_data.shards.read_only_database import ReadOnlyDatabase, forgetting_after_fork
 from bridge_data.shards.segment import split_name
 from bridge_data.shards.tar_bytes import FileTar, GzipTar, MemoryTar, is_gzip
 from bridge_data.shards.tar_headers import BLOCK, read_member, walk
 from bridge_data.storage import Location
-
-MAX_CHOICES = 10
-"""Maximum parts listed in an error about a name."""
 
 MAX_KNOWN_COMPRESSED = 64
 """Compressed shards that an index keeps open; each holds about 1% of its size and a buffer of 1 MiB."""
@@ -269,10 +266,9 @@ class PartReader:
 
     def _choices(self, parts: Sequence[StoredPart]) -> str:
         names = [f"{self.index.shard_names[part.shard]}/{part.name}" for part in parts]
-        more = f" and {len(names) - MAX_CHOICES} more" if len(names) > MAX_CHOICES else ""
         return (
             f"{self.root}: samples of {len(parts)} shards have the key {parts[0].key!r}; say which is meant: "
-            f"{', '.join(names[:MAX_CHOICES])}{more}. `bridge-data prepare --fix-duplicates` makes keys unique."
+            f"{listed(names)}. `bridge-data prepare --fix-duplicates` makes keys unique."
         )
 
     def read(self, part: StoredPart) -> bytes:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bridge_data import storage
-from bridge_data.errors import ConfigError, DatasetError, bridge_command
+from bridge_data.errors import ConfigError, DatasetError, bridge_command, listed
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.shards.index_file import BridgeIndex, BridgeIndexWriter
 from bridge_data.shards.metadata import META_FOLDER, expand_braces, is_unfinished
@@ -41,7 +41,6 @@ _POLL_S = 0.1
 _TAR_SUFFIXES = (".tar", *GZIP_SUFFIXES)
 _WILDCARD = re.compile(r"[*?]")
 _SPECIAL = re.compile(r"[*?{]")
-_MAX_NAMED = 5
 
 logger = logging.getLogger("bridge_data")
 
@@ -158,7 +157,7 @@ def _versions(tars: RawTars) -> Versions:
             continue
         versions[name] = (status.st_size, status.st_mtime_ns)
     if missing:
-        raise ConfigError(f"{tars.path}: {len(missing)} of its {len(tars.names)} tars are not there: {_some(missing)}")
+        raise ConfigError(f"{tars.path}: {len(missing)} of its {len(tars.names)} tars are not there: {listed(missing)}")
     return versions
 
 
@@ -262,7 +261,7 @@ def _tell(tars: RawTars, versions: Versions, old: BridgeIndex | None) -> None:
     changed = [name for name in old.entries if name in versions and not _is_known(old, name, versions)]
     new = [name for name in versions if name not in old.entries]
     gone = [name for name in old.entries if name not in versions]
-    told = [f"{_some(names)} {what}" for names, what in ((changed, "changed"), (new, "new"), (gone, "gone")) if names]
+    told = [f"{listed(names)} {what}" for names, what in ((changed, "changed"), (new, "new"), (gone, "gone")) if names]
     logger.warning(
         "%s: its tars have changed since they were indexed (%s), so these are indexed again. States of runs that read "
         "the old ones are refused, unless sizes and numbers of samples are the same",
@@ -292,8 +291,3 @@ def _scanned(tars: RawTars, name: str, versions: Versions, notes: ScanNotes) -> 
         raise DatasetError(f"{tars.root / name}: has changed while it was indexed: start again when it is whole")
     notes.merge(scan.notes)
     return scan.segment
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - _MAX_NAMED
-    return ", ".join(names[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -13,7 +13,7 @@ import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, listed
 from bridge_data.shards.joined_records import JoinRecords
 from bridge_data.shards.jsonl_file import JsonlLines
 from bridge_data.shards.key_index import KeyIndex
@@ -61,9 +61,7 @@ def find_sample(several: Sequence[Records], name: str) -> list[FoundSample]:
     if len(samples) > 1:
         roots = {str(one.root) for one in found}
         names = [one.name if len(roots) == 1 else f"{one.root}/{one.name}" for one in samples.values()]
-        more = f" and {len(names) - MAX_CANDIDATES} more" if len(names) > MAX_CANDIDATES else ""
-        choices = ", ".join(names[:MAX_CANDIDATES])
-        raise ConfigError(f"{name!r} is the key of {len(names)} samples; say which is meant: {choices}{more}")
+        raise ConfigError(f"{name!r} is the key of {len(names)} samples; say which is meant: {listed(names)}")
     if not found:
         raise ConfigError(_complaint(several, name))
     same = [one for one in found if one.records == found[0].records]

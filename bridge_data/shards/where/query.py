@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, listed
 from bridge_data.shards.where.own_columns import KEY_COLUMN, SHARD_COLUMN, OwnColumns
 from bridge_data.shards.where.predicates import as_written, clipped, parse_predicate, quoted
 from bridge_data.shards.where.sample_columns import (
@@ -102,8 +102,7 @@ class SampleQuery:
         known = {".".join(path): written(path) for path in (*self._types, *self._own_paths())}
         near = difflib.get_close_matches(".".join(names), known, n=1, cutoff=0.5)
         guess = f"; did you mean {known[near[0]]!r}?" if near else "."
-        shown = ", ".join([*known.values()][:MAX_SHOWN])
-        shown += f" and {len(known) - MAX_SHOWN} more" if len(known) > MAX_SHOWN else ""
+        shown = listed([*known.values()], MAX_SHOWN)
         return f"unknown column {'.'.join(names)!r}{guess} There is: {shown}. More: {self._columns.way_out()}"
 
     def _check(self) -> None:

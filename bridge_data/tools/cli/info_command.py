@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bridge_data import storage
-from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, bridge_command
+from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, bridge_command, listed
 from bridge_data.limits import Limits
 from bridge_data.plan import EmptySplitError, Source, load_plan
 from bridge_data.plan.document import has_raw_tars, is_jsonl
@@ -36,7 +36,6 @@ from bridge_data.tools.cli.terminal import (
     counted,
     headed,
     limits_option,
-    listed,
     sized,
     spanned,
     split_table,

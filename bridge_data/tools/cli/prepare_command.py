@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, listed
 from bridge_data.limits import Limits
 from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES, definition, find_sample_type
 from bridge_data.prepare.scan_results import ScanTask
@@ -39,7 +39,6 @@ from bridge_data.tools.cli.terminal import (
     counted,
     executor_option,
     limits_option,
-    listed,
     named_executor,
     note,
     only_on_disk,

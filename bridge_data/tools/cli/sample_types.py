@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from bridge_data import storage
-from bridge_data.errors import ConfigError, DatasetError, SampleError
+from bridge_data.errors import ConfigError, DatasetError, SampleError, listed
 from bridge_data.plan.source import FieldAccess, parse_access
 from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES, find_sample_type, read_definition
 from bridge_data.prepare.splits import parse_ratio
@@ -22,7 +22,6 @@ from bridge_data.shards.plain_data import parse_json
 from bridge_data.shards.segment import Part
 from bridge_data.shards.shard_table import first_samples
 from bridge_data.storage import Location
-from bridge_data.tools.cli.terminal import listed
 
 MAX_FIRST_SAMPLES = 100
 """Samples used to check a field map before the data set is indexed."""

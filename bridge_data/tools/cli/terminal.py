@@ -41,14 +41,6 @@ def sized(num_bytes: float) -> str:
     return f"{num_bytes:,.0f} B" if unit == "B" else f"{num_bytes:,.1f} {unit}"
 
 
-def listed(names: Sequence[str], most: int = 10) -> str:
-    """`a, b, c and 7 more`."""
-    if not names:
-        return "none"
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
-
-
 def spanned(names: Sequence[str]) -> str:
     """The first and the last of some names."""
     return names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from bridge_data.tools.cli import terminal
-from bridge_data.tools.cli.terminal import counted, listed, progress_bar, sized, spanned, table
+from bridge_data.tools.cli.terminal import counted, progress_bar, sized, spanned, table
 from tests.object_store import Bucket
 from tests.prepared import write_blend, write_dataset, write_texts
 from tests.tools.cli.runner import run_command
@@ -27,8 +27,6 @@ def test_sizes(num_bytes: float, expected: str) -> None:
 
 def test_words() -> None:
     assert (counted(1, "shard"), counted(12_000, "shard")) == ("1 shard", "12,000 shards")
-    assert listed([]) == "none"
-    assert listed(["a", "b", "c"], 2) == "a, b and 1 more"
     assert (spanned(["a"]), spanned(["a", "b", "c"])) == ("a", "a … c")
 
 
