@@ -119,25 +119,27 @@ def _remove_temporary(path: Path) -> None:
 
 @contextlib.contextmanager
 def committing(meta: Path) -> Iterator[Callable[[str], Path]]:
-    """Yield a function that gives the temporary path at which to write the file of a name in the folder `meta`.
+    """Yield a function that gives the temporary path at which to write the file of a name in the folder `meta`: in it,
+    or next to it as long as there is none.
 
     If the block succeeds, all files replace the previous ones; the mark `PREPARING` is there until the last has. If it
     fails, they are removed, and so is the folder if it was made for them.
     """
     written: dict[str, Path] = {}
+    folder = meta if meta.is_dir() else meta.parent
 
     def temporary(name: str) -> Path:
-        return written.setdefault(name, meta / temporary_name(name))
+        return written.setdefault(name, folder / temporary_name(name))
 
     with contextlib.ExitStack() as undo:
-        if not meta.is_dir():
-            meta.mkdir()
-            undo.callback(_remove_empty, meta)
         undo.callback(_remove_all, written.values())
         yield temporary
         for path in written.values():
             with open(path, "rb") as file:
                 os.fsync(file.fileno())
+        if folder != meta:
+            meta.mkdir(exist_ok=True)
+            undo.callback(_remove_empty, meta)
         write_file(meta / PREPARING, "")
         undo.pop_all()
         for name, path in written.items():

@@ -12,7 +12,8 @@ import dataclasses
 import functools
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from bridge_data import storage
@@ -125,9 +126,25 @@ class ScanResults:
 
     def scan(self, executor: Executor, on_progress: Progress) -> int:
         """Scan what is missing, and keep the results. Return the number of shards scanned."""
+        num_missing = len(self.missing)
+        for _ in self._scan(executor, on_progress):
+            pass
+        return num_missing
+
+    def scan_in_order(self, executor: Executor, on_progress: Progress) -> Generator[str, None, None]:
+        """The same; yields the names in order, each as soon as its shard is known, up to the first that cannot be
+        used. All are scanned, nevertheless."""
+        names = deque(self.names)
+        for _ in self._scan(executor, on_progress):
+            while names and names[0] in self._sources:
+                yield names.popleft()
+
+    def _scan(self, executor: Executor, on_progress: Progress) -> Iterator[None]:
+        """Scan what is missing. Yields whenever more shards are known, at least once."""
         missing = self.missing
         if not missing:
-            return 0
+            yield
+            return
         with writing(self.root):
             storage.make_folder(self.folder)
         done = len(self.names) - len(missing)
@@ -146,7 +163,7 @@ class ScanResults:
                 for _ in names:
                     done += 1
                     on_progress(done, len(self.names))
-        return len(missing)
+                yield
 
     def check_complete(self) -> None:
         """Ensure that nothing is missing.
@@ -183,9 +200,20 @@ class ScanResults:
             storage.make_folder(self.folder)
             storage.write(self.folder / task.file_name, b"")
 
-    def raise_errors(self) -> None:
-        """Raise an error that names the faults of all shards, if there are any."""
-        raise_faults(self.errors, len(self.names))
+    def check_usable(self, expected: Mapping[str, int] | None = None) -> None:
+        """Ensure that every shard can be used, and has as many samples as `expected`, if that is given.
+
+        Raises:
+            DatasetError: naming the faults of all shards.
+        """
+        known = [name for name in self.names if name in self._sources]
+        counts = [] if expected is None else [(name, self.entry(name).count, expected[name]) for name in known]
+        changed = [
+            f"{name}: has {count} samples, but .nv-meta says {before}: prepare the data set again, with its split"
+            for name, count, before in counts
+            if count != before
+        ]
+        raise_faults([*self.errors, *changed], len(self.names))
 
 
 def forget_results(root: Location) -> None:

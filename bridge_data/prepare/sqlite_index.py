@@ -10,8 +10,8 @@ Energon, if all keys are. The other indexes have the order of the rows and grow 
 import contextlib
 import functools
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice, pairwise
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,11 +77,8 @@ _BUILD_CACHE_KIB = 4 * 1024
 _UPDATE_CACHE_KIB = 32 * 1024
 """The same for a copy: keys of new rows may go anywhere in the index, so pages are read again."""
 
-_ROWS = 50
-"""Rows per INSERT: twice as fast as one by one."""
-
-_BATCH = 40 * _ROWS
-"""Maximum rows in memory at a time."""
+_ROWS = 64
+"""Maximum rows per INSERT: twice as fast as one by one."""
 
 
 @functools.cache
@@ -91,25 +88,30 @@ def _insertion(table: str, num_rows: int, *, undecodable: bool = False) -> str:
 
 
 def _insert_shard(db: sqlite3.Connection, shard: int, segment: Segment) -> None:
-    offsets = segment.offsets().tolist()
-    sizes = [end - start for start, end in pairwise(offsets)]
-    _insert(db, "samples", shard, zip(segment.keys(), range(len(segment)), offsets, sizes, strict=False))
-    _insert(db, "sample_parts", shard, segment.rows())
+    first = 0
+    for page in segment.pages():
+        num_samples = len(page)
+        offsets = page.offsets.tolist()
+        sizes = [end - start for start, end in pairwise(offsets)]
+        numbers = range(first, first + num_samples)
+        _insert(db, "samples", shard, (page.keys(0, num_samples - 1), numbers, offsets[:-1], sizes))
+        owners, names, starts, lengths = page.part_columns()
+        _insert(db, "sample_parts", shard, ([first + owner for owner in owners], names, starts, lengths))
+        first += num_samples
 
 
-def _insert(db: sqlite3.Connection, table: str, shard: int, rows: Iterator[tuple[Any, ...]]) -> None:
-    """Insert rows of the shard number and four values."""
-    while some := list(chain.from_iterable(islice(rows, _BATCH))):
-        values: list[Any] = [shard] * (len(some) // 4 * 5)
-        for column in range(4):
-            values[column + 1 :: 5] = some[column::4]
-        for start in range(0, len(values), 5 * _ROWS):
-            these = values[start : start + 5 * _ROWS]
-            try:
-                db.execute(_insertion(table, len(these) // 5), these)
-            except UnicodeEncodeError:  # names with surrogates
-                bound = [as_text(value) if isinstance(value, str) else value for value in these]
-                db.execute(_insertion(table, len(these) // 5, undecodable=True), bound)
+def _insert(db: sqlite3.Connection, table: str, shard: int, columns: Sequence[Sequence[Any]]) -> None:
+    """Insert rows of the shard number and four values, given as columns."""
+    values: list[Any] = [shard] * (5 * len(columns[0]))
+    for number, column in enumerate(columns, start=1):
+        values[number::5] = column
+    for start in range(0, len(values), 5 * _ROWS):
+        these = values[start : start + 5 * _ROWS]
+        try:
+            db.execute(_insertion(table, len(these) // 5), these)
+        except UnicodeEncodeError:  # names with surrogates
+            bound = [as_text(value) if isinstance(value, str) else value for value in these]
+            db.execute(_insertion(table, len(these) // 5, undecodable=True), bound)
 
 
 def _connect(path: Path, cache_kib: int) -> sqlite3.Connection:

@@ -122,22 +122,22 @@ def write_indexes(
     old, results = open_results(root, names, config, keeps_order=expected is not None)
     if config.merge:
         results.check_complete()
-    results.scan(config.scanner, on_progress)
-    found = _Found(results, expected)
-    found.raise_errors()
-    fresh = results.fresh()
     with _committing(meta, config) as temporary:
-        database, note = storage.local_copy(meta / INDEX_SQLITE), None
-        is_whole = database is not None and old is not None and _is_whole(meta, old)
-        if old is None or not is_whole or fresh or list(old.entries) != results.names:
-            before, database = database, temporary(INDEX_SQLITE)
-            note = _write_database(database, before, results, old if is_whole else None)
+        before = storage.local_copy(meta / INDEX_SQLITE)
+        database, note = None, None
+        if before is not None and old is not None and _continues(meta, old, results):
+            results.scan(config.scanner, on_progress)
+            results.check_usable(expected)
+            database = _updated(before, temporary, results, len(old.entries))
+        if database is None:
+            database = temporary(INDEX_SQLITE)
+            note = _scan_into_database(database, before, results, config, on_progress, expected)
+        if database != before:
             _write_index(results, temporary)
-        assert database is not None
         shared = SharedKeys.find(ReadOnlyDatabase(database, "give --rescan"))
         if shared is not None and (config.fix_duplicates or config.unique_keys):
             raise SharedKeysError(f"{root}: {shared.told(results.names)}")
-        preparation = found.preparation(len(fresh), shared, note)
+        preparation = _summed_up(results, shared, note)
         for name, text in files(preparation.shard_counts).items():
             temporary(name).write_bytes(text.encode())
     with writing(root):
@@ -182,27 +182,50 @@ def _numbered(names: Sequence[str], old: BridgeIndex | None) -> list[str]:
     return [*old.entries, *(name for name in names if name not in old.entries)]
 
 
-def _write_database(path: Path, before: Path | None, results: ScanResults, old: BridgeIndex | None) -> str | None:
-    """Write the database. If few rows differ, copy `before`, which belongs to `old`. Return a note if media metadata
-    could not be kept."""
-    shards = [SeenFile(name, results.entry(name).num_bytes, results.entry(name).mtime_ns) for name in results.names]
-    counts = [results.entry(name).count for name in results.names]
+def _continues(meta: Location, old: BridgeIndex, results: ScanResults) -> bool:
+    """Whether the files in `meta` are whole, from the preparation that wrote `old`, and shards keep their numbers."""
+    is_whole = read_uuid(meta) == old.uuid and not (meta / PREPARING).exists()
+    return is_whole and results.names[: len(old.entries)] == list(old.entries)
 
-    def segment(number: int) -> Segment:
-        return Segment.of(results.segment_bytes(shards[number].name))
 
+def _updated(before: Path, temporary: Callable[[str], Path], results: ScanResults, num_old: int) -> Path | None:
+    """The database `before`, whose shards are the first `num_old`, or a copy in which the rows of changed shards are
+    replaced. None if there are too many of them, or it cannot be copied."""
     fresh = results.fresh()
-    if old is not None and before is not None and results.names[: len(old.entries)] == list(old.entries):
-        few = sum(counts[number] for number in fresh) <= MAX_FRESH * sum(counts)
-        rows = ((number, segment(number)) for number in fresh)
-        replaced = {number: shards[number].name for number in fresh if number < len(old.entries)}
-        if few and update_copy(path, before, replaced, rows, sum(counts)):
-            return None
-        path.unlink(missing_ok=True)
-    with contextlib.closing(SqliteIndexWriter(path, old=before)) as database:
-        for number in range(len(shards)):
-            database.add(number, segment(number))
-        return database.finish(shards)
+    if not fresh:
+        return before
+    names = results.names
+    num_samples = sum(results.entry(name).count for name in names)
+    if sum(results.entry(names[number]).count for number in fresh) > MAX_FRESH * num_samples:
+        return None
+    path = temporary(INDEX_SQLITE)
+    replaced = {number: names[number] for number in fresh if number < num_old}
+    rows = ((number, Segment.of(results.segment_bytes(names[number]))) for number in fresh)
+    if update_copy(path, before, replaced, rows, num_samples):
+        return path
+    path.unlink(missing_ok=True)
+    return None
+
+
+def _scan_into_database(
+    path: Path,
+    before: Path | None,
+    results: ScanResults,
+    config: PrepareConfig,
+    on_progress: Progress,
+    expected: Mapping[str, int] | None,
+) -> str | None:
+    """Scan what is missing, and write all rows to a new database meanwhile; `before` is the one it replaces. Return a
+    note if media metadata could not be kept."""
+    with (
+        contextlib.closing(SqliteIndexWriter(path, old=before)) as database,
+        contextlib.closing(results.scan_in_order(config.scanner, on_progress)) as names,
+    ):
+        for number, name in enumerate(names):
+            database.add(number, Segment.of(results.segment_bytes(name)))
+        results.check_usable(expected)
+        entries = map(results.entry, results.names)
+        return database.finish([SeenFile(entry.name, entry.num_bytes, entry.mtime_ns) for entry in entries])
 
 
 def _write_index(results: ScanResults, temporary: Callable[[str], Path]) -> None:
@@ -216,60 +239,33 @@ def _write_index(results: ScanResults, temporary: Callable[[str], Path]) -> None
     temporary(INDEX_UUID).write_text(identity)
 
 
-def _is_whole(meta: Location, old: BridgeIndex) -> bool:
-    """Whether the files in `meta` are from the preparation that wrote `old`."""
-    return read_uuid(meta) == old.uuid and not (meta / PREPARING).exists()
+def _summed_up(results: ScanResults, shared: SharedKeys | None, note: str | None) -> Preparation:
+    """What was found in all shards; `shared` are keys of several shards, `note` is one more remark.
 
-
-class _Found:
-    """Sums up what is known about all shards; `expected` are their numbers of samples."""
-
-    def __init__(self, results: ScanResults, expected: dict[str, int] | None) -> None:
-        self._results = results
-        self._counts: dict[str, int] = {}
-        self._num_bytes = 0
-        self._parts: dict[str, None] = {}
-        self._notes = ScanNotes()
-        missing = set(results.missing)
-        for name in results.names:
-            if name not in missing:
-                self._add(name, expected)
-
-    def _add(self, name: str, expected: dict[str, int] | None) -> None:
-        entry = self._results.entry(name)
-        if expected is not None and expected[name] != entry.count:
-            self._results.errors.append(
-                f"{name}: has {entry.count} samples, but .nv-meta says {expected[name]}: prepare the data set again, "
-                "with its split"
-            )
-            return
-        self._counts[name] = entry.count
-        self._num_bytes += entry.num_bytes
-        if len(self._parts) < MAX_PARTS:
-            self._parts.update(dict.fromkeys(self._results.segment(name).names))
-        self._notes.merge(self._results.notes(name))
-
-    def raise_errors(self) -> None:
-        """Raise an error that names the faults of all shards, if there are any, or says that none holds a sample."""
-        self._results.raise_errors()
-        if not any(self._counts.values()):
-            raise DatasetError(f"{self._results.root}: there are no samples; {'; '.join(self._notes.told())}")
-
-    def preparation(self, num_scanned: int, shared: SharedKeys | None, note: str | None) -> Preparation:
-        """The sum; `shared` are keys of several shards, `note` is one more remark."""
-        notes = self._notes.told()
-        if shared is not None:
-            notes.append(
-                f"{shared.told(self._results.names)}: such samples are told apart as SHARD/KEY. Joins by key and media "
-                "metadata need unique keys: --fix-duplicates writes the tars again, with the shard's name in front of "
-                "each key"
-            )
-        if note is not None:
-            notes.append(note)
-        return Preparation(
-            shard_counts=self._counts,
-            num_bytes=self._num_bytes,
-            parts=tuple(self._parts)[:MAX_PARTS],
-            num_scanned=num_scanned,
-            notes=tuple(notes),
+    Raises:
+        DatasetError: if no shard holds a sample.
+    """
+    entries = [results.entry(name) for name in results.names]
+    found = ScanNotes()
+    parts: dict[str, None] = {}
+    for name in results.names:
+        found.merge(results.notes(name))
+        if len(parts) < MAX_PARTS:
+            parts.update(dict.fromkeys(results.segment(name).names))
+    notes = found.told()
+    if not any(entry.count for entry in entries):
+        raise DatasetError(f"{results.root}: there are no samples; {'; '.join(notes)}")
+    if shared is not None:
+        notes.append(
+            f"{shared.told(results.names)}: such samples are told apart as SHARD/KEY. Joins by key and media metadata "
+            "need unique keys: --fix-duplicates writes the tars again, with the shard's name in front of each key"
         )
+    if note is not None:
+        notes.append(note)
+    return Preparation(
+        shard_counts={entry.name: entry.count for entry in entries},
+        num_bytes=sum(entry.num_bytes for entry in entries),
+        parts=tuple(parts)[:MAX_PARTS],
+        num_scanned=len(results.fresh()),
+        notes=tuple(notes),
+    )

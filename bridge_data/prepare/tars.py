@@ -163,7 +163,7 @@ def scan_share(
     with preparing_alone(root, shared=True):
         _, results = open_results(root, task.share(find_shards(root, config.exclude)), config, task=task)
         num_scanned = results.scan(config.scanner, on_progress)
-        results.raise_errors()
+        results.check_usable()
         results.note_done(task)
         notes = ScanNotes()
         for name in results.names:
@@ -219,7 +219,7 @@ def _prepare(
 
 def _folders(root: Location, names: Iterable[str]) -> set[Location]:
     """The folders in which files are written."""
-    return {root / META_FOLDER, root / SCANNED, *(root / folder for folder in set(map(os.path.dirname, names)))}
+    return {root, root / META_FOLDER, root / SCANNED, *(root / folder for folder in set(map(os.path.dirname, names)))}
 
 
 def check_split_config(name: str) -> None:

@@ -54,6 +54,9 @@ ReadChecked = Callable[[int, int, int], bytes | memoryview]
 Columns = tuple[list[str], list[int], list[int]]
 """Keys, offsets and sizes."""
 
+PartColumns = tuple[list[int], list[str], list[int], list[int]]
+"""Of each part: the number of its sample, name, offset and size."""
+
 
 class DamagedIndexError(DatasetError):
     """A part of an index differs from what was written."""
@@ -145,6 +148,15 @@ class IndexPage:
             self._part_offsets[start:stop].tolist(),
             self.part_sizes[start:stop].tolist(),
         )
+
+    def part_columns(self) -> PartColumns:
+        """All parts."""
+        ends = self.part_ends.tolist()
+        numbers = list(range(len(ends)))
+        if ends != [number + 1 for number in numbers]:  # not one part each
+            numbers = [number for number, (start, end) in enumerate(pairwise([0, *ends])) for _ in range(start, end)]
+        names = list(map(self._names.__getitem__, self.name_of_part))
+        return numbers, names, self._part_offsets.tolist(), self.part_sizes.tolist()
 
     def keys(self, first: int, last: int) -> list[str]:
         """The keys of samples `first` to `last`."""
@@ -247,12 +259,11 @@ class Segment:
 
     def rows(self) -> Iterator[tuple[int, str, int, int]]:
         """All parts: the number of the sample, name, offset and size of each."""
-        position = 0
+        first = 0
         for page in self.pages():
-            for number in range(len(page)):
-                for name, offset, num_bytes in page.parts(number):
-                    yield position, name, offset, num_bytes
-                position += 1
+            numbers, *columns = page.part_columns()
+            yield from zip((first + number for number in numbers), *columns, strict=True)
+            first += len(page)
 
     def all_digests(self) -> list[int]:
         """The CRC-32 of the content of every part, if the segment has digests."""
