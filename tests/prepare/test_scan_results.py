@@ -78,6 +78,22 @@ def test_faults_are_collected_and_the_others_are_known(tmp_path: Path, num_worke
     assert again.scan(LocalProcesses(1), no_progress) == 1  # the results of the others were kept
 
 
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_shards_come_in_order_up_to_one_that_cannot_be_used(tmp_path: Path, num_workers: int) -> None:
+    write_shards(tmp_path, num_shards=10)
+    names = names_of(tmp_path)
+    results_of(tmp_path, [names[0], *names[4:6]]).scan(LocalProcesses(1), no_progress)
+    (tmp_path / names[7]).write_bytes(b"no tar")
+    results = results_of(tmp_path, names)
+    known = []
+    for name in results.scan_in_order(LocalProcesses(num_workers), no_progress):
+        assert len(results.segment(name)) == 5
+        known.append(name)
+    assert known == names[:7]
+    assert results.missing == [names[7]]
+    assert list(results_of(tmp_path, names[:7]).scan_in_order(LocalProcesses(num_workers), no_progress)) == names[:7]
+
+
 def test_many_small_shards_are_all_known(tmp_path: Path) -> None:
     names = [f"{number:03d}.tar" for number in range(150)]
     for name in names:

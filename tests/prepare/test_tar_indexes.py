@@ -1,9 +1,11 @@
 import contextlib
 import dataclasses
+import functools
 import io
 import json
 import os
 import shutil
+import signal
 import sqlite3
 import tarfile
 import tracemalloc
@@ -14,9 +16,12 @@ from PIL import Image
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare import MediaRule, prepare_media
+from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tar_indexes import PrepareConfig, write_indexes
+from bridge_data.prepare.tars import prepare
 from bridge_data.shards import ShardReader, open_shards
 from bridge_data.shards.key_index import PartReader
+from tests.prepare.killed import in_child
 from tests.prepare.same_indexes import assert_same_indexes, copy_unprepared, rows_of
 from tests.shards.tars import prepare_by_ratio, write_shards, write_tar
 
@@ -177,6 +182,32 @@ def test_a_preparation_that_fails_leaves_no_folder_and_an_older_one_whole(tmp_pa
     with pytest.raises(DatasetError, match=r"b\.tar"):
         prepare_by_ratio(tmp_path)
     assert {path.name: path.read_bytes() for path in (tmp_path / ".nv-meta").iterdir()} == before
+
+
+@pytest.mark.parametrize("was_prepared", [False, True])
+def test_killed_while_it_scans_it_leaves_what_was_there(tmp_path: Path, was_prepared: bool) -> None:
+    root, whole = tmp_path / "killed", tmp_path / "whole"
+    write_shards(root, num_shards=6)
+    if was_prepared:
+        prepare_by_ratio(root)
+        for path in root.glob("*.tar"):
+            os.utime(path)
+    copy_unprepared(root, whole)
+    before = state_of(root) if was_prepared else {}
+
+    def die(done: int, total: int | None) -> None:
+        if done == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    split = functools.partial(split_by_ratio, ratio=parse_ratio("8,1,1"))
+    action = functools.partial(prepare, root, split, PrepareConfig(num_workers=1), on_progress=die)
+    assert in_child(action) == -signal.SIGKILL
+    assert (root / ".nv-meta").exists() == was_prepared
+    assert before.items() <= (state_of(root) if was_prepared else {}).items()
+    prepare_by_ratio(root)
+    prepare_by_ratio(whole)
+    assert_same_indexes(root, whole)
+    assert not list(root.rglob(".*.tmp"))
 
 
 def test_shards_without_samples_are_a_note_unless_all_are(tmp_path: Path) -> None:
