@@ -8,9 +8,10 @@ whole epochs, and its interval is that of the middle half of the epochs.
 
     python -m benchmarks.tables --peer .venv-peers/datasets/bin/python
 
-The peer makes batches of as many samples, in four ways: `map` (`Dataset.shuffle`, one sample after the other), `stream`
-(an iterable data set with a buffer of 100 samples), `batches` (`Dataset.shuffle`, batch by batch) and `columns` (batch
-by batch, not shuffled); the last two of texts alone, as they are not decoded. JPEGs are decoded to uint8 by both: the
+The peer makes batches of as many samples, in five ways: `file` (the Parquet file itself, streamed with a buffer of 100
+samples), and of what `save_to_disk` saves `map` (`Dataset.shuffle`, one sample after the other), `stream` (an iterable
+data set with a buffer of 100 samples), `batches` (`Dataset.shuffle`, batch by batch) and `columns` (batch by batch, not
+shuffled); the last two of texts alone, as they are not decoded. JPEGs are decoded to uint8 by both: the
 same pixels, here by simplejpeg, there by Pillow. `decoding` is bare: of JPEGs that are in memory, into the same buffer.
 """
 
@@ -59,7 +60,10 @@ PEER = """
 import sys, time
 import numpy, datasets
 path, pictures, way = sys.argv[1], sys.argv[2] == "jpeg", sys.argv[3]
-data = datasets.load_from_disk(path)
+if way == "file":
+    data = datasets.load_dataset("parquet", data_files=path, split="train", streaming=True)
+else:
+    data = datasets.load_from_disk(path)
 def by_sample(data):
     while True:
         samples = []
@@ -77,6 +81,7 @@ def by_batch(data):
     while True:
         yield from data.iter(32)
 batches = {
+    "file": lambda: by_sample(data.shuffle(seed=1, buffer_size=100)),
     "map": lambda: by_sample(data.shuffle(seed=1)),
     "stream": lambda: by_sample(data.to_iterable_dataset(num_shards=16).shuffle(seed=1, buffer_size=100)),
     "batches": lambda: by_batch(data.shuffle(seed=1)),
@@ -88,7 +93,7 @@ for line in sys.stdin:
         next(batches)
     print(time.process_time() - begin, flush=True)
 """
-WAYS = {"text": ("map", "stream", "batches", "columns"), "jpeg": ("map", "stream")}
+WAYS = {"text": ("file", "map", "stream", "batches", "columns"), "jpeg": ("file", "map", "stream")}
 SLICES = {"text": 25, "jpeg": 5}
 """Slices of an epoch."""
 
@@ -249,8 +254,9 @@ def main() -> None:
             kinds = ["parquet", "saved", "tars", *(["decoding"] if name == "jpeg" else [])]
             readers = {kind: Reader([*own, kind, str(root / f"{name}.{kind}")]) for kind in kinds}
             if options.peer:
-                saved = str(root / f"{name}.saved")
-                readers |= {way: Reader([options.peer, "-c", PEER, saved, name, way]) for way in WAYS[name]}
+                for way in WAYS[name]:
+                    path = root / f"{name}.{'parquet' if way == 'file' else 'saved'}"
+                    readers[way] = Reader([options.peer, "-c", PEER, str(path), name, way])
             print(f"{name}:")
             runs = {kind: reader.timed for kind, reader in readers.items()}
             compare(runs, size // BATCH, SLICES[name], options.epochs)
