@@ -132,6 +132,7 @@ class SqliteIndexWriter:
     """
 
     def __init__(self, path: Path, old: Path | None = None) -> None:
+        path.touch()  # its error says why a file cannot be written, SQLite's does not
         self._db = _connect(path, _BUILD_CACHE_KIB)
         self._db.execute("PRAGMA journal_mode = OFF")
         self._db.executescript(_TABLES)

@@ -134,26 +134,18 @@ class IndexPage:
         start, end = self.part_ends[number - 1] if number else 0, self.part_ends[number]
         return {self._names[self.name_of_part[i]]: self._digests[i] for i in range(start, end)}
 
-    def all_digests(self) -> list[int]:
-        """Those of all parts."""
-        return self._digests.tolist()
-
     def columns(self, first: int, last: int) -> Columns | None:
         """Keys, offsets and sizes of the one part of samples `first` to `last`; None if not all have one part."""
         start, stop = self.part_ends[first - 1] if first else 0, self.part_ends[last]
         if stop - start != last + 1 - first:
             return None
-        return (
-            self.keys(first, last),
-            self._part_offsets[start:stop].tolist(),
-            self.part_sizes[start:stop].tolist(),
-        )
+        return self.keys(first, last), self._part_offsets[start:stop].tolist(), self.part_sizes[start:stop].tolist()
 
     def part_columns(self) -> PartColumns:
         """All parts."""
         ends = self.part_ends.tolist()
         numbers = list(range(len(ends)))
-        if ends != [number + 1 for number in numbers]:  # not one part each
+        if ends != list(range(1, len(ends) + 1)):  # not one part each
             numbers = [number for number, (start, end) in enumerate(pairwise([0, *ends])) for _ in range(start, end)]
         names = list(map(self._names.__getitem__, self.name_of_part))
         return numbers, names, self._part_offsets.tolist(), self.part_sizes.tolist()
@@ -264,10 +256,6 @@ class Segment:
             numbers, *columns = page.part_columns()
             yield from zip((first + number for number in numbers), *columns, strict=True)
             first += len(page)
-
-    def all_digests(self) -> list[int]:
-        """The CRC-32 of the content of every part, if the segment has digests."""
-        return [digest for page in self.pages() for digest in page.all_digests()]
 
     def pages(self) -> Iterator[IndexPage]:
         """All pages; they are not kept."""
