@@ -1,5 +1,6 @@
 """What every test may use."""
 
+import gc
 import os
 import uuid
 from collections.abc import Iterator
@@ -31,6 +32,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.processes)
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is imported by now, most of all objects, out of each collection of garbage from here on."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
