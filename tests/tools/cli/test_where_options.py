@@ -106,3 +106,12 @@ def test_doctor_checks_the_run_over_the_chosen_samples(run: Run, folder: Path) -
     assert result.exit_code == 1 and "unknown column 'size'" in result.output
     config.write_text("data: {where: 7}\n")
     assert "where: expected a string, got 7" in run("doctor", folder / "texts", "--config", config).stderr
+
+
+def test_lint_checks_the_chosen_samples(run: Run, folder: Path) -> None:
+    options = ["--where", "score < 10 or index < 20", "--columns", folder / "scores.parquet"]
+    result = run("lint", folder / "texts", *options, "--no-progress")
+    assert result.exit_code == 0, result.output
+    assert "40 samples in 4 shards checked, not everything: no faults" in result.output
+    result = run("lint", folder / "texts", "--where", "index <", "--no-progress")
+    assert result.exit_code == 1 and "error: options: where: " in result.stderr
