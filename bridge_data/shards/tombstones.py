@@ -207,6 +207,11 @@ class ListedFiles:
         )
 
 
+def newest_numbers(lists: Iterable[Tombstones | None]) -> list[int]:
+    """The number of the newest version of each list; 0 stands for no list."""
+    return [0 if own is None else own.newest.number for own in lists]
+
+
 def read_lists(root: Location, files: Iterable[tuple[str, int, range]]) -> dict[str, Any]:
     """The fields of a `ListedFiles`, for the data set at `root`: of each of its files the path, the number of bytes,
     and the numbers of its samples; none if no list names one of the files.
