@@ -10,11 +10,11 @@ import array
 import bisect
 import hashlib
 import itertools
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.limits import Limits
 from bridge_data.plan.document import is_jsonl
 from bridge_data.plan.opening import split_parts
@@ -26,8 +26,9 @@ from bridge_data.shards.jsonl_file import open_jsonl
 from bridge_data.shards.metadata import FORGOTTEN_BRIDGE, FORGOTTEN_JSONL, META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.shards.records import RecordsView, without_views
+from bridge_data.shards.shard_table import encode_offsets, offsets_digest
 from bridge_data.shards.table_records import TableRecords, open_records
-from bridge_data.shards.tombstones import ListedFiles, Tombstones, newest_numbers, read_lists
+from bridge_data.shards.tombstones import ListedFiles, ShardStamp, Tombstones, newest_numbers, read_lists
 from bridge_data.shards.where.choosing import Where, evaluate, shown
 
 
@@ -154,14 +155,19 @@ def _forgotten(path: Path, source: RecordSource) -> Container[int]:
         has_list = any((file.absolute().parent / FORGOTTEN_BRIDGE).is_file() for file in source.files)
         lists = [_rows(path, source).with_tombstones()] if has_list else []
     elif isinstance(source, TextTable):
-        files = zip(map(Path.absolute, source.files), itertools.pairwise(source.firsts), strict=True)
-        lists = [
-            ListedFiles(**read_lists(file, [(str(file), file.stat().st_size, range(*numbers))]))
-            for file, numbers in files
-        ]
+        files = zip(source.files, itertools.pairwise(source.firsts), strict=True)
+        lists = [_line_lists(file.absolute(), source.starts[first:end], first) for file, (first, end) in files]
     else:
         return ()
     return {number for one in lists for number in one.forgotten(newest_numbers(one.tombstones))}
+
+
+def _line_lists(file: Path, starts: "array.array[int]", first: int) -> ListedFiles:
+    """The list of the folder that a file with lines is in; these start at `starts`, and are numbered from `first`."""
+    num_bytes, numbers = file.stat().st_size, range(first, first + len(starts))
+    starts[:1] = array.array("Q", [0] * len(starts[:1]))  # as in the index, blank lines before belong to the first one
+    digest = offsets_digest(encode_offsets(starts + array.array("Q", [num_bytes])))
+    return ListedFiles(**read_lists(file, [(str(file), ShardStamp(num_bytes, len(starts), digest), numbers)]))
 
 
 def _tar_lists(path: Path, source: TarCollection) -> list[ListedFiles]:
@@ -170,7 +176,20 @@ def _tar_lists(path: Path, source: TarCollection) -> list[ListedFiles]:
         own = Tombstones.read(root / META_FOLDER / FORGOTTEN_JSONL, root)
         if own is not None:
             numbers = {file.absolute().relative_to(root).as_posix(): found for file, found in source.samples_of_files()}
-            counts = {name: len(found) for name, found in numbers.items()}
-            own.check_shards(counts, lambda name, root=root: (root / name).stat().st_size)  # type: ignore[misc]
+            _check_tars(root, own, source, numbers)
             return [ListedFiles(folders=(numbers,), tombstones=(own,))]
     return []
+
+
+def _check_tars(root: Path, own: Tombstones, source: TarCollection, numbers: Mapping[str, range]) -> None:
+    """Check that the tars with these samples are those of the list, by the tars themselves: the index may be older."""
+    own.check_shards(numbers, lambda name: ShardStamp((root / name).stat().st_size, len(numbers[name]), None))
+    for name, samples in own.samples(own.newest.number).items():
+        for position, key in samples.items() if name in numbers else ():
+            record = next(source.read([numbers[name][position]]))
+            if isinstance(record, SourceRecord) and not (record.key or "").endswith(key):  # it may have a prefix
+                again, renew = bridge_command("prepare", root), bridge_command("forget", root, "--renew")
+                raise DatasetError(
+                    f"{root / name}: has changed since {key!r} was forgotten: sample {position} is {record.key!r} now; "
+                    f"run `{again}`, then `{renew} --reason WHY`"
+                )

@@ -39,7 +39,7 @@ Parse: TypeAlias = Callable[[bytes], dict[str, Any]]
 
 
 class TextTable:
-    """Records at known bytes of `files`, text; `firsts` are the numbers of the first record of each, and of all."""
+    """Records at the bytes `starts` of text `files`; `firsts` has the number of the first of each, and that of all."""
 
     has_parts = False
     definition = None
@@ -50,22 +50,22 @@ class TextTable:
         self.title = title
         self.files = [path for path, _, _ in files]
         self._parsers = [parse for _, _, parse in files]
-        self._starts, self._ends = array.array("Q"), array.array("Q")
+        self.starts, self._ends = array.array("Q"), array.array("Q")
         self.firsts = [0]
         for path, spans, _ in files:
             try:
                 check_is_utf8(path)
                 for start, end in spans:
-                    self._starts.append(start)
+                    self.starts.append(start)
                     self._ends.append(end)
             except ValueError as error:
                 raise DatasetError(f"{path}: {error}") from None
             except OSError as error:
                 raise DatasetError(f"{path}: cannot be read: {error.strerror}") from None
-            self.firsts.append(len(self._starts))
+            self.firsts.append(len(self.starts))
 
     def __len__(self) -> int:
-        return len(self._starts)
+        return len(self.starts)
 
     def blocks(self) -> Iterator[range]:
         return even_blocks(len(self), BLOCK_RECORDS)
@@ -80,7 +80,7 @@ class TextTable:
                     if opened is not None:
                         opened[1].close()
                     opened = which, open(path, "rb")  # noqa: SIM115  closed below
-                start = self._starts[number]
+                start = self.starts[number]
                 opened[1].seek(start)
                 where = f"{path.name}, record {number - self.firsts[which] + 1} at byte {start}"
                 try:

@@ -13,6 +13,7 @@ from bridge_data import TextSample, WorkerConfig, get_loader, get_val_dataset
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.tombstone_writing import forget_samples
 from tests.prepared import write_texts
+from tests.shards.tars import reverse_tar
 from tests.tables import save_to_disk, table_of, write_parquet
 from tests.tools.cli.runner import run_command
 
@@ -126,6 +127,21 @@ def test_forgotten_samples_are_not_copied(tmp_path: Path, form: str, where: tupl
     assert sorted(map(int, texts(tmp_path / "out"))) == expected
     count = "1 record" if where or form == "one.tar" else "2 records"
     assert f"left out as forgotten: {count} (see" in result.output
+
+
+def test_forgotten_samples_are_found_by_what_is_in_the_files_now(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", range(200))
+    forget_samples(path, ["7"], "asked for")
+    lines = path.read_text().split("\n\n")
+    path.write_text("\n\n".join(lines[150:151] + lines[1:150] + lines[:1] + lines[151:]))  # and not prepared again
+    result = run_command("convert", path, tmp_path / "out", *AS_TEXT, *QUIET)
+    assert result.exit_code == 1 and "shard a.jsonl has changed since samples in it were forgotten" in result.output
+    root = write_texts(tmp_path / "texts", 20, per_shard=10)
+    forget_samples(root, ["000003"], "asked for")
+    reverse_tar(root / "data-0000.tar")
+    result = run_command("convert", root, tmp_path / "out", *QUIET)
+    assert result.exit_code == 1, result.output
+    assert "data-0000.tar: has changed since '000003' was forgotten: sample 3 is '000006' now; run `" in result.output
 
 
 def test_lists_of_other_files_and_of_changed_ones(tmp_path: Path) -> None:
