@@ -14,6 +14,7 @@ from bridge_data.plan.document import Node, absolute, as_node, given, located
 from bridge_data.plan.source import Source
 
 WHERE_KEYS = ("where", "columns")
+_OPTIONS = "options"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -47,8 +48,13 @@ def read_where(entries: Mapping[str, Node], file: str) -> tuple[WhereClause, ...
 def given_where(where: str | None, columns: str | os.PathLike[str] | None) -> tuple[WhereClause, ...]:
     """The clause of the options `where` and `columns`."""
     values: dict[str, Any] = {"where": where, "columns": None if columns is None else absolute(columns)}
-    entries = {name: as_node(value, "options") for name, value in values.items()}
+    entries = {name: as_node(value, _OPTIONS) for name, value in values.items()}
     return read_where(entries, "")
+
+
+def is_of_options(error: Exception) -> bool:
+    """Whether the cause of an error is a clause that `given_where` made."""
+    return isinstance(error, ConfigError) and str(error).startswith(f"{_OPTIONS}: ")
 
 
 def choose_samples(source: Source, clauses: Sequence[WhereClause]) -> Source:

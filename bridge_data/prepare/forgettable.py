@@ -23,7 +23,7 @@ from bridge_data.shards.metadata import FORGOTTEN_BRIDGE, FORGOTTEN_JSONL, META_
 from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.shards.raw_tars import find_raw_tars
 from bridge_data.shards.table_records import TableRecords, open_records
-from bridge_data.shards.tombstones import Tombstones
+from bridge_data.shards.tombstones import ShardStamp, Tombstones
 
 
 class KeyMatch(NamedTuple):
@@ -37,11 +37,11 @@ class KeyMatch(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ListFile:
-    """A list that is there or can be written: its file, and the samples and bytes of the shards of this data."""
+    """A list that is there or can be written: its file, and names and stamps of the shards of this data."""
 
     path: Path
-    shard_counts: Mapping[str, int]
-    shard_bytes: Callable[[str], int]
+    names: Collection[str]
+    stamp_of: Callable[[str], ShardStamp]
 
     def read(self, root: Path) -> Tombstones | None:
         """The list, for the data at `root`; None if there is none."""
@@ -110,7 +110,7 @@ class _Prepared(Forgettable):
     def __init__(self, root: Path) -> None:
         self.root, self._dataset = root, PreparedDataset.open(root)
         dataset = self._dataset
-        self.lists = [ListFile(Path(dataset.meta) / FORGOTTEN_JSONL, dataset.shard_counts, dataset.shard_bytes)]
+        self.lists = [ListFile(Path(dataset.meta) / FORGOTTEN_JSONL, dataset.shard_counts, dataset.stamp)]
 
     def find(self, names: Iterable[str]) -> dict[str, list[KeyMatch]]:
         index, found = KeyIndex.open(self.root), {}
@@ -140,19 +140,17 @@ class _Tables(Forgettable):
         # Split parts may have different columns, so some may have keys.
         parts = [(part, files_of(str(root), part)) for part in table_parts(str(root))]
         self._parts = [open_records(root, files, part, lambda columns: []) for part, files in parts]
-        sizes: dict[Path, int] = {}
-        folders: dict[Path, dict[str, int]] = collections.defaultdict(dict)
+        folders: dict[Path, dict[str, ShardStamp]] = collections.defaultdict(dict)
         list_numbers: dict[Path, int] = {}
         self._files: dict[str, tuple[int, str]] = {}  # by its name in the data: its list, and its name there
         for records in self._parts:
             for number, entry in enumerate(records.files):
                 path = Path(entry.path)
-                sizes[path], folders[path.parent][path.name] = entry.version.num_bytes, len(records.rows_of(number))
+                folders[path.parent][path.name] = records.stamp(number)
                 self._files[entry.name] = list_numbers.setdefault(path.parent, len(list_numbers)), path.name
         self._names = {file: name for name, file in self._files.items()}
         self.lists = [
-            ListFile(folder / FORGOTTEN_BRIDGE, counts, lambda name, folder=folder: sizes[folder / name])  # type: ignore[misc]
-            for folder, counts in folders.items()
+            ListFile(folder / FORGOTTEN_BRIDGE, stamps, stamps.__getitem__) for folder, stamps in folders.items()
         ]
 
     def find(self, names: Iterable[str]) -> dict[str, list[KeyMatch]]:
@@ -200,8 +198,7 @@ class _Lines(Forgettable):
     def __init__(self, path: Path) -> None:
         self.root = path
         self._lines = lines = JsonlLines.open(path, "")
-        file = path.parent / FORGOTTEN_BRIDGE
-        self.lists = [ListFile(file, {path.name: lines.num_samples}, lambda _: lines.num_bytes)]
+        self.lists = [ListFile(path.parent / FORGOTTEN_BRIDGE, [path.name], lambda _: lines.stamp)]
 
     def find(self, names: Iterable[str]) -> dict[str, list[KeyMatch]]:
         found = {}

@@ -55,7 +55,7 @@ def forget_samples(
         for file, own in zip(data.lists, before, strict=True):
             if own is not None:
                 check = own.check_files if data.shares_lists else own.check_shards
-                check(file.shard_counts, file.shard_bytes)
+                check(file.names, file.stamp_of)
         known = [{} if own is None else own.samples(len(own.versions)) for own in before]
         found, unknown, ambiguous = _resolved(data, keys)
         if restore:
@@ -100,12 +100,12 @@ def renew_tombstones(root: Path, reason: str) -> ForgetReport:
             if own is None:
                 continue
             known = own.samples(len(own.versions))
-            renamed = own.renamed(file.shard_counts, file.shard_bytes) if data.shares_lists else {}
+            renamed = own.renamed(file.names, file.stamp_of) if data.shares_lists else {}
             # The list of a folder has the files of other data, too, which stay as they are.
             others[number] = {
                 name: dataclasses.replace(own.shards[name], samples=tuple(sorted(samples.items())))
                 for name, samples in known.items()
-                if data.shares_lists and name not in file.shard_counts and name not in renamed
+                if data.shares_lists and name not in file.names and name not in renamed
             }
             for name in others[number]:
                 if not (file.path.parent / name).is_file():
@@ -181,10 +181,7 @@ def _written(
 ) -> Tombstones:
     """The list with one more version, with these samples, and the shards `others` as they are."""
     versions = () if before is None else before.versions
-    shards = {
-        name: ShardTombstones(file.shard_bytes(name), file.shard_counts[name], tuple(sorted(changed[name].items())))
-        for name in changed
-    }
+    shards = {name: ShardTombstones(file.stamp_of(name), tuple(sorted(changed[name].items()))) for name in changed}
     shards = dict(sorted({**(others or {}), **shards}.items()))
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     new = TombstoneVersion(len(versions) + 1, date, reason, action, shards, "")
@@ -202,7 +199,7 @@ def _report(
         len(samples)
         for file, own in zip(data.lists, lists, strict=True)
         for name, samples in (own.samples(len(own.versions)) if own else {}).items()
-        if name in file.shard_counts
+        if name in file.names
     )
     num_changed = sum(len(samples) for new in changed for samples in new.values())
     return ForgetReport([own for own in lists if own is not None], num_changed, num_forgotten, ignored)

@@ -190,6 +190,10 @@ class BridgeIndex:
         rows = self.entries.rows
         return [rows[name][1] for name in shards]
 
+    def digest(self, shard: str) -> str:
+        """The kind of the segment of `shard`, a colon, and a digest of its keys, parts and offsets."""
+        return f"{_VERSION}{'d' if self.has_digests else ''}:{self.entries[shard].checksum:08x}"
+
     def segment(self, shard: str) -> Segment:
         """The segment of `shard`.
 

@@ -16,7 +16,7 @@ import contextlib
 import dataclasses
 import os
 import struct
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Collection, Container
 from pathlib import Path
 from typing import Any, NoReturn, overload
 
@@ -26,9 +26,9 @@ from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.shards.blocks import MAX_BLOCK_BYTES, READ_BYTES, BlockReader, Samples
 from bridge_data.shards.metadata import parse_document
 from bridge_data.shards.records import ByteRange, RawSample, RecordReader, Records
-from bridge_data.shards.shard_table import are_ascending, decode_offsets
-from bridge_data.shards.subset import Subset, SubsetRange
-from bridge_data.shards.tombstones import ListedFiles, read_lists
+from bridge_data.shards.shard_table import DIGESTED_BYTES, are_ascending, decode_offsets, offsets_digest
+from bridge_data.shards.subset import Subset, SubsetRange, gaps
+from bridge_data.shards.tombstones import ListedFiles, ShardStamp, read_lists
 from bridge_data.storage import Location, location
 
 PART = "json"
@@ -71,7 +71,7 @@ def open_jsonl(
         ConfigError: if it is not prepared, or there is no such part. DatasetError: if it was changed since.
     """
     lines = JsonlLines.open(path, split_part)
-    lists = read_lists(lines.root, [(str(lines.root), lines.num_bytes, range(lines.num_samples))])
+    lists = read_lists(lines.root, [(str(lines.root), lines.stamp, range(lines.num_samples))])
     lines = dataclasses.replace(lines, max_line_bytes=limits.max_json_bytes, **lists)
     parts = _read_parts(lines.root, split_config, limits)
     if parts is None:
@@ -134,26 +134,16 @@ def split_gaps(path: str | os.PathLike[str]) -> tuple[int, int]:
     )
 
 
-def gaps(parts: Iterable[tuple[int, int]], num_samples: int) -> tuple[int, int]:
-    """Numbers of `num_samples` samples that are in none of the ranges (first, the one after the last), and in
-    several."""
-    num_unused = num_shared = reached = 0
-    for start, end in sorted(parts):
-        num_unused += max(0, start - reached)
-        num_shared += max(0, min(end, reached) - start)
-        reached = max(reached, end)
-    return num_unused + num_samples - reached, num_shared
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class JsonlLines(ListedFiles):
-    """All samples of the JSONL file `root`, which count as one shard; `num_bytes` is its size. Longer lines than
-    `max_line_bytes` are refused."""
+    """All samples of the JSONL file `root`, which count as one shard; `num_bytes` is its size, `digest` that of the end
+    of its index. Longer lines than `max_line_bytes` are refused."""
 
     root: Location
     split_part: str
     num_samples: int
     num_bytes: int
+    digest: str
     max_line_bytes: int = DEFAULT_LIMITS.max_json_bytes
     read_bytes = READ_BYTES
 
@@ -174,13 +164,21 @@ class JsonlLines(ListedFiles):
                 f"{index}: has {index_bytes} bytes, but holds 8 for each sample and 8 more. It is damaged: run "
                 f"`{bridge_command('prepare', root)}` again."
             )
-        (end,) = _OFFSET.unpack(storage.read(index, index_bytes - _OFFSET.size, _OFFSET.size))
+        last_bytes = min(index_bytes, DIGESTED_BYTES)
+        last = storage.read(index, index_bytes - last_bytes, last_bytes)
+        (end,) = _OFFSET.unpack(last[-_OFFSET.size :])
         if end != num_bytes:
             raise DatasetError(
                 f"{root}: has {num_bytes} bytes, but had {end} when it was prepared. It was changed or cut off: "
                 f"restore it, or run `{bridge_command('prepare', root)}` again."
             )
-        return cls(root=root, split_part=split_part, num_samples=index_bytes // _OFFSET.size - 1, num_bytes=num_bytes)
+        num_samples, digest = index_bytes // _OFFSET.size - 1, offsets_digest(last)
+        return cls(root=root, split_part=split_part, num_samples=num_samples, num_bytes=num_bytes, digest=digest)
+
+    @property
+    def stamp(self) -> ShardStamp:
+        """What a list of forgotten samples knows of the file."""
+        return ShardStamp(self.num_bytes, self.num_samples, self.digest)
 
     @property
     def names(self) -> list[str]:

@@ -33,7 +33,7 @@ from bridge_data.shards.metadata import (
 from bridge_data.shards.shard_reader import ShardReader
 from bridge_data.shards.shard_table import first_samples
 from bridge_data.shards.tar_bytes import is_gzip
-from bridge_data.shards.tombstones import Tombstones
+from bridge_data.shards.tombstones import ShardStamp, Tombstones
 from bridge_data.storage import Location
 
 
@@ -215,6 +215,11 @@ class PreparedDataset:
         """The size of a shard, from our index or else from its file."""
         return self.index.entries[shard].num_bytes if self.index is not None else storage.size_bytes(self.root / shard)
 
+    def stamp(self, shard: str) -> ShardStamp:
+        """What the list of forgotten samples knows of a shard, from our index if there is one."""
+        digest = None if self.index is None else self.index.digest(shard)
+        return ShardStamp(self.shard_bytes(shard), self.shard_counts[shard], digest)
+
     def part_names(self, max_shards: int = 10) -> list[str]:
         """The names of the parts in the first shards, sorted; without our index, those of the first samples."""
         names: set[str] = set()
@@ -238,7 +243,7 @@ class PreparedDataset:
         if data is None:
             return None
         found = Tombstones.parse(data, file, self.root)
-        found.check_shards(self.shard_counts, self.shard_bytes)
+        found.check_shards(self.shard_counts, self.stamp)
         return found
 
     def split_parts(self, split_config: str | None = None) -> list[str]:

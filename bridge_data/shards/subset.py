@@ -12,7 +12,7 @@ import bisect
 import dataclasses
 import functools
 import itertools
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from bridge_data.errors import ConfigError
@@ -223,3 +223,14 @@ class _SubsetReader(ViewReader):
 
     def block_bytes(self, block: range) -> ByteRange | None:
         return self._reader.block_bytes(range(block.start + self._start, block.stop + self._start))
+
+
+def gaps(parts: Iterable[tuple[int, int]], num_samples: int) -> tuple[int, int]:
+    """Numbers of `num_samples` samples that are in none of the ranges (first, the one after the last), and in
+    several."""
+    num_unused = num_shared = reached = 0
+    for start, end in sorted(parts):
+        num_unused += max(0, start - reached)
+        num_shared += max(0, min(end, reached) - start)
+        reached = max(reached, end)
+    return num_unused + num_samples - reached, num_shared

@@ -21,7 +21,7 @@ from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.shards.blocks import BlockReader, Samples
 from bridge_data.shards.records import ByteRange, RawSample, RecordReader
 from bridge_data.shards.table_columns import KEY, Column, TableFile, block_bytes, checked_unit, columns_of, pyarrow_for
-from bridge_data.shards.tombstones import ListedFiles, read_lists
+from bridge_data.shards.tombstones import ListedFiles, ShardStamp, read_lists
 from bridge_data.storage import Location, Version, is_remote
 
 logger = logging.getLogger("bridge_data")
@@ -113,8 +113,13 @@ class TableRecords(ListedFiles):
         Raises:
             DatasetError: if one is damaged, or files have changed since.
         """
-        files = [(file.path, file.version.num_bytes, self.rows_of(number)) for number, file in enumerate(self.files)]
+        files = [(file.path, self.stamp(number), self.rows_of(number)) for number, file in enumerate(self.files)]
         return dataclasses.replace(self, **read_lists(self.root, files))
+
+    def stamp(self, file: int) -> ShardStamp:
+        """What a list of forgotten samples knows of a file."""
+        entry = self.files[file]
+        return ShardStamp(entry.version.num_bytes, len(self.rows_of(file)), entry.digest)
 
     def part_names(self, shard: int) -> Collection[str]:
         return [column.part for column in self.columns]
@@ -262,9 +267,8 @@ class TableReader(BlockReader):
         if key is None:
             raise self._without_content(index, parts)
         (content,) = samples.contents
-        return RawSample(
-            key, shard_name, index, {samples.name: content} if samples.name else content, self.dataset_path
-        )
+        found = {samples.name: content} if samples.name else content
+        return RawSample(key, shard_name, index, found, self.dataset_path)
 
     def byte_ranges(self, index: int, parts: Container[str] | None = None) -> list[ByteRange]:
         """None: the pages with a sample are known only when they are read."""
@@ -333,15 +337,14 @@ class TableReader(BlockReader):
     def _table(self, file: int) -> TableFile:
         table = self._tables.get(file)
         if table is None:
-            table = self._tables[file] = self._records.files[file].opened()
-            self._check(self._records.files[file], table)
+            entry = self._records.files[file]
+            table = entry.opened()
+            if _digest(table.identity()) != entry.digest:
+                raise DatasetError(f"{entry.path}: was replaced while it was in use: restore it, or start again")
+            self._tables[file] = table
             if len(self._tables) > MAX_OPEN_TABLES:
                 self._tables.popitem(last=False)
         return table
-
-    def _check(self, entry: TableEntry, table: TableFile) -> None:
-        if _digest(table.identity()) != entry.digest:
-            raise DatasetError(f"{entry.path}: was replaced while it was in use: restore it, or start again")
 
     def __reduce__(self) -> tuple[type["TableReader"], tuple[TableRecords]]:
         return TableReader, (self._records,)

@@ -7,9 +7,10 @@ Enters: the bytes of the file. Leaves: for each version, the positions that are 
 is whole, and no version was changed since it was written; no key is looked up.
 
 Each line is one version, and changes the one before: `{"version", "date", "reason", "action", "shards", "digest"}`.
-`shards` has for each shard its size in bytes, its number of samples, and `[position, key]` of the samples that are
-forgotten (with the action `restore`: no longer forgotten); with `renew` they replace all earlier ones. `digest` is a
-hash of the line without it and of the previous version's digest: number and digest identify a version.
+`shards` has for each shard its size in bytes, its number of samples, `[position, key]` of the samples that are
+forgotten (with the action `restore`: no longer forgotten), and perhaps a digest of the shard's index or footer, which
+older lists lack; with `renew` they replace all earlier ones. `digest` is a hash of the line without it and of the
+previous version's digest: number and digest identify a version.
 """
 
 import dataclasses
@@ -17,8 +18,8 @@ import functools
 import json
 import os
 import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError, bridge_command
@@ -33,12 +34,26 @@ MAX_READING = 16
 _FIELDS = {"version": int, "date": str, "reason": str, "action": str, "shards": dict, "digest": str}
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ShardTombstones:
-    """The samples of a version in one shard, which had this size and this many samples."""
+class ShardStamp(NamedTuple):
+    """What is known of a shard on opening, to notice that it was rewritten: size, number of samples, and a digest; None
+    if none is at hand. The kind of a digest stands before a colon, if there are several."""
 
     num_bytes: int
     num_samples: int
+    digest: str | None
+
+    def agrees(self, other: "ShardStamp") -> bool:
+        """Whether both may be of the same shard. Digests are compared if both have one, of the same kind."""
+        kinds = [None if one.digest is None else one.digest.rpartition(":")[0] for one in (self, other)]
+        is_known = None not in kinds and kinds[0] == kinds[1]
+        return self[:2] == other[:2] and (not is_known or self.digest == other.digest)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ShardTombstones:
+    """The samples of a version in one shard, which had this stamp."""
+
+    stamp: ShardStamp
     samples: tuple[tuple[int, str], ...]
     """(position, key)."""
 
@@ -136,22 +151,14 @@ class Tombstones:
     def _renewing(self) -> str:
         return bridge_command("forget", self.root, "--renew", "--reason", "WHY")
 
-    def changed_shards(self, shard_counts: Mapping[str, int], num_bytes: Callable[[str], int]) -> list[str]:
-        """The shards with forgotten samples whose size or number of samples has changed."""
-        return [
-            name
-            for name in self.samples(len(self.versions))
-            if name in shard_counts
-            and (self.shards[name].num_samples, self.shards[name].num_bytes) != (shard_counts[name], num_bytes(name))
-        ]
-
-    def check_shards(self, shard_counts: Mapping[str, int], num_bytes: Callable[[str], int]) -> None:
+    def check_shards(self, names: Container[str], stamp_of: Callable[[str], ShardStamp]) -> None:
         """Check that the shards are those that the list was written for.
 
         Raises:
             DatasetError: if one has changed.
         """
-        changed = self.changed_shards(shard_counts, num_bytes)
+        listed = [name for name in self.samples(len(self.versions)) if name in names]
+        changed = [name for name in listed if not self.shards[name].stamp.agrees(stamp_of(name))]
         if changed:
             more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
             raise DatasetError(
@@ -159,27 +166,24 @@ class Tombstones:
                 f"positions may be those of others now; run `{self._renewing}`, which looks them up again by their keys"
             )
 
-    def renamed(self, file_counts: Mapping[str, int], num_bytes: Callable[[str], int]) -> dict[str, list[str]]:
+    def renamed(self, names: Collection[str], stamp_of: Callable[[str], ShardStamp]) -> dict[str, list[str]]:
         """The files with forgotten samples that are no longer in the folder of the list, if others have their sizes and
         numbers of samples: the names of these."""
         listed = self.samples(len(self.versions))
         others: dict[tuple[int, int], list[str]] = {}
-        for name in sorted(file_counts.keys() - listed.keys()):
-            others.setdefault((file_counts[name], num_bytes(name)), []).append(name)
-        found = {
-            name: others.get((self.shards[name].num_samples, self.shards[name].num_bytes), [])
-            for name in listed.keys() - file_counts.keys()
-        }
+        for name in sorted(set(names) - listed.keys()):
+            others.setdefault(stamp_of(name)[:2], []).append(name)
+        found = {name: others.get(self.shards[name].stamp[:2], []) for name in listed.keys() - set(names)}
         return {name: new for name, new in found.items() if new and not storage.is_file(self.file.parent / name)}
 
-    def check_files(self, file_counts: Mapping[str, int], num_bytes: Callable[[str], int]) -> None:
+    def check_files(self, names: Collection[str], stamp_of: Callable[[str], ShardStamp]) -> None:
         """Check that these files in the folder of the list are those that it was written for.
 
         Raises:
             DatasetError: if one has changed, or may have another name now.
         """
-        self.check_shards(file_counts, num_bytes)
-        for name, (new, *_) in self.renamed(file_counts, num_bytes).items():
+        self.check_shards(names, stamp_of)
+        for name, (new, *_) in self.renamed(names, stamp_of).items():
             raise DatasetError(
                 f"{self.root}: {name}, in which samples were forgotten, is gone, and {new} may be the same file under "
                 "a new name, with which they would come again; give it back its name, or run "
@@ -207,19 +211,24 @@ class ListedFiles:
         )
 
 
-def read_lists(root: Location, files: Iterable[tuple[str, int, range]]) -> dict[str, Any]:
-    """The fields of a `ListedFiles`, for the data set at `root`: of each of its files the path, the number of bytes,
-    and the numbers of its samples; none if no list names one of the files.
+def newest_numbers(lists: Iterable[Tombstones | None]) -> list[int]:
+    """The number of the newest version of each list; 0 stands for no list."""
+    return [0 if own is None else own.newest.number for own in lists]
+
+
+def read_lists(root: Location, files: Iterable[tuple[str, ShardStamp, range]]) -> dict[str, Any]:
+    """The fields of a `ListedFiles`, for the data set at `root`: of each of its files the path, the stamp, and the
+    numbers of its samples; none if no list names one of the files.
 
     Raises:
         DatasetError: if a list is damaged, or files have changed since.
     """
     folders: dict[str, dict[str, range]] = {}
-    sizes: dict[str, dict[str, int]] = {}
-    for path, num_bytes, numbers in files:
+    stamps: dict[str, dict[str, ShardStamp]] = {}
+    for path, stamp, numbers in files:
         folder, name = os.path.split(path)
         folders.setdefault(folder, {})[name] = numbers
-        sizes.setdefault(folder, {})[name] = num_bytes
+        stamps.setdefault(folder, {})[name] = stamp
     paths = [location(folder) / FORGOTTEN_BRIDGE for folder in folders]
     if len(paths) > 1 and is_remote(str(root)):
         from concurrent.futures import ThreadPoolExecutor  # here: it is slow to import
@@ -231,7 +240,7 @@ def read_lists(root: Location, files: Iterable[tuple[str, int, range]]) -> dict[
     lists: list[Tombstones | None] = []
     for (folder, own_files), own in zip(folders.items(), found, strict=True):
         if own is not None:
-            own.check_files({name: len(numbers) for name, numbers in own_files.items()}, sizes[folder].__getitem__)
+            own.check_files(own_files, stamps[folder].__getitem__)
         lists.append(own if own is not None and own.shards.keys() & own_files.keys() else None)
     return {"folders": tuple(folders.values()), "tombstones": tuple(lists)} if any(lists) else {}
 
@@ -245,10 +254,11 @@ def digest_of(version: TombstoneVersion, before: str) -> str:
 
 
 def _content(version: TombstoneVersion) -> dict[str, Any]:
-    shards = {
-        name: [shard.num_bytes, shard.num_samples, [list(sample) for sample in shard.samples]]
-        for name, shard in version.shards.items()
-    }
+    shards: dict[str, list[Any]] = {}
+    for name, shard in version.shards.items():
+        num_bytes, num_samples, digest = shard.stamp
+        shards[name] = [num_bytes, num_samples, [list(sample) for sample in shard.samples]]
+        shards[name] += [] if digest is None else [digest]
     return {
         "version": version.number,
         "date": version.date,
@@ -267,8 +277,11 @@ def _parsed(line: Any) -> TombstoneVersion:
     return TombstoneVersion(line["version"], line["date"], line["reason"], line["action"], shards, line["digest"])
 
 
-def _shard(num_bytes: int, num_samples: int, samples: Sequence[tuple[int, str]]) -> ShardTombstones:
-    return ShardTombstones(num_bytes, num_samples, tuple((int(position), str(key)) for position, key in samples))
+def _shard(
+    num_bytes: int, num_samples: int, samples: Sequence[tuple[int, str]], digest: str | None = None
+) -> ShardTombstones:
+    stamp = ShardStamp(num_bytes, num_samples, None if digest is None else str(digest))
+    return ShardTombstones(stamp, tuple((int(position), str(key)) for position, key in samples))
 
 
 def _damaged(file: Location, line: int, what: str) -> DatasetError:

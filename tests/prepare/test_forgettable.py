@@ -1,6 +1,7 @@
 """Data with lists of forgotten samples: which keys are found, and what stays of a list that several data sets share."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,14 @@ from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan import load_plan
 from bridge_data.prepare.forgettable import open_forgettable
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
+from bridge_data.prepare.tar_indexes import PrepareConfig
+from bridge_data.prepare.tars import refresh_index
 from bridge_data.prepare.tombstone_writing import forget_samples, read_tombstones, renew_tombstones
 from bridge_data.samples import CrudeSample, TextSample
-from bridge_data.shards.metadata import FORGOTTEN_BRIDGE
+from bridge_data.shards.metadata import BRIDGE_INDEX, FORGOTTEN_BRIDGE, META_FOLDER
+from bridge_data.shards.tombstones import digest_of
 from tests.prepared import write_texts
+from tests.shards.tars import reverse_tar
 from tests.tables import save_to_disk, table_of, write_parquet
 
 FIELDS = {"sample_type": TextSample, "field_map": {"text": "text"}}
@@ -44,6 +49,7 @@ def texts_of(path: Path) -> list[str]:
     """What a run sees."""
     config = WorkerConfig(rank=0, world_size=1, num_workers=0)
     own: dict[str, Any] = {"task_encoder": Lines()} if path.suffix == ".jsonl" else FIELDS
+    own = {} if (path / META_FOLDER).is_dir() else own
     dataset = get_val_dataset(path, split_part="train", worker_config=config, batch_size=1, **own)
     return [batch.text[0] for batch in get_savable_loader(dataset)]
 
@@ -100,6 +106,70 @@ def test_a_file_that_was_rewritten_is_refused_until_its_keys_were_looked_up_agai
     assert texts_of(one) == ["new 0"]
     assert texts_of(two) == ["two 1", "two 2", "two 4", "two 5"], "they are not of the data that was looked up again"
     assert renew_tombstones(two, "again").num_forgotten == 2
+
+
+def rewritten(file: Path, texts: list[str]) -> None:
+    """Write other rows to `file`, which keeps its size and their number."""
+    num_bytes = file.stat().st_size
+    if file.suffix == ".jsonl":
+        write_lines(file, texts)
+    else:
+        write_parquet(file, table_of({"text": texts}), per_group=2)
+    assert file.stat().st_size == num_bytes
+
+
+def test_a_file_that_was_rewritten_in_the_same_size_is_refused_too(files: list[Path]) -> None:
+    one, two = files
+    texts = [f"one {number}" for number in range(6)]
+    if one.suffix == ".jsonl":
+        texts = ["first", "2nd", *texts[2:]]
+        write_lines(one, texts)
+    forget_samples(one, ["1", "5"], "asked for")
+    forget_samples(two, ["0"], "asked for")
+    rewritten(one, texts)
+    assert len(texts_of(one)) == 4, "the same content is the same file"
+    rewritten(one, [texts[1], texts[0], *texts[2:]] if one.suffix == ".jsonl" else [*texts[2:], *texts[:2]])
+    for act in (texts_of, lambda path: forget_samples(path, ["0"], "asked for")):
+        with pytest.raises(DatasetError, match=rf"shard {one.name} has changed since .* forget .*{one.name}.* --renew"):
+            act(one)
+    assert len(texts_of(two)) == 5
+    assert renew_tombstones(one, "was written anew").num_forgotten == 2
+    assert len(texts_of(one)) == 4
+
+
+def test_a_list_without_digests_is_read_as_before(files: list[Path]) -> None:
+    one, _ = files
+    forget_samples(one, ["1", "5"], "asked for")
+    file = one.parent / FORGOTTEN_BRIDGE
+    (version,) = read_tombstones(one)[0].versions
+    shards = {name: replace(shard, stamp=shard.stamp._replace(digest=None)) for name, shard in version.shards.items()}
+    old = replace(version, shards=shards)
+    file.write_text(replace(old, digest=digest_of(old, "")).line())
+    num_bytes, num_samples = one.stat().st_size, 6
+    assert f'"{one.name}": [{num_bytes}, {num_samples}, [[1, "1"], [5, "5"]]]' in file.read_text()
+    assert len(texts_of(one)) == 4
+    rewritten(one, [f"two {number}" for number in range(6)])
+    assert texts_of(one) == ["two 0", "two 2", "two 3", "two 4"]
+    forget_samples(one, ["2"], "asked for")
+    assert read_tombstones(one)[0].shards[one.name].stamp.digest is not None
+    assert len(texts_of(one)) == 3
+
+
+def test_tars_that_were_rewritten_in_the_same_size_are_refused_once_they_are_prepared(tmp_path: Path) -> None:
+    root = write_texts(tmp_path / "texts", 20, per_shard=10)
+    forget_samples(root, ["000003", "000015"], "asked for")
+    for settings in (PrepareConfig(digest=True), PrepareConfig()):
+        refresh_index(root, settings)
+        assert len(texts_of(root)) == 18, "the same shards, with digests of contents or without"
+    (root / META_FOLDER / BRIDGE_INDEX).unlink()
+    assert len(texts_of(root)) == 18, "without our index sizes and counts are compared"
+    refresh_index(root)
+    reverse_tar(root / "data-0001.tar")
+    refresh_index(root)
+    with pytest.raises(DatasetError, match=r"shard data-0001.tar has changed since .* --renew"):
+        texts_of(root)
+    assert renew_tombstones(root, "was written anew").num_forgotten == 2
+    assert "15" not in texts_of(root) and len(texts_of(root)) == 18
 
 
 def test_a_file_that_was_renamed_is_refused_until_its_keys_were_looked_up_again(files: list[Path]) -> None:
@@ -200,7 +270,8 @@ def test_a_saved_data_set_finds_the_rows_of_each_file(tmp_path: Path) -> None:
     forget_samples(path, [f"{files[0]}/2", f"{files[1]}:0"], "asked for")
     assert texts_of(path) == ["0", "1", "4", "5", "6"]
     data = open_forgettable(path)
-    assert [dict(own.shard_counts) for own in data.lists] == [{files[0]: 3, files[1]: 4}]
+    counts = [{name: own.stamp_of(name).num_samples for name in own.names} for own in data.lists]
+    assert counts == [{files[0]: 3, files[1]: 4}]
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Real tars and data sets for tests."""
 
 import io
+import os
 import tarfile
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,16 @@ def write_tar(path: Path, members: dict[str, bytes], format: int = tarfile.USTAR
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
     return path
+
+
+def reverse_tar(path: Path) -> None:
+    """Write the members of a tar in reverse order; its size stays."""
+    num_bytes = path.stat().st_size
+    with tarfile.open(path) as tar:
+        members = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
+    path.unlink()
+    write_tar(path, dict(reversed(members.items())))
+    os.truncate(path, num_bytes)  # only the zeros at the end differ
 
 
 def write_shards(folder: Path, num_shards: int = 4, samples_per_shard: int = 5) -> dict[str, list[str]]:

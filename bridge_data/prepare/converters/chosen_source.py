@@ -1,24 +1,34 @@
-"""The records of a source that a condition chooses, as a source of their own.
+"""The records of a source that a conversion takes, as a source of their own: not forgotten, and chosen by a condition.
 
-Enters: tables, or the tars of a prepared folder; clauses (`where`). Leaves: a `RecordSource` with these records alone,
-numbered from 0, in the same order. Guarantee: they are those that a run with the same clauses would see in all split
-parts, so without forgotten and excluded samples.
+Enters: a source, and clauses (`where`), which tables, JSONL files and the tars of a prepared folder support. Leaves: a
+`RecordSource` with these records alone, numbered from 0, in the same order. Guarantee: no record is on a list of
+forgotten samples; chosen ones are those that a run with the same clauses would see in all split parts, so without
+excluded samples.
 """
 
 import array
 import bisect
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.limits import Limits
+from bridge_data.plan.document import is_jsonl
+from bridge_data.plan.opening import split_parts
 from bridge_data.prepare.converters.columnar_tables import ColumnarTables
 from bridge_data.prepare.converters.sample_files import TarCollection
 from bridge_data.prepare.converters.source_records import BrokenRecord, RecordSource, SourceRecord
-from bridge_data.shards.metadata import META_FOLDER
+from bridge_data.prepare.converters.text_tables import TextTable
+from bridge_data.shards.jsonl_file import open_jsonl
+from bridge_data.shards.metadata import FORGOTTEN_BRIDGE, FORGOTTEN_JSONL, META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset
-from bridge_data.shards.table_records import open_records
+from bridge_data.shards.records import RecordsView, without_views
+from bridge_data.shards.shard_table import encode_offsets, offsets_digest
+from bridge_data.shards.table_records import TableRecords, open_records
+from bridge_data.shards.tombstones import ListedFiles, ShardStamp, Tombstones, newest_numbers, read_lists
 from bridge_data.shards.where.choosing import Where, evaluate, shown
 
 
@@ -50,56 +60,136 @@ class ChosenSource:
         return digest.hexdigest()
 
 
-def choose_records(path: Path, source: RecordSource, clauses: Sequence[Where], limits: Limits) -> ChosenSource:
-    """The records of `source`, which was opened at `path`, for which all clauses hold.
+class TakenRecords(NamedTuple):
+    """The records that a conversion takes, how many clauses chose (None: there are no clauses), and how many of these
+    are forgotten."""
+
+    source: RecordSource
+    num_chosen: int | None
+    num_forgotten: int
+
+
+def take_records(path: Path, source: RecordSource, clauses: Sequence[Where], limits: Limits) -> TakenRecords:
+    """The records of `source`, which was opened at `path`, that are not forgotten, and for which all clauses hold.
 
     Raises:
-        ConfigError: if there are no columns to choose by, a clause is wrong, or nothing is chosen. DatasetError: if
-            tars have other samples than when they were prepared.
+        ConfigError: if there are no columns to choose by, a clause is wrong, or no record is left. DatasetError: if
+            files have other samples than when they were prepared, or samples in them were forgotten.
     """
-    numbers: Sequence[int] | set[int]
-    if isinstance(source, ColumnarTables):
-        numbers = _chosen_rows(path, source, clauses)
-    elif isinstance(source, TarCollection) and (path / META_FOLDER).is_dir():
-        numbers = _chosen_samples(path, source, clauses, limits)
-    else:
-        raise ConfigError(
-            f"{path}: where: is for prepared folders of tars, Parquet and Arrow files, and what `datasets` saved: "
-            "convert it whole, and choose from the result"
-        )
-    if not numbers:
+    chosen = _chosen(path.absolute(), source, clauses, limits) if clauses else range(len(source))
+    if not chosen:
         raise clauses[-1].error(f"where: {shown(clauses)} chooses none of the {len(source):,} records of {path}")
-    return ChosenSource(source, numbers)
+    gone = _forgotten(path.absolute(), source)
+    taken = [number for number in chosen if number not in gone] if gone else chosen
+    if not taken:
+        raise ConfigError(f"{path}: all of its records are forgotten, so there is nothing to convert")
+    return TakenRecords(
+        source=ChosenSource(source, taken) if len(taken) < len(source) else source,
+        num_chosen=len(chosen) if clauses else None,
+        num_forgotten=len(chosen) - len(taken),
+    )
 
 
-def _chosen_rows(path: Path, source: ColumnarTables, clauses: Sequence[Where]) -> list[int]:
-    """The numbers of chosen rows."""
+def _chosen(path: Path, source: RecordSource, clauses: Sequence[Where], limits: Limits) -> Collection[int]:
+    """The numbers of the records for which all clauses hold."""
+    if isinstance(source, ColumnarTables):
+        records = _rows(path, source)
+        return evaluate(records, clauses).between(0, records.num_samples)
+    if isinstance(source, TarCollection) and (path / META_FOLDER).is_dir():
+        return _chosen_samples(path, source, clauses, limits)
+    if isinstance(source, TextTable) and is_jsonl(str(path)):
+        return _chosen_lines(path, source, clauses, limits)
+    raise ConfigError(
+        f"{path}: where: is for prepared folders of tars, prepared JSONL files, Parquet and Arrow files, and what "
+        "`datasets` saved: convert it whole, and choose from the result"
+    )
+
+
+def _rows(path: Path, source: ColumnarTables) -> TableRecords:
     root = path if path.is_dir() else path.parent
-    files = [(file.relative_to(root).as_posix(), str(file)) for file in source.files]
-    records = open_records(root, files, "train", lambda columns: []).with_tombstones()
-    gone = records.forgotten([0 if own is None else own.newest.number for own in records.tombstones])
-    return [row for row in evaluate(records, clauses).between(0, records.num_samples) if row not in gone]
+    files = [(file.relative_to(root).as_posix(), str(file)) for file in map(Path.absolute, source.files)]
+    return open_records(path, files, "train", lambda columns: [])
 
 
 def _chosen_samples(root: Path, source: TarCollection, clauses: Sequence[Where], limits: Limits) -> set[int]:
-    """The numbers of chosen samples."""
+    """The numbers of the chosen samples of all split parts."""
     dataset = PreparedDataset.open(root, limits)
-    samples = {file.relative_to(root).as_posix(): found for file, found in source.samples_of_files()}
+    samples = {file.absolute().relative_to(root).as_posix(): found for file, found in source.samples_of_files()}
     for name in samples.keys() & dataset.shard_counts.keys():
-        if len(samples[name]) != dataset.shard_counts[name]:
-            raise DatasetError(
-                f"{root / name}: has {len(samples[name]):,} samples, but had {dataset.shard_counts[name]:,} when it "
-                "was prepared: prepare it again"
-            )
+        _check_count(root / name, len(samples[name]), dataset.shard_counts[name])
     numbers: set[int] = set()
     for shards in map(dataset.split, dataset.split_parts()):
         if not shards.num_samples:
             continue  # it has no columns
-        choice = evaluate(shards, clauses)
-        forgotten = shards.list_of_forgotten
-        gone = () if forgotten is None else shards.forgotten([forgotten.newest.number])
-        for index in choice.between(0, shards.num_samples):
+        for index in evaluate(shards, clauses).between(0, shards.num_samples):
             shard, position = shards.locate(index)
-            if index not in gone and shards.names[shard] in samples:
+            if shards.names[shard] in samples:
                 numbers.add(samples[shards.names[shard]][position])
     return numbers
+
+
+def _chosen_lines(path: Path, source: TextTable, clauses: Sequence[Where], limits: Limits) -> set[int]:
+    """The numbers of the chosen lines of all split parts."""
+    numbers: set[int] = set()
+    for part in split_parts(path, limits):
+        lines = open_jsonl(path, part, limits=limits)
+        _check_count(path, len(source), without_views(lines).num_samples)
+        if lines.num_samples:
+            found = evaluate(lines, clauses).between(0, lines.num_samples)
+            numbers.update(map(lines.sample, found) if isinstance(lines, RecordsView) else found)
+    return numbers
+
+
+def _check_count(file: Path, num_samples: int, num_prepared: int) -> None:
+    if num_samples != num_prepared:
+        raise DatasetError(
+            f"{file}: has {num_samples:,} samples, but had {num_prepared:,} when it was prepared: prepare it again"
+        )
+
+
+def _forgotten(path: Path, source: RecordSource) -> Container[int]:
+    """The numbers of the forgotten records."""
+    if isinstance(source, TarCollection):
+        lists = _tar_lists(path, source)
+    elif isinstance(source, ColumnarTables):
+        has_list = any((file.absolute().parent / FORGOTTEN_BRIDGE).is_file() for file in source.files)
+        lists = [_rows(path, source).with_tombstones()] if has_list else []
+    elif isinstance(source, TextTable):
+        files = zip(source.files, itertools.pairwise(source.firsts), strict=True)
+        lists = [_line_lists(file.absolute(), source.starts[first:end], first) for file, (first, end) in files]
+    else:
+        return ()
+    return {number for one in lists for number in one.forgotten(newest_numbers(one.tombstones))}
+
+
+def _line_lists(file: Path, starts: "array.array[int]", first: int) -> ListedFiles:
+    """The list of the folder that a file with lines is in; these start at `starts`, and are numbered from `first`."""
+    num_bytes, numbers = file.stat().st_size, range(first, first + len(starts))
+    starts[:1] = array.array("Q", [0] * len(starts[:1]))  # as in the index, blank lines before belong to the first one
+    digest = offsets_digest(encode_offsets(starts + array.array("Q", [num_bytes])))
+    return ListedFiles(**read_lists(file, [(str(file), ShardStamp(num_bytes, len(starts), digest), numbers)]))
+
+
+def _tar_lists(path: Path, source: TarCollection) -> list[ListedFiles]:
+    """The list of the prepared folder that the tars at `path` are in."""
+    for root in (path, *path.parents):
+        own = Tombstones.read(root / META_FOLDER / FORGOTTEN_JSONL, root)
+        if own is not None:
+            numbers = {file.absolute().relative_to(root).as_posix(): found for file, found in source.samples_of_files()}
+            _check_tars(root, own, source, numbers)
+            return [ListedFiles(folders=(numbers,), tombstones=(own,))]
+    return []
+
+
+def _check_tars(root: Path, own: Tombstones, source: TarCollection, numbers: Mapping[str, range]) -> None:
+    """Check that the tars with these samples are those of the list, by the tars themselves: the index may be older."""
+    own.check_shards(numbers, lambda name: ShardStamp((root / name).stat().st_size, len(numbers[name]), None))
+    for name, samples in own.samples(own.newest.number).items():
+        for position, key in samples.items() if name in numbers else ():
+            record = next(source.read([numbers[name][position]]))
+            if isinstance(record, SourceRecord) and not (record.key or "").endswith(key):  # it may have a prefix
+                again, renew = bridge_command("prepare", root), bridge_command("forget", root, "--renew")
+                raise DatasetError(
+                    f"{root / name}: has changed since {key!r} was forgotten: sample {position} is {record.key!r} now; "
+                    f"run `{again}`, then `{renew} --reason WHY`"
+                )

@@ -39,7 +39,7 @@ Parse: TypeAlias = Callable[[bytes], dict[str, Any]]
 
 
 class TextTable:
-    """Records at known bytes of text files."""
+    """Records at the bytes `starts` of text `files`; `firsts` has the number of the first of each, and that of all."""
 
     has_parts = False
     definition = None
@@ -48,24 +48,24 @@ class TextTable:
 
     def __init__(self, title: str, files: Sequence[tuple[Path, Spans, Parse]]) -> None:
         self.title = title
-        self._files = [path for path, _, _ in files]
+        self.files = [path for path, _, _ in files]
         self._parsers = [parse for _, _, parse in files]
-        self._starts, self._ends = array.array("Q"), array.array("Q")
-        self._firsts = [0]
+        self.starts, self._ends = array.array("Q"), array.array("Q")
+        self.firsts = [0]
         for path, spans, _ in files:
             try:
                 check_is_utf8(path)
                 for start, end in spans:
-                    self._starts.append(start)
+                    self.starts.append(start)
                     self._ends.append(end)
             except ValueError as error:
                 raise DatasetError(f"{path}: {error}") from None
             except OSError as error:
                 raise DatasetError(f"{path}: cannot be read: {error.strerror}") from None
-            self._firsts.append(len(self._starts))
+            self.firsts.append(len(self.starts))
 
     def __len__(self) -> int:
-        return len(self._starts)
+        return len(self.starts)
 
     def blocks(self) -> Iterator[range]:
         return even_blocks(len(self), BLOCK_RECORDS)
@@ -74,15 +74,15 @@ class TextTable:
         opened: tuple[int, BinaryIO] | None = None
         try:
             for number in numbers:
-                which = bisect_right(self._firsts, number) - 1
-                path = self._files[which]
+                which = bisect_right(self.firsts, number) - 1
+                path = self.files[which]
                 if opened is None or opened[0] != which:
                     if opened is not None:
                         opened[1].close()
                     opened = which, open(path, "rb")  # noqa: SIM115  closed below
-                start = self._starts[number]
+                start = self.starts[number]
                 opened[1].seek(start)
-                where = f"{path.name}, record {number - self._firsts[which] + 1} at byte {start}"
+                where = f"{path.name}, record {number - self.firsts[which] + 1} at byte {start}"
                 try:
                     values = self._parsers[which](opened[1].read(self._ends[number] - start))
                     yield SourceRecord(number, where, values)
@@ -93,7 +93,7 @@ class TextTable:
                 opened[1].close()
 
     def fingerprint(self) -> str:
-        return digest_of_files(self._files)
+        return digest_of_files(self.files)
 
 
 def json_lines(files: Sequence[Path], limits: Limits = DEFAULT_LIMITS) -> TextTable:

@@ -52,6 +52,8 @@ class BenchConfig:
     pin_memory: bool = False
     trusted_modules: tuple[str, ...] = ()
     trust_dataset_code: bool = False
+    where: str | None = None
+    columns: str | None = None
     seconds: float = 10.0
     num_batches: int | None = None
     step_s: float = 0.0
@@ -80,6 +82,8 @@ class BenchConfig:
             task_encoder=self.task_encoder,
             trusted_modules=self.trusted_modules,
             trust_dataset_code=self.trust_dataset_code,
+            where=self.where,
+            columns=self.columns,
         )
 
     def loader(self, dataset: LaneDataset) -> SavableDataLoader:

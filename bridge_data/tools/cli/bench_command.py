@@ -9,7 +9,16 @@ import click
 from bridge_data.storage import Location
 from bridge_data.tools.bench import BenchConfig, Figures, Profile, advise, measure
 from bridge_data.tools.bench import profile as profile_of
-from bridge_data.tools.cli.terminal import LOCATION, headed, note, progress_bar, sized, table, trust_options
+from bridge_data.tools.cli.terminal import (
+    LOCATION,
+    headed,
+    note,
+    progress_bar,
+    sized,
+    table,
+    trust_options,
+    where_options,
+)
 from bridge_data.tools.named_encoder import named_encoder
 
 _MAX_SOURCES = 20
@@ -33,6 +42,7 @@ _MAX_SOURCES = 20
 @click.option("--batches", type=int, help="Measure this many batches instead.")
 @click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
 @click.option("--json", "json_file", type=click.File("w", lazy=False), help="Write the figures to this file, too.")
+@where_options
 @trust_options
 def bench(
     path: Location,
@@ -59,6 +69,8 @@ def bench(
         pin_memory=settings["pin_memory"],
         trusted_modules=settings["trusted_module"],
         trust_dataset_code=settings["trust_dataset_code"],
+        where=settings["where"],
+        columns=settings["columns"],
         seconds=settings["seconds"],
         num_batches=settings["batches"],
         step_s=settings["step_ms"] / 1000,
@@ -102,6 +114,8 @@ def _figures(path: Location, config: BenchConfig, figures: Figures) -> list[tupl
         rows.insert(4, ("workers", f"{config.num_workers}, running after {figures.workers_ready_s:.2f} s"))
     if figures.num_skipped:
         rows.insert(2, ("left out", f"{figures.num_skipped:,} of {figures.num_samples:,} samples"))
+    if config.where is not None:
+        rows.insert(1, ("where", config.where))
     return rows
 
 

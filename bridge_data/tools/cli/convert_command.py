@@ -10,6 +10,7 @@ import click
 from bridge_data.errors import ConfigError, bridge_command
 from bridge_data.limits import Limits, allow_pixels
 from bridge_data.plan.where_clauses import WhereClause, given_where
+from bridge_data.prepare.converters.chosen_source import take_records
 from bridge_data.prepare.converters.columnar_tables import ColumnarTables
 from bridge_data.prepare.converters.conversion import REPORT, ConvertConfig
 from bridge_data.prepare.converters.conversion import convert as convert_records
@@ -158,7 +159,7 @@ def convert(
         raise ConfigError(f"--same-parts is for folders of files and tars, but {source} is a {records.title}")
     dropped_here = () if isinstance(records, ColumnarTables) else drop  # which reads no others
     found = find_columns(records, dropped_here, require_parts)
-    records = _chosen(source, records, given_where(where, columns), limits)
+    records = _taken(source, records, given_where(where, columns), limits)
     definition = guess_definition(
         found,
         sample_type=sample_type,
@@ -197,15 +198,14 @@ def convert(
     click.echo(f"Next: {bridge_command('preview', target)}")
 
 
-def _chosen(source: Path, records: RecordSource, clauses: Sequence[WhereClause], limits: Limits) -> RecordSource:
-    """The chosen `records`; all of them if there are no clauses."""
-    if not clauses:
-        return records
-    from bridge_data.prepare.converters.chosen_source import choose_records  # here: most conversions take all
-
-    found = choose_records(source, records, clauses, limits)
-    note(f"where: chosen are {len(found):,} of {counted(len(records), 'record')}")
-    return found
+def _taken(source: Path, records: RecordSource, clauses: Sequence[WhereClause], limits: Limits) -> RecordSource:
+    """The chosen `records` that are not forgotten."""
+    taken = take_records(source, records, clauses, limits)
+    if taken.num_chosen is not None:
+        note(f"where: chosen are {taken.num_chosen:,} of {counted(len(records), 'record')}")
+    if taken.num_forgotten:
+        note(f"left out as forgotten: {counted(taken.num_forgotten, 'record')} (see `bridge-data forget --list`)")
+    return taken.source
 
 
 def is_terminal() -> bool:

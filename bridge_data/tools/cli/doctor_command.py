@@ -18,6 +18,7 @@ from bridge_data.tools.cli.terminal import (
     note,
     table,
     trust_options,
+    where_options,
 )
 from bridge_data.tools.doctor import Checkup, CheckupConfig, Finding, Level, PlannedRun, examine
 from bridge_data.tools.doctor.environment import needed_batches_per_s
@@ -57,6 +58,7 @@ def _ranks(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int
 @click.option("--step-seconds", "step_s", type=float, help="How long the trainer takes for a step.")
 @click.option("--seconds", default=3.0, show_default=True, help="How long the speed is measured; 0: not at all.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw blend and epochs over steps, as .png or .svg.")
+@where_options
 @json_option
 @trust_options
 @click.pass_context
@@ -134,6 +136,8 @@ def _facts(checkup: Checkup) -> Iterator[tuple[str, str]]:
     sizes = f"micro-batches of {run.micro_batch_size}, steps of {run.step_size:,}"
     unit = "packs" if run.packing_buffer_size else "samples"
     yield "run", f"{ranks}, {counted(run.num_workers, 'worker')} each, {sizes} {unit}"
+    if run.where is not None:
+        yield "where", run.where
     lanes = checkup.orders[0].geometry.num_lanes if checkup.orders else run.num_lanes
     settings = f"shuffle_buffer_size {run.shuffle_buffer_size}, max_samples_per_sequence {run.max_samples_per_sequence}"
     yield "order", settings + ("" if lanes is None else f", {counted(lanes, 'lane')}")

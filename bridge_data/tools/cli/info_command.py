@@ -29,7 +29,7 @@ from bridge_data.shards.metadata import (
 from bridge_data.shards.prepared import PreparedDataset, ShardSet
 from bridge_data.shards.read_only_database import ReadOnlyDatabase
 from bridge_data.shards.records import without_views
-from bridge_data.shards.tombstones import ListedFiles
+from bridge_data.shards.tombstones import ListedFiles, newest_numbers
 from bridge_data.storage import Location, RemotePath
 from bridge_data.tools.cli.terminal import (
     LOCATION,
@@ -150,7 +150,7 @@ def _forgotten_in_files(several: Sequence[Records]) -> list[tuple[str, str]]:
     """A row for the forgotten samples of tables or JSONL files, if there is a list."""
     num_samples, numbers = 0, list[int]()
     for one in (one for one in several if isinstance(one, ListedFiles)):
-        versions = [0 if own is None else own.newest.number for own in one.tombstones]
+        versions = newest_numbers(one.tombstones)
         num_samples += len(one.forgotten(versions))
         numbers += [number for number in versions if number]
     return [_forgotten_row(num_samples, numbers)] if numbers else []

@@ -21,6 +21,7 @@ from bridge_data.tools.cli.terminal import (
     progress_bar,
     split_options,
     trust_options,
+    where_options,
 )
 from bridge_data.tools.lint import KINDS, Fault, LintConfig, LintReport
 from bridge_data.tools.lint import lint as check
@@ -39,6 +40,7 @@ SHOWN_ON_SCREEN = 5
 )
 @click.option("--decode/--no-decode", default=True, help="Decode every part, or only check that it exists.")
 @click.option("--ignore", metavar="CODE", multiple=True, help="A kind of fault that is intended. Repeatable.")
+@where_options
 @click.option(
     "--show",
     type=click.IntRange(1),
@@ -60,6 +62,8 @@ def lint(
     limit: int | None,
     decode: bool,
     ignore: tuple[str, ...],
+    where: str | None,
+    columns: str | None,
     show: int | None,
     as_json: bool,
     trusted_module: tuple[str, ...],
@@ -71,7 +75,8 @@ def lint(
 
     PATH is a data set, a metadataset, a JSONL file or a tar. Shards, indexes and metadata are compared, every part of
     every sample is decoded and assigned by the field map. Of tars that are not prepared, the members and parts are
-    checked. The exit status is 1 if there is any fault; what `prepare` accepts with a note is a note here, too, except
+    checked. With --where, only the chosen samples are decoded and built; shards, indexes and metadata are compared as a
+    whole. The exit status is 1 if there is any fault; what `prepare` accepts with a note is a note here, too, except
     members without a part name: they are in no sample.
     """
     for code in ignore:
@@ -82,6 +87,8 @@ def lint(
         dataset_config=dataset_config,
         split_config=split_config,
         limit=limit,
+        where=where,
+        columns=columns,
         decode=decode,
         limits=limits,
         max_kept=show or (1000 if as_json else SHOWN_ON_SCREEN),

@@ -24,7 +24,8 @@ from bridge_data.prepare.sample_definitions import CRUDE
 from bridge_data.prepare.splits import parse_ratio, ratio_bounds
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.shards.joins import JoinIndex
-from bridge_data.shards.jsonl_file import gaps, split_path
+from bridge_data.shards.jsonl_file import split_path
+from bridge_data.shards.subset import gaps
 from bridge_data.tools.cli.terminal import answers, counted, note, progress_bar, sized, table
 
 _LINE_FLAGS = frozenset(

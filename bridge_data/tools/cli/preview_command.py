@@ -27,6 +27,7 @@ from bridge_data.shards.joined_records import JoinedRawSample
 from bridge_data.shards.plain_data import parse_json
 from bridge_data.shards.records import Forgetting, bytes_of
 from bridge_data.shards.sample_lookup import find_sample
+from bridge_data.shards.tombstones import newest_numbers
 from bridge_data.tools.cli.terminal import (
     ON_DISK,
     counted,
@@ -158,7 +159,7 @@ def _forgotten(records: Records) -> Container[int]:
     """The numbers of the samples that the newest lists have."""
     if not isinstance(records, Forgetting) or not records.tombstones:
         return ()
-    return records.forgotten([0 if own is None else own.newest.number for own in records.tombstones])
+    return records.forgotten(newest_numbers(records.tombstones))
 
 
 def _parts(raw: RawSample) -> Iterator[str]:

@@ -93,6 +93,8 @@ def examine(config: CheckupConfig) -> Checkup:
             split_part=config.split_part,
             trusted_modules=config.trusted_modules,
             trust_dataset_code=config.trust_dataset_code,
+            where=run.where,
+            columns=run.columns,
         )
         findings += [*check_data(plan.sources, seen), *check_codecs(environment, plan.sources)]
     except BridgeDataError as error:
@@ -142,6 +144,8 @@ def _bench(config: CheckupConfig) -> BenchConfig:
         prefetch_factor=run.prefetch_factor,
         trusted_modules=config.trusted_modules,
         trust_dataset_code=config.trust_dataset_code,
+        where=run.where,
+        columns=run.columns,
         seconds=config.measure_s,
     )
 

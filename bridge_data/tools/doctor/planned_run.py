@@ -14,6 +14,7 @@ from typing import Any, Self
 from bridge_data.errors import ConfigError
 from bridge_data.options import check_integer, check_number
 from bridge_data.order.plan_order import Shuffle
+from bridge_data.plan.where_clauses import WHERE_KEYS, given_where
 from bridge_data.shards.plain_data import parse_yaml_file
 from bridge_data.topology import WorkerConfig
 
@@ -57,7 +58,7 @@ _SECTIONS = ("data", "dataset", "loader", "training", "train")
 _OTHER_NAMES = {"train_steps": "steps", "train_iters": "steps"}
 _OR_NONE = (
     *("num_lanes", "global_batch_size", "packing_buffer_size", "shuffle_buffer_size", "max_samples_per_sequence"),
-    "steps",
+    *("steps", *WHERE_KEYS),
 )
 
 
@@ -67,7 +68,7 @@ class PlannedRun:
 
     `num_ranks` are data-parallel ranks; `ranks_per_node` of them share a machine; `later_ranks` are numbers of ranks
     that the run may have later. `global_batch_size` None is a micro-batch of each rank. `steps` is the length of the
-    run, and `step_s` the trainer's seconds per step; None: not known.
+    run, and `step_s` the trainer's seconds per step; None: not known. `where` and `columns` choose samples.
 
     Raises:
         ConfigError: if a number is out of range.
@@ -86,15 +87,18 @@ class PlannedRun:
     prefetch_factor: int = 2
     steps: int | None = None
     step_s: float | None = None
+    where: str | None = None
+    columns: str | None = None
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            if field.name not in ("later_ranks", "step_s"):
+            if field.name not in ("later_ranks", "step_s", *WHERE_KEYS):
                 least = 0 if field.name in ("num_workers", "shuffle_buffer_size") else 1
                 check_integer(field.name, getattr(self, field.name), least, or_none=field.name in _OR_NONE)
         for number in self.later_ranks:
             check_integer("ranks", number, 1)
         check_number("step_s", self.step_s, "a positive number of seconds", or_none=True)
+        given_where(self.where, self.columns)
 
     @classmethod
     def of(cls, given: Mapping[str, Any], config: Path | None) -> Self:

@@ -10,7 +10,7 @@ import io
 import types
 import typing
 import warnings
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from PIL import Image
@@ -41,14 +41,14 @@ class Recipe:
 class SampleCheck:
     """Checks samples; without `decode`, only whether the parts that the recipes need exist."""
 
-    def __init__(self, recipes: tuple[Recipe, ...], *, decode: bool, limits: Limits = DEFAULT_LIMITS) -> None:
-        self._recipes, self._decode = recipes, decode
+    def __init__(self, *, decode: bool, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._decode = decode
+        self._hints: dict[type[Any], Mapping[str, Any]] = {}
         allow_pixels(limits)
         self._decoder = SampleDecoder(image_decode="torchrgb8", limits=limits)
-        self._hints = [_hints(recipe.sample_class) for recipe in recipes]
 
-    def check(self, key: str, parts: Mapping[str, bytes]) -> Iterator[Fault]:
-        """Faults of the sample `key`, whose parts these are; without data set and shard."""
+    def check(self, key: str, parts: Mapping[str, bytes], recipes: Iterable[Recipe]) -> Iterator[Fault]:
+        """Faults of the sample `key`, whose parts these are, and which `recipes` make; without data set and shard."""
         decoded: dict[str, Any] = {"__key__": key}
         for part, content in parts.items():
             decoded[part] = _UNKNOWN
@@ -58,8 +58,8 @@ class SampleCheck:
                 except BridgeDataError as error:
                     yield Fault(code_of(error), _cause(error), key=key, part=part)
         seen: set[tuple[str, str]] = set()
-        for recipe, hints in zip(self._recipes, self._hints, strict=True):
-            for fault in self._fields(recipe, hints, decoded):
+        for recipe in recipes:
+            for fault in self._fields(recipe, decoded):
                 if (fault.code, fault.cause) not in seen:
                     seen.add((fault.code, fault.cause))
                     yield fault
@@ -73,8 +73,11 @@ class SampleCheck:
             decode_part(_play, content, key, part)
         return value
 
-    def _fields(self, recipe: Recipe, hints: Mapping[str, Any], decoded: Mapping[str, Any]) -> Iterator[Fault]:
-        key = decoded["__key__"]
+    def _fields(self, recipe: Recipe, decoded: Mapping[str, Any]) -> Iterator[Fault]:
+        key, sample_class = decoded["__key__"], recipe.sample_class
+        hints = self._hints.get(sample_class)
+        if hints is None:
+            hints = self._hints[sample_class] = _hints(sample_class)
         for field, access in recipe.field_map.items():
             options = (access, *access.alternatives)
             there = [option for option in options if option.part in decoded]

@@ -18,12 +18,10 @@ from numpy.typing import NDArray
 
 from bridge_data.decode import SampleDecoder, open_loader
 from bridge_data.errors import BridgeDataError, DatasetError, SkipSample
-from bridge_data.limits import DEFAULT_LIMITS, Limits, allow_pixels
-from bridge_data.options import check_at_least
+from bridge_data.limits import Limits, allow_pixels
 from bridge_data.plan import Source
 from bridge_data.plan.document import absolute
-from bridge_data.plan.opening import Opening
-from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress, usual_workers
+from bridge_data.prepare.executors import LocalProcesses, Progress, no_progress
 from bridge_data.shards.metadata import META_FOLDER
 from bridge_data.shards.segment import split_name
 from bridge_data.shards.tar_bytes import open_tar
@@ -33,41 +31,12 @@ from bridge_data.tools.lint.check_samples import Recipe, SampleCheck, code_of
 from bridge_data.tools.lint.check_shards import ShardContents, ShardWalk, check_indexes
 from bridge_data.tools.lint.faults import Fault, FaultTally, LintReport
 from bridge_data.tools.lint.table_keys import repeated_table_keys
-from bridge_data.tools.lint.targets import Folder, Loaded, Targets, find_targets
+from bridge_data.tools.lint.targets import Folder, LintConfig, Loaded, Targets, find_targets
 
 SAMPLES_AT_ONCE = 512
 """Samples of a JSONL file or a join per task; more if there would be over `MAX_TASKS` tasks."""
 
 MAX_TASKS = 256
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class LintConfig:
-    """What to check: `split_parts` (empty: all shards); at most `limit` samples of each data set; without `decode`,
-    only whether samples are stored correctly and have their parts. `max_kept` faults of a kind keep shard and key.
-    `executor` does the work; None: `num_workers` processes. `limits` are size limits of the data, `opening` says what
-    code may be run. `dataset_config` and `split_config` replace `dataset.yaml` and `split.yaml` of a prepared folder.
-    """
-
-    split_parts: tuple[str, ...] = ()
-    dataset_config: str | None = None
-    split_config: str | None = None
-    num_workers: int = dataclasses.field(default_factory=usual_workers)
-    executor: Executor | None = None
-    limit: int | None = None
-    decode: bool = True
-    max_kept: int = 1000
-    limits: Limits = DEFAULT_LIMITS
-    opening: Opening = dataclasses.field(default_factory=lambda: Opening(training=False))
-
-    @property
-    def named_files(self) -> dict[str, str]:
-        """The named configuration files."""
-        given = {"dataset_config": self.dataset_config, "split_config": self.split_config}
-        return {key: name for key, name in given.items() if name is not None}
-
-    def __post_init__(self) -> None:
-        check_at_least(self, 1, "num_workers", "limit", "max_kept")
 
 
 def lint(path: Path, config: LintConfig | None = None, *, on_progress: Progress = no_progress) -> LintReport:
@@ -79,14 +48,14 @@ def lint(path: Path, config: LintConfig | None = None, *, on_progress: Progress 
     config = config or LintConfig()
     tally = FaultTally(config.max_kept)
     opened: list[Fault] = []
-    targets = find_targets(path, config.split_parts, opened.append, config.opening, config.named_files, config.limits)
+    targets = find_targets(path, config, opened.append)
     folders = list(targets.folders.values())
     metadata = [fault for folder in folders if folder.is_prepared for fault in check_metadata(folder.root)]
     tally.add_all(_once(opened, metadata))
     tally.add_all(metadata)
     shards = [_Shard(number, *shard) for number, folder in enumerate(folders) for shard in _present(folder)]
     total = _num_samples(targets, config.limit)
-    done = 0
+    done = num_walked = 0
     tasks = itertools.chain(_shard_tasks(folders, shards, config), _range_tasks(targets.loaded, config.limit))
     executor = config.executor or LocalProcesses(config.num_workers)
     found_all = executor.map(functools.partial(run_task, config.decode, config.max_kept), tasks, what=f"checked {path}")
@@ -94,9 +63,10 @@ def lint(path: Path, config: LintConfig | None = None, *, on_progress: Progress 
         for found in found_all:
             tally.merge(found.tally)
             done += found.num_samples
+            num_walked += found.num_walked
             if found.keys is not None:
                 keys.add(found.keys)
-            on_progress(done, max(total, done))
+            on_progress(num_walked, max(total, num_walked))
         tally.add_all(_repeated_keys(keys, shards, folders))
     if config.limit is None:
         tally.add_all(repeated_table_keys(loaded.source for loaded in targets.loaded))
@@ -105,7 +75,7 @@ def lint(path: Path, config: LintConfig | None = None, *, on_progress: Progress 
         num_datasets=len(folders) + len({loaded.source.path for loaded in targets.loaded} - targets.folders.keys()),
         num_shards=len(shards),
         num_samples=done,
-        is_complete=config.limit is None and config.decode,
+        is_complete=config.limit is None and config.where is None and config.decode,
         counts=dict(tally.counts),
         kept=dict(tally.kept),
     )
@@ -125,7 +95,8 @@ class ShardTask:
     count: int | None
     """Its number of samples by the metadata; None if it is not prepared."""
     limit: int | None
-    recipes: bytes
+    uses: bytes
+    """The recipes, each with the positions of its samples; None: of all."""
     excluded: frozenset[str]
     limits: Limits
 
@@ -142,10 +113,11 @@ class RangeTask:
 
 @dataclasses.dataclass(slots=True)
 class Found:
-    """The result of a task: faults, number of samples, and the keys of a shard."""
+    """The result of a task: faults, number of checked samples, of those gone through, and the keys of a shard."""
 
     tally: FaultTally
     num_samples: int = 0
+    num_walked: int = 0
     keys: NDArray[np.void] | None = None
 
 
@@ -170,7 +142,7 @@ class _Shard(NamedTuple):
 def _present(folder: Folder) -> Iterator[tuple[int, str]]:
     """(position, name) of the shards to check; missing ones were reported."""
     for position, name in enumerate(folder.counts):
-        if name in folder.recipes and (folder.root / name).is_file():
+        if name in folder.uses and (folder.root / name).is_file():
             yield position, name
 
 
@@ -185,10 +157,11 @@ def _shard_tasks(folders: Sequence[Folder], shards: Sequence[_Shard], config: Li
     for number, (folder_number, position, name) in enumerate(shards):
         folder = folders[folder_number]
         limit = None if config.limit is None else left.setdefault(folder_number, config.limit)
-        if limit is not None:
-            if limit <= 0:
-                continue
-            left[folder_number] -= folder.counts[name]  # 0 if it is not prepared
+        if limit is not None and limit <= 0:
+            continue
+        uses = [(use.recipe, use.positions()) for use in folder.uses[name]]
+        if limit is not None and folder.is_prepared:
+            left[folder_number] -= _num_used(folder.counts[name], [positions for _, positions in uses])
         yield ShardTask(
             folder=folder_number,
             root=folder.root,
@@ -197,10 +170,20 @@ def _shard_tasks(folders: Sequence[Folder], shards: Sequence[_Shard], config: Li
             position=position,
             count=folder.counts[name] if folder.is_prepared else None,
             limit=limit,
-            recipes=cloudpickle.dumps(folder.recipes[name]),
+            uses=cloudpickle.dumps(uses),
             excluded=frozenset(folder.excluded.get(name, ())),
             limits=config.limits,
         )
+
+
+def _num_used(count: int, several: Sequence[frozenset[int] | None]) -> int:
+    """The samples at any of these positions of a shard with `count` samples."""
+    found: set[int] = set()
+    for positions in several:
+        if positions is None:
+            return count
+        found |= positions
+    return len(found)
 
 
 def _range_tasks(sources: Sequence[Loaded], limit: int | None) -> Iterator[RangeTask]:
@@ -248,11 +231,16 @@ def _check_shard(task: ShardTask, decode: bool, found: Found) -> None:
     """Check the members of a shard, the content of each sample, and the indexes of the shard."""
     report, dataset = found.tally.add, str(task.root)
     walk = ShardWalk(task.root, task.name, report)
-    check = SampleCheck(tuple(_recipes(task.recipes)), decode=decode, limits=task.limits)
+    uses = _uses(task.uses)
+    check = SampleCheck(decode=decode, limits=task.limits)
     contents = ShardContents()
-    for sample in itertools.islice(walk.samples(), task.limit):
+    for position, sample in enumerate(walk.samples()):
+        if found.num_samples == task.limit:
+            break
         contents.add(sample)
-        if sample.key in task.excluded:
+        recipes = [recipe for recipe, positions in uses if positions is None or position in positions]
+        found.num_samples += bool(recipes)
+        if not recipes or sample.key in task.excluded:
             continue
         try:
             parts = {part: walk.read(*span) if decode else b"" for part, span in sample.parts.items()}
@@ -262,14 +250,14 @@ def _check_shard(task: ShardTask, decode: bool, found: Found) -> None:
         if decode:
             for part, content in parts.items():
                 contents.add_content(part, content)
-        for fault in check.check(sample.key, parts):
+        for fault in check.check(sample.key, parts, filter(None, recipes)):
             report(dataclasses.replace(fault, dataset=dataset, shard=task.name))
-    found.num_samples = len(contents.keys)
+    found.num_walked = len(contents.keys)
     found.keys = digests(task.folder, task.number, contents.keys, contents.offsets)
     if not walk.is_whole or task.count is None:
         return
-    if found.num_samples != task.count:
-        cause = f"it has {found.num_samples:,} samples, the metadata say {task.count:,}"
+    if found.num_walked != task.count:
+        cause = f"it has {found.num_walked:,} samples, the metadata say {task.count:,}"
         report(Fault("wrong-count", cause, dataset, task.name))
     for key in sorted(task.excluded.difference(contents.keys)):
         report(
@@ -286,6 +274,7 @@ def _check_range(task: RangeTask, decode: bool, found: Found) -> None:
     loader = open_loader(source, SampleDecoder())
     for index in range(task.start, task.end):
         found.num_samples += task.is_counted
+        found.num_walked += task.is_counted
         try:
             raw = loader.read(index)
             if decode:
@@ -306,9 +295,9 @@ def _report(found: Found, code: str, source: Source, index: int, error: Exceptio
 
 
 @functools.lru_cache(maxsize=16)
-def _recipes(pickled: bytes) -> list[Recipe]:
-    recipes: list[Recipe] = cloudpickle.loads(pickled)
-    return recipes
+def _uses(pickled: bytes) -> list[tuple[Recipe | None, frozenset[int] | None]]:
+    uses: list[tuple[Recipe | None, frozenset[int] | None]] = cloudpickle.loads(pickled)
+    return uses
 
 
 @functools.lru_cache(maxsize=16)

@@ -1,26 +1,29 @@
 """What to check for a path: folders of shards, with recipes of their samples, and sources that are checked by loading
 them (JSONL files, joins, samples made by code).
 
-Enters: a path and split parts. Leaves: `Targets`, and faults for what cannot be opened. No shard is opened.
+Enters: a path and a `LintConfig`. Leaves: `Targets`, and faults for what cannot be opened. No shard is opened.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.options import check_at_least
 from bridge_data.plan import EmptySplitError, Source
 from bridge_data.plan.declared import Declared, DeclaredBlend, LoadCache, Reference, Scope, declare
 from bridge_data.plan.document import absolute, as_node, is_jsonl
 from bridge_data.plan.join import join_source
 from bridge_data.plan.opening import Opening, cut, has_tables, open_plan, open_reference, split_parts
+from bridge_data.plan.where_clauses import given_where, is_of_options
+from bridge_data.prepare.executors import Executor, usual_workers
 from bridge_data.prepare.tars import find_shards
 from bridge_data.shards import Records, ShardSet
 from bridge_data.shards.jsonl_file import JsonlLines, split_gaps
 from bridge_data.shards.metadata import META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset
-from bridge_data.shards.records import without_views
+from bridge_data.shards.records import RecordsView, without_views
 from bridge_data.shards.subset import Subset
 from bridge_data.shards.tar_bytes import GZIP_SUFFIXES
 from bridge_data.storage import on_disk
@@ -29,15 +32,67 @@ from bridge_data.tools.lint.check_shards import Report
 from bridge_data.tools.lint.faults import Fault
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LintConfig:
+    """What to check: `split_parts` (empty: all shards); at most `limit` samples of each data set; without `decode`,
+    only whether samples are stored correctly and have their parts. `max_kept` faults of a kind keep shard and key.
+    `executor` does the work; None: `num_workers` processes. `limits` are size limits of the data, `opening` says what
+    code may be run. `dataset_config` and `split_config` replace `dataset.yaml` and `split.yaml` of a prepared folder.
+    With `where` (and `columns`), only the samples are decoded and made that a run with these options has.
+    """
+
+    split_parts: tuple[str, ...] = ()
+    dataset_config: str | None = None
+    split_config: str | None = None
+    where: str | None = None
+    columns: str | None = None
+    num_workers: int = dataclasses.field(default_factory=usual_workers)
+    executor: Executor | None = None
+    limit: int | None = None
+    decode: bool = True
+    max_kept: int = 1000
+    limits: Limits = DEFAULT_LIMITS
+    opening: Opening = dataclasses.field(default_factory=lambda: Opening(training=False))
+
+    @property
+    def named_files(self) -> dict[str, str]:
+        """The named configuration files."""
+        given = {"dataset_config": self.dataset_config, "split_config": self.split_config}
+        return {key: name for key, name in given.items() if name is not None}
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, "num_workers", "limit", "max_kept")
+        given_where(self.where, self.columns)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ShardUse:
+    """What a source makes of the samples of a shard (None: nothing that can be checked), and which it has: those of
+    `chosen` in its shard number `shard`; None: all."""
+
+    recipe: Recipe | None = None
+    chosen: Records | None = None
+    shard: int = 0
+
+    def positions(self) -> frozenset[int] | None:
+        """The positions of the samples in the shard; None: all."""
+        if self.chosen is None:
+            return None
+        shards = shards_of(self.chosen)
+        assert shards is not None
+        samples = range(*shards.starts[self.shard : self.shard + 2])
+        return frozenset(shards.locate(sample)[1] for sample in samples if _number(self.chosen, sample) is not None)
+
+
 @dataclasses.dataclass(slots=True)
 class Folder:
-    """A data set: its shards with their sample counts, and for some of them recipes and excluded samples. If it is not
+    """A data set: its shards with their sample counts, and for some of them uses and excluded samples. If it is not
     prepared, counts are unknown, and are 0."""
 
     root: Path
     counts: dict[str, int]
     is_prepared: bool = True
-    recipes: dict[str, list[Recipe]] = dataclasses.field(default_factory=dict)
+    uses: dict[str, list[ShardUse]] = dataclasses.field(default_factory=dict)
     excluded: dict[str, set[str]] = dataclasses.field(default_factory=dict)
 
 
@@ -67,38 +122,32 @@ class Targets:
         self.loaded.append(Loaded(source, ranges, is_counted))
 
 
-def find_targets(
-    path: Path,
-    parts: Sequence[str],
-    report: Report,
-    opening: Opening,
-    named_files: Mapping[str, str],
-    limits: Limits = DEFAULT_LIMITS,
-) -> Targets:
-    """What to check for `path`: a folder of tars or a tar, a JSONL file or a metadataset. With `parts` of the split,
-    only those. `opening` says what code may be run, `named_files` which files describe a prepared folder; `limits` are
-    size limits of the data.
+def find_targets(path: Path, config: LintConfig, report: Report) -> Targets:
+    """What to check for `path`: a folder of tars or a tar, a JSONL file or a metadataset.
 
     Raises:
-        ConfigError: if nothing is there.
+        ConfigError: if nothing is there, or `where` is wrong or chooses nothing of some data.
     """
     if not path.exists():
         raise ConfigError(f"{path}: no such folder or file")
-    targets, is_whole = Targets(), not parts
-    if path.name.endswith((".tar", *GZIP_SUFFIXES)) and path.is_file():
-        _add_raw(targets, path.parent, [path.name], report)
-        return targets
-    tables = has_tables(str(path))
-    if path.is_dir() and not tables and not (path / META_FOLDER).exists() and is_whole:
-        _add_raw(targets, path, find_shards(path), report)
-        return targets
-    if path.is_dir() and not tables:
-        _add_folder(targets, path, report, limits, all_shards=not parts)
+    targets, parts, limits = Targets(), config.split_parts, config.limits
+    is_whole, is_tar = not parts, path.name.endswith((".tar", *GZIP_SUFFIXES)) and path.is_file()
+    has_shards = path.is_dir() and not has_tables(str(path))
+    all_samples = [] if config.where is not None else [ShardUse()]
+    if is_tar or (has_shards and not (path / META_FOLDER).exists() and is_whole):
+        root, names = (path.parent, [path.name]) if is_tar else (path, find_shards(path))
+        report(Fault("unprepared", "only the tars, and whether their parts can be decoded, are checked", str(root)))
+        uses = {name: [*all_samples] for name in names}
+        targets.folders[absolute(str(root))] = Folder(root, dict.fromkeys(names, 0), is_prepared=False, uses=uses)
+        if config.where is None:
+            return targets
+    elif has_shards:
+        _add_folder(targets, path, report, limits, all_samples if is_whole else None)
     try:
-        if not parts and "split_config" in named_files:
-            parts = PreparedDataset.open(path, limits).split_parts(named_files["split_config"])
+        if not parts and config.split_config is not None:
+            parts = tuple(PreparedDataset.open(path, limits).split_parts(config.split_config))
         elif not parts:
-            parts = split_parts(path, limits)
+            parts = tuple(split_parts(path, limits))
         if is_whole and is_jsonl(str(path)):
             for count, code, where in zip(
                 split_gaps(path), ("unused-lines", "shared-lines"), ("no part", "several parts"), strict=True
@@ -107,41 +156,35 @@ def find_targets(
                     report(Fault(code, f"{count:,} of its samples are in {where}", str(path)))
     except BridgeDataError as error:
         report(Fault("config", str(error), str(path)))
-        parts = []
+        parts = ()
     failures: dict[str, list[str]] = {}
     for part in parts:
-        for source in _sources(path, Scope(split_part=part, cache=LoadCache(limits)), failures, opening, named_files):
+        for source in _sources(path, part, failures, config):
             _add_source(targets, source, report)
     for text, failed in failures.items():
         report(Fault("config", f"split part {', '.join(failed)}: {text}", str(path)))
     return targets
 
 
-def _add_raw(targets: Targets, root: Path, names: Sequence[str], report: Report) -> None:
-    """Tars that are not prepared."""
-    report(Fault("unprepared", "only the tars, and whether their parts can be decoded, are checked", str(root)))
-    targets.folders[absolute(str(root))] = Folder(
-        root, dict.fromkeys(names, 0), is_prepared=False, recipes={name: [] for name in names}
-    )
-
-
-def _sources(
-    path: Path, scope: Scope, failures: dict[str, list[str]], opening: Opening, named_files: Mapping[str, str]
-) -> Iterator[Source]:
+def _sources(path: Path, part: str, failures: dict[str, list[str]], config: LintConfig) -> Iterator[Source]:
     """Every source of a split part that can be opened; errors of the others go to `failures`, with the part."""
     errors: list[BridgeDataError] = []
+    scope = Scope(split_part=part, cache=LoadCache(config.limits), where=given_where(config.where, config.columns))
     try:
-        entries = {key: as_node(name, str(path)) for key, name in named_files.items()}
+        entries = {key: as_node(name, str(path)) for key, name in config.named_files.items()}
         declared = declare(Reference(path=absolute(str(path)), scope=scope, entries=entries))
-        yield from _opened(declared, opening, errors)
+        yield from _opened(declared, config.opening, errors)
         if not errors:
-            open_plan(declared, opening, f"{path}: the split part {scope.split_part!r}")
+            open_plan(declared, config.opening, f"{path}: the split part {part!r}")
     except EmptySplitError:
         pass
     except BridgeDataError as error:
         errors.append(error)
     for failure in errors:
-        failures.setdefault(str(failure), []).append(scope.split_part)
+        if is_of_options(failure):
+            way_out = "" if config.split_parts else f" (in split part {part!r}: --split-parts names those to check)"
+            raise ConfigError(f"{failure}{way_out}")
+        failures.setdefault(str(failure), []).append(part)
 
 
 def _opened(declared: Declared, opening: Opening, errors: list[BridgeDataError]) -> Iterator[Source]:
@@ -162,8 +205,10 @@ def _opened(declared: Declared, opening: Opening, errors: list[BridgeDataError])
         errors.append(error)
 
 
-def _add_folder(targets: Targets, root: Path, report: Report, limits: Limits, *, all_shards: bool) -> Folder | None:
-    """The folder `root`, opened once; with `all_shards`, all of its shards."""
+def _add_folder(
+    targets: Targets, root: Path, report: Report, limits: Limits, uses: Sequence[ShardUse] | None = None
+) -> Folder | None:
+    """The folder `root`, opened once; with `uses`, which may be none, all of its shards."""
     key = absolute(str(root))
     folder = targets.folders.get(key)
     if folder is None:
@@ -173,8 +218,8 @@ def _add_folder(targets: Targets, root: Path, report: Report, limits: Limits, *,
             report(Fault("config", str(error), str(root)))
             return None
         folder = targets.folders[key] = Folder(root, dataset.shard_counts)
-        if all_shards:
-            folder.recipes = {name: [] for name in dataset.shard_counts}
+        if uses is not None:
+            folder.uses = {name: [*uses] for name in dataset.shard_counts}
     return folder
 
 
@@ -187,12 +232,12 @@ def _add_source(targets: Targets, source: Source, report: Report) -> None:
     if shards is None or source.maker is not None:
         targets.load(source, is_counted=shards is None and source.joined is None)
     if shards is not None:
-        folder = _add_folder(targets, on_disk(shards.root), report, source.limits, all_shards=False)
+        folder = _add_folder(targets, on_disk(shards.root), report, source.limits)
         if folder is not None:
             _add_shards(folder, source, shards)
     for reference in source.aux.values():
         if reference.kind == "dataset" and "://" not in reference.path:
-            _add_folder(targets, Path(reference.path), report, source.limits, all_shards=True)
+            _add_folder(targets, Path(reference.path), report, source.limits, [ShardUse()])
 
 
 def _first_line(records: Records) -> int | None:
@@ -213,14 +258,18 @@ def _without(ranges: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]
 
 
 def _add_shards(folder: Folder, source: Source, shards: ShardSet) -> None:
-    recipe = Recipe(source.sample_class, source.field_map, source.parts)
-    for name in shards.names:
-        recipes = folder.recipes.setdefault(name, [])
-        if source.field_map and source.maker is None and recipe not in recipes:
-            recipes.append(recipe)
+    recipe = None
+    if source.field_map and source.maker is None:
+        recipe = Recipe(source.sample_class, source.field_map, source.parts)
+    chosen = source.records if isinstance(source.records, RecordsView) else None
+    for shard, name in enumerate(shards.names):
+        uses = folder.uses.setdefault(name, [])
+        use = ShardUse(recipe) if chosen is None else ShardUse(recipe, chosen, shard)
+        if use not in uses:
+            uses.append(use)
     for entry in shards.excluded:
-        shard, key = _split_entry(entry, folder.counts)
-        folder.excluded.setdefault(shard, set()).add(key)
+        name, key = _split_entry(entry, folder.counts)
+        folder.excluded.setdefault(name, set()).add(key)
 
 
 def _split_entry(entry: str, shards: dict[str, int]) -> tuple[str, str]:
@@ -235,3 +284,11 @@ def shards_of(records: Records) -> ShardSet | None:
     """The shards of the records; None if they are not tars."""
     below = without_views(records)
     return below if isinstance(below, ShardSet) else None
+
+
+def _number(records: Records, sample: int) -> int | None:
+    """The number in `records` of a sample with this number below all their views; None if it is not in them."""
+    if not isinstance(records, RecordsView):
+        return sample
+    below = _number(records.records, sample)
+    return None if below is None else records.number(below)

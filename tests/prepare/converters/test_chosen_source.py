@@ -1,18 +1,25 @@
-"""`convert --where`: what is written is what a run with the same condition would see."""
+"""What `convert` takes: no forgotten records, and with `--where` those that a run with the same condition would see."""
 
+import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from bridge_data import TextSample, WorkerConfig, get_loader, get_val_dataset
+from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.tombstone_writing import forget_samples
 from tests.prepared import write_texts
+from tests.shards.tars import reverse_tar
 from tests.tables import save_to_disk, table_of, write_parquet
 from tests.tools.cli.runner import run_command
 
 SIZE = 200
 TEXTS: dict[str, Any] = {"sample_type": TextSample, "field_map": {"text": "text"}}
+AS_TEXT = ("--sample-type", "TextSample", "--field", "text=text")
 QUIET = ("--non-interactive", "--no-progress", "--num-workers", "1")
 
 
@@ -66,11 +73,104 @@ def test_the_same_command_goes_on_and_another_condition_is_another_conversion(tm
     assert sorted(map(int, texts(tmp_path / "out"))) == list(range(50))
 
 
+def write_lines(path: Path, numbers: Iterable[int]) -> Path:
+    path.write_text("\n\n".join(json.dumps({"text": str(number)}) for number in numbers) + "\n")
+    prepare_jsonl(path)
+    return path
+
+
+def test_lines_are_those_of_a_run_in_all_split_parts(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", range(SIZE))
+    pq.write_table(pa.table({"key": ["7", "11", "150"], "score": [1, 2, 3]}), tmp_path / "scores.parquet")
+    options = ("--where", "score > 1 or bytes < 16", "--columns", tmp_path / "scores.parquet", *QUIET)
+    result = run_command("convert", path, tmp_path / "out", *AS_TEXT, *options)
+    assert result.exit_code == 0, result.output
+    assert "chosen are 12 of 200 records" in result.output
+    assert texts(tmp_path / "out") == [*map(str, range(10)), "11", "150"]
+    path.with_name("a.jsonl.split.yaml").write_text("split_parts: {train: [20, 100], val: [150, 200], test: [9, 9]}\n")
+    result = run_command("convert", path, tmp_path / "parts", *AS_TEXT, "--where", "index in (0, 1, 60)", *QUIET)
+    assert result.exit_code == 0, result.output
+    assert texts(tmp_path / "parts") == ["20", "21", "80", "150", "151"]
+
+
+@pytest.mark.parametrize("form", ["tars", "one.tar", "one.parquet", "files", "saved", "a.jsonl"])
+@pytest.mark.parametrize("where", [(), ("--where", "index < 50")])
+def test_forgotten_samples_are_not_copied(tmp_path: Path, form: str, where: tuple[str, ...]) -> None:
+    numbers, path = range(SIZE), tmp_path / form
+    table = table_of({"text": [*map(str, numbers)]})
+    write_texts(tmp_path / "tars", SIZE, per_shard=100)
+    if form == "one.parquet":
+        write_parquet(path, table, per_group=30)
+    elif form == "files":
+        for number in range(2):
+            write_parquet(path / str(number) / "part.parquet", table.slice(100 * number, 100), per_group=30)
+    elif form == "saved":
+        save_to_disk(path, table, per_batch=30, num_files=2)
+    elif form == "a.jsonl":
+        write_lines(path, numbers)
+    shards = {
+        "one.parquet": ["one.parquet:20", "one.parquet:150"],
+        "files": ["0/part.parquet:20", "1/part.parquet:50"],
+        "saved": ["data-00000-of-00002.arrow:20", "data-00001-of-00002.arrow:50"],
+        "a.jsonl": ["20", "150"],
+    }
+    data = tmp_path / "tars" if form == "one.tar" else path
+    forget_samples(data, shards.get(form, ["000020", "000150"]), "asked for")
+    expected = [number for number in numbers if number not in (20, 150) and (number < 50 or not where)]
+    if form == "one.tar":
+        if where:
+            return  # a tar in a folder has no columns of its own
+        path, expected = data / "data-0000.tar", [number for number in expected if number < 100]
+    options = () if "tar" in form else AS_TEXT
+    result = run_command("convert", path, tmp_path / "out", *where, *options, *QUIET)
+    assert result.exit_code == 0, result.output
+    assert sorted(map(int, texts(tmp_path / "out"))) == expected
+    count = "1 record" if where or form == "one.tar" else "2 records"
+    assert f"left out as forgotten: {count} (see" in result.output
+
+
+def test_forgotten_samples_are_found_by_what_is_in_the_files_now(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", range(200))
+    forget_samples(path, ["7"], "asked for")
+    lines = path.read_text().split("\n\n")
+    path.write_text("\n\n".join(lines[150:151] + lines[1:150] + lines[:1] + lines[151:]))  # and not prepared again
+    result = run_command("convert", path, tmp_path / "out", *AS_TEXT, *QUIET)
+    assert result.exit_code == 1 and "shard a.jsonl has changed since samples in it were forgotten" in result.output
+    root = write_texts(tmp_path / "texts", 20, per_shard=10)
+    forget_samples(root, ["000003"], "asked for")
+    reverse_tar(root / "data-0000.tar")
+    result = run_command("convert", root, tmp_path / "out", *QUIET)
+    assert result.exit_code == 1, result.output
+    assert "data-0000.tar: has changed since '000003' was forgotten: sample 3 is '000006' now; run `" in result.output
+
+
+def test_lists_of_other_files_and_of_changed_ones(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", range(20))
+    forget_samples(path, ["7"], "asked for")
+    (tmp_path / "b.csv").write_text("text\none\n")
+    assert "forgotten" not in run_command("convert", tmp_path / "b.csv", tmp_path / "b", *QUIET).output
+    with open(path, "a") as file:
+        file.write('{"text": "more"}\n')
+    result = run_command("convert", path, tmp_path / "out", *AS_TEXT, *QUIET)
+    assert result.exit_code == 1 and f"forget {path} --renew" in result.output
+    path = write_lines(tmp_path / "c.jsonl", range(2))
+    forget_samples(path, ["0", "1"], "asked for")
+    result = run_command("convert", path, tmp_path / "out", *AS_TEXT, *QUIET)
+    assert result.exit_code == 1 and "all of its records are forgotten" in result.output
+
+
 def test_what_has_no_columns_and_what_chooses_nothing_is_refused(tmp_path: Path) -> None:
     root = write_texts(tmp_path / "texts", 60)
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "a.csv").write_text("text\na\n")
     for source, where, told in (
-        (tmp_path / "a.jsonl", "index = 0", "where: is for prepared folders of tars, Parquet and Arrow files"),
+        (tmp_path / "a.csv", "index = 0", "where: is for prepared folders of tars, prepared JSONL files, Parquet and"),
+        (
+            tmp_path / "a.jsonl",
+            "index = 0",
+            f"not prepared, there is no a.jsonl.idx; run `bridge-data prepare {tmp_path}",
+        ),
+        (write_lines(tmp_path / "b.jsonl", [1]), "json.text = '1'", "unknown column"),
         (root, "txt.bytes > 99", "chooses none of the 60 records"),
         (root, "txt.byte > 9", "did you mean 'txt.bytes'"),
     ):

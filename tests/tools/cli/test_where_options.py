@@ -1,5 +1,6 @@
 """`--where` and `--columns` of the commands that look at data."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -78,3 +79,39 @@ def test_nothing_is_printed_beside_the_answer(folder: Path) -> None:
     command = [sys.executable, "-m", "bridge_data.tools.cli", "info", str(folder / "texts"), "--where", "index < 15"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert ["train", "15", "10.0%"] in rows(done.stdout) and done.stderr == ""
+
+
+def test_bench_measures_the_chosen_samples(run: Run, folder: Path) -> None:
+    settings = ["--workers", 0, "--batches", 4, "--batch-size", 2, "--json", folder / "bench.json"]
+    options = ["--where", "score < 3", "--columns", folder / "scores.parquet"]
+    result = run("bench", folder / "blend.yaml", *options, *settings)
+    assert result.exit_code == 0, result.output
+    assert ["where", "score", "<", "3"] in rows(result.stdout)
+    assert json.loads((folder / "bench.json").read_text())["settings"]["where"] == "score < 3"
+    result = run("bench", folder / "blend.yaml", "--where", "index < 0", *settings)
+    assert result.exit_code == 1 and "chooses none of the 150 samples" in result.stderr
+
+
+def test_doctor_checks_the_run_over_the_chosen_samples(run: Run, folder: Path) -> None:
+    settings = ["--seconds", 0.05, "--workers", 0, "--micro-batch-size", 2, "--steps", 30]
+    chosen = run("doctor", folder / "texts", "--where", "index < 15", *settings)
+    assert chosen.exit_code == 0, chosen.output
+    assert ["where", "index", "<", "15"] in rows(chosen.output)
+    assert ["texts/train", "15", "100.00%", "4.00"] in [row[:4] for row in rows(chosen.output)]
+    config = folder / "run.yaml"
+    config.write_text(f"data: {{where: score < 30, columns: {folder}/scores.parquet, micro_batch_size: 2}}\n")
+    document = json.loads(run("doctor", folder / "texts", "--config", config, "--seconds", 0, "--json").stdout)
+    assert (document["run"]["where"], document["sources"][0]["num_samples"]) == ("score < 30", 30)
+    result = run("doctor", folder / "texts", "--where", "size < 1", *settings)
+    assert result.exit_code == 1 and "unknown column 'size'" in result.output
+    config.write_text("data: {where: 7}\n")
+    assert "where: expected a string, got 7" in run("doctor", folder / "texts", "--config", config).stderr
+
+
+def test_lint_checks_the_chosen_samples(run: Run, folder: Path) -> None:
+    options = ["--where", "score < 10 or index < 20", "--columns", folder / "scores.parquet"]
+    result = run("lint", folder / "texts", *options, "--no-progress")
+    assert result.exit_code == 0, result.output
+    assert "40 samples in 4 shards checked, not everything: no faults" in result.output
+    result = run("lint", folder / "texts", "--where", "index <", "--no-progress")
+    assert result.exit_code == 1 and "error: options: where: " in result.stderr

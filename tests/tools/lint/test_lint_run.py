@@ -5,6 +5,7 @@ import sqlite3
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from bridge_data.plan.opening import Opening
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.metadataset_joins import prepare_metadataset
 from bridge_data.prepare.tar_indexes import PrepareConfig
-from bridge_data.prepare.tars import refresh_index
+from bridge_data.prepare.tars import refresh_index, write_dataset_yaml
 from bridge_data.shards import open_shards
 from bridge_data.tools.lint import KINDS, LintConfig, lint
 from tests.decode.av import media
@@ -23,7 +24,16 @@ from tests.plan.joins import OWN, joined, own, texts
 from tests.prepare.files import picture
 from tests.prepare.odd_tars import LOSING, MORE, TWO, tar_of, without_content
 from tests.prepared import write_dataset as write_texts
-from tests.tools.lint.datasets import change, edit_meta, members, prepare_again, write_dataset, write_members
+from tests.tables import write_text_table
+from tests.tools.lint.datasets import (
+    CAPTIONING,
+    change,
+    edit_meta,
+    members,
+    prepare_again,
+    write_dataset,
+    write_members,
+)
 
 ONE = LintConfig(num_workers=1)
 
@@ -440,3 +450,81 @@ def test_a_wrong_path_is_an_error(tmp_path: Path) -> None:
 def test_settings_are_numbers_above_0(setting: str) -> None:
     with pytest.raises(ConfigError, match=rf"^LintConfig\({setting}=0\): expected at least 1$"):
         LintConfig(**{setting: 0})  # type: ignore[arg-type]
+
+
+def where(condition: str, **settings: Any) -> LintConfig:
+    """Checks of the samples for which the condition holds."""
+    return LintConfig(num_workers=1, where=condition, **settings)
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRIDGE_DATA_CACHE", str(tmp_path / "cache"))
+
+
+def test_of_tars_only_chosen_samples_are_decoded_and_all_indexes_compared(tmp_path: Path, own_cache: None) -> None:
+    folder = change(tmp_path / "set", png=b"?", json=b"?")
+    assert codes(folder) == {"undecodable": 2}
+    report = lint(folder, where("index <> 1"))
+    assert (report.counts, report.num_samples, report.num_shards, report.is_complete) == ({}, 4, 2, False)
+    assert codes(folder, where("index = 1")) == {"undecodable": 2}
+    assert lint(folder, where("true", limit=4)).num_samples == 4
+    assert lint(folder, where("index > 0", limit=3)).num_samples == 3
+    (folder / "data-1.tar").with_suffix(".tar.idx").unlink()
+    write_members(folder / "more.tar", [*members(9).items()])
+    assert codes(folder, where("index = 0")) == {"index-missing": 1, "unprepared-shard": 1}
+
+
+def test_tars_that_are_not_prepared_can_be_chosen_from(tmp_path: Path, own_cache: None) -> None:
+    (tmp_path / "set").mkdir()
+    write_members(tmp_path / "set/a.tar", [*members(0).items()])
+    write_members(tmp_path / "set/b.tar", [("1.txt", b"\xff"), ("2.txt", b"fine")])
+    assert codes(tmp_path / "set") == {"unprepared": 1, "not-utf8": 1}
+    report = lint(tmp_path / "set", where("index in (0, 4)"))
+    assert (report.counts, report.num_samples) == ({"unprepared": 1}, 2)
+    assert codes(tmp_path / "set/b.tar", where("key = '1'")) == {"unprepared": 1, "not-utf8": 1}
+
+
+def test_a_recipe_is_for_the_samples_of_its_condition(tmp_path: Path, own_cache: None) -> None:
+    folder = change(tmp_path / "set", json=None)
+    write_dataset_yaml(folder, {**CAPTIONING, "field_map": {"image": "png", "caption": "txt"}}, "texts.yaml")
+    entries = (
+        "      - {path: set, where: json.bytes is not null}\n"
+        "      - {path: set, where: json.bytes is null, dataset_config: texts.yaml}\n"
+    )
+    blend = write_metadataset(tmp_path / "blend.yaml", f"  train:\n    blend:\n{entries}")
+    report = lint(blend, ONE)
+    assert (report.counts, report.num_samples) == ({}, 3)
+    everything = write_metadataset(tmp_path / "all.yaml", "  train: {path: set}\n")
+    assert codes(everything) == {"missing-part": 1}
+    assert codes(everything, where("index = 1")) == {"missing-part": 1}
+    assert codes(everything, where("index = 2")) == {}
+
+
+def test_chosen_lines_and_rows_are_checked(tmp_path: Path, own_cache: None) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"number": number}) + "\n" for number in range(10)))
+    prepare_jsonl(path)
+    path.write_bytes(path.read_bytes().replace(b'{"number": 7}', b'{"number":  7'))
+    assert codes(path, where("index = 7")) == {"undecodable": 1}
+    report = lint(path, where("index < 7"))
+    assert (report.counts, report.num_samples) == ({}, 7)
+    write_text_table(tmp_path / "rows.parquet", 30)
+    assert lint(tmp_path / "rows.parquet", where("index < 4")).num_samples == 4
+
+
+def test_a_condition_that_is_wrong_is_an_error_at_once(tmp_path: Path, own_cache: None) -> None:
+    folder = write_dataset(tmp_path / "set")
+    with pytest.raises(ConfigError, match="unknown column 'size'"):
+        lint(folder, where("size > 1"))
+    with pytest.raises(ConfigError, match=r"chooses none of the 3 samples .* split part 'val': --split-parts"):
+        lint(folder, where("shard = 'data-0.tar'"))
+    assert codes(folder, where("shard = 'data-0.tar'", split_parts=("train",))) == {}
+    with pytest.raises(ConfigError, match="columns: is a file of columns for `where:`"):
+        LintConfig(columns="scores.parquet")
+    texts(tmp_path / "a", "kl", per_shard=1)
+    texts(tmp_path / "b", "kl", per_shard=1)
+    file = joined(tmp_path / "j.yaml", [{"path": "a"}, {"path": "b"}])
+    prepare_metadataset(file, num_workers=1)
+    with pytest.raises(ConfigError, match="does not choose from joined samples"):
+        lint(file, where("true"))

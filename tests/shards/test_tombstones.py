@@ -1,0 +1,60 @@
+"""What a list of forgotten samples knows of a shard, and how its lines are written."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bridge_data.errors import DatasetError
+from bridge_data.shards.tombstones import ShardStamp, ShardTombstones, Tombstones, TombstoneVersion, digest_of
+
+SHARDS = {
+    "new.tar": ShardTombstones(ShardStamp(10240, 7, "2:0a0b0c0d"), ((3, "000003"),)),
+    "old.tar": ShardTombstones(ShardStamp(20480, 9, None), ((0, "a"), (8, "b"))),
+}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "agree"),
+    [
+        ("0a", "0a", True),
+        ("0a", "0b", False),
+        ("2:0a", "2:0b", False),
+        ("2:0a", "2d:0b", True),
+        ("2:0a", None, True),
+        (None, None, True),
+    ],
+)
+def test_digests_of_the_same_kind_are_compared(one: str | None, other: str | None, agree: bool) -> None:
+    stamps = ShardStamp(10, 2, one), ShardStamp(10, 2, other)
+    assert stamps[0].agrees(stamps[1]) is stamps[1].agrees(stamps[0]) is agree
+    assert not stamps[0].agrees(stamps[1]._replace(num_samples=3))
+    assert not stamps[0].agrees(stamps[1]._replace(num_bytes=11))
+
+
+def test_a_digest_comes_last_in_the_line_of_a_shard_and_may_be_missing() -> None:
+    version = TombstoneVersion(1, "2026-01-01", "why", "forget", SHARDS, "")
+    version = TombstoneVersion(1, "2026-01-01", "why", "forget", SHARDS, digest_of(version, ""))
+    assert json.loads(version.line())["shards"] == {
+        "new.tar": [10240, 7, [[3, "000003"]], "2:0a0b0c0d"],
+        "old.tar": [20480, 9, [[0, "a"], [8, "b"]]],
+    }
+    found = Tombstones.parse(version.line().encode(), Path("list"), Path("data"))
+    assert found.versions == (version,)
+    now = {"new.tar": ShardStamp(10240, 7, "2:0a0b0c0e"), "old.tar": ShardStamp(20480, 9, "2:00000000")}
+    with pytest.raises(
+        DatasetError, match=r"data: shard new\.tar has changed since .* `bridge-data forget data --renew"
+    ):
+        found.check_shards(now, now.__getitem__)
+    found.check_shards(["old.tar"], now.__getitem__)
+
+
+def test_any_file_of_the_same_size_and_number_of_samples_may_be_one_that_is_gone() -> None:
+    version = TombstoneVersion(1, "2026-01-01", "why", "forget", SHARDS, "")
+    found = Tombstones(Path("list"), Path("data"), (version,))
+    others = {
+        "a": ShardStamp(10240, 7, "2:0a0b0c0d"),
+        "b": ShardStamp(10240, 7, "2:ffffffff"),
+        "c": SHARDS["old.tar"].stamp,
+    }
+    assert found.renamed(others, others.__getitem__) == {"new.tar": ["a", "b"], "old.tar": ["c"]}
