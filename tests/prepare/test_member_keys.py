@@ -5,8 +5,13 @@ from pathlib import Path
 import pytest
 
 from bridge_data.errors import DatasetError
-from bridge_data.prepare.member_keys import ShardKeys
+from bridge_data.plan.table_files import open_keys
+from bridge_data.prepare.jsonl_lines import prepare_jsonl
+from bridge_data.prepare.member_keys import ShardKeys, keys_of
+from bridge_data.shards import Subset
+from bridge_data.shards.jsonl_file import open_jsonl
 from tests.shards.joins import dataset, narrowed
+from tests.tables import table_of, write_parquet
 
 
 @pytest.fixture(params=["index.bridge", "index.sqlite"])
@@ -43,3 +48,32 @@ def test_an_index_of_other_data_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a" / ".nv-meta" / "index.sqlite").write_bytes(b"x" * 5000)
     with pytest.raises(DatasetError, match=r"index.sqlite: cannot be read: file is not a database; run"):
         ShardKeys.open(narrowed(tmp_path / "a")).of_shard(0)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 100])
+def test_pieces_are_all_samples_in_order(tmp_path: Path, size: int) -> None:
+    """Of tars a piece has whole shards, as their keys are read by the shard."""
+    table = table_of({"__key__": list("abcdefg")})
+    for number, rows in enumerate((table.slice(0, 5), table.slice(5, 0), table.slice(5))):
+        write_parquet(tmp_path / "t" / f"{number}.parquet", rows, per_group=2)
+    lines = tmp_path / "l.jsonl"
+    lines.write_text("{}\n" * 9)
+    prepare_jsonl(lines)
+    tars = dataset(tmp_path / "s", [["a"], ["b", "c", "d"], ["e"], ["f", "g"]], exclude=["2.tar/e"])
+    known = [
+        (keys_of(open_keys(str(tmp_path / "t"), "train")), "abcdefg"),
+        (keys_of(Subset(open_jsonl(lines, "train"), 2, 9)), "2345678"),
+        (keys_of(tars), "abcdfg"),
+    ]
+    for keys, expected in known:
+        pieces = list(keys.pieces(size))
+        assert [index for piece in pieces for index in piece] == list(range(len(expected)))
+        assert [[*keys.of(piece)] for piece in pieces] == [[expected[index] for index in piece] for piece in pieces]
+        assert all(0 < len(piece) <= max(size, 3) for piece in pieces)
+        assert expected[1] in keys.key(1)
+
+
+def test_a_member_without_samples_has_one_empty_piece(tmp_path: Path) -> None:
+    empty = write_parquet(tmp_path / "a.parquet", table_of({"__key__": ["a"]}).slice(0, 0))
+    for keys in (keys_of(open_keys(str(empty), "train")), keys_of(dataset(tmp_path / "s", [["a"]], ["0.tar/a"]))):
+        assert [[*keys.of(piece)] for piece in keys.pieces(10)] == [[]]
