@@ -20,6 +20,7 @@ from bridge_data import (
 )
 from tests.plan.joins import BY_FIELDS, OWN, joined, metadataset, own
 from tests.prepared import write_dataset
+from tests.tables import table_of, write_parquet
 
 SIZE = 60
 
@@ -34,18 +35,32 @@ class Plain(DefaultTaskEncoder):
         return samples
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(params=["tars and tars", "tars and tables", "tables and tars", "tables and tables"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Texts a0 to a59; b has texts for the even ones of them, in another order."""
-    write_dataset(tmp_path / "a", ({"__key__": f"{n}", "txt": f"a{n}"} for n in range(SIZE)), per_shard=13)
-    write_dataset(
-        tmp_path / "b", ({"__key__": f"{n}", "txt": f"b{n}"} for n in reversed(range(0, SIZE, 2))), per_shard=7
-    )
+    first, second = request.param.split(" and ")
+    numbers = {"a": range(SIZE), "b": range(SIZE - 2, -1, -2)}
+    for name, kind, size in (("a", first, 13), ("b", second, 7)):
+        keys = [str(number) for number in numbers[name]]
+        if kind == "tars":
+            samples = ({"__key__": key, "txt": f"{name}{key}"} for key in keys)
+            write_dataset(tmp_path / name, samples, per_shard=size)
+            continue
+        table = table_of({"__key__": keys, "txt": [f"{name}{key}" for key in keys]})
+        for number in range(2):
+            half = table.slice(number * len(keys) // 2, len(keys) // 2)
+            write_parquet(tmp_path / name / f"{number}.parquet", half, per_group=size)
     return tmp_path
 
 
+def member(folder: Path, name: str, **more: Any) -> dict[str, Any]:
+    """A member of a join, of text samples."""
+    is_table = not (folder / name / ".nv-meta").exists()
+    return {"path": name, **({"sample_type": "TextSample", "field_map": {"text": "txt"}} if is_table else {}), **more}
+
+
 def prepared(folder: Path, nonmatch: str) -> Path:
-    path = joined(folder / "j.yaml", [{"path": "a"}, {"path": "b", "nonmatch": nonmatch}])
+    path = joined(folder / "j.yaml", [member(folder, "a"), member(folder, "b", nonmatch=nonmatch)])
     prepare_metadataset(path, num_workers=1)
     return path
 
@@ -120,7 +135,7 @@ def test_a_joined_sample_is_restored_by_its_key(folder: Path) -> None:
 
 
 def test_workers_call_a_joiner_of_a_trusted_module(folder: Path) -> None:
-    join = {"left": {"path": "a"}, "right": {"path": "b", "nonmatch": "none"}}
+    join = {"left": member(folder, "a"), "right": member(folder, "b", nonmatch="none")}
     path = joined(folder / "own.yaml", join, own("Both"))
     prepare_metadataset(path, num_workers=1)
     config = WorkerConfig(rank=0, world_size=1, num_workers=2)
@@ -132,8 +147,8 @@ def test_workers_call_a_joiner_of_a_trusted_module(folder: Path) -> None:
 
 
 def test_a_join_is_blended_by_its_weight(folder: Path) -> None:
-    inner = {"join": [{"path": "a"}, {"path": "b", "nonmatch": "skip"}], "joiner": BY_FIELDS}
-    path = metadataset(folder / "m.yaml", {"blend": [{"weight": 3, **inner}, {"weight": 1, "path": "a"}]})
+    inner = {"join": [member(folder, "a"), member(folder, "b", nonmatch="skip")], "joiner": BY_FIELDS}
+    path = metadataset(folder / "m.yaml", {"blend": [{"weight": 3, **inner}, {"weight": 1, **member(folder, "a")}]})
     prepare_metadataset(path, num_workers=1)
     found = take(train(path), 400)
     from_join = sum(len(sample.__sources__ or ()) == 2 for sample in found)

@@ -20,7 +20,7 @@ from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.auxiliary import AuxReference, read_aux
 from bridge_data.plan.blending import Weight, read_weight
 from bridge_data.plan.dataset_yaml import OUR_MODULES, is_our_module, read_subflavors
-from bridge_data.plan.document import Node, given, located, nearest, parse_yaml
+from bridge_data.plan.document import TABLE_KEYS, Node, given, located, nearest, parse_yaml
 from bridge_data.plan.join import JOIN_KEYS, JoinNode, read_join
 from bridge_data.plan.source import EpochsPerShuffle, check_epochs, multiplied
 from bridge_data.plan.where_clauses import WHERE_KEYS, WhereClause, read_where
@@ -28,8 +28,6 @@ from bridge_data.shards import SubsetRange
 
 _MULTIPLIER = "shuffle_over_epochs_multiplier"
 _SCOPE_KEYS = ("split_part", "subflavors", "subset", *WHERE_KEYS, _MULTIPLIER)
-TABLE_KEYS = ("sample_type", "field_map", "part_filter")
-"""Settings of the samples of tables, which have no dataset.yaml."""
 _REFERENCE_KEYS = ("path", "dataset_config", "split_config", "aux", *TABLE_KEYS, *_SCOPE_KEYS)
 _FIRST_FORMAT_KEYS = (
     *("path", "split_part", "subflavor", "subflavors", "dataset_config", "split_config"),

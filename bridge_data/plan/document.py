@@ -34,6 +34,8 @@ _PLAIN_TAGS = frozenset(
     for name in ("str", "int", "float", "bool", "null", "map", "seq", "timestamp", "merge", "value")
 )
 TABLE_SUFFIXES = (".parquet", ".arrow")
+TABLE_KEYS = ("sample_type", "field_map", "part_filter")
+"""Settings of the samples of tables, which have no dataset.yaml."""
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _LOCAL = "file://"
 _MAX_KEYS = 20

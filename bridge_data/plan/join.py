@@ -1,4 +1,4 @@
-"""Joins in a metadataset: samples of several prepared data sets that have the same key become one.
+"""Joins in a metadataset: samples of several data sets that have the same key become one.
 
 Enters: a node with `join:`, a list or a mapping of references, and `joiner:`. Leaves: a joined `Source`, whose records
 come from the index that `prepare` made. It is a left join: the first member defines the samples and their order;
@@ -11,22 +11,24 @@ import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, cast
 
-from bridge_data.errors import ConfigError, DatasetError, bridge_command
+from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan.blending import Tree
 from bridge_data.plan.dataset_yaml import find_class, find_object, is_our_module
-from bridge_data.plan.document import Node, given, is_jsonl, nearest
+from bridge_data.plan.document import TABLE_KEYS, Node, given, nearest
 from bridge_data.plan.source import Join, SampleClass, Source
 from bridge_data.samples import CrudeSample, Sample
-from bridge_data.shards import ShardSet
+from bridge_data.shards import Records, ShardSet
 from bridge_data.shards.joined_records import JoinRecords
 from bridge_data.shards.joins import JoinIndex, JoinMember, Nonmatch, join_folder, open_join
+from bridge_data.shards.jsonl_file import JsonlLines
+from bridge_data.shards.records import without_views
 
 JOIN_KEYS = ("join", "joiner")
 MEMBER_KEYS = ("path", "split_part", "subflavors", "dataset_config", "split_config", "nonmatch")
 
 _NONMATCH = ("error", "skip", "none")
 _OF_THE_JOIN = ("subset", "shuffle_over_epochs_multiplier", "weight", "repetitions")
-_NOT_PREPARED = "a member of a join is the path of a prepared data set of tars"
+_NO_MEMBER = "a member of a join is the path of a prepared folder of tars, of tables or of a JSONL file"
 _EXAMPLE = "`joiner: {__module__: my_package.samples, __class__: MySample}`"
 
 
@@ -40,9 +42,9 @@ class JoinNode:
     names: tuple[str, ...] | None
     nonmatches: tuple[Nonmatch, ...]
 
-    def with_shards(self, shard_sets: Sequence[ShardSet]) -> list[JoinMember]:
+    def with_records(self, records: Sequence[Records]) -> list[JoinMember]:
         """The members, as the index of the join needs them."""
-        return list(map(JoinMember, shard_sets, self.nonmatches))
+        return list(map(JoinMember, records, self.nonmatches))
 
 
 def read_join(node: Node) -> JoinNode:
@@ -69,19 +71,18 @@ def _check_keys(member: Node) -> None:
     entries = member.mapping("member of a join")
     for key in ("join", "blend", "blend_epochized"):
         if key in entries:
-            raise entries[key].error(f"{key}: {_NOT_PREPARED}: write `path:`, and put the join into the blend")
+            raise entries[key].error(f"{key}: {_NO_MEMBER}: write `path:`, and put the join into the blend")
     for key in _OF_THE_JOIN:
         if key in entries and entries[key].value not in (None, 1):
             raise entries[key].error(f"{key} is not for a member of a join: give it to the join as a whole")
     if "aux" in entries:
         raise entries["aux"].error("aux is for crude samples that are cooked; samples of a join are joined instead")
-    member.mapping("member of a join", (*MEMBER_KEYS, *_OF_THE_JOIN))
+    member.mapping("member of a join", (*MEMBER_KEYS, *TABLE_KEYS, *_OF_THE_JOIN))
     path = given(entries, "path")
     if path is None:
         raise member.error(f"member of a join: expected `path:`, got {member.shown()}")
-    if path.text("path").endswith((".yaml", ".yml", ".jsonl")):
-        way_out = conversion_of(path.text("path")) if is_jsonl(path.text("path")) else ""
-        raise path.error(f"{_NOT_PREPARED}, got {path.shown()}{way_out}")
+    if path.text("path").endswith((".yaml", ".yml")):
+        raise path.error(f"{_NO_MEMBER}, got {path.shown()}")
 
 
 def _nonmatch(member: Node) -> Nonmatch:
@@ -96,34 +97,45 @@ def _nonmatch(member: Node) -> Nonmatch:
 
 def join_source(join: JoinNode, members: Sequence[Tree], file: str, trusted_modules: Collection[str]) -> Source:
     """The source of the join of `members` in the metadataset `file`."""
-    sources, shard_sets = [], []
+    sources, records = [], []
     for node, member in zip(join.members, members, strict=True):
-        if not isinstance(member, Source) or not isinstance(member.records, ShardSet):
+        problem = why_no_member(member.records) if isinstance(member, Source) else _NO_MEMBER
+        if not isinstance(member, Source) or problem is not None:
             entry = node.mapping("member of a join")["path"]
-            way_out = conversion_of(member.path) if isinstance(member, Source) else ""
-            raise node.error(f"{_NOT_PREPARED}, got {entry.shown()}{way_out}")
+            raise entry.error(f"{problem}, got {entry.shown()}" if problem == _NO_MEMBER else str(problem))
         sources.append(member)
-        shard_sets.append(member.records)
+        records.append(member.records)
     sample_class, joiner = find_joiner(join.node, trusted_modules)
     entries = join.node.mapping("join")
     try:
-        index = open_join(join_folder(file), join.with_shards(shard_sets))
+        index = open_join(join_folder(file), join.with_records(records))
     except DatasetError as error:
         raise entries["join"].error(str(error)) from None
     joined = Join(members=tuple(sources), names=join.names, joiner=joiner)
     try:
-        return assemble(joined, shard_sets, index, sample_class, file)
+        return assemble(joined, records, index, sample_class, file)
     except ConfigError as error:
         raise entries["joiner"].error(f"joiner: {error}") from None
 
 
-def conversion_of(path: str) -> str:
-    """How data that are no tars become a member of a join, for messages."""
-    return f"; `{bridge_command('convert', path, 'FOLDER')}` makes one of it"
+def why_no_member(records: Records) -> str | None:
+    """Why a join cannot have these records as a member; None if it can."""
+    if isinstance(records, ShardSet) or isinstance(without_views(records), JsonlLines):
+        return None
+    from bridge_data.shards.table_records import TableRecords  # here: few members are tables
+
+    if not isinstance(records, TableRecords):
+        return _NO_MEMBER
+    if records.has_keys:
+        return None
+    return (
+        f"{records.files[0].path}: has no column '__key__', so its rows have only their numbers as keys: for a join, "
+        "write the keys into a column of this name"
+    )
 
 
 def assemble(
-    joined: Join, shard_sets: Sequence[ShardSet], index: JoinIndex, sample_class: SampleClass, config_file: str
+    joined: Join, records: Sequence[Records], index: JoinIndex, sample_class: SampleClass, config_file: str
 ) -> Source:
     """The source of the joined samples, with the name and the sub-flavors of the first member.
 
@@ -134,7 +146,7 @@ def assemble(
     return dataclasses.replace(
         joined.members[0],
         records=JoinRecords(
-            index=index, members=tuple(shard_sets), parts=tuple(member.parts for member in joined.members)
+            index=index, members=tuple(records), parts=tuple(member.parts for member in joined.members)
         ),
         sample_class=sample_class,
         field_map={},

@@ -18,7 +18,6 @@ from bridge_data.plan.auxiliary import check_aux
 from bridge_data.plan.blending import Branch, Plan, Tree, changes, leaves, plan_of, weight_at
 from bridge_data.plan.dataset_yaml import check_parts, find_object, is_our_module, read_sample_config
 from bridge_data.plan.declared import (
-    TABLE_KEYS,
     Declared,
     DeclaredBlend,
     DeclaredJoin,
@@ -28,7 +27,7 @@ from bridge_data.plan.declared import (
     declare,
     read_splits,
 )
-from bridge_data.plan.document import Node, absolute, given, has_raw_tars, is_jsonl, is_table, parse_yaml
+from bridge_data.plan.document import TABLE_KEYS, Node, absolute, given, has_raw_tars, is_jsonl, is_table, parse_yaml
 from bridge_data.plan.factories import BaseCoreDatasetFactory, read_function
 from bridge_data.plan.join import join_source
 from bridge_data.plan.source import Source

@@ -18,12 +18,12 @@ import braceexpand
 from bridge_data import storage
 from bridge_data.errors import ConfigError
 from bridge_data.plan.dataset_yaml import SampleConfig, read_sample_config
-from bridge_data.plan.declared import TABLE_KEYS, Reference
-from bridge_data.plan.document import TABLE_SUFFIXES, Node, as_node, nearest
+from bridge_data.plan.declared import Reference
+from bridge_data.plan.document import TABLE_KEYS, TABLE_SUFFIXES, Node, as_node, nearest
 from bridge_data.plan.source import FieldAccess, Source
 from bridge_data.samples import CrudeSample
 from bridge_data.shards.table_columns import Column
-from bridge_data.shards.table_records import open_records
+from bridge_data.shards.table_records import TableRecords, open_records
 from bridge_data.storage import list_sizes, location
 
 SAVED, SAVED_SPLITS = "state.json", "dataset_dict.json"
@@ -227,6 +227,11 @@ def open_tables(
         maker=None if config is None else config.maker,
         limits=scope.cache.limits,
     )
+
+
+def open_keys(path: str, split_part: str) -> TableRecords:
+    """The rows of the tables at `path` without their columns, which have keys, if the tables have."""
+    return open_records(location(path), files_of(path, split_part), split_part, lambda columns: [])
 
 
 def _settings(reference: Reference) -> tuple[Node | None, str]:

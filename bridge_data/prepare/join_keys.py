@@ -12,20 +12,17 @@ import functools
 import hashlib
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from bridge_data.errors import DatasetError, bridge_command
+from bridge_data.errors import DatasetError
 from bridge_data.later import numpy as np
 from bridge_data.prepare.commit import preparing_alone, scratch_folder
 from bridge_data.prepare.executors import Progress, in_parallel, no_progress
-from bridge_data.shards import ShardSet
+from bridge_data.prepare.member_keys import MemberKeys, keys_of
 from bridge_data.shards.index_file import PageWriter, begin_index, finish_index
 from bridge_data.shards.joins import MAGIC, PAGE_ROWS, JoinIndex, JoinMember, entry_of, join_path
-from bridge_data.shards.key_index import KeyIndex
-from bridge_data.shards.segment import DamagedIndexError
-from bridge_data.storage import on_disk
 from bridge_data.storage.atomic import replacing, writing
 
 if TYPE_CHECKING:
@@ -50,14 +47,14 @@ def make_join(
     process is making it, wait for that one. `on_progress` is called with steps done and steps in all.
 
     Raises:
-        DatasetError: if a key occurs twice in a member, a member whose nonmatch is `error` lacks one, or a data set has
-        no index of its keys.
+        DatasetError: if a key occurs twice in a member, a member whose nonmatch is `error` lacks one, or the keys of a
+            member cannot be read.
     """
     path = join_path(folder, members)
     index = JoinIndex.open(path)
     if index is not None:
         return index
-    keys = [ShardKeys.of(member.shards) for member in members]
+    keys = [keys_of(member.records) for member in members]
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with preparing_alone(folder, patience_s=math.inf) as remove_temporary:
@@ -72,75 +69,21 @@ def make_join(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ShardKeys:
-    """The keys of the samples of `shards`, without excluded ones: from our index, or from Energon's `index`, in which
-    the shards have these `numbers`. No shard is read."""
-
-    shards: ShardSet
-    index: KeyIndex | None
-    numbers: tuple[int, ...]
-
-    @classmethod
-    def of(cls, shards: ShardSet) -> ShardKeys:
-        """The keys of `shards`."""
-        if shards.index is not None:
-            return cls(shards, None, ())
-        index = KeyIndex.find(on_disk(shards.root))  # in a store, keys are looked up by our index only
-        if index is None:
-            raise DatasetError(
-                f"{shards.root}: has no index of its keys; run "
-                f"`{bridge_command('prepare', shards.root, '--tar-index-only')}`"
-            )
-        numbers = {name: number for number, name in enumerate(index.shard_names)}
-        return cls(shards, index, tuple(numbers[name] for name in shards.names))
-
-    def of_shard(self, shard: int) -> list[str]:
-        """The keys of the samples of shard number `shard`."""
-        shards = self.shards
-        if self.index is not None:
-            keys = self.index.keys(self.numbers[shard])
-        else:
-            assert shards.index is not None
-            name = shards.names[shard]
-            try:
-                keys = shards.index.segment(name).keys()
-            except DamagedIndexError as error:
-                raise DatasetError(
-                    f"{error}. Run `bridge-data prepare {shards.root} --tar-index-only` before the metadataset."
-                ) from error
-        if len(keys) != shards.stored_counts[shard]:
-            raise DatasetError(
-                f"{shards.root}: the index knows {len(keys)} samples in {shards.names[shard]}, but the metadata "
-                f"{shards.stored_counts[shard]}; run `{bridge_command('prepare', shards.root, '--tar-index-only')}`"
-            )
-        excluded = shards.excluded_positions.get(shard, ())
-        if excluded:
-            left_out = set(excluded)
-            keys = [key for position, key in enumerate(keys) if position not in left_out]
-        return keys
-
-    def key(self, index: int) -> str:
-        """The key of sample `index`, with its shard: for messages."""
-        shard, _ = self.shards.locate(index)
-        return f"{self.shards.names[shard]}/{self.of_shard(shard)[index - self.shards.starts[shard]]}"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class _Job:
     """The input of the processes, with a folder for intermediate files."""
 
-    keys: tuple[ShardKeys, ...]
+    keys: tuple[MemberKeys, ...]
     scratch: Path
 
     @property
     def num_partitions(self) -> int:
         """Number of partitions of the hashes."""
-        return max(1, math.ceil(sum(keys.shards.num_samples for keys in self.keys) / PARTITION_SAMPLES))
+        return max(1, math.ceil(sum(keys.records.num_samples for keys in self.keys) / PARTITION_SAMPLES))
 
     @property
     def shape(self) -> tuple[int, int]:
         """Samples of the first member, and the members joined to it."""
-        return self.keys[0].shards.num_samples, len(self.keys) - 1
+        return self.keys[0].records.num_samples, len(self.keys) - 1
 
     def matches(self, mode: Literal["r", "r+", "w+"]) -> NDArray[np.int64]:
         """For each sample of the first member, 1 + the number of the sample of each other, 0 for none."""
@@ -151,19 +94,18 @@ class _Job:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Task:
-    """Shards `first` to `last` - 1 of a member, whose keys are hashed together."""
+    """Samples of a member whose keys are hashed together."""
 
     member: int
-    first: int
-    last: int
+    samples: range
 
     def path(self, scratch: Path) -> Path:
-        return scratch / f"{self.member}-{self.first}.keys"
+        return scratch / f"{self.member}-{self.samples.start}.keys"
 
 
 def _match(job: _Job, num_workers: int, on_progress: Progress) -> NDArray[np.int64]:
     """Hash, sort and match the keys of all members."""
-    tasks = list(_tasks(job.keys))
+    tasks = [_Task(at, samples) for at, keys in enumerate(job.keys) for samples in keys.pieces(TASK_SAMPLES)]
     total = len(tasks) + job.num_partitions
     job.matches("w+")
     bounds: list[NDArray[np.int64]] = []
@@ -183,27 +125,14 @@ def _match(job: _Job, num_workers: int, on_progress: Progress) -> NDArray[np.int
     return job.matches("r")
 
 
-def _tasks(members: Sequence[ShardKeys]) -> Iterator[_Task]:
-    for number, keys in enumerate(members):
-        first, size = 0, 0
-        for shard, count in enumerate(keys.shards.counts):
-            if size and size + count > TASK_SAMPLES:
-                yield _Task(number, first, shard)
-                first, size = shard, 0
-            size += count
-        yield _Task(number, first, len(keys.shards.counts))
-
-
 def _hash_keys(job: _Job, task: _Task) -> NDArray[np.int64]:
     """Write the sorted hashes of a task's keys; return where each partition starts in them, and the end."""
-    keys = job.keys[task.member]
-    names = (key for shard in range(task.first, task.last) for key in keys.of_shard(shard))
-    encoded = (key.encode("utf-8", "surrogateescape") for key in names)
+    encoded = (key.encode("utf-8", "surrogateescape") for key in job.keys[task.member].of(task.samples))
     digests = b"".join(hashlib.blake2b(key, digest_size=16).digest() for key in encoded)
     halves = np.frombuffer(digests, np.uint64).reshape(-1, 2)
     hashed = np.empty(len(halves), _HASHED)
     hashed["high"], hashed["low"] = halves[:, 0], halves[:, 1]
-    hashed["number"] = np.arange(len(halves)) + keys.shards.starts[task.first]
+    hashed["number"] = np.arange(len(halves)) + task.samples.start
     hashed = hashed[np.argsort(hashed["high"])]
     hashed.tofile(task.path(job.scratch))
     partitions = (hashed["high"] >> np.uint64(32)) * np.uint64(job.num_partitions) >> np.uint64(32)
@@ -247,42 +176,43 @@ def _match_partition(job: _Job, slices: Sequence[tuple[_Task, int, int]]) -> lis
     return list(map(_Twice, *(column.tolist() for column in columns)))
 
 
-def _check_unique(members: Sequence[ShardKeys], twice: Sequence[_Twice]) -> None:
+def _check_unique(members: Sequence[MemberKeys], twice: Sequence[_Twice]) -> None:
     if not twice:
         return
     found = min(twice)
-    keys, shards = members[found.member], members[found.member].shards
+    keys = members[found.member]
     others = sum(other.num_samples for other in twice if other.member == found.member) - 1
     raise DatasetError(
-        f"{shards.root} [{shards.split_part}]: duplicate key: {keys.key(found.first)} and {keys.key(found.second)}"
+        f"{keys.records.root} [{keys.records.split_part}]: duplicate key: {keys.key(found.first)} and "
+        f"{keys.key(found.second)}"
         + (f", and {others:,} more" if others else "")
-        + ": a join needs keys that are unique in each of its data sets. Write the shards again with other keys: "
-        f"`{bridge_command('prepare', shards.root, '--force-overwrite', '--fix-duplicates')}` puts the shard's name in "
-        "front of each."
+        + f": a join needs keys that are unique in each of its data sets. {keys.way_out}"
     )
 
 
-def _write(path: Path, members: Sequence[JoinMember], keys: Sequence[ShardKeys], matches: NDArray[np.int64]) -> None:
+def _write(path: Path, members: Sequence[JoinMember], keys: Sequence[MemberKeys], matches: NDArray[np.int64]) -> None:
     """Write the rows of the join to the file at `path`."""
-    primary = members[0].shards
     missing = [0] * len(members)
     lacking: dict[int, list[int]] = {number: [] for number in range(1, len(members))}
     skipping = [number for number, member in enumerate(members[1:]) if member.nonmatch == "skip"]
-    counts = []
+    counts: list[int] = []
     with replacing(path) as temporary, open(temporary, "wb") as file:
         begin_index(file)
         pages = PageWriter(file, PAGE_ROWS * 8 * len(members))
-        for start, end in itertools.pairwise(primary.starts):
-            numbers = matches[start:end] - 1
-            none = numbers < 0
-            for member in lacking:
-                missing[member] += int(none[:, member - 1].sum())
-                if members[member].nonmatch == "error" and len(lacking[member]) < _SHOWN:
-                    lacking[member] += (start + np.flatnonzero(none[:, member - 1])[:_SHOWN]).tolist()
-            rows = np.concatenate((np.arange(start, end)[:, None], numbers), axis=1)
-            rows = rows[~none[:, skipping].any(axis=1)]
-            pages.write(np.ascontiguousarray(rows, np.int64).data)
-            counts.append(len(rows))
+        for shard_start, shard_end in itertools.pairwise(itertools.accumulate(members[0].records.counts, initial=0)):
+            counts.append(0)
+            for start in range(shard_start, shard_end, TASK_SAMPLES):
+                end = min(start + TASK_SAMPLES, shard_end)
+                numbers = matches[start:end] - 1
+                none = numbers < 0
+                for member in lacking:
+                    missing[member] += int(none[:, member - 1].sum())
+                    if members[member].nonmatch == "error" and len(lacking[member]) < _SHOWN:
+                        lacking[member] += (start + np.flatnonzero(none[:, member - 1])[:_SHOWN]).tolist()
+                rows = np.concatenate((np.arange(start, end)[:, None], numbers), axis=1)
+                rows = rows[~none[:, skipping].any(axis=1)]
+                pages.write(np.ascontiguousarray(rows, np.int64).data)
+                counts[-1] += len(rows)
         for member, absent in lacking.items():
             if absent:
                 raise DatasetError(_nonmatch(keys[0], members[member], absent[:_SHOWN], missing[member]))
@@ -295,11 +225,11 @@ def _write(path: Path, members: Sequence[JoinMember], keys: Sequence[ShardKeys],
         finish_index(file, MAGIC, table)
 
 
-def _nonmatch(primary: ShardKeys, member: JoinMember, absent: Sequence[int], count: int) -> str:
-    own, first = (f"{shards.root} [{shards.split_part}]" for shards in (member.shards, primary.shards))
+def _nonmatch(primary: MemberKeys, member: JoinMember, absent: Sequence[int], count: int) -> str:
+    own, first = (f"{records.root} [{records.split_part}]" for records in (member.records, primary.records))
     shown = ", ".join(primary.key(number) for number in absent) + (", ..." if count > len(absent) else "")
     return (
-        f"{own}: has no sample for {count:,} of the {primary.shards.num_samples:,} samples of {first}: {shown}; say "
+        f"{own}: has no sample for {count:,} of the {primary.records.num_samples:,} samples of {first}: {shown}; say "
         "`nonmatch: skip` in this member of the join to leave such samples out, or `nonmatch: none` to have None "
         "instead"
     )

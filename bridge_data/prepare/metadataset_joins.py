@@ -21,13 +21,15 @@ from bridge_data.plan.declared import (
     read_splits,
 )
 from bridge_data.plan.document import absolute, is_jsonl
-from bridge_data.plan.join import conversion_of
+from bridge_data.plan.join import why_no_member
 from bridge_data.plan.opening import has_tables, split_config_of
+from bridge_data.plan.table_files import open_keys
 from bridge_data.prepare.executors import Progress, no_progress
 from bridge_data.prepare.join_keys import make_join
 from bridge_data.prepare.tar_indexes import PrepareConfig
-from bridge_data.shards import PreparedDataset, ShardSet
+from bridge_data.shards import PreparedDataset, Records
 from bridge_data.shards.joins import FILE_SUFFIX, JoinIndex, join_folder
+from bridge_data.shards.jsonl_file import open_jsonl
 from bridge_data.storage import location, on_disk
 
 
@@ -59,7 +61,7 @@ def prepare_metadataset(
     made: dict[Path, JoinIndex] = {}
     for part in read_splits(document)[1]:
         for join in _joins(declare(Reference(path=file, scope=Scope(split_part=part, cache=cache)))):
-            members = join.join.with_shards([_shards(member) for member in join.members])
+            members = join.join.with_records([_records(member) for member in join.members])
             index = make_join(_folder(join.file), members, num_workers=num_workers, on_progress=on_progress)
             made[index.path] = index
     for stale in _folder(file).glob(f"*{FILE_SUFFIX}"):
@@ -80,11 +82,20 @@ def _joins(declared: Declared) -> Iterator[DeclaredJoin]:
             yield from _joins(child)
 
 
-def _shards(member: Reference) -> ShardSet:
-    if has_tables(member.path) or is_jsonl(member.path):
-        raise member.error(f"{member.path}: is no prepared data set of tars{conversion_of(member.path)}")
+def _records(member: Reference) -> Records:
+    """The samples of a member, of which only the keys are needed."""
+    path, part, limits = member.path, member.scope.split_part, member.scope.cache.limits
     try:
-        dataset = PreparedDataset.open(member.path, member.scope.cache.limits)
-        return dataset.split(member.scope.split_part, split_config=split_config_of(member))
+        records: Records
+        if has_tables(path):
+            records = open_keys(path, part)
+        elif is_jsonl(path):
+            records = open_jsonl(path, part, split_config=member.text("split_config"), limits=limits)
+        else:
+            records = PreparedDataset.open(path, limits).split(part, split_config=split_config_of(member))
     except ConfigError as error:
         raise member.error(str(error)) from None
+    problem = why_no_member(records)
+    if problem is not None:
+        raise member.error(problem)
+    return records

@@ -7,6 +7,7 @@ have the same key.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Collection, Container, Sequence
 from typing import Any
 
@@ -14,9 +15,8 @@ from bridge_data.errors import DatasetError
 from bridge_data.samples import SourceInfo
 from bridge_data.shards.blocks import READ_BYTES, Held, OpenBlocks
 from bridge_data.shards.joins import JoinIndex
-from bridge_data.shards.prepared import ShardSet
-from bridge_data.shards.records import ByteRange, RawSample
-from bridge_data.shards.tombstones import Tombstones
+from bridge_data.shards.records import ByteRange, Forgetting, RawSample, Records
+from bridge_data.shards.tombstones import ListedFiles, Tombstones
 from bridge_data.storage import Location
 
 
@@ -25,6 +25,13 @@ class JoinedRawSample(RawSample):
     """The sample of the first member, with those of all `members`, including the first."""
 
     members: tuple[RawSample | None, ...]
+
+    @property
+    def full_key(self) -> str:
+        """The key of the first member's sample."""
+        first = self.members[0]
+        assert first is not None
+        return first.full_key
 
     @property
     def __sources__(self) -> tuple[SourceInfo, ...]:
@@ -36,7 +43,7 @@ class JoinRecords:
     """The samples of a join; `parts` of each member are read (None: all)."""
 
     index: JoinIndex
-    members: tuple[ShardSet, ...]
+    members: tuple[Records, ...]
     parts: tuple[Container[str] | None, ...]
     read_bytes = READ_BYTES
 
@@ -87,16 +94,26 @@ class JoinRecords:
 
     @property
     def tombstones(self) -> Sequence[Tombstones | None]:
-        found = [member.list_of_forgotten for member in self.members]
+        found = [own for member in self.members for own in _lists(member)]
         return found if any(found) else ()
 
     def forgotten(self, versions: Sequence[int]) -> Container[int]:
         """A sample is forgotten if the sample of any member is."""
-        pairs = enumerate(zip(self.members, versions, strict=True))
-        return _ForgottenRows(self.index, {at: one.forgotten((number,)) for at, (one, number) in pairs if number})
+        left, by_member = iter(versions), {}
+        for at, member in enumerate(self.members):
+            own = list(itertools.islice(left, len(_lists(member))))
+            if any(own) and isinstance(member, Forgetting):
+                by_member[at] = member.forgotten(own)
+        return _ForgottenRows(self.index, by_member)
 
     def verified(self) -> JoinRecords:
         return dataclasses.replace(self, members=tuple(member.verified() for member in self.members))
+
+
+def _lists(member: Records) -> Sequence[Tombstones | None]:
+    """The lists of a member: as many with lists as without, as states have versions by their positions."""
+    found = member.tombstones if isinstance(member, Forgetting) else ()
+    return found or (None,) * (len(member.folders) if isinstance(member, ListedFiles) else 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +146,7 @@ class JoinReader:
             if member is not None and member.key != first.key:
                 raise DatasetError(
                     f"{self._records.index.path}: row {index} joins {first.origin} with {member.origin} of "
-                    f"{member.dataset_path}, which has another key: the index was made for other shards. Run "
+                    f"{member.dataset_path}, which has another key: the index was made for other data. Run "
                     "`bridge-data prepare` on the metadataset"
                 )
         return JoinedRawSample(

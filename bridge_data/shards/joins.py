@@ -33,6 +33,7 @@ from bridge_data.shards.energon_joins import (
 from bridge_data.shards.index_file import HEADER_BYTES, IndexFile, warn_unusable
 from bridge_data.shards.metadata import meta_folder, read_uuid
 from bridge_data.shards.prepared import ShardSet
+from bridge_data.shards.records import Records
 from bridge_data.shards.segment import DamagedIndexError
 from bridge_data.storage import AnyLocation, Location
 
@@ -52,9 +53,10 @@ Nonmatch = Literal["error", "skip", "none"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JoinMember:
-    """A data set in a join: the first, whose samples are those of the join, or one that is joined to it."""
+    """A data set in a join: the first, whose samples are those of the join, or one that is joined to it. Its records
+    are tars, tables, or a JSONL file or a range of one."""
 
-    shards: ShardSet
+    records: Records
     nonmatch: Nonmatch
 
 
@@ -190,19 +192,19 @@ def join_folder(metadataset: str | Location) -> Location:
 
 def join_path(folder: AnyLocation, members: Sequence[JoinMember]) -> AnyLocation:
     """The path in `folder` of the index of the join of these members; its name is a digest of their current state."""
-    parts = [[_fingerprint(member.shards), member.nonmatch] for member in members]
+    parts = [[_fingerprint(member.records), member.nonmatch] for member in members]
     return folder / f"{_digest(parts)}{FILE_SUFFIX}"
 
 
 def entry_of(folder: Location, member: JoinMember, num_missing: int) -> MemberEntry:
     """The entry of a member for an index in `folder`."""
-    root = member.shards.root
+    root = member.records.root
     return MemberEntry(
         path=os.path.relpath(root, folder.parent) if isinstance(root, Path) and isinstance(folder, Path) else str(root),
-        split_part=member.shards.split_part,
+        split_part=member.records.split_part,
         nonmatch=member.nonmatch,
-        fingerprint=_fingerprint(member.shards),
-        num_samples=member.shards.num_samples,
+        fingerprint=_fingerprint(member.records),
+        num_samples=member.records.num_samples,
         num_missing=num_missing,
     )
 
@@ -220,19 +222,20 @@ def open_join(folder: Location, members: Sequence[JoinMember]) -> JoinIndex:
     energon = folder.with_name(folder.name.removesuffix(FOLDER_SUFFIX) + CACHE_SUFFIX)
     reason = "this join has no index yet"
     try:
-        rows = find_energon_rows(energon, [(member.shards, member.nonmatch) for member in members])
+        tars = [(one.records, one.nonmatch) for one in members if isinstance(one.records, ShardSet)]
+        rows = find_energon_rows(energon, tars) if len(tars) == len(members) else None
         if rows is not None:
             return _of_energon(folder, rows, members)
     except DatasetError as error:
         reason = str(error)
     else:
-        if has_energon_index(energon):
+        if len(tars) == len(members) and has_energon_index(energon):
             reason = (
                 f"Energon's index of this join in {energon} is out of date: one of its data sets has been prepared "
                 "again, or its exclusions or nonmatch have changed"
             )
         if isinstance(folder, Path):
-            reason = _out_of_date(folder, [entry_of(folder, member, 0) for member in members]) or reason
+            reason = _out_of_date(folder, members) or reason
     raise DatasetError(f"{reason}; run `{bridge_command('prepare', metadataset)}`")
 
 
@@ -267,17 +270,18 @@ def _of_energon(folder: Location, rows: EnergonRows, members: Sequence[JoinMembe
     return JoinIndex(rows, [entry_of(folder, member, 0) for member in members], rows.counts)
 
 
-def _out_of_date(folder: Path, members: Sequence[MemberEntry]) -> str | None:
+def _out_of_date(folder: Path, members: Sequence[JoinMember]) -> str | None:
     """Why an older index of the join of these data sets cannot be used, if there is one."""
+    entries = [entry_of(folder, member, 0) for member in members]
     for path in sorted(folder.glob(f"*{FILE_SUFFIX}")):
         old = JoinIndex.open(path)
-        if old is None or [(m.path, m.split_part) for m in old.members] != [(m.path, m.split_part) for m in members]:
+        if old is None or [(m.path, m.split_part) for m in old.members] != [(m.path, m.split_part) for m in entries]:
             continue
-        for before, now in zip(old.members, members, strict=True):
+        for before, now, member in zip(old.members, entries, members, strict=True):
             if before.fingerprint != now.fingerprint:
                 return (
                     f"the index of this join, {path.name}, is out of date: {now.path} [{now.split_part}] has been "
-                    "prepared again, or its split or exclusions have changed"
+                    f"{_changes(member.records)} have changed"
                 )
             if before.nonmatch != now.nonmatch:
                 return (
@@ -287,9 +291,18 @@ def _out_of_date(folder: Path, members: Sequence[MemberEntry]) -> str | None:
     return None
 
 
-def _fingerprint(shards: ShardSet) -> str:
-    """A digest of the samples of a member: their preparation, the shards of the split part, the exclusions."""
-    return _digest([read_uuid(meta_folder(shards.root)), shards.identity()])
+def _changes(records: Records) -> str:
+    """What makes another fingerprint of a member, for messages."""
+    if isinstance(records, ShardSet):
+        return "prepared again, or its split or exclusions"
+    return "written again, or its files or split"
+
+
+def _fingerprint(records: Records) -> str:
+    """A digest of the samples of a member: of tars their preparation, the shards of the split part, the exclusions; of
+    other files their identity, which has the footers of tables."""
+    prepared = [read_uuid(meta_folder(records.root))] if isinstance(records, ShardSet) else []
+    return _digest([*prepared, records.identity()])
 
 
 def _digest(content: Any) -> str:

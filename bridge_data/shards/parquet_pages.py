@@ -213,6 +213,17 @@ def small_file(footer: Footer, pieces: Sequence[Piece], num_rows: int, dictionar
     return _file(footer.schema, columns, num_rows, b"".join(piece.content for piece in pieces), dictionaries)
 
 
+def concatenated(arrays: Sequence[Any]) -> Any:
+    """One array of these values of a column. Writers put texts into a dictionary until it is full, and store the rest
+    plainly, so some may be Arrow's dictionaries."""
+    if len(arrays) == 1:
+        return arrays[0]
+    pyarrow = importlib.import_module("pyarrow")
+    if any(array.type != arrays[0].type for array in arrays):
+        arrays = [one.dictionary_decode() if pyarrow.types.is_dictionary(one.type) else one for one in arrays]
+    return pyarrow.concat_arrays(arrays)
+
+
 def _file(schema: bytes, columns: list[bytes], num_rows: int, content: bytes, dictionaries: Sequence[str] = ()) -> Any:
     """A Parquet file of one row group; of none, if there are no columns."""
     rows = encoded_integer(num_rows)

@@ -29,6 +29,7 @@ from bridge_data.shards.parquet_pages import (
     Footer,
     Page,
     Piece,
+    concatenated,
     find_pages,
     numbering_page,
     small_file,
@@ -163,7 +164,7 @@ class ParquetTable(TableFile):
                 found = _DECODED.keep(key, (chosen[0].first_row, values))
             start, array = found
             parts.append(array.slice(max(0, first - start), end - max(first, start)))
-        return parts[0] if len(parts) == 1 else importlib.import_module("pyarrow").concat_arrays(parts)
+        return concatenated(parts)
 
     def _of_pages(self, group: int, leaf: int, dictionary: Page | None, chosen: Sequence[Page]) -> Any:
         """The values of consecutive data pages."""
@@ -334,8 +335,7 @@ class ParquetTable(TableFile):
 
 def _column(file: Any, leaves: list[int]) -> Any:
     """The column with these leaves, as one array."""
-    pieces = file.reader.read_row_group(0, column_indices=leaves, use_threads=False).column(0).chunks
-    return pieces[0] if len(pieces) == 1 else importlib.import_module("pyarrow").concat_arrays(pieces)
+    return concatenated(file.reader.read_row_group(0, column_indices=leaves, use_threads=False).column(0).chunks)
 
 
 def _fields(kind: Any) -> list[Any]:

@@ -10,6 +10,7 @@ Keys come from `index.sqlite`, by one search. A data set without it is searched 
 
 import bisect
 import dataclasses
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 
@@ -153,7 +154,7 @@ def _called(path: Location, given: str) -> bool:
 def row_of(records: JoinRecords, first: int) -> int | None:
     """The row of a join with sample `first` of the first member; None if there is none. Rows are in the order of that
     member, except within a shard of an index that Energon made."""
-    shard, _ = records.members[0].locate(first)
+    shard = bisect.bisect_right([*itertools.accumulate(records.members[0].counts)], first)
     start = sum(records.counts[:shard])
     rows = range(start, start + records.counts[shard])
     if records.index.is_energon:

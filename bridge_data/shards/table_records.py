@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.shards.blocks import BlockReader, Samples
+from bridge_data.shards.key_column import KEY_COLUMN, checked_keys, keys_of_rows
 from bridge_data.shards.records import ByteRange, RawSample, RecordReader
 from bridge_data.shards.table_columns import KEY, Column, TableFile, block_bytes, checked_unit, columns_of, pyarrow_for
 from bridge_data.shards.tombstones import ListedFiles, ShardStamp, read_lists
@@ -32,10 +33,7 @@ MAX_OPEN_TABLES = 32
 MAX_OPENING = 16
 """Maximum files in an object store that are opened at the same time."""
 
-KEYS_AT_ONCE = 1 << 14
-
 _PARQUET_SUFFIX = ".parquet"
-KEY_COLUMN = Column(KEY, KEY, KEY)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -165,15 +163,8 @@ class TableRecords(ListedFiles):
             DatasetError: if it is damaged, or has no key in a row.
         """
         for number, entry in enumerate(self.files):
-            if not is_wanted(entry.name):
-                continue
-            table, first_group = entry.opened(), self.first_groups[number]
-            for group in range(first_group, self.first_groups[number + 1]):
-                for first in range(0, self.counts[group], KEYS_AT_ONCE):
-                    end = min(first + KEYS_AT_ONCE, self.counts[group])
-                    keys = table.values(KEY_COLUMN, group - first_group, first, end)
-                    start = self.starts[group] + first
-                    yield entry.name, start, _checked_keys(keys, table.path, self.file_of(start)[1])
+            if is_wanted(entry.name):
+                yield from ((entry.name, first, keys) for first, keys in keys_of_rows(self, self.rows_of(number)))
 
     def reader(self) -> RecordReader:
         return TableReader(self)
@@ -240,13 +231,6 @@ def _check_schema(first: TableFile, other: TableFile, columns: Sequence[Column],
         raise DatasetError(f"{other.path}: has a column {KEY!r}, but {first.path} has none")
 
 
-def _checked_keys(keys: Sequence[Any], path: str, first: int) -> list[str]:
-    """The keys as texts; row `first` is that of the first one, for messages."""
-    if None in keys:
-        raise DatasetError(f"{path}: row {first + keys.index(None)} has no {KEY}")
-    return [str(key) for key in keys]
-
-
 def _digest(content: bytes) -> str:
     import hashlib  # here: it is slow to import, and most data are no tables
 
@@ -299,7 +283,7 @@ class TableReader(BlockReader):
         values = [table.values(column, *rows) for column in columns]
         if records.has_keys:
             found = table.values(KEY_COLUMN, *rows)
-            keys: list[str | None] = [*_checked_keys(found, table.path, self._row(block[0]))]
+            keys: list[str | None] = [*checked_keys(found, table.path, self._row(block[0]))]
         else:
             keys = list(map(str, range(self._row(block[0]), self._row(block[0]) + len(block))))
         num_bytes = int(len(block) * (records.sample_bytes or 0))

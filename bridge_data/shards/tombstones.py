@@ -194,8 +194,8 @@ class Tombstones:
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ListedFiles:
     """Records in files of several folders, each of which may have a list: `tombstones` has those of `folders`, in this
-    order, without lists that name none of the files. Of each folder, the names of the files and the numbers of their
-    samples."""
+    order, without lists that name none of the files; it is empty if there are none. Of each folder, the names of the
+    files and the numbers of their samples."""
 
     folders: tuple[Mapping[str, range], ...] = ()
     tombstones: tuple[Tombstones | None, ...] = ()
@@ -204,7 +204,7 @@ class ListedFiles:
         """The numbers of the samples forgotten under these versions of the lists; version 0: none are."""
         return frozenset(
             files[name][position]
-            for files, own, version in zip(self.folders, self.tombstones, versions, strict=True)
+            for files, own, version in zip(self.folders[: len(versions)], self.tombstones, versions, strict=True)
             for name, samples in (own.samples(version) if own else {}).items()
             if name in files
             for position in samples
@@ -218,7 +218,7 @@ def newest_numbers(lists: Iterable[Tombstones | None]) -> list[int]:
 
 def read_lists(root: Location, files: Iterable[tuple[str, ShardStamp, range]]) -> dict[str, Any]:
     """The fields of a `ListedFiles`, for the data set at `root`: of each of its files the path, the stamp, and the
-    numbers of its samples; none if no list names one of the files.
+    numbers of its samples; there are no lists if none names one of the files.
 
     Raises:
         DatasetError: if a list is damaged, or files have changed since.
@@ -242,7 +242,7 @@ def read_lists(root: Location, files: Iterable[tuple[str, ShardStamp, range]]) -
         if own is not None:
             own.check_files(own_files, stamps[folder].__getitem__)
         lists.append(own if own is not None and own.shards.keys() & own_files.keys() else None)
-    return {"folders": tuple(folders.values()), "tombstones": tuple(lists)} if any(lists) else {}
+    return {"folders": tuple(folders.values()), "tombstones": tuple(lists) if any(lists) else ()}
 
 
 def digest_of(version: TombstoneVersion, before: str) -> str:

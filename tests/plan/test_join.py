@@ -133,7 +133,7 @@ def test_fields_that_may_be_missing_need_a_default(folder: Path) -> None:
     assert prepared_plan(joined(folder / "j.yaml", join, own("Told"))).sources[0].sample_class is Told
 
 
-PREPARED = "a member of a join is the path of a prepared data set of tars"
+NO_MEMBER = "a member of a join is the path of a prepared folder of tars, of tables or of a JSONL file"
 
 
 @pytest.mark.parametrize(
@@ -147,9 +147,10 @@ PREPARED = "a member of a join is the path of a prepared data set of tars"
             "j.yaml:8: nonmatch: unknown mode 'skp'; did you",
         ),
         ({"join": [{"path": "a", "nonmatch": "skip"}, {"path": "b"}]}, "the first data set of a join says which"),
-        ({"join": [{"path": "a"}, {"path": "j.yaml"}]}, f"j.yaml:7: {PREPARED}, got 'j.yaml'"),
-        ({"join": [{"path": "a"}, {"path": "x.jsonl"}]}, f"j.yaml:7: {PREPARED}, got 'x.jsonl'; `bridge-data convert "),
-        ({"join": [{"path": "a"}, {"blend": []}]}, f"j.yaml:7: blend: {PREPARED}"),
+        ({"join": [{"path": "a"}, {"path": "j.yaml"}]}, f"j.yaml:7: {NO_MEMBER}, got 'j.yaml'"),
+        ({"join": [{"path": "a"}, {"path": "x.jsonl"}]}, "x.jsonl: no such f"),
+        ({"join": [{"path": "a", "sample_type": "TextSample"}]}, "sample_type is for Parquet files and data sets of "),
+        ({"join": [{"path": "a"}, {"blend": []}]}, f"j.yaml:7: blend: {NO_MEMBER}"),
         ({"join": [{"path": "a"}, {"path": "b", "weight": 2}]}, "j.yaml:8: weight is not for a member of a join"),
         ({"join": [{"path": "a"}, {"path": "b", "subset": {"range": ["0%", "1%"]}}]}, "subset is not for a member"),
         ({"join": [{"path": "a"}, {"path": "b", "aux": {"x": "c"}}]}, "j.yaml:8: aux is for crude samples"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 
 from bridge_data.prepare.join_keys import make_join
-from bridge_data.shards import ShardSet, open_shards
+from bridge_data.shards import Records, ShardSet, open_shards
 from bridge_data.shards.joins import JoinIndex, JoinMember, Nonmatch, open_join
 from tests.shards.tars import prepare_by_ratio, write_tar
 
@@ -26,7 +26,7 @@ def narrowed(folder: Path, **changes: object) -> ShardSet:
     return open_shards(folder, "train")
 
 
-def join(folder: Path, primary: ShardSet, *others: tuple[ShardSet, Nonmatch], num_workers: int = 1) -> JoinIndex:
+def join(folder: Path, primary: Records, *others: tuple[Records, Nonmatch], num_workers: int = 1) -> JoinIndex:
     """The index of their join, made in `folder` and found there."""
     members = [JoinMember(primary, "error"), *(JoinMember(*other) for other in others)]
     made = make_join(folder, members, num_workers=num_workers)

@@ -240,6 +240,15 @@ def test_rows_are_the_same_where_a_dictionary_ends_within_a_row_group(tmp_path: 
     check(write_parquet(tmp_path / "a.parquet", table, per_group=12_000, **options), table, rounds=20)
 
 
+def test_rows_on_both_sides_of_the_end_of_a_dictionary_are_read_together(tmp_path: Path) -> None:
+    """With pyarrow's defaults, unique texts fill a dictionary of 1 MiB, and later ones are stored plainly."""
+    texts = [f"{number:012d}" for number in range(100_000)]
+    file = ParquetTable(str(write_parquet(tmp_path / "a.parquet", pa.table({"text": texts}), per_group=100_000)))
+    (column,) = columns_of(file.schema, "a.parquet")
+    for first in range(0, len(texts), 10_000):
+        assert file.values(column, 0, first, first + 10_000) == texts[first : first + 10_000]
+
+
 def test_lists_of_long_texts_that_many_rows_have_are_refused_where_they_would_fill_memory(tmp_path: Path) -> None:
     texts = pa.DictionaryArray.from_arrays(pa.array([n % 3 for n in range(60_000)]), [one * 10_000 for one in "abc"])
     lists = pa.ListArray.from_arrays(pa.array(range(60_001), pa.int32()), texts)

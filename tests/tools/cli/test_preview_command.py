@@ -14,8 +14,9 @@ from bridge_data.tools.cli.preview_command import describe, describe_value
 from tests.plan.joins import joined, texts
 from tests.prepare.files import film, sound
 from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
+from tests.tables import table_of, write_parquet
 from tests.tools.cli.conftest import Run
-from tests.tools.cli.test_prepare_command import FIELDS, QUIET
+from tests.tools.cli.test_prepare_command import FIELDS, QUIET, succeeded
 from tests.tools.lint.datasets import change
 
 
@@ -160,6 +161,19 @@ def test_of_a_join_the_parts_of_each_member(run: Run, tmp_path: Path) -> None:
     assert "  data-0000.tar/k\n  txt       2 B  ak\n  data-0000.tar/k\n  txt       2 B  bk\n" in result.output
     assert "  no match\n" in result.output
     assert "→ TextSample" in result.output
+
+
+def test_of_a_join_with_a_table_its_columns(run: Run, tmp_path: Path) -> None:
+    texts(tmp_path / "a", "kl")
+    write_parquet(tmp_path / "b.parquet", table_of({"__key__": ["l", "k"], "caption": ["of l", "of k"]}))
+    fields = {"sample_type": "TextSample", "field_map": {"text": "caption"}}
+    file = joined(tmp_path / "join.yaml", [{"path": "b.parquet", **fields}, {"path": "a"}])
+    assert run("prepare", file, "--no-progress").stdout.startswith("join on b.parquet [train]: 2 samples\n")
+    result = run("preview", file, "--key", "k")
+    assert result.exit_code == 0, result.stderr
+    assert "  b.parquet/k\n  caption       4 B  of k\n  data-0000.tar/k\n  txt       2 B  ak\n" in result.output
+    assert succeeded(run("lint", file)).output == f"{file}: 4 samples in 1 shard of 2 data sets checked: no faults\n"
+    assert "2 samples in 1 shard, joined with a/train" in succeeded(run("info", file)).output
 
 
 def test_auxiliary_data_are_named(run: Run, tmp_path: Path) -> None:

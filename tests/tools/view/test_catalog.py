@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge_data.plan.table_files import open_keys
 from bridge_data.shards import ShardSet
 from bridge_data.shards.joined_records import JoinRecords
 from bridge_data.shards.sample_lookup import row_of
@@ -9,6 +10,7 @@ from bridge_data.tools.view.catalog import SplitCatalog
 from tests.shards.joins import dataset, join
 from tests.shards.test_energon_joins import FIFTH, FIRST, NONE, SECOND, THIRD, encoded, opened
 from tests.shards.test_energon_joins import members as members  # a fixture
+from tests.tables import table_of, write_parquet
 
 
 def found(records: JoinRecords, key: str) -> list[int]:
@@ -21,6 +23,14 @@ def test_a_row_of_a_join_is_found_by_the_key_of_its_first_member(tmp_path: Path)
     a, b = dataset(tmp_path / "a", [["1", "2", "22"], ["3", "4"]]), dataset(tmp_path / "b", [["4", "22", "1"]])
     records = JoinRecords(index=join(tmp_path / "j", a, (b, "skip")), members=(a, b), parts=(None, None))
     assert [found(records, key) for key in ("1", "2", "3", "4")] == [[0], [1], [], [2]]
+
+
+def test_a_row_of_a_join_is_found_by_the_key_of_a_table(tmp_path: Path) -> None:
+    a = write_parquet(tmp_path / "a.parquet", table_of({"__key__": list("abcd")}), per_group=3)
+    first, second = open_keys(str(a), "train"), dataset(tmp_path / "b", [["d", "b", "a"]])
+    index = join(tmp_path / "j", first, (second, "skip"))
+    records = JoinRecords(index=index, members=(first, second), parts=(None, None))
+    assert [found(records, key) for key in ("a", "b", "c", "a.parquet/d")] == [[0], [1], [], [2]]
 
 
 @pytest.mark.parametrize("first", [[FIRST, SECOND], [SECOND, FIRST]], ids=["in order", "in another order"])
