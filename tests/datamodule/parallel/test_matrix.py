@@ -16,7 +16,7 @@ WORLDS = {2: ("2x1x1", "1x2x1", "1x1x2"), 4: ("2x1x1", "1x2x1", "1x1x2", "2x2x1"
 """TP x CP x PP; what is left of the ranks is data parallel."""
 
 
-@pytest.fixture(scope="module", params=WORLDS)
+@pytest.fixture(scope="module", params=[pytest.param(2, marks=pytest.mark.slow), 4])
 def job(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, list[dict[str, Any]]]:
     """What each rank of a job of so many saw."""
     folder = tmp_path_factory.mktemp("matrix")
