@@ -313,26 +313,26 @@ def refuse_bomb(width: int, height: int) -> None:
 
 def refuse_scans(data: bytes) -> None:
     """Refuse a JPEG that stores its pixels many times over: an empty scan takes 60 bytes, and as long as a full one."""
-    if _has_one_scan(data):
-        return  # nearly all do, and counting would take a twentieth of the time of decoding
-    num_scans = data.count(b"\xff\xda")
+    begin, is_only = _first_scan(data)  # nearly all are, and counting would take a twentieth of the time of decoding
+    num_scans = 1 if is_only else data.count(b"\xff\xda", begin)
     if num_scans > _MAX_JPEG_SCANS:
         raise Image.DecompressionBombError(f"{num_scans} scans of a JPEG are more than the {_MAX_JPEG_SCANS} allowed")
 
 
-def _has_one_scan(data: bytes) -> bool:
-    """Whether a JPEG is not progressive and its first scan has all components, after which decoders stop."""
+def _first_scan(data: bytes) -> tuple[int, bool]:
+    """Where the first scan of a JPEG begins, or what is no segment; and whether decoders stop after it, as it has all
+    components and is not progressive. What comes before is no scan, whatever its bytes, such as those of a profile."""
     at, num_components = 2, 0
     while at + 10 <= len(data):
         start, marker, num_bytes = _JPEG_SEGMENT.unpack_from(data, at)
-        if start != 0xFF:
+        if start != 0xFF or marker < 0xC0 or 0xD0 <= marker <= 0xD9 or marker == 0xFF or num_bytes < 2:
             break
         if marker == 0xDA:
-            return data[at + 4] == num_components > 0
+            return at, data[at + 4] == num_components > 0
         if marker in (0xC0, 0xC1):
             num_components = data[at + 9]
         at += 2 + num_bytes
-    return False
+    return at, False
 
 
 @functools.cache

@@ -238,6 +238,28 @@ def test_bombs_are_refused_before_they_are_decoded(kind, monkeypatch):
             refuse()
 
 
+def jpeg(**settings):
+    file = io.BytesIO()
+    picture().save(file, "JPEG", **settings)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+def test_a_profile_with_the_bytes_of_a_scan_is_none(progressive):
+    data = jpeg(progressive=progressive, icc_profile=b"\xff\xda" * 40_000)
+    assert np.array_equal(image_handler("rgb8")(data), image_handler("rgb8")(jpeg(progressive=progressive)))
+
+
+@pytest.mark.parametrize("before", [b"\xff", b"\xff\x01", b"\xff\xd0", b"\xff\xe1\x00\x01", b""])
+def test_scans_are_counted_behind_what_is_no_segment(before):
+    """What a decoder passes over in another way than by a length must not hide them."""
+    data = jpeg(progressive=True)
+    first, last = data.index(b"\xff\xda"), data.rindex(b"\xff\xda")
+    many = data[:first] + before + data[first:-2] + data[last:-2] * 40 + b"\xff\xd9"
+    with pytest.raises(Image.DecompressionBombError, match="scans of a JPEG are more than the 32"):
+        image_handler("rgb8")(many)
+
+
 def test_postscript_is_never_run():
     eps = encoded(picture((8, 8)), "EPS")
     with pytest.raises(OSError, match="cannot identify"):
