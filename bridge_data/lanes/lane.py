@@ -88,6 +88,7 @@ class Lane:
         return made
 
     def _produced(self) -> Produced[Any]:
+        COUNTS.num_images = 0  # what else this process decoded is in no batch
         try:
             with self._work.hooks:
                 batch = self._next_batch()
