@@ -14,7 +14,10 @@ from bridge_data.plan.document import Node, absolute, as_node, given, located
 from bridge_data.plan.source import Source
 
 WHERE_KEYS = ("where", "columns")
-_OPTIONS = "options"
+
+
+class WhereOptionError(ConfigError):
+    """The options `where` and `columns` do not fit the data."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -24,10 +27,13 @@ class WhereClause:
     text: str
     columns: str | None
     node: Node
+    is_option: bool = False
+    """Whether it is not from a file."""
 
     def error(self, message: str) -> ConfigError:
         """The error `message`, with file and line."""
-        return self.node.error(message)
+        error = self.node.error(message)
+        return WhereOptionError(str(error)) if self.is_option else error
 
 
 def read_where(entries: Mapping[str, Node], file: str) -> tuple[WhereClause, ...]:
@@ -48,13 +54,8 @@ def read_where(entries: Mapping[str, Node], file: str) -> tuple[WhereClause, ...
 def given_where(where: str | None, columns: str | os.PathLike[str] | None) -> tuple[WhereClause, ...]:
     """The clause of the options `where` and `columns`."""
     values: dict[str, Any] = {"where": where, "columns": None if columns is None else absolute(columns)}
-    entries = {name: as_node(value, _OPTIONS) for name, value in values.items()}
-    return read_where(entries, "")
-
-
-def is_of_options(error: Exception) -> bool:
-    """Whether the cause of an error is a clause that `given_where` made."""
-    return isinstance(error, ConfigError) and str(error).startswith(f"{_OPTIONS}: ")
+    entries = {name: as_node(value, "options") for name, value in values.items()}
+    return tuple(dataclasses.replace(clause, is_option=True) for clause in read_where(entries, ""))
 
 
 def choose_samples(source: Source, clauses: Sequence[WhereClause]) -> Source:

@@ -16,7 +16,7 @@ from bridge_data.plan.declared import Declared, DeclaredBlend, LoadCache, Refere
 from bridge_data.plan.document import absolute, as_node, is_jsonl
 from bridge_data.plan.join import join_source
 from bridge_data.plan.opening import Opening, cut, has_tables, open_plan, open_reference, split_parts
-from bridge_data.plan.where_clauses import given_where, is_of_options
+from bridge_data.plan.where_clauses import WhereOptionError, given_where
 from bridge_data.prepare.executors import Executor, usual_workers
 from bridge_data.prepare.tars import find_shards
 from bridge_data.shards import Records, ShardSet
@@ -181,7 +181,7 @@ def _sources(path: Path, part: str, failures: dict[str, list[str]], config: Lint
     except BridgeDataError as error:
         errors.append(error)
     for failure in errors:
-        if is_of_options(failure):
+        if isinstance(failure, WhereOptionError):
             way_out = "" if config.split_parts else f" (in split part {part!r}: --split-parts names those to check)"
             raise ConfigError(f"{failure}{way_out}")
         failures.setdefault(str(failure), []).append(part)
