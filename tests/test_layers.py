@@ -16,9 +16,6 @@ from bridge_data import encoders, energon, plan
 
 PACKAGE = Path(bridge_data.__file__).parent
 
-STAGES = ("storage", "shards", "plan", "order", "decode", "task", "lanes", "loader", "datamodule")
-"""From bytes to the trainer."""
-
 LAYERS = (
     *("later", "process_counts", "samples", "errors", "limits", "options", "topology"),
     *("storage", "shards", "plan", "order", "decode", "prepare", "energon", "task", "lanes", "loader"),
@@ -132,28 +129,11 @@ def test_every_public_name_is_there() -> None:
         _ = bridge_data.get_dataset
 
 
-def test_the_readme_names_the_stages_in_their_order() -> None:
-    assert [layer for layer in LAYERS if layer in STAGES] == list(STAGES)
-    readme = (PACKAGE.parent / "README.md").read_text()
-    assert " ▸ ".join(STAGES) in readme
-    rows = re.findall(r"^\| `(\w+)` \|", readme, re.MULTILINE)
-    assert [row for row in rows if row in STAGES] == list(STAGES)
-
-
-def test_no_module_has_more_than_350_lines() -> None:
-    lengths = {str(path.relative_to(PACKAGE)): len(path.read_text().splitlines()) for path in MODULES}
-    assert {name: length for name, length in lengths.items() if length > 350} == {}
-
-
-def test_a_name_is_one_thing() -> None:
-    """No two classes or modules of the package have the same name."""
+def test_a_public_class_name_is_one_thing() -> None:
+    """No two public classes of the package have the same name."""
     classes: dict[str, list[str]] = collections.defaultdict(list)
-    modules: dict[str, list[str]] = collections.defaultdict(list)
     for path in MODULES:
-        name = str(path.relative_to(PACKAGE))
-        modules[path.stem].append(name)
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef):
-                classes[node.name].append(name)
-    del modules["__init__"]
-    assert {name: where for name, where in (classes | modules).items() if len(where) > 1} == {}
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                classes[node.name].append(str(path.relative_to(PACKAGE)))
+    assert {name: where for name, where in classes.items() if len(where) > 1} == {}
