@@ -16,14 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from bridge_data.encoders.encoder_config import ConversationTemplateConfig
-from bridge_data.encoders.time_limit import within_time
 from bridge_data.errors import BridgeDataError, ConfigError, SampleError
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _PARTS = re.compile(r"""\[\s*['"]type['"]\s*\]|\.type\b|['"]type['"]""")
-
-MAX_RENDER_S = 10.0
-"""Seconds that a chat template may take for a conversation."""
 
 T = TypeVar("T")
 
@@ -193,17 +189,13 @@ def _by_template(render: Callable[[], T]) -> T:
 
     Raises:
         ConfigError: if the template is invalid, or does what the sandbox forbids.
-        SampleError: if it refuses the conversation, fails, or takes too long.
+        SampleError: if it refuses the conversation or fails. One that does not end is stopped by the watchdog of
+            workers, which names the sample.
     """
     try:
-        return within_time(render, MAX_RENDER_S)
+        return render()
     except BridgeDataError:
         raise
-    except TimeoutError:
-        raise SampleError(
-            f"the chat template is still running after {MAX_RENDER_S:g} s: it has an endless loop, or the conversation "
-            "is far too long"
-        ) from None
     except Exception as error:
         from jinja2 import TemplateError, TemplateSyntaxError
         from jinja2.exceptions import SecurityError

@@ -1,9 +1,8 @@
-import time
 from typing import Any
 
 import pytest
 
-from bridge_data.encoders import LLAVA_TEMPLATE, PLAIN_CHAT_TEMPLATE, ConversationTemplateConfig, chat
+from bridge_data.encoders import LLAVA_TEMPLATE, PLAIN_CHAT_TEMPLATE, ConversationTemplateConfig
 from bridge_data.encoders.chat import (
     chat_template_of,
     render_conversation,
@@ -168,7 +167,6 @@ ASKED = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
 @pytest.mark.parametrize(
     ("template", "error", "told"),
     [
-        ("{% for i in range(9**5) %}{% for j in range(9**5) %}{% endfor %}{% endfor %}", SampleError, "still running"),
         ("{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}", SampleError, "RecursionError"),
         ("{{ ().__class__.__mro__[1].__subclasses__() }}", ConfigError, "sandbox forbids"),
         ("{{ raise_exception('roles must alternate') }}", SampleError, "refuses .*: roles must alternate"),
@@ -177,16 +175,11 @@ ASKED = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
         ("{{ range(10 ** 9) | length }}", SampleError, "Range too big"),
     ],
 )  # fmt: skip
-def test_hostile_templates_are_our_errors_in_bounded_time(
-    monkeypatch: pytest.MonkeyPatch, marks: bool, template: str, error: type[Exception], told: str
-) -> None:
-    monkeypatch.setattr(chat, "MAX_RENDER_S", 1.0)
+def test_hostile_templates_are_our_errors(marks: bool, template: str, error: type[Exception], told: str) -> None:
     tokenizer = make_tokenizer()
     if marks:
         template += "{% for message in messages %}{% generation %}{{ message.content }}{% endgeneration %}{% endfor %}"
-    begin = time.monotonic()
     with pytest.raises(error, match=told):
         render_conversation(tokenizer, ASKED, template, "assistant")
-    assert time.monotonic() - begin < 5
     good = "{% for message in messages %}{{ message.content }}{% endfor %}"
     assert render_conversation(tokenizer, ASKED, good, "assistant")[0] == "ab"
