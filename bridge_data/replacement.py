@@ -13,13 +13,15 @@ class Replacement:
 
     `replaces_imports`: `import megatron.energon` imports `bridge_data.energon`. `as_energon`: the program was written
     for Energon and cannot be edited, so where the two differ in form, it gets Energon's. `trust_dataset_code` and
-    `trusted_modules`: what is trusted besides that which a call names (see `DatasetOptions`).
+    `trusted_modules`: what is trusted besides that which a call names (see `DatasetOptions`). `gathers_states`: all
+    data-parallel ranks save together (see `get_savable_loader`).
     """
 
     replaces_imports: bool = False
     as_energon: bool = False
     trust_dataset_code: bool = False
     trusted_modules: tuple[str, ...] = ()
+    gathers_states: bool = False
 
 
 _current = Replacement()

@@ -5,6 +5,7 @@ of its modules with a counterpart in `bridge_data.energon`, has the counterpart'
 the task encoders of an installed Megatron-Bridge, and the examples of Megatron-LM, work with our loaders.
 """
 
+import dataclasses
 import importlib
 import importlib.util
 import os
@@ -26,7 +27,12 @@ _THEIRS, _OURS = "megatron.energon", "bridge_data.energon"
 _TRUTHS = {"1": True, "true": True, "0": False, "false": False, "": False}
 
 
-def replace_energon(*, trust_dataset_code: bool | None = None, trusted_modules: Collection[str] | None = None) -> None:
+def replace_energon(
+    *,
+    trust_dataset_code: bool | None = None,
+    trusted_modules: Collection[str] | None = None,
+    gathers_states: bool | None = None,
+) -> None:
     """From now on, `import megatron.energon` imports `bridge_data.energon` in this process, those it forks, and the
     workers of its loaders; and what the program opens may be trusted without a word in its code.
 
@@ -37,25 +43,22 @@ def replace_energon(*, trust_dataset_code: bool | None = None, trusted_modules: 
             the environment variable `BRIDGE_DATA_TRUST_DATASET_CODE` says, 1 or 0; 0 if it is not set.
         trusted_modules: modules (and their submodules) from which YAML files may name classes and functions. None:
             those in the environment variable `BRIDGE_DATA_TRUSTED_MODULES`, separated by commas.
+        gathers_states: see `get_savable_loader`. True by default: training code of Megatron calls `save_state_rank` on
+            all data-parallel ranks together.
 
     Raises:
         ConfigError: if Energon itself has been imported, if an earlier call had other settings, or if a setting or
             variable is wrong.
     """
     before = replacement()
-    if before.as_energon and trust_dataset_code is None and trusted_modules is None:
-        return
-    if trust_dataset_code is None:
-        trust_dataset_code = before.trust_dataset_code if before.as_energon else _trust_of_environment()
-    if trusted_modules is None:
-        trusted_modules = before.trusted_modules if before.as_energon else _modules_of_environment()
-    check_flag("replace_energon: trust_dataset_code", trust_dataset_code)
-    settings = Replacement(
-        replaces_imports=True,
-        as_energon=True,
-        trust_dataset_code=bool(trust_dataset_code),
-        trusted_modules=names("replace_energon: trusted_modules", trusted_modules),
-    )
+    settings = before if before.as_energon else _of_environment()
+    if trusted_modules is not None:
+        given = names("replace_energon: trusted_modules", trusted_modules)
+        settings = dataclasses.replace(settings, trusted_modules=given)
+    for name, flag in (("trust_dataset_code", trust_dataset_code), ("gathers_states", gathers_states)):
+        if flag is not None:
+            check_flag(f"replace_energon: {name}", flag)
+            settings = dataclasses.replace(settings, **{name: bool(flag)})
     if before.as_energon and settings != before:
         raise ConfigError(
             f"replace_energon: got {_shown(settings)}, but it has been called with {_shown(before)}, and data may have "
@@ -91,26 +94,30 @@ def install(settings: Replacement) -> None:
 
 
 def _shown(settings: Replacement) -> str:
-    return f"trust_dataset_code={settings.trust_dataset_code}, trusted_modules={settings.trusted_modules}"
+    shown = ("trust_dataset_code", "trusted_modules", "gathers_states")
+    return ", ".join(f"{name}={getattr(settings, name)}" for name in shown)
 
 
-def _trust_of_environment() -> bool:
-    text = os.environ.get(TRUST_CODE_VARIABLE, "")
-    if text.lower() not in _TRUTHS:
+def _of_environment() -> Replacement:
+    """The settings of a call without arguments."""
+    text = os.environ.get(TRUST_CODE_VARIABLE, "").lower()
+    if text not in _TRUTHS:
         raise ConfigError(f"the environment variable {TRUST_CODE_VARIABLE}={text!r}: expected 1 or 0")
-    return _TRUTHS[text.lower()]
-
-
-def _modules_of_environment() -> tuple[str, ...]:
-    given = [name.strip() for name in os.environ.get(TRUSTED_MODULES_VARIABLE, "").split(",")]
-    found = tuple(name for name in given if name)
+    listed = [name.strip() for name in os.environ.get(TRUSTED_MODULES_VARIABLE, "").split(",")]
+    found = tuple(name for name in listed if name)
     for name in found:
         if not all(part.isidentifier() for part in name.split(".")):
             raise ConfigError(
                 f"the environment variable {TRUSTED_MODULES_VARIABLE}: {name!r} is not the name of a module; expected "
                 "names separated by commas, such as my_samples,my_package.data"
             )
-    return found
+    return Replacement(
+        replaces_imports=True,
+        as_energon=True,
+        trust_dataset_code=_TRUTHS[text],
+        trusted_modules=found,
+        gathers_states=True,
+    )
 
 
 class _Finder(MetaPathFinder, Loader):
