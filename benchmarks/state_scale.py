@@ -31,8 +31,8 @@ from bridge_data import (
     get_train_dataset,
     stateless,
 )
-from bridge_data.datamodule.rank_states import gather_state, hand_on_state
 from bridge_data.loader.checkpoint import save_states
+from bridge_data.loader.rank_states import gather_state, hand_on_state
 from bridge_data.loader.workers.messages import change_of, changed
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.prepare.jsonl_lines import prepare_jsonl

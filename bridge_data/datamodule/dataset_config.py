@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeGuard, TypeVar, runtime_checkable
 
 from bridge_data.datamodule.settings import sort_settings
-from bridge_data.energon import replace_energon
+from bridge_data.energon.replacing import replace_imports
 from bridge_data.errors import ConfigError
 from bridge_data.task import TaskEncoder
 
@@ -93,7 +93,7 @@ def build_bridge_encoder(config: Any) -> TaskEncoder[Any, Any, Any, Any]:
     Raises:
         ConfigError: if they have already been imported with Energon itself.
     """
-    replace_energon()
+    replace_imports()
     encoder = importlib.import_module(_BUILDERS).build_energon_task_encoder(config)
     if not isinstance(encoder, TaskEncoder):
         raise ConfigError(

@@ -25,12 +25,12 @@ from bridge_data.datamodule.parallel import (
     join_peers,
     join_replica,
 )
-from bridge_data.datamodule.rank_states import check_same_lists, hand_on_state
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader, get_savable_loader
 from bridge_data.loader.loader_config import Ends
 from bridge_data.loader.metrics import LoaderMetrics
+from bridge_data.loader.rank_states import check_same_lists, hand_on_state
 from bridge_data.topology import WorkerConfig
 
 Share: TypeAlias = Literal["replicate", "broadcast"]
@@ -98,7 +98,7 @@ def rank_loader(
     if dataset.fingerprint()["order"] == "ordered" or (share == "replicate" and not is_first_of_replica(pg_collection)):
         settings.pop("ledger_path", None)
     if share == "replicate":
-        own = get_savable_loader(dataset, pin_memory=pin_memory, **settings)
+        own = get_savable_loader(dataset, pin_memory=pin_memory, gathers_states=False, **settings)
         if balancing is None:
             return own
         peers = join_peers(dataset.worker_config.data_parallel_group)
@@ -113,7 +113,7 @@ def rank_loader(
         reading = copy.copy(dataset)
         reading.worker_config = copy.copy(dataset.worker_config)
         reading.worker_config.data_parallel_group = replica.readers.group
-        loader = get_savable_loader(reading, pin_memory=pin_memory, **settings)
+        loader = get_savable_loader(reading, pin_memory=pin_memory, gathers_states=False, **settings)
         if balancing is not None:
             loader = BalancedLoader(reading, loader, replica.readers, balancing, pin_memory=pin_memory)
     return ReplicaLoader(dataset, replica, loader, pin_memory=pin_memory, ends=ends)

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from bridge_data.datamodule.parallel import BackgroundLoader
-from bridge_data.datamodule.rank_states import check_same_lists, gather_state, hand_on_state
 from bridge_data.datamodule.sharing import RankLoader
 from bridge_data.errors import DatasetError, StateError
 from bridge_data.loader.metrics import LoaderMetrics
+from bridge_data.loader.rank_states import check_same_lists, gather_state, hand_on_state
 from bridge_data.order.state import LoaderState
 
 T = TypeVar("T")

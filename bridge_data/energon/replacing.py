@@ -1,40 +1,123 @@
 """`bridge_data` in place of Megatron-Energon, for code that imports `megatron.energon` and cannot be edited.
 
-Enters: nothing. Leaves: a process in which `megatron.energon`, and each of its modules with a counterpart in
-`bridge_data.energon`, has the counterpart's names. So the task encoders of an installed Megatron-Bridge work with the
-loaders of this package.
+Enters: what such code may trust. Leaves: a process, and workers of its loaders, in which `megatron.energon`, and each
+of its modules with a counterpart in `bridge_data.energon`, has the counterpart's names; and the `Replacement` of it. So
+the task encoders of an installed Megatron-Bridge, and the examples of Megatron-LM, work with our loaders.
 """
 
+import dataclasses
 import importlib
 import importlib.util
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
 from bridge_data.errors import ConfigError
+from bridge_data.options import check_flag, names
+from bridge_data.replacement import Replacement, replacement, set_replacement
+
+TRUST_CODE_VARIABLE = "BRIDGE_DATA_TRUST_DATASET_CODE"
+TRUSTED_MODULES_VARIABLE = "BRIDGE_DATA_TRUSTED_MODULES"
 
 _THEIRS, _OURS = "megatron.energon", "bridge_data.energon"
+_TRUTHS = {"1": True, "true": True, "0": False, "false": False, "": False}
 
 
-def replace_energon() -> None:
-    """From now on, `import megatron.energon` imports `bridge_data.energon` in this process and those it forks.
+def replace_energon(
+    *,
+    trust_dataset_code: bool | None = None,
+    trusted_modules: Collection[str] | None = None,
+    gathers_states: bool | None = None,
+) -> None:
+    """From now on, `import megatron.energon` imports `bridge_data.energon` in this process, those it forks, and the
+    workers of its loaders; and what the program opens may be trusted without a word in its code.
 
-    Call it before anything imports Energon; a second call does nothing.
+    Call it before anything imports Energon. A second call may leave the settings out, or repeat them.
+
+    Args:
+        trust_dataset_code: whether to run Python files next to the data (`sample_loader.py`), as Energon does. None: as
+            the environment variable `BRIDGE_DATA_TRUST_DATASET_CODE` says, 1 or 0; 0 if it is not set.
+        trusted_modules: modules (and their submodules) from which YAML files may name classes and functions. None:
+            those in the environment variable `BRIDGE_DATA_TRUSTED_MODULES`, separated by commas.
+        gathers_states: see `get_savable_loader`. True by default: training code of Megatron calls `save_state_rank` on
+            all data-parallel ranks together.
+
+    Raises:
+        ConfigError: if Energon itself has been imported, if an earlier call had other settings, or if a setting or
+            variable is wrong.
+    """
+    before = replacement()
+    settings = before if before.as_energon else _of_environment()
+    if trusted_modules is not None:
+        given = names("replace_energon: trusted_modules", trusted_modules)
+        settings = dataclasses.replace(settings, trusted_modules=given)
+    for name, flag in (("trust_dataset_code", trust_dataset_code), ("gathers_states", gathers_states)):
+        if flag is not None:
+            check_flag(f"replace_energon: {name}", flag)
+            settings = dataclasses.replace(settings, **{name: bool(flag)})
+    if before.as_energon and settings != before:
+        raise ConfigError(
+            f"replace_energon: got {_shown(settings)}, but it has been called with {_shown(before)}, and data may have "
+            "been opened since: call it once, where the program starts"
+        )
+    install(settings)
+
+
+def replace_imports() -> None:
+    """Replace only the imports of Energon, for a part of a program that was written for this package.
 
     Raises:
         ConfigError: if Energon itself has been imported.
     """
-    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        return
-    if _THEIRS in sys.modules:
-        raise ConfigError(
-            "megatron.energon itself has been imported already, so bridge_data cannot replace it: call "
-            "bridge_data.energon.replace_energon() before the imports that need it"
-        )
-    sys.meta_path.insert(0, _Finder())
+    if not replacement().replaces_imports:
+        install(Replacement(replaces_imports=True))
+
+
+def install(settings: Replacement) -> None:
+    """Let these be the settings of this process, also one of those that the trainer starts.
+
+    Raises:
+        ConfigError: if Energon itself has been imported.
+    """
+    if settings.replaces_imports and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        if _THEIRS in sys.modules:
+            raise ConfigError(
+                "megatron.energon itself has been imported already, so bridge_data cannot replace it: call "
+                "bridge_data.energon.replace_energon() before the imports that need it"
+            )
+        sys.meta_path.insert(0, _Finder())
+    set_replacement(settings)
+
+
+def _shown(settings: Replacement) -> str:
+    shown = ("trust_dataset_code", "trusted_modules", "gathers_states")
+    return ", ".join(f"{name}={getattr(settings, name)}" for name in shown)
+
+
+def _of_environment() -> Replacement:
+    """The settings of a call without arguments."""
+    text = os.environ.get(TRUST_CODE_VARIABLE, "").lower()
+    if text not in _TRUTHS:
+        raise ConfigError(f"the environment variable {TRUST_CODE_VARIABLE}={text!r}: expected 1 or 0")
+    listed = [name.strip() for name in os.environ.get(TRUSTED_MODULES_VARIABLE, "").split(",")]
+    found = tuple(name for name in listed if name)
+    for name in found:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise ConfigError(
+                f"the environment variable {TRUSTED_MODULES_VARIABLE}: {name!r} is not the name of a module; expected "
+                "names separated by commas, such as my_samples,my_package.data"
+            )
+    return Replacement(
+        replaces_imports=True,
+        as_energon=True,
+        trust_dataset_code=_TRUTHS[text],
+        trusted_modules=found,
+        gathers_states=True,
+    )
 
 
 class _Finder(MetaPathFinder, Loader):

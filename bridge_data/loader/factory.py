@@ -1,6 +1,6 @@
 """`get_loader` and `get_savable_loader`: the loader of a dataset, with the parameters of Energon's functions."""
 
-from typing import Unpack
+from typing import Any, Unpack
 
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.batching import Batching
@@ -10,6 +10,7 @@ from bridge_data.loader.loader_config import LOADER_DEFAULTS, LoaderConfig, Load
 from bridge_data.options import takes_options, warn_ignored
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan import Plan
+from bridge_data.replacement import replacement
 from bridge_data.task import DefaultTaskEncoder
 from bridge_data.task.stores import CachePool
 from bridge_data.topology import WorkerConfig
@@ -39,17 +40,6 @@ def get_loader(
         ConfigError: if a setting is out of range, or `worker_config` is not the dataset's.
         WorkerError: if the dataset cannot be sent to workers, or they cannot be started in this way.
     """
-    if isinstance(dataset, Plan):
-        alone = WorkerConfig.default_worker_config(num_workers=0)
-        dataset = _of_plan(dataset, dataset.worker_config or worker_config or alone)
-    if not hasattr(dataset, "worker_config"):
-        made = "get_loader(get_train_dataset(path, ...))"
-        raise ConfigError(f"get_loader({dataset!r}): expected a data set; for a path, write {made}")
-    _check_same(worker_config, dataset.worker_config)
-    if cache_pool is not None:
-        if not isinstance(cache_pool, CachePool):
-            raise ConfigError(f"cache_pool={cache_pool!r}: expected a CachePool, such as FileStoreCachePool()")
-        dataset = dataset.with_cache_pool(cache_pool)
     config = LoaderConfig(
         prefetch_factor=prefetch_factor,
         watchdog_timeout_seconds=watchdog_timeout_seconds,
@@ -58,7 +48,7 @@ def get_loader(
         pin_memory=pin_memory,
         **options,
     )
-    return SavableDataLoader(dataset, config)
+    return SavableDataLoader(_dataset(dataset, worker_config, cache_pool), config)
 
 
 @takes_options(LoaderOptions, LOADER_DEFAULTS)
@@ -76,11 +66,15 @@ def get_savable_loader(
     watchdog_initial_timeout_seconds: float | None = None,
     fail_on_timeout: bool = False,
     pin_memory: bool = False,
+    gathers_states: bool | None = None,
     **options: Unpack[LoaderOptions],
 ) -> SavableDataLoader:
     """The same as `get_loader`: every loader can be saved.
 
     Energon's settings of internal checkpoints have no effect: there are none, as a state costs microseconds.
+
+    With `gathers_states`, the loader is a `GatheringLoader`: all data-parallel ranks save together, so that the file of
+    rank 0 holds the whole position, and restores on any number of ranks. None: if `replace_energon` was called.
 
     Raises:
         ConfigError: if a setting is out of range, or `worker_config` is not the dataset's.
@@ -92,17 +86,36 @@ def get_savable_loader(
         n_checkpoints=n_checkpoints,
         gc_collect_every_n_steps=gc_collect_every_n_steps,
     )
-    return get_loader(
-        dataset,
-        worker_config=worker_config,
+    config = LoaderConfig(
         prefetch_factor=prefetch_factor,
-        cache_pool=cache_pool,
         watchdog_timeout_seconds=watchdog_timeout_seconds,
         watchdog_initial_timeout_seconds=watchdog_initial_timeout_seconds,
         fail_on_timeout=fail_on_timeout,
         pin_memory=pin_memory,
         **options,
     )
+    dataset = _dataset(dataset, worker_config, cache_pool)
+    if replacement().gathers_states if gathers_states is None else gathers_states:
+        from bridge_data.loader.gathering_loader import GatheringLoader  # here: it imports torch.distributed
+
+        return GatheringLoader(dataset, config)
+    return SavableDataLoader(dataset, config)
+
+
+def _dataset(dataset: Any, worker_config: WorkerConfig | None, cache_pool: CachePool | None) -> LaneDataset:
+    """`dataset`, or the samples of a plan, with `cache_pool`."""
+    if isinstance(dataset, Plan):
+        alone = WorkerConfig.default_worker_config(num_workers=0)
+        dataset = _of_plan(dataset, dataset.worker_config or worker_config or alone)
+    if not isinstance(dataset, LaneDataset):
+        made = "get_loader(get_train_dataset(path, ...))"
+        raise ConfigError(f"get_loader({dataset!r}): expected a data set; for a path, write {made}")
+    _check_same(worker_config, dataset.worker_config)
+    if cache_pool is None:
+        return dataset
+    if not isinstance(cache_pool, CachePool):
+        raise ConfigError(f"cache_pool={cache_pool!r}: expected a CachePool, such as FileStoreCachePool()")
+    return dataset.with_cache_pool(cache_pool)
 
 
 def _of_plan(plan: Plan, worker_config: WorkerConfig) -> LaneDataset:

@@ -74,7 +74,7 @@ class SavableDataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         self._position.begin(self.dataset.edits)
-        return _Iteration(self)
+        return Iteration(self)
 
     def __len__(self) -> int:
         """The batches of a pass; of endless data, of an epoch. See `LaneDataset.__len__` for when it is exact.
@@ -108,6 +108,10 @@ class SavableDataLoader:
 
     def save_state_rank(self) -> dict[str, Any]:
         """The position after the last batch handed out, as a plain dict (`json` and `weights_only` loads take it)."""
+        return self._own_state()
+
+    def _own_state(self) -> dict[str, Any]:
+        """The position of this rank alone."""
         return self._position.settle().to_dict()
 
     def restore_state_rank(self, state: dict[str, Any], *, strict: bool = True) -> None:
@@ -131,7 +135,7 @@ class SavableDataLoader:
         Raises:
             StateError: there, if the ranks are not at the same step.
         """
-        return gather_global_state(self.save_state_rank(), self.dataset.worker_config, global_dst_rank)
+        return gather_global_state(self._own_state(), self.dataset.worker_config, global_dst_rank)
 
     def restore_state_global(
         self, state: dict[str, Any] | list[dict[str, Any]] | None, *, src_rank: int | None = None, strict: bool = True
@@ -229,7 +233,7 @@ class SavableDataLoader:
             config.warn_of_idle_workers(self._position.state.num_lanes)
 
 
-class _Iteration(Timed[Any]):
+class Iteration(Timed[Any]):
     """One pass: to the end of the virtual epoch, or of all lanes."""
 
     def __init__(self, loader: SavableDataLoader) -> None:

@@ -33,6 +33,7 @@ from bridge_data import samples
 from bridge_data.errors import ConfigError
 from bridge_data.plan.document import Node, given, nearest
 from bridge_data.plan.source import FieldAccess, SampleClass, SampleMaker, parse_access
+from bridge_data.replacement import replacement
 from bridge_data.samples import CrudeSample, Sample
 
 if TYPE_CHECKING:
@@ -252,7 +253,7 @@ def find_object(module: Node, name: Node, trusted_modules: Collection[str]) -> A
         ConfigError: for a module that is not trusted, or cannot be imported.
     """
     module_name = module.text("__module__")
-    trusted_modules = (*trusted_modules, *_TRUSTED_MODULES)
+    trusted_modules = (*trusted_modules, *replacement().trusted_modules, *_TRUSTED_MODULES)
     if not any(module_name == trusted or module_name.startswith(f"{trusted}.") for trusted in trusted_modules):
         raise module.error(
             f"__module__: {module_name!r} would be imported, which runs its code, and is not trusted; "

@@ -25,6 +25,7 @@ from bridge_data.options import path_text, warn_ignored
 from bridge_data.plan.blending import Plan, plan_of
 from bridge_data.plan.document import Node, nearest
 from bridge_data.plan.source import EpochsPerShuffle, FieldAccess, Parts, SampleClass, Source, check_epochs
+from bridge_data.replacement import replacement
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import Records, SubsetRange
 from bridge_data.storage import Location, location
@@ -67,7 +68,7 @@ class ChosenParts:
 def read_function(node: Node, what: str, trust_dataset_code: bool) -> DatasetFunction:
     """The function that `node`, the value of `what` in a dataset.yaml, names."""
     text = node.text(what)
-    if not trust_dataset_code:
+    if not (trust_dataset_code or replacement().trust_dataset_code):
         raise node.error(
             f"{what}: {text} is code beside the data that would be run; pass trust_dataset_code=True if you "
             "trust it, or describe the samples by a field_map, or make them crude (__class__: CrudeWebdataset) and "

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from bridge_data import StateError, WorkerConfig
-from bridge_data.datamodule.rank_states import gather_state, hand_on_state
+from bridge_data.loader.rank_states import gather_state, hand_on_state
 from tests.datamodule.launch import on_ranks, run_job
 from tests.datamodule.parts import NUM_TRAIN, draw, make_module, write_numbers
 from tests.datamodule.state_job import DRAWN, MORE, NUM_LANES
@@ -150,5 +150,5 @@ def test_ranks_that_are_not_there_cannot_be_gathered() -> None:
 
 
 def test_a_rank_alone_needs_a_state() -> None:
-    with pytest.raises(StateError, match="no state to restore"):
+    with pytest.raises(StateError, match="was given a state"):
         hand_on_state(None, WorkerConfig(rank=0, world_size=1, num_workers=0))

@@ -1,14 +1,23 @@
 """In processes of their own, as an import cannot be taken back."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from bridge_data.shards.metadata import META_FOLDER
+from tests.prepared import write_texts
+
 ROOT = Path(__file__).parents[2]
 
 
-def run(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+def run(code: str, *, folder: Path = ROOT, environment: dict[str, str] | None = None) -> str:
+    """What `code` prints in a process that finds the modules of `folder`; if it fails, its error."""
+    given = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, folder)))} | (environment or {})
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=False)
     return done.stdout if done.returncode == 0 else done.stderr
 
 
@@ -55,3 +64,98 @@ from bridge_data.energon import replace_energon
 replace_energon()
 """
     assert "call bridge_data.energon.replace_energon() before the imports that need it" in run(code)
+
+
+OWN_PROGRAM = """
+from bridge_data.energon import replace_energon
+replace_energon({settings})
+from megatron.energon import WorkerConfig, get_savable_loader, get_train_dataset
+from my_encoder import Encoder
+loader = get_savable_loader(get_train_dataset(
+    {data!r}, batch_size=2, shuffle_buffer_size=None, max_samples_per_sequence=None,
+    worker_config=WorkerConfig(0, 1, {num_workers}), task_encoder=Encoder(), repeat=False,
+))
+assert loader.wait_for_workers() == ({num_workers} > 0)
+print(sorted((text, place) for batch in loader for text, place in zip(batch.text, batch.place)))
+"""
+"""A program for Energon, and what its data comes with: a class in a module of its own, and code beside the data."""
+
+MY_ENCODER = """
+from dataclasses import dataclass
+from megatron.energon import DefaultTaskEncoder, Sample
+
+@dataclass
+class Placed(Sample):
+    text: str
+    place: str
+
+class Encoder(DefaultTaskEncoder):
+    pass
+"""
+
+SAMPLE_LOADER = """
+def sample_loader(raw):
+    return {"text": raw["txt"], "place": "here"}
+
+def part_filter(part):
+    return part == "txt"
+"""
+
+DATASET_YAML = """
+__module__: my_encoder
+__class__: Placed
+sample_loader: sample_loader.py:sample_loader
+part_filter: sample_loader.py:part_filter
+"""
+
+TRUSTING = 'trust_dataset_code=True, trusted_modules=["my_encoder"]'
+TRUSTED_BY_ENVIRONMENT = {"BRIDGE_DATA_TRUST_DATASET_CODE": "1", "BRIDGE_DATA_TRUSTED_MODULES": "other, my_encoder"}
+
+
+def run_own(
+    folder: Path, *, settings: str = "", environment: dict[str, str] | None = None, num_workers: int = 0
+) -> str:
+    data = write_texts(folder / "texts", 2)
+    (data / META_FOLDER / "sample_loader.py").write_text(SAMPLE_LOADER)
+    (data / META_FOLDER / "dataset.yaml").write_text(DATASET_YAML)
+    (folder / "my_encoder.py").write_text(MY_ENCODER)
+    code = OWN_PROGRAM.format(settings=settings, data=str(data), num_workers=num_workers)
+    return run(code, folder=folder, environment=environment)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize(("settings", "environment"), [(TRUSTING, {}), ("", TRUSTED_BY_ENVIRONMENT)])
+def test_code_and_modules_of_data_are_trusted_where_the_program_starts(
+    tmp_path: Path, settings: str, environment: dict[str, str], num_workers: int
+) -> None:
+    found = run_own(tmp_path, settings=settings, environment=environment, num_workers=num_workers)
+    assert found == "[('0', 'here'), ('1', 'here')]\n"
+
+
+@pytest.mark.parametrize(
+    ("settings", "environment", "refused"),
+    [
+        ("", {}, "my_encoder"),
+        ('trusted_modules=["my_encoder"]', {}, "sample_loader.py"),
+        ('trusted_modules=["my_encoder"]', {"BRIDGE_DATA_TRUST_DATASET_CODE": "0"}, "sample_loader.py"),
+        ("trust_dataset_code=False, trusted_modules=[]", TRUSTED_BY_ENVIRONMENT, "my_encoder"),
+    ],
+)
+def test_nothing_else_is_trusted(tmp_path: Path, settings: str, environment: dict[str, str], refused: str) -> None:
+    error = run_own(tmp_path, settings=settings, environment=environment).splitlines()[-1]
+    assert "ConfigError" in error and "dataset.yaml" in error and refused in error
+
+
+@pytest.mark.parametrize(
+    ("settings", "environment", "wrong"),
+    [
+        ('trusted_modules="my_encoder"', {}, "my_encoder"),
+        ("", {"BRIDGE_DATA_TRUST_DATASET_CODE": "perhaps"}, "BRIDGE_DATA_TRUST_DATASET_CODE"),
+        ("", {"BRIDGE_DATA_TRUSTED_MODULES": "a b"}, "BRIDGE_DATA_TRUSTED_MODULES"),
+        (f"{TRUSTING}); replace_energon(); replace_energon(trust_dataset_code=False", {}, "trust_dataset_code=False"),
+    ],
+)
+def test_settings_that_are_wrong_or_change_are_refused(settings: str, environment: dict[str, str], wrong: str) -> None:
+    code = f"from bridge_data.energon import replace_energon; replace_energon({settings})"
+    error = run(code, environment=environment).splitlines()[-1]
+    assert "ConfigError" in error and wrong in error

@@ -243,7 +243,14 @@ def _server_for(method: StartMethod, environment: Environment) -> _SharedServer:
         forked.num_users += 1
         return forked
     inherited = os.getcwd(), frozenset(os.environ.items()), frozenset(os.sched_getaffinity(0))
-    key = (os.getpid(), method, tuple(environment.sys_path), tuple(environment.argv), *inherited)
+    key = (
+        os.getpid(),
+        method,
+        tuple(environment.sys_path),
+        tuple(environment.argv),
+        environment.replacement,
+        *inherited,
+    )
     with _lock:
         while True:
             server = _servers.get(key)

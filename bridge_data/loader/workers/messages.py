@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from bridge_data.order.state import LaneState, LoaderState
+from bridge_data.replacement import Replacement
 
 _MAX_PACKET_BYTES = 1 << 16
 _LENGTH = struct.Struct("I")
@@ -74,11 +75,12 @@ def changed(before: LaneState, change: StateChange) -> LaneState:
 
 
 class Environment(NamedTuple):
-    """Trainer to server and worker, the first message: where to import modules from."""
+    """Trainer to server and worker, the first message: where to import modules from, what Energon is replaced by."""
 
     sys_path: list[str]
     argv: list[str]
     pythonpath: str | None
+    replacement: Replacement
 
 
 class AddLoader(NamedTuple):

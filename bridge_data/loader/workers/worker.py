@@ -36,6 +36,7 @@ from bridge_data.loader.workers.messages import (
 from bridge_data.loader.workers.slots import SlotArena, SlotWriter
 from bridge_data.order.state import LaneState
 from bridge_data.prepare.executors import die_with_parent
+from bridge_data.replacement import replacement
 
 if TYPE_CHECKING:
     from bridge_data.loader.workers.messages import Environment
@@ -65,12 +66,16 @@ def reset_signals() -> None:
 
 
 def adopt(environment: "Environment") -> None:
-    """Use the module search path of the trainer."""
+    """Use the module search path of the trainer, and its replacement of Energon."""
     sys.path[:] = environment.sys_path
     sys.argv[:] = environment.argv
     os.environ.pop("PYTHONPATH", None)
     if environment.pythonpath is not None:
         os.environ["PYTHONPATH"] = environment.pythonpath
+    if environment.replacement != replacement():
+        from bridge_data.energon.replacing import install
+
+        install(environment.replacement)
 
 
 def use_one_thread() -> None:

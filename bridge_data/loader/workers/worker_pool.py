@@ -30,6 +30,7 @@ from bridge_data.loader.workers.messages import Channel, Environment, Exited, fi
 from bridge_data.loader.workers.slots import Kept
 from bridge_data.order import SampleRef
 from bridge_data.order.state import LoaderState
+from bridge_data.replacement import replacement
 
 logger = logging.getLogger("bridge_data")
 
@@ -102,7 +103,7 @@ class WorkerPool:
         self._config, self._restarts, self._name = config, restarts, dataset.describe
         data, modules = _encode(dataset)
         self._dataset = file_of(data)
-        self._environment = Environment(list(sys.path), list(sys.argv), os.environ.get("PYTHONPATH"))
+        self._environment = Environment(list(sys.path), list(sys.argv), os.environ.get("PYTHONPATH"), replacement())
         self._links = [WorkerLink(index, config.prefetch_factor, kept) for index in range(num_workers)]
         self._link_of: dict[int, WorkerLink] = {}
         self._num_started = 0

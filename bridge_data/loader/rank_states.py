@@ -119,14 +119,24 @@ def hand_on_state(state: dict[str, Any] | None, config: WorkerConfig) -> dict[st
         StateError: on every rank, if a state is not a loader state, if states are of different steps, or if lanes are
             missing and no rank has all.
     """
+    handed = hand_on_state_if_any(state, config)
+    if handed is None:
+        raise StateError(
+            "no data-parallel rank was given a state: give rank 0 the one that it saved, or do not restore"
+        )
+    return handed
+
+
+def hand_on_state_if_any(state: dict[str, Any] | None, config: WorkerConfig) -> dict[str, Any] | None:
+    """As `hand_on_state`, but None if no rank has a state."""
     if config.world_size == 1 or not _is_joined():
-        if state is None:
-            raise StateError("there is no state to restore: give that of data-parallel rank 0, or do not restore")
         return state
     given, whole = _look_at(state, config)
     rows: list[Any] = [None] * config.world_size
     dist.all_gather_object(rows, given, group=config.data_parallel_group)
     _check(rows)
+    if not any(row.num_lanes for row in rows):
+        return None
     num_lanes = next(row.num_lanes for row in rows if row.num_lanes)
     source = next((rank for rank, row in enumerate(rows) if row.is_whole), None)
     is_redealt = num_lanes_after(config, num_lanes) != num_lanes
@@ -175,14 +185,12 @@ def _look_at(state: dict[str, Any] | None, config: WorkerConfig) -> tuple[_Given
 
 
 def _check(rows: list[_Given]) -> None:
-    """Check that there are states, that all are valid, and that they are of the same step."""
+    """Check that all states are valid, and that they are of the same step."""
     for rank, row in enumerate(rows):
         if row.problem:
             raise StateError(f"the state that data-parallel rank {rank} was given: {row.problem}")
     given = [(rank, row) for rank, row in enumerate(rows) if row.num_lanes]
-    if not given:
-        raise StateError("no data-parallel rank was given a state: give rank 0 the one that it saved")
-    first_rank, first = given[0]
+    first_rank, first = given[0] if given else (0, rows[0])
     for rank, row in given:
         if row.num_lanes != first.num_lanes or (row.next_slot != first.next_slot and not row.is_finite):
             raise StateError(
@@ -207,6 +215,13 @@ def _handed_on(whole: LoaderState | None, source: int, takes_all: bool, config: 
     share: list[dict[str, Any]] = [{}]
     dist.scatter_object_list(share, shares, src=process, group=group)
     return share[0]
+
+
+def is_joined(config: WorkerConfig) -> bool:
+    """Whether this rank can exchange states with others: torch.distributed has a group with exactly these ranks."""
+    return (
+        config.world_size > 1 and _is_joined() and dist.get_world_size(config.data_parallel_group) == config.world_size
+    )
 
 
 def _is_joined() -> bool:
