@@ -8,13 +8,19 @@ loaders of this package.
 import importlib
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.metadata import Distribution, DistributionFinder
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from bridge_data.errors import ConfigError
+from bridge_data.replacement import Replacement, set_replacement
+
+ENERGON_VERSION = "7.4.1"
+"""The release whose names and behaviour this package has."""
 
 _THEIRS, _OURS = "megatron.energon", "bridge_data.energon"
 
@@ -35,6 +41,7 @@ def replace_energon() -> None:
             "bridge_data.energon.replace_energon() before the imports that need it"
         )
     sys.meta_path.insert(0, _Finder())
+    set_replacement(Replacement(replaces_imports=True, as_energon=True))
 
 
 class _Finder(MetaPathFinder, Loader):
@@ -49,11 +56,31 @@ class _Finder(MetaPathFinder, Loader):
             raise ModuleNotFoundError(f"bridge_data.energon has no counterpart of {name}", name=name)
         return ModuleSpec(name, self, is_package=True)
 
+    def find_distributions(self, context: DistributionFinder.Context) -> Iterator[Distribution]:
+        """Tell `importlib.metadata` of the release of Energon whose names are here: programs ask for its version."""
+        if (context.name or "").lower().replace("_", "-") == "megatron-energon":
+            yield _Energon()
+
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return _Replacement(spec.name)
+        module = _Replacement(spec.name)
+        if spec.name == _THEIRS:
+            module.__version__ = ENERGON_VERSION
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
         """Do nothing: names are looked up on first use."""
+
+
+class _Energon(Distribution):
+    """What `importlib.metadata` finds as `megatron-energon`."""
+
+    def read_text(self, filename: str) -> str | None:
+        if filename != "METADATA":
+            return None
+        return f"Metadata-Version: 2.1\nName: megatron-energon\nVersion: {ENERGON_VERSION}\n"
+
+    def locate_file(self, path: Any) -> Path:
+        return Path(path)
 
 
 class _Replacement(ModuleType):

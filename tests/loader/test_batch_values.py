@@ -11,7 +11,7 @@ import torch
 
 from bridge_data import DefaultTaskEncoder, TextSample, WorkerConfig, get_savable_loader, get_train_dataset
 
-Point = collections.namedtuple("Point", "x y")  # noqa: PYI024 - as users write them
+Point = collections.namedtuple("Point", "x y")
 
 
 @dataclasses.dataclass
