@@ -110,8 +110,8 @@ def encoded(state: LoaderState, *, step: int, rank: int, world_size: int) -> byt
 
 
 def decoded(data: bytes, path: Path) -> StateFile:
-    """The content of a file: ours, Megatron's, or a bare state as `loader.save_state_rank()` and the like return it, or a
-    list of them."""
+    """The content of a file: ours, Megatron's, or a bare state as `loader.save_state_rank()` and the like return it, or
+    a list of these."""
     damaged = StateError(
         f"{path}: cannot be read as a data state, which is plain data written by torch.save: the file is damaged, "
         "or holds objects (as Energon's states do), which are not loaded. Copy it again from where it was saved, "
