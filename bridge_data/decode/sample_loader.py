@@ -84,9 +84,11 @@ class Loader(abc.ABC):
         return self._reader.block_bytes(block)
 
 
-def open_loader(source: Source, decoder: SampleDecoder | None) -> Loader:
-    """The loader of `source`. Without a decoder parts stay bytes, except JSONL lines, which are always decoded."""
-    return SampleLoader(source, decoder) if source.joined is None else JoinedLoader(source, decoder)
+def open_loader(source: Source, decoder: SampleDecoder | None, *, bare_keys: bool = False) -> Loader:
+    """The loader of `source`. Without a decoder parts stay bytes, except JSONL lines, which are always decoded. With
+    `bare_keys`, the `__key__` of a sample is without its shard, as in Energon, and unique only in the shard."""
+    kind = SampleLoader if source.joined is None else JoinedLoader
+    return kind(source, decoder, bare_keys=bare_keys)
 
 
 class SampleLoader(Loader):
@@ -96,8 +98,9 @@ class SampleLoader(Loader):
         ConfigError: if a part that the field map needs has a format whose package is not installed.
     """
 
-    def __init__(self, source: Source, decoder: SampleDecoder | None) -> None:
+    def __init__(self, source: Source, decoder: SampleDecoder | None, *, bare_keys: bool = False) -> None:
         super().__init__(source)
+        self._bare_keys = bare_keys
         decoder = SampleDecoder() if is_jsonl(source.path) else decoder
         self._decoder = None if decoder is None else decoder.within(source.limits)
         self._class: Callable[..., Sample | CrudeSample] = source.sample_class
@@ -123,7 +126,7 @@ class SampleLoader(Loader):
     def _streamed(self, indices: Iterable[int]) -> Iterator[Sample | CrudeSample]:
         # Inlined `read` and `build`: for small samples, function calls take most of the time.
         read, wanted = self._reader.read, self._source.parts
-        whole, make, subflavors = self._whole_parts, self._class, self._subflavors
+        whole, make, subflavors, bare = self._whole_parts, self._class, self._subflavors, self._bare_keys
         num_whole = len(whole)
         for index in indices:
             raw = read(index, wanted)
@@ -136,7 +139,8 @@ class SampleLoader(Loader):
                 fields[field] = decode(parts[part])
             files = (f"{key}.{part}",) if num_whole == 1 else tuple([f"{key}.{part}" for part in parts])
             source = SourceInfo(dataset_path=raw.dataset_path, index=raw.index, shard_name=shard, file_names=files)
-            yield make(__key__=f"{shard}/{key}", __subflavors__=subflavors, __sources__=(source,), **fields)
+            name = key if bare else f"{shard}/{key}"
+            yield make(__key__=name, __subflavors__=subflavors, __sources__=(source,), **fields)
 
     def take_held(self, indices: Sequence[int], name: str, epochs: Sequence[int]) -> list[Any | None]:
         # `_streamed` without a `RawSample`: for small samples, objects and function calls take most of the time.
@@ -144,7 +148,7 @@ class SampleLoader(Loader):
         if held is None:
             return []
         blocks, first, path = held
-        whole, make, subflavors = self._whole_parts, self._class, self._subflavors
+        whole, make, subflavors, bare = self._whole_parts, self._class, self._subflavors, self._bare_keys
         (field, part, decode), num_whole, new = whole[0], len(whole), object.__new__
         taken: list[Any | None] = []
         for index, epoch in zip(indices, epochs, strict=True):
@@ -165,7 +169,7 @@ class SampleLoader(Loader):
                 source = new(SourceInfo)  # not by its constructor, which takes three times as long
                 source.dataset_path, source.index, source.shard_name, source.file_names = path, at, shard, files
                 sample = make(
-                    __key__=f"{shard}/{key}",
+                    __key__=key if bare else f"{shard}/{key}",
                     __restore_key__=(name, epoch, index, 0),
                     __subflavors__=subflavors,
                     __sources__=(source,),
@@ -184,7 +188,7 @@ class SampleLoader(Loader):
     def build(self, raw: RawSample, index: int) -> Sample | CrudeSample:
         if self._make is not None:
             return self._made(self._make, raw)
-        key = raw.full_key
+        key = self._key(raw)
         sources = (raw.source_info(),)
         parts: dict[str, Any] = {"__key__": key}
         for part, content in raw.parts.items():
@@ -202,9 +206,12 @@ class SampleLoader(Loader):
             raise self._missing_field(index, parts) from None
         return self._class(__key__=key, __subflavors__=self._subflavors, __sources__=sources, **fields)
 
+    def _key(self, raw: RawSample) -> str:
+        return raw.key if self._bare_keys else raw.full_key
+
     def _made(self, make: Callable[[dict[str, Any]], Any], raw: RawSample) -> Sample | CrudeSample:
         """The sample that the source's own sample loader returns."""
-        provenance = {"__key__": raw.full_key, "__shard__": raw.shard_name, "__restore_key__": ()}
+        provenance = {"__key__": self._key(raw), "__shard__": raw.shard_name, "__restore_key__": ()}
         try:
             sample = make({**provenance, "__sources__": (raw.source_info(),), **raw.parts})
         except Exception as error:
@@ -236,11 +243,11 @@ class SampleLoader(Loader):
 class JoinedLoader(Loader):
     """Loads the samples of a join: one sample of each member, combined by the joiner."""
 
-    def __init__(self, source: Source, decoder: SampleDecoder | None) -> None:
+    def __init__(self, source: Source, decoder: SampleDecoder | None, *, bare_keys: bool = False) -> None:
         assert source.joined is not None
         super().__init__(source)
         self._join = source.joined
-        self._members = [SampleLoader(member, decoder) for member in source.joined.members]
+        self._members = [SampleLoader(member, decoder, bare_keys=bare_keys) for member in source.joined.members]
 
     def build(self, raw: RawSample, index: int) -> Sample | CrudeSample:
         assert isinstance(raw, JoinedRawSample)

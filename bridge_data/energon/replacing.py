@@ -10,9 +10,11 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.metadata import Distribution, DistributionFinder
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -22,6 +24,9 @@ from bridge_data.replacement import Replacement, replacement, set_replacement
 
 TRUST_CODE_VARIABLE = "BRIDGE_DATA_TRUST_DATASET_CODE"
 TRUSTED_MODULES_VARIABLE = "BRIDGE_DATA_TRUSTED_MODULES"
+
+ENERGON_VERSION = "7.4.1"
+"""The release whose names and behaviour this package has."""
 
 _THEIRS, _OURS = "megatron.energon", "bridge_data.energon"
 _TRUTHS = {"1": True, "true": True, "0": False, "false": False, "": False}
@@ -132,11 +137,31 @@ class _Finder(MetaPathFinder, Loader):
             raise ModuleNotFoundError(f"bridge_data.energon has no counterpart of {name}", name=name)
         return ModuleSpec(name, self, is_package=True)
 
+    def find_distributions(self, context: DistributionFinder.Context) -> Iterator[Distribution]:
+        """Tell `importlib.metadata` of the release of Energon whose names are here: programs ask for its version."""
+        if (context.name or "").lower().replace("_", "-") == "megatron-energon":
+            yield _Energon()
+
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return _Replacement(spec.name)
+        module = _Replacement(spec.name)
+        if spec.name == _THEIRS:
+            module.__version__ = ENERGON_VERSION
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
         """Do nothing: names are looked up on first use."""
+
+
+class _Energon(Distribution):
+    """What `importlib.metadata` finds as `megatron-energon`."""
+
+    def read_text(self, filename: str) -> str | None:
+        if filename != "METADATA":
+            return None
+        return f"Metadata-Version: 2.1\nName: megatron-energon\nVersion: {ENERGON_VERSION}\n"
+
+    def locate_file(self, path: Any) -> Path:
+        return Path(path)
 
 
 class _Replacement(ModuleType):

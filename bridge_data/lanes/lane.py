@@ -27,6 +27,7 @@ from bridge_data.order.cursor import packed_references
 from bridge_data.order.leftovers import Drawn, Pending
 from bridge_data.process_counts import COUNTS
 from bridge_data.samples.arena import current_arena
+from bridge_data.samples.collation import with_tensors
 
 logger = logging.getLogger("bridge_data")
 
@@ -91,7 +92,7 @@ class Lane:
         COUNTS.num_images = 0  # what else this process decoded is in no batch
         try:
             with self._work.hooks:
-                batch = self._next_batch()
+                batch = with_tensors(self._next_batch())
         except StopIteration:
             if not self._micro_batches and (told := self._work.hooks.told_skips()):
                 logger.warning("lane %d ends without a batch: all samples %s", self._number, told)

@@ -31,6 +31,7 @@ from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after
 from bridge_data.order.step_edits import StepEdits
 from bridge_data.plan import Plan
+from bridge_data.replacement import replacement
 from bridge_data.shards import RawSample
 from bridge_data.shards.blocks import BlockBudget
 from bridge_data.task import Hooks, SourceCook, TaskEncoder, hook_of
@@ -71,6 +72,8 @@ class LaneDataset:
         self.virtual_epoch_length = virtual_epoch_length
         self.cache_pool: CachePool = NoCachePool()
         """The cache that cookers get."""
+        self.bare_keys = replacement().as_energon
+        """Whether the `__key__` of a sample is without its shard."""
         self.make_observer: Callable[[Sequence[int]], Observer] | None = None
         """Called once in each process that runs lanes, with the keys of the sources."""
         self.finite = shuffle is None or not shuffle.repeat
@@ -336,7 +339,8 @@ class LaneDataset:
         if observer is not None:
             pairs = zip(sources, self.order.source_keys, strict=True)
             sources = tuple(observed_source(source, observer, key) for source, key in pairs)
-        return [open_loader(source, self.task_encoder.decoder) for source in sources]
+        decoder = self.task_encoder.decoder
+        return [open_loader(source, decoder, bare_keys=self.bare_keys) for source in sources]
 
     @functools.cached_property
     def _cooks(self) -> list[SourceCook]:

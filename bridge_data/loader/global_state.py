@@ -1,6 +1,7 @@
-"""The merged state of all data-parallel ranks, for `save_state_global` and `restore_state_global` of a loader.
+"""The states of all data-parallel ranks, for `save_state_global` and `restore_state_global` of a loader.
 
-Enters: the state of this rank; a state, or those of all ranks. Leaves: one merged state. All ranks call each function.
+Enters: the state of this rank; those of all ranks, or one merged of them. Leaves: a list of the ranks' states, as
+Energon's loader gives it; one merged state to restore. All ranks call each function.
 """
 
 from __future__ import annotations
@@ -14,24 +15,22 @@ from bridge_data.order.state import LoaderState, merge_states
 from bridge_data.topology import WorkerConfig
 
 
-def gather_global_state(state: dict[str, Any], config: WorkerConfig, global_dst_rank: int) -> dict[str, Any] | None:
-    """The states of all ranks, merged, on the process `global_dst_rank`, else None.
+def gather_global_state(
+    state: dict[str, Any], config: WorkerConfig, global_dst_rank: int
+) -> list[dict[str, Any]] | None:
+    """The states of all ranks, in their order, on the process `global_dst_rank`, else None; their ledger is logged.
 
     Raises:
         StateError: there, if the ranks are not at the same step.
     """
-    if config.world_size == 1:
-        return _noted(merge_states([state]))
-    is_destination = torch.distributed.get_rank() == global_dst_rank
-    states: list[Any] | None = [None] * config.world_size if is_destination else None
-    torch.distributed.gather_object(state, states, dst=global_dst_rank, group=config.data_parallel_group)
-    return None if states is None else _noted(merge_states(states))
-
-
-def _noted(whole: dict[str, Any]) -> dict[str, Any]:
-    """`whole`, after its ledger is logged."""
-    ledger_log.note(LoaderState.from_dict(whole))
-    return whole
+    states: list[Any] | None = [state]
+    if config.world_size > 1:
+        is_destination = torch.distributed.get_rank() == global_dst_rank
+        states = [None] * config.world_size if is_destination else None
+        torch.distributed.gather_object(state, states, dst=global_dst_rank, group=config.data_parallel_group)
+    if states is not None:
+        ledger_log.note(LoaderState.from_dict(merge_states(states)))
+    return states
 
 
 def spread_global_state(

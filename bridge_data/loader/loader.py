@@ -31,6 +31,7 @@ from bridge_data.loader.workers.worker import give_back_freed_memory
 from bridge_data.loader.workers.worker_pool import Restarts, WorkerPool
 from bridge_data.order.state import LoaderState
 from bridge_data.samples.arena import PrivateArena
+from bridge_data.samples.collation import with_tensors
 
 logger = logging.getLogger("bridge_data")
 
@@ -129,8 +130,9 @@ class SavableDataLoader:
 
     state_dict, load_state_dict = save_state_rank, restore_state_rank  # as torch and Lightning call them
 
-    def save_state_global(self, global_dst_rank: int = 0) -> dict[str, Any] | None:
-        """The state of all data-parallel ranks in one on the process `global_dst_rank`, else None. All ranks call it.
+    def save_state_global(self, global_dst_rank: int = 0) -> list[dict[str, Any]] | None:
+        """The states of all data-parallel ranks, in their order, on the process `global_dst_rank`, else None. All ranks
+        call it. `merge_states` makes one state of them.
 
         Raises:
             StateError: there, if the ranks are not at the same step.
@@ -140,8 +142,8 @@ class SavableDataLoader:
     def restore_state_global(
         self, state: dict[str, Any] | list[dict[str, Any]] | None, *, src_rank: int | None = None, strict: bool = True
     ) -> None:
-        """Restore what `save_state_global` returned, or a list of all ranks' states. All ranks call it, each with the
-        state; with `src_rank`, only the process of that global rank needs to have it.
+        """Restore what `save_state_global` returned, on any number of ranks, or a merged state. All ranks call it, each
+        with all of it; with `src_rank`, only the process of that global rank needs to have it.
 
         Raises:
             StateError: if the state is of other data or settings, or not complete.
@@ -154,7 +156,7 @@ class SavableDataLoader:
         Raises:
             ConfigError: if the key is invalid, or of other data. SampleError: if the hooks skip it.
         """
-        restored = self.dataset.restore_sample(key)
+        restored = with_tensors(self.dataset.restore_sample(key))
         return restored if self._pin is None else self._pin(restored)
 
     def wait_for_workers(self, timeout_s: float = 300) -> bool:

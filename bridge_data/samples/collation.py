@@ -5,10 +5,13 @@ of each dimension, everything else in lists. Guarantee: every value is kept, unc
 are an error, in any order. Large tensors are built in the current arena (`samples.arena`), if there is one.
 
 Provenance is only collected: keys, restore keys and subflavors in lists, sources in one flat tuple.
+
+`with_tensors` makes the numbers of numpy in a finished batch tensors.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import itertools
@@ -18,6 +21,7 @@ from collections.abc import Callable, KeysView, Sequence
 from typing import Any
 
 from bridge_data.later import is_tensor, torch
+from bridge_data.later import numpy as np
 from bridge_data.samples.arena import current_arena
 
 PROVENANCE = ("__key__", "__restore_key__", "__subflavors__", "__sources__")
@@ -269,3 +273,47 @@ def _joined(name: str, column: list[Any]) -> Any:
     if all(isinstance(entries, list) for entries in column):
         return [entry for entries in column for entry in entries]
     return column
+
+
+def with_tensors(value: Any) -> Any:
+    """`value` with each array and number of numpy in it as a tensor, which shares the memory where it can.
+
+    It descends into dicts, lists and tuples, and copies those that change. Objects of classes, dataclasses too, stay as
+    they are, and so do arrays of text, objects, times and records. Torch's DataLoader, and with it Energon, does the
+    same to batches, but for tuples, which it makes lists.
+    """
+    kind = type(value)
+    if kind.__module__ == "numpy":  # not by `isinstance`, which would import it
+        return _tensor_of(value) if hasattr(value, "dtype") and value.dtype.kind in "biufc" else value
+    if isinstance(value, dict):
+        changed = {
+            name: new
+            for name, old in value.items()
+            if type(old) not in _NEVER_CHANGED and name not in PROVENANCE and (new := with_tensors(old)) is not old
+        }
+        if not changed:
+            return value
+        copied = copy.copy(value)
+        copied.update(changed)
+        return copied
+    if not isinstance(value, (list, tuple)) or _NEVER_CHANGED.issuperset(map(type, value)):
+        return value
+    values = [with_tensors(one) for one in value]
+    if all(new is old for new, old in zip(values, value, strict=True)):
+        return value
+    if kind is list or kind is tuple:
+        return values if kind is list else tuple(values)
+    return kind(*values) if hasattr(kind, "_fields") else kind(values)  # type: ignore[call-arg]
+
+
+_NEVER_CHANGED = frozenset({str, int, float, bool, bytes, type(None)})
+"""Types of values without numpy: a long list of them is left alone after one look at its types."""
+
+
+def _tensor_of(value: Any) -> Any:
+    # torch takes neither foreign byte orders nor negative strides, and warns of memory that it must not write to
+    array = np.require(value, value.dtype.newbyteorder("="), "W")
+    try:
+        return torch.as_tensor(array.copy() if min(array.strides, default=0) < 0 else array)
+    except TypeError:  # a number that torch does not have, such as float128
+        return value

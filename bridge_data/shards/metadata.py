@@ -8,7 +8,7 @@ Source: the file formats of Megatron-Energon, https://nvidia.github.io/Megatron-
 import dataclasses
 import re
 import reprlib
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Container, Mapping
 from pathlib import Path
 from typing import Any, overload
 
@@ -213,7 +213,7 @@ def read_split(meta: Location, split_config: str | None = None, limits: Limits =
         ConfigError: if the file is missing, is not a split, or exceeds a limit.
     """
     path, data = _first_of(meta, *((SPLIT_YAML, SPLIT_JSON) if split_config is None else (split_config,)))
-    content = parse_document(data, path, limits)
+    content = parse_document(data, path, limits, repeatable=("exclude",))  # users append lists to the file
     parts = content.get("split_parts") if isinstance(content, dict) else None
     if not isinstance(parts, dict):
         raise ConfigError(f"{path}: expected a mapping with `split_parts`, such as `split_parts: {{train: [a.tar]}}`")
@@ -338,6 +338,11 @@ def load_document(path: Location) -> Any:
     return parse_document(storage.read_all(path), path)
 
 
-def parse_document(data: bytes, path: Location, limits: Limits = DEFAULT_LIMITS) -> Any:
-    """`data` parsed, which are the bytes of the file at `path`; see `load_document`."""
-    return (parse_json_file if path.suffix == ".json" else parse_yaml_file)(data, str(path), limits)
+def parse_document(
+    data: bytes, path: Location, limits: Limits = DEFAULT_LIMITS, *, repeatable: Collection[str] = ()
+) -> Any:
+    """`data` parsed, which are the bytes of the file at `path`; see `load_document`. `repeatable` are keys of YAML that
+    may be there several times: see `parse_yaml_file`."""
+    if path.suffix == ".json":
+        return parse_json_file(data, str(path), limits)
+    return parse_yaml_file(data, str(path), limits, repeatable=repeatable)

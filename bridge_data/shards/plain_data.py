@@ -3,19 +3,22 @@
 Enters: a JSON text, or the content of a YAML or JSON file. Leaves: dicts, lists and scalars, or the nodes of PyYAML.
 Guarantee: no object is constructed and no code runs; a text that is too large, nested too deeply, or has aliases that
 repeat too much is refused in time and memory at most linear in its size; so is a file with a mapping that has the same
-key twice, as one value would be lost.
+key twice, as one value would be lost, but for lists that the caller wants as one.
 """
 
 import contextlib
 import json
+import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, TypeAlias
 
 import yaml
 
 from bridge_data.errors import ConfigError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
+
+logger = logging.getLogger("bridge_data")
 
 _CONTAINERS = (dict, list)
 
@@ -92,19 +95,25 @@ def _unique(pairs: Pairs) -> dict[str, Any]:
     return found
 
 
-def parse_yaml_file(data: str | bytes, file: str, limits: Limits = DEFAULT_LIMITS) -> Any:
-    """The plain data in a YAML file with the content `data`.
+def parse_yaml_file(
+    data: str | bytes, file: str, limits: Limits = DEFAULT_LIMITS, *, repeatable: Collection[str] = ()
+) -> Any:
+    """The plain data in a YAML file with the content `data`. Of a key of the whole file that is `repeatable`, all lists
+    are one, which is logged as a warning.
 
     Raises:
         ConfigError: naming file and line, if it is not YAML, has more than plain data, or exceeds a limit.
     """
-    with composed(data, file, limits) as (root, loader):
+    with composed(data, file, limits, repeatable) as (root, loader):
         return None if root is None else loader.construct_document(root)
 
 
 @contextlib.contextmanager
-def composed(data: str | bytes, file: str, limits: Limits = DEFAULT_LIMITS) -> Iterator[tuple[yaml.Node | None, Any]]:
-    """The root node of the YAML document `data` (None: it is empty), and the loader that read it.
+def composed(
+    data: str | bytes, file: str, limits: Limits = DEFAULT_LIMITS, repeatable: Collection[str] = ()
+) -> Iterator[tuple[yaml.Node | None, Any]]:
+    """The root node of the YAML document `data` (None: it is empty), and the loader that read it; `repeatable` as in
+    `parse_yaml_file`.
 
     Raises:
         ConfigError: naming file and line, if it is not YAML or exceeds a limit; also for errors of YAML in the block.
@@ -115,6 +124,7 @@ def composed(data: str | bytes, file: str, limits: Limits = DEFAULT_LIMITS) -> I
         loader = _BoundedLoader(data, file, limits)
         root = loader.get_single_node()
         if root is not None:
+            _join_lists(root, file, repeatable)
             _check_keys(root, file)
             if "*" in data if isinstance(data, str) else b"*" in data:
                 _Aliases(file, limits).measure(root)
@@ -167,6 +177,34 @@ class _BoundedLoader(_Loader):  # type: ignore[misc]
 
     def ascend_resolver(self) -> None:
         self._depth -= 1
+
+
+def _join_lists(root: yaml.Node, file: str, repeatable: Collection[str]) -> None:
+    """Let each key of `repeatable` be there once, with the entries of all its lists."""
+    if not repeatable or not isinstance(root, yaml.MappingNode):
+        return
+    joined: dict[str, tuple[yaml.Node, yaml.Node]] = {}  # by key, or by place
+    for place, (key, value) in enumerate(root.value):
+        name = key.value if isinstance(key, yaml.ScalarNode) and key.value in repeatable else str(place)
+        before = joined.get(name)
+        if before is None or not (_is_list(before[1]) and _is_list(value)):
+            joined[name if before is None else str(place)] = key, value
+            continue
+        logger.warning(
+            "%s: %r is already in line %d: all entries of both lists hold; make them one list, since other readers of "
+            "YAML know only the last",
+            *(_at(file, key), name, before[0].start_mark.line + 1),
+        )
+        entries = [entry for node in (before[1], value) if isinstance(node, yaml.SequenceNode) for entry in node.value]
+        joined[name] = before[0], yaml.SequenceNode(_LIST, entries, before[1].start_mark, value.end_mark)
+    root.value = list(joined.values())
+
+
+def _is_list(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.SequenceNode) or node.tag == _NULL
+
+
+_LIST, _NULL = "tag:yaml.org,2002:seq", "tag:yaml.org,2002:null"
 
 
 def _check_keys(root: yaml.Node, file: str) -> None:

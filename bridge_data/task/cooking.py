@@ -161,10 +161,16 @@ def cook(
     given: dict[str, Any] = dict((current_stores.get() or {}) if stores is None else stores)
     primary = given.pop(PRIMARY, None)
     if cooker.need_primary:
-        given[PRIMARY] = PrimaryFileStore(primary, sample["__key__"])
+        given[PRIMARY] = PrimaryFileStore(primary, _key_of(sample))
     if cooker.need_cache:
         given[CACHE] = current_cache()
     return cooker.cook(sample, **given)
+
+
+def _key_of(sample: CrudeSample) -> str:
+    """The key of a sample, with its shard also where `__key__` has none."""
+    key, shard = str(sample["__key__"]), sample.get("__shard__")
+    return key if shard is None or key.startswith(f"{shard}/") else f"{shard}/{key}"
 
 
 def basic_sample_keys(crude_sample: CrudeSample, additional_source_info: tuple[SourceInfo, ...] = ()) -> dict[str, Any]:

@@ -71,7 +71,6 @@ _FATAL = (
     SystemError,
     MemoryError,
     RecursionError,
-    NotImplementedError,
 )
 """Failures that do not come from the sample, but from the code, the machine or the storage. Skipping samples would
 hide them, and would make replicas differ."""

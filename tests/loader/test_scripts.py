@@ -90,6 +90,7 @@ RANKS = """
 import itertools, os, sys
 import torch.distributed as dist
 from bridge_data.loader import get_savable_loader
+from bridge_data.order.state import merge_states
 from tests.loader.streams import Streams, config, names
 
 other = os.fork()
@@ -98,15 +99,17 @@ dist.init_process_group("gloo", store=dist.FileStore(sys.argv[1], 2), rank=rank,
 loader = get_savable_loader(Streams(config(0, 6, rank, 2), size=4))
 list(itertools.islice(loader, 5))
 state = loader.save_state_global(global_dst_rank=1)
-assert (state is None) == (rank == 0)
+assert state is None if rank == 0 else (type(state) is list and state[1] == loader.save_state_rank())
 expected = names(itertools.islice(loader, 6))
 again = get_savable_loader(Streams(config(0, 6, rank, 2), size=4))
 again.restore_state_global(state, src_rank=1)
 assert names(itertools.islice(again, 6)) == expected
 if rank == 1:
     whole = get_savable_loader(Streams(config(0, 6), size=4))
-    whole.restore_state_global(state)
-    assert names(itertools.islice(whole, 12))[1::2] == expected
+    for given in (state, state[::-1], merge_states(state)):
+        whole.restore_state_global(given)
+        assert names(itertools.islice(whole, 12))[1::2] == expected
+    assert [lane for part in state for lane in part["lanes"]] == ["0", "2", "4", "1", "3", "5"]
 dist.destroy_process_group()
 if other:
     assert os.waitpid(other, 0)[1] == 0

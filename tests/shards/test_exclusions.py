@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge_data.errors import ConfigError
 from bridge_data.shards import PreparedDataset, open_shards
 from bridge_data.shards.segment import IndexPage, Segment
 from tests.prepared import write_texts
@@ -46,6 +47,32 @@ def test_an_exclusion_of_nothing_is_told(folder: Path, caplog: pytest.LogCapture
     with caplog.at_level(logging.WARNING):
         assert open_shards(folder, "train").counts == [4]
     assert "`exclude` names gone of shard data-000000.tar" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("first", "left"),
+    [
+        ("[data-000001.tar, 'data-000000.tar/00000{0,3}']", [2, 4]),
+        ("[data-000001.tar]", [0, 2, 3, 4]),
+        ("[]", [0, 2, 3, 4, 5, 6, 7, 8, 9]),
+        ("", [0, 2, 3, 4, 5, 6, 7, 8, 9]),
+    ],
+)
+def test_all_lists_of_exclusions_hold_if_there_are_several(
+    folder: Path, caplog: pytest.LogCaptureFixture, first: str, left: list[int]
+) -> None:
+    split = f"split_parts: {{train: ['data-{{000000..000002}}.tar']}}\nexclude: {first}\n\n"
+    set_split(folder, split + "exclude:\n- data-000002.tar\n- data-000000.tar/000001\n")
+    with caplog.at_level(logging.WARNING):
+        assert [int(key) for key in keys_of(open_shards(folder, "train"))] == left
+    assert f"{folder / '.nv-meta/split.yaml'}:4: 'exclude' is already in line 2" in caplog.text
+
+
+@pytest.mark.parametrize("split", ["exclude: all\nsplit_parts: {}\nexclude: []", "split_parts: {}\nsplit_parts: {}"])
+def test_another_key_twice_is_refused_with_both_lines(folder: Path, split: str) -> None:
+    set_split(folder, split)
+    with pytest.raises(ConfigError, match=r"split\.yaml:[23]: key '\w+' is already in line 1"):
+        open_shards(folder, "train")
 
 
 @pytest.mark.parametrize("change", ["sample_index = 1 - sample_index WHERE sample_index < 2", "sample_index = 99"])

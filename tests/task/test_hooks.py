@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from bridge_data import get_savable_loader, get_val_dataset
 from bridge_data.errors import ConfigError, FatalSampleError, SkipSample, log_exception, reraise_exception
 from bridge_data.order.plan_order import Numbering
 from bridge_data.samples import TextSample
@@ -109,6 +110,33 @@ def test_a_hook_may_end_the_run() -> None:
         hooks(lambda error, sample, sources: None).run("encode_sample", found_damage, SAMPLE, REF)
     assert str(FatalSampleError.from_sample({"__key__": "k"})) == "sample k failed"
     assert str(FatalSampleError.from_sample_key("k")) == "sample k failed"
+
+
+def test_a_hook_that_does_not_do_a_kind_of_sample_leaves_it_out_until_the_tolerance_is_spent() -> None:
+    class Encoder(DefaultTaskEncoder):
+        kinds = 3
+
+        @stateless(failure_tolerance=4)
+        def encode_sample(self, sample: TextSample) -> TextSample:
+            if int(sample.text) % self.kinds:
+                raise NotImplementedError(f"no {sample.text}")
+            return sample
+
+    def loader(encoder: Encoder) -> Any:
+        samples = [TextSample(__key__=str(number), text=str(number)) for number in range(12)]
+        handler = lambda error, *_: told.append(str(error))  # noqa: E731
+        config = WorkerConfig(0, 1, 0, global_error_handler=handler, num_lanes=1)
+        dataset = get_val_dataset(samples, worker_config=config, batch_size=1, task_encoder=encoder)
+        return get_savable_loader(dataset)
+
+    told: list[str] = []
+    kept = loader(Encoder())
+    assert sorted(int(batch.text[0]) for batch in kept) == [0, 3, 6, 9]
+    assert kept.skipped == {"encode_sample": 8} and sorted(told) == sorted(f"no {n}" for n in range(12) if n % 3)
+    encoder = Encoder()
+    encoder.kinds = 100
+    with pytest.raises(FatalSampleError, match=r"encode_sample of Encoder failed 5 times .*NotImplementedError"):
+        list(loader(encoder))
 
 
 def test_a_success_in_between_starts_the_count_anew() -> None:

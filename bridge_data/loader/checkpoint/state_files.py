@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from bridge_data.errors import DatasetError, StateError
 from bridge_data.order.state import FORMAT as STATE_FORMAT
-from bridge_data.order.state import LoaderState
+from bridge_data.order.state import LoaderState, merge_states
 from bridge_data.storage.atomic import write_file
 from bridge_data.storage.reading import read_if_there
 from bridge_data.topology import WorkerConfig
@@ -110,7 +110,8 @@ def encoded(state: LoaderState, *, step: int, rank: int, world_size: int) -> byt
 
 
 def decoded(data: bytes, path: Path) -> StateFile:
-    """The content of a file: ours, Megatron's, or a bare state as `loader.save_state_rank()` and the like return it."""
+    """The content of a file: ours, Megatron's, or a bare state as `loader.save_state_rank()` and the like return it, or
+    a list of these."""
     damaged = StateError(
         f"{path}: cannot be read as a data state, which is plain data written by torch.save: the file is damaged, "
         "or holds objects (as Energon's states do), which are not loaded. Copy it again from where it was saved, "
@@ -134,7 +135,8 @@ def decoded(data: bytes, path: Path) -> StateFile:
             f"last; else write the state to a file: torch.save(torch.load({str(path)!r}){key}, 'state.pt')"
         )
     try:
-        state = LoaderState.from_dict(content[STATE_KEY] if is_wrapped else content)
+        bare = content[STATE_KEY] if is_wrapped else content
+        state = LoaderState.from_dict(merge_states(bare) if isinstance(bare, list) else bare)
         if not is_ours:
             return StateFile(state=state)
         return StateFile(state=state, step=content["step"], rank=content["rank"], world_size=content["world_size"])

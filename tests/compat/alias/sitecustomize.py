@@ -18,6 +18,7 @@ import stand_ins  # noqa: F401 - it is beside this file, and installs itself
 
 from bridge_data.decode import SampleDecoder
 from bridge_data.energon import module_paths
+from bridge_data.replacement import Replacement, set_replacement
 from bridge_data.topology import WorkerConfig
 
 THEIRS = "megatron.energon"
@@ -93,6 +94,7 @@ class Alias(ModuleType):
             return value
 
 
+set_replacement(Replacement(replaces_imports=True, as_energon=True))
 megatron.energon = sys.modules[THEIRS] = Alias(THEIRS)
 for path in module_paths.PATHS:
     name = f"{THEIRS}.{path}"

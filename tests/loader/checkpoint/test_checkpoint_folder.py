@@ -388,10 +388,12 @@ def test_single_files_are_read(folder: Path, tmp_path: Path) -> None:
     assert (of_folder.step, of_folder.world_size, of_folder.num_files) == (10, 4, 4)
     assert (of_file.step, of_file.world_size, of_file.num_files) == (10, 4, 1)
     assert of_file.state.to_dict() == make_state(1, 5)
-    torch.save(make_state(), tmp_path / "merged.pt")
-    merged = read_checkpoint(tmp_path / "merged.pt")
-    assert (merged.state.to_dict(), merged.step, merged.world_size) == (make_state(), None, None)
-    assert merged.num_bytes == (tmp_path / "merged.pt").stat().st_size
+    of_ranks = [make_state(*lanes) for lanes in ((0, 2, 4, 6), (1, 3, 5, 7))]  # as `save_state_global` gives them
+    for state in (make_state(), of_ranks):
+        torch.save(state, tmp_path / "merged.pt")
+        merged = read_checkpoint(tmp_path / "merged.pt")
+        assert (merged.state.to_dict(), merged.step, merged.world_size) == (make_state(), None, None)
+        assert merged.num_bytes == (tmp_path / "merged.pt").stat().st_size
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4, 8])
