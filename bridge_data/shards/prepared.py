@@ -35,6 +35,9 @@ from bridge_data.shards.tar_bytes import is_gzip
 from bridge_data.shards.tombstones import ListedFiles, ShardStamp, read_lists
 from bridge_data.storage import Location
 
+_FIRST_BYTES = 4096
+"""Bytes of two samples that are compared first."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ShardSet(ListedFiles):
@@ -221,7 +224,9 @@ class PreparedDataset:
 
     def all_shards(self) -> ShardSet:
         """All samples, whether or not a split part has them."""
-        return self._shards("", list(self.shard_counts), read_lists_of(self.root, [*self.shard_counts], self.stamp))
+        return self._shards(
+            "", list(self.shard_counts), read_lists_of(self.root, [*self.shard_counts], self.stamp, lambda: self.index)
+        )
 
     def _shards(self, split_part: str, names: Sequence[str], lists: Mapping[str, Any], **others: Any) -> ShardSet:
         counts = tuple(self.shard_counts[name] for name in names)
@@ -274,17 +279,37 @@ class PreparedDataset:
         return self._shards(
             split_part,
             names,
-            read_lists_of(self.root, [*names, *sorted(others)], self.stamp),
+            read_lists_of(self.root, [*names, *sorted(others)], self.stamp, lambda: self.index),
             excluded=frozenset(f"{names[shard]}/{key}" for shard, keys in excluded.items() for key in keys),
             excluded_positions=positions,
             split_config=split_config,
         )
 
 
-def read_lists_of(root: Location, names: Sequence[str], stamp_of: Callable[[str], ShardStamp]) -> dict[str, Any]:
+def read_lists_of(
+    root: Location,
+    names: Sequence[str],
+    stamp_of: Callable[[str], ShardStamp],
+    index_of: Callable[[], BridgeIndex | None],
+) -> dict[str, Any]:
     """The lists of the samples that are forgotten in the tars `names` of the folder `root`; see `read_lists`."""
     files = [f"{root}/{name}" for name in names]
-    return read_lists(root, files, lambda number: stamp_of(names[number]), are_tars=True)
+
+    def is_copy(one: int, other: int, position: int) -> bool:
+        if is_gzip(names[one]):
+            return True  # of the same size, with the same content
+        index = index_of()
+        segment = None if index is None else index.segment_if_intact(names[one])
+        if segment is None:
+            return True  # nothing says that it is not
+        start, end = segment.span(position, position)
+        pieces = dict.fromkeys((min(end - start, _FIRST_BYTES), end - start))
+        return all(
+            storage.read(files[one], start, num_bytes) == storage.read(files[other], start, num_bytes)
+            for num_bytes in pieces
+        )
+
+    return read_lists(root, files, lambda number: stamp_of(names[number]), are_tars=True, is_copy=is_copy)
 
 
 def forgotten_keys(root: Location) -> Container[tuple[str, str]]:
@@ -295,7 +320,7 @@ def forgotten_keys(root: Location) -> Container[tuple[str, str]]:
     """
     names = list(read_shard_counts(meta_folder(root)))
     opened = functools.cache(lambda: PreparedDataset.open(root))  # only if there is a list
-    lists = read_lists_of(root, names, lambda name: opened().stamp(name))["tombstones"]
+    lists = read_lists_of(root, names, lambda name: opened().stamp(name), lambda: opened().index)["tombstones"]
     return frozenset((names[file], key) for own in lists if own for file, _, key in own.samples(own.newest))
 
 

@@ -148,7 +148,7 @@ def open_raw_tars(tars: RawTars, split_part: str) -> ShardSet:
     def stamp(name: str) -> ShardStamp:
         return ShardStamp(index.entries[name].num_bytes, index.entries[name].count, index.digest(name))
 
-    lists = read_lists_of(tars.root, tars.names, stamp)
+    lists = read_lists_of(tars.root, tars.names, stamp, lambda: index)
     return ShardSet(
         root=tars.root, split_part=split_part, names=tuple(tars.names), stored_counts=counts, index=index, **lists
     )

@@ -23,7 +23,7 @@ import os
 import reprlib
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError, bridge_command
@@ -57,6 +57,10 @@ class ShardStamp(NamedTuple):
         kinds = [None if one.digest is None else one.digest.rpartition(":")[0] for one in (self, other)]
         is_known = None not in kinds and kinds[0] == kinds[1]
         return self[:2] == other[:2] and (not is_known or self.digest == other.digest)
+
+
+IsCopy: TypeAlias = Callable[[str, str, int], bool]
+"""Whether two tars with the same digest have the same bytes at a position."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -205,21 +209,34 @@ class Tombstones:
         for name, (new, *_) in self.renamed(names, stamp_of).items():
             raise self._unknown_name(name, new)
 
-    def names_now(self, names: Collection[str], stamp_of: Callable[[str], ShardStamp]) -> dict[str, str]:
-        """The names of the files with forgotten samples that are among `names`; of a tar that got another name, that
-        one, if a single one has its digest, which is also one of its keys.
+    def names_now(
+        self, names: Collection[str], stamp_of: Callable[[str], ShardStamp], is_copy: "IsCopy | None"
+    ) -> dict[str, list[str]]:
+        """By their names in the list, those of the files with forgotten samples that are among `names`, and of their
+        copies there, which have the same digest and are found by `is_copy`. Without that, a file has one name only.
 
         Raises:
             DatasetError: if one has changed, or may have another name now that is not certain.
         """
         self.check_shards(names, stamp_of)
-        found = {name: name for name in self.forgetting if name in names}
+        found = {name: [name] for name in self.forgetting if name in names}
+        if is_copy is None:
+            self.check_files(names, stamp_of)
+            return found
         for name, others in self.renamed(names, stamp_of).items():
-            stamp = self.shards[name].stamp
-            same = [new for new in others if stamp.digest is not None and stamp_of(new) == stamp]
-            if len(same) != 1 or self.file.name != FORGOTTEN_JSONL:
+            same = [new for new in others if stamp_of(new) == self.shards[name].stamp and stamp_of(new).digest]
+            if len(same) != 1:
                 raise self._unknown_name(name, others[0])
-            found[name] = same[0]
+            found[name] = same
+        stamps = {name: stamp_of(name) for name in names} if found else {}
+        alike: dict[ShardStamp, list[str]] = {}
+        for name, stamp in stamps.items():
+            alike.setdefault(stamp, []).append(name)
+        samples = self.samples(len(self.versions)) if any(len(several) > 1 for several in alike.values()) else {}
+        for name, now in found.items():
+            for other in alike[stamps[now[0]]] if samples and stamps[now[0]].digest else ():
+                if other not in now and is_copy(now[0], other, next(iter(samples[name]))):
+                    now.append(other)
         return found
 
     def _unknown_name(self, name: str, new: str) -> DatasetError:
@@ -303,9 +320,15 @@ def newest_numbers(lists: Iterable[ForgetList | None]) -> list[int]:
 
 
 def read_lists(
-    root: Location, files: Sequence[str], stamp_of: Callable[[int], ShardStamp], *, are_tars: bool = False
+    root: Location,
+    files: Sequence[str],
+    stamp_of: Callable[[int], ShardStamp],
+    *,
+    are_tars: bool = False,
+    is_copy: Callable[[int, int, int], bool] | None = None,
 ) -> dict[str, Any]:
     """The fields of a `ListedFiles`, for the data at `root`, with the paths of its files, and their stamps by number.
+    `is_copy` says whether two tars with these numbers have the same bytes at a position.
 
     This is the one place where lists are found: by the paths of the files, on a disk also by those along their links. A
     list is next to the file, and for tars in the `.nv-meta` of any folder above.
@@ -329,14 +352,29 @@ def read_lists(
     whole = os.path.realpath(root) if isinstance(root, Path) else str(root)
     for own, own_bases in _read_all([(base, name) for base, names in bases.items() for name in names], root):
         named = _names_below(own_bases, known, is_deep=own.file.name == FORGOTTEN_JSONL)
-        now = own.names_now(named, lambda name, named=named: stamp_of(named[name][0]))  # type: ignore[misc]
+        by_name = _ByName({name: of_name[0] for name, of_name in named.items()}, stamp_of, is_copy)
+        now = own.names_now(named, by_name.stamp, None if is_copy is None else by_name.is_copy)
         for name in own.shards.keys() & named.keys() | now.keys():
-            for file in named[now.get(name, name)]:
+            for file in dict.fromkeys(file for new in now.get(name, [name]) for file in named[new]):
                 found[numbers[folders[file]]].setdefault(own, {}).setdefault(name, []).append(file)
         if are_tars and whole in own_bases:  # all split parts have it in their states
             found[0].setdefault(own, {})
     lists = [ForgetList(tuple(own), tuple(own.values())) if own else None for own in found]
     return {"tombstones": tuple(lists) if any(lists) else (), "num_folders": len(numbers)}
+
+
+class _ByName(NamedTuple):
+    """What is known of files by number, by the names that a list has for them."""
+
+    numbers: Mapping[str, int]
+    stamp_of: Callable[[int], ShardStamp]
+    are_alike: Callable[[int, int, int], bool] | None
+
+    def stamp(self, name: str) -> ShardStamp:
+        return self.stamp_of(self.numbers[name])
+
+    def is_copy(self, one: str, other: str, position: int) -> bool:
+        return self.are_alike is not None and self.are_alike(self.numbers[one], self.numbers[other], position)
 
 
 def _all_paths(files: Sequence[str]) -> dict[str, list[int]]:

@@ -174,7 +174,7 @@ class WebdatasetFileStore(_NamedStore):
         return self._parts.part_names()
 
     def _named(self, error: SampleError) -> SampleError:
-        return error if self._name is None else SampleError(f"auxiliary data {self._name!r}: {error}")
+        return error if self._name is None else type(error)(f"auxiliary data {self._name!r}: {error}")
 
 
 class JsonlFileStore(_NamedStore):
