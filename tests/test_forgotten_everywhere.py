@@ -1,5 +1,6 @@
 """No way of reading hands out a forgotten sample: each way that this package has, over data with a list."""
 
+import html
 import itertools
 import json
 import os
@@ -10,25 +11,36 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.testclient import TestClient
 
 from bridge_data import (
     Cooker,
     CrudeSample,
     DefaultTaskEncoder,
+    Sample,
+    SampleError,
     TextSample,
     WorkerConfig,
     basic_sample_keys,
     cooker,
+    edataclass,
     get_savable_loader,
+    get_train_dataset,
     get_val_dataset,
+    prepare_metadataset,
     stateless,
 )
+from bridge_data.energon import DefaultCrudeJsonlDatasetFactory, TextWebdataset
 from bridge_data.errors import ForgottenSampleError
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.tars import write_dataset_yaml
 from bridge_data.prepare.tombstone_writing import forget_samples
 from bridge_data.task.stores import JsonlFileStore, WebdatasetFileStore
 from bridge_data.tools.mount import View, ViewOperations
+from bridge_data.tools.view.catalog import DataCatalog
+from bridge_data.tools.view.pages import application
+from bridge_data.tools.view.site import Site
+from tests.object_store import Bucket
 from tests.prepared import TEXT, write_texts
 from tests.shards.tars import prepare_by_ratio
 from tests.tables import save_to_disk, table_of, write_parquet
@@ -332,3 +344,116 @@ def test_mount(data: Path) -> None:
         assert (files, numbers_in(*contents)) == (len(LEFT), LEFT)
         hidden = {"members": "/000003.txt", "samples": "/000003/txt", "shards": "/data-0000.tar/000003.txt"}[layout]
         assert view.file(hidden) is None
+
+
+@edataclass
+class Pair(Sample):
+    """Two texts of a join."""
+
+    one: TextSample | None
+    two: TextSample | None
+
+    @classmethod
+    def from_joined(cls, one: TextSample, two: TextSample | None) -> "Pair":
+        return cls.derive_from(one, one=one, two=two)
+
+
+@pytest.mark.parametrize("nonmatch", ["skip", "none"])
+def test_joins_drop_the_sample_if_that_of_any_member_is_forgotten(data: Path, nonmatch: str) -> None:
+    write_texts(data / "others", SIZE, lambda number: f"other {number}")
+    members = ["one: {path: others}", f"two: {{path: tars, nonmatch: {nonmatch}}}"]
+    text = f"    join:\n      {members[0]}\n      {members[1]}\n    joiner:\n"
+    joined = metadataset(data, text + f"      __module__: {__name__}\n      __class__: Pair\n")
+    prepare_metadataset(joined)
+    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
+    trust = {"trusted_modules": [__name__]}
+    dataset = get_val_dataset(joined, split_part="train", worker_config=config, batch_size=None, **trust)
+    loader = get_savable_loader(dataset)
+    pairs = [(sample.one.text, sample.two.text) for sample in loader]
+    assert sorted(pairs) == [
+        (f"other {number}", text_of(number)) for number in sorted(LEFT, key=lambda n: f"other {n}")
+    ]
+    assert loader.skipped["forgotten"] == len(GONE)
+
+
+def test_pages(data: Path) -> None:
+    for name, path in shown(data):
+        site = Site(DataCatalog(path, {}), None)
+        browser = TestClient(application(site), base_url="http://127.0.0.1:8750", follow_redirects=True)
+        seen: set[int] = set()
+        waiting, known = ["/"], {"/"}
+        while waiting:
+            answer = browser.get(waiting.pop())
+            seen |= numbers_in(answer.text)
+            for url in re.findall(r'(?:href|src|hx-get)="(/[^"#]*)"', answer.text):
+                url = html.unescape(url)
+                if url not in known:
+                    known.add(url)
+                    waiting.append(url)
+        assert any("media" in url for url in known) or name != "tars"
+        assert seen == LEFT, name
+
+
+def test_a_state_and_a_key_of_before_give_none_back(data: Path) -> None:
+    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
+    write_texts(data / "later", SIZE, text_of, per_shard=20)
+
+    def opened() -> Any:
+        return get_train_dataset(
+            data / "later", worker_config=config, batch_size=2, shuffle_buffer_size=20, max_samples_per_sequence=10
+        )
+
+    before = get_savable_loader(opened())
+    batches = list(itertools.islice(before, 10))
+    state = before.save_state_rank()
+    keys = {
+        numbers_in(text).pop(): key
+        for batch in batches
+        for text, key in zip(batch.text, batch.__restore_key__[3:], strict=True)
+    }
+    gone = [*keys][:2]
+    forget_samples(data / "later", [f"{number:06d}" for number in gone], "asked for")
+    after = get_savable_loader(opened())
+    after.restore_state_rank(state)
+    assert not numbers_in(*(batch.text for batch in itertools.islice(after, 100))) & {*gone}
+    for number, key in keys.items():
+        if number in gone:
+            with pytest.raises(SampleError, match="is forgotten"):
+                opened().restore_sample(key)
+        else:
+            assert numbers_in(opened().restore_sample(key).text) == {number}
+
+
+def test_copies_in_an_object_store(data: Path, bucket: Bucket) -> None:
+    for name in ("tars", "lines", "rows", "saved"):
+        shutil.copytree(data / name, bucket.folder / name)
+    for path in ("tars", "lines/a.jsonl", "rows/a.parquet", "rows", "saved"):
+        assert run(f"{bucket.url}/{path}") == (LEFT, len(GONE)), path  # type: ignore[arg-type]
+    assert numbers_in(*stored(WebdatasetFileStore(f"{bucket.url}/tars"))) == LEFT
+    assert numbers_in(*stored(JsonlFileStore(f"{bucket.url}/lines/a.jsonl"))) == LEFT
+
+
+def test_the_primary_store(data: Path) -> None:
+    (data / "tars" / ".nv-meta" / "dataset.yaml").write_text(
+        "__module__: megatron.energon\n__class__: CrudeWebdataset\n"
+    )
+
+    @stateless
+    @cooker(need_primary=True)
+    def ask_for_the_next(sample: CrudeSample, primary: Any) -> TextSample:
+        number = (int(sample["__key__"][-6:]) + 1) % SIZE
+        return TextSample(**basic_sample_keys(sample), text=primary.get(f"{number:06d}.txt", sample))
+
+    class Asking(DefaultTaskEncoder[Any, Any, Any, Any]):
+        cookers = (Cooker(ask_for_the_next),)
+
+    found, num_forgotten = run(data / "tars", encoder=Asking())
+    assert found == {(number + 1) % SIZE for number in LEFT} - GONE
+    assert num_forgotten == SIZE - len(found)
+
+
+def test_factories(data: Path) -> None:
+    lines = DefaultCrudeJsonlDatasetFactory(data / "lines" / "a.jsonl", training=False)
+    tars = TextWebdataset(data / "tars", training=False, field_map={"text": "txt"})
+    for made in (lines.build(), tars.build()):
+        assert run(made) == (LEFT, len(GONE))  # type: ignore[arg-type]
