@@ -4,7 +4,8 @@
     ├── ConfigError          an argument, a YAML file or a combination of settings is wrong (before the first read)
     ├── DatasetError         data on disk does not match its metadata: missing, truncated, changed
     ├── SampleError          one sample could not be read, decoded or encoded; counted, passed to the error handler
-    │   └── FatalSampleError too many failures in a row, or a failure that is not limited to one sample: the run stops
+    │   ├── FatalSampleError too many failures in a row, or a failure that is not limited to one sample: the run stops
+    │   └── ForgottenSampleError a sample that was asked for is on a list of forgotten ones; counted, no failure
     ├── StateError           a saved state is damaged, or belongs to other data, settings or format version
     └── WorkerError          a worker process died, hung or could not be started; or another rank of the job failed
 
@@ -54,6 +55,15 @@ class SampleError(BridgeDataError):
 
 class FatalSampleError(SampleError):
     """The failure tolerance of a hook was exceeded, or the failure is not limited to one sample."""
+
+
+class ForgottenSampleError(SampleError):
+    """A sample that was asked for is forgotten. Where a hook asks for it, its own sample is skipped as forgotten."""
+
+    @classmethod
+    def of(cls, name: str) -> Self:
+        """The error that says that this sample is forgotten."""
+        return cls(f"{name}: is forgotten (`bridge-data forget`), and not read")
 
 
 class StateError(BridgeDataError):

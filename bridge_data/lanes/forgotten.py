@@ -20,9 +20,7 @@ from bridge_data.order.state import LoaderState
 from bridge_data.plan import Plan, Source
 from bridge_data.shards.records import Forgetting
 from bridge_data.task import Hooks
-
-FORGOTTEN = "forgotten"
-"""The stage under which dropped samples are counted."""
+from bridge_data.task.hooks import FORGOTTEN
 
 
 class ForgottenSamples:
@@ -40,7 +38,7 @@ class ForgottenSamples:
     def newest(cls, sources: Sequence[Source], names: Sequence[str]) -> "Self | None":
         """Those under the newest versions; None if there are no lists."""
         lists = {
-            name: [(0, "") if own is None else own.names(len(own.versions)) for own in source.tombstones]
+            name: [(0, "") if own is None else own.version_id(own.newest) for own in source.tombstones]
             for source, name in zip(sources, names, strict=True)
             if source.tombstones
         }
@@ -103,7 +101,7 @@ def with_forgotten(state: LoaderState, run: _ForgettingRun) -> LoaderState:
 def known_digests(sources: Sequence[Source], names: Sequence[str]) -> dict[str, list[list[str]]]:
     """The digests of all versions of the lists of each source that has some, by its name."""
     return {
-        name: [[] if own is None else [version.digest for version in own.versions] for own in source.tombstones]
+        name: [[] if own is None else own.digests for own in source.tombstones]
         for source, name in zip(sources, names, strict=True)
         if source.tombstones
     }

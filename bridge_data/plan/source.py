@@ -20,7 +20,7 @@ from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.auxiliary import AuxReference
 from bridge_data.shards import Records, Subset, SubsetRange
 from bridge_data.shards.records import Forgetting
-from bridge_data.shards.tombstones import Tombstones
+from bridge_data.shards.tombstones import ForgetList
 
 SampleClass: TypeAlias = type[Any]
 """A class derived from `Sample` or `CrudeSample`."""
@@ -113,7 +113,7 @@ class Source:
         return self.joined.members if self.joined else (self,)
 
     @property
-    def tombstones(self) -> Sequence[Tombstones | None]:
+    def tombstones(self) -> Sequence[ForgetList | None]:
         """The list of forgotten samples of each data set read for it, None for one without a list; empty if no data set
         has a list."""
         return self.records.tombstones if isinstance(self.records, Forgetting) else ()

@@ -9,6 +9,7 @@ import collections
 import contextlib
 import dataclasses
 import itertools
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from bridge_data.plan.opening import has_tables
 from bridge_data.prepare.commit import preparing_alone, temporary_files
 from bridge_data.shards.jsonl_file import JsonlLines
 from bridge_data.shards.key_index import KeyIndex
-from bridge_data.shards.metadata import FORGOTTEN_BRIDGE, FORGOTTEN_JSONL, META_FOLDER
+from bridge_data.shards.metadata import FORGOTTEN_BRIDGE, FORGOTTEN_JSONL, INFO_JSON, INFO_YAML, META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.shards.raw_tars import find_raw_tars
 from bridge_data.shards.table_records import TableRecords, open_records
@@ -78,7 +79,8 @@ def changing(root: Path) -> Iterator[Forgettable]:
     data = open_forgettable(root)
     with contextlib.ExitStack() as stack:
         for file in data.lists:
-            folder = data.root if isinstance(data, _Prepared) else file.path.parent
+            folder = file.path.parent
+            folder = folder.parent if folder.name == META_FOLDER else folder
             remove = stack.enter_context(preparing_alone(folder, doing="preparing or changing"))
             remove(temporary_files(file.path))  # of killed processes
         yield open_forgettable(root)
@@ -99,6 +101,18 @@ def open_forgettable(root: Path) -> Forgettable:
     return _Prepared(root)
 
 
+def _home(root: Path, shard: str) -> tuple[Path, str]:
+    """(the list that a shard belongs on, its name there): that of the prepared folder that its file is really in, which
+    is another one for a link, or of the folder next to the file if no folder above is prepared."""
+    path, real_root = Path(os.path.realpath(root / shard)), Path(os.path.realpath(root))
+    for folder in path.parents:
+        if folder == real_root:
+            return root / META_FOLDER / FORGOTTEN_JSONL, path.relative_to(folder).as_posix()
+        if any((folder / META_FOLDER / name).is_file() for name in (INFO_JSON, INFO_YAML)):
+            return folder / META_FOLDER / FORGOTTEN_JSONL, path.relative_to(folder).as_posix()
+    return path.with_name(FORGOTTEN_BRIDGE), path.name
+
+
 def _splits(name: str) -> Iterator[tuple[str, str]]:
     """The shards and keys that a name may consist of: a key may have slashes and colons itself."""
     return ((name[:at], name[at + 1 :]) for at, character in enumerate(name) if character in ":/")
@@ -109,8 +123,20 @@ class _Prepared(Forgettable):
 
     def __init__(self, root: Path) -> None:
         self.root, self._dataset = root, PreparedDataset.open(root)
-        dataset = self._dataset
-        self.lists = [ListFile(Path(dataset.meta) / FORGOTTEN_JSONL, dataset.shard_counts, dataset.stamp)]
+        own = root / META_FOLDER / FORGOTTEN_JSONL
+        before = Tombstones.read(own, root)
+        stamps: dict[Path, dict[str, ShardStamp]] = {own: {}}
+        numbers, self._homes, self._names = {own: 0}, dict[str, tuple[int, str]](), dict[tuple[int, str], str]()
+        for shard in self._dataset.shard_counts:
+            has_it = before is not None and shard in before.shards
+            file, name = (own, shard) if has_it else _home(root, shard)
+            stamps.setdefault(file, {})[name] = self._dataset.stamp(shard)
+            self._homes[shard] = home = numbers.setdefault(file, len(numbers)), name
+            self._names[home] = shard
+        self.lists = [ListFile(file, known, known.__getitem__) for file, known in stamps.items()]
+
+    def shard_name(self, list_number: int, shard: str) -> str:
+        return self._names.get((list_number, shard), shard)
 
     def find(self, names: Iterable[str]) -> dict[str, list[KeyMatch]]:
         index, found = KeyIndex.open(self.root), {}
@@ -120,7 +146,9 @@ class _Prepared(Forgettable):
                 if shard in self._dataset.shard_counts:
                     own = {index.shard_names[number]: at for number, at in index.positions(key).items()}
                     samples += [KeyMatch(0, shard, own[shard], key)] if shard in own else []
-            found[name] = [sample for sample in samples if self._is_stored(sample)]
+            stored = [sample for sample in samples if self._is_stored(sample)]
+            homes = [(*self._homes[sample.shard], sample.position, sample.key) for sample in stored]
+            found[name] = [KeyMatch(*home) for home in dict.fromkeys(homes)]
         return found
 
     def _is_stored(self, sample: KeyMatch) -> bool:
@@ -145,7 +173,7 @@ class _Tables(Forgettable):
         self._files: dict[str, tuple[int, str]] = {}  # by its name in the data: its list, and its name there
         for records in self._parts:
             for number, entry in enumerate(records.files):
-                path = Path(entry.path)
+                path = Path(os.path.realpath(entry.path))
                 folders[path.parent][path.name] = records.stamp(number)
                 self._files[entry.name] = list_numbers.setdefault(path.parent, len(list_numbers)), path.name
         self._names = {file: name for name, file in self._files.items()}
@@ -196,16 +224,17 @@ def _keyed_rows(records: TableRecords, keys: Collection[str]) -> Iterator[tuple[
 
 class _Lines(Forgettable):
     def __init__(self, path: Path) -> None:
-        self.root = path
+        self.root, real = path, Path(os.path.realpath(path))
         self._lines = lines = JsonlLines.open(path, "")
-        self.lists = [ListFile(path.parent / FORGOTTEN_BRIDGE, [path.name], lambda _: lines.stamp)]
+        self._name = real.name
+        self.lists = [ListFile(real.with_name(FORGOTTEN_BRIDGE), [real.name], lambda _: lines.stamp)]
 
     def find(self, names: Iterable[str]) -> dict[str, list[KeyMatch]]:
         found = {}
         for name in names:
-            keys = {name, *(key for shard, key in _splits(name) if shard == self.root.name)}
+            keys = {name, *(key for shard, key in _splits(name) if shard in (self.root.name, self._name))}
             found[name] = [
-                KeyMatch(0, self.root.name, int(key), key)
+                KeyMatch(0, self._name, int(key), key)
                 for key in keys
                 if _is_number(key) and int(key) < self._lines.num_samples
             ]

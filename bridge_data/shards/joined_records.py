@@ -16,7 +16,7 @@ from bridge_data.samples import SourceInfo
 from bridge_data.shards.blocks import READ_BYTES, Held, OpenBlocks
 from bridge_data.shards.joins import JoinIndex
 from bridge_data.shards.records import ByteRange, Forgetting, RawSample, Records
-from bridge_data.shards.tombstones import ListedFiles, Tombstones
+from bridge_data.shards.tombstones import ForgetList, ListedFiles
 from bridge_data.storage import Location
 
 
@@ -93,7 +93,7 @@ class JoinRecords:
         return JoinReader(self)
 
     @property
-    def tombstones(self) -> Sequence[Tombstones | None]:
+    def tombstones(self) -> Sequence[ForgetList | None]:
         found = [own for member in self.members for own in _lists(member)]
         return found if any(found) else ()
 
@@ -110,10 +110,10 @@ class JoinRecords:
         return dataclasses.replace(self, members=tuple(member.verified() for member in self.members))
 
 
-def _lists(member: Records) -> Sequence[Tombstones | None]:
+def _lists(member: Records) -> Sequence[ForgetList | None]:
     """The lists of a member: as many with lists as without, as states have versions by their positions."""
     found = member.tombstones if isinstance(member, Forgetting) else ()
-    return found or (None,) * (len(member.folders) if isinstance(member, ListedFiles) else 1)
+    return found or (None,) * (member.num_folders if isinstance(member, ListedFiles) else 1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -70,9 +70,8 @@ def open_jsonl(
     Raises:
         ConfigError: if it is not prepared, or there is no such part. DatasetError: if it was changed since.
     """
-    lines = JsonlLines.open(path, split_part)
-    lists = read_lists(lines.root, [(str(lines.root), lines.stamp, range(lines.num_samples))])
-    lines = dataclasses.replace(lines, max_line_bytes=limits.max_json_bytes, **lists)
+    lines = JsonlLines.open(path, split_part).with_tombstones()
+    lines = dataclasses.replace(lines, max_line_bytes=limits.max_json_bytes)
     parts = _read_parts(lines.root, split_config, limits)
     if parts is None:
         return lines
@@ -174,6 +173,13 @@ class JsonlLines(ListedFiles):
             )
         num_samples, digest = index_bytes // _OFFSET.size - 1, offsets_digest(last)
         return cls(root=root, split_part=split_part, num_samples=num_samples, num_bytes=num_bytes, digest=digest)
+
+    def with_tombstones(self) -> "JsonlLines":
+        """The same with the lists of forgotten samples; see `read_lists`."""
+        return dataclasses.replace(self, **read_lists(self.root, [str(self.root)], lambda _: self.stamp))
+
+    def number_in(self, file: int, position: int) -> int:
+        return position
 
     @property
     def stamp(self) -> ShardStamp:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bridge_data import storage
-from bridge_data.errors import ConfigError, DatasetError, SampleError, bridge_command, listed
+from bridge_data.errors import ConfigError, DatasetError, ForgottenSampleError, SampleError, bridge_command, listed
 from bridge_data.shards.metadata import INDEX_SQLITE, meta_folder, read_shard_counts, split_shard, without_shard
 from bridge_data.shards.read_only_database import ReadOnlyDatabase, forgetting_after_fork
 from bridge_data.shards.segment import split_name
@@ -47,9 +47,8 @@ _PART = f"SELECT {_RANGE} {_JOINED} WHERE s.sample_key = {_TEXT} AND p.part_name
 _PARTS = (
     f"SELECT p.part_name, {_RANGE} {_JOINED} WHERE s.sample_key = {_TEXT} ORDER BY p.tar_file_id, p.content_byte_offset"
 )
-_NAMES = (
-    f"SELECT s.sample_key || '.' || p.part_name {_JOINED}ORDER BY s.tar_file_id, s.sample_index, p.content_byte_offset"
-)
+_IN_ORDER = "ORDER BY s.tar_file_id, s.sample_index, p.content_byte_offset"
+_NAMES = f"SELECT s.tar_file_id, s.sample_key, p.part_name {_JOINED}{_IN_ORDER}"
 _SAMPLE = f"SELECT tar_file_id, sample_index, byte_offset, byte_size FROM samples WHERE sample_key = {_TEXT}"
 _KEYS = "SELECT sample_key FROM samples WHERE tar_file_id = ? ORDER BY sample_index"
 _SPANS = (
@@ -191,9 +190,9 @@ class KeyIndex:
             )
         return StoredPart(key, part, shard, offset, num_bytes)
 
-    def part_names(self) -> Iterator[str]:
-        """The names of all parts, in the order of the data set."""
-        return (name for (name,) in self.database.stream(_NAMES))
+    def part_names(self) -> Iterator[tuple[int, str, str]]:
+        """(number of the shard, key, part) of all parts, in the order of the data set."""
+        return self.database.stream(_NAMES)
 
     def positions(self, key: str) -> dict[int, int]:
         """The position of the sample `key` in each shard that has one, by the number of the shard, in their order."""
@@ -234,7 +233,7 @@ class KeyIndex:
 
 
 class PartReader:
-    """Reads parts of the data set in the folder `root` by name.
+    """Reads parts of the data set in the folder `root` by name; those of forgotten samples are not to be had.
 
     Raises:
         ConfigError: if there is no prepared data set, or it has no index of its keys.
@@ -243,15 +242,32 @@ class PartReader:
     def __init__(self, root: str | PathLike[str]) -> None:
         self.root = storage.location(root).absolute()
         self.index = KeyIndex.open(self.root)
+        from bridge_data.shards.prepared import forgotten_keys  # here: it imports this module
+
+        self._forgotten = forgotten_keys(self.root)
         self._checked: set[StoredPart] = set()
         """Parts read in ranges whose position was already checked."""
+
+    @property
+    def forgets(self) -> bool:
+        """Whether any sample is forgotten."""
+        return bool(self._forgotten)
+
+    def is_forgotten(self, shard: int, key: str) -> bool:
+        """Whether the sample `key` of shard number `shard` is forgotten."""
+        return self.forgets and (self.index.shard_names[shard], key) in self._forgotten
+
+    def part_names(self) -> Iterator[str]:
+        """The names of all parts, in the order of the data set."""
+        return (f"{key}.{part}" for shard, key, part in self.index.part_names() if not self.is_forgotten(shard, key))
 
     def find(self, name: str) -> StoredPart:
         """Where the part `name` is stored. A name that starts with a shard's name is also looked up without it; if
         several shards have the key, the named shard is used.
 
         Raises:
-            SampleError: if there is no such part, or there are several. DatasetError: if the index cannot be read.
+            SampleError: if there is no such part, or there are several. ForgottenSampleError: if it is forgotten.
+            DatasetError: if the index cannot be read.
         """
         for shard, candidate in (("", name), split_shard(name) or ("", "")):
             split = split_name(candidate)
@@ -261,6 +277,8 @@ class PartReader:
             if len(parts) > 1:
                 raise SampleError(self._choices(parts))
             if parts:
+                if self.is_forgotten(parts[0].shard, parts[0].key):
+                    raise ForgottenSampleError.of(f"{self.index.shard_path(parts[0].shard)}/{parts[0].name}")
                 return parts[0]
         raise SampleError(self._complaint(name))
 

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from bridge_data.shards.exclusions import ExclusionFinder, excluded_keys
 from bridge_data.shards.index_file import BridgeIndex
 from bridge_data.shards.metadata import (
     BRIDGE_INDEX,
-    FORGOTTEN_JSONL,
     META_FOLDER,
     meta_folder,
     read_shard_counts,
@@ -33,18 +32,21 @@ from bridge_data.shards.metadata import (
 from bridge_data.shards.shard_reader import ShardReader
 from bridge_data.shards.shard_table import first_samples
 from bridge_data.shards.tar_bytes import is_gzip
-from bridge_data.shards.tombstones import ShardStamp, Tombstones
+from bridge_data.shards.tombstones import ListedFiles, ShardStamp, read_lists
 from bridge_data.storage import Location
+
+_FIRST_BYTES = 4096
+"""Bytes of two samples that are compared first."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class ShardSet:
+class ShardSet(ListedFiles):
     """Samples 0..num_samples-1 of the shards `names` (paths relative to `root`), shard after shard.
 
     `stored_counts` are the samples that the shards hold, `counts` without the excluded ones. `excluded` are samples
     left out, as `shard/key`; `excluded_positions` are their sorted positions, by shard number. `split_config` is the
     file of the split, if not the default one. With `verifies_digests`, contents read are compared with the digests of
-    the index. `list_of_forgotten` has the samples that are still numbered and must not be used.
+    the index. The samples that its lists forget are still numbered.
     """
 
     root: Location
@@ -56,7 +58,6 @@ class ShardSet:
     index: BridgeIndex | None = None
     split_config: str | None = None
     verifies_digests: bool = False
-    list_of_forgotten: Tombstones | None = None
     read_bytes = READ_BYTES
 
     @functools.cached_property
@@ -99,20 +100,9 @@ class ShardSet:
             return None
         return self.starts[shard] + position - before
 
-    @property
-    def tombstones(self) -> Sequence[Tombstones | None]:
-        return () if self.list_of_forgotten is None else (self.list_of_forgotten,)
-
-    def forgotten(self, versions: Sequence[int]) -> Container[int]:
-        assert self.list_of_forgotten is not None
-        shards = {name: number for number, name in enumerate(self.names)}
-        found = (
-            self.number(shards[name], position)
-            for name, samples in self.list_of_forgotten.samples(versions[0]).items()
-            if name in shards
-            for position in samples
-        )
-        return frozenset(number for number in found if number is not None)
+    def number_in(self, file: int, position: int) -> int | None:
+        """As `number`; None, too, if the shard is in another split part."""
+        return self.number(file, position) if file < len(self.names) else None
 
     @functools.cached_property
     def _steps(self) -> dict[int, list[int]]:
@@ -232,19 +222,23 @@ class PreparedDataset:
                     names.update(name for name, _, _ in parts)
         return sorted(names)
 
-    def tombstones(self) -> Tombstones | None:
-        """The list of forgotten samples; None if there is none.
+    def all_shards(self) -> ShardSet:
+        """All samples, whether or not a split part has them."""
+        return self._shards(
+            "", list(self.shard_counts), read_lists_of(self.root, [*self.shard_counts], self.stamp, lambda: self.index)
+        )
 
-        Raises:
-            DatasetError: if it is damaged, or shards have changed since.
-        """
-        file = self.meta / FORGOTTEN_JSONL
-        data = storage.read_if_there(file)
-        if data is None:
-            return None
-        found = Tombstones.parse(data, file, self.root)
-        found.check_shards(self.shard_counts, self.stamp)
-        return found
+    def _shards(self, split_part: str, names: Sequence[str], lists: Mapping[str, Any], **others: Any) -> ShardSet:
+        counts = tuple(self.shard_counts[name] for name in names)
+        return ShardSet(
+            root=self.root,
+            split_part=split_part,
+            names=tuple(names),
+            stored_counts=counts,
+            index=self.index,
+            **lists,
+            **others,
+        )
 
     def split_parts(self, split_config: str | None = None) -> list[str]:
         """The names of the parts, `train`, `val` and so on."""
@@ -281,17 +275,53 @@ class PreparedDataset:
         if excluded:
             finder = ExclusionFinder(self.root, self.shard_counts, self.index)
             positions = {shard: finder.positions(names[shard], keys) for shard, keys in excluded.items()}
-        return ShardSet(
-            root=self.root,
-            split_part=split_part,
-            names=tuple(names),
-            stored_counts=tuple(self.shard_counts[name] for name in names),
+        others = self.shard_counts.keys() - set(names)  # of which one may have the new name of a shard
+        return self._shards(
+            split_part,
+            names,
+            read_lists_of(self.root, [*names, *sorted(others)], self.stamp, lambda: self.index),
             excluded=frozenset(f"{names[shard]}/{key}" for shard, keys in excluded.items() for key in keys),
             excluded_positions=positions,
-            index=self.index,
             split_config=split_config,
-            list_of_forgotten=self.tombstones(),
         )
+
+
+def read_lists_of(
+    root: Location,
+    names: Sequence[str],
+    stamp_of: Callable[[str], ShardStamp],
+    index_of: Callable[[], BridgeIndex | None],
+) -> dict[str, Any]:
+    """The lists of the samples that are forgotten in the tars `names` of the folder `root`; see `read_lists`."""
+    files = [f"{root}/{name}" for name in names]
+
+    def is_copy(one: int, other: int, position: int) -> bool:
+        if is_gzip(names[one]):
+            return True  # of the same size, with the same content
+        index = index_of()
+        segment = None if index is None else index.segment_if_intact(names[one])
+        if segment is None:
+            return True  # nothing says that it is not
+        start, end = segment.span(position, position)
+        pieces = dict.fromkeys((min(end - start, _FIRST_BYTES), end - start))
+        return all(
+            storage.read(files[one], start, num_bytes) == storage.read(files[other], start, num_bytes)
+            for num_bytes in pieces
+        )
+
+    return read_lists(root, files, lambda number: stamp_of(names[number]), are_tars=True, is_copy=is_copy)
+
+
+def forgotten_keys(root: Location) -> Container[tuple[str, str]]:
+    """(shard, key) of the samples that are forgotten in the prepared folder `root`.
+
+    Raises:
+        DatasetError: if a list is damaged, or shards have changed since.
+    """
+    names = list(read_shard_counts(meta_folder(root)))
+    opened = functools.cache(lambda: PreparedDataset.open(root))  # only if there is a list
+    lists = read_lists_of(root, names, lambda name: opened().stamp(name), lambda: opened().index)["tombstones"]
+    return frozenset((names[file], key) for own in lists if own for file, _, key in own.samples(own.newest))
 
 
 def open_shards(path: str | PathLike[str], split_part: str, *, split_config: str | None = None) -> ShardSet:

@@ -24,10 +24,11 @@ from bridge_data.errors import ConfigError, DatasetError, bridge_command, listed
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.shards.index_file import BridgeIndex, BridgeIndexWriter
 from bridge_data.shards.metadata import META_FOLDER, expand_braces, is_unfinished
-from bridge_data.shards.prepared import ShardSet
+from bridge_data.shards.prepared import ShardSet, read_lists_of
 from bridge_data.shards.segment import DamagedIndexError, Segment
 from bridge_data.shards.tar_bytes import GZIP_SUFFIXES
 from bridge_data.shards.tar_scan import ScanNotes, raise_faults, scan_tar
+from bridge_data.shards.tombstones import ShardStamp
 from bridge_data.storage.atomic import EXCLUSIVE, lock, replacing, writing
 from bridge_data.storage.remote import CACHE_VARIABLE, cache_folder
 
@@ -143,7 +144,14 @@ def open_raw_tars(tars: RawTars, split_part: str) -> ShardSet:
         raise ConfigError(f"{tars.root / compressed}: is compressed, and has no index: run {tars.way_out}")
     index = _index_of(tars)
     counts = tuple(index.entries[name].count for name in tars.names)
-    return ShardSet(root=tars.root, split_part=split_part, names=tuple(tars.names), stored_counts=counts, index=index)
+
+    def stamp(name: str) -> ShardStamp:
+        return ShardStamp(index.entries[name].num_bytes, index.entries[name].count, index.digest(name))
+
+    lists = read_lists_of(tars.root, tars.names, stamp, lambda: index)
+    return ShardSet(
+        root=tars.root, split_part=split_part, names=tuple(tars.names), stored_counts=counts, index=index, **lists
+    )
 
 
 def _versions(tars: RawTars) -> Versions:

@@ -13,12 +13,13 @@ import json
 from collections.abc import Collection, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, runtime_checkable
 
+from bridge_data.errors import ForgottenSampleError
 from bridge_data.samples import SourceInfo
 from bridge_data.storage import Location
 
 if TYPE_CHECKING:
     from bridge_data.shards.blocks import Held, OpenBlocks
-    from bridge_data.shards.tombstones import Tombstones
+    from bridge_data.shards.tombstones import ForgetList
 
 
 @dataclasses.dataclass(slots=True)
@@ -174,11 +175,24 @@ class Forgetting(Protocol):
     """Records of prepared data sets, whose samples may be forgotten."""
 
     @property
-    def tombstones(self) -> Sequence[Tombstones | None]:
+    def tombstones(self) -> Sequence[ForgetList | None]:
         """The list of each data set in it, None for one without a list; empty if no data set has a list."""
 
     def forgotten(self, versions: Sequence[int]) -> Container[int]:
         """The numbers of the samples forgotten under these versions of `tombstones`; version 0: none are."""
+
+
+def newest_forgotten(records: Records) -> Container[int]:
+    """The numbers of the samples that are forgotten under the newest versions of the lists."""
+    if not isinstance(records, Forgetting) or not records.tombstones:
+        return ()
+    return records.forgotten([0 if own is None else own.newest for own in records.tombstones])
+
+
+def reader_of(records: Records) -> RecordReader:
+    """A reader for all who do not draw samples from lanes, which drop forgotten ones: of these, it reads only keys."""
+    gone = newest_forgotten(records)
+    return _Withholding(records, gone) if gone else records.reader()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -231,7 +245,7 @@ class RecordsView(abc.ABC):
         return self.records.describe(self.sample(index))
 
     @property
-    def tombstones(self) -> Sequence[Tombstones | None]:
+    def tombstones(self) -> Sequence[ForgetList | None]:
         return self.records.tombstones if isinstance(self.records, Forgetting) else ()
 
     def forgotten(self, versions: Sequence[int]) -> Container[int]:
@@ -240,6 +254,23 @@ class RecordsView(abc.ABC):
 
     def verified(self) -> Self:
         return dataclasses.replace(self, records=self.records.verified())
+
+
+class _Withholding:
+    """A reader of `records` that has no parts of the samples numbered `gone`."""
+
+    def __init__(self, records: Records, gone: Container[int]) -> None:
+        self._records, self._gone, self._reader = records, gone, records.reader()
+        self.read_in_blocks, self.block_bytes = self._reader.read_in_blocks, self._reader.block_bytes
+        self.block, self.byte_ranges = self._reader.block, self._reader.byte_ranges
+
+    def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
+        if parts != () and index in self._gone:
+            raise ForgottenSampleError.of(f"{self._records.root}: {self._reader.read(index, ()).full_key}")
+        return self._reader.read(index, parts)
+
+    def held(self, parts: Container[str] | None) -> Held | None:
+        return None
 
 
 def without_views(records: Records) -> Records:

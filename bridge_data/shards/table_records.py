@@ -111,8 +111,10 @@ class TableRecords(ListedFiles):
         Raises:
             DatasetError: if one is damaged, or files have changed since.
         """
-        files = [(file.path, self.stamp(number), self.rows_of(number)) for number, file in enumerate(self.files)]
-        return dataclasses.replace(self, **read_lists(self.root, files))
+        return dataclasses.replace(self, **read_lists(self.root, [file.path for file in self.files], self.stamp))
+
+    def number_in(self, file: int, position: int) -> int:
+        return self.rows_of(file)[position]
 
     def stamp(self, file: int) -> ShardStamp:
         """What a list of forgotten samples knows of a file."""

@@ -13,23 +13,33 @@ older lists lack; with `renew` they replace all earlier ones. `digest` is a hash
 previous version's digest: number and digest identify a version.
 """
 
+import abc
+import collections
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import reprlib
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError, bridge_command
-from bridge_data.shards.metadata import FORGOTTEN_BRIDGE
+from bridge_data.shards.metadata import FORGOTTEN_BRIDGE, FORGOTTEN_JSONL, META_FOLDER
 from bridge_data.storage import Location, is_remote, location
 
 ACTIONS = ("forget", "restore", "renew")
 
 MAX_READING = 16
 """Maximum lists that are read at the same time."""
+
+MAX_ASKED = 16
+"""Files in a folder up to which each is asked whether it is a link."""
+
+MAX_LINKS = 40
+"""Links that a path may lead along, as in Linux."""
 
 _FIELDS = {"version": int, "date": str, "reason": str, "action": str, "shards": dict, "digest": str}
 
@@ -47,6 +57,10 @@ class ShardStamp(NamedTuple):
         kinds = [None if one.digest is None else one.digest.rpartition(":")[0] for one in (self, other)]
         is_known = None not in kinds and kinds[0] == kinds[1]
         return self[:2] == other[:2] and (not is_known or self.digest == other.digest)
+
+
+IsCopy: TypeAlias = Callable[[str, str, int], bool]
+"""Whether two tars with the same digest have the same bytes at a position."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,7 +93,7 @@ class TombstoneVersion:
         return sum(len(shard.samples) for shard in self.shards.values())
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Tombstones:
     """The versions of the list in `file`, at least one, from version 1 on; it is read for the data set at `root`."""
 
@@ -123,10 +137,6 @@ class Tombstones:
         """The last version."""
         return self.versions[-1]
 
-    def names(self, number: int) -> tuple[int, str]:
-        """(number, digest) of a version; 0 stands for a data set without a list."""
-        return (number, self.versions[number - 1].digest) if number else (0, "")
-
     def samples(self, number: int) -> dict[str, dict[int, str]]:
         """The forgotten samples under a version: by shard, their keys by position."""
         found: dict[str, dict[int, str]] = {}
@@ -151,13 +161,24 @@ class Tombstones:
     def _renewing(self) -> str:
         return bridge_command("forget", self.root, "--renew", "--reason", "WHY")
 
+    @functools.cached_property
+    def forgetting(self) -> frozenset[str]:
+        """The shards that have forgotten samples under the newest version."""
+        return frozenset(self.samples(len(self.versions)))
+
+    @functools.cached_property
+    def base(self) -> Location:
+        """The folder that the names of shards are relative to."""
+        folder = self.file.parent
+        return folder.parent if self.file.name == FORGOTTEN_JSONL else folder
+
     def check_shards(self, names: Container[str], stamp_of: Callable[[str], ShardStamp]) -> None:
         """Check that the shards are those that the list was written for.
 
         Raises:
             DatasetError: if one has changed.
         """
-        listed = [name for name in self.samples(len(self.versions)) if name in names]
+        listed = [name for name in self.shards if name in self.forgetting and name in names]
         changed = [name for name in listed if not self.shards[name].stamp.agrees(stamp_of(name))]
         if changed:
             more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
@@ -167,89 +188,278 @@ class Tombstones:
             )
 
     def renamed(self, names: Collection[str], stamp_of: Callable[[str], ShardStamp]) -> dict[str, list[str]]:
-        """The files with forgotten samples that are no longer in the folder of the list, if others have their sizes and
-        numbers of samples: the names of these."""
-        listed = self.samples(len(self.versions))
+        """The files with forgotten samples that are no longer below `base`, if others have their sizes and numbers of
+        samples: the names of these."""
+        gone = self.forgetting - set(names)
+        if not gone:
+            return {}
         others: dict[tuple[int, int], list[str]] = {}
-        for name in sorted(set(names) - listed.keys()):
+        for name in sorted(set(names) - self.forgetting):
             others.setdefault(stamp_of(name)[:2], []).append(name)
-        found = {name: others.get(self.shards[name].stamp[:2], []) for name in listed.keys() - set(names)}
-        return {name: new for name, new in found.items() if new and not storage.is_file(self.file.parent / name)}
+        found = {name: others.get(self.shards[name].stamp[:2], []) for name in sorted(gone)}
+        return {name: new for name, new in found.items() if new and not storage.is_file(self.base / name)}
 
     def check_files(self, names: Collection[str], stamp_of: Callable[[str], ShardStamp]) -> None:
-        """Check that these files in the folder of the list are those that it was written for.
+        """Check that these files are those that the list was written for, under their names of then.
 
         Raises:
             DatasetError: if one has changed, or may have another name now.
         """
         self.check_shards(names, stamp_of)
         for name, (new, *_) in self.renamed(names, stamp_of).items():
-            raise DatasetError(
-                f"{self.root}: {name}, in which samples were forgotten, is gone, and {new} may be the same file under "
-                "a new name, with which they would come again; give it back its name, or run "
-                f"`{self._renewing}`, which looks them up in {new} by their keys"
-            )
+            raise self._unknown_name(name, new)
+
+    def names_now(
+        self, names: Collection[str], stamp_of: Callable[[str], ShardStamp], is_copy: "IsCopy | None"
+    ) -> dict[str, list[str]]:
+        """By their names in the list, those of the files with forgotten samples that are among `names`, and of their
+        copies there, which have the same digest and are found by `is_copy`. Without that, a file has one name only.
+
+        Raises:
+            DatasetError: if one has changed, or may have another name now that is not certain.
+        """
+        self.check_shards(names, stamp_of)
+        found = {name: [name] for name in self.forgetting if name in names}
+        if is_copy is None:
+            self.check_files(names, stamp_of)
+            return found
+        for name, others in self.renamed(names, stamp_of).items():
+            same = [new for new in others if stamp_of(new) == self.shards[name].stamp and stamp_of(new).digest]
+            if len(same) != 1:
+                raise self._unknown_name(name, others[0])
+            found[name] = same
+        stamps = {name: stamp_of(name) for name in names} if found else {}
+        alike: dict[ShardStamp, list[str]] = {}
+        for name, stamp in stamps.items():
+            alike.setdefault(stamp, []).append(name)
+        samples = self.samples(len(self.versions)) if any(len(several) > 1 for several in alike.values()) else {}
+        for name, now in found.items():
+            for other in alike[stamps[now[0]]] if samples and stamps[now[0]].digest else ():
+                if other not in now and is_copy(now[0], other, next(iter(samples[name]))):
+                    now.append(other)
+        return found
+
+    def _unknown_name(self, name: str, new: str) -> DatasetError:
+        return DatasetError(
+            f"{self.root}: {name}, in which samples were forgotten, is gone, and {new} may be the same file under "
+            "a new name, with which they would come again; give it back its name, or run "
+            f"`{self._renewing}`, which looks them up in {new} by their keys"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class ForgetList:
+    """The lists that name files of one data set, or of one folder, as one: `files` has for each of `lists` the numbers
+    of the files that its names stand for. Their versions count in the order of their dates."""
+
+    lists: tuple[Tombstones, ...]
+    files: tuple[Mapping[str, Sequence[int]], ...]
+
+    @functools.cached_property
+    def _order(self) -> list[tuple[int, str]]:
+        """(number of the list, digest) of each version."""
+        versions = []
+        for number, own in enumerate(self.lists):
+            dates = itertools.accumulate((version.date for version in own.versions), max)
+            versions += [(date, number, one.number, one.digest) for date, one in zip(dates, own.versions, strict=True)]
+        order, before = [], ""
+        for _, number, _, digest in sorted(versions):
+            before = digest if len(self.lists) == 1 else _hash(before + digest)
+            order.append((number, before))
+        return order
+
+    @property
+    def digests(self) -> list[str]:
+        """The digest of each version, from version 1 on."""
+        return [digest for _, digest in self._order]
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest version."""
+        return len(self._order)
+
+    def version_id(self, number: int) -> tuple[int, str]:
+        """(number, digest) of a version; 0 stands for a data set without a list."""
+        return (number, self._order[number - 1][1]) if number else (0, "")
+
+    def samples(self, number: int) -> Iterator[tuple[int, int, str]]:
+        """(number of the file, position, key) of the samples that are forgotten under a version."""
+        counts = collections.Counter(own for own, _ in self._order[:number])
+        for at, (own, files) in enumerate(zip(self.lists, self.files, strict=True)):
+            for name, samples in own.samples(counts[at]).items():
+                for file in files.get(name, ()):
+                    yield from ((file, position, key) for position, key in samples.items())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class ListedFiles:
-    """Records in files of several folders, each of which may have a list: `tombstones` has those of `folders`, in this
-    order, without lists that name none of the files; it is empty if there are none. Of each folder, the names of the
-    files and the numbers of their samples."""
+class ListedFiles(abc.ABC):
+    """Records in files that lists of forgotten samples may name. `tombstones` has one entry for a data set of tars, and
+    else one for each of `num_folders` folders with its files, None for one that no list is of; it is empty if there are
+    no lists."""
 
-    folders: tuple[Mapping[str, range], ...] = ()
-    tombstones: tuple[Tombstones | None, ...] = ()
+    tombstones: tuple[ForgetList | None, ...] = ()
+    num_folders: int = 1
+
+    @abc.abstractmethod
+    def number_in(self, file: int, position: int) -> int | None:
+        """The number of the sample at `position` of file number `file`; None if it has none."""
 
     def forgotten(self, versions: Sequence[int]) -> frozenset[int]:
         """The numbers of the samples forgotten under these versions of the lists; version 0: none are."""
         return frozenset(
-            files[name][position]
-            for files, own, version in zip(self.folders[: len(versions)], self.tombstones, versions, strict=True)
-            for name, samples in (own.samples(version) if own else {}).items()
-            if name in files
-            for position in samples
+            number
+            for own, version in zip(self.tombstones, versions, strict=True)
+            for file, position, _ in (own.samples(version) if own else ())
+            if (number := self.number_in(file, position)) is not None
         )
 
 
-def newest_numbers(lists: Iterable[Tombstones | None]) -> list[int]:
+def newest_numbers(lists: Iterable[ForgetList | None]) -> list[int]:
     """The number of the newest version of each list; 0 stands for no list."""
-    return [0 if own is None else own.newest.number for own in lists]
+    return [0 if own is None else own.newest for own in lists]
 
 
-def read_lists(root: Location, files: Iterable[tuple[str, ShardStamp, range]]) -> dict[str, Any]:
-    """The fields of a `ListedFiles`, for the data set at `root`: of each of its files the path, the stamp, and the
-    numbers of its samples; there are no lists if none names one of the files.
+def read_lists(
+    root: Location,
+    files: Sequence[str],
+    stamp_of: Callable[[int], ShardStamp],
+    *,
+    are_tars: bool = False,
+    is_copy: Callable[[int, int, int], bool] | None = None,
+) -> dict[str, Any]:
+    """The fields of a `ListedFiles`, for the data at `root`, with the paths of its files, and their stamps by number.
+    `is_copy` says whether two tars with these numbers have the same bytes at a position.
+
+    This is the one place where lists are found: by the paths of the files, on a disk also by those along their links. A
+    list is next to the file, and for tars in the `.nv-meta` of any folder above.
 
     Raises:
         DatasetError: if a list is damaged, or files have changed since.
     """
-    folders: dict[str, dict[str, range]] = {}
-    stamps: dict[str, dict[str, ShardStamp]] = {}
-    for path, stamp, numbers in files:
-        folder, name = os.path.split(path)
-        folders.setdefault(folder, {})[name] = numbers
-        stamps.setdefault(folder, {})[name] = stamp
-    paths = [location(folder) / FORGOTTEN_BRIDGE for folder in folders]
-    if len(paths) > 1 and is_remote(str(root)):
+    folders = [str(root)] * len(files) if are_tars else [os.path.dirname(path) for path in files]
+    numbers = {folder: number for number, folder in enumerate(dict.fromkeys(folders))}
+    if is_remote(str(root)):
+        known = {path: [number] for number, path in enumerate(files)}
+        bases = {folder: [f"{META_FOLDER}/{FORGOTTEN_JSONL}" if are_tars else FORGOTTEN_BRIDGE] for folder in numbers}
+    else:
+        known = _all_paths(files)
+        bases = {folder: [FORGOTTEN_BRIDGE] for folder in dict.fromkeys(map(os.path.dirname, known))}
+        for folder in [*bases] if are_tars else ():
+            while f"{META_FOLDER}/{FORGOTTEN_JSONL}" not in (names := bases.setdefault(folder, [])):
+                names.append(f"{META_FOLDER}/{FORGOTTEN_JSONL}")
+                folder = os.path.dirname(folder)
+    found: list[dict[Tombstones, dict[str, list[int]]]] = [{} for _ in numbers]
+    whole = os.path.realpath(root) if isinstance(root, Path) else str(root)
+    for own, own_bases in _read_all([(base, name) for base, names in bases.items() for name in names], root):
+        named = _names_below(own_bases, known, is_deep=own.file.name == FORGOTTEN_JSONL)
+        by_name = _ByName({name: of_name[0] for name, of_name in named.items()}, stamp_of, is_copy)
+        now = own.names_now(named, by_name.stamp, None if is_copy is None else by_name.is_copy)
+        for name in own.shards.keys() & named.keys() | now.keys():
+            for file in dict.fromkeys(file for new in now.get(name, [name]) for file in named[new]):
+                found[numbers[folders[file]]].setdefault(own, {}).setdefault(name, []).append(file)
+        if are_tars and whole in own_bases:  # all split parts have it in their states
+            found[0].setdefault(own, {})
+    lists = [ForgetList(tuple(own), tuple(own.values())) if own else None for own in found]
+    return {"tombstones": tuple(lists) if any(lists) else (), "num_folders": len(numbers)}
+
+
+class _ByName(NamedTuple):
+    """What is known of files by number, by the names that a list has for them."""
+
+    numbers: Mapping[str, int]
+    stamp_of: Callable[[int], ShardStamp]
+    are_alike: Callable[[int, int, int], bool] | None
+
+    def stamp(self, name: str) -> ShardStamp:
+        return self.stamp_of(self.numbers[name])
+
+    def is_copy(self, one: str, other: str, position: int) -> bool:
+        return self.are_alike is not None and self.are_alike(self.numbers[one], self.numbers[other], position)
+
+
+def _all_paths(files: Sequence[str]) -> dict[str, list[int]]:
+    """The numbers of the files by their paths: as given, and those along their links, to the real ones."""
+    folders: dict[str, list[int]] = {}
+    for number, path in enumerate(files):
+        folders.setdefault(os.path.dirname(path), []).append(number)
+    known: dict[str, dict[int, None]] = {}
+    for folder, numbers in folders.items():
+        given, real = os.path.abspath(folder), os.path.realpath(folder)
+        names = [os.path.basename(files[number]) for number in numbers]
+        links = _links(real, names)
+        for number, name in zip(numbers, names, strict=True):
+            paths = [
+                os.path.join(given, name),
+                os.path.join(real, name),
+                *(_targets(real, name) if name in links else ()),
+            ]
+            for path in paths:
+                known.setdefault(path, {})[number] = None
+    return {path: list(numbers) for path, numbers in known.items()}
+
+
+def _links(folder: str, names: Sequence[str]) -> Collection[str]:
+    """Those of the files `names` in a folder that are links; of many, without asking for each."""
+    if len(names) <= MAX_ASKED:
+        return [name for name in names if os.path.islink(os.path.join(folder, name))]
+    with os.scandir(folder) as entries:
+        return {entry.name for entry in entries if entry.is_symlink()}
+
+
+def _targets(folder: str, name: str) -> Iterator[str]:
+    """The paths that a link leads along."""
+    path = os.path.join(folder, name)
+    for _ in range(MAX_LINKS):
+        if not os.path.islink(path):
+            return
+        target = os.path.join(os.path.dirname(path), os.readlink(path))
+        path = os.path.join(os.path.realpath(os.path.dirname(target)), os.path.basename(target))
+        yield path
+
+
+def _read_all(files: Sequence[tuple[str, str]], root: Location) -> list[tuple[Tombstones, list[str]]]:
+    """(list, folders that its names are relative to) of each of `files` (such a folder, name of the list below it) that
+    is there; one that is found in several ways comes once."""
+
+    def read(base: str, name: str) -> Tombstones | None:
+        return Tombstones.read(location(base) / name, root if name == FORGOTTEN_BRIDGE else location(base))
+
+    if len(files) > 1 and is_remote(str(root)):
         from concurrent.futures import ThreadPoolExecutor  # here: it is slow to import
 
         with ThreadPoolExecutor(MAX_READING) as threads:
-            found = list(threads.map(lambda file: Tombstones.read(file, root), paths))
+            lists = list(threads.map(lambda file: read(*file), files))
     else:
-        found = [Tombstones.read(file, root) for file in paths]
-    lists: list[Tombstones | None] = []
-    for (folder, own_files), own in zip(folders.items(), found, strict=True):
+        lists = [read(*file) for file in files]
+    found: dict[str, tuple[Tombstones, list[str]]] = {}
+    for (base, _), own in zip(files, lists, strict=True):
         if own is not None:
-            own.check_files(own_files, stamps[folder].__getitem__)
-        lists.append(own if own is not None and own.shards.keys() & own_files.keys() else None)
-    return {"folders": tuple(folders.values()), "tombstones": tuple(lists) if any(lists) else ()}
+            path = str(own.file) if is_remote(str(own.file)) else os.path.realpath(own.file)
+            found.setdefault(path, (own, []))[1].append(base)
+    return [found[path] for path in sorted(found)]
+
+
+def _names_below(bases: Sequence[str], known: Mapping[str, list[int]], *, is_deep: bool) -> dict[str, list[int]]:
+    """The numbers of the files by their paths relative to the folders `bases`; directly in these, unless `is_deep`."""
+    named: dict[str, list[int]] = {}
+    for base in bases:
+        prefix = base.rstrip("/") + "/"
+        for path, numbers in known.items():
+            name = path[len(prefix) :]
+            if path.startswith(prefix) and (is_deep or "/" not in name):
+                own = named.setdefault(name, [])
+                own += [number for number in numbers if number not in own]
+    return named
 
 
 def digest_of(version: TombstoneVersion, before: str) -> str:
     """The digest of a version that comes after one with the digest `before`."""
+    return _hash(before + json.dumps(_content(version), ensure_ascii=False, sort_keys=True, separators=(",", ":")))
+
+
+def _hash(text: str) -> str:
     import hashlib  # here: a command that reads no list does not wait for it
 
-    text = before + json.dumps(_content(version), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
 

@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from bridge_data.errors import ConfigError, DatasetError, ErrorHandler, FatalSampleError, SkipSample
+from bridge_data.errors import (
+    ConfigError,
+    DatasetError,
+    ErrorHandler,
+    FatalSampleError,
+    ForgottenSampleError,
+    SkipSample,
+)
 from bridge_data.later import profiler_is_active, torch
 from bridge_data.order.random_draws import key64
 from bridge_data.samples import SourceInfo
@@ -52,6 +59,9 @@ _OF_SAMPLES = frozenset({"cook_crude_sample", "encode_sample", "preencode_sample
 logger = logging.getLogger("bridge_data")
 
 _MANY_FAILURES = 100  # consecutive ones, at which a hook without a limit warns
+
+FORGOTTEN = "forgotten"
+"""The name under which samples are counted that are on a list of forgotten ones, or need one that is."""
 
 TRUNCATED = "truncated"
 """The name under which truncated samples are counted; they are not skipped."""
@@ -247,6 +257,9 @@ class Hooks:
         except SkipSample as skip:
             if not results:
                 self.leave_out(stage, count, str(skip))
+        except ForgottenSampleError as error:
+            self.leave_out(FORGOTTEN, count, str(error))
+            return []
         except Exception as error:
             self._fail(stage, argument, error, count)
             return []

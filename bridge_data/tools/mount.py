@@ -156,7 +156,11 @@ class Catalog:
 
     def parts(self, key: str, shard: int | None = None) -> list[StoredPart]:
         """The parts of the sample `key` (in `shard`, if that is given); none if there is no such sample."""
-        return [part for part in self._index.parts(key) if shard in (None, part.shard)]
+        return [
+            part
+            for part in self._index.parts(key)
+            if shard in (None, part.shard) and not self.reader.is_forgotten(part.shard, key)
+        ]
 
     def has_below(self, prefix: str, shard: int | None = None) -> bool:
         """Whether a key begins with `prefix`."""
@@ -176,7 +180,8 @@ class Catalog:
                 return
 
     def _keys_from(self, start: str, prefix: str, shard: int | None) -> Iterator[str]:
-        """The keys that begin with `prefix`, sorted, from `start` on; for one shard, from a list of all its keys."""
+        """The keys that begin with `prefix`, sorted, from `start` on, but those of forgotten samples; for one shard,
+        from a list of all its keys."""
         if shard is not None:
             keys = self._keys_of(shard)
             for number in range(bisect.bisect_left(keys, start), len(keys)):
@@ -186,14 +191,15 @@ class Catalog:
             return
         limit = 1
         while keys := self._index.sorted_keys(start, prefix + _LAST, limit):
-            yield from keys
+            yield from (key for key in keys if not self.reader.forgets or self.parts(key))
             start, limit = keys[-1] + "\0", min(1000, 2 * limit)
 
     def _keys_of(self, shard: int) -> list[str]:
         with self._lock:
             keys = self._keys.get(shard)
             if keys is None:
-                keys = self._keys[shard] = sorted(self._index.keys(shard))
+                kept = (key for key in self._index.keys(shard) if not self.reader.is_forgotten(shard, key))
+                keys = self._keys[shard] = sorted(kept)
                 while len(self._keys) > MAX_LISTED:
                     self._keys.pop(next(iter(self._keys)))
             return keys

@@ -30,7 +30,7 @@ def read(parts: PartReader, name: str) -> bytes:
 
 def test_every_part_is_found_by_its_name(media: Path) -> None:
     parts = PartReader(media)
-    names = sorted(parts.index.part_names())
+    names = sorted(parts.part_names())
     assert names == sorted(name for n in range(24) for name in (f"{n:06d}.bin", f"a/{n:06d}.left.txt"))
     for number in range(24):
         assert read(parts, f"{number:06d}.bin") == content(number)
@@ -102,7 +102,7 @@ def test_long_names_and_compressed_shards_are_read(tmp_path: Path) -> None:
     tar.unlink()
     prepare_by_ratio(tmp_path, "1,0,0")
     parts = PartReader(tmp_path)
-    assert [read(parts, each) for each in parts.index.part_names()] == [b"long", b"short", b"pax", b"end"]
+    assert [read(parts, each) for each in parts.part_names()] == [b"long", b"short", b"pax", b"end"]
 
 
 def test_an_older_index_that_knows_no_parts_serves_too(tmp_path: Path) -> None:

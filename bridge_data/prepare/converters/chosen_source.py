@@ -8,9 +8,11 @@ excluded samples.
 
 import array
 import bisect
+import dataclasses
+import functools
 import hashlib
 import itertools
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,12 +25,12 @@ from bridge_data.prepare.converters.sample_files import TarCollection
 from bridge_data.prepare.converters.source_records import BrokenRecord, RecordSource, SourceRecord
 from bridge_data.prepare.converters.text_tables import TextTable
 from bridge_data.shards.jsonl_file import open_jsonl
-from bridge_data.shards.metadata import FORGOTTEN_BRIDGE, FORGOTTEN_JSONL, META_FOLDER
+from bridge_data.shards.metadata import META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.shards.records import RecordsView, without_views
 from bridge_data.shards.shard_table import encode_offsets, offsets_digest
 from bridge_data.shards.table_records import TableRecords, open_records
-from bridge_data.shards.tombstones import ListedFiles, ShardStamp, Tombstones, newest_numbers, read_lists
+from bridge_data.shards.tombstones import ListedFiles, ShardStamp, newest_numbers, read_lists
 from bridge_data.shards.where.choosing import Where, evaluate, shown
 
 
@@ -58,6 +60,16 @@ class ChosenSource:
         digest = hashlib.blake2b(self._numbers.tobytes(), digest_size=16)
         digest.update(self._source.fingerprint().encode())
         return digest.hexdigest()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _SourceFiles(ListedFiles):
+    """The files of a source, with the numbers of the records of each."""
+
+    numbers: Sequence[Sequence[int]]
+
+    def number_in(self, file: int, position: int) -> int:
+        return self.numbers[file][position]
 
 
 class TakenRecords(NamedTuple):
@@ -150,10 +162,11 @@ def _check_count(file: Path, num_samples: int, num_prepared: int) -> None:
 def _forgotten(path: Path, source: RecordSource) -> Container[int]:
     """The numbers of the forgotten records."""
     if isinstance(source, TarCollection):
-        lists = _tar_lists(path, source)
+        lists = [_tar_lists(path, source)]
     elif isinstance(source, ColumnarTables):
-        has_list = any((file.absolute().parent / FORGOTTEN_BRIDGE).is_file() for file in source.files)
-        lists = [_rows(path, source).with_tombstones()] if has_list else []
+        rows = functools.cache(lambda: _rows(path, source))  # they are opened only if there is a list
+        found = read_lists(path, [str(file.absolute()) for file in source.files], lambda number: rows().stamp(number))
+        lists = [dataclasses.replace(rows(), **found)] if found["tombstones"] else []
     elif isinstance(source, TextTable):
         files = zip(source.files, itertools.pairwise(source.firsts), strict=True)
         lists = [_line_lists(file.absolute(), source.starts[first:end], first) for file, (first, end) in files]
@@ -167,29 +180,29 @@ def _line_lists(file: Path, starts: "array.array[int]", first: int) -> ListedFil
     num_bytes, numbers = file.stat().st_size, range(first, first + len(starts))
     starts[:1] = array.array("Q", [0] * len(starts[:1]))  # as in the index, blank lines before belong to the first one
     digest = offsets_digest(encode_offsets(starts + array.array("Q", [num_bytes])))
-    return ListedFiles(**read_lists(file, [(str(file), ShardStamp(num_bytes, len(starts), digest), numbers)]))
+    stamp = ShardStamp(num_bytes, len(starts), digest)
+    return _SourceFiles([numbers], **read_lists(file, [str(file)], lambda _: stamp))
 
 
-def _tar_lists(path: Path, source: TarCollection) -> list[ListedFiles]:
-    """The list of the prepared folder that the tars at `path` are in."""
-    for root in (path, *path.parents):
-        own = Tombstones.read(root / META_FOLDER / FORGOTTEN_JSONL, root)
-        if own is not None:
-            numbers = {file.absolute().relative_to(root).as_posix(): found for file, found in source.samples_of_files()}
-            _check_tars(root, own, source, numbers)
-            return [ListedFiles(folders=(numbers,), tombstones=(own,))]
-    return []
+def _tar_lists(path: Path, source: TarCollection) -> ListedFiles:
+    """The lists of the tars at `path`, which are those of the lists by the tars themselves: an index may be older."""
+    files = [(file.absolute(), numbers) for file, numbers in source.samples_of_files()]
 
+    def stamp(number: int) -> ShardStamp:
+        file, numbers = files[number]
+        return ShardStamp(file.stat().st_size, len(numbers), None)
 
-def _check_tars(root: Path, own: Tombstones, source: TarCollection, numbers: Mapping[str, range]) -> None:
-    """Check that the tars with these samples are those of the list, by the tars themselves: the index may be older."""
-    own.check_shards(numbers, lambda name: ShardStamp((root / name).stat().st_size, len(numbers[name]), None))
-    for name, samples in own.samples(own.newest.number).items():
-        for position, key in samples.items() if name in numbers else ():
-            record = next(source.read([numbers[name][position]]))
+    lists = read_lists(path, [str(file) for file, _ in files], stamp, are_tars=True)
+    found = _SourceFiles([numbers for _, numbers in files], **lists)
+    for own in filter(None, found.tombstones):
+        for number, position, key in own.samples(own.newest):
+            file, numbers = files[number]
+            record = next(source.read([numbers[position]]))
             if isinstance(record, SourceRecord) and not (record.key or "").endswith(key):  # it may have a prefix
+                root = own.lists[0].root
                 again, renew = bridge_command("prepare", root), bridge_command("forget", root, "--renew")
                 raise DatasetError(
-                    f"{root / name}: has changed since {key!r} was forgotten: sample {position} is {record.key!r} now; "
+                    f"{file}: has changed since {key!r} was forgotten: sample {position} is {record.key!r} now; "
                     f"run `{again}`, then `{renew} --reason WHY`"
                 )
+    return found

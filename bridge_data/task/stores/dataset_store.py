@@ -22,7 +22,7 @@ from bridge_data.shards.jsonl_file import PART, JsonlLines
 from bridge_data.shards.key_index import PartReader
 from bridge_data.shards.media_metadata import MediaIndex, MediaMetadata
 from bridge_data.shards.metadata import META_FOLDER, without_shard
-from bridge_data.shards.records import RecordReader
+from bridge_data.shards.records import RecordReader, newest_forgotten, reader_of
 from bridge_data.storage import RemotePath
 from bridge_data.task.stores.file_store import DecodeFileStore, FileStore
 
@@ -171,10 +171,10 @@ class WebdatasetFileStore(_NamedStore):
             raise self._named(error) from None
 
     def list_files(self) -> Iterator[str]:
-        return self._parts.index.part_names()
+        return self._parts.part_names()
 
     def _named(self, error: SampleError) -> SampleError:
-        return error if self._name is None else SampleError(f"auxiliary data {self._name!r}: {error}")
+        return error if self._name is None else type(error)(f"auxiliary data {self._name!r}: {error}")
 
 
 class JsonlFileStore(_NamedStore):
@@ -185,7 +185,7 @@ class JsonlFileStore(_NamedStore):
     """
 
     def __init__(self, path: str | os.PathLike[str], *, name: str | None = None) -> None:
-        self._lines = JsonlLines.open(storage.location(path).absolute(), "")
+        self._lines = JsonlLines.open(storage.location(path).absolute(), "").with_tombstones()
         self._name = name
 
     def __getitem__(self, key: str) -> tuple[bytes, SourceInfo]:
@@ -201,11 +201,12 @@ class JsonlFileStore(_NamedStore):
         return str(self._lines.root)
 
     def list_files(self) -> Iterator[str]:
-        return (f"{number}.{PART}" for number in range(self._lines.num_samples))
+        gone = newest_forgotten(self._lines)
+        return (f"{number}.{PART}" for number in range(self._lines.num_samples) if number not in gone)
 
     @functools.cached_property
     def _reader(self) -> RecordReader:
-        return self._lines.reader()
+        return reader_of(self._lines)
 
 
 def open_aux(source: Source, decoder: SampleDecoder | None) -> dict[str, FileStore[Any]]:

@@ -129,11 +129,7 @@ def _show_folder(
     media = _media(dataset.meta / INDEX_SQLITE)
     if media is not None:
         rows.append(("media", media))
-    tombstones = dataset.tombstones()
-    if tombstones is not None:
-        number = tombstones.newest.number
-        num_forgotten = sum(map(len, tombstones.samples(number).values()))
-        rows.append(_forgotten_row(num_forgotten, [number]))
+    rows += _forgotten_rows([dataset.all_shards()])
     click.echo(headed(rows) + "\n")
     click.echo(split_table(dataset, split_config))
     parts = dataset.split_parts(split_config)
@@ -141,19 +137,15 @@ def _show_folder(
     return not sample_type.startswith(_WRONG)
 
 
-def _forgotten_row(num_samples: int, versions: Sequence[int]) -> tuple[str, str]:
-    numbers = " and ".join(map(str, dict.fromkeys(versions)))
-    return "forgotten", f"{counted(num_samples, 'sample')} (version {numbers} of the list)"
-
-
-def _forgotten_in_files(several: Sequence[Records]) -> list[tuple[str, str]]:
-    """A row for the forgotten samples of tables or JSONL files, if there is a list."""
+def _forgotten_rows(several: Sequence[Records]) -> list[tuple[str, str]]:
+    """A row for the forgotten samples, if there is a list."""
     num_samples, numbers = 0, list[int]()
     for one in (one for one in several if isinstance(one, ListedFiles)):
         versions = newest_numbers(one.tombstones)
         num_samples += len(one.forgotten(versions))
         numbers += [number for number in versions if number]
-    return [_forgotten_row(num_samples, numbers)] if numbers else []
+    shown = " and ".join(map(str, dict.fromkeys(numbers)))
+    return [("forgotten", f"{counted(num_samples, 'sample')} (version {shown} of the list)")] if numbers else []
 
 
 def _show_chosen(parts: Sequence[Records], clauses: Sequence[WhereClause]) -> None:
@@ -179,7 +171,7 @@ def _show_jsonl(path: Location, clauses: Sequence[WhereClause], limits: Limits) 
         ("parts", "json"),
         ("sample type", "crude"),
         ("index", index_path(path).name),
-        *_forgotten_in_files([without_views(one) for one in records[:1]]),
+        *_forgotten_rows([without_views(one) for one in records[:1]]),
     ]
     click.echo(headed(rows) + "\n")
     num_unused, _ = split_gaps(path)
@@ -200,7 +192,7 @@ def _show_tables(path: Location, clauses: Sequence[WhereClause], trust: dict[str
         ("holds", f"{sized(num_bytes)} of columns in {counted(sum(len({*one.names}) for one in records), 'file')}"),
         ("parts", listed(list(columns), 20)),
         ("sample type", "crude, unless a field map is given"),
-        *_forgotten_in_files(records),
+        *_forgotten_rows(records),
     ]
     click.echo(headed(rows) + "\n")
     shown = []

@@ -6,7 +6,7 @@ import json
 import shutil
 import textwrap
 import warnings
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,15 @@ from PIL import Image
 from bridge_data.decode import Loader, SampleDecoder, open_loader
 from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
 from bridge_data.decode.image import IMAGE_EXTENSIONS
-from bridge_data.errors import BridgeDataError, ConfigError, SampleError
+from bridge_data.errors import BridgeDataError, ConfigError, ForgottenSampleError, SampleError
 from bridge_data.limits import Limits, allow_pixels
 from bridge_data.plan import Source, opening
 from bridge_data.samples import CrudeSample
-from bridge_data.shards import RawSample, RecordReader, Records
+from bridge_data.shards import RawSample, RecordReader
 from bridge_data.shards.joined_records import JoinedRawSample
 from bridge_data.shards.plain_data import parse_json
-from bridge_data.shards.records import Forgetting, bytes_of
+from bridge_data.shards.records import bytes_of, reader_of
 from bridge_data.shards.sample_lookup import find_sample
-from bridge_data.shards.tombstones import newest_numbers
 from bridge_data.tools.cli.terminal import (
     ON_DISK,
     counted,
@@ -113,10 +112,9 @@ def preview(
     for shown in found.sources:
         if len(found.sources) > 1 or (shown.source is not None and shown.source.aux):
             click.echo(click.style(_heading(shown), underline=True))
-        reader = shown.records.reader()
-        loader, forgotten = _loader(shown), _forgotten(shown.records)
+        reader, loader = reader_of(shown.records), _loader(shown)
         for index in range(start, min(start + count, shown.num_samples)):
-            click.echo("\n".join(_sample(index, shown, reader, loader, forgotten)))
+            click.echo("\n".join(_sample(index, shown, reader, loader)))
 
 
 def _preview_key(key: str, opened: Sequence[SplitCatalog]) -> None:
@@ -128,8 +126,7 @@ def _preview_key(key: str, opened: Sequence[SplitCatalog]) -> None:
     shown = several[place.records]
     if len({str(other.records.root) for other in several}) > 1:
         click.echo(click.style(_heading(shown), underline=True))
-    lines = _sample(place.index, shown, shown.records.reader(), _loader(shown), _forgotten(shown.records))
-    click.echo("\n".join(lines))
+    click.echo("\n".join(_sample(place.index, shown, reader_of(shown.records), _loader(shown))))
 
 
 def _loader(shown: CatalogSource) -> Loader | None:
@@ -143,23 +140,19 @@ def _heading(shown: CatalogSource) -> str:
     return f"{shown.source.path}{aux}"
 
 
-def _sample(
-    index: int, shown: CatalogSource, reader: RecordReader, loader: Loader | None, forgotten: Container[int]
-) -> Iterator[str]:
-    raw = reader.read(index)
-    mark = "  (forgotten: no run sees it)" if index in forgotten else ""
-    yield click.style(f"{shown.records.split_part} {index}  {raw.full_key}{mark}", bold=True)
+def _sample(index: int, shown: CatalogSource, reader: RecordReader, loader: Loader | None) -> Iterator[str]:
+    try:
+        raw = reader.read(index)
+    except ForgottenSampleError:
+        key = reader.read(index, ()).full_key
+        yield click.style(f"{shown.records.split_part} {index}  {key}  (forgotten: no run sees it)", bold=True)
+        yield ""
+        return
+    yield click.style(f"{shown.records.split_part} {index}  {raw.full_key}", bold=True)
     yield from _parts(raw)
     if shown.source is not None and loader is not None:
         yield from _made(index, shown.source, loader)
     yield ""
-
-
-def _forgotten(records: Records) -> Container[int]:
-    """The numbers of the samples that the newest lists have."""
-    if not isinstance(records, Forgetting) or not records.tombstones:
-        return ()
-    return records.forgotten(newest_numbers(records.tombstones))
 
 
 def _parts(raw: RawSample) -> Iterator[str]:

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data.decode.image import IMAGE_EXTENSIONS
-from bridge_data.errors import BridgeDataError, ConfigError
+from bridge_data.errors import BridgeDataError, ConfigError, ForgottenSampleError
 from bridge_data.limits import DEFAULT_LIMITS, Limits, allow_pixels
 from bridge_data.options import check_at_least
 from bridge_data.plan.document import is_jsonl
@@ -35,7 +35,7 @@ from bridge_data.shards import Records, ShardSet
 from bridge_data.shards.blocks import BlockBudget, OpenBlocks, RunCut
 from bridge_data.shards.jsonl_file import open_jsonl, read_ranges
 from bridge_data.shards.prepared import PreparedDataset
-from bridge_data.shards.records import RawSample, RecordReader
+from bridge_data.shards.records import RawSample, RecordReader, reader_of
 from bridge_data.shards.subset import Subset
 from bridge_data.tools.duplicates.picture_hash import NO_HASH, picture_hash
 
@@ -51,6 +51,7 @@ MAX_EXAMPLES = 10
 LAST_PART = "train"
 
 FAULTS = {
+    "forgotten": "samples that are forgotten, and are left out",
     "unreadable": "samples that cannot be read, and are left out",
     "empty": "samples without any of the parts, which are left out",
     "broken": "pictures that cannot be decoded, which are not compared",
@@ -265,7 +266,7 @@ def _hash_task(config: HashConfig, task: HashTask) -> _Result:
     allow_pixels(config.limits)
     records = _opened(task.path, task.split_part, config)
     wanted = frozenset(config.parts) or None
-    reader = records.reader()
+    reader = reader_of(records)
     reader.read_in_blocks(OpenBlocks(RunCut(BLOCK_SAMPLES, 0), wanted, BlockBudget(HELD_BYTES)))
     count = task.end - task.first
     faults = HashFaults()
@@ -276,6 +277,9 @@ def _hash_task(config: HashConfig, task: HashTask) -> _Result:
             sample = reader.read(index, wanted)
         except ConfigError:  # such as a missing package: all samples would fail
             raise
+        except ForgottenSampleError as error:
+            faults.add("forgotten", str(error))
+            continue
         except BridgeDataError as error:
             faults.add("unreadable", str(error))
             continue

@@ -28,7 +28,7 @@ from bridge_data.shards.jsonl_file import JsonlLines
 from bridge_data.shards.key_index import KeyIndex
 from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER, split_shard
 from bridge_data.shards.prepared import PreparedDataset, ShardSet
-from bridge_data.shards.records import RecordsView, bytes_of
+from bridge_data.shards.records import RecordsView, bytes_of, reader_of
 from bridge_data.shards.sample_lookup import row_of
 from bridge_data.shards.table_records import TableRecords
 from bridge_data.storage import Location
@@ -159,7 +159,8 @@ class SplitCatalog:
         return source
 
     def read(self, address: SampleAddress) -> RawSample:
-        """A stored sample. Raises a LookupError if there is none, a DatasetError if it cannot be read."""
+        """A stored sample. Raises a LookupError if there is none, a ForgottenSampleError if it is forgotten, a
+        DatasetError if it cannot be read."""
         source = self.source(address)
         with self._lock:
             raw = self._kept.get(address)
@@ -168,7 +169,7 @@ class SplitCatalog:
                 return raw
             reader = self._readers.get(address.source)
             if reader is None:
-                reader = self._readers[address.source] = source.records.reader()
+                reader = self._readers[address.source] = reader_of(source.records)
             self._kept[address] = raw = reader.read(address.index)
             self._kept_bytes += _num_bytes(raw)
             while self._kept_bytes > MAX_KEPT_BYTES and len(self._kept) > 1:
@@ -184,6 +185,7 @@ class SplitCatalog:
         source = self.source(address).source
         if source is None:
             return None
+        self.read(address)  # raises an error if it is forgotten
         with self._lock:
             loader = self._loaders.get(address.source)
             if loader is None:

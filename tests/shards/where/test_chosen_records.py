@@ -60,5 +60,5 @@ def test_forgotten_samples_are_known_by_their_number_among_the_chosen(
     assert after.identity() == before.identity() and after.num_samples == 43
     (tombstones,) = after.tombstones
     assert tombstones is not None
-    gone = after.forgotten([tombstones.versions[-1].number])
+    gone = after.forgotten([tombstones.newest])
     assert [number for number in range(43) if number in gone] == [2, 40]

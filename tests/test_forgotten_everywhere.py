@@ -1,0 +1,459 @@
+"""No way of reading hands out a forgotten sample: each way that this package has, over data with a list."""
+
+import html
+import itertools
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from bridge_data import (
+    Cooker,
+    CrudeSample,
+    DefaultTaskEncoder,
+    Sample,
+    SampleError,
+    TextSample,
+    WorkerConfig,
+    basic_sample_keys,
+    cooker,
+    edataclass,
+    get_savable_loader,
+    get_train_dataset,
+    get_val_dataset,
+    prepare_metadataset,
+    stateless,
+)
+from bridge_data.energon import DefaultCrudeJsonlDatasetFactory, TextWebdataset
+from bridge_data.errors import ForgottenSampleError
+from bridge_data.prepare.jsonl_lines import prepare_jsonl
+from bridge_data.prepare.tars import write_dataset_yaml
+from bridge_data.prepare.tombstone_writing import forget_samples
+from bridge_data.task.stores import JsonlFileStore, WebdatasetFileStore
+from bridge_data.tools.mount import View, ViewOperations
+from bridge_data.tools.view.catalog import DataCatalog
+from bridge_data.tools.view.pages import application
+from bridge_data.tools.view.site import Site
+from tests.object_store import Bucket
+from tests.prepared import TEXT, write_texts
+from tests.shards.tars import prepare_by_ratio
+from tests.tables import save_to_disk, table_of, write_parquet
+from tests.tools.cli.runner import run_command
+
+SIZE = 60
+GONE = {3, 17, 30, 59}
+LEFT = set(range(SIZE)) - GONE
+QUIET = ("--non-interactive", "--no-progress", "--num-workers", "1")
+
+
+def text_of(number: int) -> str:
+    return f"text <{number:02d}>"
+
+
+def numbers_in(*contents: Any) -> set[int]:
+    """The samples whose texts are in what was handed out."""
+    return {int(found) for content in contents for found in re.findall(r"text (?:<|&lt;|\\u003c)(\d\d)", str(content))}
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the same texts as tars, lines, rows and a saved data set; of each, the same are forgotten."""
+    monkeypatch.setenv("BRIDGE_DATA_CACHE", str(tmp_path / "cache"))
+    root = tmp_path / "data"
+    write_texts(root / "tars", SIZE, text_of, per_shard=20)
+    for folder in ("lines", "rows"):
+        (root / folder).mkdir()
+    texts = [text_of(number) for number in range(SIZE)]
+    (root / "lines" / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    prepare_jsonl(root / "lines" / "a.jsonl")
+    write_parquet(root / "rows" / "a.parquet", table_of({"text": texts}), per_group=7)
+    save_to_disk(root / "saved", table_of({"text": texts}), per_batch=7)
+    forget_samples(root / "tars", [f"{number:06d}" for number in GONE], "asked for")
+    for path in (root / "lines" / "a.jsonl", root / "rows" / "a.parquet", root / "saved"):
+        forget_samples(path, map(str, GONE), "asked for")
+    return root
+
+
+@stateless
+def cook(sample: CrudeSample) -> TextSample:
+    found = sample["json"]["text"] if "json" in sample else sample.get("text", sample.get("txt"))
+    return TextSample(**basic_sample_keys(sample), text=found)
+
+
+class Texts(DefaultTaskEncoder[Any, Any, Any, Any]):
+    cookers = (Cooker(cook),)
+
+
+def run(path: Path, *, split_part: str = "train", encoder: Any = None, **options: Any) -> tuple[set[int], int]:
+    """(the samples that a run hands out, how many it counts as forgotten)."""
+    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
+    dataset = get_val_dataset(
+        path, split_part=split_part, worker_config=config, batch_size=1, task_encoder=encoder or Texts(), **options
+    )
+    loader = get_savable_loader(dataset)
+    found = numbers_in(*(batch.text for batch in loader))
+    return found, loader.skipped.get("forgotten", 0)
+
+
+def tars_of(data: Path) -> list[Path]:
+    return sorted((data / "tars").glob("*.tar"))
+
+
+def linked(target: Path, link: Path) -> Path:
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(target)
+    return link
+
+
+def folder_of_links(data: Path, *, link: Callable[[Path, Path], Any] = os.symlink) -> Path:
+    folder = data / "links"
+    folder.mkdir()
+    for tar in tars_of(data):
+        link(tar, folder / tar.name)
+    return folder
+
+
+def prepared(folder: Path) -> Path:
+    prepare_by_ratio(folder, "1,0,0")
+    write_dataset_yaml(folder, TEXT, "dataset.yaml")
+    return folder
+
+
+def renamed(data: Path) -> Path:
+    tar = tars_of(data)[0]
+    tar.rename(tar.with_name("other.tar"))
+    return prepared(data / "tars")
+
+
+def copied_within(data: Path, copy: Callable[[Path, Path], Any]) -> Path:
+    tar = tars_of(data)[0]
+    copy(tar, tar.with_name("other.tar"))
+    return prepared(data / "tars")
+
+
+def metadataset(data: Path, text: str) -> Path:
+    file = data / "meta.yaml"
+    file.write_text(f"__module__: megatron.energon\n__class__: MetadatasetV2\nsplits:\n  train:\n{text}")
+    return file
+
+
+RUNS: dict[str, Callable[[Path], Path]] = {
+    "prepared folder": lambda data: data / "tars",
+    "link to the folder": lambda data: linked(data / "tars", data / "at" / "link"),
+    "link to its parent": lambda data: linked(data, data.parent / "elsewhere") / "tars",
+    "blend": lambda data: metadataset(data, "    blend:\n      - path: tars\n        weight: 1\n"),
+    "subset": lambda data: metadataset(data, f"    path: tars\n    subset: {{range: [0, {SIZE}]}}\n"),
+    "where": lambda data: metadataset(data, "    path: tars\n    where: index >= 0\n"),
+    "raw tars by a pattern": lambda data: data / "tars" / "*.tar",
+    "raw tars by braces": lambda data: data / "tars" / "data-{0000..0002}.tar",
+    "raw tars in a blend": lambda data: metadataset(data, "    blend:\n      - path: tars/*.tar\n        weight: 1\n"),
+    "raw links to tars": folder_of_links,
+    "raw links to links": lambda data: linked(folder_of_links(data), data / "at" / "links") / "*.tar",
+    "prepared links to tars": lambda data: prepared(folder_of_links(data)),
+    "tars after one is renamed": renamed,
+    "raw tars after one is renamed": lambda data: renamed(data) / "*.tar",
+    "raw tars, one renamed and not prepared": lambda data: (
+        tars_of(data)[0].rename(data / "tars" / "data-0009.tar").with_name("*.tar")
+    ),
+    "tars with a hard link to one": lambda data: copied_within(data, lambda old, new: os.link(old, new)),
+    "tars with a link to one": lambda data: copied_within(data, lambda old, new: new.symlink_to(old.name)),
+    "tars with a copy of one": lambda data: copied_within(data, shutil.copy),
+    "lines": lambda data: data / "lines" / "a.jsonl",
+    "link to lines, prepared": lambda data: prepared_lines(linked(data / "lines" / "a.jsonl", data / "at" / "b.jsonl")),
+    "lines in a linked folder": lambda data: linked(data / "lines", data / "at" / "lines") / "a.jsonl",
+    "rows": lambda data: data / "rows" / "a.parquet",
+    "rows by a pattern": lambda data: data / "rows" / "*.parquet",
+    "rows by a folder": lambda data: data / "rows",
+    "link to rows": lambda data: linked(data / "rows" / "a.parquet", data / "at" / "b.parquet"),
+    "link to the folder of rows": lambda data: linked(data / "rows", data / "at" / "rows"),
+    "saved": lambda data: data / "saved",
+    "link to the saved": lambda data: linked(data / "saved", data / "at" / "saved"),
+    "a saved file": lambda data: next((data / "saved").glob("*.arrow")),
+}
+
+
+def prepared_lines(path: Path) -> Path:
+    prepare_jsonl(path)
+    return path
+
+
+@pytest.mark.parametrize("way", RUNS)
+def test_runs(data: Path, way: str) -> None:
+    found, num_forgotten = run(RUNS[way](data))
+    assert found == LEFT
+    assert num_forgotten >= len(GONE)
+
+
+def test_one_raw_tar_and_each_link_to_it(data: Path) -> None:
+    for tar in tars_of(data):
+        numbers = range(20 * int(tar.stem[-4:]), 20 * int(tar.stem[-4:]) + 20)
+        for path in (
+            tar,
+            linked(tar, data / "at" / tar.name),
+            linked(data / "at" / tar.name, data / "again" / tar.name),
+        ):
+            assert run(path) == (LEFT & set(numbers), len(GONE & set(numbers)))
+
+
+def test_a_list_is_found_from_the_file_that_was_forgotten_by_a_link(data: Path) -> None:
+    forget_samples(linked(data / "rows" / "a.parquet", data / "at" / "b.parquet"), ["5"], "asked for")
+    link = prepared_lines(linked(data / "lines" / "a.jsonl", data / "at" / "b.jsonl"))
+    forget_samples(link, ["5"], "asked for")
+    folder = prepared(folder_of_links(data))
+    forget_samples(folder, ["000005"], "asked for")
+    for path in (
+        data / "rows" / "a.parquet",
+        data / "lines" / "a.jsonl",
+        folder,
+        data / "tars",
+        data / "tars" / "*.tar",
+    ):
+        assert run(path) == (LEFT - {5}, len(GONE) + 1), path
+    forget_samples(folder, ["000005"], "again", restore=True)
+    assert run(data / "tars") == run(folder) == (LEFT, len(GONE))
+
+
+def stored(store: Any) -> Iterator[Any]:
+    """What a store hands out, of all keys that it could have."""
+    listed = {*store.list_files()}
+    assert len(listed) == SIZE - len(GONE)
+    forms = ("{:06d}.txt", "data-0000.tar/{:06d}.txt", "data-0001.tar:{:06d}.txt", "{}.json")
+    num_refused = 0
+    for key in {*listed, *(form.format(number) for form in forms for number in range(SIZE))}:
+        try:
+            yield store.get(key)
+        except ForgottenSampleError:
+            num_refused += 1
+        except Exception:
+            continue
+    assert num_refused >= len(GONE)
+
+
+def test_stores(data: Path) -> None:
+    link = linked(data / "tars", data / "at" / "link")
+    for store in (
+        WebdatasetFileStore(data / "tars"),
+        WebdatasetFileStore(link, name="media"),
+        WebdatasetFileStore(prepared(folder_of_links(data))),
+        JsonlFileStore(data / "lines" / "a.jsonl"),
+        JsonlFileStore(prepared_lines(linked(data / "lines" / "a.jsonl", data / "at" / "b.jsonl"))),
+    ):
+        assert numbers_in(*stored(store)) == LEFT, store
+    assert numbers_in(*stored(WebdatasetFileStore(renamed(data)))) == LEFT
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_cooker_that_asks_for_a_forgotten_sample_loses_its_own_as_forgotten(data: Path, lazy: bool) -> None:
+    write_texts(data / "asking", SIZE, str, per_shard=20)
+    (data / "asking" / ".nv-meta" / "dataset.yaml").write_text(
+        "__module__: megatron.energon\n__class__: CrudeWebdataset\n"
+    )
+    file = metadataset(data, "    path: asking\n    aux: {media: tars}\n")
+
+    @stateless
+    @cooker(need_cache=True)
+    def ask(sample: CrudeSample, media: Any, cache: Any) -> TextSample:
+        name = f"{int(sample['txt']):06d}.txt"
+        found = cache.get_lazy(media, name).get() if lazy else media.get(name, sample)
+        return TextSample(**basic_sample_keys(sample), text=found)
+
+    class Asking(DefaultTaskEncoder[Any, Any, Any, Any]):
+        cookers = (Cooker(ask),)
+
+    assert run(file, encoder=Asking()) == (LEFT, len(GONE))
+
+
+CONVERTED: dict[str, Callable[[Path], Path]] = {
+    "folder": lambda data: data / "tars",
+    "linked folder": lambda data: linked(data / "tars", data / "at" / "link"),
+    "folder of links": folder_of_links,
+    "lines": lambda data: data / "lines" / "a.jsonl",
+    "link to lines": lambda data: linked(data / "lines" / "a.jsonl", data / "at" / "b.jsonl"),
+    "rows": lambda data: data / "rows" / "a.parquet",
+    "link to rows": lambda data: linked(data / "rows" / "a.parquet", data / "at" / "b.parquet"),
+    "saved": lambda data: data / "saved",
+    "linked saved": lambda data: linked(data / "saved", data / "at" / "saved"),
+}
+
+
+@pytest.mark.parametrize("way", CONVERTED)
+def test_convert(data: Path, way: str) -> None:
+    path = CONVERTED[way](data)
+    result = run_command("convert", path, data / "out", "--sample-type", "TextSample", *fields(path), *QUIET)
+    assert result.exit_code == 0, result.output
+    assert "left out as forgotten: 4 records" in result.output
+    assert run(data / "out") == (LEFT, 0)
+
+
+def fields(path: Path) -> tuple[str, str]:
+    return ("--field", "text=txt" if path.is_dir() and [*path.glob("*.tar")] else "text=text")
+
+
+def shown(data: Path) -> Iterator[tuple[str, Path]]:
+    yield from (
+        ("tars", data / "tars"),
+        ("link", linked(data / "tars", data / "at" / "link")),
+        ("links", prepared(folder_of_links(data))),
+        ("lines", data / "lines" / "a.jsonl"),
+        ("rows", data / "rows" / "a.parquet"),
+        ("saved", data / "saved"),
+    )
+
+
+def test_preview(data: Path) -> None:
+    for name, path in shown(data):
+        result = run_command("preview", path, "--count", SIZE)
+        assert result.output.count("(forgotten: no run sees it)") == len(GONE), name
+        assert numbers_in(result.output) == LEFT, name
+        sheet = data / f"{name}.html"
+        assert run_command("preview", path, "--count", SIZE, "--html", sheet).exit_code == 0
+        assert numbers_in(sheet.read_text()) == LEFT, name
+
+
+def test_duplicates(data: Path) -> None:
+    write_texts(data / "again", SIZE, text_of, per_shard=20)
+    for folder in (data / "tars", linked(data / "tars", data / "at" / "link")):
+        result = run_command("duplicates", folder, data / "again", "--json", "--show", SIZE, "--no-progress")
+        assert result.exit_code == 0, result.output
+        report = json.loads(result.output)
+        assert report["faults"]["forgotten"] == len(GONE)
+        assert report["exact"]["num_groups"] == len(LEFT)
+
+
+def test_mount(data: Path) -> None:
+    for layout, folder in itertools.product(("members", "samples", "shards"), (data / "tars", None)):
+        view = View(folder or linked(data / "tars", data / layout), layout)  # type: ignore[arg-type]
+        operations = ViewOperations(view)
+        files, folders, contents = 0, ["/"], []
+        while folders:
+            here = folders.pop()
+            for name in view.names(here):
+                path = os.path.join(here, name)
+                if view.file(path) is None:
+                    folders.append(path)
+                    continue
+                files += 1
+                handle = operations.open(path, os.O_RDONLY)
+                contents.append(operations.read(path, 1000, 0, handle))
+        assert (files, numbers_in(*contents)) == (len(LEFT), LEFT)
+        hidden = {"members": "/000003.txt", "samples": "/000003/txt", "shards": "/data-0000.tar/000003.txt"}[layout]
+        assert view.file(hidden) is None
+
+
+@edataclass
+class Pair(Sample):
+    """Two texts of a join."""
+
+    one: TextSample | None
+    two: TextSample | None
+
+    @classmethod
+    def from_joined(cls, one: TextSample, two: TextSample | None) -> "Pair":
+        return cls.derive_from(one, one=one, two=two)
+
+
+@pytest.mark.parametrize("nonmatch", ["skip", "none"])
+def test_joins_drop_the_sample_if_that_of_any_member_is_forgotten(data: Path, nonmatch: str) -> None:
+    write_texts(data / "others", SIZE, lambda number: f"other {number}")
+    members = ["one: {path: others}", f"two: {{path: tars, nonmatch: {nonmatch}}}"]
+    text = f"    join:\n      {members[0]}\n      {members[1]}\n    joiner:\n"
+    joined = metadataset(data, text + f"      __module__: {__name__}\n      __class__: Pair\n")
+    prepare_metadataset(joined)
+    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
+    trust = {"trusted_modules": [__name__]}
+    dataset = get_val_dataset(joined, split_part="train", worker_config=config, batch_size=None, **trust)
+    loader = get_savable_loader(dataset)
+    pairs = [(sample.one.text, sample.two.text) for sample in loader]
+    assert sorted(pairs) == [
+        (f"other {number}", text_of(number)) for number in sorted(LEFT, key=lambda n: f"other {n}")
+    ]
+    assert loader.skipped["forgotten"] == len(GONE)
+
+
+def test_pages(data: Path) -> None:
+    for name, path in shown(data):
+        site = Site(DataCatalog(path, {}), None)
+        browser = TestClient(application(site), base_url="http://127.0.0.1:8750", follow_redirects=True)
+        seen: set[int] = set()
+        waiting, known = ["/"], {"/"}
+        while waiting:
+            answer = browser.get(waiting.pop())
+            seen |= numbers_in(answer.text)
+            for url in re.findall(r'(?:href|src|hx-get)="(/[^"#]*)"', answer.text):
+                url = html.unescape(url)
+                if url not in known:
+                    known.add(url)
+                    waiting.append(url)
+        assert any("media" in url for url in known) or name != "tars"
+        assert seen == LEFT, name
+
+
+def test_a_state_and_a_key_of_before_give_none_back(data: Path) -> None:
+    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
+    write_texts(data / "later", SIZE, text_of, per_shard=20)
+
+    def opened() -> Any:
+        return get_train_dataset(
+            data / "later", worker_config=config, batch_size=2, shuffle_buffer_size=20, max_samples_per_sequence=10
+        )
+
+    before = get_savable_loader(opened())
+    batches = list(itertools.islice(before, 10))
+    state = before.save_state_rank()
+    keys = {
+        numbers_in(text).pop(): key
+        for batch in batches
+        for text, key in zip(batch.text, batch.__restore_key__[3:], strict=True)
+    }
+    gone = [*keys][:2]
+    forget_samples(data / "later", [f"{number:06d}" for number in gone], "asked for")
+    after = get_savable_loader(opened())
+    after.restore_state_rank(state)
+    assert not numbers_in(*(batch.text for batch in itertools.islice(after, 100))) & {*gone}
+    for number, key in keys.items():
+        if number in gone:
+            with pytest.raises(SampleError, match="is forgotten"):
+                opened().restore_sample(key)
+        else:
+            assert numbers_in(opened().restore_sample(key).text) == {number}
+
+
+def test_copies_in_an_object_store(data: Path, bucket: Bucket) -> None:
+    for name in ("tars", "lines", "rows", "saved"):
+        shutil.copytree(data / name, bucket.folder / name)
+    for path in ("tars", "lines/a.jsonl", "rows/a.parquet", "rows", "saved"):
+        assert run(f"{bucket.url}/{path}") == (LEFT, len(GONE)), path  # type: ignore[arg-type]
+    assert numbers_in(*stored(WebdatasetFileStore(f"{bucket.url}/tars"))) == LEFT
+    assert numbers_in(*stored(JsonlFileStore(f"{bucket.url}/lines/a.jsonl"))) == LEFT
+
+
+def test_the_primary_store(data: Path) -> None:
+    (data / "tars" / ".nv-meta" / "dataset.yaml").write_text(
+        "__module__: megatron.energon\n__class__: CrudeWebdataset\n"
+    )
+
+    @stateless
+    @cooker(need_primary=True)
+    def ask_for_the_next(sample: CrudeSample, primary: Any) -> TextSample:
+        number = (int(sample["__key__"][-6:]) + 1) % SIZE
+        return TextSample(**basic_sample_keys(sample), text=primary.get(f"{number:06d}.txt", sample))
+
+    class Asking(DefaultTaskEncoder[Any, Any, Any, Any]):
+        cookers = (Cooker(ask_for_the_next),)
+
+    found, num_forgotten = run(data / "tars", encoder=Asking())
+    assert found == {(number + 1) % SIZE for number in LEFT} - GONE
+    assert num_forgotten == SIZE - len(found)
+
+
+def test_factories(data: Path) -> None:
+    lines = DefaultCrudeJsonlDatasetFactory(data / "lines" / "a.jsonl", training=False)
+    tars = TextWebdataset(data / "tars", training=False, field_map={"text": "txt"})
+    for made in (lines.build(), tars.build()):
+        assert run(made) == (LEFT, len(GONE))  # type: ignore[arg-type]
