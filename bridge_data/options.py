@@ -23,6 +23,9 @@ from bridge_data.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+SHUFFLE_BUFFER_SIZE = 100
+"""Default of `shuffle_buffer_size`, wherever it has one; it is that of Megatron-Bridge."""
+
 
 def takes_options(options: type, defaults: Mapping[str, Any]) -> Callable[[F], F]:
     """Let a function whose last parameter is `**options` take the keys of the TypedDict `options`, and no others.

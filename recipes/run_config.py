@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError
+from bridge_data.options import SHUFFLE_BUFFER_SIZE
 
 if TYPE_CHECKING:
     from megatron.core.process_groups_config import ProcessGroupCollection
@@ -119,7 +120,7 @@ class DataConfig:
     repeat_steps: list[str] = dataclasses.field(default_factory=list)
     multiple_validation_sets: bool = False
     packing_buffer_size: int | None = 24
-    shuffle_buffer_size: int = 100
+    shuffle_buffer_size: int = SHUFFLE_BUFFER_SIZE
     max_samples_per_sequence: int | None = 100
     seed: int = 0
 
@@ -135,7 +136,11 @@ class LoaderConfig:
 
     Until workers are ready, batches come from the trainer itself; with `wait_for_workers` (under Megatron) it waits.
     `ledger_path` is a folder for the ledger of all micro-batches. With `strict_restore=false` a checkpoint of other
-    weights, or of fewer data sets, is accepted.
+    weights, or of fewer data sets, is accepted. `options` are any others of the DataModule (`DataModuleOptions`), by
+    their names.
+
+    Raises:
+        ConfigError: for one of `options` that is a setting of a recipe.
     """
 
     num_workers: int = 2
@@ -146,6 +151,13 @@ class LoaderConfig:
     wait_for_workers: bool = False
     ledger_path: str | None = None
     strict_restore: bool = True
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for part, config in (("loader", LoaderConfig), ("data", DataConfig)):
+            for field in dataclasses.fields(config):
+                if field.name in self.options:
+                    raise ConfigError(f"loader.options.{field.name}: a recipe has it as {part}.{field.name}; set that")
 
 
 LOGGERS = ("tensorboard", "wandb", "csv")
@@ -212,4 +224,5 @@ def data_module(
         prefetch_factor=loader.prefetch_factor,
         ledger_path=loader.ledger_path,
         strict_restore=loader.strict_restore,
+        **loader.options,
     )

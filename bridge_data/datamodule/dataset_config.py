@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeGuard, TypeVar, runti
 from bridge_data.datamodule.settings import sort_settings
 from bridge_data.energon.replacing import replace_imports
 from bridge_data.errors import ConfigError
+from bridge_data.options import SHUFFLE_BUFFER_SIZE
 from bridge_data.task import TaskEncoder
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class EnergonDatasetConfig:
     dataloader_load: str | None = None
     do_validation: bool = True
     do_test: bool = False
-    shuffle_buffer_size: int | None = 100
+    shuffle_buffer_size: int | None = SHUFFLE_BUFFER_SIZE
     max_samples_per_sequence: int | None = None
     packing_buffer_size: int | None = None
     enable_in_batch_packing: bool = False

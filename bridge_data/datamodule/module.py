@@ -22,7 +22,7 @@ from bridge_data.errors import ConfigError, StateError
 from bridge_data.lanes.datasets import get_train_dataset, get_val_dataset, get_val_datasets
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.checkpoint.other_formats import LIGHTNING_KEY
-from bridge_data.options import ShownOptions
+from bridge_data.options import SHUFFLE_BUFFER_SIZE, ShownOptions
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import EmptySplitError, Source
 from bridge_data.plan.source import distinct_names
@@ -75,7 +75,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         num_workers: int = 1,
         num_val_workers: int | None = None,
         pin_memory: bool = True,
-        shuffle_buffer_size: int | None = 100,
+        shuffle_buffer_size: int | None = SHUFFLE_BUFFER_SIZE,
         max_samples_per_sequence: int | None = None,
         multimodal_sample_config: MultiModalSampleConfig | None = None,
         # Bare, as jsonargparse takes no init_args for TaskEncoder[...].

@@ -48,11 +48,16 @@ class EnergonLoaderOptions(TypedDict, total=False):
 
 
 class WorkerOptions(TypedDict, total=False):
-    """Fields of `WorkerConfig`, which explains them; `seed` is its `seed_offset`."""
+    """The fields of `WorkerConfig`, which explains them, but for those that the job decides: ranks, groups and
+    `num_workers`. `seed` is its `seed_offset`."""
 
     seed: int
     num_lanes: int
+    max_open_bytes: int
     global_error_handler: ErrorHandler
+    restore_error_handler: ErrorHandler
+    worker_log_level: int
+    worker_debug_path: str | None
 
 
 class OwnOptions(TypedDict, total=False):

@@ -259,8 +259,8 @@ def plan_blocks(plan: Plan, geometries: Sequence[Geometry], process: Process) ->
 def _warn_of_pages(path: str, num_bytes: float, left: float, max_open_bytes: int) -> None:
     logger.warning(
         "%s: slow: its rows are read one by one, and each decodes a page. Reading in blocks would "
-        "take %d MiB of memory, and %d MiB are left of max_open_bytes=%d. Set a larger WorkerConfig(max_open_bytes="
-        "...), have more workers, or convert it: `bridge-data convert`",
+        "take %d MiB of memory, and %d MiB are left of max_open_bytes=%d. Set a larger max_open_bytes (of "
+        "WorkerConfig, or of the DataModule), have more workers, or convert it: `bridge-data convert`",
         *(path, num_bytes // (1 << 20), left // (1 << 20), max_open_bytes),
     )
 

@@ -239,7 +239,7 @@ def _open_folder(reference: Reference, opening: Opening) -> Source:
     if document is None:
         raise reference.error(
             f"{config_file}: no such file, so it is not known what the samples are; run "
-            f"`{bridge_command('prepare', path)}` without --skip-dataset-yaml, or write the file",
+            f"`{bridge_command('prepare', path, '--force-overwrite')}`, which asks for that, or write the file",
             "dataset_config",
         )
     factory = find_factory(document, opening.trusted_modules)

@@ -19,7 +19,14 @@ from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.options import path_text
 from bridge_data.prepare.part_encoding import EncodedSample, encode_sample
 from bridge_data.prepare.sample_definitions import definition_of, read_definition
-from bridge_data.prepare.writing_session import HashSplit, MadeOf, WriterConfig, WritingSession, writing_session
+from bridge_data.prepare.writing_session import (
+    ITEMS_SUFFIX,
+    HashSplit,
+    MadeOf,
+    WriterConfig,
+    WritingSession,
+    writing_session,
+)
 from bridge_data.prepare.written_keys import ItemOrigin, ItemSet, WrittenKeys
 from bridge_data.shards.metadata import META_FOLDER, is_unfinished
 from bridge_data.storage import location, on_disk
@@ -236,6 +243,19 @@ class ShardWriter:
         if not session.is_begun():
             session.remove_all()
 
+    def remove_other_conversion(self) -> int | None:
+        """Remove what an unfinished conversion has left that this writer cannot resume, and no other file; the number
+        of its shards, None if there is no such conversion.
+
+        Raises:
+            ConfigError: if there are tars that no writer has made. DatasetError: if another process writes the folder.
+        """
+        session = self._not_begun()
+        num_removed = session.remove_other_conversion()
+        if foreign := session.foreign_tars():
+            raise ConfigError(f"{self.path}: holds tars of others, such as {foreign[0]}; give another folder")
+        return num_removed
+
     @property
     def workspace(self) -> Path:
         """The folder, while this writer is open, for unfinished files."""
@@ -325,7 +345,7 @@ class ShardWriter:
         self._numbers[part] = self._next(part) + 1
 
     def _items_path(self, name: str) -> Path:
-        return self._session.workspace / f"{name}.items.json"
+        return self._session.workspace / f"{name}{ITEMS_SUFFIX}"
 
     def _finish(self) -> None:
         if self._failed:

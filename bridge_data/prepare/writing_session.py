@@ -46,6 +46,9 @@ logger = logging.getLogger("bridge_data")
 
 _SETTINGS, _DONE = "settings.json", "done"
 
+ITEMS_SUFFIX = ".items.json"
+"""The end of the name, after that of a shard, of the file in `.writing` that lists the items of its samples."""
+
 _LAST = "last_writer"
 """The entry of `writer.yaml` with the settings of the last writer that finished."""
 
@@ -189,8 +192,8 @@ class WritingSession:
             for name, value in sorted(self._settings.items(), key=lambda one: one[0] != "origin"):
                 if name == "origin" and there.get(name) != value:
                     raise ConfigError(
-                        f"{self.root}: was started with other samples: their source has changed, or was converted "
-                        f"with other settings. Continue with those, or remove {self.root}"
+                        f"{self.root}: was started with other samples, by a conversion that did not finish. Run it "
+                        f"again, or remove {self.site} and the tars that are not in .nv-meta"
                     )
                 if there.get(name) != value:
                     raise ConfigError(
@@ -239,8 +242,19 @@ class WritingSession:
 
     def is_begun(self) -> bool:
         """Whether writers with the same settings are running, or were interrupted."""
+        return self._begun_settings() == self._settings
+
+    def _begun_settings(self) -> dict[str, Any] | None:
+        """The settings of writers that are running, or were interrupted; None if there are none."""
         data = storage.read_if_there(self.site / _SETTINGS)
-        return data is not None and json.loads(data) == self._settings
+        return None if data is None else json.loads(data)
+
+    def foreign_tars(self) -> list[str]:
+        """Tars that are not prepared, if no writer has begun, so that none can have made them."""
+        if self.site.is_dir():
+            return []
+        index = BridgeIndex.open(self.root / META_FOLDER / BRIDGE_INDEX)
+        return [name for name in self._tars() if index is None or name not in index.entries]
 
     def remove_all(self) -> None:
         """Remove what writers left in the folder, a whole data set or a part of one.
@@ -252,16 +266,51 @@ class WritingSession:
             return
         with writing(self.root), preparing_alone(self.root), contextlib.ExitStack() as locks:
             self._written()
-            if self.site.is_dir():
-                locks.enter_context(preparing_alone(self.site, doing="merging"))
-                for workspace in (path for path in self.site.iterdir() if path.is_dir()):
-                    locks.enter_context(preparing_alone(workspace, doing="writing"))
-                shutil.rmtree(self.site)
+            if foreign := self.foreign_tars():
+                raise ConfigError(f"{self.root}: holds tars of others, such as {foreign[0]}; give another folder")
+            self.site.mkdir(exist_ok=True)  # until all is gone, the folder is not whole
+            self._lock_unfinished(locks)
             if (self.root / META_FOLDER).is_dir():  # before the shards: without it they are no data set
                 shutil.rmtree(self.root / META_FOLDER)
             for name in self._tars():
-                (self.root / name).unlink()
-                tar_index_path(self.root / name).unlink(missing_ok=True)
+                self._remove_tar(name)
+            shutil.rmtree(self.site)
+
+    def remove_other_conversion(self) -> int | None:
+        """Remove what an unfinished conversion with other settings, or of other items, has left: `.writing`, and its
+        shards that are not prepared. All else stays.
+
+        Returns:
+            The number of shards removed; None if there is no such conversion.
+
+        Raises:
+            DatasetError: if another process writes the folder.
+        """
+        begun = self._begun_settings()
+        if begun is None or begun == self._settings or "origin" not in begun:
+            return None
+        with writing(self.root), contextlib.ExitStack() as locks:
+            workspaces = self._lock_unfinished(locks)
+            index = BridgeIndex.open(self.root / META_FOLDER / BRIDGE_INDEX)
+            lists = [path.name for workspace in workspaces for path in workspace.glob(f"*{ITEMS_SUFFIX}")]
+            made = {name.removesuffix(ITEMS_SUFFIX) for name in lists} & set(self._tars())
+            left = sorted(made.difference(() if index is None else index.entries))
+            for name in left:
+                self._remove_tar(name)
+            shutil.rmtree(self.site)
+        return len(left)
+
+    def _lock_unfinished(self, locks: contextlib.ExitStack) -> list[Path]:
+        """Keep all writers away, until `locks` is closed; the folders of their unfinished work."""
+        locks.enter_context(preparing_alone(self.site, doing="merging"))
+        workspaces = [path for path in self.site.iterdir() if path.is_dir()]
+        for workspace in workspaces:
+            locks.enter_context(preparing_alone(workspace, doing="writing"))
+        return workspaces
+
+    def _remove_tar(self, name: str) -> None:
+        (self.root / name).unlink()
+        tar_index_path(self.root / name).unlink(missing_ok=True)
 
     def num_finished(self) -> int | None:
         """The number of samples of this rank, if the last writer of the folder had the same settings and number of

@@ -74,6 +74,8 @@ class Conversion:
     num_broken: int = 0
     was_done: bool = False
     """Whether the same conversion had finished before, so there was nothing to do."""
+    num_discarded: int | None = None
+    """Shards of another conversion that did not finish, which were removed; None if there was none."""
 
 
 def convert(
@@ -87,7 +89,8 @@ def convert(
 ) -> Conversion:
     """Write the samples that `layout` makes from the records of `source` to the data set in the folder `target`.
 
-    If it is interrupted, the same call resumes it.
+    If it is interrupted, the same call resumes it. Another call for `target`, with other settings or after the source
+    was corrected, starts anew: it removes what the interrupted one has left, and no other file.
 
     Raises:
         ConfigError: for wrong settings, or if `target` holds other data. DatasetError: naming the broken records,
@@ -110,6 +113,7 @@ def convert(
         return Conversion(num_samples=num_finished, was_done=True)
     if config.overwrite:
         writer.remove_other_data()
+    num_discarded = writer.remove_other_conversion()
     _check_unfinished(writer)
     maker = _SampleMaker(source, layout, definition, config)
     with writer:
@@ -130,12 +134,17 @@ def convert(
             raise DatasetError(tally.complaint(source.title))
         if source.fingerprint() != fingerprint:
             raise DatasetError(
-                f"{source.title}: files of the source have changed since the conversion started. Remove {writer.path}, "
-                "and convert again"
+                f"{source.title}: files of the source have changed since the conversion started. Convert again to "
+                f"{writer.path}, which starts anew"
             )
         if not writer.num_samples:
             raise DatasetError(f"{source.title}: none of {len(source)} records gave a sample, so there is no data set")
-    return Conversion(num_samples=writer.num_samples, num_filtered=tally.num_filtered, num_broken=tally.num_broken)
+    return Conversion(
+        num_samples=writer.num_samples,
+        num_filtered=tally.num_filtered,
+        num_broken=tally.num_broken,
+        num_discarded=num_discarded,
+    )
 
 
 def _origin(fingerprint: str, layout: RecordLayout, config: ConvertConfig) -> str:
@@ -315,7 +324,6 @@ class _ConversionTally:
         return (
             f"{title}: {counted}:{''.join(self._first)}"
             + (f"\n  and {more} more" if more else "")
-            + f"\nAll are listed in {self._report}. Correct media and convert again, which resumes where it "
-            f"stopped; if you correct the records, remove {self._writer.path} first. Or give --skip-broken to leave "
-            "them out."
+            + f"\nAll are listed in {self._report}. Correct them and run the same command again; or give --skip-broken "
+            "to leave them out."
         )

@@ -16,7 +16,7 @@ from bridge_data.errors import ConfigError
 from bridge_data.lanes.datasets import get_train_dataset
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader, get_loader
-from bridge_data.options import check_at_least
+from bridge_data.options import SHUFFLE_BUFFER_SIZE, check_at_least
 from bridge_data.prepare.executors import Progress, no_progress
 from bridge_data.shards import RawSample
 from bridge_data.shards.joined_records import JoinedRawSample
@@ -46,7 +46,7 @@ class BenchConfig:
     num_workers: int = 2
     batch_size: int | None = 16
     packing_buffer_size: int | None = None
-    shuffle_buffer_size: int | None = 100
+    shuffle_buffer_size: int | None = SHUFFLE_BUFFER_SIZE
     max_samples_per_sequence: int | None = 100
     prefetch_factor: int = 2
     pin_memory: bool = False

@@ -6,6 +6,7 @@ from typing import IO, Any
 
 import click
 
+from bridge_data.options import SHUFFLE_BUFFER_SIZE
 from bridge_data.storage import Location
 from bridge_data.tools.bench import BenchConfig, Figures, Profile, advise, measure
 from bridge_data.tools.bench import profile as profile_of
@@ -33,7 +34,9 @@ _MAX_SOURCES = 20
 @click.option("--workers", default=2, show_default=True, help="Worker processes; 0: none.")
 @click.option("--batch-size", default=16, show_default=True, help="Samples or packs of a batch; 0: single samples.")
 @click.option("--packing-buffer-size", type=int, help="Samples among which packs are chosen.  [default: no packing]")
-@click.option("--shuffle-buffer-size", default=100, show_default=True, help="Samples to be mixed at least.")
+@click.option(
+    "--shuffle-buffer-size", default=SHUFFLE_BUFFER_SIZE, show_default=True, help="Samples to be mixed at least."
+)
 @click.option("--max-samples-per-sequence", default=100, show_default=True, help="Neighbouring samples of a chunk.")
 @click.option("--prefetch-factor", default=2, show_default=True, help="Batches made ahead per worker.")
 @click.option("--pin-memory", is_flag=True, help="Copy batches to page-locked memory, with CUDA.")

@@ -136,7 +136,8 @@ def convert(
 
     SRC is a folder of files (0001.png with 0001.txt) or of a folder for each class; JSON lines, a JSON list (LLaVA,
     ShareGPT), CSV or TSV, with the names of media; Parquet or Arrow; a data set that `datasets` saved; COCO captions;
-    MDS shards; or WebDataset tars. If interrupted, the same command continues.
+    MDS shards; or WebDataset tars. If interrupted, the same command continues; with other options, or if SRC was
+    corrected, it starts anew.
     """
     allow_pixels(limits)
     if source.is_dir() and target.resolve().is_relative_to(source.resolve()):
@@ -190,6 +191,11 @@ def convert(
         done = convert_records(records, layout, definition, target, config, on_progress=on_progress)
     if done.was_done:
         note(f"{target}: was converted by the same command already; to convert it again, remove it")
+    if done.num_discarded is not None:
+        note(
+            f"{target}: a conversion with other options, or before the source changed, had not finished; started anew"
+            + (f", without its {counted(done.num_discarded, 'shard')}" if done.num_discarded else "")
+        )
     if done.num_filtered:
         note(f"left out by --keys or --require-parts: {counted(done.num_filtered, 'sample')}")
     if done.num_broken:

@@ -5,6 +5,7 @@ that follows is unattended.
 """
 
 import dataclasses
+import json
 import time
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bridge_data.errors import ConfigError, listed
+from bridge_data.errors import ConfigError, bridge_command, listed
 from bridge_data.limits import Limits
 from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES, definition, find_sample_type
 from bridge_data.prepare.scan_results import ScanTask
@@ -247,9 +248,32 @@ def prepare(path: Location, **flags: Any) -> None:
         store_media(only_on_disk(path), options.media_rule, config, options.progress)
     if unfilled:
         note(f"no shard for {' and '.join(unfilled)}: shards are not divided, and there are {len(names)}")
-    if content is None and not (path / META_FOLDER / options.dataset_yaml_name).is_file():
-        note(f"there is no {options.dataset_yaml_name} yet; give --sample-type, or write it yourself")
-    click.echo("Done")
+    if content is not None or (path / META_FOLDER / options.dataset_yaml_name).is_file():
+        click.echo(f"Done\nNext: {bridge_command('preview', path)}")
+        return
+    name = options.dataset_yaml_name
+    note(f"indexed, but without {name}, which says what the samples are: nothing can load them yet")
+    click.echo(f"Next: write {name}, or {bridge_command('prepare', path, *_with_class(options, first))}")
+
+
+def _with_class(options: _Options, first: FirstSamples) -> list[str]:
+    """The options with which `prepare` does the same again, and also writes the dataset.yaml that probably fits."""
+    words = ["--force-overwrite"]
+    for part in options.split_parts:
+        words += ["--split-parts", part]
+    if options.split_ratio is not None:
+        words += ["--split-ratio", options.split_ratio]
+    if options.split_ratio is not None or options.split_parts:
+        words.append("--non-interactive")
+    if options.exclude is not None:
+        words += ["--exclude", options.exclude]
+    if options.split_config != SPLIT_YAML:
+        words += ["--split-config", options.split_config]
+    if options.dataset_yaml_name != DATASET_YAML:
+        words += ["--dataset-yaml-name", options.dataset_yaml_name]
+    sample_type, field_map = first.likely_definition()
+    fields = ["--field-map", json.dumps(field_map, ensure_ascii=False)] if field_map else []
+    return [*words, "--sample-type", sample_type, *fields]
 
 
 _NO_QUESTIONS = (

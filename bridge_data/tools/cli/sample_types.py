@@ -82,6 +82,26 @@ class FirstSamples:
         named = dict.fromkeys(part for parts in self._samples.values() for part, _, _ in parts)
         self.parts: tuple[str, ...] = tuple(sorted(named))
 
+    def likely_definition(self) -> tuple[str, dict[str, str]]:
+        """(sample class, field map) that probably fit: a class only if its fields are clear, else crude samples."""
+        from bridge_data.prepare.converters.field_guessing import guess_definition  # here: they import numpy
+        from bridge_data.prepare.converters.record_layout import columns_of_parts
+        from bridge_data.prepare.converters.source_records import SourceRecord
+
+        records = [
+            SourceRecord(
+                number,
+                key,
+                {part: storage.read(self.shard, *where) if part == "json" else b"" for part, *where in members},
+            )
+            for number, (key, members) in enumerate(self._samples.items())
+        ]
+        try:
+            found = guess_definition(columns_of_parts(records))
+        except ConfigError:
+            return CRUDE, {}
+        return found.sample_type or CRUDE, found.field_map
+
     def check(self, content: dict[str, Any]) -> None:
         """Ensure that the dataset.yaml `content` can be read, and that these samples have what it names.
 

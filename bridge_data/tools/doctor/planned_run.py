@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from bridge_data.errors import ConfigError
-from bridge_data.options import check_integer, check_number
+from bridge_data.options import SHUFFLE_BUFFER_SIZE, check_integer, check_number
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan.where_clauses import WHERE_KEYS, given_where
 from bridge_data.shards.plain_data import parse_yaml_file
@@ -82,7 +82,7 @@ class PlannedRun:
     micro_batch_size: int = 16
     global_batch_size: int | None = None
     packing_buffer_size: int | None = None
-    shuffle_buffer_size: int | None = 100
+    shuffle_buffer_size: int | None = SHUFFLE_BUFFER_SIZE
     max_samples_per_sequence: int | None = 100
     prefetch_factor: int = 2
     steps: int | None = None

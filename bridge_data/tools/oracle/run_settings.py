@@ -14,6 +14,7 @@ from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.lanes.datasets import get_train_dataset
 from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint
+from bridge_data.options import SHUFFLE_BUFFER_SIZE
 from bridge_data.shards.plain_data import parse_yaml_file
 from bridge_data.task import TaskEncoder
 from bridge_data.tools.oracle.run_order import MicroBatchRecords, RunOrder
@@ -36,7 +37,7 @@ class RunSettings:
     skip_steps: Sequence[str | int] = ()
     repeat_steps: Sequence[str | int] = ()
     packing_buffer_size: int | None = None
-    shuffle_buffer_size: int | None = 100
+    shuffle_buffer_size: int | None = SHUFFLE_BUFFER_SIZE
     max_samples_per_sequence: int | None = None
     world_size: int = 1
     num_workers: int = 0
@@ -74,6 +75,9 @@ class RunSettings:
                 f"{file}: has no {', '.join(missing)}: defaults are those of the recipe. Give all settings of the run, "
                 f"as `python -m recipes.train --config {file} --print-config` writes them"
             )
+        from bridge_data.datamodule.settings import sort_settings  # here: other configs do not need it
+
+        options = sort_settings(loader.get("options") or {})
         return cls(
             path=data["path"],
             batch_size=data["micro_batch_size"],
@@ -84,7 +88,8 @@ class RunSettings:
             packing_buffer_size=data["packing_buffer_size"],
             shuffle_buffer_size=data["shuffle_buffer_size"],
             max_samples_per_sequence=data["max_samples_per_sequence"],
-            workers={"seed_offset": data["seed"], "num_lanes": loader["num_lanes"]},
+            workers={**options.workers, "seed_offset": data["seed"], "num_lanes": loader["num_lanes"]},
+            dataset=options.dataset,
         )
 
     @classmethod

@@ -40,6 +40,7 @@ from tests.prepare.converters.originals import (
     write_parquet,
 )
 from tests.prepare.test_shard_writer import contents, in_child, killed_at, tars
+from tests.shards.tars import write_tar
 
 SPLIT = ("--split", "train=0.75,val=0.25", "--max-samples", 5)
 
@@ -168,10 +169,49 @@ def test_a_source_that_has_changed_is_not_mixed_with_what_was_made_of_it(tmp_pat
     (source / "000.txt").write_text("another caption")
     result = convert(source, target)
     assert result.exit_code == 1 and "holds a data set already" in result.stderr
-    assert in_child(partial(killed_at, 6, partial(converted, source, tmp_path / "half", *SPLIT))) == -signal.SIGKILL
+    assert in_child(partial(killed_at, 9, partial(converted, source, tmp_path / "half", *SPLIT))) == -signal.SIGKILL
+    made = tars(tmp_path / "half")
     (source / "001.txt").write_text("another caption too")
     result = convert(source, tmp_path / "half", *SPLIT)
-    assert result.exit_code == 1 and "their source has changed" in result.stderr
+    assert result.exit_code == 0 and made and f"without its {len(made)} shard" in result.stderr
+    assert tars(tmp_path / "half") == tars(converted(source, tmp_path / "good", *SPLIT))
+
+
+def test_corrected_records_convert_to_the_same_folder(tmp_path: Path) -> None:
+    media, records = write_media(tmp_path / "source"), rows()
+    small = (*SPLIT, "--max-samples", 3)
+    wrong = write_jsonl(media / "photos.jsonl", [*records[:-1], records[-1] | {"image": "missing.png"}])
+    for flags in (small, small, (*small, "--unchecked")):
+        assert convert(wrong, tmp_path / "out", *flags).exit_code == 1
+        assert tars(tmp_path / "out") and not (tmp_path / "out/.nv-meta").exists()
+    right = write_jsonl(media / "photos.jsonl", records)
+    converted(right, tmp_path / "out", *SPLIT)
+    assert tars(tmp_path / "out") == tars(converted(right, tmp_path / "good", *SPLIT))
+    assert not (tmp_path / "out/broken.jsonl").exists()
+
+
+@pytest.mark.parametrize("flags", [(), ("--force-overwrite",)])
+def test_files_of_others_stay_whatever_fails_or_is_corrected(flags: tuple[str, ...], tmp_path: Path) -> None:
+    media, records, target = write_media(tmp_path / "source"), rows(), tmp_path / "out"
+    target.mkdir()
+    (target / "notes.md").write_text("mine")
+    wrong = write_jsonl(media / "photos.jsonl", [*records[:-1], {"image": "missing.png", "caption": "none"}])
+    assert convert(wrong, target, "--max-samples", 3, *flags).exit_code == 1
+    right = write_jsonl(media / "photos.jsonl", records)
+    own = write_tar(target / "val-000009.tar", {"a.txt": b"mine"})
+    assert convert(right, target, "--max-samples", 3).exit_code == 1 and own.exists()  # it would become part of them
+    own.unlink()
+    converted(right, target, "--max-samples", 3)
+    assert (target / "notes.md").read_text() == "mine"
+
+
+@pytest.mark.parametrize("flags", [(), ("--force-overwrite",)])
+def test_tars_that_no_conversion_made_are_not_taken_into_the_data_set(flags: tuple[str, ...], tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "source")
+    own = write_tar(tmp_path / "out/train-000000.tar", {"a.png": b"mine", "a.txt": b"mine"})
+    result = convert(source, tmp_path / "out", *flags)
+    assert result.exit_code == 1 and str(tmp_path / "out") in result.stderr and own.name in result.stderr
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [own.name]
 
 
 def test_a_source_that_changes_meanwhile_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -141,7 +142,20 @@ class TestFlags:
         assert counts(tars) == {"train": 8, "dev": 2}
         assert "1 of 6 shards are in no split part" in result.stderr
         assert "(in no part)" in result.output
-        assert "there is no dataset.yaml yet" in result.stderr
+        assert "without dataset.yaml" in result.stderr
+
+    @pytest.mark.parametrize("flags", [(), ("--skip-dataset-yaml", "--dataset-yaml-name", "other.yaml")])
+    def test_without_a_class_it_says_so_and_its_next_command_makes_a_data_set_that_loads(
+        self, flags: tuple[str, ...], run: Run, tars: Path
+    ) -> None:
+        result = succeeded(run("prepare", tars, *QUIET, *flags, "--split-ratio", "1,1,0"))
+        assert "Done" not in result.output and "without" in result.stderr
+        assert not list((tars / ".nv-meta").glob("dataset.yaml"))
+        command = shlex.split(result.stdout.splitlines()[-1].partition("bridge-data ")[2])
+        succeeded(run(*command, "--no-progress"))
+        name = flags[-1] if flags else "dataset.yaml"
+        assert dataset_yaml(tars, name)["field_map"] == {"image": "png", "caption": "json[caption]"}  # type: ignore[index]
+        assert counts(tars) == {"train": 6, "val": 6, "test": 0}
 
     def test_exclude(self, run: Run, tars: Path) -> None:
         succeeded(run("prepare", tars, *QUIET, "--split-ratio", "1,0,0", "--exclude", "00000[12]"))
@@ -295,8 +309,7 @@ def test_duplicate_keys_are_fixed_if_that_is_asked_for(run: Run, tars: Path) -> 
     flags = (*QUIET, "--split-ratio", "1,0,0")
     assert "2 keys occur in several shards" in succeeded(run("prepare", tars, *flags)).stderr
     refused(run("prepare-media", tars, "--media-metadata-by-extension"), "2 keys occur", "--fix-duplicates")
-    result = succeeded(run("prepare", tars, *flags, "--fix-duplicates", "--force-overwrite", "--tmp-path", "/tmp"))
-    assert result.output.endswith("Done\n")
+    succeeded(run("prepare", tars, *flags, "--fix-duplicates", "--force-overwrite", "--tmp-path", "/tmp"))
     assert counts(tars)["train"] == 14
 
 
