@@ -22,7 +22,7 @@ from bridge_data.lanes.restoring import SampleKey
 from bridge_data.order.state import LoaderState
 from bridge_data.shards.records import RecordReader
 from bridge_data.shards.sample_lookup import find_sample
-from bridge_data.tools.oracle.run_sections import RunSection, edits_of, sections_of
+from bridge_data.tools.oracle.run_sections import ListsOfRun, RunSection, edits_of, sections_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,10 +92,13 @@ class RunOrder:
 
     `states` are those that the run saved, in any order; each must have all lanes. `schedule` is the global batch size
     of each step, by default one micro-batch for each rank. Steps are counted from 0. With `replay`, hooks are always
-    run. Micro-batches in `records` are taken from there, without a replay; their packs are not distinguished.
+    run. Micro-batches in `records` are taken from there, without a replay; their packs are not distinguished. `lists`
+    says which samples are forgotten after the last state, if the lists have changed since it was saved: those of
+    "now", for a run that resumes from it, or of "then"; None: such steps are refused.
 
     Raises:
-        ConfigError: for a data set that is not shuffled. StateError: for states of other data.
+        ConfigError: for a data set that is not shuffled. StateError: for states of other data, or of several
+            continuations of a run.
     """
 
     def __init__(
@@ -106,6 +109,7 @@ class RunOrder:
         states: Sequence[LoaderState] = (),
         replay: bool = False,
         records: MicroBatchRecords | None = None,
+        lists: ListsOfRun | None = None,
     ) -> None:
         if dataset.order.shuffle is None:
             raise ConfigError("RunOrder: expected a data set for training, from get_train_dataset")
@@ -118,7 +122,7 @@ class RunOrder:
         self._numbers = {name: number for number, name in enumerate(dataset.source_names)}
         self.edits = edits_of(dataset, states)
         """The steps that the run skips and repeats."""
-        self._sections = sections_of(dataset, states, replay=replay)
+        self._sections = sections_of(dataset, states, replay=replay, lists=lists)
         self._begins = [section.begin for section in self._sections]
 
     @property
@@ -167,31 +171,52 @@ class RunOrder:
         return list(self._samples(self.step_of(number), number))
 
     def when(
-        self, key: str | None = None, *, source: str | int = "", index: int | None = None, until: int
+        self,
+        key: str | None = None,
+        *,
+        source: str | int = "",
+        index: int | None = None,
+        until: int,
+        is_partial: bool = False,
     ) -> list[RunSample]:
         """Where a sample comes in steps 0 to `until`, inclusive: the one with this key (`KEY`, or `SHARD:KEY` or
-        `SHARD/KEY` if several shards have it), or number `index` of `source`, by name or number.
+        `SHARD/KEY` if several shards have it), or number `index` of `source`, by name or number. With `is_partial`,
+        steps that are `unknown` are left out.
 
         Raises:
-            ConfigError: if there is no such sample, or several.
+            ConfigError: if there is no such sample, or several; or if a step is `unknown`.
         """
         found = self._names.find(key, source, index)
-        end, begin = self.micro_batches(until).stop, 0
-        samples: list[RunSample] = []
-        for number in self._recorded_with(found, end):
-            samples += [one for one in self.micro_batch(number) if (one.source_number, one.index) == found]
-        if self._records is not None:
-            begin = 1 + max((number for number, _ in self._records), default=-1)
+        unknown = self.unknown(until)
+        if unknown and not is_partial:
+            raise ConfigError("; ".join(f"{steps_text(steps)}: {reason}" for steps, reason in unknown))
+        end = self.micro_batches(until).stop
+        recorded = {number for number, _ in self._records or () if number < end}
+        numbers = set(self._recorded_with(found, end))
         for section, following in itertools.zip_longest(self._sections, self._sections[1:]):
             stop = end if following is None else min(end, following.begin)
-            if section is None or section.begin >= stop or stop <= begin:
-                continue
-            for number in section.find(*found, stop):
-                if number < begin:
-                    continue
-                of_batch = self._samples(self.step_of(number), number)
-                samples += [one for one in of_batch if (one.source_number, one.index) == found]
-        return samples
+            slots = range(section.begin, stop)
+            if slots and not section.unknown and not recorded.issuperset(slots):
+                numbers |= {*section.find(*found, stop)} - recorded
+        return [
+            one for number in sorted(numbers) for one in self.micro_batch(number) if (one.source_number, one.index) == found
+        ]
+
+    def unknown(self, until: int) -> list[tuple[range, str]]:
+        """(steps, reason) of the steps from 0 to `until` that have micro-batches which neither states nor records
+        tell."""
+        end = self.micro_batches(until).stop
+        spans = [(0, self._begins[0], self._before_first)]
+        ends = [*self._begins[1:], end]
+        spans += [(one.begin, stop, one.unknown) for one, stop in zip(self._sections, ends, strict=True)]
+        found: list[tuple[range, str]] = []
+        for begin, stop, reason in spans:
+            left: Sequence[int] = range(begin, min(stop, end)) if reason else ()
+            if self._records is not None:
+                left = [number for number in left if self._recorded(number) is None]
+            if left:
+                found.append((range(self.step_of(left[0]), self.step_of(left[-1]) + 1), reason))
+        return found
 
     @property
     def num_replayed(self) -> int:
@@ -205,12 +230,18 @@ class RunOrder:
 
     def _section(self, number: int) -> RunSection:
         """The section of the run with this micro-batch."""
-        if number < self._begins[0]:
-            raise ConfigError(
-                f"micro-batch {number} comes before the first given state, after micro-batch "
-                f"{self._begins[0]}, and the lanes had been dealt again before it: give an earlier state"
-            )
-        return self._sections[bisect.bisect_right(self._begins, number) - 1]
+        section = self._sections[max(0, bisect.bisect_right(self._begins, number) - 1)]
+        reason = section.unknown if number >= self._begins[0] else self._before_first
+        if reason and self._recorded(number) is None:
+            raise ConfigError(f"micro-batch {number}: {reason}")
+        return section
+
+    @property
+    def _before_first(self) -> str:
+        return (
+            f"comes before the first given state, after micro-batch {self._begins[0]}, and the lanes had been dealt "
+            "again before it: give an earlier state"
+        )
 
     def _number(self, slot: int) -> int:
         return slot if self.edits is None else self.edits.number(slot)
@@ -276,6 +307,11 @@ class RunOrder:
                 f"of a source with fingerprint {key.source}, which is none of {names}"
             )
         return key
+
+
+def steps_text(steps: range) -> str:
+    """`step 3`, `steps 3 to 5`."""
+    return f"step {steps[0]:,}" if len(steps) == 1 else f"steps {steps[0]:,} to {steps[-1]:,}"
 
 
 class SampleNames:

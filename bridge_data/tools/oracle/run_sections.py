@@ -3,26 +3,32 @@
 Input: the current data set of a run, and the states that it saved. Output: for each section, the samples of its
 micro-batches. Between two states the run had the lanes, weights and batch size of the later one; after the last state,
 those of the data set. States are converted as in a restore. But a state may have been saved right after a restore that
-changed them, before any micro-batch (as Lightning does): then the run had those of the earlier state. Guarantee: by
-arithmetic if that is exact (see `RunOrder`), else with the run's own lanes and hooks.
+changed them, before any micro-batch (as Lightning does): then the run had those of the earlier state. Guarantees: by
+arithmetic if that is exact (see `RunOrder`), else with the run's own lanes and hooks; the sections are a chain, each
+state made from the one before, and a section where that cannot be is `unknown`, with the reason.
 """
 
 import copy
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.lanes.edited_lane import caught_up, with_edits
 from bridge_data.lanes.forgotten import ForgottenSamples
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.order import Cursor
-from bridge_data.order.forget_history import changes_between, lists_at
+from bridge_data.order.forget_history import changes_between, lists_at, plain_lists
 from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after
 from bridge_data.order.step_edits import StepEdits
+from bridge_data.samples import CrudeSample
 from bridge_data.tools.oracle.lane_contents import Changes, LanesFrom, UnitRefs
+
+ListsOfRun: TypeAlias = Literal["now", "then"]
+"""Which lists of forgotten samples a run has after its last state."""
 
 _MANY = 1 << 16
 """Draws of a lane that are processed together."""
@@ -30,7 +36,8 @@ _MANY = 1 << 16
 
 class RunSection:
     """The slots of the job from that of `state` on, over `dataset`, whose sources have the numbers `source_numbers` in
-    the current run. `changes` are the later changes of the forgotten samples."""
+    the current run. `changes` are the later changes of the forgotten samples. `unknown`: why its samples cannot be
+    told; "" if they can."""
 
     def __init__(
         self,
@@ -41,8 +48,9 @@ class RunSection:
         replay: bool,
         is_proved: bool,
         changes: Changes = (),
+        unknown: str = "",
     ) -> None:
-        self.begin, self.num_lanes = state.next_slot, state.num_lanes
+        self.begin, self.num_lanes, self.unknown = state.next_slot, state.num_lanes, unknown
         self.source_numbers = source_numbers
         self.source_names = [source.name for source in dataset.plan.sources]
         self.packs = dataset.batching.packing_buffer_size is not None
@@ -50,7 +58,8 @@ class RunSection:
         work = dataset.work()
         waits = any(lane.get("pending") for lane in state.lanes.values())
         is_replayed = replay or self.packs or work.may_multiply or waits
-        has_hooks = bool(work.does or dataset.task_encoder.cookers)
+        is_crude = any(issubclass(source.sample_class, CrudeSample) for source in dataset.plan.sources)
+        has_hooks = bool(work.does or (is_crude and dataset.task_encoder.cookers))
         self.assumes_no_skips = has_hooks and not (is_replayed or is_proved)
         self._lanes = LanesFrom(dataset, state, changes, is_replayed=is_replayed)
         self._kept_lanes: LanesFrom | None = None
@@ -97,52 +106,177 @@ class RunSection:
         yield from sorted(slot for slot in slots if self.begin <= slot < stop)
 
 
-def sections_of(dataset: LaneDataset, states: Sequence[LoaderState], *, replay: bool) -> list[RunSection]:
-    """The sections of a run, by their first micro-batches.
+def sections_of(
+    dataset: LaneDataset, states: Sequence[LoaderState], *, replay: bool, lists: ListsOfRun | None = None
+) -> list[RunSection]:
+    """The sections of a run, by their first micro-batches. `lists` says which samples are forgotten after the last
+    state: those of the lists as they are "now", or "then", as the run had them there; None: it must be the same.
 
     Raises:
-        StateError: if a state lacks lanes, or is of other data. ConfigError: for a state at the end of finite data.
+        StateError: if a state lacks lanes, is of other data, or of another continuation of the run than others.
+            ConfigError: for a state at the end of finite data.
     """
-    ordered = sorted(states, key=lambda state: state.next_slot)
-    for state in ordered:
+    for state in states:
         state.check_complete()
         if state.ended or state.repetition:
             raise ConfigError("a state at the end of a pass through finite data begins the next pass; leave it out")
-    ordered = list({state.next_slot: state for state in ordered}.values())
-    found: list[RunSection] = []
-    first = ordered[0] if ordered else None
+    edits = edits_of(dataset, states)
+    positions = _positions(dataset, states)
+    first = positions[0][0] if positions else None
     if first is None or (len(first.generations) == 1 and not first.drawn_before):
-        run, numbers = (dataset, None) if first is None else dataset_of(dataset, first.fingerprint)
-        num_lanes = None if first is None else first.num_lanes
-        beginning = run.new_state(num_lanes or dataset.worker_config.num_lanes)
+        run, _ = (dataset, None) if first is None else dataset_of(dataset, first.fingerprint)
+        beginning = run.new_state(dataset.worker_config.num_lanes if first is None else first.num_lanes)
         lanes: dict[int, LaneState] = {lane: {} for lane in range(beginning.num_lanes)}
-        ordered.insert(0, dataclasses.replace(beginning, lanes=lanes))
-    if (edits := edits_of(dataset, states)) is not None:
-        ordered = [_with_edits(state, edits) for state in ordered]
-    for state, later in zip(ordered, [*ordered[1:], None], strict=True):
-        had = state if later is not None and _was_changed_last(dataset, state, later) else later
-        run, numbers = (dataset, None) if had is None else dataset_of(dataset, had.fingerprint)
-        num_lanes = num_lanes_after(run.worker_config, state.num_lanes) if had is None else had.num_lanes
-        if later is None and len(ordered) == 1:
-            num_lanes = state.num_lanes
-        converted = state
-        if state.fingerprint != run.fingerprint():
-            converted = run.order.migrated(state, run.fingerprint())
-        if num_lanes != state.num_lanes:
-            converted = converted if edits is None else caught_up(converted, run.lane)
-            converted = run.order.redealt(converted, num_lanes, range(num_lanes))
-        run, changes = _with_lists(run, converted, later)
-        skipped = None if later is None else _has_skipped(run, converted, later, changes)
-        section = RunSection(
-            run,
-            converted,
-            numbers or range(len(dataset.plan.sources)),
-            replay=replay or bool(skipped),
-            is_proved=skipped is False,
-            changes=changes,
-        )
-        found.append(section)
+        beginning = dataclasses.replace(beginning, lanes=lanes)
+        if first is None or first.next_slot:
+            positions.insert(0, [beginning])
+    if edits is not None:
+        positions = [[_with_edits(state, edits) for state in group] for group in positions]
+    found: list[RunSection] = []
+    for group, following in zip(positions, [*positions[1:], None], strict=True):
+        later = None if following is None else following[0]
+        found.append(_section(dataset, group[-1], later, replay=replay, lists=lists if states else "now"))
     return found
+
+
+def _section(
+    dataset: LaneDataset,
+    state: LoaderState,
+    later: LoaderState | None,
+    *,
+    replay: bool,
+    lists: ListsOfRun | None,
+) -> RunSection:
+    """The section from `state` to `later`, None if there is no later state."""
+    had = state if later is not None and _was_changed_last(dataset, state, later) else later
+    run, numbers = (dataset, None) if had is None else dataset_of(dataset, had.fingerprint)
+    num_lanes = had.num_lanes if had is not None else num_lanes_after(run.worker_config, state.num_lanes)
+    converted, unknown = _converted(run, state, num_lanes), ""
+    if later is not None:
+        unknown = _gap(state, converted, later, is_changed_last=had is state)
+    elif lists is None:
+        unknown = _other_lists(dataset, state)
+    run, changes = _with_lists(run, converted, later, lists)
+    skipped = None if later is None or unknown else _has_skipped(run, converted, later, changes)
+    return RunSection(
+        run,
+        converted,
+        numbers or range(len(dataset.plan.sources)),
+        replay=replay or bool(skipped),
+        is_proved=skipped is False,
+        changes=changes,
+        unknown=unknown,
+    )
+
+
+def _positions(dataset: LaneDataset, states: Sequence[LoaderState]) -> list[list[LoaderState]]:
+    """The states by position; those at the same one each made from the one before.
+
+    Raises:
+        StateError: if those at the same position are not.
+    """
+    found: list[list[LoaderState]] = []
+    for position, group in itertools.groupby(
+        sorted(states, key=lambda state: state.next_slot), key=lambda state: state.next_slot
+    ):
+        different: list[LoaderState] = []
+        for state in group:
+            if not any(state.to_dict() == other.to_dict() for other in different):
+                different.append(state)
+        found.append(_chained(dataset, position, different))
+    return found
+
+
+def _chained(dataset: LaneDataset, position: int, states: Sequence[LoaderState]) -> list[LoaderState]:
+    """Different states at one position, as lanes or weights were changed: each follows from the one before."""
+
+    @functools.cache
+    def follows(one: int, other: int) -> bool:
+        return _is_changed_into(dataset, states[one], states[other])
+
+    chain = [0]
+    while len(chain) < len(states):
+        left = [number for number in range(len(states)) if number not in chain]
+        after = next((number for number in left if follows(chain[-1], number)), None)
+        before = next((number for number in left if follows(number, chain[0])), None)
+        if after is not None:
+            chain.append(after)
+        elif before is not None:
+            chain.insert(0, before)
+        else:
+            raise StateError(
+                f"{len(states)} states after {position} micro-batches are of different continuations of the run, with "
+                f"{', '.join(str(states[number].num_lanes) for number in range(len(states)))} lanes, and none follows "
+                "from the other: give the states of one"
+            )
+    return [states[number] for number in chain]
+
+
+def _is_changed_into(dataset: LaneDataset, state: LoaderState, other: LoaderState) -> bool:
+    """Whether a restore of `state`, with the lanes and weights of `other`, is `other`."""
+    run, _ = dataset_of(dataset, other.fingerprint)
+    try:
+        made = _converted(run, state, other.num_lanes)
+    except StateError:
+        return False
+    same = ("fingerprint", "generations", "drawn_before")
+    return all(getattr(made, name) == getattr(other, name) for name in same) and all(
+        _position_in(made.lanes[lane]) == _position_in(other.lanes[lane]) for lane in other.lanes
+    )
+
+
+def _position_in(lane: LaneState) -> tuple[Any, ...]:
+    names = ("draws", "cursors", "micro_batches")
+    return (*(lane.get(name) or 0 for name in names), lane.get("inbox") or {}, lane.get("pending") or {})
+
+
+def _converted(run: LaneDataset, state: LoaderState, num_lanes: int) -> LoaderState:
+    """`state` as a restore in `run` with `num_lanes` lanes makes it."""
+    if state.fingerprint != run.fingerprint():
+        state = run.order.migrated(state, run.fingerprint())
+    if num_lanes != state.num_lanes:
+        state = state if state.edits is None else caught_up(state, run.lane)
+        state = run.order.redealt(state, num_lanes, range(num_lanes))
+    return state
+
+
+def _gap(state: LoaderState, converted: LoaderState, later: LoaderState, *, is_changed_last: bool) -> str:
+    """Why the run cannot have gone from `state` to `later`, as `converted` or (`is_changed_last`) before a change; ""
+    if it can. Then there was another state between them, or they are of different continuations of a run."""
+    where = f"micro-batches {state.next_slot} to {later.next_slot - 1} lie between two states, of {state.num_lanes} and"
+    where += f" {later.num_lanes} lanes, of which the second does not follow from the first: give "
+    if is_changed_last:
+        known = [list(generation) for generation in state.generations]
+        if _was_dealt_between(state, later) and any(list(one) not in known for one in later.generations[:-1]):
+            return where + "also the states of between, with which the lanes were dealt again"
+        return ""
+    is_later = later.edits is not None or all(
+        after.get(name, 0) >= converted.lanes[lane].get(name, 0)
+        for lane, after in later.lanes.items()
+        for name in ("draws", "micro_batches")
+    )
+    same = [list(one) for one in converted.generations] == [list(one) for one in later.generations]
+    if same and is_later and converted.drawn_before == later.drawn_before:
+        return ""
+    return where + "also the states of between, with which the lanes were dealt again, or only those of one continuation"
+
+
+def _other_lists(dataset: LaneDataset, state: LoaderState) -> str:
+    """Why samples after the last state cannot be told: the lists of forgotten samples have changed since; "" if not."""
+    then = plain_lists(lists_at(state.extras, state.next_slot))
+    now = {} if dataset.forgotten is None else plain_lists(dataset.forgotten.lists)
+    if then == now:
+        return ""
+    return (
+        f"the last state, after {state.next_slot} micro-batches, is of version "
+        f"{_versions(then)} of the list of forgotten samples, and the data set has {_versions(now)}: a step after it "
+        "is either of the run as it was, or of one that resumes now. Give a later state or the ledger, or say which "
+        '(lists="then" or "now"; --lists)'
+    )
+
+
+def _versions(lists: dict[str, list[list[Any]]]) -> str:
+    return ", ".join(str(number) for versions in lists.values() for number, _ in versions) or "0"
 
 
 def edits_of(dataset: LaneDataset, states: Sequence[LoaderState]) -> StepEdits | None:
@@ -160,18 +294,23 @@ def _with_edits(state: LoaderState, edits: StepEdits) -> LoaderState:
         ) from error
 
 
-def _with_lists(run: LaneDataset, state: LoaderState, later: LoaderState | None) -> tuple[LaneDataset, Changes]:
-    """(`run` with the samples forgotten at `state`, the changes up to `later`). After the last state, the forgotten
-    samples are those of a run that resumes from it now.
+def _with_lists(
+    run: LaneDataset, state: LoaderState, later: LoaderState | None, lists: ListsOfRun | None
+) -> tuple[LaneDataset, Changes]:
+    """(`run` with the samples forgotten at `state`, the changes up to `later`). After the last state, `lists` says
+    which they are.
 
     Raises:
         StateError: if the data sets do not have these lists. ConfigError: if they changed while steps are skipped.
     """
-    if later is None or not (run.forgotten or later.extras):
+    extras = state.extras if later is None else later.extras
+    if (later is None and lists != "then") or not (run.forgotten or extras):
         return run, ()
     sources, names = run.plan.sources, run.source_names
     changed = copy.copy(run)
-    changed.forgotten = ForgottenSamples.under(sources, names, lists_at(later.extras, state.next_slot))
+    changed.forgotten = ForgottenSamples.under(sources, names, lists_at(extras, state.next_slot))
+    if later is None:
+        return changed, ()
     found = changes_between(later.extras, state.next_slot, later.next_slot)
     if found and later.edits is not None:
         raise ConfigError(

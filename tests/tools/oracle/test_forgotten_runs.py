@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from bridge_data import StateError
+from bridge_data import ConfigError, StateError
 from bridge_data.loader.checkpoint import save_states
 from bridge_data.prepare.tombstone_writing import forget_samples
 from bridge_data.shards.metadata import FORGOTTEN_JSONL, META_FOLDER
@@ -71,10 +71,16 @@ def test_a_redealt_run_and_the_time_after_the_last_state_are_told_too(blend):
     told = RunOrder(run.dataset(3), states=run.states)
     check(run, told, sorted(run.keys))
     forget(blend, "b", range(40))
-    expected = RunOrder(run.dataset(3), states=run.states)
+    states, after = run.states, run.states[-1].next_slot
+    with pytest.raises(ConfigError, match=rf"{after} micro-batches.*version 1 .* 1, 1"):
+        RunOrder(run.dataset(3), states=states).micro_batch(after)
+    check(run, RunOrder(run.dataset(3), states=states), sorted(run.keys))  # what was before is known
+    expected = RunOrder(run.dataset(3), states=states, lists="now")
     before = set(run.keys)
+    then = [sample.key for sample in RunOrder(run.dataset(3), states=states, lists="then").micro_batch(after)]
     run.leg(blend, 3, 15)
     check(run, expected, sorted(run.keys.keys() - before))
+    assert then != run.keys[after]
 
 
 def test_another_list_than_that_of_the_run_is_refused(blend):
