@@ -279,9 +279,6 @@ def _chosen(
         chosen = [column for column in columns if column.part in wanted]
     elif config is not None and config.parts is not None:
         chosen = [column for column in columns if column.part in config.parts or column.name in config.parts]
-    for column in chosen:
-        if column.problem is not None:
-            raise ConfigError(column.problem)
     return list(chosen)
 
 

@@ -1,52 +1,68 @@
 """A file of Arrow record batches, as `datasets` writes them (`save_to_disk`), whose rows can be read singly.
 
-Enters: the path of an Arrow IPC stream, or of an Arrow IPC file, which holds one. Leaves: its schema and the rows of
-each batch, from the headers of the batches; and the values of rows `first` to `end` - 1 of a column, reading only their
-own bytes. The file is not mapped into memory, so truncating it during a read is an error rather than a crash.
+Reads an Arrow IPC stream or an Arrow IPC file. Opening reads only the headers of the batches. pyarrow maps a file on a
+disk into memory, and cuts batches, columns and rows out of it without copying: a row costs what its own bytes cost. A
+batch that is compressed, or in an object store, is read as a whole.
 
-Guarantee: a file that is damaged, or was replaced since it was opened, is a `DatasetError` that names it, the batch and
-the column.
+Raises `DatasetError`, naming the file, the batch and the column, if the file is damaged, or was replaced since it was
+opened. Sizes are checked before bytes of the map are touched; only a file that is truncated in place in the midst of a
+read ends the process, as with every map.
 
-Source: https://arrow.apache.org/docs/format/Columnar.html, `Message.fbs`
+Source: https://arrow.apache.org/docs/format/Columnar.html, `Message.fbs` and `File.fbs`
 """
 
-import dataclasses
 import functools
-import importlib
+import itertools
+import mmap
 import struct
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import pyarrow
+import pyarrow.ipc
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
-from bridge_data.shards.table_columns import Column, TableFile, field_of, is_understood, values_of_rows
+from bridge_data.process_counts import COUNTS
+from bridge_data.shards.table_columns import DECODED, MAX_UNIT_BYTES, Column, TableFile, checked_rows, values_of_rows
+from bridge_data.storage import RangeFile
 
-_FILE_MAGIC = b"ARROW1\0\0"
+MAX_MAPPED = 128
+"""Maximum files that a process keeps mapped; each takes a descriptor."""
+
+_FILE_MAGIC = b"ARROW1"
 _CONTINUATION = 0xFFFFFFFF
 _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
 _MAX_HEADER_BYTES = 1 << 26
 
-_TWO = struct.Struct("<II")
-_NODE = struct.Struct("<qq")
+_ONE, _TWO = struct.Struct("<I"), struct.Struct("<II")
+_SIZE = struct.Struct("<q")
+_BUFFER = struct.Struct("<qq")
+_BLOCK = struct.Struct("<qi4xq")
+
+_NUMBERS = itertools.count()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class RowBatch:
-    """A record batch: its rows; for each array (missing values), for each buffer (offset in the file, bytes)."""
+class Message(NamedTuple):
+    """A message of the file: its kind, its first byte, its header, and the bytes of its body, from `body` to `end`."""
 
+    kind: int
+    start: int
+    header: bytes
+    body: int
+    end: int
+
+
+class RowBatch(NamedTuple):
+    """A record batch: its message is bytes `start` to `end` of the file; its body begins at `body`. `unpacked_bytes` is
+    its size if it is compressed, else 0; `num_before` the number of dictionaries that it may use."""
+
+    start: int
+    body: int
+    end: int
     num_rows: int
-    missing: tuple[int, ...]
-    buffers: tuple[tuple[int, int], ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Layout:
-    """Where an array is in a batch: the numbers of its node and first buffer; and its child arrays."""
-
-    kind: Any
-    node: int
-    buffer: int
-    children: tuple["Layout", ...]
+    unpacked_bytes: int
+    num_before: int
 
 
 class ArrowTable(TableFile):
@@ -57,167 +73,241 @@ class ArrowTable(TableFile):
 
     def __init__(self, path: str, version: storage.Version | None = None) -> None:
         super().__init__(path, version)
+        self._number = next(_NUMBERS)
+        """The number of this table, unique in the process."""
         self._headers: list[bytes] = []
+        self._head = 0, 0
+        """The bytes of the schema's message in a stream."""
+        self._dictionaries: list[tuple[int, int]] = []
+        """The bytes of each message with values of a dictionary."""
         self._batches: list[RowBatch] = []
+        self._checked_dictionaries: set[int] = set()
         with self.told("cannot be read as an Arrow stream: it is damaged, or cut off"):
-            for kind, header, body in self._messages():
-                if kind == _SCHEMA:
-                    pyarrow = importlib.import_module("pyarrow")
-                    prefix = _TWO.pack(_CONTINUATION, len(header))
-                    self.schema = pyarrow.ipc.read_schema(pyarrow.BufferReader(prefix + header))
-                elif kind == _BATCH:
-                    self._batches.append(self._batch(header, body))
-                self._headers.append(header)
-            self.counts = [batch.num_rows for batch in self._batches]
+            size = self.version.num_bytes
+            self._is_file = self.read_bytes(0, min(len(_FILE_MAGIC), size)) == _FILE_MAGIC
+            for message in self._of_file() if self._is_file else self._of_stream():
+                self._add(message)
             if not self._headers:
                 raise ValueError("it has no schema")
+            self.schema.names  # noqa: B018  which need not be UTF-8
+            self.counts = [batch.num_rows for batch in self._batches]
 
     def identity(self) -> bytes:
         """The headers of all batches."""
         return b"".join(self._headers)
 
     def column_bytes(self, group: int, column: Column) -> int:
-        buffers = self._batches[group].buffers
-        return sum(buffers[number][1] for number in _numbers(self._layout(column)))
+        with self.told(f"record batch {group}, column {column.name!r}: cannot be read"):
+            batch = self._batches[group]
+            if batch.unpacked_bytes or (self._is_remote and self._dictionaries):
+                return (batch.unpacked_bytes or batch.end - batch.body) // len(self.schema)  # reading it would tell
+            array = self._column(self._outline(batch) if self._is_remote else self._batch(group), column)
+            if column.is_media:
+                array = array.field(column.field)
+            return int(array.get_total_buffer_size())
 
     def unit_bytes(self, group: int, column: Column) -> int:
-        return self.column_bytes(group, column) // max(1, self.counts[group])
+        unpacked_bytes = self._batches[group].unpacked_bytes
+        return unpacked_bytes or self.column_bytes(group, column) // max(1, self.counts[group])
 
     def values(self, column: Column, group: int, first: int, end: int) -> list[Any]:
         with self.told(f"record batch {group}, column {column.name!r}: cannot be read", f"rows {first} to {end - 1}"):
-            layout, batch = self._layout(column), self._batches[group]
-            if not 0 <= first <= end <= batch.num_rows:
-                raise IndexError(f"there are {batch.num_rows} rows")
-            array = self._array(layout, batch, first, end)
-            array.validate(full=True)
-            values = values_of_rows(array)
-            parent = self._layouts[column.name]
-            if column.is_media and batch.missing[parent.node]:
-                there = int.from_bytes(self._bits(batch, parent.buffer, first, end), "little")
-                values = [value if there >> number & 1 else None for number, value in enumerate(values)]
-            return values
+            if not 0 <= first <= end <= self.counts[group]:
+                raise IndexError(f"there are {self.counts[group]} rows")
+            batch = self._batch(group)
+            array = self._column(batch, column)
+            rows = array.slice(first, end - first)
+            if column.is_media:
+                rows = rows.flatten()[rows.type.get_field_index(column.field)]
+            if not self._is_remote:
+                COUNTS.num_bytes += rows.get_total_buffer_size() * len(rows) // max(1, len(array))
+            return values_of_rows(checked_rows(rows))
 
-    def _layout(self, column: Column) -> Layout:
-        found = self._layouts.get(column.leaf)
-        if found is None:
-            raise DatasetError(
-                f"{self.path}: there is no column {column.name!r}, or it follows one of a type that is not supported "
-                "(a union, view, or run-end encoding): save the data set without that"
-            )
+    @property
+    def _is_remote(self) -> bool:
+        return storage.is_remote(self.path)
+
+    def _column(self, batch: Any, column: Column) -> Any:
+        at = self.schema.get_field_index(column.name)
+        if at < 0:
+            raise DatasetError(f"{self.path}: there is no column {column.name!r}")
+        return batch.column(at)
+
+    def _batch(self, group: int) -> Any:
+        """Record batch `group`; its bytes are in the map, or in memory."""
+        opened = None if self._is_remote else self._mapped()
+        if opened is None or self._batches[group].unpacked_bytes:
+            key = self._number, group
+            return (DECODED.get(key) or DECODED.keep(key, (0, self._read(group, opened))))[1]
+        last = opened.last
+        if last is None or last[0] != group:
+            last = opened.last = group, self._read(group, opened)
+        return last[1]
+
+    def _read(self, group: int, opened: "MappedFile | None") -> Any:
+        """Record batch `group`, whose nodes and buffers are as long as its columns need."""
+        batch = self._batches[group]
+        if self._is_file:
+            found = (self._reader if opened is None else opened.reader).get_batch(group)
+        elif not batch.num_before:
+            found = pyarrow.ipc.read_record_batch(self._bytes(opened, batch.start, batch.end), self.schema)
+        else:
+            needed = [self._head, *self._dictionaries[: batch.num_before], (batch.start, batch.end)]
+            buffers = [self._bytes(opened, *one) for one in needed]
+            found = pyarrow.ipc.open_stream(_in_sequence(buffers)).read_next_batch()
+        if found.num_rows != batch.num_rows:
+            raise ValueError(f"it has {found.num_rows} rows, and its header says {batch.num_rows}")
+        found.validate()
+        if self._dictionaries and batch.num_before not in self._checked_dictionaries:
+            found.validate(full=True)  # once, as batches share them
+            self._checked_dictionaries.add(batch.num_before)
         return found
+
+    def _bytes(self, opened: "MappedFile | None", start: int, end: int) -> Any:
+        """Bytes of the file as a buffer."""
+        if opened is None:
+            return pyarrow.py_buffer(self.read_bytes(start, end - start))
+        return opened.content.slice(start, end - start)
+
+    def _mapped(self) -> "MappedFile":
+        """The mapped file, which is as long as it was: to touch a page beyond its end would end the process."""
+        self._check(storage.version(self.path))
+        return _mapped_file(self.path, self.version, self._is_file)
 
     @functools.cached_property
-    def _layouts(self) -> dict[str, Layout]:
-        """The layout of each column, and of each field of a struct. Columns after one of an unsupported type are
-        missing."""
-        types = importlib.import_module("pyarrow").types
-        found = {}
-        node = buffer = 0
-        for field in self.schema:
-            if not is_understood(field.type):
-                break
-            layout, node, buffer = _laid_out(field.type, node, buffer)
-            found[field.name] = layout
-            if types.is_struct(field.type):
-                for number, child in enumerate(layout.children):
-                    found[field_of(field.name, field.type.field(number).name)] = child
-        if any(len(batch.missing) < node or len(batch.buffers) < buffer for batch in self._batches):
-            raise DatasetError(f"{self.path}: a batch has fewer buffers than its schema: it is damaged, copy it again")
-        return found
+    def _reader(self) -> Any:
+        """pyarrow's reader of a file in the file format, by ranges."""
+        return pyarrow.ipc.open_file(pyarrow.PythonFile(RangeFile(self.read_bytes, 0, self.version.num_bytes), "r"))
 
-    def _array(self, layout: Layout, batch: RowBatch, first: int, end: int) -> Any:
-        """Rows `first` to `end` - 1 of an array; only their bytes are read."""
-        pyarrow = importlib.import_module("pyarrow")
-        types, kind, count = pyarrow.types, layout.kind, end - first
-        if types.is_null(kind):
-            return pyarrow.nulls(count)
-        buffer = pyarrow.py_buffer
-        validity = None
-        if batch.missing[layout.node]:
-            validity = buffer(self._bits(batch, layout.buffer, first, end))
-        if types.is_struct(kind):
-            children = [self._array(child, batch, first, end) for child in layout.children]
-            return pyarrow.StructArray.from_buffers(kind, count, [validity], children=children)
-        if types.is_fixed_size_list(kind):
-            size = kind.list_size
-            child = self._array(layout.children[0], batch, first * size, end * size)
-            return pyarrow.Array.from_buffers(kind, count, [validity], children=[child])
-        if types.is_boolean(kind):
-            bits = buffer(self._bits(batch, layout.buffer + 1, first, end))
-            return pyarrow.Array.from_buffers(kind, count, [validity, bits])
-        if not _has_offsets(kind):
-            width = kind.bit_width // 8
-            data = self._part(batch, layout.buffer + 1, first * width, count * width)
-            return pyarrow.Array.from_buffers(kind, count, [validity, buffer(data)])
-        code, width = ("q", 8) if "large" in str(kind).partition("<")[0] else ("i", 4)
-        offsets: tuple[int, ...] = (0,)
-        if count:
-            packed = self._part(batch, layout.buffer + 1, first * width, (count + 1) * width)
-            offsets = struct.unpack(f"<{count + 1}{code}", packed)
-        start, stop = offsets[0], offsets[-1]
-        if not 0 <= start <= stop:
-            raise ValueError("its offsets do not ascend")
-        moved = buffer(struct.pack(f"<{count + 1}{code}", *[offset - start for offset in offsets]))
-        if layout.children:
-            child = self._array(layout.children[0], batch, start, stop)
-            return pyarrow.Array.from_buffers(kind, count, [validity, moved], children=[child])
-        data = self._part(batch, layout.buffer + 2, start, stop - start)
-        return pyarrow.Array.from_buffers(kind, count, [validity, moved, buffer(data)])
+    def _outline(self, batch: RowBatch) -> Any:
+        """The batch with its header alone, for the sizes of its buffers."""
+        memory = mmap.mmap(-1, batch.end - batch.start)  # pages that no one touches take no memory
+        memory[: batch.body - batch.start] = self.read_bytes(batch.start, batch.body - batch.start)
+        return pyarrow.ipc.read_record_batch(pyarrow.py_buffer(memory), self.schema)
 
-    def _part(self, batch: RowBatch, number: int, start: int, num_bytes: int) -> bytes:
-        """Bytes of a buffer of a batch."""
-        at, size = batch.buffers[number]
-        if not 0 <= start <= start + num_bytes <= size:
-            raise ValueError(f"bytes {start} to {start + num_bytes} of a buffer of {size} are wanted")
-        return self.read_bytes(at + start, num_bytes) if num_bytes else b""
+    def _add(self, message: Message) -> None:
+        """Note a message; the first one is the schema's."""
+        kind, start, header, body, end = message
+        if (kind == _SCHEMA) != (not self._headers) or kind not in (_SCHEMA, _DICTIONARY, _BATCH):
+            raise ValueError(f"the message at byte {start} is of an unexpected kind, {kind}")
+        self._headers.append(header)
+        if kind == _SCHEMA:
+            self._head = start, end
+            if not self._is_file:
+                prefix = _TWO.pack(_CONTINUATION, len(header))
+                self.schema = pyarrow.ipc.read_schema(pyarrow.BufferReader(prefix + header))
+        elif kind == _DICTIONARY:
+            self._dictionaries.append((start, end))
+        else:
+            table = FlatTable.root(header).table(2)
+            num_rows = table.integer(0, "q")
+            if num_rows < 0:
+                raise ValueError(f"the batch at byte {start} has {num_rows} rows")
+            unpacked = self._unpacked_bytes(table, body) if table.has(3) else 0
+            self._batches.append(RowBatch(start, body, end, num_rows, unpacked, len(self._dictionaries)))
 
-    def _bits(self, batch: RowBatch, number: int, first: int, end: int) -> bytes:
-        """Bits `first` to `end` - 1 of a buffer, moved to start at bit 0."""
-        begin = first // 8
-        packed = self._part(batch, number, begin, -(-end // 8) - begin)
-        count = end - first
-        shifted = int.from_bytes(packed, "little") >> (first - begin * 8) & ((1 << count) - 1)
-        return shifted.to_bytes(-(-count // 8), "little")
-
-    def _messages(self) -> Iterator[tuple[int, bytes, int]]:
-        """(kind, header, offset of the body) of every message."""
-        size = self.version.num_bytes
-        at = len(_FILE_MAGIC) if self.read_bytes(0, min(8, size)) == _FILE_MAGIC else 0
-        while at + 8 <= size:
-            marker, header_bytes = _TWO.unpack(self.read_bytes(at, 8))
-            if marker != _CONTINUATION:
-                raise ValueError(f"there is no message at byte {at}")
-            if not header_bytes:
-                return
-            body = at + 8 + header_bytes
-            if header_bytes > _MAX_HEADER_BYTES or body > size:
-                raise ValueError(f"the message at byte {at} has a header of {header_bytes} bytes")
-            header = self.read_bytes(at + 8, header_bytes)
-            message = FlatTable.root(header)
-            body_bytes = message.integer(3, "q")
-            if body_bytes < 0 or body + body_bytes > size:
-                raise ValueError(f"the message at byte {at} has a body of {body_bytes} bytes; the file has {size}")
-            kind = message.integer(1, "B")
-            if kind == _DICTIONARY:
-                raise ValueError("it has dictionaries, which are not supported: save it with plain columns")
-            if (kind == _SCHEMA) != (not self._headers) or kind not in (_SCHEMA, _BATCH):
-                raise ValueError(f"the message at byte {at} is of an unexpected kind, {kind}")
-            yield kind, header, body
-            at = body + body_bytes
-
-    def _batch(self, header: bytes, body: int) -> RowBatch:
-        batch = FlatTable.root(header).table(2)
-        if batch.has(3):
-            raise ValueError("its batches are compressed, which is not supported: save it without compression")
-        num_rows = batch.integer(0, "q")
-        nodes = list(batch.pairs(1))
-        buffers = list(batch.pairs(2))
-        size = self.version.num_bytes
-        if num_rows < 0 or any(start < 0 or length < 0 or body + start + length > size for start, length in buffers):
-            raise ValueError("a batch has a buffer outside the file")
-        return RowBatch(
-            num_rows, tuple(missing for _, missing in nodes), tuple((body + at, length) for at, length in buffers)
+    def _unpacked_bytes(self, batch: "FlatTable", body: int) -> int:
+        """The size of a compressed batch, whose buffers each begin with their own."""
+        sizes = [
+            _SIZE.unpack(self.read_bytes(body + at, _SIZE.size))[0] if length else 0
+            for at, length in batch.structs(2, _BUFFER)
+        ]
+        num_bytes = sum(
+            length if size < 0 else size for size, (_, length) in zip(sizes, batch.structs(2, _BUFFER), strict=True)
         )
+        if num_bytes > MAX_UNIT_BYTES:
+            raise ValueError(
+                f"a compressed batch unpacks to {num_bytes >> 20} MiB, more than the {MAX_UNIT_BYTES >> 20} MiB that "
+                "are held at once: write it in smaller batches, or without compression"
+            )
+        return max(1, num_bytes)
+
+    def _of_stream(self) -> Iterator[Message]:
+        """The messages of a stream."""
+        at, size = 0, self.version.num_bytes
+        while at + _TWO.size <= size and (message := self._message(at)) is not None:
+            yield message
+            at = message.end
+
+    def _of_file(self) -> Iterator[Message]:
+        """The messages that the footer of a file names: the schema's, dictionaries, batches. In the place of the first,
+        which some writers leave out, is then the footer."""
+        reader = self._reader if self._is_remote else self._mapped().reader
+        self.schema = reader.schema
+        size = self.version.num_bytes
+        (footer_bytes,) = _ONE.unpack(self.read_bytes(size - len(_FILE_MAGIC) - _ONE.size, _ONE.size))
+        end = size - len(_FILE_MAGIC) - _ONE.size
+        footer = self.read_bytes(end - footer_bytes, footer_bytes)
+        is_stream = self.read_bytes(8, 4) == _ONE.pack(_CONTINUATION)
+        yield (self._message(8) if is_stream else None) or Message(_SCHEMA, 0, footer, 0, 0)
+        for number, kind in ((2, _DICTIONARY), (3, _BATCH)):
+            for start, _, _ in FlatTable.root(footer).structs(number, _BLOCK):
+                message = self._message(start)
+                if message is None or message.kind != kind:
+                    raise ValueError(f"the message at byte {start} is not what the footer says")
+                yield message
+
+    def _message(self, at: int) -> Message | None:
+        """The message at byte `at`; None if it is the end of the stream."""
+        size = self.version.num_bytes
+        marker, header_bytes = _TWO.unpack(self.read_bytes(at, _TWO.size))
+        start = at + _TWO.size
+        if marker != _CONTINUATION:  # as before Arrow 0.15
+            header_bytes, start = marker, at + _ONE.size
+        if not header_bytes:
+            return None
+        body = start + header_bytes
+        if header_bytes > _MAX_HEADER_BYTES or body > size:
+            raise ValueError(f"there is no message at byte {at}, or it has a header of {header_bytes} bytes")
+        header = self.read_bytes(start, header_bytes)
+        message = FlatTable.root(header)
+        body_bytes = message.integer(3, "q")
+        if body_bytes < 0 or body + body_bytes > size:
+            raise ValueError(f"the message at byte {at} has a body of {body_bytes} bytes; the file has {size}")
+        return Message(message.integer(1, "B"), at, header, body, body + body_bytes)
+
+
+class MappedFile:
+    """A file mapped into memory; pyarrow's reader of it, for the file format; number and content of the batch that was
+    read last."""
+
+    def __init__(self, path: str, num_bytes: int, is_file: bool) -> None:
+        with pyarrow.memory_map(path) as source:
+            self.content = source.read_buffer()
+        if self.content.size != num_bytes:
+            raise ValueError(f"it has {self.content.size} bytes, and had {num_bytes} when it was opened")
+        self.reader = pyarrow.ipc.open_file(self.content) if is_file else None
+        self.last: tuple[int, Any] | None = None
+
+
+@functools.lru_cache(maxsize=MAX_MAPPED)
+def _mapped_file(path: str, version: storage.Version, is_file: bool) -> MappedFile:
+    """Also valid in forked children, as a map has no position."""
+    return MappedFile(path, version.num_bytes, is_file)
+
+
+def _in_sequence(buffers: Sequence[Any]) -> Any:
+    """A file of pyarrow with the content of these buffers, one after the other."""
+    starts = [0, *itertools.accumulate(buffer.size for buffer in buffers)]
+
+    class Source:
+        """Never read across two messages."""
+
+        closed = False
+        position = 0
+
+        def read_buffer(self, num_bytes: int) -> Any:
+            number = next((at for at, end in enumerate(starts[1:]) if self.position < end), len(buffers) - 1)
+            part = buffers[number].slice(self.position - starts[number], num_bytes)
+            self.position += part.size
+            return part
+
+        read = read_buffer
+
+        def close(self) -> None:
+            self.closed = True
+
+    return pyarrow.PythonFile(Source(), "r")
 
 
 class FlatTable:
@@ -235,30 +325,30 @@ class FlatTable:
 
     def has(self, number: int) -> bool:
         """Whether there is a field with this number."""
-        return bool(self._place(number))
+        return bool(self._offset(number))
 
     def integer(self, number: int, code: str) -> int:
         """An integer of the type `code` of `struct`; 0 if it is absent."""
-        place = self._place(number)
-        return self._read(code, place) if place else 0
+        offset = self._offset(number)
+        return self._read(code, offset) if offset else 0
 
     def table(self, number: int) -> "FlatTable":
         """A nested table."""
-        place = self._place(number)
-        if not place:
+        offset = self._offset(number)
+        if not offset:
             raise ValueError("a header is incomplete")
-        return FlatTable(self._data, place + self._read("I", place))
+        return FlatTable(self._data, offset + self._read("I", offset))
 
-    def pairs(self, number: int) -> Iterator[tuple[int, int]]:
-        """A vector of structs of two 64-bit integers."""
-        place = self._place(number)
-        if not place:
-            return iter(())
-        start = place + self._read("I", place)
+    def structs(self, number: int, form: struct.Struct) -> list[tuple[int, ...]]:
+        """A vector of structs."""
+        offset = self._offset(number)
+        if not offset:
+            return []
+        start = offset + self._read("I", offset)
         count = self._read("I", start)
-        return iter(list(_NODE.iter_unpack(self._data[start + 4 : start + 4 + count * _NODE.size])))
+        return list(form.iter_unpack(self._data[start + 4 : start + 4 + count * form.size]))
 
-    def _place(self, number: int) -> int:
+    def _offset(self, number: int) -> int:
         """The offset of the field; 0 if it is absent."""
         entry = 4 + 2 * number
         if entry + 2 > self._size:
@@ -270,47 +360,3 @@ class FlatTable:
         if at < 0:
             raise ValueError("a header refers to what is before it")
         return int(struct.unpack_from(f"<{code}", self._data, at)[0])
-
-
-def _has_offsets(kind: Any) -> bool:
-    """Whether the array has a buffer of offsets."""
-    types = importlib.import_module("pyarrow").types
-    checks: tuple[Callable[[Any], bool], ...] = (
-        *(types.is_string, types.is_large_string, types.is_binary, types.is_large_binary),
-        *(types.is_list, types.is_large_list, types.is_map),
-    )
-    return any(check(kind) for check in checks)
-
-
-def _laid_out(kind: Any, node: int, buffer: int) -> tuple[Layout, int, int]:
-    """(layout of an array of this type, number of the next node, of the next buffer)."""
-    types = importlib.import_module("pyarrow").types
-    if types.is_null(kind):
-        own_buffers = 0
-    elif types.is_struct(kind) or types.is_fixed_size_list(kind):
-        own_buffers = 1
-    else:
-        own_buffers = 3 if _has_offsets(kind) and not kind.num_fields else 2
-    own = node, buffer
-    node, buffer = node + 1, buffer + own_buffers
-    children = []
-    for number in range(kind.num_fields):
-        child, node, buffer = _laid_out(kind.field(number).type, node, buffer)
-        children.append(child)
-    return Layout(kind, *own, tuple(children)), node, buffer
-
-
-def _numbers(layout: Layout) -> Iterator[int]:
-    """The numbers of the buffers of an array and its children."""
-    types = importlib.import_module("pyarrow").types
-    kind = layout.kind
-    if types.is_null(kind):
-        return
-    num_own = (
-        1
-        if types.is_struct(kind) or types.is_fixed_size_list(kind)
-        else 2 + (_has_offsets(kind) and not kind.num_fields)
-    )
-    yield from range(layout.buffer, layout.buffer + num_own)
-    for child in layout.children:
-        yield from _numbers(child)

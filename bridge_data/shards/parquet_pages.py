@@ -10,6 +10,7 @@ Source: https://github.com/apache/parquet-format, `parquet.thrift`
 
 import dataclasses
 import importlib
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -37,6 +38,7 @@ MAX_HEADER_BYTES = 1 << 24
 _DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
 BYTE_ARRAY = 6
 UNCOMPRESSED, SNAPPY = 0, 1
+_PLAIN, _RLE = 0, 3
 _DICTIONARY_ENCODINGS = (2, 8)
 _NO_COLUMN = encoded_struct((2, I64, encoded_integer(0)))
 """Placeholder for a column that is not read."""
@@ -47,7 +49,9 @@ Read: TypeAlias = Callable[[int, int], bytes]
 
 class Page(NamedTuple):
     """A page: its header, of `header_bytes`, starts at byte `start`. `num_bytes` counts header and content;
-    `first_row` and `num_rows` are rows of the row group, and 0 for a dictionary."""
+    `first_row` and `num_rows` are rows of the row group, and 0 for a dictionary. With `is_plain`, its content is the
+    values one after another, after levels in the form of the first version. `crc` is the checksum of the content, if
+    the writer stored one."""
 
     start: int
     header_bytes: int
@@ -57,7 +61,13 @@ class Page(NamedTuple):
     first_row: int = 0
     num_rows: int = 0
     uses_dictionary: bool = False
-    is_v2: bool = False
+    is_plain: bool = False
+    crc: int | None = None
+
+    def check(self, content: bytes) -> None:
+        """Compare the content with the checksum. pyarrow does so for the pages that it decodes."""
+        if self.crc is not None and zlib.crc32(content) != self.crc & 0xFFFFFFFF:
+            raise ValueError(f"the page at byte {self.start} has another checksum than when it was written")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -146,7 +156,8 @@ def find_pages(read: Read, column: StoredColumn, num_rows: int, *, is_flat: bool
             raise ValueError(f"the page at byte {at} has a wrong size")
         sizes = at, header_bytes, num_bytes, unpacked_bytes
         if kind == _DICTIONARY_PAGE:
-            dictionary = Page(*sizes, num_values=fields[7][1])
+            is_plain = fields[7].get(2, _PLAIN) in (_PLAIN, _DICTIONARY_ENCODINGS[0])
+            dictionary = Page(*sizes, num_values=fields[7][1], is_plain=is_plain, crc=fields.get(4))
         elif kind in (_DATA_PAGE, _DATA_PAGE_V2):
             is_v2 = kind == _DATA_PAGE_V2
             head = fields[8 if is_v2 else 5]
@@ -154,7 +165,9 @@ def find_pages(read: Read, column: StoredColumn, num_rows: int, *, is_flat: bool
             page_rows = num_values if is_flat else (head[3] if is_v2 else 0)
             if num_values < 0 or page_rows < 0:
                 raise ValueError(f"the page at byte {at} has a wrong number of values")
-            pages.append(Page(*sizes, num_values, rows, page_rows, encoding in _DICTIONARY_ENCODINGS, is_v2))
+            uses_dictionary = encoding in _DICTIONARY_ENCODINGS
+            is_plain = not is_v2 and encoding == _PLAIN and head[3] == _RLE
+            pages.append(Page(*sizes, num_values, rows, page_rows, uses_dictionary, is_plain, fields.get(4)))
             values += num_values
             rows += page_rows
         at += num_bytes
@@ -237,7 +250,9 @@ def _file(schema: bytes, columns: list[bytes], num_rows: int, content: bytes, di
     )
     source = b"".join((MAGIC, content, footer, len(footer).to_bytes(4, "little"), MAGIC))
     return importlib.import_module("pyarrow.parquet").ParquetFile(
-        importlib.import_module("pyarrow").BufferReader(source), read_dictionary=list(dictionaries)
+        importlib.import_module("pyarrow").BufferReader(source),
+        read_dictionary=list(dictionaries),
+        page_checksum_verification=True,
     )
 
 

@@ -15,9 +15,8 @@ import collections
 import functools
 import importlib
 import itertools
-import threading
 from collections.abc import Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
@@ -35,16 +34,18 @@ from bridge_data.shards.parquet_pages import (
     small_file,
 )
 from bridge_data.shards.stored_values import StoredValues, find_values, is_worth_while
-from bridge_data.shards.table_columns import Column, TableFile, field_of, values_of_rows
+from bridge_data.shards.table_columns import (
+    DECODED,
+    SLOW_UNIT_BYTES,
+    Column,
+    TableFile,
+    field_of,
+    values_of_rows,
+    warn_slow,
+)
 
 MAX_DECODED_BYTES = 1 << 28
 """Maximum bytes of pages, or of a row group's column, decoded at once."""
-
-MAX_KEPT_BYTES = 1 << 26
-"""Bytes of decoded values that a process keeps, from the last used pages or row groups of any file."""
-
-MAX_KEPT_UNIT_BYTES = 1 << 23
-"""Maximum size of a page or row group that is kept."""
 
 MAX_KNOWN_COLUMNS = 4096
 """Maximum columns of row groups whose pages a file remembers."""
@@ -58,41 +59,6 @@ PAGE_BYTES = 1 << 20
 PAGE_ROWS = 1024
 """Minimum rows of a page from pyarrow, regardless of their size."""
 
-_Decoded: TypeAlias = tuple[int, Any]
-"""The first row, and the values from it on, as an Arrow array."""
-
-
-class DecodedValues:
-    """The last used decoded values, up to `max_bytes`, by number of the table and position in it. Thread-safe. Values
-    of tables that no one uses any more are evicted in their turn."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes, self._num_bytes, self._lock = max_bytes, 0, threading.Lock()
-        self._kept: collections.OrderedDict[tuple[int, ...], _Decoded] = collections.OrderedDict()
-
-    def get(self, key: tuple[int, ...]) -> _Decoded | None:
-        """The values kept under `key`; None if they are gone."""
-        with self._lock:
-            if key not in self._kept:
-                return None
-            self._kept.move_to_end(key)
-            return self._kept[key]
-
-    def keep(self, key: tuple[int, ...], decoded: _Decoded) -> _Decoded:
-        """Keep `decoded`, if it is not too large; return it."""
-        num_bytes = decoded[1].nbytes
-        if num_bytes <= MAX_KEPT_UNIT_BYTES:
-            with self._lock:
-                _, replaced = self._kept.pop(key, (0, None))
-                self._kept[key] = decoded
-                self._num_bytes += num_bytes - (0 if replaced is None else replaced.nbytes)
-                while self._num_bytes > self._max_bytes:
-                    _, (_, dropped) = self._kept.popitem(last=False)
-                    self._num_bytes -= dropped.nbytes
-        return decoded
-
-
-_DECODED = DecodedValues(MAX_KEPT_BYTES)
 _NUMBERS = itertools.count()
 
 
@@ -110,6 +76,7 @@ class ParquetTable(TableFile):
             empty = self._parsed.empty_file()
             self._schema = empty.schema
             self.schema = empty.schema_arrow.with_metadata(self._parsed.metadata)
+            self.schema.names  # noqa: B018  which need not be UTF-8
             self.counts = self._parsed.counts
             if self.counts and len(self._parsed.columns[0]) != len(self._schema):
                 raise ValueError("it has more or fewer columns than its schema")
@@ -149,7 +116,7 @@ class ParquetTable(TableFile):
         pages = self._known_pages(group, leaves[0]) if len(leaves) == 1 else None
         if pages is None or not pages.data:
             whole = self._number, group, -1, *leaves
-            _, array = _DECODED.get(whole) or _DECODED.keep(whole, (0, self._whole(group, leaves, name)))
+            _, array = DECODED.get(whole) or DECODED.keep(whole, (0, self._whole(group, leaves, name)))
             return array.slice(first, end - first)
         begin = bisect.bisect_right(pages.first_rows, first) - 1
         stop = bisect.bisect_left(pages.first_rows, end)
@@ -158,10 +125,10 @@ class ParquetTable(TableFile):
         for at in range(begin, stop, step):
             key = self._number, group, leaves[0], at, at + step
             chosen = pages.data[at : at + step]
-            found = _DECODED.get(key)
+            found = DECODED.get(key)
             if found is None:
                 values = self._of_pages(group, leaves[0], pages.dictionary, chosen)
-                found = _DECODED.keep(key, (chosen[0].first_row, values))
+                found = DECODED.keep(key, (chosen[0].first_row, values))
             start, array = found
             parts.append(array.slice(max(0, first - start), end - max(first, start)))
         return concatenated(parts)
@@ -242,14 +209,14 @@ class ParquetTable(TableFile):
     def _numbers(self, group: int, leaf: int, page: Page, num_values: int) -> Any:
         """For each row of a page, the number of its value in the dictionary, as 4 bytes."""
         key = self._number, group, leaf, page.start, -1
-        if (kept := _DECODED.get(key)) is not None:
+        if (kept := DECODED.get(key)) is not None:
             return kept[1]
         data = self.read_bytes(page.start, page.num_bytes)
         numbers = numbering_page(num_values, self._parsed.columns[group][leaf].codec)
         array = self._array(group, leaf, [page], data, numbers)
         while array.type.num_fields:
             array = array.flatten()[0]
-        return _DECODED.keep(key, (page.first_row, array))[1]
+        return DECODED.keep(key, (page.first_row, array))[1]
 
     def _stored(self, group: int, leaf: int, page: Page) -> StoredValues | None:
         """Where the values of a page are; the result is remembered."""
@@ -258,14 +225,18 @@ class ParquetTable(TableFile):
             self._check_size(page.unpacked_bytes, "a page has")
             at = page.start + page.header_bytes
             found = None
-            if not page.is_v2:
+            if page.is_plain:
+                content = self.read_bytes(at, page.num_bytes - page.header_bytes)
+                page.check(content)
                 found = find_values(
                     at,
-                    self.read_bytes(at, page.num_bytes - page.header_bytes),
+                    content,
                     page.unpacked_bytes,
                     is_packed=self._parsed.columns[group][leaf].codec == SNAPPY,
                     has_levels=is_data and self._schema.column(leaf).max_definition_level > 0,
                 )
+            elif page.unpacked_bytes > SLOW_UNIT_BYTES:
+                warn_slow(self, group, self._parsed.columns[group][leaf].path[0].decode(), page.unpacked_bytes)
             self._large[page.start] = found
             self._num_large += 1 if found is None else len(found.starts)
             while self._num_large > MAX_KNOWN_VALUES and len(self._large) > 1:

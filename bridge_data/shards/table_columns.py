@@ -13,6 +13,7 @@ and is decoded by the ending of its name, if that is one of a file (`jpg`, `phot
 from __future__ import annotations
 
 import abc
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -20,8 +21,9 @@ import importlib
 import itertools
 import json
 import logging
+import threading
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from bridge_data import storage
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError
@@ -39,20 +41,23 @@ _ENDINGS = {"Image": "jpg", "Audio": "wav", "Video": "mp4"}
 class Column:
     """A column `name` of a table, which becomes `part` of a sample. `leaf` is the column to read: itself, or for media
     the field with the bytes. With `is_bytes`, the values are the bytes of a file, for a decoder. With `is_whole`, it
-    has lists or several fields, and rows may have to be read with the others of their group. `problem` is why it cannot
-    be read."""
+    has lists or several fields, and rows may have to be read with the others of their group."""
 
     name: str
     part: str
     leaf: str
     is_bytes: bool = False
     is_whole: bool = False
-    problem: str | None = None
 
     @property
     def is_media(self) -> bool:
         """Whether it is a struct of bytes and path."""
         return self.leaf != self.name
+
+    @property
+    def field(self) -> str:
+        """For media, the field of the struct to read."""
+        return self.leaf.rpartition("\0")[2]
 
     @property
     def path(self) -> Column:
@@ -165,39 +170,17 @@ def _column(field: Any, feature: Any, path: str) -> Column:
     if is_media and _is_binary(kind.field("bytes").type):
         ending = _ENDINGS.get(feature.get("_type", "")) if isinstance(feature, dict) else None
         return Column(name, f"{name}.{ending}" if ending else name, field_of(name, "bytes"), is_bytes=True)
-    problem = None
-    if not is_understood(kind):
-        problem = (
-            f"{path}: column {name!r} has the type {kind}, which is not supported: leave it out (`field_map`, "
-            "`part_filter`), or store it as text, numbers, bytes, or lists or structs of these"
-        )
-    return Column(name, name, name, is_whole=kind.num_fields > 0, problem=problem)
-
-
-def is_understood(kind: Any) -> bool:
-    """Whether an Arrow type can be read: it neither is nor contains a union, view or run-end encoding."""
-    types = importlib.import_module("pyarrow").types
-    return not any(types.is_union(one) or types.is_run_end_encoded(one) or _is_view(one) for one in _nested(kind))
+    return Column(name, name, name, is_whole=kind.num_fields > 0)
 
 
 def _fields(kind: Any) -> list[Any]:
     return [kind.field(number) for number in range(kind.num_fields)]
 
 
-def _nested(kind: Any) -> Iterator[Any]:
-    """The type and all types nested in it."""
-    yield kind
-    for field in _fields(kind):
-        yield from _nested(field.type)
-
-
-def _is_view(kind: Any) -> bool:
-    return str(kind).endswith("_view") or "list_view" in str(kind)
-
-
 def _is_binary(kind: Any) -> bool:
     types = importlib.import_module("pyarrow").types
-    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
+    checks = types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view
+    return any(check(kind) for check in checks)
 
 
 def _features(schema: Any) -> dict[str, Any]:
@@ -209,9 +192,80 @@ def _features(schema: Any) -> dict[str, Any]:
     return features if isinstance(features, dict) else {}
 
 
+@functools.cache
+def _pyarrow() -> Any:
+    return importlib.import_module("pyarrow")
+
+
+def checked_rows(array: Any) -> Any:
+    """The same values, after checking that they are consistent, as damaged offsets would crash the process: of nested
+    arrays, only what belongs to these rows is touched. Values of an extension type are those that are stored, so that
+    they do not depend on which packages are imported.
+
+    Raises:
+        ValueError, or pyarrow's `ArrowInvalid`: if they are not.
+    """
+    pyarrow, kind, count = _pyarrow(), array.type, len(array)
+    types = pyarrow.types
+    is_extension = isinstance(kind, pyarrow.BaseExtensionType)
+    if not (kind.num_fields or is_extension or types.is_dictionary(kind)):
+        array.validate(full=True)
+        return array
+    import numpy as np
+
+    if is_extension:
+        stored = checked_rows(array.storage)
+        return kind.wrap_array(stored) if isinstance(kind, (pyarrow.UuidType, pyarrow.Bool8Type)) else stored
+    if types.is_dictionary(kind):
+        array.indices.validate(full=True)
+        limits = importlib.import_module("pyarrow.compute").min_max(array.indices).as_py()
+        if limits["min"] is not None and not 0 <= limits["min"] <= limits["max"] < len(array.dictionary):
+            raise ValueError(f"it refers to values {limits['min']} to {limits['max']} of {len(array.dictionary)}")
+        return array
+    offsets = None
+    if types.is_struct(kind):
+        children = [array.field(number) for number in range(kind.num_fields)]
+    elif types.is_fixed_size_list(kind):
+        children = [array.values.slice(array.offset * kind.list_size, count * kind.list_size)]
+    elif types.is_list(kind) or types.is_large_list(kind) or types.is_map(kind):
+        width = "<i8" if types.is_large_list(kind) else "<i4"
+        buffer = array.buffers()[1]
+        offsets = np.zeros(1, width)
+        if buffer is not None and count:
+            offsets = np.frombuffer(buffer, width, count + 1, array.offset * offsets.itemsize)
+        if offsets[0] < 0 or (offsets[1:] < offsets[:-1]).any() or offsets[-1] > len(array.values):
+            raise ValueError("its offsets do not ascend, or end beyond its values")
+        children = [array.values.slice(offsets[0], offsets[-1] - offsets[0])]
+    else:
+        array.validate(full=True)
+        return array
+    found = [checked_rows(child) for child in children]
+    if all(new.type.equals(old.type) for new, old in zip(found, children, strict=True)):
+        return array
+    validity = None
+    if array.null_count:
+        bits = np.packbits(array.is_valid().to_numpy(zero_copy_only=False), bitorder="little")
+        validity = pyarrow.py_buffer(bits)
+    buffers = [validity] if offsets is None else [validity, pyarrow.py_buffer(offsets - offsets[0])]
+    return pyarrow.Array.from_buffers(_with_children(kind, found), count, buffers, children=found)
+
+
+def _with_children(kind: Any, children: Sequence[Any]) -> Any:
+    """The nested type with the types of these arrays in it."""
+    pyarrow = _pyarrow()
+    if pyarrow.types.is_map(kind):
+        return pyarrow.map_(*[field.type for field in _fields(children[0].type)])
+    fields = [field.with_type(child.type) for field, child in zip(_fields(kind), children, strict=True)]
+    if pyarrow.types.is_struct(kind):
+        return pyarrow.struct(fields)
+    if pyarrow.types.is_fixed_size_list(kind):
+        return pyarrow.list_(fields[0], kind.list_size)
+    return (pyarrow.large_list if pyarrow.types.is_large_list(kind) else pyarrow.list_)(fields[0])
+
+
 def values_of_rows(array: Any) -> list[Any]:
     """The values of an Arrow array as Python objects; None for missing ones."""
-    types = importlib.import_module("pyarrow").types
+    types = _pyarrow().types
     kind = array.type
     values: list[Any]
     if types.is_string(kind) or types.is_large_string(kind):
@@ -262,6 +316,48 @@ def _texts(array: Any) -> list[Any]:
     return [str(data[start:end], "utf-8") for start, end in itertools.pairwise(offsets)]
 
 
+MAX_KEPT_BYTES = 1 << 26
+"""Bytes of decoded values that a process keeps, from the last used pages, row groups or batches of any file."""
+
+MAX_KEPT_UNIT_BYTES = 1 << 23
+"""Maximum size of decoded values that are kept."""
+
+_Decoded: TypeAlias = tuple[int, Any]
+"""The first row, and the values from it on, as an Arrow array or batch."""
+
+
+class DecodedValues:
+    """The last used decoded values, up to `max_bytes`, by number of the table and position in it. Thread-safe. Values
+    of tables that no one uses any more are evicted in their turn."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes, self._num_bytes, self._lock = max_bytes, 0, threading.Lock()
+        self._kept: collections.OrderedDict[tuple[int, ...], _Decoded] = collections.OrderedDict()
+
+    def get(self, key: tuple[int, ...]) -> _Decoded | None:
+        """The values kept under `key`; None if they are gone."""
+        with self._lock:
+            if key not in self._kept:
+                return None
+            self._kept.move_to_end(key)
+            return self._kept[key]
+
+    def keep(self, key: tuple[int, ...], decoded: _Decoded) -> _Decoded:
+        """Keep `decoded`, if it is not too large; return it."""
+        num_bytes = decoded[1].nbytes
+        if num_bytes <= MAX_KEPT_UNIT_BYTES:
+            with self._lock:
+                _, replaced = self._kept.pop(key, (0, None))
+                self._kept[key] = decoded
+                self._num_bytes += num_bytes - (0 if replaced is None else replaced.nbytes)
+                while self._num_bytes > self._max_bytes:
+                    _, (_, dropped) = self._kept.popitem(last=False)
+                    self._num_bytes -= dropped.nbytes
+        return decoded
+
+
+DECODED = DecodedValues(MAX_KEPT_BYTES)
+
 MAX_READ_BYTES = 1 << 20
 """Maximum size of a block: a page, which is decoded for it, is about as large."""
 
@@ -297,21 +393,30 @@ def checked_unit(table: TableFile, group: int, columns: Sequence[Column]) -> int
         largest = max(largest, unit)
         if unit <= SLOW_UNIT_BYTES:
             continue
-        where = f"{table.path}: {table.group_name} {group}, column {column.name!r}"
-        warning = f"{where}: {unit >> 20} MiB are decoded at once"
         if column.is_whole and unit > MAX_UNIT_BYTES:
             raise ConfigError(
-                f"{warning}, more than the {MAX_UNIT_BYTES >> 20} MiB allowed: its lists cannot be read one by one. "
-                "Write the file with row groups of up to 16 MiB, or `bridge-data convert` it."
+                f"{_decoded(table, group, column.name, unit)}, more than the {MAX_UNIT_BYTES >> 20} MiB allowed: its "
+                "lists cannot be read one by one. Write the file with "
+                f"{table.group_name}s of up to {SLOW_UNIT_BYTES >> 20} MiB, or `bridge-data convert` it."
             )
-        _warn_once(table.path, warning)
+        warn_slow(table, group, column.name, unit)
     return largest
 
 
+def _decoded(table: TableFile, group: int, column: str, num_bytes: int) -> str:
+    return f"{table.path}: {table.group_name} {group}, column {column!r}: {num_bytes >> 20} MiB are decoded at once"
+
+
+def warn_slow(table: TableFile, group: int, column: str, num_bytes: int) -> None:
+    """Warn, once a file, that so many bytes are decoded for each block of samples."""
+    _warn_once(table.path, table.group_name, _decoded(table, group, column, num_bytes))
+
+
 @functools.lru_cache(maxsize=1024)
-def _warn_once(path: str, warning: str) -> None:
+def _warn_once(path: str, group_name: str, warning: str) -> None:
     logger.warning(
-        "%s for each block of samples, which is slow: write the file with row groups of up to %d MiB",
+        "%s for each block of samples, which is slow: write the file with %ss of up to %d MiB",
         warning,
+        group_name,
         SLOW_UNIT_BYTES >> 20,
     )

@@ -14,6 +14,7 @@ from bridge_data import (
     Cooker,
     CrudeSample,
     DefaultTaskEncoder,
+    ImageSample,
     TextSample,
     WorkerConfig,
     basic_sample_keys,
@@ -209,13 +210,19 @@ def test_a_field_map_of_other_data_is_refused(tmp_path: Path) -> None:
         load_plan(metadataset(tmp_path, path="a.jsonl", field_map={"text": "text"}))
 
 
-def test_columns_that_are_not_understood_matter_where_they_are_read(tmp_path: Path) -> None:
-    views = pa.array([b"a", b"b"]).cast(pa.binary_view())
-    table = pa.table({"text": ["a", "b"], "raw": views})
-    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    with pytest.raises(ConfigError, match=r"a\.arrow: column 'raw' has the type binary_view, which is not supported"):
-        load_plan(tmp_path / "a.arrow")
+def test_bytes_of_polars_are_bytes(tmp_path: Path) -> None:
+    """Whose type is a view, and which a name such as `jpg` decodes."""
+    views = pa.array([picture(1, "JPEG")]).cast(pa.binary_view())
+    with (
+        pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink,
+        pa.ipc.new_file(sink, pa.schema({"jpg": views.type})) as to,
+    ):
+        to.write_table(pa.table({"jpg": views}))
+    dataset = get_val_dataset(
+        tmp_path / "a.arrow", worker_config=config(), batch_size=1, sample_type=ImageSample, field_map={"image": "jpg"}
+    )
+    (batch,) = get_savable_loader(dataset)
+    assert batch.image.shape == (1, 3, 6, 8)
 
 
 def test_saved_data_whose_rows_are_chosen_elsewhere_are_refused(tmp_path: Path) -> None:

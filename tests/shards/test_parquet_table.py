@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.shards import parquet_table
-from bridge_data.shards.parquet_table import MAX_KEPT_UNIT_BYTES, DecodedValues, ParquetTable
-from bridge_data.shards.table_columns import columns_of
+from bridge_data.shards.parquet_table import ParquetTable
+from bridge_data.shards.table_columns import MAX_KEPT_UNIT_BYTES, DecodedValues, columns_of
 from tests.tables import IMAGE, table_of, write_parquet
 
 SIZE = 3000
@@ -257,3 +257,42 @@ def test_lists_of_long_texts_that_many_rows_have_are_refused_where_they_would_fi
     (column,) = columns_of(table.schema.remove_metadata(), str(file))
     with pytest.raises(DatasetError, match="572 MiB unpacked, more than the 256 MiB"):
         table.values(column, 0, 0, 2)
+
+
+@pytest.mark.parametrize("codec", ["none", "snappy", "zstd"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("missing", [False, True])
+def test_large_and_small_values_are_read_from_pages_of_every_encoding(
+    tmp_path: Path, codec: str, version: str, missing: bool
+) -> None:
+    contents = [None if missing and n % 4 == 0 else os.urandom(5000 + n) for n in range(90)]
+    columns = {
+        "DELTA_LENGTH_BYTE_ARRAY": pa.array(contents),
+        "DELTA_BYTE_ARRAY": pa.array(contents, pa.large_binary()),
+        "DELTA_BINARY_PACKED": pa.array([None if missing and n % 3 == 0 else n * n for n in range(90)]),
+        "BYTE_STREAM_SPLIT": pa.array([None if missing and n % 3 == 0 else n / 3 for n in range(90)]),
+        "PLAIN": pa.array([os.urandom(40) for _ in range(90)]),
+    }
+    options = {"use_dictionary": False, "column_encoding": {name: name for name in columns}}
+    pages = {"data_page_version": version, "compression": codec, "data_page_size": 20_000}
+    table = table_of(columns)
+    check(write_parquet(tmp_path / "a.parquet", table, per_group=60, **options, **pages), table, rounds=6)
+
+
+@pytest.mark.parametrize("num_bytes", [50, 20_000])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_a_page_with_another_checksum_than_its_writer_stored_is_damaged(
+    tmp_path: Path, num_bytes: int, version: str
+) -> None:
+    """One flipped byte of a picture, which no decoder of Parquet would notice."""
+    contents = [os.urandom(num_bytes) for _ in range(40)]
+    options = {"use_dictionary": False, "compression": "none", "data_page_version": version}
+    file = tmp_path / "a.parquet"
+    write_parquet(file, table_of({"jpg": contents}), write_page_checksum=True, **options)
+    check(file, table_of({"jpg": contents}))
+    content = bytearray(file.read_bytes())
+    content[content.index(contents[7]) + 30] ^= 1
+    file.write_bytes(content)
+    table = ParquetTable(str(file))
+    with pytest.raises(DatasetError, match=r"a\.parquet: row group 0, column 'jpg': .*(checksum|CRC)"):
+        table.values(columns_of(table.schema, str(file))[0], 0, 7, 9)

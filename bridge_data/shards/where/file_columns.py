@@ -129,9 +129,7 @@ class _TableColumns(SampleColumns):
         table = self._records.files[0].opened()
         found = columns_of(table.schema, table.path)
         return {
-            (column.name,): (column, table.schema.field(column.name).type)
-            for column in found
-            if column.problem is None and not column.is_bytes
+            (column.name,): (column, table.schema.field(column.name).type) for column in found if not column.is_bytes
         }
 
     def types(self, *, of_all: bool) -> dict[ColumnPath, Any]:
