@@ -31,10 +31,10 @@ from bridge_data import (
     stateless,
 )
 from bridge_data.energon import DefaultCrudeJsonlDatasetFactory, TextWebdataset
-from bridge_data.errors import ForgottenSampleError
+from bridge_data.errors import DatasetError, ForgottenSampleError
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.tars import write_dataset_yaml
-from bridge_data.prepare.tombstone_writing import forget_samples
+from bridge_data.prepare.tombstone_writing import forget_samples, renew_tombstones
 from bridge_data.task.stores import JsonlFileStore, WebdatasetFileStore
 from bridge_data.tools.mount import View, ViewOperations
 from bridge_data.tools.view.catalog import DataCatalog
@@ -42,7 +42,7 @@ from bridge_data.tools.view.pages import application
 from bridge_data.tools.view.site import Site
 from tests.object_store import Bucket
 from tests.prepared import TEXT, write_texts
-from tests.shards.tars import prepare_by_ratio
+from tests.shards.tars import prepare_by_ratio, write_tar
 from tests.tables import save_to_disk, table_of, write_parquet
 from tests.tools.cli.runner import run_command
 
@@ -137,6 +137,11 @@ def copied_within(data: Path, copy: Callable[[Path, Path], Any]) -> Path:
     return prepared(data / "tars")
 
 
+def copied(path: Path, other: Path, copy: Callable[[Path, Path], Any] = shutil.copy) -> Path:
+    copy(path, other)
+    return other
+
+
 def metadataset(data: Path, text: str) -> Path:
     file = data / "meta.yaml"
     file.write_text(f"__module__: megatron.energon\n__class__: MetadatasetV2\nsplits:\n  train:\n{text}")
@@ -164,7 +169,11 @@ RUNS: dict[str, Callable[[Path], Path]] = {
     "tars with a hard link to one": lambda data: copied_within(data, lambda old, new: os.link(old, new)),
     "tars with a link to one": lambda data: copied_within(data, lambda old, new: new.symlink_to(old.name)),
     "tars with a copy of one": lambda data: copied_within(data, shutil.copy),
+    "a copy beside the tars": lambda data: copied(tars_of(data)[0], data / "tars" / "other.tar"),
     "lines": lambda data: data / "lines" / "a.jsonl",
+    "a copy of lines": lambda data: prepared_lines(copied(data / "lines" / "a.jsonl", data / "lines" / "b.jsonl")),
+    "a copy of rows": lambda data: copied(data / "rows" / "a.parquet", data / "rows" / "b.parquet"),
+    "a hard link to rows": lambda data: copied(data / "rows" / "a.parquet", data / "rows" / "b.parquet", os.link),
     "link to lines, prepared": lambda data: prepared_lines(linked(data / "lines" / "a.jsonl", data / "at" / "b.jsonl")),
     "lines in a linked folder": lambda data: linked(data / "lines", data / "at" / "lines") / "a.jsonl",
     "rows": lambda data: data / "rows" / "a.parquet",
@@ -186,6 +195,9 @@ def prepared_lines(path: Path) -> Path:
 @pytest.mark.parametrize("way", RUNS)
 def test_runs(data: Path, way: str) -> None:
     found, num_forgotten = run(RUNS[way](data))
+    if way == "a copy beside the tars":  # of the first tar
+        assert (found, num_forgotten) == (LEFT & {*range(20)}, 2)
+        return
     assert found == LEFT
     assert num_forgotten >= len(GONE)
 
@@ -217,6 +229,34 @@ def test_a_list_is_found_from_the_file_that_was_forgotten_by_a_link(data: Path) 
         assert run(path) == (LEFT - {5}, len(GONE) + 1), path
     forget_samples(folder, ["000005"], "again", restore=True)
     assert run(data / "tars") == run(folder) == (LEFT, len(GONE))
+
+
+def test_keys_that_got_the_name_of_their_shard_as_a_prefix_are_found_by_renew(data: Path) -> None:
+    write_tar(data / "tars" / "more.tar", {"000000.txt": text_of(0).encode()})
+    prepare_by_ratio(data / "tars", "1,0,0", fix_duplicates=True)
+    with pytest.raises(DatasetError, match="--renew"):
+        run(data / "tars")
+    report = renew_tombstones(data / "tars", "longer keys")
+    assert (report.num_forgotten, [*report.ignored]) == (len(GONE), [])
+    assert run(data / "tars") == run(data / "tars" / "*.tar") == (LEFT, len(GONE))
+
+
+def test_a_tar_that_is_gone_and_may_be_any_of_several_is_refused(data: Path) -> None:
+    root = data / "alike"
+    for number in range(4):
+        members = {f"{at}.txt": text_of(10 * number + at).encode() for at in range(3)}
+        write_tar(root / f"{number}.tar", members)
+    prepared(root)
+    forget_samples(root, ["0.tar:1", "1.tar:2"], "asked for")
+    everything = {10 * number + at for number in range(4) for at in range(3)}
+    assert run(root) == (everything - {1, 12}, 2), "tars of the same keys and sizes are no copies"
+    (root / "0.tar").rename(root / "5.tar")
+    with pytest.raises(DatasetError, match=r"0\.tar.*--renew"):
+        run(prepared(root))
+    with pytest.raises(DatasetError, match="--renew"):
+        forget_samples(root, ["2.tar:1"], "asked for")
+    renew_tombstones(root, "renamed")
+    assert not run(root)[0] & {1, 12}
 
 
 def stored(store: Any) -> Iterator[Any]:

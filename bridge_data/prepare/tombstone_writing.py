@@ -115,11 +115,12 @@ def renew_tombstones(root: Path, reason: str) -> ForgetReport:
                 for shard in renamed.get(listed, [listed])
                 for key in known[listed].values()
             }
-            for name, samples in data.find(wanted).items():
-                found = [one for one in samples if (one.list_number, one.shard, one.key) == wanted[name]]
-                matches += found
-                if not found:
-                    gone[name] = wanted[name][2]
+            lost = _look_up(data, wanted, matches)
+            # `prepare --fix-duplicates` has put the keys below the name of the shard.
+            longer = {name: (number, shard, f"{shard}/{key}") for name, (_, shard, key) in lost.items()}
+            prefixed = {f"{data.shard_name(*one[:2])}:{one[2]}": one for one in longer.values()}
+            still = _look_up(data, prefixed, matches)
+            gone |= {name: lost[name][2] for name, one in longer.items() if one in still.values()}
         moved = list(data.find_moved({*gone.values(), *elsewhere}))
         changed = [
             _by_shard(one for one in (*matches, *moved) if one.list_number == number) for number in range(len(before))
@@ -130,6 +131,20 @@ def renew_tombstones(root: Path, reason: str) -> ForgetReport:
         ]
         found_keys = {one.key for one in moved}
         return _report(data, after, changed, [name for name, key in gone.items() if key not in found_keys])
+
+
+def _look_up(
+    data: Forgettable, wanted: Mapping[str, tuple[int, str, str]], matches: list[KeyMatch]
+) -> dict[str, tuple[int, str, str]]:
+    """Add the samples (number of the list, shard, key) that are `wanted`, by name, to `matches`; return those that are
+    not there."""
+    lost = {}
+    for name, samples in data.find(wanted).items():
+        found = [one for one in samples if (one.list_number, one.shard, one.key) == wanted[name]]
+        matches += found
+        if not found:
+            lost[name] = wanted[name]
+    return lost
 
 
 def _by_shard(samples: Iterable[KeyMatch]) -> dict[str, dict[int, str]]:

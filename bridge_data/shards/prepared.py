@@ -32,7 +32,7 @@ from bridge_data.shards.metadata import (
 from bridge_data.shards.shard_reader import ShardReader
 from bridge_data.shards.shard_table import first_samples
 from bridge_data.shards.tar_bytes import is_gzip
-from bridge_data.shards.tombstones import ListedFiles, ShardStamp, read_lists
+from bridge_data.shards.tombstones import ListedFiles, ShardStamp, are_same, read_lists
 from bridge_data.storage import Location
 
 _FIRST_BYTES = 4096
@@ -295,18 +295,15 @@ def read_lists_of(
     """The lists of the samples that are forgotten in the tars `names` of the folder `root`; see `read_lists`."""
     files = [f"{root}/{name}" for name in names]
 
-    def is_copy(one: int, other: int, position: int) -> bool:
-        if is_gzip(names[one]):
-            return True  # of the same size, with the same content
-        index = index_of()
-        segment = None if index is None else index.segment_if_intact(names[one])
+    def is_copy(path: str, number: int, position: int) -> bool:
+        index, num_bytes = index_of(), stamp_of(names[number]).num_bytes
+        segment = None if index is None or is_gzip(path) else index.segment_if_intact(names[number])
         if segment is None:
-            return True  # nothing says that it is not
+            return are_same(path, files[number], num_bytes)
         start, end = segment.span(position, position)
-        pieces = dict.fromkeys((min(end - start, _FIRST_BYTES), end - start))
+        lengths = dict.fromkeys((min(end - start, _FIRST_BYTES), end - start))
         return all(
-            storage.read(files[one], start, num_bytes) == storage.read(files[other], start, num_bytes)
-            for num_bytes in pieces
+            storage.read(path, start, length) == storage.read(files[number], start, length) for length in lengths
         )
 
     return read_lists(root, files, lambda number: stamp_of(names[number]), are_tars=True, is_copy=is_copy)

@@ -38,6 +38,9 @@ MAX_READING = 16
 MAX_ASKED = 16
 """Files in a folder up to which each is asked whether it is a link."""
 
+COMPARED_BYTES = 1 << 14
+"""Bytes at three places of two files that are compared to find copies."""
+
 MAX_LINKS = 40
 """Links that a path may lead along, as in Linux."""
 
@@ -60,7 +63,7 @@ class ShardStamp(NamedTuple):
 
 
 IsCopy: TypeAlias = Callable[[str, str, int], bool]
-"""Whether two tars with the same digest have the same bytes at a position."""
+"""Whether the file at a path has the same sample at a position as the file of a name, which is like it else."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -210,33 +213,43 @@ class Tombstones:
             raise self._unknown_name(name, new)
 
     def names_now(
-        self, names: Collection[str], stamp_of: Callable[[str], ShardStamp], is_copy: "IsCopy | None"
+        self, names: Collection[str], stamp_of: Callable[[str], ShardStamp], is_copy: "IsCopy", *, are_tars: bool
     ) -> dict[str, list[str]]:
-        """By their names in the list, those of the files with forgotten samples that are among `names`, and of their
-        copies there, which have the same digest and are found by `is_copy`. Without that, a file has one name only.
+        """By the names of the files with forgotten samples, those that they have among `names`: their own, those of
+        copies, and of a tar that got another name, that one, if a single tar has its digest, which is also of its keys.
 
         Raises:
             DatasetError: if one has changed, or may have another name now that is not certain.
         """
+        if not self.forgetting:
+            return {}
         self.check_shards(names, stamp_of)
         found = {name: [name] for name in self.forgetting if name in names}
-        if is_copy is None:
-            self.check_files(names, stamp_of)
-            return found
         for name, others in self.renamed(names, stamp_of).items():
-            same = [new for new in others if stamp_of(new) == self.shards[name].stamp and stamp_of(new).digest]
-            if len(same) != 1:
+            stamp = self.shards[name].stamp
+            same = [other for other in others if stamp.digest is not None and stamp_of(other) == stamp]
+            if len(same) != 1 or not are_tars:
                 raise self._unknown_name(name, others[0])
             found[name] = same
-        stamps = {name: stamp_of(name) for name in names} if found else {}
-        alike: dict[ShardStamp, list[str]] = {}
-        for name, stamp in stamps.items():
-            alike.setdefault(stamp, []).append(name)
-        samples = self.samples(len(self.versions)) if any(len(several) > 1 for several in alike.values()) else {}
-        for name, now in found.items():
-            for other in alike[stamps[now[0]]] if samples and stamps[now[0]].digest else ():
-                if other not in now and is_copy(now[0], other, next(iter(samples[name]))):
-                    now.append(other)
+        alike: dict[tuple[int, int], list[str]] = {}
+        for name in names:
+            alike.setdefault(stamp_of(name)[:2], []).append(name)
+        samples: dict[str, dict[int, str]] = {}
+        for name in sorted(self.forgetting):
+            stamp, now = self.shards[name].stamp, found.get(name, [])
+            others = [
+                one for one in alike.get(stamp[:2], ()) if one not in (name, *now) and stamp.agrees(stamp_of(one))
+            ]
+            path = self.base / name
+            if not others or not storage.is_file(path):
+                continue
+            if storage.size_bytes(path) != stamp.num_bytes:  # another tar has this name now
+                copies = [one for one in others if are_tars and stamp.digest is not None and stamp_of(one) == stamp]
+            else:
+                samples = samples or self.samples(len(self.versions))
+                copies = [one for one in others if is_copy(str(path), one, next(iter(samples[name])))]
+            if copies:
+                found[name] = [*now, *copies]
         return found
 
     def _unknown_name(self, name: str, new: str) -> DatasetError:
@@ -325,10 +338,10 @@ def read_lists(
     stamp_of: Callable[[int], ShardStamp],
     *,
     are_tars: bool = False,
-    is_copy: Callable[[int, int, int], bool] | None = None,
+    is_copy: Callable[[str, int, int], bool] | None = None,
 ) -> dict[str, Any]:
     """The fields of a `ListedFiles`, for the data at `root`, with the paths of its files, and their stamps by number.
-    `is_copy` says whether two tars with these numbers have the same bytes at a position.
+    `is_copy` says whether the file at a path has the same sample at a position as the file with a number.
 
     This is the one place where lists are found: by the paths of the files, on a disk also by those along their links. A
     list is next to the file, and for tars in the `.nv-meta` of any folder above.
@@ -336,74 +349,110 @@ def read_lists(
     Raises:
         DatasetError: if a list is damaged, or files have changed since.
     """
-    folders = [str(root)] * len(files) if are_tars else [os.path.dirname(path) for path in files]
-    numbers = {folder: number for number, folder in enumerate(dict.fromkeys(folders))}
+    by_folder: dict[str, list[int]] = {}
+    for number, path in enumerate(files):
+        by_folder.setdefault(os.path.dirname(path), []).append(number)
+    num_folders = 1 if are_tars else len(by_folder)
+    own_name = f"{META_FOLDER}/{FORGOTTEN_JSONL}" if are_tars else FORGOTTEN_BRIDGE
     if is_remote(str(root)):
-        known = {path: [number] for number, path in enumerate(files)}
-        bases = {folder: [f"{META_FOLDER}/{FORGOTTEN_JSONL}" if are_tars else FORGOTTEN_BRIDGE] for folder in numbers}
+        paths = _Paths({folder: (folder,) for folder in by_folder}, {})
+        bases = {folder: [own_name] for folder in ([str(root)] if are_tars else by_folder)}
     else:
-        known = _all_paths(files)
-        bases = {folder: [FORGOTTEN_BRIDGE] for folder in dict.fromkeys(map(os.path.dirname, known))}
+        paths = _Paths.on_disk(by_folder, files)
+        bases = {folder: [FORGOTTEN_BRIDGE] for folder in paths.folders()}
         for folder in [*bases] if are_tars else ():
-            while f"{META_FOLDER}/{FORGOTTEN_JSONL}" not in (names := bases.setdefault(folder, [])):
-                names.append(f"{META_FOLDER}/{FORGOTTEN_JSONL}")
+            while own_name not in (names := bases.setdefault(folder, [])):
+                names.append(own_name)
                 folder = os.path.dirname(folder)
-    found: list[dict[Tombstones, dict[str, list[int]]]] = [{} for _ in numbers]
+    lists = _read_all([(base, name) for base, names in bases.items() for name in names], root)
+    if not lists:
+        return {"tombstones": (), "num_folders": num_folders}
+    known = paths.known(by_folder, files)
+    groups = {number: 0 if are_tars else group for group, own in enumerate(by_folder.values()) for number in own}
+    found: list[dict[Tombstones, dict[str, list[int]]]] = [{} for _ in range(num_folders)]
     whole = os.path.realpath(root) if isinstance(root, Path) else str(root)
-    for own, own_bases in _read_all([(base, name) for base, names in bases.items() for name in names], root):
+    for own, own_bases in lists:
         named = _names_below(own_bases, known, is_deep=own.file.name == FORGOTTEN_JSONL)
-        by_name = _ByName({name: of_name[0] for name, of_name in named.items()}, stamp_of, is_copy)
-        now = own.names_now(named, by_name.stamp, None if is_copy is None else by_name.is_copy)
+        by_name = _ByName(named, files, stamp_of, is_copy)
+        now = own.names_now(named, by_name.stamp, by_name.is_copy, are_tars=are_tars)
         for name in own.shards.keys() & named.keys() | now.keys():
             for file in dict.fromkeys(file for new in now.get(name, [name]) for file in named[new]):
-                found[numbers[folders[file]]].setdefault(own, {}).setdefault(name, []).append(file)
+                found[groups[file]].setdefault(own, {}).setdefault(name, []).append(file)
         if are_tars and whole in own_bases:  # all split parts have it in their states
             found[0].setdefault(own, {})
-    lists = [ForgetList(tuple(own), tuple(own.values())) if own else None for own in found]
-    return {"tombstones": tuple(lists) if any(lists) else (), "num_folders": len(numbers)}
+    of_folders = tuple(ForgetList(tuple(own), tuple(own.values())) if own else None for own in found)
+    return {"tombstones": of_folders if any(of_folders) else (), "num_folders": num_folders}
 
 
 class _ByName(NamedTuple):
-    """What is known of files by number, by the names that a list has for them."""
+    """What is known of files, by the names that a list has for them."""
 
-    numbers: Mapping[str, int]
+    numbers: Mapping[str, Sequence[int]]
+    files: Sequence[str]
     stamp_of: Callable[[int], ShardStamp]
-    are_alike: Callable[[int, int, int], bool] | None
+    has_same: Callable[[str, int, int], bool] | None
 
     def stamp(self, name: str) -> ShardStamp:
-        return self.stamp_of(self.numbers[name])
+        return self.stamp_of(self.numbers[name][0])
 
-    def is_copy(self, one: str, other: str, position: int) -> bool:
-        return self.are_alike is not None and self.are_alike(self.numbers[one], self.numbers[other], position)
-
-
-def _all_paths(files: Sequence[str]) -> dict[str, list[int]]:
-    """The numbers of the files by their paths: as given, and those along their links, to the real ones."""
-    folders: dict[str, list[int]] = {}
-    for number, path in enumerate(files):
-        folders.setdefault(os.path.dirname(path), []).append(number)
-    known: dict[str, dict[int, None]] = {}
-    for folder, numbers in folders.items():
-        given, real = os.path.abspath(folder), os.path.realpath(folder)
-        names = [os.path.basename(files[number]) for number in numbers]
-        links = _links(real, names)
-        for number, name in zip(numbers, names, strict=True):
-            paths = [
-                os.path.join(given, name),
-                os.path.join(real, name),
-                *(_targets(real, name) if name in links else ()),
-            ]
-            for path in paths:
-                known.setdefault(path, {})[number] = None
-    return {path: list(numbers) for path, numbers in known.items()}
+    def is_copy(self, path: str, name: str, position: int) -> bool:
+        number = self.numbers[name][0]
+        if self.has_same is not None:
+            return self.has_same(path, number, position)
+        return are_same(path, self.files[number], self.stamp(name).num_bytes)
 
 
-def _links(folder: str, names: Sequence[str]) -> Collection[str]:
+def are_same(one: str, other: str, num_bytes: int) -> bool:
+    """Whether two files of `num_bytes` bytes are copies, by some bytes at the beginning, in the middle and at the
+    end."""
+    width = min(COMPARED_BYTES, num_bytes)
+    starts = (0, (num_bytes - width) // 2, num_bytes - width)
+    return all(storage.read(one, start, width) == storage.read(other, start, width) for start in starts)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Paths:
+    """By which paths files are known: the names of each folder, and by the number of a file those along its links."""
+
+    ways: Mapping[str, Sequence[str]]
+    links: Mapping[int, Sequence[str]]
+
+    @classmethod
+    def on_disk(cls, by_folder: Mapping[str, Sequence[int]], files: Sequence[str]) -> "_Paths":
+        """Of `files`, of which these are in each folder: as given, and along links to the real one."""
+        ways, links = {}, {}
+        for folder, numbers in by_folder.items():
+            given, real = os.path.abspath(folder), os.path.realpath(folder)
+            ways[folder] = tuple(dict.fromkeys((given, real)))
+            named = {os.path.basename(files[number]): number for number in numbers}
+            links.update({named[name]: [*_targets(real, name)] for name in _links(real, named) if name in named})
+        return cls(ways, links)
+
+    def folders(self) -> dict[str, None]:
+        """The folders of all these paths."""
+        along = (os.path.dirname(path) for paths in self.links.values() for path in paths)
+        return dict.fromkeys((*(way for ways in self.ways.values() for way in ways), *along))
+
+    def known(self, by_folder: Mapping[str, Sequence[int]], files: Sequence[str]) -> dict[str, list[int]]:
+        """The numbers of the files by path."""
+        found: dict[str, list[int]] = {}
+        for folder, numbers in by_folder.items():
+            for number in numbers:
+                name = files[number].rpartition("/")[2]
+                for path in (*(f"{way}/{name}" for way in self.ways[folder]), *self.links.get(number, ())):
+                    found.setdefault(path, []).append(number)
+        return found
+
+
+def _links(folder: str, names: Collection[str]) -> Collection[str]:
     """Those of the files `names` in a folder that are links; of many, without asking for each."""
     if len(names) <= MAX_ASKED:
         return [name for name in names if os.path.islink(os.path.join(folder, name))]
-    with os.scandir(folder) as entries:
-        return {entry.name for entry in entries if entry.is_symlink()}
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries if entry.is_symlink()]
+    except OSError:  # reading the files reports why
+        return ()
 
 
 def _targets(folder: str, name: str) -> Iterator[str]:
