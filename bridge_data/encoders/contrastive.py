@@ -96,7 +96,7 @@ class ContrastiveTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
                 f"{type(tokenizer).__name__} does not say how long texts are (model_max_length={self.max_length}); "
                 "set ContrastiveConfig(max_length=...), 77 for CLIP, 64 for SigLIP"
             )
-        self._images = Images(image_processor)
+        self._images = Images(image_processor, "ContrastiveTaskEncoder")
         self._has_mask = "attention_mask" in tokenizer.model_input_names
 
     def text(self, sample: Any) -> tuple[str, Any]:

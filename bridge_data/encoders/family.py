@@ -1,13 +1,14 @@
 """Model families: what they make of images (`VisionFamily`), and what families of tiled images share."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import torch
 from PIL import Image
 from torch import Tensor
 
-from bridge_data.errors import FatalSampleError
+from bridge_data.errors import ConfigError, FatalSampleError
 
 Media: TypeAlias = dict[str, Tensor]
 """What a model takes in addition to tokens, by parameter names of its `forward`; in samples, items are along dimension
@@ -78,6 +79,58 @@ def joined(rows: Sequence[Mapping[str, Tensor]]) -> Media:
     """Concatenate the media of several samples along dimension 0; skip samples without any."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: torch.cat([row[name] for row in rows if name in row]) for name in names}
+
+
+_MADE_FOR = {
+    "Qwen2VL": "Qwen2VL, Qwen2_5VL or Qwen3VL",
+    "LlavaNext": "LlavaNext",
+    "Idefics3": "Idefics3",
+    "SmolVLM": "Idefics3",
+    "GotOcr2": "InternVL",
+    "CLIP": "Llava",
+    "Llava": "Llava",
+    "Siglip": "Llava",
+}
+"""The family that takes an image processor, by how the name of its class begins."""
+
+_PROBES = ((48, 64), (96, 32))
+"""Sizes of the blank images with which a processor is tried."""
+
+
+def blank_images() -> list[Image.Image]:
+    """Two images of different sizes and aspects."""
+    return [Image.new("RGB", size) for size in _PROBES]
+
+
+@contextlib.contextmanager
+def fitting(owner: str, processor: Any, expected: str) -> Iterator[None]:
+    """Try an image processor for `owner`, a family or an encoder: whatever fails in the block becomes a `ConfigError`
+    that names both, what is `expected`, and what to do."""
+    try:
+        yield
+    except Exception as error:  # a processor of another kind may raise anything
+        name = type(processor).__name__
+        inner = getattr(processor, "image_processor", None)
+        home = next((family for start, family in _MADE_FOR.items() if name.startswith(start)), None)
+        if inner is not None:
+            way_out = f"Pass the image_processor of that {name}, a {type(inner).__name__}"
+        elif home is not None and home != owner:
+            way_out = f"The family for {name} is {home}; or pass the image processor of the checkpoint of your model"
+        else:
+            way_out = "Pass that of the checkpoint of your model; HFTaskEncoder takes the whole processor of any family"
+        why = error if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
+        told = f"{owner}(image_processor={name}): expected {expected}: {str(why)[:300]}. {way_out}"
+        raise ConfigError(told) from error
+
+
+def check_family(owner: str, family: Any, kind: type[Any], expected: str) -> None:
+    """Raise a ConfigError unless `family`, an argument of the encoder `owner`, has all that `kind` has."""
+    missing = [name for name in vars(kind) if not name.startswith("_") and not hasattr(family, name)]
+    if missing:
+        raise ConfigError(
+            f"{owner}(family={type(family).__name__}): expected {expected}, which says what images become, but this "
+            f"has no {missing[0]}. An image processor is an argument of the family, as in Llava(image_processor, ...)"
+        )
 
 
 def edge_of(size: Any, *names: str) -> int | None:

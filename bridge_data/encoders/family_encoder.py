@@ -40,7 +40,7 @@ from bridge_data.encoders.chat import (
 from bridge_data.encoders.conversation import Conversation, conversation_of
 from bridge_data.encoders.crude_conversation import conversation_cooker, cook_conversation
 from bridge_data.encoders.encoder_config import ConversationConfig, FamilyConfig, refuse
-from bridge_data.encoders.family import Media, Pieces, VisionFamily, joined
+from bridge_data.encoders.family import Media, Pieces, VisionFamily, check_family, joined
 from bridge_data.encoders.pretrained import open_tokenizer
 from bridge_data.encoders.sequences import (
     FamilySample,
@@ -208,6 +208,8 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
     """
 
     _images_need = "family, which would say what to do with them; pass one, such as Llava(...)"
+    _family_kind: type[Any] = VisionFamily
+    _family_expected = "a family such as Llava, LlavaNext, Idefics3 or InternVL"
     _adds_special_tokens = True
     """Whether the tokenizer adds its special tokens, if the template writes no beginning-of-sequence token."""
 
@@ -220,6 +222,8 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         seq_length: int = 2048,
     ) -> None:
         super().__init__(tokenizer, config, seq_length)
+        if family is not None:
+            check_family(type(self).__name__, family, self._family_kind, self._family_expected)
         self.family = family
         self._image_id = -1 if family is None else only_token(self.tokenizer, family.image_token)
         self._piece_ids: dict[str, list[int]] = {}

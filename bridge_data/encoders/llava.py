@@ -23,8 +23,10 @@ from bridge_data.encoders.family import (
     Media,
     Pieces,
     Size,
+    blank_images,
     check_tiles,
     edge_of,
+    fitting,
     joined,
     stack_padded,
 )
@@ -83,7 +85,7 @@ class Llava(_Tower, FixedSizeFamily):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _, height, width = Images(self.image_processor).shape
+        _, height, width = Images(self.image_processor, "Llava").shape
         num_tokens = (height // self.patch_size) * (width // self.patch_size) + self.num_additional_image_tokens
         object.__setattr__(self, "num_tokens", num_tokens - (self.vision_feature_select_strategy == "default"))
 
@@ -100,16 +102,11 @@ class LlavaNext(_Tower):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not getattr(self.image_processor, "image_grid_pinpoints", None):
-            raise ConfigError(
-                f"LlavaNext(image_processor={type(self.image_processor).__name__}): it has no image_grid_pinpoints; "
-                "expected a LlavaNextImageProcessor"
-            )
-        tile, grids = self._tile, self.image_processor.image_grid_pinpoints
-        if not tile or any(side % tile for grid in grids for side in grid):
-            raise ConfigError(
-                f"LlavaNext(image_processor=...): its grids {grids} are not made of tiles of crop_size={tile} pixels"
-            )
+        with fitting("LlavaNext", self.image_processor, "a LlavaNextImageProcessor, with its image_grid_pinpoints"):
+            tile, grids = self._tile, self.image_processor.image_grid_pinpoints
+            if not tile or any(side % tile for grid in grids for side in grid):
+                raise ConfigError(f"its grids {grids} are not made of tiles of crop_size={tile} pixels")
+            self.pixels(blank_images(), 0)
 
     @functools.cached_property
     def _tile(self) -> int:

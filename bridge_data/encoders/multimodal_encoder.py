@@ -99,7 +99,7 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
         family = None
         self._image_shape = (3, 0, 0)
         if self.image_processor is not None:
-            images = Images(self.image_processor)
+            images = Images(self.image_processor, "MultiModalTaskEncoder")
             self._image_shape = images.shape
             family = FixedTokens(self.image_processor, config.placeholder, images.num_tokens(config))
         shared = {field.name: getattr(config, field.name) for field in dataclasses.fields(ConversationConfig)}

@@ -89,6 +89,8 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
     """
 
     family: Qwen2VL
+    _family_kind = Qwen2VL
+    _family_expected = "a family of Qwen-VL: Qwen2VL, Qwen2_5VL or Qwen3VL"
 
     def __init__(
         self,

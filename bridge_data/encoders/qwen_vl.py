@@ -20,7 +20,16 @@ from PIL import Image
 from torch import Tensor
 
 from bridge_data.encoders.chat import chatml
-from bridge_data.encoders.family import Media, Pieces, Size, check_tiles, edge_of, joined
+from bridge_data.encoders.family import (
+    Media,
+    Pieces,
+    Size,
+    blank_images,
+    check_tiles,
+    edge_of,
+    fitting,
+    joined,
+)
 from bridge_data.encoders.visuals import VideoFrames, VideoSampling
 from bridge_data.errors import ConfigError
 
@@ -66,11 +75,11 @@ class Qwen2VL:
 
     def __post_init__(self) -> None:
         names = ("patch_size", "merge_size", "temporal_patch_size")
-        if not all(getattr(self.image_processor, name, None) for name in names) or not all(self._limits):
-            raise ConfigError(
-                f"{type(self).__name__}(image_processor={type(self.image_processor).__name__}): expected a "
-                f"Qwen2VLImageProcessor, which has {', '.join(names)}, and a size of shortest_edge and longest_edge"
-            )
+        expected = f"a Qwen2VLImageProcessor, with {', '.join(names)}, and a size of shortest_edge and longest_edge"
+        with fitting(type(self).__name__, self.image_processor, expected):
+            missing = [name for name in names if not getattr(self.image_processor, name, None)]
+            if missing or not all(self._limits):
+                raise ConfigError(f"it has no {missing[0] if missing else 'such size'}")
         token = self.factor**2
         for low, high, kind in ((*self._limits, "pixels"), (*self._frame_limits, "frame_pixels")):
             if not 0 < low <= high or high < token:
@@ -78,6 +87,8 @@ class Qwen2VL:
                     f"{type(self).__name__}(min_{kind}={low}, max_{kind}={high}): expected min_{kind} from 1 to "
                     f"max_{kind}, and that to be at least {token}, the pixels of one token"
                 )
+        with fitting(type(self).__name__, self.image_processor, expected):
+            self.pixels(blank_images(), 0)
 
     @functools.cached_property
     def _limits(self) -> tuple[int, int]:

@@ -21,7 +21,17 @@ import torch
 from PIL import Image
 
 from bridge_data.encoders.chat import chatml
-from bridge_data.encoders.family import Media, Pieces, Size, check_tiles, edge_of, joined, stack_padded
+from bridge_data.encoders.family import (
+    Media,
+    Pieces,
+    Size,
+    blank_images,
+    check_tiles,
+    edge_of,
+    fitting,
+    joined,
+    stack_padded,
+)
 from bridge_data.errors import ConfigError
 from bridge_data.options import check_at_least
 
@@ -73,11 +83,10 @@ class Idefics3:
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "image_seq_len")
-        if not self._tile or not self._edges[0]:
-            raise ConfigError(
-                f"Idefics3(image_processor={type(self.image_processor).__name__}): expected one with "
-                'size={"longest_edge": ...} and max_image_size={"longest_edge": ...}, such as Idefics3ImageProcessor'
-            )
+        with fitting("Idefics3", self.image_processor, "an Idefics3ImageProcessor or SmolVLMImageProcessor"):
+            if not self._tile or not self._edges[0]:
+                raise ConfigError('it has no size={"longest_edge": ...} and max_image_size={"longest_edge": ...}')
+            self.pixels(blank_images(), 0)
 
     @functools.cached_property
     def _tile(self) -> int:
@@ -193,11 +202,8 @@ class InternVL:
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "image_seq_length")
-        if not hasattr(self.image_processor, "max_patches"):
-            raise ConfigError(
-                f"InternVL(image_processor={type(self.image_processor).__name__}): it has no max_patches; expected a "
-                "GotOcr2ImageProcessor, which is InternVL's"
-            )
+        with fitting("InternVL", self.image_processor, "a GotOcr2ImageProcessor, which is InternVL's"):
+            self.pixels(blank_images(), 0)
 
     @property
     def num_details(self) -> int:

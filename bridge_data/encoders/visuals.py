@@ -19,32 +19,29 @@ from bridge_data.decode.av import AVDecoder
 from bridge_data.decode.image import encoded_size, pillow_image
 from bridge_data.decode.sample_decoder import decode_part
 from bridge_data.encoders.encoder_config import ImageLimits, MultiModalSampleConfig, refuse
-from bridge_data.encoders.family import Size
+from bridge_data.encoders.family import Size, blank_images, fitting
 from bridge_data.errors import ConfigError, SampleError
 
 # Images
 
 _decode = functools.partial(pillow_image, mode="RGB")
 
-_PROBES = ((48, 64), (96, 32))
-"""Sizes of two blank images: a processor must resize both to one size."""
-
 
 class Images:
-    """An image processor that resizes every image to one `shape` (channels, height, width)."""
+    """The image processor of `owner`, which resizes every image to one `shape` (channels, height, width).
 
-    def __init__(self, processor: Any) -> None:
+    Raises:
+        ConfigError: if it does not.
+    """
+
+    def __init__(self, processor: Any, owner: str) -> None:
         self._processor = processor
-        shapes = []
-        for size in _PROBES:
-            pixels = processor(images=[Image.new("RGB", size)], return_tensors="pt")["pixel_values"]
-            shapes.append(tuple(pixels.shape))
-        if len(shapes[0]) != 4 or shapes[0][0] != 1 or shapes[0] != shapes[1]:
-            raise ConfigError(
-                f"{type(processor).__name__} makes pixel values of shapes {shapes[0]} and {shapes[1]} of two images; "
-                "expected one (1, channels, height, width) of every image, as CLIP's or SigLIP's makes. For tiles and "
-                "dynamic resolution see FamilyTaskEncoder in bridge_data.encoders"
-            )
+        expected = "one that makes pixel values (1, channels, height, width) of every image, as CLIP's or SigLIP's does"
+        with fitting(owner, processor, expected):
+            made = [processor(images=[image], return_tensors="pt")["pixel_values"] for image in blank_images()]
+            shapes = [tuple(pixels.shape) for pixels in made]
+            if len(shapes[0]) != 4 or shapes[0][0] != 1 or shapes[0] != shapes[1]:
+                raise ConfigError(f"its pixel values of two images have the shapes {shapes[0]} and {shapes[1]}")
         self.shape: tuple[int, int, int] = shapes[0][1:]
 
     def num_tokens(self, config: MultiModalSampleConfig) -> int:

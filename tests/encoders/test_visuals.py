@@ -34,19 +34,19 @@ def test_every_form_of_an_image_gives_what_the_processor_makes_of_its_pixels() -
     data = png()
     expected = image_processor()(images=[Image.open(io.BytesIO(data))], return_tensors="pt")["pixel_values"]
     for name, image in forms(data).items():
-        assert torch.equal(Images(image_processor()).pixels([image], "k"), expected), name
+        assert torch.equal(Images(image_processor(), "Mine").pixels([image], "k"), expected), name
 
 
 def test_gray_and_transparent_images_and_single_pixels_become_rgb_of_the_one_size() -> None:
     pictures = [Image.new(mode, (9, 7)) for mode in ("L", "LA", "RGBA", "P", "1")] + [Image.new("RGB", (1, 1))]
-    pixels = Images(image_processor()).pixels(pictures, "k")
+    pixels = Images(image_processor(), "Mine").pixels(pictures, "k")
     assert (pixels.shape, pixels.dtype) == ((6, 3, 16, 16), torch.float32)
 
 
 def test_an_image_that_cannot_be_decoded_is_a_failure_of_its_sample() -> None:
     for broken in (b"no image", png()[:60]):
         with pytest.raises(SampleError, match="sample 'k': part 'image'"):
-            Images(image_processor()).pixels([broken], "k")
+            Images(image_processor(), "Mine").pixels([broken], "k")
 
 
 def test_an_rgb_image_of_pillow_is_not_copied() -> None:
@@ -56,11 +56,11 @@ def test_an_rgb_image_of_pillow_is_not_copied() -> None:
 
 
 def test_no_image_gives_no_pixels_of_the_right_shape() -> None:
-    assert Images(image_processor()).pixels([], "k").shape == (0, 3, 16, 16)
+    assert Images(image_processor(), "Mine").pixels([], "k").shape == (0, 3, 16, 16)
 
 
 def test_tokens_of_an_image_are_its_patches_or_as_many_as_the_settings_say() -> None:
-    images = Images(image_processor())
+    images = Images(image_processor(), "Mine")
     assert images.num_tokens(MultiModalSampleConfig(patch_size=8)) == 4
     assert images.num_tokens(MultiModalSampleConfig(patch_size=8, tokens_per_image=9)) == 9
     with pytest.raises(ConfigError, match=r"does not say how many tokens an image takes; set .*patch_size"):
@@ -70,13 +70,13 @@ def test_tokens_of_an_image_are_its_patches_or_as_many_as_the_settings_say() -> 
 def test_a_processor_that_knows_its_patch_size_needs_no_setting() -> None:
     processor = hf.CLIPImageProcessor(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16})
     processor.patch_size = 4
-    assert Images(processor).num_tokens(MultiModalSampleConfig()) == 16
+    assert Images(processor, "Mine").num_tokens(MultiModalSampleConfig()) == 16
 
 
 @pytest.mark.parametrize("name", ["Qwen2VLImageProcessor", "LlavaNextImageProcessor", "PixtralImageProcessor"])
 def test_processors_whose_tokens_depend_on_the_image_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="see FamilyTaskEncoder"):
-        Images(getattr(hf, name)())
+    with pytest.raises(ConfigError, match=name):
+        Images(getattr(hf, name)(), "Mine")
 
 
 def test_the_size_is_known_in_every_form_and_from_the_header_alone() -> None:
