@@ -5,7 +5,7 @@ line), `SHARD:KEY`, or the key alone, `0001`. If needed, a shard may be preceded
 (`photos/a.tar:0001`). Leaves: where the sample is among the records. Guarantee: the one matching sample, or a
 `ConfigError` that lists the candidates.
 
-Keys come from `index.sqlite`, by one search. A data set without it is searched sample by sample.
+Keys come from `index.sqlite`, by one search. A data set without it, and samples in memory, are searched one by one.
 """
 
 import bisect
@@ -120,7 +120,16 @@ def _in_shards(records: Records, given: str | None, key: str) -> Iterator[tuple[
         if shards:
             yield from _in_tars(records, shards, key)
     else:
-        raise AssertionError(f"{type(records).__name__} is no kind of records that this package has")
+        yield from _one_by_one(records, given, key)
+
+
+def _one_by_one(records: Records, given: str | None, key: str) -> Iterator[tuple[int, str]]:
+    """In records that no index helps to search, such as samples in memory."""
+    reader, numbers = records.reader(), itertools.count()
+    for shard, count in zip(records.names, records.counts, strict=True):
+        for at in itertools.islice(numbers, count):
+            if given in (None, shard) and reader.read(at, ()).key == key:
+                yield at, shard
 
 
 def _in_tars(records: ShardSet, shards: Sequence[int], key: str) -> Iterator[tuple[int, str]]:

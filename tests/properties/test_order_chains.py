@@ -30,8 +30,8 @@ SIZES = {"a": (230, 50), "b": (77, 13)}
 
 @dataclasses.dataclass(frozen=True)
 class Leg:
-    """Some batches of each of `world_size` ranks (whole steps of the job in a run with edited steps), and some more that
-    a kill loses. `num_lanes`: lanes that are asked for, 0 for those of before. `resaves`: the state is saved again
+    """Some batches of each of `world_size` ranks (whole steps of the job in a run with edited steps), and some more
+    that a kill loses. `num_lanes`: lanes that are asked for, 0 for those of before. `resaves`: the state is saved again
     after the restore, before the first batch; `is_short`: nothing comes after that. `forgets`: samples of a data set
     that are forgotten before it. `blend`: the number of the blend that it reads."""
 
@@ -82,7 +82,9 @@ def chains(draw: Any) -> Chain:
         )
     steps: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     if edited:
-        steps = draw(st.sampled_from([(("2-3",), ()), (("1", "6-7"), ("3-4",)), ((), ("5",)), (("9-11",), ("2", "14"))]))
+        steps = draw(
+            st.sampled_from([(("2-3",), ()), (("1", "6-7"), ("3-4",)), ((), ("5",)), (("9-11",), ("2", "14"))])
+        )
     return Chain(
         kind=draw(st.sampled_from(["plain", "plain", "skips", "packing"])),
         steps=steps,
@@ -162,7 +164,11 @@ def new_folder(written: Path, tmp_path: Path) -> Iterator[Any]:
 
 @given(chain=chains())
 @settings(
-    max_examples=NUM_CHAINS, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    max_examples=NUM_CHAINS,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
 )
 def test_steps_and_keys_are_told_as_they_were_logged(new_folder: Any, chain: Chain) -> None:
     folder = new_folder()

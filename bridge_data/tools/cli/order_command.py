@@ -3,16 +3,18 @@ file, and the step from which two runs differ. They share the options that descr
 """
 
 import dataclasses
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from bridge_data.errors import ConfigError
+from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.tools.cli.terminal import counted, note, table, trust_options, where_options
 
 if TYPE_CHECKING:
+    from bridge_data.loader.checkpoint import Checkpoint
     from bridge_data.tools.oracle import RunOrder, RunSample, RunSettings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -48,6 +50,17 @@ def run_options(command: Command) -> Command:
             type=click.Path(path_type=Path),
             help="The folder of the run's ledger (`ledger_path`), which has what the micro-batches held.",
         ),
+        click.option(
+            "--data",
+            type=click.Path(path_type=Path),
+            help="The data set of the run, if RUN is a folder without a config, or the data have moved.",
+        ),
+        click.option(
+            "--lists",
+            type=click.Choice(["now", "then"]),
+            help="Which lists of forgotten samples apply after the last state, if they have changed since: those of "
+            "now, for a run that resumes now, or those that the run had then.",
+        ),
         click.option("--replay", is_flag=True, help="Run the hooks, even if the order can be computed."),
         click.option("--batch-size", type=int, help="Samples or packs of a micro-batch; 0: single samples."),
         click.option(
@@ -67,26 +80,119 @@ def run_options(command: Command) -> Command:
 
 
 def opened(
-    path: Path, states: Sequence[Path], *, replay: bool, ledger: Path | None = None, **options: Any
+    path: Path,
+    states: Sequence[Path],
+    *,
+    replay: bool,
+    ledger: Path | None = None,
+    data: Path | None = None,
+    lists: Any = None,
+    **options: Any,
 ) -> "RunOrder":
-    """The order of the run in the config at `path`, or over the data there, with the given `run_options`.
+    """The order of the run in the folder or the config at `path`, or over the data there, with the given `run_options`.
 
     Raises:
-        ConfigError: if settings are missing, unknown, or contradict each other. StateError: for states of other data.
+        ConfigError: if settings are missing, unknown, contradict each other or those in the states. StateError: for
+            states of other data.
     """
     from bridge_data.loader.ledger_files import RunLedger
-    from bridge_data.tools.oracle import RunSettings, open_run, read_states
+    from bridge_data.tools.oracle import RunSettings, open_run
+    from bridge_data.tools.run_folder import RunFiles, find_run, is_run, read_states
     from bridge_data.tools.view.named_runs import data_module
 
-    saved = read_states(states)
-    settings = _changed(RunSettings.read(path), options)
-    is_config = settings.path != str(path)
-    if is_config and settings.packing_buffer_size is not None and settings.task_encoder is None:
-        settings = dataclasses.replace(settings, task_encoder=data_module(str(path)).task_encoder)
-    if options["world_size"] is None and (newest := max(saved, key=lambda one: one.state.next_slot, default=None)):
-        settings = dataclasses.replace(settings, world_size=newest.world_size or 1)
-    records = None if ledger is None else RunLedger(ledger)
-    return open_run(settings, states=saved, replay=replay, records=records)
+    files = find_run(path) if is_run(path) else RunFiles(config=path)
+    saved = read_states(states or files.states)
+    if not states:  # a pass that is over says nothing of the next one
+        saved = [one for one in saved if not one.state.ended and not one.state.repetition]
+    source = files.config or data
+    if source is None:
+        raise ConfigError(f"{path}: has no config of a run: give the data set that it reads (--data)")
+    settings = RunSettings.read(source)
+    is_config = settings.path != str(source)
+    if data is not None:
+        settings = dataclasses.replace(settings, path=str(data))
+    if saved:
+        _check_given(options, saved)
+        settings = _of_states(settings, saved, options, is_config=is_config)
+    elif not is_config and options["batch_size"] is None:
+        raise ConfigError(
+            f"{path}: neither a config nor a state says the size of a micro-batch: give --batch-size, or the config, "
+            "the folder or a --state of the run"
+        )
+    settings = _changed(settings, options)
+    records = None if (folder := ledger or files.ledger) is None else RunLedger(folder)
+
+    def with_encoder() -> "RunSettings":
+        return dataclasses.replace(settings, task_encoder=data_module(str(source)).task_encoder)
+
+    is_unnamed = is_config and settings.task_encoder is None
+    if is_unnamed and (settings.packing_buffer_size is not None or replay):
+        settings, is_unnamed = with_encoder(), False
+    run = open_run(settings, states=saved, replay=replay, records=records, lists=lists)
+    if is_unnamed and run.needs_encoder:
+        try:
+            run = open_run(with_encoder(), states=saved, records=records, lists=lists)
+        except BridgeDataError as error:  # what the ledger says is known without it
+            note(f"the task encoder of {source} cannot be made: {error}")
+    _check_steps(run, saved)
+    return run
+
+
+def _of_states(
+    settings: "RunSettings", saved: "Sequence[Checkpoint]", options: dict[str, Any], *, is_config: bool
+) -> "RunSettings":
+    """`settings` with what the states say: all, if there is no config; of a config, the ranks of the newest."""
+    from bridge_data.tools.oracle.run_settings import newest_of
+
+    if is_config:
+        return dataclasses.replace(settings, world_size=newest_of(saved).world_size or 1)
+    given = options["global_batch_size"] is not None
+    return type(settings).of_states(
+        settings.path, [dataclasses.replace(one, step=None) for one in saved] if given else saved
+    )
+
+
+_SAVED = {
+    "batch_size": "batch_size",
+    "seed": "seed",
+    "packing_buffer_size": "packing_buffer_size",
+    "shuffle_buffer_size": "shuffle_buffer_size",
+    "max_samples_per_sequence": "max_samples_per_sequence",
+}
+"""Options whose values states have, by the name there."""
+
+
+def _check_given(options: dict[str, Any], saved: "Sequence[Checkpoint]") -> None:
+    """Check that no option contradicts the states.
+
+    Raises:
+        ConfigError: naming option, values and state.
+    """
+    from bridge_data.tools.oracle.run_settings import newest_of
+
+    newest = newest_of(saved)
+    known = {option: newest.state.fingerprint.get(name) for option, name in _SAVED.items()}
+    known["num_lanes"] = newest.state.num_lanes
+    for option, has in known.items():
+        given = options[option]
+        if given is not None and (given or None) != (has or None):
+            raise ConfigError(
+                f"--{option.replace('_', '-')} {given}: the run had {has} when it saved {newest.path}; leave it "
+                "out. What a resume with other settings would do, a config says that has them"
+            )
+
+
+def _check_steps(run: "RunOrder", saved: "Sequence[Checkpoint]") -> None:
+    """Note a state whose step does not begin where the schedule lets it begin."""
+    for one in saved:
+        if one.step is not None and one.step >= 0 and not one.state.is_finite:
+            first = run.micro_batches(one.step).start
+            if first != one.state.next_slot:
+                note(
+                    f"{one.path} was saved at step {one.step:,} after {one.state.next_slot:,} micro-batches, and by "
+                    f"this global batch size that step begins after {first:,}: steps are not those of the run's log"
+                )
+                return
 
 
 def _changed(settings: "RunSettings", options: dict[str, Any]) -> "RunSettings":
@@ -151,19 +257,32 @@ def note_how(run: "RunOrder", *, assumes_no_skips: bool) -> None:
         )
 
 
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+def _echo_json(run: "RunOrder", samples: list[dict[str, Any]], **facts: Any) -> None:
+    edits = None if run.edits is None else str(run.edits)
+    click.echo(json.dumps({"samples": samples, "edits": edits, **facts}, ensure_ascii=False))
+
+
 @click.command()
 @click.argument("path", metavar="RUN", type=click.Path(path_type=Path))
 @click.argument("step", type=click.IntRange(min=0))
 @click.option("--rank", type=click.IntRange(min=0), help="Only those of this data-parallel rank.")
 @run_options
-def at(path: Path, step: int, rank: int | None, states: tuple[Path, ...], **options: Any) -> None:
+@_json_option
+def at(path: Path, step: int, rank: int | None, states: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     """Show the samples of the global batch of a STEP of RUN, counted from 0.
 
-    RUN is the YAML of a recipe (as --print-config writes it) or of a LightningCLI, or the path of a data set or
-    metadataset, with options.
+    RUN is the folder of a run (its config, states and ledger are found), the YAML of a recipe (as --print-config
+    writes it) or of a LightningCLI, or the path of a data set or metadataset, with options.
     """
     run = opened(path, states, **options)
     found = run.at(step, rank=rank)
+    if as_json:
+        samples = [sample.to_dict() for sample in found.samples]
+        _echo_json(run, samples, num_replayed=found.num_replayed, assumes_no_skips=found.assumes_no_skips)
+        return
     click.echo(samples_table(found.samples))
     if run.edits is not None:
         steps = " and ".join(f"{number:,}" for number in run.plain_steps(step))
@@ -178,20 +297,43 @@ def at(path: Path, step: int, rank: int | None, states: tuple[Path, ...], **opti
 @click.option("--index", type=click.IntRange(min=0), help="The number of the sample in the source, instead of KEY.")
 @click.option("--until", type=click.IntRange(min=0), required=True, help="The last step to look at.")
 @run_options
+@_json_option
+@click.pass_context
 def when(
-    path: Path, key: str | None, source: str, index: int | None, until: int, states: tuple[Path, ...], **options: Any
+    ctx: click.Context,
+    path: Path,
+    key: str | None,
+    source: str,
+    index: int | None,
+    until: int,
+    states: tuple[Path, ...],
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Show the steps of RUN in which the sample KEY (or SHARD:KEY) came or will come.
 
-    RUN is the YAML of a recipe (as --print-config writes it) or of a LightningCLI, or the path of a data set or
-    metadataset, with options.
+    Exit code 1 if some of the steps are not known, such as those before the first state of a run that was dealt again.
+
+    RUN is the folder of a run (its config, states and ledger are found), the YAML of a recipe (as --print-config
+    writes it) or of a LightningCLI, or the path of a data set or metadataset, with options.
     """
+    from bridge_data.tools.oracle.run_order import steps_text
+
     run = opened(path, states, **options)
-    found = run.when(key, source=source, index=index, until=until)
+    found = run.when(key, source=source, index=index, until=until, is_partial=True)
+    unknown = run.unknown(until)
+    if as_json:
+        left_out = [{"first": steps[0], "last": steps[-1], "reason": reason} for steps, reason in unknown]
+        samples = [sample.to_dict() for sample in found]
+        _echo_json(run, samples, unknown_steps=left_out, assumes_no_skips=run.assumes_no_skips)
+        ctx.exit(1 if unknown else 0)
     click.echo(samples_table(found, with_step=True) if found else f"not in steps 0 to {until:,}")
     if found:
         click.echo(f"{counted(len(found), 'time')} in steps 0 to {until:,}")
+    for steps, reason in unknown:
+        click.echo(f"not counted: {counted(len(steps), 'step')}, {steps_text(steps)}: {reason}")
     note_how(run, assumes_no_skips=run.assumes_no_skips)
+    ctx.exit(1 if unknown else 0)
 
 
 @click.command()
@@ -218,8 +360,8 @@ def order(
 
     Exit code 1 if these differ.
 
-    RUN is the YAML of a recipe (as --print-config writes it) or of a LightningCLI, or the path of a data set or
-    metadataset, with options.
+    RUN is the folder of a run (its config, states and ledger are found), the YAML of a recipe (as --print-config
+    writes it) or of a LightningCLI, or the path of a data set or metadataset, with options.
     """
     chosen = steps_of(steps)
     if differences:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bridge_data.errors import ConfigError
-from bridge_data.shards.metadata import META_FOLDER
 from bridge_data.storage import Location, location
 from bridge_data.tools.cli.terminal import LOCATION, note, trust_options, where_options
 
@@ -67,6 +66,7 @@ def view(
     folder of a run, with its config, saved states, log and ledger, which is followed while the run goes on. With
     --config, by default the data of the config. The page is for this machine alone, unless --host and --token say else.
     """
+    from bridge_data.tools.run_folder import is_run
     from bridge_data.tools.view.catalog import DataCatalog
     from bridge_data.tools.view.named_runs import NamedRun, default_run, open_run
     from bridge_data.tools.view.saved_run import SavedRun, SavedRunReader
@@ -77,7 +77,7 @@ def view(
     if path is None and config is None:
         raise ConfigError("give PATH, a data set, a metadataset or the folder of a run, or --config, a run")
     folder = None
-    if isinstance(path, Path) and _is_run(path):
+    if isinstance(path, Path) and is_run(path):
         path, folder = None, path
     reader = None
     if folder is not None or state is not None or log is not None:
@@ -106,21 +106,6 @@ def view(
     catalog = DataCatalog(path, options)
     site = Site(catalog, opened, None if reader is None else reader.read, has_encoder=config is not None)
     _serve(site, host, port, token, names)
-
-
-def _is_run(path: Path) -> bool:
-    """Whether `path` is a folder without data. One with tars that nobody has prepared is also that of a run if there
-    are saved states or a ledger."""
-    from bridge_data.plan.document import has_raw_tars
-    from bridge_data.plan.opening import has_tables
-    from bridge_data.tools.view.run_folder import find_run
-
-    if not path.is_dir() or (path / META_FOLDER).is_dir() or has_tables(str(path)):
-        return False
-    if not has_raw_tars(str(path)):
-        return True
-    found = find_run(path, has_config=True)
-    return bool(found.states or found.ledger)
 
 
 def _config_of(folder: Path, reader: "SavedRunReader") -> str:

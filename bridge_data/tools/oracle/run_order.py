@@ -22,7 +22,7 @@ from bridge_data.lanes.restoring import SampleKey
 from bridge_data.order.state import LoaderState
 from bridge_data.shards.records import RecordReader
 from bridge_data.shards.sample_lookup import find_sample
-from bridge_data.tools.oracle.run_sections import ListsOfRun, RunSection, edits_of, sections_of
+from bridge_data.tools.oracle.run_sections import NEEDS_ENCODER, ListsOfRun, RunSection, edits_of, sections_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,7 +199,10 @@ class RunOrder:
             if slots and not section.unknown and not recorded.issuperset(slots):
                 numbers |= {*section.find(*found, stop)} - recorded
         return [
-            one for number in sorted(numbers) for one in self.micro_batch(number) if (one.source_number, one.index) == found
+            one
+            for number in sorted(numbers)
+            for one in self.micro_batch(number)
+            if (one.source_number, one.index) == found
         ]
 
     def unknown(self, until: int) -> list[tuple[range, str]]:
@@ -227,6 +230,11 @@ class RunOrder:
     def assumes_no_skips(self) -> bool:
         """Whether some steps assume that no hook skipped a sample."""
         return any(section.assumes_no_skips for section in self._sections)
+
+    @property
+    def needs_encoder(self) -> bool:
+        """Whether some steps are unknown for want of the run's own task encoder."""
+        return any(section.unknown == NEEDS_ENCODER for section in self._sections)
 
     def _section(self, number: int) -> RunSection:
         """The section of the run with this micro-batch."""

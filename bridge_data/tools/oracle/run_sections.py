@@ -20,18 +20,38 @@ from bridge_data.lanes.edited_lane import caught_up, with_edits
 from bridge_data.lanes.forgotten import ForgottenSamples
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.order import Cursor
+from bridge_data.order.cursor import packed_references
 from bridge_data.order.forget_history import changes_between, lists_at, plain_lists
+from bridge_data.order.ledger import tallies, total
 from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after
 from bridge_data.order.step_edits import StepEdits
 from bridge_data.samples import CrudeSample
+from bridge_data.task import Cooker, DefaultTaskEncoder
 from bridge_data.tools.oracle.lane_contents import Changes, LanesFrom, UnitRefs
 
 ListsOfRun: TypeAlias = Literal["now", "then"]
 """Which lists of forgotten samples a run has after its last state."""
 
+NEEDS_ENCODER = (
+    "samples were left out, grouped, packed or made of others here, as the states show: only the task encoder of the "
+    "run says which; name it (--task-encoder package.module:Name, bridge_data:DefaultTaskEncoder if it has no own one)"
+)
+"""Why a section is unknown without the task encoder."""
+
 _MANY = 1 << 16
 """Draws of a lane that are processed together."""
+
+
+def _kept_as_it_is(sample: CrudeSample, **_: Any) -> CrudeSample:
+    return sample
+
+
+class OrderTaskEncoder(DefaultTaskEncoder):
+    """Stands for the task encoder of a run that nobody named. The order does not run it, so crude samples need no
+    cooker here; what only the run's own hooks tell is `unknown`."""
+
+    cookers = (Cooker(_kept_as_it_is),)
 
 
 class RunSection:
@@ -53,13 +73,16 @@ class RunSection:
         self.begin, self.num_lanes, self.unknown = state.next_slot, state.num_lanes, unknown
         self.source_numbers = source_numbers
         self.source_names = [source.name for source in dataset.plan.sources]
+        self.fingerprints = dataset.source_names
         self.packs = dataset.batching.packing_buffer_size is not None
         self._edits = state.edits
         work = dataset.work()
         waits = any(lane.get("pending") for lane in state.lanes.values())
         is_replayed = replay or self.packs or work.may_multiply or waits
-        is_crude = any(issubclass(source.sample_class, CrudeSample) for source in dataset.plan.sources)
-        has_hooks = bool(work.does or (is_crude and dataset.task_encoder.cookers))
+        is_unnamed = isinstance(dataset.task_encoder, OrderTaskEncoder)
+        has_hooks = bool(work.does or dataset.task_encoder.cookers)
+        if is_replayed and is_unnamed and not self.unknown:
+            self.unknown = NEEDS_ENCODER
         self.assumes_no_skips = has_hooks and not (is_replayed or is_proved)
         self._lanes = LanesFrom(dataset, state, changes, is_replayed=is_replayed)
         self._kept_lanes: LanesFrom | None = None
@@ -148,7 +171,26 @@ def _section(
     lists: ListsOfRun | None,
 ) -> RunSection:
     """The section from `state` to `later`, None if there is no later state."""
-    had = state if later is not None and _was_changed_last(dataset, state, later) else later
+    make = functools.partial(_section_as, dataset, state, later, replay=replay, lists=lists)
+    if later is None or not _was_changed_last(dataset, state, later):
+        return make(later)
+    found = make(state)
+    if found.unknown or _was_dealt_between(state, later) or not _is_run_to(dataset, state, later):
+        return found
+    # After few draws, either weights reach the same samples in another order: the sums in the states say which it was.
+    return found if _has_sums(found, state, later) else make(later)
+
+
+def _section_as(
+    dataset: LaneDataset,
+    state: LoaderState,
+    later: LoaderState | None,
+    had: LoaderState | None,
+    *,
+    replay: bool,
+    lists: ListsOfRun | None,
+) -> RunSection:
+    """`_section` of a run with the lanes and weights of `had`, one of the states; None: with those of `dataset`."""
     run, numbers = (dataset, None) if had is None else dataset_of(dataset, had.fingerprint)
     num_lanes = had.num_lanes if had is not None else num_lanes_after(run.worker_config, state.num_lanes)
     converted, unknown = _converted(run, state, num_lanes), ""
@@ -169,6 +211,18 @@ def _section(
     )
 
 
+def _has_sums(section: RunSection, state: LoaderState, later: LoaderState) -> bool:
+    """Whether the samples of a section are those that were counted between its states."""
+    found = total(state)
+    batches = []
+    for slot in range(state.next_slot, later.next_slot):
+        refs = [ref for unit in section.units(slot) for ref in unit]
+        batches.append((slot, packed_references([n for *ref, part in refs for n in (*ref, max(0, part))])))
+    for one in tallies(batches, section.fingerprints):
+        found = found.plus(one)
+    return found == dataclasses.replace(total(later), since=found.since)
+
+
 def _positions(dataset: LaneDataset, states: Sequence[LoaderState]) -> list[list[LoaderState]]:
     """The states by position; those at the same one each made from the one before.
 
@@ -176,40 +230,64 @@ def _positions(dataset: LaneDataset, states: Sequence[LoaderState]) -> list[list
         StateError: if those at the same position are not.
     """
     found: list[list[LoaderState]] = []
-    for position, group in itertools.groupby(
-        sorted(states, key=lambda state: state.next_slot), key=lambda state: state.next_slot
-    ):
+    for _, group in itertools.groupby(sorted(states, key=_slot), key=_slot):
         different: list[LoaderState] = []
         for state in group:
-            if not any(state.to_dict() == other.to_dict() for other in different):
+            if state not in different:
                 different.append(state)
-        found.append(_chained(dataset, position, different))
+        found.append(_chained(dataset, different, found[-1][-1] if found else None))
     return found
 
 
-def _chained(dataset: LaneDataset, position: int, states: Sequence[LoaderState]) -> list[LoaderState]:
-    """Different states at one position, as lanes or weights were changed: each follows from the one before."""
+def _slot(state: LoaderState) -> int:
+    return state.next_slot
+
+
+def _chained(dataset: LaneDataset, states: list[LoaderState], before: LoaderState | None) -> list[LoaderState]:
+    """Different states at one position, as lanes or weights were changed there: each follows from the one before, and
+    the first from a run that began in `before`, None for the beginning."""
+    if len(states) == 1:
+        return states
 
     @functools.cache
     def follows(one: int, other: int) -> bool:
         return _is_changed_into(dataset, states[one], states[other])
 
-    chain = [0]
-    while len(chain) < len(states):
-        left = [number for number in range(len(states)) if number not in chain]
-        after = next((number for number in left if follows(chain[-1], number)), None)
-        before = next((number for number in left if follows(number, chain[0])), None)
-        if after is not None:
-            chain.append(after)
-        elif before is not None:
-            chain.insert(0, before)
-        else:
-            raise StateError(
-                f"{len(states)} states after {position} micro-batches are of different continuations of the run, with "
-                f"{', '.join(str(states[number].num_lanes) for number in range(len(states)))} lanes, and none follows "
-                "from the other: give the states of one"
-            )
-    return [states[number] for number in chain]
+    def chains_from(chain: list[int]) -> Iterator[list[int]]:
+        if len(chain) == len(states):
+            yield chain
+        for number in range(len(states)):
+            if number not in chain and (not chain or follows(chain[-1], number)):
+                yield from chains_from([*chain, number])
+
+    chains = [*chains_from([])]
+    if not chains:
+        raise StateError(
+            f"{len(states)} states after {states[0].next_slot} micro-batches, with "
+            f"{' and '.join(str(state.num_lanes) for state in states)} lanes, are of different continuations of the "
+            "run: none follows from the other. Give the states of one"
+        )
+    if len(chains) > 1:  # other weights can be taken back: which came first, the samples before say
+        chains.sort(key=lambda chain: not _is_run_to(dataset, before, states[chain[0]]))
+    return [states[number] for number in chains[0]]
+
+
+def _is_run_to(dataset: LaneDataset, before: LoaderState | None, state: LoaderState) -> bool:
+    """Whether a run with the lanes and weights of `state` gets there from `before`."""
+    run, numbers = dataset_of(dataset, state.fingerprint)
+    if before is None:
+        lanes: dict[int, LaneState] = {lane: {} for lane in state.lanes}
+        before = dataclasses.replace(run.new_state(state.num_lanes), lanes=lanes)
+    try:
+        begin = _converted(run, before, state.num_lanes)
+    except StateError:
+        return False
+    if [list(one) for one in begin.generations] != [list(one) for one in state.generations]:
+        return False
+    slots = range(len(numbers))
+    return all(
+        _reaches(run.order.cursor(lane, begin), begin.lanes[lane], state.lanes[lane], slots) for lane in state.lanes
+    )
 
 
 def _is_changed_into(dataset: LaneDataset, state: LoaderState, other: LoaderState) -> bool:
@@ -258,7 +336,9 @@ def _gap(state: LoaderState, converted: LoaderState, later: LoaderState, *, is_c
     same = [list(one) for one in converted.generations] == [list(one) for one in later.generations]
     if same and is_later and converted.drawn_before == later.drawn_before:
         return ""
-    return where + "also the states of between, with which the lanes were dealt again, or only those of one continuation"
+    return (
+        where + "also the states of between, with which the lanes were dealt again, or only those of one continuation"
+    )
 
 
 def _other_lists(dataset: LaneDataset, state: LoaderState) -> str:

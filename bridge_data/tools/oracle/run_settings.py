@@ -1,7 +1,9 @@
 """The settings of a run that decide its order, from a config or from options; and the states that it saved.
 
 Input: the YAML of a recipe (all of it, as `--print-config` writes it) or of a LightningCLI, or the path of a data set
-or metadataset with options. Output: a `RunOrder`. No model is built, and a task encoder only if it is named.
+or metadataset with options; and the states that the run saved, which have the settings that they were made with.
+Output: a `RunOrder`. No model is built, and a task encoder only if it is named: the order itself needs none, also of
+crude samples.
 """
 
 import dataclasses
@@ -11,13 +13,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
-from bridge_data.errors import ConfigError, StateError
+from bridge_data.errors import ConfigError
 from bridge_data.lanes.datasets import get_train_dataset
-from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint
+from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.options import SHUFFLE_BUFFER_SIZE
 from bridge_data.shards.plain_data import parse_yaml_file
 from bridge_data.task import TaskEncoder
 from bridge_data.tools.oracle.run_order import MicroBatchRecords, RunOrder
+from bridge_data.tools.oracle.run_sections import ListsOfRun, OrderTaskEncoder
+from bridge_data.tools.run_folder import micro_batches_per_step
 from bridge_data.topology import WorkerConfig
 
 _OF_RECIPE = ("path", "micro_batch_size", "global_batch_size", "packing_buffer_size", "shuffle_buffer_size")
@@ -44,6 +48,39 @@ class RunSettings:
     task_encoder: "TaskEncoder[Any, Any, Any, Any] | None" = None
     workers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     dataset: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of_states(cls, path: str, states: Sequence[Checkpoint]) -> Self:
+        """The settings of the run over the data at `path` that saved `states`, at least one. Those that states lack are
+        the defaults: `where`, the part of the split, and steps that are not whole in the states.
+
+        Raises:
+            ConfigError: if the states are of several sizes of steps.
+        """
+        newest = newest_of(states)
+        run = newest.state.fingerprint
+        num_per_step, world_size = micro_batches_per_step(states), newest.world_size or 1
+        if num_per_step is None and any(one.step for one in states):
+            known = ", ".join(f"step {one.step} after {one.state.next_slot}" for one in states if one.step)
+            raise ConfigError(
+                f"the states do not say how many micro-batches a step has ({known} micro-batches): give the global "
+                "batch size (--global-batch-size), or the config of the run"
+            )
+        return cls(
+            path=path,
+            batch_size=run["batch_size"],
+            global_batch_size=None if num_per_step is None else num_per_step * (run["batch_size"] or 1),
+            packing_buffer_size=run["packing_buffer_size"],
+            shuffle_buffer_size=run["shuffle_buffer_size"],
+            max_samples_per_sequence=run["max_samples_per_sequence"],
+            world_size=world_size,
+            workers={"seed_offset": run["seed"]},
+            dataset={
+                "batch_drop_last": run["drop_last"],
+                "shuffle_over_epochs_multiplier": run["epochs_per_shuffle"],
+                "repeat": run["repeat"],
+            },
+        )
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
@@ -122,14 +159,21 @@ class RunSettings:
         )
 
 
+def newest_of(states: Sequence[Checkpoint]) -> Checkpoint:
+    """The newest of at least one state: the furthest on, and of those the one that was dealt again last."""
+    return max(states, key=lambda one: (one.state.next_slot, len(one.state.generations)))
+
+
 def open_run(
     settings: RunSettings,
     *,
     states: Sequence[Checkpoint] = (),
     replay: bool = False,
     records: MicroBatchRecords | None = None,
+    lists: ListsOfRun | None = None,
 ) -> RunOrder:
-    """The order of the run with these settings that saved `states` and kept `records` of its micro-batches.
+    """The order of the run with these settings that saved `states` and kept `records` of its micro-batches. Without
+    states, `lists` "now" says that it uses the lists of forgotten samples as they are.
 
     Raises:
         ConfigError: if the data cannot be opened, or the settings contradict each other. StateError: for states of
@@ -142,9 +186,9 @@ def open_run(
             f"packing_buffer_size={settings.packing_buffer_size}: packs are chosen by the task encoder of the run; "
             "name it (--task-encoder package.module:Name)"
         )
-    options = dict(settings.dataset)
-    if settings.task_encoder is not None:
-        options["task_encoder"] = settings.task_encoder
+    if replay and settings.task_encoder is None:
+        raise ConfigError("replay: the task encoder of the run is run again; name it (--task-encoder)")
+    options = {**settings.dataset, "task_encoder": settings.task_encoder or OrderTaskEncoder()}
     dataset = get_train_dataset(
         settings.path,
         worker_config=config,
@@ -154,33 +198,19 @@ def open_run(
         packing_buffer_size=settings.packing_buffer_size,
         **options,
     )
+    if dataset.forgotten is not None and not states and lists is None:
+        raise ConfigError(
+            f"{settings.path}: has a list of forgotten samples, and without a state it is not known whether the run "
+            'had it: give a state of the run, or say that it has the list as it is now (lists="now"; --lists now)'
+        )
     per_step = settings.world_size * settings.num_accumulated
     schedule = BatchSchedule.for_ranks(settings.global_batch_size, size, settings.rampup_batch_size, per_step)
     dataset.edits = schedule.edits(settings.skip_steps, settings.repeat_steps)
     return RunOrder(
-        dataset, schedule=schedule, states=[saved.state for saved in states], replay=replay, records=records
+        dataset,
+        schedule=schedule,
+        states=[saved.state for saved in states],
+        replay=replay,
+        records=records,
+        lists=lists,
     )
-
-
-def read_states(paths: Sequence[str | Path]) -> list[Checkpoint]:
-    """The states at `paths`, which `read_checkpoint` can read, or folders with several of them.
-
-    Raises:
-        StateError: if there is none, or one is damaged.
-    """
-    return [read_checkpoint(found) for path in paths for found in state_paths(Path(path))]
-
-
-def state_paths(path: Path) -> list[Path]:
-    """`path` itself, or the states in it, if it is a folder with several.
-
-    Raises:
-        StateError: if it is a folder without one.
-    """
-    if not path.is_dir() or any(path.glob("train_dataloader_*")):
-        return [path]
-    found = sorted(one for one in path.glob("*/") if any(one.glob("train_dataloader_*")))
-    found += sorted(path.glob("*.ckpt"))
-    if not found:
-        raise StateError(f"{path}: holds no data state, and no folders that do")
-    return found

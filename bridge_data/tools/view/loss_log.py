@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 from bridge_data.errors import ConfigError
+from bridge_data.tools.run_folder import EVENTS
 
 logger = logging.getLogger("bridge_data")
 
@@ -31,8 +32,6 @@ _EDGE_BYTES = 4096
 
 _STEPS = ("step", "iteration", "global_step", "trainer/global_step")
 _LOSSES = ("loss", "lm loss", "lm_loss", "train_loss", "train/loss", "train_loss_step", "loss_step")
-EVENTS = "tfevents"
-"""Part of the names of TensorBoard's files."""
 _LINE = re.compile(
     r"(?P<name>step|iteration)[ =:]+(?P<step>\d+)\b.*?\bloss[ =:]+"
     r"(?P<loss>[-+]?(?:(?:nan|inf(?:inity)?)\b|(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?))",

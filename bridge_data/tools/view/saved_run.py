@@ -14,14 +14,13 @@ from typing import TypeAlias
 from bridge_data.errors import BridgeDataError, ConfigError, StateError
 from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint
 from bridge_data.loader.ledger_files import RunLedger
-from bridge_data.tools.oracle.run_settings import state_paths
-from bridge_data.tools.view.loss_log import EVENTS, LossLog, LossReader
-from bridge_data.tools.view.run_folder import RunFiles, find_run
+from bridge_data.tools.run_folder import EVENTS, RunFiles, find_run, micro_batches_per_step, state_paths
+from bridge_data.tools.view.loss_log import LossLog, LossReader
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class SavedRun:
-    """The output of a run: its saved states, sorted by position, one for each; its losses and its ledger (None: not
+    """The output of a run: its different saved states, sorted by position; its losses and its ledger (None: not
     there). `left_out` has the reasons why similar files are not used. `number` counts the reads that found something
     new."""
 
@@ -32,8 +31,11 @@ class SavedRun:
     number: int = 0
 
     def __post_init__(self) -> None:
-        by_position = {one.state.next_slot: one for one in reversed(self.states)}
-        object.__setattr__(self, "states", tuple(by_position[position] for position in sorted(by_position)))
+        different: list[Checkpoint] = []
+        for one in sorted(self.states, key=lambda one: one.state.next_slot):
+            if not any(one.state == other.state for other in different):
+                different.append(one)
+        object.__setattr__(self, "states", tuple(different))
 
     @property
     def num_lanes(self) -> int | None:
@@ -43,9 +45,7 @@ class SavedRun:
     @property
     def num_per_step(self) -> int | None:
         """The micro-batches of the job in each step, by the states; None if they lack the number, or it changes."""
-        found = {divmod(one.state.next_slot, one.step) for one in self.states if one.step and not one.state.is_finite}
-        (number, rest), *others = found or {(0, 0)}
-        return number if number and not rest and not others else None
+        return micro_batches_per_step(self.states)
 
 
 _Stamp: TypeAlias = tuple[tuple[str | int, ...], ...]

@@ -2,17 +2,28 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset
+from bridge_data import (
+    Cooker,
+    DefaultTaskEncoder,
+    TextSample,
+    WorkerConfig,
+    basic_sample_keys,
+    get_savable_loader,
+    get_train_dataset,
+)
 from bridge_data.loader.checkpoint import save_states
+from bridge_data.prepare.tombstone_writing import forget_samples
 from bridge_data.tools.oracle import run_reports
-from tests.prepared import write_blend, write_texts
+from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
 from tests.tools.cli.conftest import Run
+from tests.tools.oracle.parts import Filtering
 from tests.tools.oracle.parts import Run as JobRun
 
 OPTIONS = ("--batch-size", 2, "--num-lanes", 4, "--max-samples-per-sequence", 10)
@@ -38,7 +49,7 @@ def test_a_step_is_listed_with_sources_and_keys(run: Run, blend: Path) -> None:
     assert result.exit_code == 0, result.output
     keys = keys_of(blend, 12)[20:24]
     assert [line.split()[-1] for line in result.stdout.splitlines()[1:]] == keys
-    assert "note" not in result.stderr
+    assert "right if no sample was left out" in result.stderr, "nobody said which hooks the run has"
 
 
 def test_a_key_is_listed_with_its_steps(run: Run, blend: Path) -> None:
@@ -168,10 +179,138 @@ def test_the_states_of_a_run_are_followed(run: Run, blend: Path, tmp_path: Path)
         save_states(
             tmp_path / "run" / f"iter_{step:07d}", state.to_dict(), step=step, world_size=2 if step == 12 else 3
         )
-    result = run("at", blend, 15, "--state", tmp_path / "run", "--batch-size", 2, "--max-samples-per-sequence", 10)
+    result = run("at", blend, 15, "--state", tmp_path / "run", "--global-batch-size", 6)
     assert result.exit_code == 0, result.output
     keys = [key for number in range(45, 48) for key in job.keys[number]]
     assert [line.split()[-1] for line in result.stdout.splitlines()[1:]] == keys
     first = tmp_path / "run" / "iter_0000012"
     later = run("order", blend, "--steps", "9..11", "--differences", first, first, *OPTIONS)
     assert (later.exit_code, later.stdout) == (0, "the same samples in steps 9 to 11\n")
+
+
+def keys_in(result: Any) -> list[str]:
+    assert result.exit_code == 0, result.output
+    return [sample["key"] for sample in json.loads(result.stdout)["samples"]]
+
+
+def saved_run(job: JobRun, folder: Path, steps: Sequence[int], world_sizes: Sequence[int]) -> None:
+    for step, state, world_size in zip(steps, job.states, world_sizes, strict=True):
+        save_states(folder / f"iter_{step:07d}", state.to_dict(), step=step, world_size=world_size)
+
+
+def test_settings_are_those_of_the_states_and_others_are_refused(run: Run, blend: Path, tmp_path: Path) -> None:
+    job = JobRun({"batch_size": 3, "shuffle_buffer_size": 40, "max_samples_per_sequence": 7})
+    job.leg(blend, 2, 12, num_lanes=4)
+    job.leg(blend, 2, 20)
+    saved_run(job, tmp_path / "run/checkpoints", (6, 16), (2, 2))  # two micro-batches a rank and step
+    for step in (3, 12):
+        wanted = [key for number in range(4 * step, 4 * step + 4) for key in job.keys[number]]
+        for state in ("checkpoints", "checkpoints/iter_0000016"):
+            assert keys_in(run("at", blend, step, "--state", tmp_path / "run" / state, "--json")) == wanted
+        assert keys_in(run("at", tmp_path / "run", step, "--data", blend, "--json")) == wanted
+    for option, value, has in (
+        ("--batch-size", 2, 3),
+        ("--max-samples-per-sequence", 10, 7),
+        ("--shuffle-buffer-size", 100, 40),
+        ("--seed", 5, 0),
+        ("--num-lanes", 8, 4),
+    ):
+        result = run("at", blend, 3, "--state", tmp_path / "run", option, value)
+        assert result.exit_code == 1
+        assert f"{option} {value}" in result.stderr and f"had {has}" in result.stderr
+    same = ("--batch-size", 3, "--seed", 0, "--num-lanes", 4)
+    assert len(keys_in(run("at", blend, 3, "--state", tmp_path / "run", *same, "--json"))) == 12
+    without = run("at", blend, 3)
+    assert (without.exit_code, "--batch-size" in without.stderr) == (1, True)
+    folder = run("at", tmp_path / "run", 3)
+    assert (folder.exit_code, "--data" in folder.stderr) == (1, True)
+
+
+def test_steps_that_no_state_says_are_refused(run: Run, blend: Path, tmp_path: Path) -> None:
+    job = JobRun(SETTINGS)
+    job.leg(blend, 2, 12, num_lanes=4)
+    job.leg(blend, 3, 12)
+    saved_run(job, tmp_path / "run", (12, 24), (2, 3))
+    result = run("at", tmp_path / "run", 15, "--data", blend)
+    assert (result.exit_code, "--global-batch-size" in result.stderr) == (1, True)
+    result = run("at", tmp_path / "run", 15, "--data", blend, "--global-batch-size", 6)
+    assert result.exit_code == 0 and "steps are not those of the run's log" in result.stderr
+
+
+def test_the_folder_of_a_run_gives_config_states_and_ledger(run: Run, blend: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    config = WorkerConfig(0, 1, 0, num_lanes=4)
+    encoder = Filtering()  # which the ledger makes unnecessary
+    dataset = get_train_dataset(blend, worker_config=config, task_encoder=encoder, **SETTINGS)
+    with get_savable_loader(dataset, ledger_path=folder / "ledger") as loader:
+        keys = [key for _, batch in zip(range(12), loader, strict=False) for key in batch.__key__]
+        save_states(folder / "checkpoints/iter_0000006", loader.save_state_rank(), step=6, world_size=1)
+    data = {**DATA, "path": str(blend), "packing_buffer_size": None, "shuffle_buffer_size": 100, "seed": 0}
+    (folder / "config.yaml").write_text(
+        yaml.safe_dump({"recipe": "text_sft", "data": data, "loader": {"num_lanes": 4}})
+    )
+    assert keys_in(run("at", folder, 4, "--json")) == keys[16:20]
+    audited = run("audit", folder)
+    assert audited.exit_code == 0, audited.output
+    for file in (folder / "ledger").iterdir():
+        file.unlink()
+    (folder / "config.yaml").unlink()
+    unnamed = run("at", folder, 4, "--data", blend)
+    assert (unnamed.exit_code, "--task-encoder" in unnamed.stderr) == (1, True)
+    named = run("at", folder, 4, "--data", blend, "--task-encoder", "tests.tools.oracle.parts:Filtering", "--json")
+    assert keys_in(named) == keys[16:20]
+
+
+def test_steps_before_the_first_state_of_a_run_that_was_dealt_again_are_counted(
+    run: Run, blend: Path, tmp_path: Path
+) -> None:
+    job = JobRun(SETTINGS)
+    job.leg(blend, 2, 12, num_lanes=4)
+    job.leg(blend, 3, 12)
+    job.leg(blend, 3, 12)
+    save_states(tmp_path / "run/iter_0000032", job.states[-1].to_dict(), step=32, world_size=3)
+    save_states(tmp_path / "run/iter_0000020", job.states[1].to_dict(), step=20, world_size=3)
+    key = job.keys[70][0]
+    options = ("--global-batch-size", 6, "--source", "a/train" if key not in job.keys[3] else "")
+    result = run("when", tmp_path / "run", key, "--until", 31, "--data", blend, *options, "--json")
+    assert result.exit_code == 1
+    told = json.loads(result.stdout)
+    assert [(one["first"], one["last"]) for one in told["unknown_steps"]] == [(0, 19)]
+    assert 70 in [sample["micro_batch"] for sample in told["samples"]]
+    text = run("when", tmp_path / "run", key, "--until", 31, "--data", blend, *options)
+    assert "not counted: 20 steps, steps 0 to 19" in text.stdout
+
+
+def test_lists_of_forgotten_samples_are_those_of_the_run(run: Run, blend: Path, tmp_path: Path) -> None:
+    job = JobRun(SETTINGS)
+    job.leg(blend, 1, 12, num_lanes=4)
+    saved_run(job, tmp_path / "run", (12,), (1,))
+    job.leg(blend, 1, 6)
+    forget_samples(blend.parent / "a", [f"{number:06d}" for number in range(0, 90, 2)], "asked for")
+    folder = (tmp_path / "run", "--data", blend, "--json")
+    assert keys_in(run("at", folder[0], 5, *folder[1:])) == job.keys[5]
+    refused = run("at", folder[0], 14, *folder[1:])
+    assert (refused.exit_code, "--lists" in refused.stderr) == (1, True)
+    assert keys_in(run("at", folder[0], 14, *folder[1:], "--lists", "then")) == job.keys[14]
+    now = JobRun(SETTINGS, states=job.states[:1])
+    now.leg(blend, 1, 6)
+    assert keys_in(run("at", folder[0], 14, *folder[1:], "--lists", "now")) == now.keys[14]
+    without = run("at", blend, 5, *OPTIONS)
+    assert (without.exit_code, "--lists now" in without.stderr) == (1, True)
+    assert keys_in(run("at", blend, 5, *OPTIONS, "--lists", "now", "--json")) == keys_of(blend, 6)[10:]
+
+
+def test_crude_samples_need_no_cooker(run: Run, tmp_path: Path) -> None:
+    samples = ({"__key__": f"{number:04d}", "txt": str(number)} for number in range(90))
+    crude = write_dataset(tmp_path / "crude", samples, definition=CRUDE)
+    encoder = "tests.tools.cli.test_order_command:Cooking"
+    found = keys_in(run("at", crude, 5, *OPTIONS, "--json"))
+    assert found == keys_in(run("at", crude, 5, *OPTIONS, "--task-encoder", encoder, "--replay", "--json"))
+    replayed = run("at", crude, 5, *OPTIONS, "--replay")
+    assert (replayed.exit_code, "--task-encoder" in replayed.stderr) == (1, True)
+
+
+class Cooking(DefaultTaskEncoder):
+    """Cooks texts."""
+
+    cookers = (Cooker(lambda sample: TextSample(**basic_sample_keys(sample), text=sample["txt"])),)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from bridge_data import ConfigError, WorkerConfig, get_train_dataset, get_val_dataset
+from bridge_data import ConfigError, StateError, TextSample, WorkerConfig, get_train_dataset, get_val_dataset
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.lanes.restoring import SampleKey
-from bridge_data.tools.oracle import RunOrder
+from bridge_data.tools.oracle import OrderTaskEncoder, RunOrder
 from tests.prepared import write_blend, write_texts
 from tests.tools.oracle.parts import Filtering, Packing, Run
 
@@ -88,6 +88,68 @@ def test_when_finds_every_coming_of_a_sample_and_no_other(blends):
         b = order.when(key, source="b/train", until=last - 1) if "0000" in key else []
         assert sorted({sample.micro_batch for sample in [*a, *b]}) == [n for n in wanted if n < last * 3]
         assert order.when(source=0, index=a[0].index, until=last - 1) == a
+
+
+def test_when_finds_samples_in_memory_by_key_and_by_number():
+    named = [TextSample(__key__=f"k{number}", __restore_key__=(), text="x") for number in range(30)]
+    for items, key in ((named, "k17"), ([{"txt": str(number)} for number in range(30)], "17")):
+        config = WorkerConfig(0, 1, 0, num_lanes=2)
+        encoder = {} if items is named else {"task_encoder": OrderTaskEncoder()}
+        order = RunOrder(get_train_dataset(items, worker_config=config, **SETTINGS, **encoder))
+        found = order.when(key, until=25)
+        assert found == order.when(source=0, index=17, until=25) == order.when(f"memory:{key}", until=25)
+        assert [one.step for one in found] == [
+            step for step in range(26) if key in [sample.key for sample in order.at(step).samples]
+        ]
+        with pytest.raises(ConfigError, match="no sample has the key 'k99'"):
+            order.when("k99", until=25)
+
+
+def test_states_at_one_position_are_a_chain_in_whatever_order_they_are_given(blends):
+    run = Run(SETTINGS)
+    run.leg(blends[0], 3, 10, num_lanes=6)
+    first = run.states[-1]
+    run.leg(blends[0], 2, 0, num_lanes=4, resaves=True)  # other lanes, and nothing else
+    run.leg(blends[0], 2, 10)
+    before = run.states[-1]
+    run.leg(blends[0], 5, 0, resaves=True)
+    run.leg(blends[0], 5, 9)
+    states = [first, *run.states[1:3], before, *run.states[3:]]
+    assert sorted(state.next_slot for state in states)[-3:-1] == [50, 50]
+    for ordered in (states, states[::-1], states[3:] + states[:3]):
+        order = RunOrder(run.dataset(5), states=ordered)
+        check(run, order, sorted(run.keys))
+        assert order.num_replayed == 0
+
+
+def test_a_section_whose_states_are_no_chain_is_refused_and_counted(blends):
+    run = Run(SETTINGS)
+    run.leg(blends[0], 3, 10, num_lanes=6)
+    run.leg(blends[0], 2, 10, num_lanes=4)
+    run.leg(blends[0], 5, 9)
+    order = RunOrder(run.dataset(5), states=[run.states[0], run.states[2]])  # that of 2 ranks is missing
+    check(run, order, range(30))
+    with pytest.raises(ConfigError, match=r"micro-batch 50: .* 30 to 94 .* of 6 and 40 lanes"):
+        order.micro_batch(50)
+    assert [(steps.start, steps.stop) for steps, _ in order.unknown(18)] == [(6, 19)]
+    last = RunOrder(run.dataset(5), states=[run.states[2]])
+    check(run, last, [])
+    sample = RunOrder(run.dataset(5), states=run.states).micro_batch(3)[0]
+    with pytest.raises(ConfigError, match="steps 0 to 18"):
+        last.when(sample.key, source=sample.source, until=18)
+    assert last.when(sample.key, source=sample.source, until=18, is_partial=True) == []
+
+
+def test_states_of_two_continuations_at_one_position_are_refused(blends):
+    run = Run(SETTINGS)
+    run.leg(blends[0], 2, 10, num_lanes=4)
+    other = Run(SETTINGS, states=[*run.states])
+    run.leg(blends[0], 3, 8, num_lanes=6)
+    other.leg(blends[0], 4, 1, num_lanes=8)
+    other.leg(blends[0], 2, 10, num_lanes=8)
+    assert other.states[-1].next_slot == run.states[-1].next_slot == 44
+    with pytest.raises(StateError, match="2 states after 44 micro-batches, with 6 and 8 lanes"):
+        RunOrder(run.dataset(3), states=[run.states[-1], other.states[-1]])
 
 
 def test_steps_follow_the_ramp_and_the_ranks(blends):

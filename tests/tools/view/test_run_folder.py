@@ -13,9 +13,9 @@ from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset
 from bridge_data.errors import ConfigError
 from bridge_data.loader.checkpoint import save_states
 from bridge_data.tools.oracle import RunOrder
+from bridge_data.tools.run_folder import find_run
 from bridge_data.tools.view.loss_log import LossLog, LossReader
 from bridge_data.tools.view.named_runs import open_run
-from bridge_data.tools.view.run_folder import find_run
 from bridge_data.tools.view.saved_run import SavedRunReader
 from bridge_data.tools.view.site import BatchSequence
 from tests.prepared import write_texts

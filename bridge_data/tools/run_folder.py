@@ -1,7 +1,8 @@
 """The files of a run in its folder: config, saved states, logs and ledger.
 
 Enters: a folder. Leaves: its files, at most `MAX_DEPTH` folders down, those nearest to the top first. Guarantee:
-several configs at the same depth are an error that names them.
+several configs at the same depth are an error that names them. Whatever reads a run, reads what is found here:
+`at`, `when`, `order`, `audit` and `view`.
 """
 
 import dataclasses
@@ -10,9 +11,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bridge_data.errors import BridgeDataError, ConfigError
+from bridge_data.errors import BridgeDataError, ConfigError, StateError
+from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint
+from bridge_data.plan.document import has_raw_tars
+from bridge_data.plan.opening import has_tables
+from bridge_data.shards.metadata import META_FOLDER
 from bridge_data.shards.plain_data import parse_yaml_file
-from bridge_data.tools.view.loss_log import EVENTS
+
+EVENTS = "tfevents"
+"""Part of the names of TensorBoard's files."""
 
 MAX_DEPTH = 4
 """Folder levels below the run's folder that are searched, such as `lightning_logs/version_0/checkpoints`."""
@@ -42,6 +49,48 @@ class RunFiles:
     states: tuple[Path, ...] = ()
     logs: Mapping[str, Sequence[Path]] = dataclasses.field(default_factory=dict)
     ledger: Path | None = None
+
+
+def is_run(path: Path) -> bool:
+    """Whether `path` is a folder without data. One with tars that nobody has prepared is also that of a run if there
+    are saved states or a ledger."""
+    if not path.is_dir() or (path / META_FOLDER).is_dir() or has_tables(str(path)):
+        return False
+    if not has_raw_tars(str(path)):
+        return True
+    found = find_run(path, has_config=True)
+    return bool(found.states or found.ledger)
+
+
+def read_states(paths: Sequence[str | Path]) -> list[Checkpoint]:
+    """The states at `paths`, which `read_checkpoint` can read, or in the folders there.
+
+    Raises:
+        StateError: if there is none, or one is damaged.
+    """
+    return [read_checkpoint(found) for path in paths for found in state_paths(Path(path))]
+
+
+def state_paths(path: Path) -> Sequence[Path]:
+    """`path` itself, or the states in it, if it is a folder with several.
+
+    Raises:
+        StateError: if it is a folder without one.
+    """
+    if not path.is_dir() or any(path.glob(f"{_STATE}*")):
+        return [path]
+    found = find_run(path, has_config=True).states
+    if not found:
+        raise StateError(f"{path}: holds no data state, and no folders that do")
+    return found
+
+
+def micro_batches_per_step(states: Sequence[Checkpoint]) -> int | None:
+    """The micro-batches of the job in each step, by the steps and positions of its states; None if they lack the
+    number, or it changes."""
+    found = {divmod(one.state.next_slot, one.step) for one in states if one.step and not one.state.is_finite}
+    (number, rest), *others = found or {(0, 0)}
+    return number if number and not rest and not others else None
 
 
 def find_run(folder: Path, *, has_config: bool = False) -> RunFiles:
