@@ -3,14 +3,12 @@
 from typing import Unpack
 
 from bridge_data.errors import ConfigError
-from bridge_data.lanes.batching import Batching
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.wrappers import samples_of
 from bridge_data.loader.loader import SavableDataLoader
 from bridge_data.loader.loader_config import LOADER_DEFAULTS, LoaderConfig, LoaderOptions
 from bridge_data.options import takes_options, warn_ignored
-from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan import Plan
-from bridge_data.task import DefaultTaskEncoder
 from bridge_data.task.stores import CachePool
 from bridge_data.topology import WorkerConfig
 
@@ -40,8 +38,7 @@ def get_loader(
         WorkerError: if the dataset cannot be sent to workers, or they cannot be started in this way.
     """
     if isinstance(dataset, Plan):
-        alone = WorkerConfig.default_worker_config(num_workers=0)
-        dataset = _of_plan(dataset, dataset.worker_config or worker_config or alone)
+        dataset = samples_of(dataset, worker_config)
     if not hasattr(dataset, "worker_config"):
         made = "get_loader(get_train_dataset(path, ...))"
         raise ConfigError(f"get_loader({dataset!r}): expected a data set; for a path, write {made}")
@@ -102,18 +99,6 @@ def get_savable_loader(
         fail_on_timeout=fail_on_timeout,
         pin_memory=pin_memory,
         **options,
-    )
-
-
-def _of_plan(plan: Plan, worker_config: WorkerConfig) -> LaneDataset:
-    """The single samples of a plan."""
-    shuffle = None if plan.weights is None else Shuffle(shuffle_buffer_size=None, max_samples_per_sequence=None)
-    return LaneDataset(
-        plan,
-        shuffle=shuffle,
-        batching=Batching(batch_size=None),
-        task_encoder=DefaultTaskEncoder(),
-        worker_config=worker_config,
     )
 
 
