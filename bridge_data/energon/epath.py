@@ -63,6 +63,10 @@ class EPath:
         """The URL, or the absolute path."""
         return str(self._location)
 
+    def absolute(self) -> "EPath":
+        """Itself, as every path is absolute."""
+        return self
+
     def is_local(self) -> bool:
         """Whether it is on a disk."""
         return isinstance(self._location, Path)

@@ -28,9 +28,11 @@ ELSEWHERE = {
     "bridge_data.errors": "SampleException=SampleError EmptyDatasetError=DatasetError",
     "bridge_data.lanes.lane_dataset": "SavableDataset=LaneDataset",
     "bridge_data.lanes.datasets": "LimitDataset RepeatDataset",
+    "bridge_data.lanes.wrappers": "BatchDataset FilterDataset MapDataset",
     "bridge_data.loader": "BasicDataLoader=SavableDataLoader",
     "bridge_data.prepare.media_rule": "MediaFilterConfig=MediaRule MediaFilterStrategy",
     "bridge_data.task.hooks": "get_source_info=sources_of",
+    "bridge_data.task.task_encoder": "get_stateless",
     "bridge_data.shards.metadata": (
         "MAIN_FOLDER_NAME=META_FOLDER INDEX_SQLITE_FILENAME=INDEX_SQLITE INDEX_UUID_FILENAME=INDEX_UUID "
         "INFO_JSON_FILENAME=INFO_JSON INFO_YAML_FILENAME=INFO_YAML SPLIT_YAML_FILENAME=SPLIT_YAML"
@@ -160,8 +162,8 @@ PATHS = {
         "DefaultTaskEncoder generic_batch get_train_dataset get_val_dataset get_val_datasets stateless TaskEncoder"
     ),
     "task_encoder.base": (
-        "generic_batch batch_stack batch_pad_stack batch_list stateless Batch TaskEncoder DefaultTaskEncoder "
-        "AugmentTaskEncoder"
+        "generic_batch batch_stack batch_pad_stack batch_list stateless get_stateless Batch TaskEncoder "
+        "DefaultTaskEncoder AugmentTaskEncoder"
     ),
     "task_encoder.cooking": "cooker Cooker basic_sample_keys",
     "task_encoder.loader": "get_train_dataset get_val_dataset get_val_datasets",
@@ -186,20 +188,23 @@ PATHS = {
     "typed_converter": "",
     "watchdog": "",
     "worker": "WorkerConfig",
-    "wrappers": "LimitDataset RepeatDataset SkipSample concat_pad generic_concat homogeneous_concat_mix",
+    "wrappers": (
+        "BatchDataset FilterDataset LimitDataset MapDataset RepeatDataset SkipSample concat_pad generic_concat "
+        "homogeneous_concat_mix"
+    ),
     "wrappers.base": "",
-    "wrappers.batch_dataset": "",
+    "wrappers.batch_dataset": "BatchDataset",
     "wrappers.blend_dataset": "",
     "wrappers.buffer": "",
     "wrappers.concat_dataset": "",
     "wrappers.epochize_dataset": "",
-    "wrappers.filter_dataset": "",
+    "wrappers.filter_dataset": "FilterDataset",
     "wrappers.gc_dataset": "",
     "wrappers.group_batch_dataset": "",
     "wrappers.iter_map_dataset": "",
     "wrappers.limit_dataset": "LimitDataset",
     "wrappers.log_sample_dataset": "",
-    "wrappers.map_dataset": "",
+    "wrappers.map_dataset": "MapDataset",
     "wrappers.mix_batch_dataset": "generic_concat concat_pad homogeneous_concat_mix",
     "wrappers.packing_dataset": "",
     "wrappers.repeat_dataset": "RepeatDataset",
@@ -210,16 +215,13 @@ PATHS = {
 """The names that each module of Energon has here; `name=module:name` for names from elsewhere."""
 
 LEFT_OUT = {
-    "BatchDataset": "batches are made by the lane: batch_size",
     "BlendDataset": "sources are blended by the order: `blend` in a metadataset",
     "ConcatDataset": "sources come one after the other in validation order",
     "EpochizeDataset": "virtual_epoch_length ends an iteration",
-    "FilterDataset": "a hook raises SkipSample",
     "GcDataset": "workers leave no garbage of Python to collect by hand",
     "GroupBatchDataset": "batch_group_criterion of the task encoder",
     "IterMapDataset": "a hook may be a generator",
     "LogSampleDataset": "each batch carries its keys, and restore_sample makes it again",
-    "MapDataset": "the hooks of the task encoder",
     "MixBatchDataset": "batches mix sources unless batch_group_criterion keeps them apart",
     "PackingDataset": "packing_buffer_size",
     "ShuffleBufferDataset": "shuffle_buffer_size; no buffer exists, the order itself is mixed",
@@ -270,9 +272,10 @@ class EnergonModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        if name not in self._places:
+        place = self._places.get(name, NAMES.get(name))  # Energon's modules also have names that they import
+        if place is None:
             raise missing(self._energon_path, name)
-        value = _found(self._places[name])
+        value = _found(place)
         setattr(self, name, value)
         return value
 
@@ -298,7 +301,8 @@ def _is_from_import() -> bool:
 def public_names() -> set[str]:
     """The names that Energon's package itself exports and this package has."""
     names = {_place(entry)[0] for entries in PATHS.values() for entry in entries.split()}
-    return names & {*bridge_data.__all__} | {"LimitDataset", "RepeatDataset", "SavableDataset"}
+    wrappers = {"BatchDataset", "FilterDataset", "LimitDataset", "MapDataset", "RepeatDataset"}
+    return names & {*bridge_data.__all__} | wrappers | {"SavableDataset"}
 
 
 def value_of(name: str) -> Any:

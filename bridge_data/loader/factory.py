@@ -3,15 +3,13 @@
 from typing import Any, Unpack
 
 from bridge_data.errors import ConfigError
-from bridge_data.lanes.batching import Batching
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.wrappers import samples_of
 from bridge_data.loader.loader import SavableDataLoader
 from bridge_data.loader.loader_config import LOADER_DEFAULTS, LoaderConfig, LoaderOptions
 from bridge_data.options import takes_options, warn_ignored
-from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan import Plan
 from bridge_data.replacement import replacement
-from bridge_data.task import DefaultTaskEncoder
 from bridge_data.task.stores import CachePool
 from bridge_data.topology import WorkerConfig
 
@@ -105,9 +103,8 @@ def get_savable_loader(
 def _dataset(dataset: Any, worker_config: WorkerConfig | None, cache_pool: CachePool | None) -> LaneDataset:
     """`dataset`, or the samples of a plan, with `cache_pool`."""
     if isinstance(dataset, Plan):
-        alone = WorkerConfig.default_worker_config(num_workers=0)
-        dataset = _of_plan(dataset, dataset.worker_config or worker_config or alone)
-    if not isinstance(dataset, LaneDataset):
+        dataset = samples_of(dataset, worker_config)
+    if not hasattr(dataset, "worker_config"):
         made = "get_loader(get_train_dataset(path, ...))"
         raise ConfigError(f"get_loader({dataset!r}): expected a data set; for a path, write {made}")
     _check_same(worker_config, dataset.worker_config)
@@ -116,18 +113,6 @@ def _dataset(dataset: Any, worker_config: WorkerConfig | None, cache_pool: Cache
     if not isinstance(cache_pool, CachePool):
         raise ConfigError(f"cache_pool={cache_pool!r}: expected a CachePool, such as FileStoreCachePool()")
     return dataset.with_cache_pool(cache_pool)
-
-
-def _of_plan(plan: Plan, worker_config: WorkerConfig) -> LaneDataset:
-    """The single samples of a plan."""
-    shuffle = None if plan.weights is None else Shuffle(shuffle_buffer_size=None, max_samples_per_sequence=None)
-    return LaneDataset(
-        plan,
-        shuffle=shuffle,
-        batching=Batching(batch_size=None),
-        task_encoder=DefaultTaskEncoder(),
-        worker_config=worker_config,
-    )
 
 
 def _check_same(given: WorkerConfig | None, expected: WorkerConfig) -> None:

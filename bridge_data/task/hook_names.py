@@ -14,7 +14,7 @@ from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError
 from bridge_data.task.augment import AugmentTaskEncoder
 from bridge_data.task.hooks import STAGES
-from bridge_data.task.task_encoder import TaskEncoder, is_declared
+from bridge_data.task.task_encoder import TaskEncoder, get_stateless
 
 _SHORT = 8
 """Names shorter than this are misspelt by one edit; longer ones by two."""
@@ -65,7 +65,7 @@ def _check(where: str, name: str, value: Any, known: Mapping[str, bool]) -> None
             f"{where} is used by nothing; did you mean {near!r}? If not, rename it: less like it, or "
             "with a leading underscore"
         )
-    if not is_setting and is_declared(_function_of(value)):
+    if not is_setting and get_stateless(_function_of(value)):
         raise ConfigError(
             f"{where} is decorated with @stateless like a hook, but it is not a hook, and nothing calls it. "
             f"The hooks are {', '.join(STAGES[1:])}; remove the decorator if it is something else"

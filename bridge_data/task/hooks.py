@@ -138,7 +138,7 @@ def _versions(encoder: TaskEncoder[Any, Any, Any, Any], hook: str) -> Iterator[A
             yield vars(cls)[hook]
 
 
-def _may_yield(hook: Any) -> bool:
+def may_yield(hook: Any) -> bool:
     """Whether a hook is a generator function, even if decorated, or is annotated to return a generator."""
     while isinstance(hook, functools.partial):
         hook = hook.func
@@ -215,12 +215,12 @@ class Hooks:
         """Whether no hook of samples is a generator, so that a sample goes into the batch it is encoded for."""
         hooks = [hook_of(self.encoder, stage) for stage in _OF_SAMPLES]
         hooks += [cooker.cook for cooker in self.encoder.cookers]
-        return not any(map(_may_yield, hooks))
+        return not any(map(may_yield, hooks))
 
     @property
     def makes_batches_of_one(self) -> bool:
         """Whether a hook of batches is a generator."""
-        return any(_may_yield(hook_of(self.encoder, stage)) for stage in ("batch", "encode_batch"))
+        return any(may_yield(hook_of(self.encoder, stage)) for stage in ("batch", "encode_batch"))
 
     @property
     def sample_index(self) -> int:

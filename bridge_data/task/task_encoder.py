@@ -86,9 +86,9 @@ def declared(hook: Callable[..., Any]) -> Declared:
     return getattr(hook, _ATTRIBUTE, None) or Declared()
 
 
-def is_declared(function: Callable[..., Any]) -> bool:
+def get_stateless(fn: Callable[..., Any]) -> bool:
     """Whether `@stateless` was put on a function."""
-    return hasattr(function, _ATTRIBUTE)
+    return hasattr(fn, _ATTRIBUTE)
 
 
 _DATA = (

@@ -98,3 +98,22 @@ print(json.dumps(told))
     keys = [key for batch in itertools.islice(native, 10) for key in batch.__key__]
     assert [key.partition("/")[2] for key in keys] == told["keys"][40:] and told["before"] == told["keys"][:40]
     assert all(re.fullmatch(r"data-\d{4}\.tar/\d{6}", key) for key in keys)
+
+
+def test_names_that_programs_import_from_odd_places_are_there() -> None:
+    program = """
+import os
+from megatron.energon.epathlib import EPath
+from megatron.energon.flavors.webdataset.metadata import MAIN_FOLDER_NAME
+from megatron.energon.flavors.webdataset.prepare import MAIN_FOLDER_NAME as again
+from megatron.energon.task_encoder.base import get_stateless, stateless
+from megatron.energon.wrappers import BatchDataset, FilterDataset, MapDataset
+from megatron.energon.wrappers.map_dataset import MapDataset as Same
+
+assert MAIN_FOLDER_NAME == again == ".nv-meta" and Same is MapDataset
+assert EPath("photos").absolute() == os.path.abspath("photos")
+assert get_stateless(stateless(lambda sample: sample)) and get_stateless(DefaultTaskEncoder().encode_sample)
+assert not get_stateless(print)
+assert all(issubclass(kind, SavableDataset) for kind in (BatchDataset, FilterDataset, MapDataset))
+"""
+    assert run(program) == ""

@@ -60,9 +60,9 @@ def test_a_name_that_nobody_has_is_an_attribute_error() -> None:
         assert not hasattr(module, "_nothing")
     with pytest.raises(AttributeError, match="no attribute 'get_dataset'"):
         _ = bridge_data.energon.get_dataset
-    with pytest.raises(ImportError, match="BatchDataset: batches are made by the lane: batch_size"):
-        from bridge_data.energon import BatchDataset  # noqa: F401
-    assert not hasattr(bridge_data.energon, "BatchDataset")
+    with pytest.raises(ImportError, match="ConcatDataset: sources come one after the other"):
+        from bridge_data.energon import ConcatDataset  # noqa: F401
+    assert not hasattr(bridge_data.energon, "ConcatDataset")
 
 
 @pytest.mark.processes

@@ -95,7 +95,10 @@ def test_split_json_and_other_names(tmp_path: Path) -> None:
         ("split_parts: {train: [1]}", "split part 'train': expected a list of names"),
         ("split_parts: {train: ['a{.tar']}", "cannot be expanded"),
         ("split_parts:\n  train: [a.tar]\n  train: [b.tar]\n", r"split\.yaml:3: key 'train' is already in line 2"),
-        ("exclude: [a.tar]\nsplit_parts: &a {train: []}\nsplit_parts: {}\n", r"split\.yaml:3: key 'split_parts' is already"),
+        (
+            "exclude: [a.tar]\nsplit_parts: &a {train: []}\nsplit_parts: {}\n",
+            r"split\.yaml:3: key 'split_parts' is already",
+        ),
     ],
 )
 def test_wrong_splits(tmp_path: Path, text: str, message: str) -> None:

@@ -1,0 +1,219 @@
+"""Energon's wrappers of a data set that call a function of the user: `MapDataset`, `FilterDataset`, `BatchDataset`.
+
+Enters: a data set, or a plan, whose samples come one by one; a function. Leaves: a data set like it, whose task encoder
+is an `AugmentTaskEncoder` around the one before, with the function after its last hook. Guarantee: order, states,
+workers, seeds, restored samples, counted skips and failures are those of any data set; no engine is wrapped.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from bridge_data.errors import ConfigError, SkipSample
+from bridge_data.lanes.batching import Batching
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.options import check_flag, check_integer
+from bridge_data.order.plan_order import Shuffle
+from bridge_data.plan import Plan
+from bridge_data.task import AugmentTaskEncoder, DefaultTaskEncoder, TaskEncoder, hook_of, is_overridden
+from bridge_data.task.hooks import Hooks, may_yield
+from bridge_data.task.task_encoder import declared, stateless
+from bridge_data.topology import WorkerConfig, active_hook
+
+_TOLERANCE = 100
+"""Energon's default number of failures in a row."""
+
+
+def samples_of(plan: Plan, worker_config: WorkerConfig | None = None) -> LaneDataset:
+    """The single samples of a plan: in the order of the data, or endlessly shuffled if it is for training; by the
+    worker config of the plan, else by the one given, else in this process."""
+    shuffle = None if plan.weights is None else Shuffle(shuffle_buffer_size=None, max_samples_per_sequence=None)
+    return LaneDataset(
+        plan,
+        shuffle=shuffle,
+        batching=Batching(batch_size=None),
+        task_encoder=DefaultTaskEncoder(),
+        worker_config=plan.worker_config or worker_config or WorkerConfig.default_worker_config(num_workers=0),
+    )
+
+
+class MapDataset(LaneDataset):
+    """`dataset` with `map_fn(sample)` in place of each sample, or of each batch if it has a batch size.
+
+    `map_fn` may raise `SkipSample`, or yield several. More than `failure_tolerance` failures in a row stop the run (0:
+    no limit). It is seeded like a hook, unless it is marked plain `@stateless`. `stateless_map_fn` and `map_fn_config`
+    have no effect; `worker_config` is for a plan without one.
+
+    Raises:
+        ConfigError: if `dataset` is not a data set.
+    """
+
+    def __init__(
+        self,
+        dataset: LaneDataset | Plan,
+        map_fn: Callable[[Any], Any],
+        *,
+        stateless_map_fn: bool = False,
+        map_fn_config: Any = None,
+        failure_tolerance: int = _TOLERANCE,
+        worker_config: WorkerConfig | None = None,
+    ) -> None:
+        inner = _dataset_in("MapDataset", dataset, worker_config)
+        vars(self).update(vars(inner))
+        self.task_encoder = _followed(inner, _callable("MapDataset: map_fn", map_fn), failure_tolerance)
+        self.work()  # raises for contradictory hooks
+
+
+class FilterDataset(LaneDataset):
+    """`dataset` without the samples, or the batches if it has a batch size, for which `filter_fn(sample)` is false.
+    They are counted as skipped. `filter_fn_config` has no effect; `worker_config` is for a plan without one.
+
+    Raises:
+        ConfigError: if `dataset` is not a data set.
+    """
+
+    def __init__(
+        self,
+        dataset: LaneDataset | Plan,
+        *,
+        filter_fn: Callable[[Any], bool],
+        filter_fn_config: Any = None,
+        worker_config: WorkerConfig | None = None,
+    ) -> None:
+        inner = _dataset_in("FilterDataset", dataset, worker_config)
+        vars(self).update(vars(inner))
+        kept = functools.partial(_kept, _callable("FilterDataset: filter_fn", filter_fn))
+        functools.update_wrapper(kept, filter_fn)
+        self.task_encoder = _followed(inner, kept, inner.task_encoder.__default_failure_tolerance__)
+        self.work()
+
+
+class BatchDataset(LaneDataset):
+    """Batches of `batch_size` samples of `dataset`, each made by `batcher(samples)`; as in Energon, the task encoder's
+    `batch` and `encode_batch` are not called.
+
+    `batcher` may raise `SkipSample`, or yield several. More than `failure_tolerance` failures in a row stop the run (0:
+    no limit). `drop_last` drops a last batch that is not full. `batcher_stateless` and `batcher_config` have no effect;
+    `worker_config` is for a plan without one.
+
+    Raises:
+        ConfigError: if `dataset` is not a data set, has batches already, or an end of its own.
+    """
+
+    def __init__(
+        self,
+        dataset: LaneDataset | Plan,
+        batch_size: int,
+        batcher: Callable[[list[Any]], Any],
+        *,
+        batcher_stateless: bool = False,
+        batcher_config: Any = None,
+        drop_last: bool = False,
+        failure_tolerance: int = _TOLERANCE,
+        worker_config: WorkerConfig | None = None,
+    ) -> None:
+        inner = _dataset_in("BatchDataset", dataset, worker_config)
+        check_integer("BatchDataset: batch_size", batch_size, 1)
+        check_flag("BatchDataset: drop_last", drop_last)
+        if inner.batching.batch_size is not None or inner.work().groups:
+            raise ConfigError(
+                f"BatchDataset(batch_size={batch_size}): the data set has batches of {inner.batching.batch_size} "
+                "already: make it with batch_size=None, or leave BatchDataset out"
+            )
+        if inner.virtual_epoch_length or inner.repeats != 1 or inner.batching.max_micro_batches is not None:
+            raise ConfigError(
+                f"BatchDataset(batch_size={batch_size}): the data set is limited or repeated, in samples: wrap the "
+                "batches instead, as in LimitDataset(BatchDataset(...), length)"
+            )
+        encoder = AugmentTaskEncoder(inner.task_encoder)
+        _set_hook(encoder, "batch", functools.partial(_callable("BatchDataset: batcher", batcher)), failure_tolerance)
+        if is_overridden(inner.task_encoder, "encode_batch"):
+            encoder.encode_batch = _unchanged  # type: ignore[method-assign]
+        super().__init__(
+            inner.plan,
+            shuffle=inner.order.shuffle,
+            batching=dataclasses.replace(inner.batching, batch_size=int(batch_size), drop_last=drop_last),
+            task_encoder=encoder,
+            worker_config=inner.worker_config,
+        )
+        for name in ("cache_pool", "make_observer", "edits", "bare_keys"):
+            setattr(self, name, getattr(inner, name))
+
+
+def _dataset_in(name: str, dataset: Any, worker_config: WorkerConfig | None) -> LaneDataset:
+    if isinstance(dataset, Plan):
+        return samples_of(dataset, worker_config)
+    if not isinstance(dataset, LaneDataset):
+        raise ConfigError(f"{name}({dataset!r}): expected a data set, such as get_train_dataset(...) makes")
+    return dataset
+
+
+def _callable(name: str, given: Any) -> Any:
+    if not callable(given):
+        raise ConfigError(f"{name}={given!r}: expected a function")
+    return given
+
+
+def _followed(
+    dataset: LaneDataset, then: Callable[[Any], Any], tolerance: float
+) -> AugmentTaskEncoder[Any, Any, Any, Any]:
+    """The encoder of `dataset` with `then` after its last hook."""
+    encoder, work = dataset.task_encoder, dataset.work()
+    if dataset.batching.batch_size is not None or work.groups:
+        last = "encode_batch"
+    elif work.packs:
+        last = "pack_selected_samples"
+    else:
+        preencodes = is_overridden(encoder, "preencode_sample") or is_overridden(encoder, "postencode_sample")
+        last = "postencode_sample" if preencodes else "encode_sample"
+    first = hook_of(encoder, last)
+    chained = _chained_parts if may_yield(first) or may_yield(then) else _chained
+    outer = AugmentTaskEncoder(encoder)
+    _set_hook(outer, last, functools.partial(chained, last, first, then), tolerance, seeded=declared(then).seeded)
+    return outer
+
+
+def _set_hook(
+    encoder: TaskEncoder[Any, Any, Any, Any],
+    name: str,
+    hook: functools.partial[Any],
+    tolerance: float,
+    *,
+    seeded: bool = True,
+) -> None:
+    setattr(encoder, name, stateless(hook, restore_seeds=seeded, failure_tolerance=tolerance))
+
+
+def _chained(hook: str, first: Callable[[Any], Any], then: Callable[[Any], Any], value: Any) -> Any:
+    made = first(value)
+    return _of_each(hook, made, then) if hasattr(made, "__next__") else then(made)
+
+
+def _chained_parts(hook: str, first: Callable[[Any], Any], then: Callable[[Any], Any], value: Any) -> Iterator[Any]:
+    """As `_chained`, where the annotation says that there may be several results."""
+    made = _chained(hook, first, then, value)
+    return made if hasattr(made, "__next__") else iter((made,))
+
+
+def _of_each(hook: str, parts: Iterator[Any], then: Callable[[Any], Any]) -> Iterator[Any]:
+    for part in parts:
+        try:
+            made = then(part)
+        except SkipSample as skip:  # of this part alone
+            hooks = active_hook.get()
+            assert isinstance(hooks, Hooks)
+            hooks.leave_out(hook, 1, str(skip))
+            continue
+        yield from made if hasattr(made, "__next__") else (made,)
+
+
+def _kept(filter_fn: Callable[[Any], bool], sample: Any) -> Any:
+    if not filter_fn(sample):
+        raise SkipSample("filter_fn of FilterDataset is false for it")
+    return sample
+
+
+@stateless
+def _unchanged(batch: Any) -> Any:
+    return batch
