@@ -2,7 +2,7 @@
 
 Enters: nothing. Leaves: a process in which `megatron.energon`, and each of its modules with a counterpart in
 `bridge_data.energon`, has the counterpart's names. So the task encoders of an installed Megatron-Bridge work with the
-loaders of this package.
+loaders of this package. Where a default differs from Energon's in a way that its users rely on, they get Energon's.
 """
 
 import importlib
@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from bridge_data.errors import ConfigError
+from bridge_data.topology import WorkerConfig
 
 _THEIRS, _OURS = "megatron.energon", "bridge_data.energon"
 
@@ -35,6 +36,18 @@ def replace_energon() -> None:
             "bridge_data.energon.replace_energon() before the imports that need it"
         )
     sys.meta_path.insert(0, _Finder())
+
+
+class EnergonWorkerConfig(WorkerConfig):
+    """A `WorkerConfig` with as many lanes as the job has workers, at least one per rank. So the number of all workers
+    decides the order, as in Energon: 1 rank with 4 workers has the global batches of 2 ranks with 2."""
+
+    def _default_lanes_per_rank(self) -> int:
+        return max(1, self.num_workers)
+
+
+_DEFAULTS: dict[str, Any] = {"WorkerConfig": EnergonWorkerConfig}
+"""What has other defaults for code that imports it from `megatron.energon`."""
 
 
 class _Finder(MetaPathFinder, Loader):
@@ -63,6 +76,8 @@ class _Replacement(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name in ("__path__", "__file__", "__wrapped__"):
             raise AttributeError(name)
+        if name in _DEFAULTS:
+            return _DEFAULTS[name]
         try:
             return getattr(importlib.import_module(self.__name__.replace(_THEIRS, _OURS, 1)), name)
         except (AttributeError, ImportError):
