@@ -96,12 +96,15 @@ class WorkerConfig:
                 "The rank is that of the data-parallel group, not the global rank."
             )
         self.num_lanes_given = bool(self.num_lanes)
-        self.num_lanes = self.num_lanes or self.world_size * _default_lanes_per_rank(self.num_workers)
+        self.num_lanes = self.num_lanes or self.world_size * self._default_lanes_per_rank()
         if self.num_lanes % self.world_size:
             raise ConfigError(
                 f"WorkerConfig(num_lanes={self.num_lanes}, world_size={self.world_size}): "
                 "num_lanes must be a positive multiple of world_size, so that each rank has as many lanes as another"
             )
+
+    def _default_lanes_per_rank(self) -> int:
+        return _default_lanes_per_rank(self.num_workers)
 
     @classmethod
     def default_worker_config(

@@ -52,7 +52,7 @@ class EnergonDataloader(Iterator[Any]):
         if self._num_delivered is None:
             return next(self._cycle)
         self._forget_whole_steps()
-        before = self.dataloader.save_state_rank()
+        before = self.dataloader.snapshot()
         batch = next(self._cycle)
         self._states.append(before)
         self._num_drawn += 1
@@ -91,7 +91,7 @@ class EnergonDataloader(Iterator[Any]):
             StateError: on all ranks, if they are not at the same batch.
         """
         self._forget_whole_steps()
-        own = self._states[0] if self._states else self.dataloader.save_state_rank()
+        own = self._states[0] if self._states else self.dataloader.snapshot()
         if not self._states and isinstance(self.dataloader, BackgroundLoader) and self.dataloader.is_within_step:
             warnings.warn(
                 "the position is saved within a step, which balanced ranks draw as a whole: it is the one at the "

@@ -2,7 +2,8 @@
 
 Enters: what such code may trust. Leaves: a process, and workers of its loaders, in which `megatron.energon`, and each
 of its modules with a counterpart in `bridge_data.energon`, has the counterpart's names; and the `Replacement` of it. So
-the task encoders of an installed Megatron-Bridge, and the examples of Megatron-LM, work with our loaders.
+the task encoders of an installed Megatron-Bridge, and the examples of Megatron-LM, work with our loaders. Where
+a default differs from Energon's in a way that its users rely on, they get Energon's.
 """
 
 import dataclasses
@@ -21,6 +22,7 @@ from typing import Any
 from bridge_data.errors import ConfigError
 from bridge_data.options import check_flag, names
 from bridge_data.replacement import Replacement, replacement, set_replacement
+from bridge_data.topology import WorkerConfig
 
 TRUST_CODE_VARIABLE = "BRIDGE_DATA_TRUST_DATASET_CODE"
 TRUSTED_MODULES_VARIABLE = "BRIDGE_DATA_TRUSTED_MODULES"
@@ -125,6 +127,18 @@ def _of_environment() -> Replacement:
     )
 
 
+class EnergonWorkerConfig(WorkerConfig):
+    """A `WorkerConfig` with as many lanes as the job has workers, at least one per rank. So the number of all workers
+    decides the order, as in Energon: 1 rank with 4 workers has the global batches of 2 ranks with 2."""
+
+    def _default_lanes_per_rank(self) -> int:
+        return max(1, self.num_workers)
+
+
+_DEFAULTS: dict[str, Any] = {"WorkerConfig": EnergonWorkerConfig}
+"""What has other defaults for code that imports it from `megatron.energon`."""
+
+
 class _Finder(MetaPathFinder, Loader):
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != _THEIRS and not name.startswith(f"{_THEIRS}."):
@@ -171,6 +185,8 @@ class _Replacement(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name in ("__path__", "__file__", "__wrapped__"):
             raise AttributeError(name)
+        if name in _DEFAULTS:
+            return _DEFAULTS[name]
         try:
             return getattr(importlib.import_module(self.__name__.replace(_THEIRS, _OURS, 1)), name)
         except (AttributeError, ImportError):

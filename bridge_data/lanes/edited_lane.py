@@ -84,10 +84,10 @@ class EditedLane:
 
 
 def with_edits(state: LoaderState, edits: StepEdits) -> LoaderState:
-    """`state` with more ranges that are skipped or repeated.
+    """`state` with more ranges that are skipped or repeated; of a skip, what comes after the position of the state.
 
     Raises:
-        StateError: if one starts before the position of the state. ConfigError: if ranges overlap, or the data end.
+        StateError: if a repeat starts before that position. ConfigError: if ranges overlap, or the data end.
     """
     if state.is_finite:
         raise ConfigError(
@@ -95,12 +95,13 @@ def with_edits(state: LoaderState, edits: StepEdits) -> LoaderState:
             "repeat=False, overfit_batches)"
         )
     before = state.edits
-    joined = edits.joined(before)
+    if (ahead := edits.from_number(state.next_number)) is None:
+        return state
+    joined = ahead.joined(before)
     if (edit := joined.added_behind(before, state.next_slot)) is not None:
-        reached = state.next_slot if before is None else before.number(state.next_slot)
         raise StateError(
-            f"{joined.name(edit)}: the state is at micro-batch {reached} of the run, after their start. Resume "
-            "from a checkpoint that was saved before them; or remove them from the settings"
+            f"{joined.name(edit)}: the state is at micro-batch {state.next_number} of the run, after their start. "
+            "Resume from a checkpoint that was saved before them; or remove them from the settings"
         )
     return dataclasses.replace(state, extras=joined.in_extras(state.extras))
 

@@ -115,6 +115,10 @@ class SavableDataLoader:
         """The position of this rank alone."""
         return self._position.settle().to_dict()
 
+    def snapshot(self) -> dict[str, Any]:
+        """The same, cheap enough for each batch: without checksums, so to be restored in this job only."""
+        return self._position.settle().snapshot()
+
     def restore_state_rank(self, state: dict[str, Any], *, strict: bool = True) -> None:
         """Go to a saved position, of this rank or merged from all; batches prefetched meanwhile are dropped.
 

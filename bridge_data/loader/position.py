@@ -124,18 +124,25 @@ class Position:
         return self._turns.lane
 
     def begin(self, named: StepEdits | None) -> None:
-        """Check that the ranks can share what comes between skips and repeats, and log these once; `named` are those
-        from the settings, as named there.
+        """Check that the ranks can share what comes between skips and repeats, and log these once, and what came before
+        the state, so that it cannot be skipped; `named` are those from the settings, as named there.
 
         Raises:
             ConfigError: if they cannot.
         """
         edits, slot = self.state.edits, self.state.next_slot
-        if edits is None or self._has_begun:
+        if self._has_begun:
             return
-        edits.check_shared(slot, self._world_size)
+        if edits is not None:
+            edits.check_shared(slot, self._world_size)
         self._has_begun = True
-        if self._rank == 0 and (ahead := edits.ahead(slot)):
+        if self._rank == 0 and named is not None and (behind := named.not_skipped(edits)):
+            logger.warning(
+                "not skipped, as the run handed them out before this state was saved: micro-batches %s. To skip these "
+                "too, resume from a checkpoint that was saved before them",
+                "; ".join(behind),
+            )
+        if self._rank == 0 and edits is not None and (ahead := edits.ahead(slot)):
             words = edits.name if named is None else named.name
             logger.info("from micro-batch %d of the job on: %s", slot, ", ".join(map(words, ahead)))
 

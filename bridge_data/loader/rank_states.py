@@ -45,8 +45,9 @@ def gather_state(state: dict[str, Any], config: WorkerConfig) -> dict[str, Any]:
         StateError: on every rank, if they are not at the same step; or if torch.distributed is not initialised.
     """
     if config.world_size == 1:
-        ledger_log.note(LoaderState.from_dict(state))
-        return state
+        own = LoaderState.from_dict(state)
+        ledger_log.note(own)
+        return own.to_dict()
     if not _is_joined():
         raise StateError(
             f"the states of {config.world_size} data-parallel ranks cannot be gathered: torch.distributed is not "

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeAlias
 
 from bridge_data.errors import StateError
 from bridge_data.order import forget_history, ledger, step_edits
-from bridge_data.order.state_check import check_structure
+from bridge_data.order.state_check import check_checksums, check_structure, with_checksums
 from bridge_data.order.step_edits import StepEdits
 from bridge_data.topology import WorkerConfig
 
@@ -81,6 +81,11 @@ class LoaderState:
         """The steps that are skipped or repeated, also those that are over; None if there are none."""
         return StepEdits.of_extras(self.extras) if step_edits.NAME in self.extras else None
 
+    @property
+    def next_number(self) -> int:
+        """The micro-batch that comes in `next_slot`, by its number in the run without skips and repeats."""
+        return self.next_slot if (edits := self.edits) is None else edits.number(self.next_slot)
+
     def slot_of(self, lane: int) -> int:
         """The slot in which the next micro-batch of a lane comes."""
         if (edits := self.edits) is not None:
@@ -99,9 +104,14 @@ class LoaderState:
         return ledger.settled(self) if self.uncounted else self
 
     def to_dict(self) -> dict[str, Any]:
-        """The state as plain data."""
+        """The state as plain data, to save: with the checksums that `from_dict` verifies."""
+        return with_checksums(self.snapshot())
+
+    def snapshot(self) -> dict[str, Any]:
+        """The state as plain data without checksums, which cost more than all the rest: for use within this job, after
+        each batch."""
         if self.uncounted:
-            return self.settled().to_dict()
+            return self.settled().snapshot()
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -121,7 +131,8 @@ class LoaderState:
         """The inverse of `to_dict`, with a full check of the structure.
 
         Raises:
-            StateError: for another format or version, an unknown extra, or a damaged field, which is named.
+            StateError: for another format or version, an unknown extra, or a damaged field, which is named; naming the
+                lane, if it is not as it was saved.
         """
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             found = f"a dict with {sorted(map(str, data))[:6]}" if isinstance(data, dict) else type(data).__name__
@@ -142,6 +153,7 @@ class LoaderState:
         _check_extras(extras, "the loader state")
         for lane, state in lanes.items():
             _check_extras(state.get("extras", {}), f"the state of lane {lane}")
+        check_checksums(data)
         generations = [(num_lanes, geometry) for num_lanes, geometry in data["generations"]]
         return cls(
             fingerprint=data["fingerprint"],

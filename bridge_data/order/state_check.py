@@ -3,11 +3,17 @@
 Input: a state as plain data. Output: nothing, or a `StateError` with the path of the wrong field, such as
 `lanes.3.cursors.0`. Guarantee: a state that passes has every key, type and range that later code relies on. Whether a
 position exists in the data is checked later, when the position is used.
+
+Ranges do not tell every edit: without one pack of `pending` a state is still valid, and loses samples. So a state is
+saved with `checksums`, one of each lane and one of the other fields: `{"run": crc32, "0": crc32, ...}`. A state without
+them, from an earlier release, is checked for structure only.
 """
 
+import json
 import math
 import re
 import reprlib
+import zlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -30,9 +36,51 @@ _SUM = re.compile("[0-9a-f]{32}")
 
 _STATE_KEYS = ("format", "version", "fingerprint", "generations", "next_slot", "drawn_before", "lanes")
 _CURSOR_KEYS = ("draws", "cursors")
+_RUN = "run"
+_NOT_SHOWN = ("format", "version", "lanes", "checksums")
+_PLAIN = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 _INT = {int}
 
 _Check = Callable[[str, Any], None]
+
+
+def with_checksums(data: dict[str, Any]) -> dict[str, Any]:
+    """A state with the checksums of its lanes and of the rest."""
+    rest = {name: value for name, value in data.items() if name not in ("lanes", "checksums")}
+    sums = {_RUN: _checksum(_RUN, rest)}
+    sums |= {lane: _checksum(lane, state) for lane, state in data["lanes"].items()}
+    return {**data, "checksums": sums}
+
+
+def check_checksums(data: dict[str, Any]) -> None:
+    """Check that a state whose structure is right is as it was saved, if it has checksums.
+
+    Raises:
+        StateError: naming the lane, or the fields beside the lanes, that were changed.
+    """
+    if "checksums" not in data:
+        return
+    saved, found = data["checksums"], with_checksums(data)["checksums"]
+    if not isinstance(saved, dict):
+        raise _wrong("checksums", saved, "a dict")
+    for name in sorted(saved.keys() | found.keys(), key=str):
+        if name not in found:
+            raise _missing(f"lanes.{name}")
+        if name not in saved:
+            raise _missing(f"checksums.{name}")
+        if saved[name] == found[name]:
+            continue
+        fields = data if name == _RUN else data["lanes"][name]
+        shown = [f"{field} {reprlib.repr(fields[field])}" for field in fields if field not in _NOT_SHOWN]
+        raise StateError(
+            f"{'the fields beside lanes' if name == _RUN else f'lanes.{name}'}: not as saved: the checksum of "
+            f"{', '.join(shown) or 'no position'} is {found[name]}, and checksums.{name} is "
+            f"{reprlib.repr(saved[name])}; {EDITED}"
+        )
+
+
+def _checksum(name: str, value: Any) -> int:
+    return zlib.crc32(_PLAIN.encode([name, value]).encode())
 
 
 def check_structure(data: dict[str, Any]) -> None:
@@ -41,7 +89,7 @@ def check_structure(data: dict[str, Any]) -> None:
     Raises:
         StateError: naming the path of a wrong field, its value and what was expected.
     """
-    _check_keys("", data, _STATE_KEYS, ("epoch_batches", "ended", "extras", "repetition"))
+    _check_keys("", data, _STATE_KEYS, ("epoch_batches", "ended", "extras", "repetition", "checksums"))
     fingerprint = data["fingerprint"]
     _check_fingerprint(fingerprint)
     for name in ("next_slot", "drawn_before", "epoch_batches", "repetition"):
@@ -220,6 +268,7 @@ class _PendingCheck:
 
     def __init__(self, packs: bool, num_sources: int, num_replayed: int) -> None:
         self._packs, self._num_sources, self._num_replayed = packs, num_sources, num_replayed
+        self._seen: set[tuple[int, ...]] = set()
 
     def each(self, check: _Check, path: str, values: Any) -> None:
         """Check a list of values."""
@@ -228,15 +277,15 @@ class _PendingCheck:
             check(f"{path}.{number}", value)
 
     def item(self, path: str, value: Any) -> None:
-        """A sample, or a part of one."""
-        offset = value
-        if isinstance(value, list):
-            if _are_numbers(value, 4) and value[0] < self._num_sources:
-                return
-            offset = value[0] if _are_numbers(value, 2) else None
-        if type(offset) is not int or not 0 <= offset < self._num_replayed:
+        """A sample, or a part of one, that no other item is."""
+        parts = value if isinstance(value, list) else [value, 0]
+        is_sample = _are_numbers(parts, 4) and parts[0] < self._num_sources
+        if not is_sample and not (_are_numbers(parts, 2) and parts[0] < self._num_replayed):
             known = f"offsets below {self._num_replayed}, the draws since the base; sources below {self._num_sources}"
             raise _wrong(path, value, f"{_ITEM} ({known})")
+        if (key := tuple(parts)) in self._seen:
+            raise _wrong(path, value, "an item that is pending once")
+        self._seen.add(key)
 
     def pack(self, path: str, value: Any) -> None:
         """The items of a pack; a single item if the run has no packing."""

@@ -166,13 +166,16 @@ class StepEdits:
         return [jump - edit.times // 2 * (edit.stop - edit.first) for edit, jump in zip(self.edits, jumps, strict=True)]
 
     def check_shared(self, begin: int, world_size: int) -> None:
-        """Check that ranks continuing from slot `begin` get equally many micro-batches up to each jump of the number.
+        """Check that ranks continuing from slot `begin` get one micro-batch each of every `world_size` slots. They do
+        if the number does not jump within these, or by a multiple of `world_size`, as where whole steps are skipped.
 
         Raises:
             ConfigError: if they do not.
         """
-        for jump in self._begins[1:]:
-            if jump >= begin and (jump - begin) % world_size:
+        for before, run in itertools.pairwise(self._runs):
+            jump = run.slot
+            length = run.number - before.number - (run.slot - before.slot)
+            if jump >= begin and (jump - begin) % world_size and length % world_size:
                 raise ConfigError(
                     f"{self}: {world_size} data-parallel ranks cannot share the {jump - begin} micro-batches up to "
                     "there equally; skip and repeat whole steps, with a global batch that the ranks can share"
@@ -241,6 +244,36 @@ class StepEdits:
             bounds = (run.number + max(0, end - run.slot), run.number)
             total += sum(sign * -(-(bound - lane) // num_lanes) for sign, bound in zip((1, -1), bounds, strict=True))
         return total
+
+    def from_number(self, reached: int) -> "StepEdits | None":
+        """These ranges without the micro-batches before number `reached` of skips; None if nothing is left."""
+        left = {
+            edit: edit if edit.times else edit._replace(first=max(edit.first, reached))
+            for edit in self.edits
+            if edit.times or edit.stop > reached
+        }
+        return type(self).of([*left.values()], {left[edit]: name for edit, name in self.names.items() if edit in left})
+
+    def not_skipped(self, other: "StepEdits | None") -> list[str]:
+        """The micro-batches of skips that `other`, of a state, does not skip, in words: those from before the state."""
+        found = []
+        for edit in self.skips_without(other):
+            whole = next(one for one in self.edits if one.first <= edit.first < one.stop)
+            found.append(f"{edit.first} to {edit.stop - 1} of {self.name(whole)}")
+        return found
+
+    def skips_without(self, other: "StepEdits | None") -> Iterator[StepEdit]:
+        """The skips, without the micro-batches that `other` skips."""
+        for edit in self.edits:
+            if edit.times:
+                continue
+            for taken in () if other is None else other.edits:
+                if taken.times == edit.times and edit.first < taken.stop and taken.first < edit.stop:
+                    if edit.first < taken.first:
+                        yield edit._replace(stop=taken.first)
+                    edit = edit._replace(first=min(taken.stop, edit.stop))
+            if edit.first < edit.stop:
+                yield edit
 
     def added_behind(self, before: "StepEdits | None", slot: int) -> StepEdit | None:
         """A range that `before` does not have, and that begins before `slot`; None if there is none."""

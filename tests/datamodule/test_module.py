@@ -450,15 +450,28 @@ def test_steps_that_cannot_be_are_refused_at_once(path: Path, options: dict[str,
         make_module(path, **options)
 
 
-def test_steps_behind_the_state_are_refused_and_so_is_finite_data(path: Path) -> None:
+def test_a_run_that_resumes_after_the_start_of_a_skip_leaves_out_the_rest_and_tells_the_others(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = stream(make_module(path, global_batch_size=2), 40)
     module = make_module(path, global_batch_size=2)
     stream(module, 8)
-    state = module.state_dict()
-    for option in ("skip_steps", "repeat_steps"):
-        late = make_module(path, global_batch_size=2, **{option: ["3-5"]})
-        late.load_state_dict(state)
-        with pytest.raises(StateError, match=rf"{option} 3-5 .*: the state is at micro-batch 8 .*Resume from a checkp"):
-            late.train_dataloader()
+    late = make_module(path, global_batch_size=2, skip_steps=["0", "3-5", "7"])
+    late.load_state_dict(module.state_dict())
+    assert stream(late, 10) == plain[12:14] + plain[16:24]
+    told = next(record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+    assert "0 to 1 of skip_steps 0" in told
+    assert "6 to 7 of skip_steps 3-5" in told
+    assert "skip_steps 7" not in told
+
+
+def test_a_repeat_behind_the_state_is_refused_and_so_is_finite_data(path: Path) -> None:
+    module = make_module(path, global_batch_size=2)
+    stream(module, 8)
+    late = make_module(path, global_batch_size=2, repeat_steps=["3-5"])
+    late.load_state_dict(module.state_dict())
+    with pytest.raises(StateError, match=r"repeat_steps 3-5 .*: the state is at micro-batch 8 .*Resume from a checkp"):
+        late.train_dataloader()
     with pytest.raises(ConfigError, match=r"skip_steps 3 .* in endless training only"):
         make_module(path, global_batch_size=2, repeat=False, skip_steps=["3"]).train_dataloader()
 

@@ -94,7 +94,7 @@ def test_a_state_is_restored_as_it_is_or_refused(folder: Path, num_examples: int
     def check(data: st.DataObject) -> None:
         state = with_others(data, saved)
         with contextlib.suppress(StateError):
-            assert LoaderState.from_dict(copy.deepcopy(state)).to_dict() == without_defaults(state)
+            assert LoaderState.from_dict(copy.deepcopy(state)).snapshot() == without_defaults(state)
 
     tried(num_examples, check)
 
@@ -102,6 +102,7 @@ def test_a_state_is_restored_as_it_is_or_refused(folder: Path, num_examples: int
 def without_defaults(state: dict[str, Any]) -> dict[str, Any]:
     """The state without optional fields that have their defaults."""
     optional = ("epoch_batches", "ended", "extras", "repetition")
+    state = {name: value for name, value in state.items() if name != "checksums"}
     return {name: value for name, value in state.items() if name not in optional or value}
 
 

@@ -57,6 +57,7 @@ def test_a_state_without_what_is_to_be_repeated_is_refused(data: Path) -> None:
     saved = after(dataset(data), 6, edits)
     for lane in saved["lanes"].values():
         del lane["kept"]
+    del saved["checksums"]
     loader = get_savable_loader(dataset(data))
     loader.restore_state_rank(saved)
     with pytest.raises(StateError, match=r"lane 0 must repeat its micro-batch 1, .*the state was edited or damaged"):
@@ -65,10 +66,11 @@ def test_a_state_without_what_is_to_be_repeated_is_refused(data: Path) -> None:
 
 def test_ranges_are_added_only_ahead_and_to_endless_data(data: Path) -> None:
     state = LoaderState.from_dict(after(dataset(data), 6))
-    for edit in (StepEdit(4, 8, 0), StepEdit(4, 8, 2), StepEdit(0, 2, 0)):
-        with pytest.raises(StateError, match=r"the state is at micro-batch 6 of the run, after their start"):
-            with_edits(state, edits_of(edit))
+    with pytest.raises(StateError, match=r"the state is at micro-batch 6 of the run, after their start"):
+        with_edits(state, edits_of(StepEdit(4, 8, 2)))
     ahead = edits_of(StepEdit(6, 8, 0))
+    assert with_edits(state, edits_of(StepEdit(0, 2, 0), StepEdit(4, 8, 0))).edits == ahead
+    assert with_edits(state, edits_of(StepEdit(0, 6, 0))) == state
     assert with_edits(with_edits(state, ahead), ahead).edits == ahead
     assert with_edits(with_edits(state, ahead), edits_of(StepEdit(8, 10, 2))).edits == edits_of(
         StepEdit(6, 8, 0), StepEdit(8, 10, 2)

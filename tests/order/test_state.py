@@ -56,7 +56,7 @@ def test_extras_of_an_unknown_name_are_refused_with_the_name() -> None:
 def test_extras_of_a_known_name_are_kept_and_none_are_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bridge_data.order.state.EXTRAS", {"totals": 2})
     assert "extras" not in state(0).to_dict()
-    assert LoaderState.from_dict(state(0).to_dict() | {"extras": {}}) == state(0)
+    assert LoaderState.from_dict(state(0).snapshot() | {"extras": {}}) == state(0)
     given = [
         dataclasses.replace(state(*lanes), extras={"totals": {"version": 2, "data": 7}}) for lanes in ([0, 2], [1, 3])
     ]

@@ -4,6 +4,7 @@ packs, filters and generators, on any ranks, after kills, and where its lanes ar
 import dataclasses
 import json
 import os
+import random
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -178,6 +179,47 @@ def test_an_edited_run_is_the_plain_one_with_these_steps_taken_out_or_repeated(p
 @settings(max_examples=6, **FEW)
 def test_it_is_also_where_lanes_are_dealt_again(path: Path, case: Case) -> None:
     check(path, case)
+
+
+STEP_OF_ALL = 12
+"""Micro-batches of a step, and lanes, which 1, 2, 3, 4 and 6 ranks can share."""
+
+
+def taken(path: Path, world_size: int, count: int, state: Any, edits: StepEdits | None) -> tuple[list[Any], Any]:
+    """The next `count` micro-batches of the job on `world_size` ranks, those of the ranks together, and the state after
+    them."""
+    loaders = []
+    for rank in range(world_size):
+        config = WorkerConfig(rank, world_size, 0, num_lanes=STEP_OF_ALL)
+        options: dict[str, Any] = {"batch_size": 2, "shuffle_buffer_size": 50, "max_samples_per_sequence": 20}
+        dataset = get_train_dataset(path, worker_config=config, task_encoder=Encoder(skip_every=7), **options)
+        dataset.edits = edits
+        loaders.append(get_savable_loader(dataset))
+        if state is not None:
+            loaders[-1].restore_state_rank(state)
+    streams = [iter(loader) for loader in loaders]
+    rounds = [[next(stream) for stream in streams] for _ in range(count // world_size)]
+    return [sorted(one, key=str) for one in rounds], merge_states([loader.save_state_rank() for loader in loaders])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_resumed_within_a_range_skips_what_is_left_of_it(path: Path, seed: int) -> None:
+    """Wherever it resumes, before, within or after the range, also within a step; on any ranks."""
+    chance = random.Random(seed)
+    plain = [batch for one in taken(path, 1, 16 * STEP_OF_ALL, None, None)[0] for batch in one]
+    for _ in range(13):
+        first, last = sorted(chance.choices(range(5), k=2))
+        begin, stop = first * STEP_OF_ALL, (last + 1) * STEP_OF_ALL
+        edits = StepEdits.of([StepEdit(begin, stop, 0)])
+        before, after, later = chance.choices((1, 2, 3, 4, 6), k=3)
+        reached = chance.randrange(0, 72 // before) * before
+        _, state = taken(path, before, reached, None, None)
+        left = [number for number in range(reached, len(plain)) if not max(begin, reached) <= number < stop]
+        for world_size, named in ((after, edits), (later, chance.choice([None, edits]))):
+            found, state = taken(path, world_size, 36, state, named)
+            for one in found:
+                numbers, left = left[:world_size], left[world_size:]
+                assert one == sorted((plain[number] for number in numbers), key=str), (begin, stop, reached, numbers)
 
 
 @pytest.mark.processes

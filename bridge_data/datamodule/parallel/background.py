@@ -27,6 +27,7 @@ from bridge_data.loader.metrics import LoaderMetrics, of_all_ranks
 from bridge_data.loader.position import Meter, Timed
 from bridge_data.loader.workers.batches import decode, encode_by_reference
 from bridge_data.order.state import LoaderState
+from bridge_data.order.state_check import with_checksums
 
 BATCH, END, ERROR, CLOSED = range(4)
 
@@ -120,7 +121,7 @@ class Reading(Protocol):
     def skipped(self) -> dict[str, int]: ...
     def metrics(self) -> LoaderMetrics: ...
     def __iter__(self) -> Iterator[Any]: ...
-    def save_state_rank(self) -> dict[str, Any]: ...
+    def snapshot(self) -> dict[str, Any]: ...
     def restore_state_rank(self, state: dict[str, Any]) -> None: ...
     def wait_for_workers(self, timeout_s: float = 300) -> bool: ...
     def close(self) -> None: ...
@@ -186,6 +187,10 @@ class BackgroundLoader:
 
     def save_state_rank(self) -> dict[str, Any]:
         """The position after the last batch delivered on this rank."""
+        return with_checksums(self._state)
+
+    def snapshot(self) -> dict[str, Any]:
+        """The same without checksums, as that of `SavableDataLoader`."""
         return self._state
 
     def restore_state_rank(self, state: dict[str, Any], *, strict: bool = True) -> None:
@@ -215,7 +220,7 @@ class BackgroundLoader:
         self.close()
 
     def _go_to(self, state: LoaderState) -> None:
-        self._state = state.to_dict()
+        self._state = state.snapshot()
         if self.even_ends is not None:
             self.even_ends.begin(state)
 

@@ -118,14 +118,14 @@ class Exchange:
 
     def read(self, loader: SavableDataLoader, reading: Iterator[Any]) -> Step:
         """The next step of this rank."""
-        step = Step(loader.save_state_rank())
+        step = Step(loader.snapshot())
         try:
             while len(step.items) < step.size:
                 batch = next(reading, _NONE_LEFT)
                 if batch is _NONE_LEFT:
-                    step.kind, step.after_end = END, loader.save_state_rank()
+                    step.kind, step.after_end = END, loader.snapshot()
                     break
-                state = loader.save_state_rank()
+                state = loader.snapshot()
                 if not step.items:  # only now is it known whether a pass continues, or another one has started
                     step.first = state["next_slot"] - len(self._peers.ranks)
                     step.size = self._balancing.step_size(step.first)

@@ -209,9 +209,9 @@ def _send(replica: Replica, arrivals: Arrivals, loader: Reading) -> None:
             loader.restore_state_rank(start)
             reading = iter(loader)
         try:
-            item = Arrival(BATCH, next(reading), loader.save_state_rank())
+            item = Arrival(BATCH, next(reading), loader.snapshot())
         except StopIteration:
-            item, reading = Arrival(END, None, loader.save_state_rank()), iter(loader)
+            item, reading = Arrival(END, None, loader.snapshot()), iter(loader)
         except Exception as error:
             item = Arrival(ERROR, error, None)
         _broadcast(replica, generation, item)

@@ -139,7 +139,8 @@ def skip(
 
     STATE is a folder of an iteration, a file with the state of the whole job, or a Lightning checkpoint (*.ckpt), in
     which the model and everything else stay unchanged. Steps are counted from 0 in the run without skips and repeats.
-    They must not begin before the saved step. Skips that STATE already has remain.
+    Of skipped steps, those before the saved step are left out; a repeat must not begin before it. Skips that STATE
+    already has remain.
     """
     # Imported here: lanes are slow to import, and the other commands do not need them.
     from bridge_data.lanes.edited_lane import with_edits
@@ -150,6 +151,11 @@ def skip(
     edits = schedule.edits([] if repeat else steps, steps if repeat else [])
     assert edits is not None
     state = with_edits(found.state, edits)
+    if behind := edits.not_skipped(state.edits):
+        what = f"before the position of the state, which cannot be skipped: micro-batches {'; '.join(behind)}"
+        if state is found.state:
+            raise StateError(f"{source}: nothing to skip: {what}. Take a checkpoint that was saved before them")
+        note(f"not skipped: {what}")
     if found.world_size is not None and state.edits is not None:
         state.edits.check_shared(state.next_slot, found.world_size)
     target = out or source
@@ -227,7 +233,7 @@ def _forgotten_rows(state: LoaderState) -> list[tuple[str, str]]:
 def _edit_rows(state: LoaderState) -> list[tuple[str, str]]:
     if (edits := state.edits) is None:
         return []
-    here = f"goes on with micro-batch {edits.number(state.next_slot):,} of the run without skips and repeats"
+    here = f"goes on with micro-batch {state.next_number:,} of the run without skips and repeats"
     return [("steps", str(edits)), ("", here)]
 
 

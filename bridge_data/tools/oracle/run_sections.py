@@ -360,18 +360,37 @@ def _versions(lists: dict[str, list[list[Any]]]) -> str:
 
 
 def edits_of(dataset: LaneDataset, states: Sequence[LoaderState]) -> StepEdits | None:
-    """The steps that the run skips and repeats, by its settings and its states."""
-    found = [edits for edits in (dataset.edits, *(state.edits for state in states)) if edits is not None]
+    """The steps that the run skips and repeats, by its settings and its states. Of a range within which it resumed, it
+    has skipped what its states say.
+
+    Raises:
+        StateError: for a state after a range of which it has skipped nothing.
+    """
+    own = dataset.edits
+    if own is not None and states:
+        last = max(states, key=lambda state: state.next_slot)
+        for skip in own.skips_without(last.edits):
+            if skip in own.edits and skip.stop <= last.next_number:
+                raise _of_another_run(last, own)
+        own = own.from_number(last.next_number)
+    found = [edits for edits in (own, *(state.edits for state in states)) if edits is not None]
     return functools.reduce(StepEdits.joined, found) if found else None
 
 
 def _with_edits(state: LoaderState, edits: StepEdits) -> LoaderState:
     try:
-        return with_edits(state, edits)
+        edited = with_edits(state, edits)
     except StateError as error:
-        raise StateError(
-            f"the state after {state.next_slot} micro-batches was saved by a run that did not {edits}: leave it out"
-        ) from error
+        raise _of_another_run(state, edits) from error
+    if [*edits.skips_without(edited.edits)]:
+        raise _of_another_run(state, edits)
+    return edited
+
+
+def _of_another_run(state: LoaderState, edits: StepEdits) -> StateError:
+    return StateError(
+        f"the state after {state.next_slot} micro-batches was saved by a run that did not {edits}: leave it out"
+    )
 
 
 def _with_lists(
