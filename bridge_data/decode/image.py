@@ -31,6 +31,7 @@ from bridge_data.errors import ConfigError
 from bridge_data.later import Image, nanoarrow, torch
 from bridge_data.process_counts import COUNTS
 from bridge_data.samples.arena import current_arena
+from bridge_data.shards.media_kinds import IMAGE_EXTENSIONS as IMAGE_EXTENSIONS
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -76,11 +77,6 @@ IMAGE_FORMS = {
     "pilrgb": ImageForm("pil", "RGB", False),
     "pilrgba": ImageForm("pil", "RGBA", False),
 }
-
-_EXTENSIONS = """apng avif blp bmp bw cur dcx dds dib fit fits flc fli ftc ftu gbr gif icb icns ico im j2c j2k jfif jp2
-jpc jpe jpeg jpf jpg jpx msp pbm pcd pcx pgm png pnm ppm psd pxr qoi ras rgb rgba sgi tga tif tiff vda vst webp xbm xpm
-"""
-IMAGE_EXTENSIONS = frozenset(_EXTENSIONS.split())
 
 
 def image_handler(image_decode: str, resizing: Resizing | None = None) -> Callable[[bytes], Any]:

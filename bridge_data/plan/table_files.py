@@ -86,7 +86,7 @@ def _parts(path: str) -> dict[str, Files]:
         splits = _json(f"{path}/{SAVED_SPLITS}").get("splits")
         if not isinstance(splits, list) or not splits:
             raise ConfigError(f"{path}/{SAVED_SPLITS}: expected a list `splits`")
-        return {str(name): [(f"{name}/{file}", at) for file, at in _saved(f"{path}/{name}")] for name in splits}
+        return {str(name): [(f"{name}/{file}", at) for file, at in saved_files(f"{path}/{name}")] for name in splits}
     if storage.is_file(location(path) / SAVED):
         return {}
     parts: dict[str, Files] = {}
@@ -109,7 +109,7 @@ def _all_files(path: str) -> Files:
     """All files at `path`: a file, a pattern or a folder."""
     if _is_folder(path):
         if storage.is_file(location(path) / SAVED):
-            return _saved(path)
+            return saved_files(path)
         return [(name, f"{path}/{name}") for name in _listed(path) if name.endswith(TABLE_SUFFIXES[0])]
     start = os.path.dirname(_SPECIAL.split(path)[0])
     if storage.is_remote(path) and _SPECIAL.search(path):
@@ -159,8 +159,12 @@ def _listed(folder: str) -> list[str]:
     )
 
 
-def _saved(folder: str) -> Files:
-    """The files that `save_to_disk` wrote, in its order."""
+def saved_files(folder: str) -> Files:
+    """The files that `save_to_disk` wrote, in its order.
+
+    Raises:
+        ConfigError: if `state.json` is not as it writes it, or rows are chosen by a file of indices.
+    """
     state = _json(f"{folder}/{SAVED}")
     if state.get("_indices_data_files") or state.get("_indices_files"):
         raise ConfigError(
@@ -170,7 +174,10 @@ def _saved(folder: str) -> Files:
     entries = state.get("_data_files")
     if not isinstance(entries, list) or not all(isinstance(entry, dict) and "filename" in entry for entry in entries):
         raise ConfigError(f"{folder}/{SAVED}: expected a list `_data_files` of mappings with `filename`")
-    return [(str(entry["filename"]), f"{folder}/{entry['filename']}") for entry in entries]
+    names = [str(entry["filename"]) for entry in entries]
+    if not names or any(os.path.basename(name) != name for name in names):
+        raise ConfigError(f"{folder}/{SAVED}: expected the names of files in {folder}; it names {names[:3]}")
+    return [(name, f"{folder}/{name}") for name in names]
 
 
 def _json(path: str) -> dict[str, Any]:
@@ -199,21 +206,20 @@ def open_tables(
         )
     root, file = _settings(reference)
     config: SampleConfig | None = None
-    chosen: list[Column] = []
 
     def choose(columns: list[Column]) -> list[Column]:
         nonlocal config
         if root is not None:
             names = [column.name for column in columns]
             config = read_sample_config(root, trusted_modules, trust_dataset_code=trust_dataset_code, columns=names)
-        chosen.extend(_chosen(columns, config, root, reference))
-        return chosen
+        return _chosen(columns, config, root, reference)
 
     try:
         files = files_of(path, scope.split_part)
         records = open_records(location(path), files, scope.split_part, choose).with_tombstones()
     except ConfigError as error:
         raise reference.error(str(error)) if reference.entries and root is None else error from None
+    chosen = records.columns
     return Source(
         path=path,
         split_part=scope.split_part,
@@ -263,7 +269,7 @@ def _chosen(
     columns: list[Column], config: SampleConfig | None, root: Node | None, reference: Reference
 ) -> list[Column]:
     """The needed columns, by their own names or those of their parts."""
-    names = {name: column for column in columns for name in (column.name, column.part)}
+    names = _by_name(columns)
     chosen = columns
     if config is not None and root is not None and config.field_map:
         fields = root.mapping("dataset.yaml")["field_map"].mapping("field_map")
@@ -278,13 +284,19 @@ def _chosen(
             wanted.update((column.part, column) for column in found)
         chosen = [column for column in columns if column.part in wanted]
     elif config is not None and config.parts is not None:
-        chosen = [column for column in columns if column.part in config.parts or column.name in config.parts]
+        chosen = [column for column in columns if any(name in config.parts for name in column.names)]
     return list(chosen)
+
+
+def _by_name(columns: Sequence[Column]) -> dict[str, Column]:
+    """The columns by what they may be called; their own names take precedence."""
+    guessed = {name: column for column in columns for name in column.names}
+    return guessed | {name: column for column in columns for name in (column.name, column.part)}
 
 
 def _resolved(field_map: Mapping[str, FieldAccess], columns: Sequence[Column]) -> dict[str, FieldAccess]:
     """The field map, with names of columns replaced by those of parts."""
-    parts = {column.name: column.part for column in columns}
+    parts = {name: column.part for name, column in _by_name(columns).items()}
 
     def resolved(access: FieldAccess) -> FieldAccess:
         others = tuple(map(resolved, access.alternatives))

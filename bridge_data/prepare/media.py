@@ -24,10 +24,11 @@ from bridge_data.decode.av import AVDecoder
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SampleError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress
-from bridge_data.prepare.media_rule import MediaKind, MediaRule
+from bridge_data.prepare.media_rule import MediaRule
 from bridge_data.prepare.media_table import MediaTable, writing_media
 from bridge_data.prepare.sqlite_index import SeenFile
 from bridge_data.shards.index_file import BridgeIndex
+from bridge_data.shards.media_kinds import MediaKind
 from bridge_data.shards.media_metadata import ImageMetadata, MediaMetadata
 from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, INFO_JSON, INFO_YAML, META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset

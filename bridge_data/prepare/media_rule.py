@@ -10,15 +10,10 @@ import dataclasses
 import enum
 import fnmatch
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Literal
 
-from bridge_data.decode.av import AV_EXTENSIONS
-from bridge_data.decode.image import IMAGE_EXTENSIONS
-from bridge_data.decode.sample_decoder import guess_kind
 from bridge_data.errors import ConfigError
-
-MediaKind: TypeAlias = Literal["image", "av"]
-"""An image; or video, audio or both."""
+from bridge_data.shards.media_kinds import MediaKind, guess_kind, kind_of_name
 
 _FLAGS = "--media-metadata-by-extension, --media-metadata-by-header or --media-metadata-by-glob PATTERNS"
 
@@ -73,9 +68,3 @@ class MediaRule:
 
     def __str__(self) -> str:
         return ":".join((self.strategy, *self.patterns))
-
-
-def kind_of_name(name: str) -> MediaKind | None:
-    """The kind of a file by the extension of its name."""
-    extension = name.lower().rpartition("/")[2].rpartition(".")[2]
-    return "image" if extension in IMAGE_EXTENSIONS else "av" if extension in AV_EXTENSIONS else None

@@ -290,7 +290,7 @@ def _in_sequence(buffers: Sequence[Any]) -> Any:
     """A file of pyarrow with the content of these buffers, one after the other."""
     starts = [0, *itertools.accumulate(buffer.size for buffer in buffers)]
 
-    class Source:
+    class MessageSource:
         """Never read across two messages."""
 
         closed = False
@@ -307,7 +307,7 @@ def _in_sequence(buffers: Sequence[Any]) -> Any:
         def close(self) -> None:
             self.closed = True
 
-    return pyarrow.PythonFile(Source(), "r")
+    return pyarrow.PythonFile(MessageSource(), "r")
 
 
 class FlatTable:

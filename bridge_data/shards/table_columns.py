@@ -6,8 +6,10 @@ these are cut out of Arrow's buffers, not converted one by one. A column that is
 each file; one that would take too much memory is an error before the first sample is read.
 
 An `Image`, `Audio` or `Video` of `datasets`, a struct of `bytes` and `path`, becomes its bytes, as the part
-`<column>.jpg`, `.wav` or `.mp4`: decoders go by the content, so a PNG is decoded, too. A column of bytes stays bytes,
-and is decoded by the ending of its name, if that is one of a file (`jpg`, `photo.png`). All others are values.
+`<column>.jpg`, `.wav` or `.mp4`: decoders go by the content, so a PNG is decoded, too. So does a column of bytes, or of
+such structs of another writer, whose first value is a medium by its content, unless the name of the column is already
+that of one (`jpg`, `photo.png`). Other bytes are decoded by the ending of the name, if there is a decoder for it, and
+stay bytes otherwise. All others are values.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from typing import Any, ClassVar, TypeAlias
 from bridge_data import storage
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError
 from bridge_data.shards.blocks import OVERHEAD_BYTES, READ_BYTES
+from bridge_data.shards.media_kinds import SOUND_ENDINGS, kind_of_name, known_by_content
 
 logger = logging.getLogger("bridge_data")
 
@@ -35,6 +38,9 @@ KEY = "__key__"
 """The column with the keys."""
 
 _ENDINGS = {"Image": "jpg", "Audio": "wav", "Video": "mp4"}
+
+MAX_FIRST_GROUPS, MAX_FIRST_ROWS = 4, 16
+"""Maximum groups, and rows of each, in which a value is looked for that tells what a column holds."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,6 +54,17 @@ class Column:
     leaf: str
     is_bytes: bool = False
     is_whole: bool = False
+
+    @property
+    def may_be_medium(self) -> bool:
+        """Whether it has bytes, and only their content tells of what."""
+        return self.is_bytes and self.part == self.name and kind_of_name(self.name) is None
+
+    @property
+    def names(self) -> list[str]:
+        """What a field map or filter may call it: by its own name, or by that of its part, which may not be known."""
+        endings = _ENDINGS.values() if self.may_be_medium else ()
+        return [self.name, self.part, *(f"{self.name}.{ending}" for ending in endings)]
 
     @property
     def is_media(self) -> bool:
@@ -159,6 +176,31 @@ def columns_of(schema: Any, path: str) -> list[Column]:
             raise ConfigError(f"{path}: columns {found[column.part].name!r} and {column.name!r} have the same name")
         found[column.part] = column
     return list(found.values())
+
+
+def with_kinds(columns: Sequence[Column], tables: Sequence[TableFile]) -> list[Column]:
+    """The columns, with the parts of media for those whose first value is one. Only the first rows of the first groups
+    are looked at; if their values are missing, or damaged, or another column has the name, the bytes stay bytes."""
+    taken = {column.part for column in columns}
+    found = [_with_kind(column, tables) if column.may_be_medium else column for column in columns]
+    return [old if new.part in taken else new for old, new in zip(columns, found, strict=True)]
+
+
+def _with_kind(column: Column, tables: Sequence[TableFile]) -> Column:
+    groups = ((table, group) for table in tables for group, count in enumerate(table.counts) if count)
+    for table, group in itertools.islice(groups, MAX_FIRST_GROUPS):
+        for row in range(min(MAX_FIRST_ROWS, table.counts[group])):
+            try:
+                (value,) = table.values(column, group, row, row + 1)
+            except DatasetError:
+                return column  # told when it is read
+            if value is not None:
+                found = known_by_content(value)
+                if found is None:
+                    return column
+                ending = "jpg" if found[1] == "image" else "wav" if found[0] in SOUND_ENDINGS else "mp4"
+                return dataclasses.replace(column, part=f"{column.name}.{ending}")
+    return column
 
 
 def _column(field: Any, feature: Any, path: str) -> Column:

@@ -21,7 +21,16 @@ from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.shards.blocks import BlockReader, Samples
 from bridge_data.shards.key_column import KEY_COLUMN, checked_keys, keys_of_rows
 from bridge_data.shards.records import ByteRange, RawSample, RecordReader
-from bridge_data.shards.table_columns import KEY, Column, TableFile, block_bytes, checked_unit, columns_of, pyarrow_for
+from bridge_data.shards.table_columns import (
+    KEY,
+    Column,
+    TableFile,
+    block_bytes,
+    checked_unit,
+    columns_of,
+    pyarrow_for,
+    with_kinds,
+)
 from bridge_data.shards.tombstones import ListedFiles, ShardStamp, read_lists
 from bridge_data.storage import Location, Version, is_remote
 
@@ -189,7 +198,7 @@ def open_records(
             tables = list(threads.map(open_table, [path for _, path in files]))
     else:
         tables = [open_table(path) for _, path in files]
-    columns = choose(columns_of(tables[0].schema, tables[0].path))
+    columns = with_kinds(choose(columns_of(tables[0].schema, tables[0].path)), tables)
     has_keys = KEY in tables[0].schema.names
     wanted = [*columns, *([KEY_COLUMN] if has_keys else [])]
     for table in tables[1:]:

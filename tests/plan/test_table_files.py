@@ -27,6 +27,8 @@ from bridge_data.errors import ConfigError
 from bridge_data.plan import load_plan
 from bridge_data.plan.opening import split_parts
 from bridge_data.plan.table_files import files_of
+from bridge_data.shards.table_records import open_records
+from bridge_data.storage import location
 from tests.tables import IMAGE, save_to_disk, table_of, write_parquet, write_text_table
 
 SETTINGS: dict[str, Any] = {"batch_size": 4, "shuffle_buffer_size": 20, "max_samples_per_sequence": 20, "repeat": False}
@@ -263,3 +265,30 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ConfigError, match=r'needs pyarrow to be read: pip install "bridge-data\[parquet\]"'):
         load_plan(path)
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+@pytest.mark.parametrize("is_struct", [False, True])
+@pytest.mark.parametrize("name_in_map", ["image", "image.jpg"])
+def test_pictures_of_any_writer_are_decoded(tmp_path: Path, form: str, is_struct: bool, name_in_map: str) -> None:
+    """Whose column says nothing of its content: the first value that is there decides."""
+    contents = [picture(n, "PNG" if n % 2 else "JPEG") for n in range(9)]
+    image = [{"bytes": one, "path": "x"} for one in contents] if is_struct else contents
+    table = pa.table({"image": image, "caption": ["a"] * 9, "raw": [b"no picture"] * 9})
+    path = write_parquet(tmp_path / "a.parquet", table) if form == "parquet" else save_to_disk(tmp_path / "a", table)
+    fields: dict[str, Any] = {"field_map": {"image": name_in_map, "caption": "caption"}}
+    data = get_val_dataset(path, worker_config=config(), batch_size=None, sample_type=CaptioningSample, **fields)
+    assert [sample.image.shape for sample in get_savable_loader(data)] == [(3, 6, 8)] * 9
+    (source,) = (
+        load_plan(path).sources.values() if isinstance(load_plan(path).sources, dict) else load_plan(path).sources
+    )
+    assert source.records.reader().read(3).parts.keys() == {"image.jpg", "caption", "raw"}
+
+
+def test_the_first_value_that_is_there_tells_what_a_column_holds_unless_its_name_does(tmp_path: Path) -> None:
+    sound = b"RIFF....WAVEfmt "
+    columns = {"a": [None, None, sound], "b": [b"text", picture(1, "PNG"), None], "c.bin": [picture(1, "PNG")] * 3}
+    taken = {"d": [picture(1, "PNG")] * 3, "d.jpg": [picture(2, "PNG")] * 3, "e.png": [picture(1, "JPEG")] * 3}
+    write_parquet(tmp_path / "a.parquet", pa.table({**columns, **taken}))
+    records = open_records(location(tmp_path), [("a.parquet", str(tmp_path / "a.parquet"))], "train", list)
+    assert [column.part for column in records.columns] == ["a.wav", "b", "c.bin.jpg", "d", "d.jpg", "e.png"]

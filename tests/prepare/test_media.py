@@ -12,9 +12,9 @@ from PIL import Image
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.prepare import MediaRule, prepare_media
 from bridge_data.prepare.media import extract
-from bridge_data.prepare.media_rule import kind_of_name
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tars import prepare, refresh_index
+from bridge_data.shards.media_kinds import kind_of_name
 from bridge_data.shards.media_metadata import AVMetadata, ImageMetadata, MediaIndex
 from tests.prepare.files import FILES, METADATA, film, picture, sound, write_files
 from tests.shards.tars import prepare_by_ratio, write_tar

@@ -18,6 +18,7 @@ from bridge_data.decode.av.container import open_container
 from bridge_data.errors import ConfigError
 from bridge_data.later import torch
 from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.shards.media_kinds import AV_EXTENSIONS
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -33,9 +34,6 @@ __all__ = [
 ]
 
 AVDecoderType: TypeAlias = Literal["torch", "AVDecoder", "pyav"]
-
-_EXTENSIONS = "aac avi flac flv m4a m4v mkv mov mp3 mp4 mpeg mpg oga ogg ogv opus wav webm"
-AV_EXTENSIONS = frozenset(_EXTENSIONS.split())
 
 
 class AVWebdatasetDecoder:

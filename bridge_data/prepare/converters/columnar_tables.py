@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.plan.table_files import saved_files as saved_tables
 from bridge_data.prepare.converters.source_records import BrokenRecord, LastOpened, SourceRecord, digest_of_files
 
 BLOCK_BYTES = 4 << 20
@@ -269,7 +270,7 @@ def saved_files(folder: Path) -> list[Path] | None:
     """The files of a data set that `datasets` saved in a folder (`save_to_disk`), in order; None if it did not.
 
     Raises:
-        ConfigError: if the folder holds several of them, one for each split.
+        ConfigError: if the folder holds several of them, one for each split, or rows are chosen by a file of indices.
     """
     if (folder / "dataset_dict.json").is_file():
         splits = sorted(path.parent.name for path in folder.glob("*/state.json"))
@@ -280,11 +281,4 @@ def saved_files(folder: Path) -> list[Path] | None:
         )
     if not (folder / "state.json").is_file():
         return None
-    try:
-        state = json.loads((folder / "state.json").read_text())
-        names = [str(entry["filename"]) for entry in state["_data_files"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{folder / 'state.json'}: not as `datasets` writes it: {error}") from None
-    if not names or any(Path(name).name != name for name in names):
-        raise ConfigError(f"{folder / 'state.json'}: expected the names of files in {folder}; it names {names[:3]}")
-    return [folder / name for name in names]
+    return [Path(path) for _, path in saved_tables(str(folder))]

@@ -16,38 +16,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.errors import BridgeDataError, SampleError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.prepare.media import extract
-from bridge_data.prepare.media_rule import kind_of_name
+from bridge_data.shards.media_kinds import IMAGE_EXTENSIONS, kind_of_name, known_by_content
 from bridge_data.shards.plain_data import parse_json
 
 _TEXTS = ("txt", "text", "transcript")
-
-_MAGIC = (
-    ("jpg", re.compile(rb"\xff\xd8\xff")),
-    ("png", re.compile(rb"\x89PNG\r\n")),
-    ("gif", re.compile(rb"GIF8[79]a")),
-    ("webp", re.compile(rb"RIFF.{4}WEBP", re.DOTALL)),
-    ("wav", re.compile(rb"RIFF.{4}WAVE", re.DOTALL)),
-    ("avi", re.compile(rb"RIFF.{4}AVI ", re.DOTALL)),
-    ("bmp", re.compile(rb"BM.{12}[\x0c\x28\x38\x40\x6c\x7c]\0\0\0", re.DOTALL)),
-    ("tiff", re.compile(rb"II\*\0|MM\0\*")),
-    ("flac", re.compile(rb"fLaC")),
-    ("ogg", re.compile(rb"OggS")),
-    ("mp3", re.compile(rb"ID3|\xff[\xfb\xf3\xf2]")),
-    ("m4a", re.compile(rb".{4}ftypM4A", re.DOTALL)),
-    ("avif", re.compile(rb".{4}ftypavi[fs]", re.DOTALL)),
-    ("mov", re.compile(rb".{4}ftypqt  ", re.DOTALL)),
-    ("mp4", re.compile(rb".{4}ftyp", re.DOTALL)),
-    ("mkv", re.compile(rb"\x1a\x45\xdf\xa3.{0,40}matroska", re.DOTALL)),
-    ("webm", re.compile(rb"\x1a\x45\xdf\xa3")),
-)
-"""The ending of each kind, and what its content starts with."""
-
-IMAGE_ENDINGS = ("jpg", "png", "webp", "gif", "bmp", "tiff", "avif")
-"""Endings of images in the parts made here, the usual ones first."""
 
 _MAX_SHOWN = 200
 """Maximum characters of a name in a message."""
@@ -57,9 +32,9 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]*://")
 
 def ending_of(data: bytes, name: str = "") -> str | None:
     """The ending of a medium by its content, else by its name; None if it is no medium."""
-    found = next((ending for ending, pattern in _MAGIC if pattern.match(data[:64])), None)
+    found = known_by_content(data)
     if found is not None:
-        return found
+        return found[0]
     return name.lower().rpartition(".")[2] if kind_of_name(name) else None
 
 

@@ -17,20 +17,17 @@ from typing import Any, Literal, TypeAlias
 
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.prepare.converters.media_files import (
-    IMAGE_ENDINGS,
     MediaRoot,
     ending_of,
     kind_of_ending,
     names_media,
 )
 from bridge_data.prepare.converters.source_records import BrokenRecord, RecordSource, SourceRecord
-from bridge_data.prepare.media_rule import kind_of_name
+from bridge_data.shards.media_kinds import AV_ENDINGS, IMAGE_ENDINGS, kind_of_name
 from bridge_data.shards.plain_data import parse_json
 
 NUM_FIRST = 100
 """Records that are read to find what columns hold."""
-
-CLIP_ENDINGS = ("mp4", "webm", "mkv", "mov", "avi", "wav", "flac", "mp3", "ogg", "m4a")
 
 ColumnKind: TypeAlias = Literal["image", "clip", "bytes", "text", "number", "turns", "other", "empty"]
 
@@ -100,7 +97,7 @@ def find_columns(
     for name, (kind, is_list, is_named) in kinds.items():
         access = f"json[{name}]" if name and not {"[", "]"} & {*name} else ""
         if kind in ("image", "clip"):
-            endings = IMAGE_ENDINGS if kind == "image" else CLIP_ENDINGS
+            endings = IMAGE_ENDINGS if kind == "image" else AV_ENDINGS
             before = "" if counts[kind] == 1 else f"{_part_name(name)}."
             access = "" if is_list else ",".join(f"{before}{ending}" for ending in endings)
         found.append(RecordColumn(name, kind, access, is_list, is_named))

@@ -24,8 +24,8 @@ from bridge_data.prepare.converters.source_records import (
     even_blocks,
     note_left_out,
 )
-from bridge_data.prepare.media_rule import kind_of_name
 from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES
+from bridge_data.shards.media_kinds import kind_of_name
 from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER, parse_document
 from bridge_data.shards.segment import Part, is_meta_member, split_name
 from bridge_data.shards.tar_bytes import FileTar, GzipTar, open_tar

@@ -18,7 +18,7 @@ from bridge_data.prepare.converters.mds_shards import INDEX, MdsShards, is_mds
 from bridge_data.prepare.converters.sample_files import FolderFiles, TarCollection
 from bridge_data.prepare.converters.source_records import RecordSource, files_below
 from bridge_data.prepare.converters.text_tables import JsonStream, csv_rows, json_array, json_lines
-from bridge_data.prepare.media_rule import kind_of_name
+from bridge_data.shards.media_kinds import kind_of_name
 from bridge_data.shards.metadata import META_FOLDER
 
 _JSONL = (".jsonl", ".ndjson")

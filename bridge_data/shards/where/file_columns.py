@@ -32,6 +32,10 @@ from bridge_data.shards.where.sample_columns import (
 from bridge_data.shards.where.shard_columns import ShardColumns
 
 
+_MAX_DIGITS = 38
+"""Maximum digits of a decimal number in DuckDB."""
+
+
 def columns_of_records(records: Records) -> SampleColumns:
     """The columns of `records`.
 
@@ -117,6 +121,18 @@ def _line_bytes(ranges: Sequence[tuple[str, int, int]]) -> int:
     return num_bytes - (1 if start else 0)
 
 
+def _known_type(kind: Any) -> Any:
+    """The type as which DuckDB takes the values of a column of this type, which it may not know."""
+    arrow = arrow_package()
+    if isinstance(kind, arrow.BaseExtensionType) and not isinstance(kind, arrow.UuidType):
+        return arrow.bool_() if isinstance(kind, arrow.Bool8Type) else kind.storage_type
+    if arrow.types.is_float16(kind):
+        return arrow.float32()
+    if arrow.types.is_decimal256(kind) and kind.precision <= _MAX_DIGITS:
+        return arrow.decimal128(kind.precision, kind.scale)
+    return kind
+
+
 class _TableColumns(SampleColumns):
     """The columns of Parquet and Arrow files, which take precedence over `key`, `shard` and `index` of samples."""
 
@@ -129,7 +145,9 @@ class _TableColumns(SampleColumns):
         table = self._records.files[0].opened()
         found = columns_of(table.schema, table.path)
         return {
-            (column.name,): (column, table.schema.field(column.name).type) for column in found if not column.is_bytes
+            (column.name,): (column, _known_type(table.schema.field(column.name).type))
+            for column in found
+            if not column.is_bytes
         }
 
     def types(self, *, of_all: bool) -> dict[ColumnPath, Any]:

@@ -61,6 +61,8 @@ class SampleQuery:
                     self._types |= new
                     self._keyed |= dict.fromkeys(new, table)
         self._wanted = self._resolved()
+        for path, kind in self._wanted.items():
+            self._check_type(path, kind)
         self._check()
 
     def _of_samples(self, *, of_all: bool) -> dict[ColumnPath, Any]:
@@ -104,6 +106,17 @@ class SampleQuery:
         guess = f"; did you mean {known[near[0]]!r}?" if near else "."
         shown = listed([*known.values()], MAX_SHOWN)
         return f"unknown column {'.'.join(names)!r}{guess} There is: {shown}. More: {self._columns.way_out()}"
+
+    def _check_type(self, path: ColumnPath, kind: Any) -> None:
+        """Ensure that the engine knows the type of a column."""
+        try:
+            with self._registered({"one": arrow_package().schema([("one", kind)]).empty_table()}):
+                pass
+        except Exception as error:  # the engine raises many kinds
+            raise ConfigError(
+                f"column {'.'.join(path)!r} has the type {kind}, which DuckDB cannot compare: give it as float32, "
+                "float64, a decimal of up to 38 digits or text, such as in a file of your own (`columns:`)"
+            ) from error
 
     def _check(self) -> None:
         """Ensure that the predicate is boolean, by a query over no rows."""

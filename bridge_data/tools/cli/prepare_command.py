@@ -186,7 +186,9 @@ class _Options:
 @click.option(
     "--columns",
     metavar="NAMES",
-    help="Store fields of JSON parts, such as json.score,json.lang, as columns of samples for `where`.",
+    multiple=True,
+    callback=lambda context, parameter, given: ",".join(given) if given else None,
+    help="Store fields of JSON parts, such as json.score,json.lang, as columns of samples for `where`. Repeatable.",
 )
 @click.option("--split-config", metavar="NAME", default=SPLIT_YAML, show_default=True, help="The file of the split.")
 @click.option("--tmp-path", metavar="PATH", help="Where files for an object store are made.  [default: $TMPDIR]")

@@ -1,5 +1,6 @@
 """Columns of tables, JSONL files and ranges of data sets: what Python reads is what is chosen by."""
 
+import decimal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -135,3 +136,24 @@ def test_without_our_index_the_way_to_one_is_named(folder: Path) -> None:
         ConfigError, match=r"where: needs our index of the data set; run `bridge-data prepare .*index-only"
     ):
         choose(records_at(root), [Clause("index = 1")])
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_numbers_of_types_that_duckdb_does_not_know_are_compared_or_refused(folder: Path, form: str) -> None:
+    numbers = [decimal.Decimal(number) for number in range(9)]
+    half = pa.array(np.arange(9, dtype=np.float16))
+    table = pa.table(
+        {
+            "half": half,
+            "small": pa.array(numbers, pa.decimal256(30, 2)),
+            "large": pa.array(numbers, pa.decimal256(60, 2)),
+            "halves": pa.array([[one] for one in half], pa.list_(pa.float16())),
+        }
+    )
+    path = write_parquet(folder / "n.parquet", table) if form == "parquet" else save_to_disk(folder / "n", table)
+    (source,) = load_plan(path).sources
+    for text in ("half > 4", "small > 4.0"):
+        assert choose(source.records, [Clause(text)]).num_chosen == 4
+    for name in ("large", "halves"):
+        with pytest.raises(ConfigError, match=rf"column '{name}' has the type .*(60|halffloat)"):
+            choose(source.records, [Clause(f"{name} is not null")])

@@ -33,6 +33,7 @@ from tests.prepare.converters.originals import (
     write_media,
     write_parquet,
 )
+from tests.tables import write_text_table
 from tests.tools.cli.conftest import Run
 
 
@@ -335,6 +336,15 @@ def test_refusals(arguments: list[str], message: str, tmp_path: Path) -> None:
     assert result.exit_code == 1, result.output
     assert message in result.stderr
     assert not (tmp_path / target / META_FOLDER).exists()
+
+
+def test_a_saved_data_set_whose_rows_are_chosen_by_indices_is_refused_as_in_place(tmp_path: Path) -> None:
+    folder = write_text_table(tmp_path / "saved", 2)
+    state = json.loads((folder / "state.json").read_text())
+    (folder / "state.json").write_text(json.dumps({**state, "_indices_data_files": [{"filename": "indices.arrow"}]}))
+    result = convert(folder, tmp_path / "out")
+    assert result.exit_code == 1 and "flatten_indices" in result.stderr and str(folder) in result.stderr
+    assert not (tmp_path / "out" / META_FOLDER).exists()
 
 
 def test_without_split_all_is_for_training_and_the_way_to_a_validation_part_is_told(tmp_path: Path) -> None:

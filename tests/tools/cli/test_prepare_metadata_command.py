@@ -18,6 +18,14 @@ def test_columns_are_stored_and_renewed_with_the_index(run: Run, tmp_path: Path)
     assert "json.caption (text); 4 shards had not changed" in succeeded(run("prepare", tmp_path, *renewed)).output
 
 
+def test_columns_given_one_by_one_are_all_stored(run: Run, tmp_path: Path) -> None:
+    write_shards(tmp_path, 1, 5)
+    flags = ("--split-ratio", "1,0,0", "--columns", "json.caption", "--columns", "json.score", *QUIET)
+    succeeded(run("prepare", tmp_path, *flags))
+    found = JsonColumns.find(tmp_path)
+    assert found is not None and list(found.types) == ["json.caption", "json.score"]
+
+
 def test_names_are_checked_before_anything_is_written(run: Run, tmp_path: Path) -> None:
     write_shards(tmp_path / "data", 1, 5)
     refused(run("prepare", tmp_path / "data", "--columns", "json.bytes", *QUIET), "is the size of the part json")
