@@ -17,6 +17,7 @@ from bridge_data import (
     Cooker,
     CrudeSample,
     DefaultTaskEncoder,
+    ForgottenSampleError,
     Sample,
     SampleError,
     TextSample,
@@ -31,7 +32,7 @@ from bridge_data import (
     stateless,
 )
 from bridge_data.energon import DefaultCrudeJsonlDatasetFactory, TextWebdataset
-from bridge_data.errors import DatasetError, ForgottenSampleError
+from bridge_data.errors import DatasetError
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.tars import write_dataset_yaml
 from bridge_data.prepare.tombstone_writing import forget_samples, renew_tombstones
