@@ -10,7 +10,7 @@ Enters: the node. Leaves: an `AuxReference` for each name. Guarantee: once check
 
 import dataclasses
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 from bridge_data import storage
@@ -32,7 +32,7 @@ class AuxReference:
     path: str
     kind: Literal["dataset", "folder"]
     given: str
-    forgotten: Container[tuple[str, str]] = ()
+    forgotten: Collection[tuple[str, str]] = ()
 
 
 def read_aux(node: Node, file: str) -> dict[str, AuxReference]:

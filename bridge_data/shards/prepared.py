@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -318,7 +318,7 @@ def read_lists_of(
     return read_lists(root, files, lambda number: stamp_of(names[number]), are_tars=True, is_copy=is_copy)
 
 
-def forgotten_keys(root: Location) -> Container[tuple[str, str]]:
+def forgotten_keys(root: Location) -> Collection[tuple[str, str]]:
     """(shard, key) of the samples that are forgotten in the prepared folder `root`.
 
     Raises:

@@ -8,7 +8,7 @@ import errno
 import functools
 import os
 import posixpath
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from bridge_data import storage
@@ -153,7 +153,7 @@ class WebdatasetFileStore(_NamedStore):
         path: str | os.PathLike[str],
         *,
         name: str | None = None,
-        forgotten: Container[tuple[str, str]] | None = None,
+        forgotten: Collection[tuple[str, str]] | None = None,
     ) -> None:
         self._parts, self._name = PartReader(path, forgotten), name
         self._media = MediaIndex(self._parts.root)
@@ -170,6 +170,10 @@ class WebdatasetFileStore(_NamedStore):
 
     def get_path(self) -> str:
         return str(self._parts.root)
+
+    @property
+    def forgotten_version(self) -> str:
+        return self._parts.forgotten_digest
 
     def get_media_metadata(self, key: str) -> MediaMetadata:
         try:
@@ -209,6 +213,10 @@ class JsonlFileStore(_NamedStore):
 
     def get_path(self) -> str:
         return str(self._lines.root)
+
+    @property
+    def forgotten_version(self) -> str:
+        return "".join(own.version_id(own.newest)[1] for own in self._lines.tombstones if own)
 
     def list_files(self) -> Iterator[str]:
         gone = newest_forgotten(self._lines)
