@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         ConfigError,
         DatasetError,
         FatalSampleError,
+        ForgottenSampleError,
         IgnoreSample,
         SampleError,
         SkipSample,
@@ -164,8 +165,8 @@ _NAMES_BY_MODULE = {
         "traverse_metadataset"
     ),
     "bridge_data.errors": (
-        "BridgeDataError ConfigError DatasetError FatalSampleError IgnoreSample SampleError SkipSample "
-        "StateError WorkerError log_exception reraise_exception"
+        "BridgeDataError ConfigError DatasetError FatalSampleError ForgottenSampleError IgnoreSample SampleError "
+        "SkipSample StateError WorkerError log_exception reraise_exception"
     ),
     "bridge_data.lanes.datasets": "get_train_dataset get_val_dataset get_val_datasets",
     "bridge_data.limits": "Limits",
@@ -232,6 +233,7 @@ __all__ = [
     "FileStore",
     "FileStoreCachePool",
     "FileStoreDecoder",
+    "ForgottenSampleError",
     "HFTaskEncoder",
     "IgnoreSample",
     "ImageClassificationSample",

@@ -6,10 +6,12 @@ import json
 import os
 import re
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 from starlette.testclient import TestClient
 
@@ -17,6 +19,8 @@ from bridge_data import (
     Cooker,
     CrudeSample,
     DefaultTaskEncoder,
+    FileStoreCachePool,
+    ForgottenSampleError,
     Sample,
     SampleError,
     TextSample,
@@ -31,7 +35,7 @@ from bridge_data import (
     stateless,
 )
 from bridge_data.energon import DefaultCrudeJsonlDatasetFactory, TextWebdataset
-from bridge_data.errors import DatasetError, ForgottenSampleError
+from bridge_data.errors import DatasetError
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.tars import write_dataset_yaml
 from bridge_data.prepare.tombstone_writing import forget_samples, renew_tombstones
@@ -288,13 +292,12 @@ def test_stores(data: Path) -> None:
     assert numbers_in(*stored(WebdatasetFileStore(renamed(data)))) == LEFT
 
 
-@pytest.mark.parametrize("lazy", [False, True])
-def test_a_cooker_that_asks_for_a_forgotten_sample_loses_its_own_as_forgotten(data: Path, lazy: bool) -> None:
+def asking(data: Path, *, lazy: bool = False) -> tuple[Path, Any]:
+    """(a metadataset of samples that each name one of the tars, an encoder that asks for it)."""
     write_texts(data / "asking", SIZE, str, per_shard=20)
     (data / "asking" / ".nv-meta" / "dataset.yaml").write_text(
         "__module__: megatron.energon\n__class__: CrudeWebdataset\n"
     )
-    file = metadataset(data, "    path: asking\n    aux: {media: tars}\n")
 
     @stateless
     @cooker(need_cache=True)
@@ -306,7 +309,44 @@ def test_a_cooker_that_asks_for_a_forgotten_sample_loses_its_own_as_forgotten(da
     class Asking(DefaultTaskEncoder[Any, Any, Any, Any]):
         cookers = (Cooker(ask),)
 
-    assert run(file, encoder=Asking()) == (LEFT, len(GONE))
+    return metadataset(data, "    path: asking\n    aux: {media: tars}\n"), Asking()
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_cooker_that_asks_for_a_forgotten_sample_loses_its_own_as_forgotten(data: Path, lazy: bool) -> None:
+    file, encoder = asking(data, lazy=lazy)
+    assert run(file, encoder=encoder) == (LEFT, len(GONE))
+
+
+@pytest.mark.parametrize("form", ["tars", "lines/a.jsonl"])
+def test_a_cache_of_another_job_that_began_before_gives_none_back(data: Path, form: str) -> None:
+    def opened() -> Any:
+        return WebdatasetFileStore(data / form) if form == "tars" else JsonlFileStore(data / form)
+
+    key, name = ("000005.txt", "000005") if form == "tars" else ("5.json", "5")
+    settings: dict[str, Any] = {"parent_cache_dir": data / "cached", "method": "raw"}
+    other, own = FileStoreCachePool(**settings), FileStoreCachePool(**settings)
+    before = opened()
+    kept = other.get_lazy(before, key)
+    other.prefetch(before, key, threading.Event()).result()
+    forget_samples(data / form, [name], "asked for")
+    after = opened()
+    for ask in (lambda: own.get(after, key), lambda: own.get_lazy(after, key).get()):
+        with pytest.raises(ForgottenSampleError):
+            ask()
+    assert numbers_in(kept.get()) == numbers_in(own.get(before, key)) == {5}
+    own.close()
+    other.close()
+
+
+def test_a_running_job_and_its_new_workers_keep_the_lists_of_its_start(data: Path) -> None:
+    file, encoder = asking(data)
+    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
+    dataset = get_val_dataset(file, split_part="train", worker_config=config, batch_size=1, task_encoder=encoder)
+    forget_samples(data / "tars", ["000005"], "asked for")
+    of_worker = cloudpickle.loads(cloudpickle.dumps(dataset))
+    assert numbers_in(*(batch.text for batch in get_savable_loader(of_worker))) == LEFT
+    assert run(file, encoder=encoder) == (LEFT - {5}, len(GONE) + 1)
 
 
 CONVERTED: dict[str, Callable[[Path], Path]] = {

@@ -10,12 +10,13 @@ Enters: the node. Leaves: an `AuxReference` for each name. Guarantee: once check
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 from bridge_data import storage
 from bridge_data.plan.document import Node, located
 from bridge_data.shards.metadata import INFO_JSON, INFO_YAML, META_FOLDER
+from bridge_data.shards.prepared import forgotten_keys
 
 _URL = re.compile(r"(?P<protocol>[A-Za-z][\w.+-]*)://(?P<path>.*)", re.DOTALL)
 _FOLDER = "filesystem"
@@ -24,12 +25,14 @@ _FOLDER = "filesystem"
 @dataclasses.dataclass(frozen=True, slots=True)
 class AuxReference:
     """Auxiliary data called `name` at `path`, absolute or a URL: a prepared data set, or a folder of files. `given` is
-    the text in the YAML."""
+    the text in the YAML; `forgotten` are (shard, key) of its samples that are forgotten, as of the opening of the plan,
+    so that all processes of a run leave out the same."""
 
     name: str
     path: str
     kind: Literal["dataset", "folder"]
     given: str
+    forgotten: Collection[tuple[str, str]] = ()
 
 
 def read_aux(node: Node, file: str) -> dict[str, AuxReference]:
@@ -62,8 +65,9 @@ def _reference(name: str, node: Node, file: str) -> AuxReference:
     return AuxReference(name, located(path, node, file), "folder" if is_folder else "dataset", given)
 
 
-def check_aux(references: Mapping[str, AuxReference], node: Node) -> None:
-    """Check that the auxiliary data that `node` names exist."""
+def checked_aux(references: Mapping[str, AuxReference], node: Node) -> dict[str, AuxReference]:
+    """The auxiliary data that `node` names, which exist, with what is forgotten of them."""
+    found = {}
     for reference in references.values():
         fail = node.mapping("aux")[reference.name].error
         if storage.is_file(reference.path):
@@ -79,3 +83,6 @@ def check_aux(references: Mapping[str, AuxReference], node: Node) -> None:
                 f"aux {reference.name!r}: {reference.path} is not a prepared data set; run `bridge-data prepare "
                 f"{reference.path}`, or write filesystem://{reference.given} for a folder of files"
             )
+        gone = forgotten_keys(storage.location(reference.path)) if reference.kind == "dataset" else ()
+        found[reference.name] = dataclasses.replace(reference, forgotten=gone)
+    return found

@@ -14,7 +14,7 @@ from typing import Any
 from bridge_data import storage
 from bridge_data.errors import ConfigError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.plan.auxiliary import check_aux
+from bridge_data.plan.auxiliary import checked_aux
 from bridge_data.plan.blending import Branch, Plan, Tree, changes, leaves, plan_of, weight_at
 from bridge_data.plan.dataset_yaml import check_parts, find_object, is_our_module, read_sample_config
 from bridge_data.plan.declared import (
@@ -170,8 +170,7 @@ def open_reference(reference: Reference, opening: Opening) -> Source:
                 f"{source.sample_class.__name__}",
                 "aux",
             )
-        check_aux(reference.aux, reference.entries["aux"])
-        source = dataclasses.replace(source, aux=reference.aux)
+        source = dataclasses.replace(source, aux=checked_aux(reference.aux, reference.entries["aux"]))
     return cut(source, reference)
 
 

@@ -12,7 +12,7 @@ Source: the tables `samples` and `sample_parts` are those of Megatron-Energon 7.
 import collections
 import contextlib
 import functools
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -233,20 +233,31 @@ class KeyIndex:
 
 
 class PartReader:
-    """Reads parts of the data set in the folder `root` by name; those of forgotten samples are not to be had.
+    """Reads parts of the data set in the folder `root` by name; those of forgotten samples are not to be had, which are
+    `forgotten`, (shard, key), or if that is None those on the newest list.
 
     Raises:
         ConfigError: if there is no prepared data set, or it has no index of its keys.
     """
 
-    def __init__(self, root: str | PathLike[str]) -> None:
+    def __init__(self, root: str | PathLike[str], forgotten: Collection[tuple[str, str]] | None = None) -> None:
         self.root = storage.location(root).absolute()
         self.index = KeyIndex.open(self.root)
-        from bridge_data.shards.prepared import forgotten_keys  # here: it imports this module
+        if forgotten is None:
+            from bridge_data.shards.prepared import forgotten_keys  # here: it imports this module
 
-        self._forgotten = forgotten_keys(self.root)
+            forgotten = forgotten_keys(self.root)
+        self._forgotten = forgotten
         self._checked: set[StoredPart] = set()
         """Parts read in ranges whose position was already checked."""
+
+    @functools.cached_property
+    def forgotten_digest(self) -> str:
+        """A digest of what is forgotten; empty if nothing is."""
+        import hashlib  # here: few data have a list
+
+        names = "\0".join(sorted("\0".join(name) for name in self._forgotten))
+        return hashlib.blake2b(names.encode(errors="surrogatepass"), digest_size=8).hexdigest() if names else ""
 
     @property
     def forgets(self) -> bool:

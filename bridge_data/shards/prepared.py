@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from bridge_data.shards.metadata import (
 from bridge_data.shards.shard_reader import ShardReader
 from bridge_data.shards.shard_table import first_samples
 from bridge_data.shards.tar_bytes import is_gzip
-from bridge_data.shards.tombstones import ListedFiles, ShardStamp, are_same, read_lists
+from bridge_data.shards.tombstones import ForgetList, ListedFiles, ShardStamp, are_same, read_lists
 from bridge_data.storage import Location
 
 _FIRST_BYTES = 4096
@@ -46,7 +46,8 @@ class ShardSet(ListedFiles):
     `stored_counts` are the samples that the shards hold, `counts` without the excluded ones. `excluded` are samples
     left out, as `shard/key`; `excluded_positions` are their sorted positions, by shard number. `split_config` is the
     file of the split, if not the default one. With `verifies_digests`, contents read are compared with the digests of
-    the index. The samples that its lists forget are still numbered.
+    the index. The samples that its lists forget are still numbered; the lists number the
+    shards `listed_names`, which are these, and then the others.
     """
 
     root: Location
@@ -58,6 +59,7 @@ class ShardSet(ListedFiles):
     index: BridgeIndex | None = None
     split_config: str | None = None
     verifies_digests: bool = False
+    listed_names: tuple[str, ...] = ()
     read_bytes = READ_BYTES
 
     @functools.cached_property
@@ -99,6 +101,10 @@ class ShardSet(ListedFiles):
         if before < len(excluded) and excluded[before] == position:
             return None
         return self.starts[shard] + position - before
+
+    def forgotten_keys(self) -> frozenset[tuple[str, str]]:
+        """(shard, key) of all samples on the newest lists, also of shards in other split parts."""
+        return _keys_of(self.tombstones, self.listed_names)
 
     def number_in(self, file: int, position: int) -> int | None:
         """As `number`; None, too, if the shard is in another split part."""
@@ -275,11 +281,14 @@ class PreparedDataset:
         if excluded:
             finder = ExclusionFinder(self.root, self.shard_counts, self.index)
             positions = {shard: finder.positions(names[shard], keys) for shard, keys in excluded.items()}
-        others = self.shard_counts.keys() - set(names)  # of which one may have the new name of a shard
+        others = sorted(self.shard_counts.keys() - set(names))  # of which one may have the new name of a shard
+        listed = [*names, *others]
+        lists = read_lists_of(self.root, listed, self.stamp, lambda: self.index)
         return self._shards(
             split_part,
             names,
-            read_lists_of(self.root, [*names, *sorted(others)], self.stamp, lambda: self.index),
+            lists,
+            listed_names=tuple(listed) if lists["tombstones"] else (),
             excluded=frozenset(f"{names[shard]}/{key}" for shard, keys in excluded.items() for key in keys),
             excluded_positions=positions,
             split_config=split_config,
@@ -309,7 +318,7 @@ def read_lists_of(
     return read_lists(root, files, lambda number: stamp_of(names[number]), are_tars=True, is_copy=is_copy)
 
 
-def forgotten_keys(root: Location) -> Container[tuple[str, str]]:
+def forgotten_keys(root: Location) -> Collection[tuple[str, str]]:
     """(shard, key) of the samples that are forgotten in the prepared folder `root`.
 
     Raises:
@@ -318,6 +327,10 @@ def forgotten_keys(root: Location) -> Container[tuple[str, str]]:
     names = list(read_shard_counts(meta_folder(root)))
     opened = functools.cache(lambda: PreparedDataset.open(root))  # only if there is a list
     lists = read_lists_of(root, names, lambda name: opened().stamp(name), lambda: opened().index)["tombstones"]
+    return _keys_of(lists, names)
+
+
+def _keys_of(lists: Sequence[ForgetList | None], names: Sequence[str]) -> frozenset[tuple[str, str]]:
     return frozenset((names[file], key) for own in lists if own for file, _, key in own.samples(own.newest))
 
 

@@ -351,7 +351,7 @@ def read_lists(
     """
     by_folder: dict[str, list[int]] = {}
     for number, path in enumerate(files):
-        by_folder.setdefault(os.path.dirname(path), []).append(number)
+        by_folder.setdefault(path.rpartition("/")[0], []).append(number)
     num_folders = 1 if are_tars else len(by_folder)
     own_name = f"{META_FOLDER}/{FORGOTTEN_JSONL}" if are_tars else FORGOTTEN_BRIDGE
     if is_remote(str(root)):
@@ -424,8 +424,9 @@ class _Paths:
         for folder, numbers in by_folder.items():
             given, real = os.path.abspath(folder), os.path.realpath(folder)
             ways[folder] = tuple(dict.fromkeys((given, real)))
-            named = {os.path.basename(files[number]): number for number in numbers}
-            links.update({named[name]: [*_targets(real, name)] for name in _links(real, named) if name in named})
+            if found := _links(real, [files[number].rpartition("/")[2] for number in numbers[: MAX_ASKED + 1]]):
+                named = {files[number].rpartition("/")[2]: number for number in numbers}
+                links.update({named[name]: [*_targets(real, name)] for name in found if name in named})
         return cls(ways, links)
 
     def folders(self) -> dict[str, None]:
@@ -445,7 +446,8 @@ class _Paths:
 
 
 def _links(folder: str, names: Collection[str]) -> Collection[str]:
-    """Those of the files `names` in a folder that are links; of many, without asking for each."""
+    """Those of the files `names` in a folder that are links; if there are many, all links in it, without asking for
+    each."""
     if len(names) <= MAX_ASKED:
         return [name for name in names if os.path.islink(os.path.join(folder, name))]
     try:

@@ -8,21 +8,21 @@ import errno
 import functools
 import os
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from bridge_data import storage
 from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.plan import Source
-from bridge_data.plan.document import is_jsonl
 from bridge_data.process_counts import COUNTS
 from bridge_data.samples import SourceInfo
 from bridge_data.shards.jsonl_file import PART, JsonlLines
 from bridge_data.shards.key_index import PartReader
 from bridge_data.shards.media_metadata import MediaIndex, MediaMetadata
 from bridge_data.shards.metadata import META_FOLDER, without_shard
-from bridge_data.shards.records import RecordReader, newest_forgotten, reader_of
+from bridge_data.shards.prepared import ShardSet
+from bridge_data.shards.records import RecordReader, newest_forgotten, reader_of, without_views
 from bridge_data.storage import RemotePath
 from bridge_data.task.stores.file_store import DecodeFileStore, FileStore
 
@@ -138,7 +138,8 @@ class SystemFileStore(_NamedStore):
 
 class WebdatasetFileStore(_NamedStore):
     """The parts of all samples of the prepared data set in the folder `path`, in any split; `name` is its name in
-    messages.
+    messages. A forgotten sample is a `ForgottenSampleError`; `forgotten` are (shard, key) of these (None: those on the
+    newest list).
 
     A key is the name of a part in its shard. If it starts with a shard's name, as a sample's `__key__` does, the part
     is also looked for without it.
@@ -147,8 +148,14 @@ class WebdatasetFileStore(_NamedStore):
         ConfigError: if there is no prepared data set, or it has no index of its keys.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, name: str | None = None) -> None:
-        self._parts, self._name = PartReader(path), name
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        name: str | None = None,
+        forgotten: Collection[tuple[str, str]] | None = None,
+    ) -> None:
+        self._parts, self._name = PartReader(path, forgotten), name
         self._media = MediaIndex(self._parts.root)
 
     def __getitem__(self, key: str) -> tuple[bytes, SourceInfo]:
@@ -164,6 +171,10 @@ class WebdatasetFileStore(_NamedStore):
     def get_path(self) -> str:
         return str(self._parts.root)
 
+    @property
+    def forgotten_version(self) -> str:
+        return self._parts.forgotten_digest
+
     def get_media_metadata(self, key: str) -> MediaMetadata:
         try:
             return self._media.get(self._parts.find(key).name)
@@ -178,14 +189,17 @@ class WebdatasetFileStore(_NamedStore):
 
 
 class JsonlFileStore(_NamedStore):
-    """The lines of the prepared JSONL file `path`, by line number: `17.json`; `name` is its name in messages.
+    """The lines of the prepared JSONL file `path`, by line number: `17.json`; `name` is its name in messages, and
+    `lines` are its lines, if it was opened before.
 
     Raises:
         ConfigError: if it is not prepared. DatasetError: if it was changed since.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, name: str | None = None) -> None:
-        self._lines = JsonlLines.open(storage.location(path).absolute(), "").with_tombstones()
+    def __init__(
+        self, path: str | os.PathLike[str], *, name: str | None = None, lines: JsonlLines | None = None
+    ) -> None:
+        self._lines = lines or JsonlLines.open(storage.location(path).absolute(), "").with_tombstones()
         self._name = name
 
     def __getitem__(self, key: str) -> tuple[bytes, SourceInfo]:
@@ -200,6 +214,10 @@ class JsonlFileStore(_NamedStore):
     def get_path(self) -> str:
         return str(self._lines.root)
 
+    @property
+    def forgotten_version(self) -> str:
+        return "".join(own.version_id(own.newest)[1] for own in self._lines.tombstones if own)
+
     def list_files(self) -> Iterator[str]:
         gone = newest_forgotten(self._lines)
         return (f"{number}.{PART}" for number in range(self._lines.num_samples) if number not in gone)
@@ -213,8 +231,12 @@ def open_aux(source: Source, decoder: SampleDecoder | None) -> dict[str, FileSto
     """The stores of the auxiliary data of `source`, by name; without a decoder, they return bytes."""
     stores: dict[str, FileStore[Any]] = {}
     for name, reference in source.aux.items():
-        kind = SystemFileStore if reference.kind == "folder" else WebdatasetFileStore
-        stores[name] = _decoded(kind(reference.path, name=name), decoder)
+        store: FileStore[bytes] = (
+            SystemFileStore(reference.path, name=name)
+            if reference.kind == "folder"
+            else WebdatasetFileStore(reference.path, name=name, forgotten=reference.forgotten)
+        )
+        stores[name] = _decoded(store, decoder)
     return stores
 
 
@@ -225,8 +247,11 @@ def open_primary(source: Source, decoder: SampleDecoder | None) -> FileStore[Any
             f"{source.path}: its samples are joined from several data sets, so there is no primary one; name the ones "
             "to be read in `aux`"
         )
-    kind = JsonlFileStore if is_jsonl(source.path) else WebdatasetFileStore
-    return _decoded(kind(source.path), decoder)
+    records = without_views(source.records)
+    if isinstance(records, JsonlLines):
+        return _decoded(JsonlFileStore(source.path, lines=records), decoder)
+    forgotten = records.forgotten_keys() if isinstance(records, ShardSet) else None
+    return _decoded(WebdatasetFileStore(source.path, forgotten=forgotten), decoder)
 
 
 def _decoded(store: FileStore[Any], decoder: SampleDecoder | None) -> FileStore[Any]:

@@ -161,7 +161,7 @@ class FileStoreCachePool(CachePool):
         if self.method == "raw":
             while isinstance(ds, DecodeFileStore):
                 ds = ds.inner
-            return f"{type(ds).__module__}.{type(ds).__qualname__}\0{ds.get_path()}"
+            return f"{type(ds).__module__}.{type(ds).__qualname__}\0{ds.get_path()}\0{ds.forgotten_version}"
         if ds not in self._identities:  # objects depend on the decoder too, and on this job's code
             digest = hashlib.blake2b(cloudpickle.dumps(ds), digest_size=16).hexdigest()
             self._identities[ds] = f"{self._token}\0{digest}"

@@ -41,6 +41,12 @@ class FileStore(abc.ABC, Generic[T]):
     def get_path(self) -> str:
         """The location of the files; stores with different files have different ones."""
 
+    @property
+    def forgotten_version(self) -> str:
+        """Differs between stores of the same files of which some have no longer all: caches of several jobs tell them
+        apart by it."""
+        return ""
+
     def get(self, key: str, sample: Any = None) -> T:
         """The content of the file `key`. Its source is added to those of `sample`.
 
@@ -101,6 +107,10 @@ class _FileStoreAround(FileStore[T]):
 
     def get_path(self) -> str:
         return self.inner.get_path()
+
+    @property
+    def forgotten_version(self) -> str:
+        return self.inner.forgotten_version
 
     def get_raw(self, key: str) -> tuple[Any, SourceInfo]:
         return self.inner.get_raw(key)
