@@ -35,11 +35,11 @@ from bridge_data.plan.document import is_jsonl
 from bridge_data.samples import CrudeSample
 from bridge_data.storage import location
 from bridge_data.task import Cooker, basic_sample_keys, fields_in_words, stateless
+from bridge_data.task.crude_examples import TURN_KEYS, turns_of
 from bridge_data.task.stores import FileStore, SystemFileStore
 
 IMAGE, VIDEO = "<image>", "<video>"
 
-_TURNS = ("messages", "conversations")
 _ROLES = {
     "human": "user",
     "gpt": "assistant",
@@ -74,7 +74,7 @@ def cook_conversation(
         ConfigError: if the location of files is unknown.
     """
     content = sample.get("json")
-    turns = _turns(content, sample["__key__"]) if isinstance(content, dict) else content
+    turns = turns_of(content, sample["__key__"]) if isinstance(content, dict) else content
     if not isinstance(turns, list) or not turns:
         raise SampleError(
             f"sample {sample['__key__']!r}: expected a part json with a list of turns, or with one at 'messages' or "
@@ -105,31 +105,6 @@ def conversation_cooker(image_placeholder: str, video_placeholder: str = VIDEO) 
     return Cooker(stateless(cook))
 
 
-def _turns(content: Mapping[str, Any], key: str) -> Any:
-    """The turns of a sample that is a mapping; None if it has none."""
-    turns = next((content[name] for name in _TURNS if content.get(name)), None)
-    if turns is not None:
-        return turns
-    asked, answer, more = content.get("instruction"), content.get("output"), content.get("input")
-    if isinstance(asked, str) and isinstance(answer, str) and isinstance(more, str | None):
-        if content.get("history"):
-            raise SampleError(
-                f"sample {key!r}: has both 'history' and 'instruction'; write all turns as a list at 'messages', or "
-                "remove it from the data"
-            )
-        return [
-            {"role": "user", "content": f"{asked}\n\n{more}" if more else asked},
-            {"role": "assistant", "content": answer},
-        ]
-    asked, answer = content.get("prompt"), content.get("completion")
-    if not (isinstance(asked, str | list) and isinstance(answer, str | list)):
-        return None
-    before = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
-    after = [{"role": "assistant", "content": answer}] if isinstance(answer, str) else answer
-    before = [{**turn, "weight": 0} if isinstance(turn, dict) else turn for turn in before]
-    return [*before, *after]
-
-
 def _tools(content: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     """What the assistant may call."""
     tools = content.get("tools")
@@ -151,7 +126,7 @@ def _rename(messages: list[dict[str, Any]], usual: str, placeholder: str, has_an
 
 
 def _turn(turn: Any, media: "_Media") -> dict[str, Any]:
-    for role, content in (("role", "content"), ("from", "value")):
+    for role, content in TURN_KEYS:
         if not (isinstance(turn, dict) and isinstance(turn.get(role), str)):
             continue
         name, said = _ROLES.get(turn[role]) or str(turn[role]), turn.get(content)

@@ -20,7 +20,7 @@ from bridge_data.plan.document import has_raw_tars
 from bridge_data.plan.opening import has_tables
 from bridge_data.samples import CrudeSample, SourceInfo
 from bridge_data.samples.collation import PROVENANCE, collected, columns_of, generic_batch
-from bridge_data.task.crude_examples import example_of_cook, fields_in_words, first_parts, table_fields
+from bridge_data.task.crude_examples import example_of_cookers, fields_in_words, first_parts, table_fields
 from bridge_data.task.stores import FileStore, PrimaryFileStore, open_aux, open_primary
 from bridge_data.topology import current_cache
 
@@ -127,9 +127,8 @@ def choose_cooker(
         raise ConfigError(
             f"no cooker takes {what} with subflavors {dict(subflavors)}; tried:{tried}\n"
             f"{way_out} a Cooker to the task encoder's `cookers`, or set the subflavors that one of them wants.\n"
-            f"The fields of a sample: {fields_in_words(sample)}. For example, in the task encoder: cookers = "
-            "[Cooker(cook)], with\n"
-            f"  def cook(sample): return {example_of_cook(sample)}"
+            f"The fields of a sample: {fields_in_words(sample)}. For example, in the task encoder: "
+            f"{example_of_cookers(sample)}"
         )
     found, *others = matching
     for other in others:

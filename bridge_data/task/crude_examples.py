@@ -7,11 +7,12 @@ Guarantee: the parts and columns that are named are there, or stand as `...`.
 import contextlib
 import dataclasses
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bridge_data.decode.image import IMAGE_EXTENSIONS
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, SampleError
 from bridge_data.plan import Source
 from bridge_data.plan.opening import has_tables
 from bridge_data.samples import CaptioningSample, CrudeSample, ImageSample, TextSample
@@ -19,8 +20,20 @@ from bridge_data.samples import CaptioningSample, CrudeSample, ImageSample, Text
 _TEXTS = ("txt", "text")
 """What names of parts with texts end with."""
 
-_LIKELY = {"text": ("text", "txt"), "caption": ("caption", "captions", "text", "txt")}
+_LIKELY = {
+    "text": ("text", "txt", "content"),
+    "caption": ("caption", "captions", "text", "txt", "description", "alt_text", "alt", "title"),
+}
 """The parts, columns or fields of JSON that probably fill a field, the likeliest first."""
+
+_TURNS = ("messages", "conversations")
+"""Where the turns of a conversation are."""
+
+_PAIRS = (("instruction", "output"), ("prompt", "completion"))
+"""Or a question and its answer."""
+
+TURN_KEYS = (("role", "content"), ("from", "value"))
+"""Where a turn says who speaks, and what."""
 
 _MEDIA_PART = ".jpg"
 """What the part of a column of pictures has after the name of the column, whatever their format."""
@@ -49,7 +62,68 @@ def fields_in_words(sample: Mapping[str, Any]) -> str:
     return ", ".join(parts)[:500] or "none"
 
 
-def example_of_cook(sample: Mapping[str, Any]) -> str:
+def example_of_cookers(sample: Mapping[str, Any]) -> str:
+    """The `cookers` that a task encoder could have for such samples, and how to write them."""
+    part = _conversation_in(sample)
+    if part == "json":
+        return (
+            "cookers = [Cooker(cook_conversation)], with\n  from bridge_data.encoders import cook_conversation\n"
+            "It makes a ConversationSample; FamilyTaskEncoder and the others there have this cooker, and take that"
+        )
+    if part is None:
+        made = _example_of_cook(sample)
+    else:
+        turns = f"sample[{_quoted(part)}]" if part else "sample"
+        made = f'cook_conversation({{**sample, "json": {turns}}})  # of bridge_data.encoders'
+    return f"cookers = [Cooker(cook)], with\n  def cook(sample): return {made}"
+
+
+def turns_of(content: Mapping[str, Any], key: str) -> Any:
+    """The turns of a conversation in JSON, as people store them; None if it holds none.
+
+    Raises:
+        SampleError: for a form that cannot be read without loss.
+    """
+    turns = next((content[name] for name in _TURNS if content.get(name)), None)
+    if turns is not None:
+        return turns
+    asked, answer, more = (content.get(name) for name in (*_PAIRS[0], "input"))
+    if isinstance(asked, str) and isinstance(answer, str) and isinstance(more, str | None):
+        if content.get("history"):
+            raise SampleError(
+                f"sample {key!r}: has both 'history' and 'instruction'; write all turns as a list at 'messages', or "
+                "remove it from the data"
+            )
+        return [
+            {"role": "user", "content": f"{asked}\n\n{more}" if more else asked},
+            {"role": "assistant", "content": answer},
+        ]
+    asked, answer = (content.get(name) for name in _PAIRS[1])
+    if not (isinstance(asked, str | list) and isinstance(answer, str | list)):
+        return None
+    before = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
+    after = [{"role": "assistant", "content": answer}] if isinstance(answer, str) else answer
+    before = [{**turn, "weight": 0} if isinstance(turn, dict) else turn for turn in before]
+    return [*before, *after]
+
+
+def _conversation_in(sample: Mapping[str, Any]) -> str | None:
+    """The part, or the column, that holds a conversation; empty if the columns do together; None if there is none."""
+    for name, value in sample.items():
+        turns = None if name.startswith("__") else value
+        if isinstance(value, Mapping):
+            try:
+                turns = turns_of(value, str(sample.get("__key__")))
+            except SampleError:
+                return name  # a conversation, and `cook_conversation` says what is wrong with it
+        first = turns[0] if isinstance(turns, Sequence) and turns else None
+        if isinstance(first, Mapping) and any(role in first and said in first for role, said in TURN_KEYS):
+            return name
+    is_asked = any({asked, answer} <= sample.keys() for asked, answer in _PAIRS)
+    return "" if is_asked else None
+
+
+def _example_of_cook(sample: Mapping[str, Any]) -> str:
     """What a cooker could return for such samples: with their image and a text, whichever there are."""
     image = _image_in(sample)
     text = _likeliest(_texts_in(sample), "text" if image is None else "caption")
@@ -64,7 +138,7 @@ def example_of_cook(sample: Mapping[str, Any]) -> str:
 
 def table_fields(sample: Mapping[str, Any]) -> str:
     """The arguments that make samples of rows such as this one."""
-    has_image, has_text = _image_in(sample) is not None, bool(_texts_in(sample))
+    has_image, has_text = _image_in(sample) is not None, _likeliest(_texts_in(sample), "caption") is not None
     kind = (CaptioningSample if has_text else ImageSample) if has_image else TextSample
     return f"sample_type={kind.__name__}, {_field_map(kind, sample)}"
 
@@ -113,23 +187,31 @@ def _image_in(sample: Mapping[str, Any]) -> str | None:
     return next((name for name in sample if name.rpartition(".")[2].lower() in IMAGE_EXTENSIONS), None)
 
 
-def _texts_in(sample: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """(part,) or (part, field of its JSON) of each text."""
-    found: list[tuple[str, ...]] = []
+def _texts_in(sample: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
+    """(part,) or (part, field of its JSON) of each text, with the text."""
+    found: dict[tuple[str, ...], Any] = {}
     for name, value in sample.items():
         if name.startswith("__"):
             continue
         if isinstance(value, Mapping):
-            found += [(name, field) for field, entry in value.items() if isinstance(entry, str)]
+            found |= {(name, field): entry for field, entry in value.items() if isinstance(entry, str)}
         elif isinstance(value, str) or name.rpartition(".")[2] in _TEXTS:
-            found.append((name,))
+            found[(name,)] = value
     return found
 
 
-def _likeliest(texts: list[tuple[str, ...]], field: str) -> tuple[str, ...] | None:
-    """The text whose name says that it is for a field, or else the first."""
-    by_name = {text[-1]: text for text in reversed(texts)}
-    return next((by_name[name] for name in _LIKELY[field] if name in by_name), texts[0] if texts else None)
+def _likeliest(texts: Mapping[tuple[str, ...], Any], field: str) -> tuple[str, ...] | None:
+    """The text whose name says that it is for a field, or else the longest of several words; None if there is neither:
+    an id, a URL or a language is not what a model learns."""
+    by_name = {text[-1].lower(): text for text in reversed(texts)}
+    for name in _LIKELY[field]:
+        if name in by_name:
+            return by_name[name]
+    for name in _LIKELY[field]:
+        if found := [text for lower, text in by_name.items() if name in re.split(r"[^a-z]+", lower)]:
+            return found[-1]
+    spoken = [text for text, value in texts.items() if isinstance(value, str) and len(value.split()) > 1]
+    return max(spoken, key=lambda text: len(texts[text]), default=None)
 
 
 def _quoted(name: str) -> str:

@@ -4,6 +4,7 @@ import math
 import pickle
 import re
 import shutil
+import textwrap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +37,7 @@ from bridge_data import (
     edataclass,
     get_loader,
     get_train_dataset,
+    get_val_dataset,
     stateless,
     storage,
 )
@@ -92,6 +94,8 @@ def test_no_matching_cooker_is_an_error_that_says_why_each_does_not_match() -> N
         ({"title": "a", "text": "b", "score": 1.0}, 'sample["text"]'),
         ({"json": {"id": "1"}, "txt": b"a"}, 'sample["txt"]'),
         ({"score": 1.0, "question.txt": b"a"}, 'sample["question.txt"]'),
+        ({"json": {"id": "x7", "url": "https://a", "said": "a long day"}}, 'sample["json"]["said"]'),
+        ({"json": {"id": "x7", "language": "en"}}, "..."),
         ({"__key__": "a", "score": 1.0}, "..."),
         ({}, "..."),
     ],
@@ -118,6 +122,41 @@ def test_the_example_of_a_cooker_takes_a_text_that_is_there(sample: dict[str, An
 def test_the_example_of_a_cooker_takes_the_image_too(sample: dict[str, Any], returned: str) -> None:
     with pytest.raises(ConfigError, match=rf"return {re.escape(returned)}$"):
         choose_cooker([], {}, "samples of data/x", lambda: sample)
+
+
+TURNS = [{"from": "human", "value": "What?"}, {"from": "gpt", "value": "A cat."}]
+ASKED = [{"role": "user", "content": "What?"}, {"role": "assistant", "content": "A cat."}]
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        {"json": {"id": "x7", "conversations": TURNS}},
+        {"json": ASKED},
+        {"json": {"id": "x7", "instruction": "What?", "output": "A cat."}},
+        {"json": {"prompt": "What?", "completion": "A cat."}},
+        {"id": "x7", "messages": ASKED},
+        {"id": "x7", "instruction": "What?", "input": "", "output": "A cat."},
+        {"turns.json": {"messages": ASKED}},
+    ],
+)
+def test_for_conversations_it_names_their_cooker_and_what_it_says_works(sample: dict[str, Any]) -> None:
+    from bridge_data.encoders import cook_conversation
+
+    data = [{"__key__": "0", **sample}]
+    with pytest.raises(ConfigError) as refused:
+        list(get_loader(get_val_dataset(data, worker_config=WorkerConfig(0, 1, 0), batch_size=1)))
+    told = str(refused.value).partition("For example, in the task encoder: cookers = [Cooker(")[2]
+    name, _, rest = told.partition(")], with\n")
+    names: dict[str, Any] = {"cook_conversation": cook_conversation}
+    exec(textwrap.dedent(rest.splitlines()[0]), names)
+
+    class Chats(DefaultTaskEncoder):
+        cookers = (Cooker(stateless(names[name])),)
+
+    dataset = get_val_dataset(data, worker_config=WorkerConfig(0, 1, 0), batch_size=None, task_encoder=Chats())
+    (made,) = get_loader(dataset)
+    assert [(turn["role"], turn["content"]) for turn in made.messages] == [("user", "What?"), ("assistant", "A cat.")]
 
 
 def test_a_sample_that_no_cooker_takes_is_named_with_its_fields() -> None:

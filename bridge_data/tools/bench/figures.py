@@ -330,7 +330,8 @@ def _workers(profile: Profile) -> Iterator[str]:
     if machine.used_cores > _ALL_CORES * machine.num_cores:
         yield f"It computes on all {machine.num_cores:g} cores: more workers would not help."
     elif profile.busy > _ALL_CORES and idle >= 1:
-        yield f"{idle:.1f} of {machine.num_cores:g} cores have nothing to do: try --workers {profile.num_workers + 1}."
+        more = f"try --num-workers {profile.num_workers + 1}"
+        yield f"{idle:.1f} of {machine.num_cores:g} cores have nothing to do: {more}."
     elif machine.delayed > _CROWDED and machine.num_cores - machine.used_cores - machine.idle_cores > _CROWDED:
         yield (
             f"{machine.delayed:.0%} of the time goes by until a core is free, while the run uses "

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from bridge_data.errors import BridgeDataError
-from bridge_data.tools.cli.terminal import in_cli_words
+from bridge_data.tools.cli.terminal import RENAMED, in_cli_words
 
 
 def _end_quickly() -> None:
@@ -76,6 +76,10 @@ class _Commands(click.Group):
                 stream.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            if error.option_name in RENAMED:
+                error.possibilities = [RENAMED[error.option_name]]
+            raise
         except BridgeDataError as error:
             command = None if ctx.invoked_subcommand is None else self.get_command(ctx, ctx.invoked_subcommand)
             told = in_cli_words(str(error), command)

@@ -29,7 +29,7 @@ from bridge_data.order.leftovers import num_pending
 from bridge_data.order.plan_order import PlanOrder, Shuffle
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import Plan
-from bridge_data.tools.cli.terminal import counted, table, trust_options
+from bridge_data.tools.cli.terminal import counted, setting, table, trust_options
 
 _MANY = 1_000
 
@@ -209,7 +209,7 @@ _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 @click.argument("run", type=_FOLDER)
 @click.option("--ledger", type=_FOLDER, help="The folder of ledger_path.  [default: found below RUN]")
 @click.option("--data", type=click.Path(path_type=Path, exists=True), help="The data set that the run trained on.")
-@click.option("--split-part", default="train", show_default=True, help="The part of the split.")
+@setting("--split-part", default="train")
 @trust_options
 @click.pass_context
 def audit(

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import Any
 
 import click
 
@@ -13,8 +13,11 @@ from bridge_data.tools.bench import profile as profile_of
 from bridge_data.tools.cli.terminal import (
     LOCATION,
     headed,
+    json_option,
     note,
     progress_bar,
+    progress_option,
+    setting,
     sized,
     table,
     trust_options,
@@ -29,22 +32,20 @@ _MAX_SOURCES = 20
 @click.command()
 @click.argument("path", type=LOCATION)
 @click.option("--profile", "with_profile", is_flag=True, help="Show where the time goes, in a second run with clocks.")
-@click.option("--task-encoder", metavar="MODULE:NAME", help="Your TaskEncoder, or a function that makes one.")
-@click.option("--split-part", default="train", show_default=True, help="The part of the split.")
-@click.option("--workers", default=2, show_default=True, help="Worker processes; 0: none.")
-@click.option("--batch-size", default=16, show_default=True, help="Samples or packs of a batch; 0: single samples.")
-@click.option("--packing-buffer-size", type=int, help="Samples among which packs are chosen.  [default: no packing]")
-@click.option(
-    "--shuffle-buffer-size", default=SHUFFLE_BUFFER_SIZE, show_default=True, help="Samples to be mixed at least."
-)
-@click.option("--max-samples-per-sequence", default=100, show_default=True, help="Neighbouring samples of a chunk.")
+@setting("--task-encoder")
+@setting("--split-part", default="train")
+@setting("--num-workers", default=2)
+@setting("--batch-size", default=16)
+@setting("--packing-buffer-size", more="[default: no packing]")
+@setting("--shuffle-buffer-size", default=SHUFFLE_BUFFER_SIZE)
+@setting("--max-samples-per-sequence", default=100)
 @click.option("--prefetch-factor", default=2, show_default=True, help="Batches made ahead per worker.")
 @click.option("--pin-memory", is_flag=True, help="Copy batches to page-locked memory, with CUDA.")
-@click.option("--step-ms", default=0.0, show_default=True, help="How long the trainer is busy after each batch.")
+@setting("--step-seconds", "step_s", default=0.0, help="How long the trainer is busy after each batch.")
 @click.option("--seconds", default=10.0, show_default=True, help="How long each run is measured.")
-@click.option("--batches", type=int, help="Measure this many batches instead.")
-@click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
-@click.option("--json", "json_file", type=click.File("w", lazy=False), help="Write the figures to this file, too.")
+@click.option("--num-batches", type=int, help="Measure this many batches instead.")
+@progress_option
+@json_option
 @where_options
 @trust_options
 def bench(
@@ -52,7 +53,7 @@ def bench(
     with_profile: bool,
     task_encoder: str | None,
     progress: bool,
-    json_file: IO[str] | None,
+    as_json: bool,
     **settings: Any,
 ) -> None:
     """Measure how fast PATH becomes batches, and with --profile where the time goes.
@@ -63,7 +64,7 @@ def bench(
         path=path,
         task_encoder=None if task_encoder is None else named_encoder(task_encoder),
         split_part=settings["split_part"],
-        num_workers=settings["workers"],
+        num_workers=settings["num_workers"],
         batch_size=settings["batch_size"] or None,
         packing_buffer_size=settings["packing_buffer_size"],
         shuffle_buffer_size=settings["shuffle_buffer_size"],
@@ -75,21 +76,23 @@ def bench(
         where=settings["where"],
         columns=settings["columns"],
         seconds=settings["seconds"],
-        num_batches=settings["batches"],
-        step_s=settings["step_ms"] / 1000,
+        num_batches=settings["num_batches"],
+        step_s=settings["step_s"],
     )
     length = f"{config.seconds:g} s" if config.num_batches is None else f"{config.num_batches} batches"
     note(f"measuring {length}{', and again with clocks' if with_profile else ''}")
     unit = "s" if config.num_batches is None else "batches"
     with progress_bar("measuring", unit, shown=progress) as on_progress:
         figures = measure(config, on_progress)
-    click.echo(headed(_figures(path, config, figures)))
+    if not as_json:
+        click.echo(headed(_figures(path, config, figures)))
     profile = None
     if with_profile:
         with progress_bar("measuring with clocks", unit, shown=progress) as on_progress:
             profile = profile_of(config, on_progress)
-        click.echo("\n".join(shown_profile(profile, figures)))
-    if json_file is not None:
+        if not as_json:
+            click.echo("\n".join(shown_profile(profile, figures)))
+    if as_json:
         document = {
             "version": 1,
             "path": str(path),
@@ -97,7 +100,7 @@ def bench(
             "figures": figures.to_dict(),
             **({} if profile is None else {"profile": {**profile.to_dict(), "advice": advise(profile)}}),
         }
-        json_file.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
 
 
 def _figures(path: Location, config: BenchConfig, figures: Figures) -> list[tuple[str, str]]:

@@ -20,7 +20,7 @@ from bridge_data.order.ledger import total
 from bridge_data.order.state import LoaderState, merge_states
 from bridge_data.storage.atomic import write_file
 from bridge_data.tools.cli.state_contents import LaneContents, SourceContents, differences, lanes_of, sources_of
-from bridge_data.tools.cli.terminal import counted, headed, note, sized, table
+from bridge_data.tools.cli.terminal import counted, headed, note, setting, sized, table
 
 _PATH = click.Path(path_type=Path)
 _SHOWN_ELSEWHERE = ("sources", "weights", "schedule", "order")
@@ -125,7 +125,7 @@ def redist(sources: tuple[Path, ...], target: Path, world_size: int, step: int |
 @click.option("--steps", metavar="A..B", multiple=True, required=True, help="Steps, both included. Repeatable.")
 @click.option("--repeat", is_flag=True, help="Hand out their data twice, instead of not at all.")
 @click.option("--config", type=_PATH, help="The config of the run, which says what a step is.")
-@click.option("--global-batch-size", type=click.IntRange(min=1), help="Samples or packs of a step, without a ramp.")
+@setting("--global-batch-size", help="Samples or packs of a step, without a ramp.")
 @click.option("--out", type=_PATH, help="A folder, or a file if STATE is one, to write.  [default: STATE itself]")
 def skip(
     source: Path,

@@ -28,6 +28,8 @@ from bridge_data.tools.cli.terminal import (
     named_executor,
     note,
     progress_bar,
+    progress_option,
+    setting,
     table,
     where_options,
 )
@@ -95,10 +97,10 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> frozenset
 @click.option("--unchecked", is_flag=True, help="Do not look into media, JSON and text.")
 @click.option("--force-overwrite", is_flag=True, help="Replace the data set that another conversion left in DST.")
 @click.option("--follow-links", is_flag=True, help="Of a folder of files: follow links to files outside SRC.")
-@click.option("--num-workers", "--workers", type=int, help="Processes.  [default: as many as there are CPUs]")
+@setting("--num-workers", help="Processes.", more="[default: as many as there are CPUs]")
 @executor_option
 @click.option("--non-interactive", is_flag=True, help="Ask nothing: stop if a guess is not clear.")
-@click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
+@progress_option
 @limits_option
 def convert(
     source: Path,

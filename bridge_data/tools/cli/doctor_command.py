@@ -16,6 +16,7 @@ from bridge_data.tools.cli.terminal import (
     headed,
     json_option,
     note,
+    setting,
     table,
     trust_options,
     where_options,
@@ -33,29 +34,30 @@ _MAX_OF_A_KIND = 5
 """Maximum findings shown of each code."""
 
 
-def _ranks(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int, ...]:
+def _later(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int, ...] | None:
     try:
-        return tuple(int(number) for number in text.split(",")) if text else ()
+        return tuple(int(number) for number in text.split(",")) if text else None
     except ValueError:
-        raise ConfigError(f"--ranks {text}: expected numbers, such as 8 or 8,16,24") from None
+        raise ConfigError(f"--later-world-sizes {text}: expected numbers, such as 8 or 8,16,24") from None
 
 
 @click.command()
 @click.argument("path", metavar="DATASET", type=LOCATION)
 @click.option("--config", type=click.Path(path_type=Path), help="The YAML config of the run; options override it.")
-@click.option("--split-part", default="train", show_default=True, help="The part of the split.")
-@click.option("--task-encoder", metavar="MODULE:NAME", help="Your TaskEncoder, or a function that makes one.")
-@click.option("--ranks", callback=_ranks, metavar="N[,M...]", help="Data-parallel ranks, and those of later resumes.")
+@setting("--split-part", default="train")
+@setting("--task-encoder")
+@setting("--world-size", "num_ranks", more="[default: 1]")
+@click.option("--later-world-sizes", "later_ranks", callback=_later, metavar="N[,M...]", help="Those of later resumes.")
 @click.option("--ranks-per-node", type=int, help="Data-parallel ranks that share a machine.  [default: 1]")
-@click.option("--workers", "num_workers", type=int, help="Worker processes of a rank.  [default: 2]")
-@click.option("--num-lanes", type=int, help="Lanes of the job.  [default: 8 per rank]")
-@click.option("--micro-batch-size", type=int, help="Samples or packs of a micro-batch.  [default: 16]")
-@click.option("--global-batch-size", type=int, help="Those of a step.  [default: a micro-batch of each rank]")
-@click.option("--packing-buffer-size", type=int, help="Samples among which packs are chosen.  [default: no packing]")
-@click.option("--shuffle-buffer-size", type=int, help="Samples to be mixed at least.  [default: 100]")
-@click.option("--max-samples-per-sequence", type=int, help="Neighbouring samples of a chunk.  [default: 100]")
+@setting("--num-workers", more="[default: 2]")
+@setting("--num-lanes", more="[default: 8 per rank]")
+@setting("--batch-size", "micro_batch_size", help="Samples or packs of a micro-batch.", more="[default: 16]")
+@setting("--global-batch-size", more="[default: a micro-batch of each rank]")
+@setting("--packing-buffer-size", more="[default: no packing]")
+@setting("--shuffle-buffer-size", more="[default: 100]")
+@setting("--max-samples-per-sequence", more="[default: 100]")
 @click.option("--steps", type=int, help="Steps of the run, for epochs and pictures.")
-@click.option("--step-seconds", "step_s", type=float, help="How long the trainer takes for a step.")
+@setting("--step-seconds", "step_s")
 @click.option("--seconds", default=3.0, show_default=True, help="How long the speed is measured; 0: not at all.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw blend and epochs over steps, as .png or .svg.")
 @where_options
@@ -69,7 +71,6 @@ def doctor(
     config: Path | None,
     split_part: str,
     task_encoder: str | None,
-    ranks: tuple[int, ...],
     seconds: float,
     plot: Path | None,
     as_json: bool,
@@ -84,8 +85,6 @@ def doctor(
     something would stop the run.
     """
     given = {name: value for name, value in options.items() if value is not None}
-    if ranks:
-        given |= {"num_ranks": ranks[0], "later_ranks": ranks[1:]}
     if seconds < 0:
         raise ConfigError(f"--seconds {seconds:g}: expected 0 or more")
     run = PlannedRun.of(given, config)

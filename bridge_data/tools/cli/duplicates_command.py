@@ -18,6 +18,8 @@ from bridge_data.tools.cli.terminal import (
     limits_option,
     note,
     progress_bar,
+    progress_option,
+    setting,
     sized,
     table,
 )
@@ -56,13 +58,15 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str
     type=click.IntRange(0, MAX_DISTANCE),
     help=f"How many of their 64 hash bits may differ.  [default: {DISTANCE}]",
 )
-@click.option("--output", type=ON_DISK, metavar="FILE", help="Write a row for each sample, .parquet, .jsonl or .csv.")
+@click.option(
+    "--out", "output", type=ON_DISK, metavar="FILE", help="Write a row for each sample, .parquet, .jsonl or .csv."
+)
 @click.option("--keys", type=ON_DISK, metavar="FILE", help="Write SHARD:KEY of all but the first of each group.")
-@click.option("--num-workers", "--workers", type=int, help="Processes that read.  [default: one a core, at most 16]")
+@setting("--num-workers", help="Processes that read.", more="[default: one a core, at most 16]")
 @click.option("--show", type=click.IntRange(0), default=5, show_default=True, help="How many of the largest groups.")
 @json_option
 @limits_option
-@click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
+@progress_option
 @click.pass_context
 def duplicates(
     context: click.Context,
@@ -83,7 +87,7 @@ def duplicates(
     """Find samples that are stored several times in PATH..., also across split parts and data sets.
 
     A PATH is a prepared data set or a JSONL file. Samples are equal if all their parts are, name and bytes. Nothing is
-    changed: --keys and --output say what to exclude. The exit status is 1 if samples could not be read.
+    changed: --keys and --out say what to exclude. The exit status is 1 if samples could not be read.
     """
     if distance is not None and not near:
         raise ConfigError("--distance has no effect without --near")

@@ -36,6 +36,7 @@ from bridge_data.tools.cli.terminal import (
     counted,
     headed,
     limits_option,
+    setting,
     sized,
     spanned,
     split_table,
@@ -52,9 +53,9 @@ if TYPE_CHECKING:
 @click.argument("path", type=LOCATION)
 @click.option("--split-config", metavar="NAME", help="The file of the split in .nv-meta.  [default: split.yaml]")
 @click.option("--dataset-config", metavar="NAME", default=DATASET_YAML, show_default=True, help="That of the samples.")
-@click.option("--num-lanes", type=click.IntRange(1), help="Also show how training data are dealt to this many lanes.")
-@click.option("--max-samples-per-sequence", type=int, help="As in get_train_dataset.  [default: None, whole shards]")
-@click.option("--shuffle-buffer-size", type=int, help="As in get_train_dataset.  [default: None]")
+@setting("--num-lanes", help="Also show how training data are dealt to this many lanes.")
+@setting("--max-samples-per-sequence", more="[default: None, whole shards]")
+@setting("--shuffle-buffer-size", more="[default: None]")
 @where_options
 @trust_options
 @limits_option

@@ -19,6 +19,8 @@ from bridge_data.tools.cli.terminal import (
     limits_option,
     named_executor,
     progress_bar,
+    progress_option,
+    setting,
     split_options,
     trust_options,
     where_options,
@@ -33,7 +35,7 @@ SHOWN_ON_SCREEN = 5
 @click.argument("path", type=ON_DISK)
 @split_options("Check these parts of the split only, such as train,val.  [default: all, and shards in none]")
 @click.option("--split-config", metavar="NAME", help="The file of the split.  [default: split.yaml]")
-@click.option("--num-workers", "--parallel", type=int, help="Processes that read.  [default: one a core, at most 16]")
+@setting("--num-workers", "--parallel", help="Processes that read.", more="[default: one a core, at most 16]")
 @executor_option
 @click.option(
     "--limit", type=int, help="Check at most this many samples of each data set; of each tar that is not prepared."
@@ -49,7 +51,7 @@ SHOWN_ON_SCREEN = 5
 @json_option
 @trust_options
 @limits_option
-@click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
+@progress_option
 @click.pass_context
 def lint(
     context: click.Context,

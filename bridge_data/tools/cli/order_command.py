@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from bridge_data.errors import BridgeDataError, ConfigError
-from bridge_data.tools.cli.terminal import counted, note, table, trust_options, where_options
+from bridge_data.tools.cli.terminal import counted, note, setting, table, trust_options, where_options
 
 if TYPE_CHECKING:
     from bridge_data.loader.checkpoint import Checkpoint
@@ -35,16 +35,8 @@ def run_options(command: Command) -> Command:
     """Add the options that override settings of a config, or complete the path of data."""
     options = [
         click.option("--state", "states", multiple=True, type=click.Path(path_type=Path), help=STATES_HELP),
-        click.option(
-            "--world-size",
-            type=click.IntRange(min=1),
-            help="Data-parallel ranks now.  [default: of the newest state, or 1]",
-        ),
-        click.option(
-            "--task-encoder",
-            metavar="MODULE:NAME",
-            help="The TaskEncoder of the run, or a function that makes one.  [default for packs: of the config]",
-        ),
+        setting("--world-size", more="[default: of the newest state, or 1]"),
+        setting("--task-encoder", more="[default for packs: of the config]"),
         click.option(
             "--ledger",
             type=click.Path(path_type=Path),
@@ -62,16 +54,14 @@ def run_options(command: Command) -> Command:
             "now, for a run that resumes now, or those that the run had then.",
         ),
         click.option("--replay", is_flag=True, help="Run the hooks, even if the order can be computed."),
-        click.option("--batch-size", type=int, help="Samples or packs of a micro-batch; 0: single samples."),
-        click.option(
-            "--global-batch-size", type=int, help="Samples or packs of a step.  [default: a micro-batch a rank]"
-        ),
-        click.option("--num-lanes", type=int, help="Lanes of the job.  [default: 8 for each rank]"),
-        click.option("--seed", type=int, help="The seed of the run."),
-        click.option("--packing-buffer-size", type=int, help="Samples among which packs are chosen."),
-        click.option("--shuffle-buffer-size", type=int, help="Samples to be mixed at least.  [default: 100]"),
-        click.option("--max-samples-per-sequence", type=int, help="Neighbouring samples of a chunk."),
-        click.option("--split-part", help="The part of the split.  [default: train]"),
+        setting("--batch-size"),
+        setting("--global-batch-size", more="[default: a micro-batch a rank]"),
+        setting("--num-lanes", more="[default: 8 for each rank]"),
+        setting("--seed"),
+        setting("--packing-buffer-size"),
+        setting("--shuffle-buffer-size", more="[default: 100]"),
+        setting("--max-samples-per-sequence"),
+        setting("--split-part", more="[default: train]"),
     ]
     decorated = where_options(trust_options(command))
     for option in reversed(options):

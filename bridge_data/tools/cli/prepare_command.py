@@ -44,6 +44,8 @@ from bridge_data.tools.cli.terminal import (
     note,
     only_on_disk,
     progress_bar,
+    progress_option,
+    setting,
     sized,
     spanned,
     split_table,
@@ -162,7 +164,7 @@ class _Options:
 @click.option("--shuffle-tars", is_flag=True, help="Shuffle the shards before --split-ratio divides them.")
 @click.option("--skip-dataset-yaml", is_flag=True, help="Write no dataset.yaml.")
 @click.option("--dataset-yaml-name", metavar="NAME", default=DATASET_YAML, show_default=True, help="Its file name.")
-@click.option("--num-workers", type=int, help="Processes that read shards.  [default: one a core, at most 16]")
+@setting("--num-workers", help="Processes that read shards.", more="[default: one a core, at most 16]")
 @executor_option
 @click.option("--task-index", type=int, metavar="I", help="Only scan share I, from 0 on, of --num-tasks: see --merge.")
 @click.option("--num-tasks", type=int, metavar="N", help="The number of shares, such as the tasks of a Slurm array.")
@@ -194,7 +196,7 @@ class _Options:
 @click.option("--tmp-path", metavar="PATH", help="Where files for an object store are made.  [default: $TMPDIR]")
 @media_options
 @limits_option
-@click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
+@progress_option
 def prepare(path: Location, **flags: Any) -> None:
     """Prepare the tars below the folder PATH, the file PATH.jsonl or the joins of the metadataset PATH.yaml.
 

@@ -25,6 +25,8 @@ from bridge_data.tools.cli.terminal import (
     note,
     only_on_disk,
     progress_bar,
+    progress_option,
+    setting,
 )
 
 if TYPE_CHECKING:
@@ -51,11 +53,11 @@ def media_options(command: Command) -> Command:
 @click.command("prepare-media")
 @click.argument("path", type=ON_DISK)
 @media_options
-@click.option("--num-workers", type=int, help="Processes that look at media.  [default: one a core, at most 16]")
+@setting("--num-workers", help="Processes that look at media.", more="[default: one a core, at most 16]")
 @executor_option
 @click.option("--tmp-path", metavar="PATH", help="No effect: media are measured on a disk, where nothing is uploaded.")
 @limits_option
-@click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
+@progress_option
 def prepare_media(
     path: Path,
     media_metadata_by_glob: str | None,

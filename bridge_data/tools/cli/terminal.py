@@ -63,7 +63,7 @@ def headed(rows: Iterable[tuple[str, str]]) -> str:
     return "\n".join(f"{click.style(f'{heading:<12}', bold=True)} {text}" for heading, text in rows)
 
 
-_OTHER_NAMES = {"trusted_modules": "trusted_module", "num_workers": "workers", "num_batches": "batches"}
+_OTHER_NAMES = {"trusted_modules": "trusted_module"}
 """Python arguments that stand for an option of another name."""
 
 _SETTING = re.compile(r"(?<![\w./?&-])(?:[A-Z]\w+\()?(\w+)=(?:\(('[^']*'),?\)|([^\s:;,)]+))\)?")
@@ -209,6 +209,47 @@ def limits_option(command: Command) -> Command:
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")
+
+progress_option = click.option("--progress/--no-progress", default=True, help="Show a progress bar.")
+
+_SETTINGS: dict[str, tuple[type | click.ParamType, str]] = {  # type: ignore[type-arg]
+    "--world-size": (click.IntRange(min=1), "Data-parallel ranks."),
+    "--num-workers": (int, "Processes that work; 0: none."),
+    "--num-lanes": (click.IntRange(min=1), "Lanes of the job."),
+    "--batch-size": (int, "Samples or packs of a micro-batch; 0: single samples."),
+    "--global-batch-size": (click.IntRange(min=1), "Samples or packs of a step, of all ranks."),
+    "--packing-buffer-size": (int, "Samples among which packs are chosen."),
+    "--shuffle-buffer-size": (int, "Samples to be mixed at least."),
+    "--max-samples-per-sequence": (int, "Neighbouring samples of a chunk."),
+    "--seed": (int, "The seed of the run."),
+    "--step-seconds": (float, "How long the trainer takes for a step."),
+    "--task-encoder": (str, "Your TaskEncoder, MODULE:NAME, or a function that makes one."),
+    "--split-part": (str, "The part of the split."),
+}
+"""The settings of runs that options of commands stand for, under the names of the Python interface, where there is one:
+the type of each, and its help."""
+
+
+def setting(
+    name: str, *names: str, help: str | None = None, default: Any = None, more: str = ""
+) -> Callable[[Command], Command]:
+    """The option of a setting. `help` replaces the usual one, `more` comes after it; `names` are others for the option,
+    or for its argument in Python."""
+    kind, usual = _SETTINGS[name]
+    shown = {} if default is None else {"default": default, "show_default": True}
+    text = f"{help or usual}{more and '  ' + more}"
+    return click.option(name, *names, type=kind, help=text, **shown)  # type: ignore[arg-type]
+
+
+RENAMED = {
+    "--ranks": "--world-size",
+    "--workers": "--num-workers",
+    "--micro-batch-size": "--batch-size",
+    "--step-ms": "--step-seconds",
+    "--batches": "--num-batches",
+    "--output": "--out",
+}
+"""Names that options had in some commands, and the one that they have in all: for the error of an unknown option."""
 
 
 class Report(Protocol):

@@ -11,7 +11,7 @@ import click
 
 from bridge_data.errors import ConfigError
 from bridge_data.storage import Location, location
-from bridge_data.tools.cli.terminal import LOCATION, note, trust_options, where_options
+from bridge_data.tools.cli.terminal import LOCATION, note, setting, trust_options, where_options
 
 if TYPE_CHECKING:
     from bridge_data.tools.view.saved_run import SavedRunReader
@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 @click.option(
     "--log", type=click.Path(path_type=Path), help="A log with steps and losses: JSON lines, CSV, events or text."
 )
-@click.option(
-    "--num-lanes", type=click.IntRange(1), help="Lanes of the job.  [default: of the config, of the newest state, or 8]"
-)
+@setting("--num-lanes", more="[default: of the config, of the newest state, or 8]")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8750, show_default=True, help="The port; 0: any that is free."

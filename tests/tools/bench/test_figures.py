@@ -113,9 +113,9 @@ def test_who_waits_for_whom(texts: Path) -> None:
     ("machine", "expected"),
     [
         (Machine(num_cores=2, used_cores=1.9, idle_cores=0.1, delayed=0.3), "It computes on all 2 cores"),
-        (Machine(num_cores=8, used_cores=2, idle_cores=5.5, delayed=0), "5.5 of 8 cores have nothing to do: try --wo"),
+        (Machine(num_cores=8, used_cores=2, idle_cores=5.5, delayed=0), "5.5 of 8 cores have nothing to do: try --num"),
         (Machine(num_cores=2, used_cores=1, idle_cores=0, delayed=0.4), "40% of the time goes by until a core is fr"),
-        (Machine(num_cores=2, used_cores=1, idle_cores=1, delayed=0.4), "try --workers 3"),
+        (Machine(num_cores=2, used_cores=1, idle_cores=1, delayed=0.4), "try --num-workers 3"),
     ],
 )
 def test_cores_are_counted(texts: Path, machine: Machine, expected: str) -> None:

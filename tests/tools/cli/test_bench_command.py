@@ -18,7 +18,7 @@ HERE = "tests.tools.bench.encoders"
 @pytest.mark.processes
 def test_figures_with_workers(run: Run, tmp_path: Path) -> None:
     path = write_texts(tmp_path / "texts", 40)
-    result = run("bench", path, "--workers", 2, "--batches", 5, "--batch-size", 4)
+    result = run("bench", path, "--num-workers", 2, "--num-batches", 5, "--batch-size", 4)
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     headings = [line[:12].strip() for line in lines]
@@ -32,9 +32,9 @@ def test_a_profile_of_a_blend(run: Run, tmp_path: Path) -> None:
     write_texts(tmp_path / "odd", 20, lambda number: "odd")
     write_texts(tmp_path / "even", 20, lambda number: "even")
     blend = write_blend(tmp_path / "blend.yaml", {"even": 1, "odd": 1})
-    file = tmp_path / "bench.json"
-    settings = ["--workers", 0, "--batches", 6, "--batch-size", 4, "--json", file]
-    result = run("bench", blend, "--profile", "--task-encoder", "tests.tools.bench.encoders:OnlyOdd", *settings)
+    settings: list[object] = ["--num-workers", 0, "--num-batches", 6, "--batch-size", 4]
+    settings += ["--profile", "--task-encoder", "tests.tools.bench.encoders:OnlyOdd"]
+    result = run("bench", blend, *settings)
     assert result.exit_code == 0, result.output
     table = result.stdout.split("\n\n")[1].splitlines()
     assert table[0].split() == ["stage", "µs/sample", "ms/batch", "share", "waits"]
@@ -44,8 +44,8 @@ def test_a_profile_of_a_blend(run: Run, tmp_path: Path) -> None:
     assert "\nclocks   " in result.stdout
     assert "\nodd/train  " in result.stdout
 
-    document = json.loads(file.read_text())
-    assert (document["version"], document["path"], document["settings"]["workers"]) == (1, str(blend), 0)
+    document = json.loads(run("bench", blend, *settings, "--json").stdout)
+    assert (document["version"], document["path"], document["settings"]["num_workers"]) == (1, str(blend), 0)
     assert document["settings"]["task_encoder"] == "tests.tools.bench.encoders:OnlyOdd"
     assert document["figures"]["num_samples"] == 24
     profile = document["profile"]
@@ -54,14 +54,14 @@ def test_a_profile_of_a_blend(run: Run, tmp_path: Path) -> None:
     assert list(encode["parts"]) == ["encode_sample"]
     assert [source["name"] for source in profile["sources"]] == ["odd/train", "even/train"]
     assert profile["sources"][0]["seconds"]["encode"] > profile["sources"][1]["seconds"]["encode"]
-    assert "\n".join(profile["advice"]) in result.stdout
+    assert profile["advice"]
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--batches", 0], "--batches 0: expected at least 1"),
-        (["--workers", -1], "--workers -1"),
+        (["--num-batches", 0], "--num-batches 0: expected at least 1"),
+        (["--num-workers", -1], "--num-workers -1"),
         (["--batch-size", -1], "--batch-size -1: expected an integer of at least 1"),
         (["--split-part", "val"], "val"),
         (["--task-encoder", "nothing"], "expected package.module:Name"),

@@ -16,7 +16,20 @@ def blend(tmp_path: Path) -> Path:
 
 
 def test_facts_sources_and_findings(run: Run, blend: Path) -> None:
-    result = run("doctor", blend, "--seconds", 0, "--workers", 0, "--ranks", "1,3", "--steps", 250)
+    result = run(
+        "doctor",
+        blend,
+        "--seconds",
+        0,
+        "--num-workers",
+        0,
+        "--world-size",
+        1,
+        "--later-world-sizes",
+        "3",
+        "--steps",
+        250,
+    )
     assert result.exit_code == 0, result.output
     facts, sources, *findings = result.stdout.split("\n\n")
     assert [line[:12].strip() for line in facts.splitlines()] == [
@@ -51,7 +64,7 @@ def test_tars_that_nobody_has_prepared_are_checked_and_measured(
     monkeypatch.setenv("BRIDGE_DATA_CACHE", str(tmp_path / "cache"))
     write_shards(tmp_path / "tars")
     encoder = ("--task-encoder", "tests.tools.bench.encoders:Cooked")
-    result = run("doctor", tmp_path / "tars", *encoder, "--workers", 0, "--seconds", 0.05, "--json")
+    result = run("doctor", tmp_path / "tars", *encoder, "--num-workers", 0, "--seconds", 0.05, "--json")
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
     assert document["figures"]["samples_per_s"] > 0
@@ -61,7 +74,7 @@ def test_tars_that_nobody_has_prepared_are_checked_and_measured(
 def test_json_has_the_settings_of_a_config_and_of_options(run: Run, blend: Path, tmp_path: Path) -> None:
     config = tmp_path / "run.yaml"
     config.write_text("data: {micro_batch_size: 2, global_batch_size: 8}\ntraining: {train_steps: 100}\n")
-    settings = ["--config", config, "--workers", 0, "--micro-batch-size", 4, "--seconds", 0.05, "--json"]
+    settings = ["--config", config, "--num-workers", 0, "--batch-size", 4, "--seconds", 0.05, "--json"]
     result = run("doctor", blend, *settings)
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
@@ -76,7 +89,7 @@ def test_of_many_findings_of_a_kind_some_are_shown(run: Run, tmp_path: Path) -> 
     for number in range(7):
         write_texts(tmp_path / f"set{number}", 2)
     blend = write_blend(tmp_path / "blend.yaml", {f"set{number}": 1 for number in range(7)})
-    result = run("doctor", blend, "--seconds", 0, "--workers", 0, "--steps", 1000, "--num-lanes", 1)
+    result = run("doctor", blend, "--seconds", 0, "--num-workers", 0, "--steps", 1000, "--num-lanes", 1)
     assert result.stdout.count("many-epochs") == 6
     assert result.stdout.endswith("… and 2 more of many-epochs; --json shows all\n\n7 findings\n")
 
@@ -84,9 +97,9 @@ def test_of_many_findings_of_a_kind_some_are_shown(run: Run, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--ranks", "8,many"], "--ranks 8,many: expected numbers, such as 8 or 8,16,24"),
+        (["--later-world-sizes", "8,many"], "--later-world-sizes 8,many: expected numbers, such as 8 or 8,16,24"),
         (["--seconds", -1], "--seconds -1: expected 0 or more"),
-        (["--workers", -1], "--workers -1: expected an integer of at least 0"),
+        (["--num-workers", -1], "--num-workers -1: expected an integer of at least 0"),
         (["--plot", "plan.png"], "--plot: how long is the run?"),
         (["--config", "nothing.yaml"], "nothing.yaml: cannot be read"),
     ],

@@ -38,7 +38,7 @@ def test_a_machine_can_read_it_and_files_are_written(run: Run, tmp_path: Path) -
     folder = with_copies(tmp_path / "set")
     table, keys = tmp_path / "table.jsonl", tmp_path / "drop.txt"
     chosen = ("--parts", "jpg", "--split-part", "test,train", "--show", 0)
-    result = run("duplicates", folder, *chosen, "--output", table, "--keys", keys, "--json", *ONE)
+    result = run("duplicates", folder, *chosen, "--out", table, "--keys", keys, "--json", *ONE)
     document = json.loads(result.stdout)
     assert (document["version"], document["num_samples"], document["exact"]["num_copies"]) == (1, 7, 1)
     assert (document["near"], document["largest"], document["common"]) == (None, [], [])
@@ -76,9 +76,9 @@ def test_lines_that_split_parts_share_are_shown(run: Run, tmp_path: Path) -> Non
     [
         (["--distance", 3], 1, "error: --distance has no effect without --near\n"),
         (["--near", "--distance", 11], 2, "11 is not in the range 0<=x<=10"),
-        (["--output", "table.txt"], 1, "error: table.txt: expected a file named .parquet, .jsonl or .csv\n"),
+        (["--out", "table.txt"], 1, "error: table.txt: expected a file named .parquet, .jsonl or .csv\n"),
         (["--keys", "no/drop.txt"], 1, "error: no/drop.txt: there is no folder no\n"),
-        (["--workers", 0], 1, "error: --num-workers 0: expected at least 1\n"),
+        (["--num-workers", 0], 1, "error: --num-workers 0: expected at least 1\n"),
         (["--split-part", "dev"], 1, "there is no split part 'dev'; there is train, val, test"),
     ],
 )

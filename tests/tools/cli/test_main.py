@@ -9,6 +9,7 @@ import click
 import pytest
 
 from bridge_data.tools.cli import main
+from bridge_data.tools.cli.terminal import RENAMED
 from tests.shards.tars import write_tar
 from tests.tools.cli.conftest import Run
 
@@ -37,6 +38,76 @@ def test_the_list_of_commands_says_what_they_say_themselves(run: Run, command: s
     assert found is not None
     help = (found.help or "").partition("\n\n")[0].replace("\n", " ")
     assert " ".join(run("--help").output.split()).count(" ".join(help.split())) == 1
+
+
+def options_of(command: click.Command, name: str) -> list[tuple[str, click.Option]]:
+    """(command, option) of a command and of those in it."""
+    found = [(name, option) for option in command.params if isinstance(option, click.Option)]
+    if isinstance(command, click.Group):
+        for inner, one in command.commands.items():
+            found += options_of(one, f"{name} {inner}")
+    return found
+
+
+ALL_OPTIONS = [
+    pair for name in COMMANDS for pair in options_of(main.get_command(click.Context(main), name) or main, name)
+]
+DIFFERENT_THINGS = {
+    "--columns": "of prepare: names of fields to store; else the file that has columns for --where",
+    "--split-parts": "of prepare: patterns, as in Energon; else names",
+    "--key": "of convert: a column; of preview: the key of a sample",
+    "--show": "of lint: none is every fault with --json; of duplicates: 0 is none",
+    "--state": "of view: one; else several",
+    "--keys": "of forget: also standard input",
+    "--config": "of view: also package.module:name",
+    "--steps": "of doctor: the length of a run; of checkpoint: several ranges; of order: one",
+}
+
+
+def test_an_option_has_the_same_type_in_every_command() -> None:
+    kinds: dict[str, dict[tuple[object, ...], str]] = {}
+    for command, option in ALL_OPTIONS:
+        for name in option.opts:
+            kind = (
+                option.type.name.replace("directory", "path"),
+                getattr(option.type, "min", None),
+                option.is_flag,
+                option.nargs,
+                option.multiple,
+            )
+            kinds.setdefault(name, {})[kind] = command
+    assert {name: found for name, found in kinds.items() if len(found) > 1 and name not in DIFFERENT_THINGS} == {}
+
+
+def test_no_option_has_a_second_name_for_a_setting() -> None:
+    assert [(command, option.opts) for command, option in ALL_OPTIONS if {*option.opts} & RENAMED.keys()] == []
+    assert {*RENAMED.values()} <= {option.opts[0] for _, option in ALL_OPTIONS}
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [("doctor", "--ranks"), ("bench", "--workers"), ("doctor", "--micro-batch-size"), ("bench", "--step-ms")],
+)
+def test_a_name_that_another_command_might_have_leads_to_the_one(run: Run, command: str, name: str) -> None:
+    result = run(command, "data", name, 2)
+    assert result.exit_code == 2 and name in result.stderr and RENAMED[name] in result.stderr
+
+
+WITHOUT_JSON = {
+    "convert": "makes data",
+    "mount": "makes files",
+    "prepare": "makes data",
+    "prepare-media": "makes data",
+    "order": "JSON lines are its only form",
+    "view": "serves pages",
+    **dict.fromkeys(("at", "audit", "checkpoint", "info", "preview", "when"), "print tables only, so far"),
+}
+
+
+def test_a_command_that_reports_has_json() -> None:
+    with_json = {command.partition(" ")[0] for command, option in ALL_OPTIONS if option.opts == ["--json"]}
+    assert all(option.is_flag for _, option in ALL_OPTIONS if option.opts == ["--json"])
+    assert with_json | WITHOUT_JSON.keys() == {*COMMANDS}
 
 
 def test_errors_are_one_line_with_exit_code_1(run: Run, tmp_path: Path) -> None:
@@ -92,7 +163,9 @@ def test_starts_without_what_it_does_not_need(run: Run, tars: Path, arguments: l
 def test_errors_name_options_and_not_arguments_of_python(run: Run, tars: Path) -> None:
     assert run("prepare", tars, "--num-workers", 0).stderr == "error: --num-workers 0: expected at least 1\n"
     run("prepare", tars, "--non-interactive", "--split-ratio", "1,0,0")
-    assert run("bench", tars, "--workers", -1).stderr.endswith("--workers -1: expected an integer of at least 0\n")
+    assert run("bench", tars, "--num-workers", -1).stderr.endswith(
+        "--num-workers -1: expected an integer of at least 0\n"
+    )
     (tars / ".nv-meta/dataset.yaml").write_text("{sample_type: {__module__: mine, __class__: A}, field_map: {a: txt}}")
     assert "pass --trusted-module 'mine' if it is yours" in run("preview", tars).stderr
     assert "pass --trusted-module 'mine' if it is yours" in run("lint", tars, "--no-progress").output

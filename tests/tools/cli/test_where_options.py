@@ -82,18 +82,19 @@ def test_nothing_is_printed_beside_the_answer(folder: Path) -> None:
 
 
 def test_bench_measures_the_chosen_samples(run: Run, folder: Path) -> None:
-    settings = ["--workers", 0, "--batches", 4, "--batch-size", 2, "--json", folder / "bench.json"]
+    settings = ["--num-workers", 0, "--num-batches", 4, "--batch-size", 2]
     options = ["--where", "score < 3", "--columns", folder / "scores.parquet"]
     result = run("bench", folder / "blend.yaml", *options, *settings)
     assert result.exit_code == 0, result.output
     assert ["where", "score", "<", "3"] in rows(result.stdout)
-    assert json.loads((folder / "bench.json").read_text())["settings"]["where"] == "score < 3"
+    document = json.loads(run("bench", folder / "blend.yaml", *options, *settings, "--json").stdout)
+    assert document["settings"]["where"] == "score < 3"
     result = run("bench", folder / "blend.yaml", "--where", "index < 0", *settings)
     assert result.exit_code == 1 and "chooses none of the 150 samples" in result.stderr
 
 
 def test_doctor_checks_the_run_over_the_chosen_samples(run: Run, folder: Path) -> None:
-    settings = ["--seconds", 0.05, "--workers", 0, "--micro-batch-size", 2, "--steps", 30]
+    settings = ["--seconds", 0.05, "--num-workers", 0, "--batch-size", 2, "--steps", 30]
     chosen = run("doctor", folder / "texts", "--where", "index < 15", *settings)
     assert chosen.exit_code == 0, chosen.output
     assert ["where", "index", "<", "15"] in rows(chosen.output)
