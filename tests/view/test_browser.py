@@ -159,6 +159,35 @@ def test_from_a_loss_to_its_samples_in_two_clicks(run_browser: Browser, photos_y
     run_browser.wait(lambda b: address(b).startswith("/sample/0/0/"))
 
 
+def test_a_run_opens_on_its_loss_by_its_name_and_a_step_is_chosen_by_number(run_browser: Browser) -> None:
+    run_browser.open("/")
+    assert address(run_browser) == "/run" and len(run_browser.find("svg.chart a")) == 24
+    assert run_browser.texts("h1") == ["run"] and run_browser.driver.title.startswith("run ·")
+    field = run_browser.find("#step")[0]
+    field.clear()
+    field.send_keys("9\n")
+    run_browser.wait(lambda b: address(b) == "/steps/9")
+    assert run_browser.texts("h1") == ["run: step 9"]
+    assert len(keys(run_browser)) > 0
+
+
+def test_charts_have_ticks_at_round_values(run_browser: Browser) -> None:
+    run_browser.open("/run")
+    ticks = [float(text.replace(",", "")) for text in run_browser.texts("svg.chart .tick")]
+    assert ticks[:3] == [0, 5, 10] and ticks.count(1) == 1 and len(ticks) >= 7
+    assert run_browser.texts("svg.chart .axis-name") == ["step", "loss"]
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize("path", ["/run", "/steps/9", "/shapes", "/blend", "/batches?number=3"])
+def test_tables_of_a_run_scroll_in_their_box(run_browser: Browser, path: str, width: int) -> None:
+    run_browser.resize((width, 844))
+    run_browser.open(path)
+    script = "return [document.documentElement.scrollWidth <= innerWidth, [...document.querySelectorAll('table')]"
+    script += ".every(t => t.closest('.scroll').getBoundingClientRect().right <= innerWidth)]"
+    assert run_browser.driver.execute_script(script) == [True, True]
+
+
 def test_a_batch_shows_its_mask_its_packs_and_its_pictures(run_browser: Browser) -> None:
     run_browser.open("/batches?number=65")
     run_browser.wait(Browser.seen)

@@ -18,8 +18,8 @@ import click
 from bridge_data.energon.dataset_loaders import load_dataset
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.forgotten import ForgottenSamples
-from bridge_data.loader.checkpoint import Checkpoint, rank_file, read_checkpoint
-from bridge_data.loader.ledger_files import RunLedger, ledger_paths
+from bridge_data.loader.checkpoint import Checkpoint
+from bridge_data.loader.ledger_files import RunLedger
 from bridge_data.order import ledger
 from bridge_data.order.cursor import Cursor, SampleRef, packed_references
 from bridge_data.order.forget_history import history_of
@@ -30,6 +30,7 @@ from bridge_data.order.plan_order import PlanOrder, Shuffle
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import Plan
 from bridge_data.tools.cli.terminal import counted, setting, table, trust_options
+from bridge_data.tools.run_folder import find_run, read_states
 
 _MANY = 1_000
 
@@ -52,23 +53,6 @@ class AuditFinding:
     def is_same(self) -> bool:
         """Whether samples and both sums are equal."""
         return self.sums is not None and dataclasses.replace(self.sums, since=self.expected.since) == self.expected
-
-
-def checkpoints_below(folder: Path) -> list[Checkpoint]:
-    """The checkpoints in `folder` and its subfolders, sorted by position; if there are none, Lightning's `*.ckpt`.
-
-    Raises:
-        StateError: if one is damaged, or has no state of the data.
-    """
-    folders = [path.parent for path in folder.rglob(rank_file(Path(), 0).name)]
-    found = [read_checkpoint(path) for path in folders or folder.rglob("*.ckpt")]
-    return sorted(found, key=lambda checkpoint: _position(checkpoint.state))
-
-
-def ledger_below(folder: Path) -> Path | None:
-    """The first folder with ledger files: `folder` or a subfolder; None if there is none."""
-    folders = [folder, *sorted(path for path in folder.rglob("*") if path.is_dir())]
-    return next((path for path in folders if ledger_paths(path)), None)
 
 
 def compare_with_ledger(checkpoints: Sequence[Checkpoint], ledger_files: RunLedger) -> list[AuditFinding]:
@@ -226,8 +210,9 @@ def audit(
     The sums in each state are computed again: from the ledger files, and with --data from the data set alone, if the
     order can be computed (no packing, groups, filters, generators, re-deals). Exit code 1 if they differ.
     """
-    checkpoints = checkpoints_below(run)
-    folder = ledger or ledger_below(run)
+    files = find_run(run, has_config=True)
+    checkpoints = sorted(read_states(files.states), key=lambda checkpoint: _position(checkpoint.state))
+    folder = ledger or files.ledger
     if not checkpoints:
         raise ConfigError(f"{run}: holds no data state, nor do the folders below it")
     if folder is None and data is None:

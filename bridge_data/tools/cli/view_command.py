@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     help="The run: the YAML of a recipe or a LightningCLI, or package.module:name of a DataModule.",
 )
 @click.option(
+    "--data", type=LOCATION, help="The data that the run in the folder PATH reads, if no config there says so."
+)
+@click.option(
     "--state", type=click.Path(path_type=Path), help="A saved state, or a folder with several: iter_*, *.ckpt."
 )
 @click.option(
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
 def view(
     path: Location | None,
     config: str | None,
+    data: Location | None,
     state: Path | None,
     log: Path | None,
     num_lanes: int | None,
@@ -61,8 +65,9 @@ def view(
     """Show PATH in a browser: samples, the blend, sizes, batches as the trainer gets them, the steps of a run.
 
     PATH is a prepared data set, a metadataset or a JSONL file, or the URL of one, or tars without .nv-meta; or the
-    folder of a run, with its config, saved states, log and ledger, which is followed while the run goes on. With
-    --config, by default the data of the config. The page is for this machine alone, unless --host and --token say else.
+    folder of a run, with its config (or --data), saved states, log and ledger, which is followed while the run goes on.
+    With --config, by default the data of the config. The page is for this machine alone, unless --host and --token
+    say else.
     """
     from bridge_data.tools.run_folder import is_run
     from bridge_data.tools.view.catalog import DataCatalog
@@ -76,13 +81,16 @@ def view(
         raise ConfigError("give PATH, a data set, a metadataset or the folder of a run, or --config, a run")
     folder = None
     if isinstance(path, Path) and is_run(path):
-        path, folder = None, path
+        path, folder = data, path
+    elif data is not None:
+        raise ConfigError("--data is for the folder of a run: PATH is the data already")
     reader = None
     if folder is not None or state is not None or log is not None:
         reader = SavedRunReader(folder, has_config=config is not None, states=state, log=log)
         for reason in reader.saved.left_out:
             note(f"left out: {reason}")
-        config = config or (None if folder is None else _config_of(folder, reader))
+        if config is None and path is None and folder is not None:
+            config = _config_of(folder, reader)
     if config is not None and where is not None:
         raise ConfigError("--where is for PATH alone: which samples a run has, its config says")
 
@@ -95,14 +103,20 @@ def view(
         if config is not None:
             return run_of(saved.num_lanes, saved.num_per_step)
         part = "train" if "train" in catalog.part_names else catalog.first_part()
-        return default_run(os.fspath(catalog.path), part, num_lanes or saved.num_lanes, options)
+        return default_run(os.fspath(catalog.path), part, num_lanes or saved.num_lanes, options, saved.states)
 
     if config is not None:
         run = opened(SavedRun() if reader is None else reader.saved)
         path = location(run.path) if path is None else path
     assert path is not None
     catalog = DataCatalog(path, options)
-    site = Site(catalog, opened, None if reader is None else reader.read, has_encoder=config is not None)
+    site = Site(
+        catalog,
+        opened,
+        None if reader is None else reader.read,
+        has_encoder=config is not None,
+        name="" if folder is None else folder.absolute().name,
+    )
     _serve(site, host, port, token, names)
 
 
@@ -115,7 +129,7 @@ def _config_of(folder: Path, reader: "SavedRunReader") -> str:
     if reader.config is None:
         raise ConfigError(
             f"{folder}: has no config of a run: expected one YAML, of a recipe (as --print-config writes it) or of a "
-            "LightningCLI; give --config, or the data set with --state and --log"
+            "LightningCLI; give --config, or the data set that the run reads (--data)"
         )
     return str(reader.config)
 

@@ -15,6 +15,7 @@ from typing import Any, Self
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.datasets import get_train_dataset
+from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.options import SHUFFLE_BUFFER_SIZE
 from bridge_data.shards.plain_data import parse_yaml_file
@@ -80,6 +81,24 @@ class RunSettings:
                 "shuffle_over_epochs_multiplier": run["epochs_per_shuffle"],
                 "repeat": run["repeat"],
             },
+        )
+
+    def order_dataset(self, *, world_size: int = 0, num_lanes: int = 0, **options: Any) -> LaneDataset:
+        """The data set of the run, of rank 0 of `world_size` (0: as many as the run has); `options` replace those of
+        `get_train_dataset`. Without the run's task encoder, one that says nothing but the order.
+
+        Raises:
+            ConfigError: if the data cannot be opened.
+        """
+        workers = {**self.workers, **({"num_lanes": num_lanes} if num_lanes else {})}
+        return get_train_dataset(
+            self.path,
+            worker_config=WorkerConfig(0, world_size or self.world_size, self.num_workers, **workers),
+            batch_size=self.batch_size,
+            shuffle_buffer_size=self.shuffle_buffer_size,
+            max_samples_per_sequence=self.max_samples_per_sequence,
+            packing_buffer_size=self.packing_buffer_size,
+            **{**self.dataset, "task_encoder": self.task_encoder or OrderTaskEncoder(), **options},
         )
 
     @classmethod
@@ -180,7 +199,6 @@ def open_run(
             other data.
     """
     size = settings.batch_size or 1
-    config = WorkerConfig(rank=0, world_size=settings.world_size, num_workers=settings.num_workers, **settings.workers)
     if settings.packing_buffer_size is not None and settings.task_encoder is None:
         raise ConfigError(
             f"packing_buffer_size={settings.packing_buffer_size}: packs are chosen by the task encoder of the run; "
@@ -188,16 +206,7 @@ def open_run(
         )
     if replay and settings.task_encoder is None:
         raise ConfigError("replay: the task encoder of the run is run again; name it (--task-encoder)")
-    options = {**settings.dataset, "task_encoder": settings.task_encoder or OrderTaskEncoder()}
-    dataset = get_train_dataset(
-        settings.path,
-        worker_config=config,
-        batch_size=settings.batch_size,
-        shuffle_buffer_size=settings.shuffle_buffer_size,
-        max_samples_per_sequence=settings.max_samples_per_sequence,
-        packing_buffer_size=settings.packing_buffer_size,
-        **options,
-    )
+    dataset = settings.order_dataset()
     if dataset.forgotten is not None and not states and lists is None:
         raise ConfigError(
             f"{settings.path}: has a list of forgotten samples, and without a state it is not known whether the run "

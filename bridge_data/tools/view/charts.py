@@ -13,7 +13,7 @@ import random
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from PIL import Image
 
@@ -28,11 +28,11 @@ from bridge_data.shards.records import bytes_of, without_views
 from bridge_data.tools.view.catalog import CatalogSource, SampleAddress, SplitCatalog
 from bridge_data.tools.view.sample_cards import extension, kind_of, members_of
 
-WIDTH, HEIGHT = 640, 220
+WIDTH, HEIGHT = 640, 236
 """The `viewBox` of a chart."""
 
-LEFT, BOTTOM, TOP = 52, 28, 10
-"""Margins for the ticks."""
+LEFT, BOTTOM, TOP = 52, 44, 16
+"""Margins for the ticks and the names of the axes."""
 
 NUM_BINS = 24
 
@@ -64,6 +64,7 @@ class Histogram:
     """`values` in bins; on a logarithmic scale if their range is wide."""
 
     title: str
+    unit: str
     num_values: int
     summary: str
     bars: tuple[HistogramBar, ...]
@@ -100,11 +101,12 @@ def histogram(title: str, unit: str, values: Sequence[float]) -> Histogram:
     middle = ordered[len(ordered) // 2]
     return Histogram(
         title=title,
+        unit=unit,
         num_values=len(ordered),
         summary=f"{number_text(least)} to {number_text(most)} {unit}, median {number_text(middle)}",
         bars=tuple(bars),
         x_ticks=x_ticks,
-        y_ticks=(Tick(TOP + inner, "0"), Tick(TOP, f"{top:,}")),
+        y_ticks=_ticks(0, top, lambda value: TOP + inner * (1 - value / top), is_whole=True),
     )
 
 
@@ -148,15 +150,26 @@ def step_line(values: Sequence[tuple[int, float]]) -> StepLine:
         for step, value in kept
     ]
     path = "M" + " L".join(f"{point.x:g},{point.y:g}" for point in points)
-    steps = [first + (last - first) * part // 4 for part in range(5)]
-    places = (LEFT + (WIDTH - LEFT - 8) * (step - first) / (last - first) for step in steps)
     return StepLine(
         points=tuple(points),
         path=path,
-        x_ticks=tuple(Tick(at, f"{step:,}") for at, step in zip(places, steps, strict=True)),
-        y_ticks=(Tick(TOP + inner, number_text(low)), Tick(TOP, number_text(high))),
+        x_ticks=_ticks(
+            first, last, lambda step: LEFT + (WIDTH - LEFT - 8) * (step - first) / (last - first), is_whole=True
+        ),
+        y_ticks=_ticks(low, high, lambda value: TOP + inner * (1 - (value - low) / (high - low))),
         num_steps=len(values),
     )
+
+
+def _ticks(low: float, high: float, place: Callable[[float], float], *, is_whole: bool = False) -> tuple[Tick, ...]:
+    """About five ticks at round values from `low` to `high`, which differ; `place` returns the place of a value."""
+    rough = (high - low) / 5
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * (1 - 1e-9))
+    step = max(1.0, round(step)) if is_whole else step
+    numbers = range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+    return tuple(Tick(round(place(number * step), 2), f"{number * step:,.{digits}f}") for number in numbers)
 
 
 def number_text(value: float) -> str:

@@ -9,6 +9,7 @@ import dataclasses
 import importlib
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,10 @@ from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.lanes.datasets import get_train_dataset
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.shards.plain_data import parse_yaml_file
 from bridge_data.task import DefaultTaskEncoder
+from bridge_data.tools.oracle.run_settings import RunSettings
 from bridge_data.topology import WorkerConfig
 
 if TYPE_CHECKING:
@@ -65,12 +68,20 @@ def open_run(
     )
 
 
-def default_run(path: str, split_part: str, num_lanes: int | None, trust: dict[str, Any]) -> NamedRun:
-    """The data at `path` in batches of the default task encoder.
+def default_run(
+    path: str,
+    split_part: str,
+    num_lanes: int | None,
+    trust: dict[str, Any],
+    states: Sequence[Checkpoint] = (),
+) -> NamedRun:
+    """The data at `path` in batches of the default task encoder, with the settings of the run that saved `states`.
 
     Raises:
         ConfigError: if they cannot be opened.
     """
+    if states:
+        return _of_states(path, split_part, num_lanes, trust, states)
     workers = WorkerConfig(rank=0, world_size=1, num_workers=0, num_lanes=num_lanes or 0)
     dataset = get_train_dataset(
         path,
@@ -84,6 +95,17 @@ def default_run(path: str, split_part: str, num_lanes: int | None, trust: dict[s
     )
     told = f"Of the default task encoder, {DEFAULT_BATCH_SIZE} samples each; --config shows those of your run."
     return NamedRun(path=path, dataset=dataset, schedule=None, told=told)
+
+
+def _of_states(
+    path: str, split_part: str, num_lanes: int | None, trust: dict[str, Any], states: Sequence[Checkpoint]
+) -> NamedRun:
+    settings = RunSettings.of_states(path, states)
+    dataset = settings.order_dataset(world_size=1, num_lanes=num_lanes or 0, split_part=split_part, **trust)
+    size, per_step = settings.batch_size or 1, settings.global_batch_size
+    told = f"Of the default task encoder, {size} samples each, as the states say; --config shows those of your run."
+    schedule = None if per_step is None else BatchSchedule(per_step, size)
+    return NamedRun(path=path, dataset=dataset, schedule=schedule, told=told)
 
 
 def data_module(config: str) -> "EnergonMultiModalDataModule":

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.tools.cli.state_contents import sources_of
@@ -17,6 +17,7 @@ from bridge_data.tools.view.catalog import SampleAddress, SplitCatalog
 from bridge_data.tools.view.charts import HEIGHT, WIDTH, step_line
 from bridge_data.tools.view.gatekeeper import number_in, ranged
 from bridge_data.tools.view.sample_cards import MediaContent, card
+from bridge_data.tools.view.saved_run import SavedRun
 from bridge_data.tools.view.site import Site
 
 MAX_STEP = 10**9
@@ -42,6 +43,7 @@ class RunPages:
             "/batches": self.batches,
             "/batches/{number:int}/pictures/{picture:int}": self.picture,
             "/run": self.saved_run,
+            "/steps": self.chosen_step,
             "/steps/{step:int}": self.step,
         }
 
@@ -101,10 +103,17 @@ class RunPages:
             progress=sources_of(saved.states[-1].state) if saved.states else [],
             has_batches="Batches" in names,
             has_steps="Batches" in names and self._site.run.schedule is not None,
+            last=_last_step(saved),
             span=_span,
             width=WIDTH,
             height=HEIGHT,
         )
+
+    def chosen_step(self, request: Request) -> Response:
+        """To the page of the step that the field has, as the log numbers it."""
+        log = self._site.saved.log
+        first = 0 if log is None else log.first
+        return RedirectResponse(f"/steps/{max(0, (number_in(request, 'step', first) or 0) - first)}", 303)
 
     def step(self, request: Request) -> Response:
         """The samples of a step."""
@@ -147,6 +156,13 @@ class RunPages:
             if self._site.reads(split):
                 return number, split
         return 0, None
+
+
+def _last_step(saved: SavedRun) -> int | None:
+    """The last step that is logged or saved, as the log numbers it; None if there is none."""
+    steps = [one.step for one in saved.states if one.step is not None]
+    steps += [] if saved.log is None else [step for step, _ in saved.log.losses[-1:]]
+    return max(steps, default=None)
 
 
 def _span(numbers: tuple[int, int] | None) -> str:

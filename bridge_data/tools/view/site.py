@@ -135,9 +135,9 @@ class _Latest(Generic[Key, Made]):
 
 class Site:
     """All content to show. `open_run` opens the data of the run when batches are requested, with the lanes and sizes of
-    its states (None: there are no batches to show); `has_encoder`: with its own task encoder. `read_saved` reads the
-    output of the run so far (None: there is no run). `working` is held while hooks of the run are running: its readers
-    are not thread-safe."""
+    its states (None: there are no batches to show); `name`: its name; `has_encoder`: with its own task encoder.
+    `read_saved` reads the output of the run so far (None: there is no run). `working` is held while hooks of the run
+    are running: its readers are not thread-safe."""
 
     def __init__(
         self,
@@ -146,11 +146,13 @@ class Site:
         read_saved: Callable[[], SavedRun] | None = None,
         *,
         has_encoder: bool = False,
+        name: str = "",
     ) -> None:
         self.catalog, self.saved = catalog, SavedRun()
+        self.run_name = name or f"The run of {catalog.path}"
         self.working = threading.Lock()
         self._has_run, self._read_saved = open_run is not None, read_saved
-        self._has_encoder = has_encoder
+        self._has_encoder, self._is_named = has_encoder, bool(name)
         self._opening = threading.RLock()
         self._token_lengths: dict[int, TokenLengths] = {}
         self._run: _Latest[object, NamedRun] = _Latest(lambda _: self._opened(open_run))
@@ -166,7 +168,7 @@ class Site:
     @property
     def title(self) -> str:
         """The name of the data or run shown."""
-        return str(self.catalog.path)
+        return f"{self.run_name} · {self.catalog.path}" if self._is_named else str(self.catalog.path)
 
     @property
     def parts(self) -> list[str]:
@@ -178,7 +180,7 @@ class Site:
         """(name, address) of the pages."""
         found = [("Samples", "/samples"), ("Blend", "/blend"), ("Sizes", "/shapes")]
         batches = [("Batches", "/batches")] if self._has_run else []
-        return [*found, *batches, *([("Run", "/run")] if self.has_saved else [])]
+        return [*([("Run", "/run")] if self.has_saved else []), *found, *batches]
 
     @property
     def has_saved(self) -> bool:

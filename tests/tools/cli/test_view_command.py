@@ -1,5 +1,6 @@
 import contextlib
 import http.client
+import json
 import re
 import socket
 import subprocess
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset
+from bridge_data.loader.checkpoint import save_states
 from tests.prepared import write_texts
 from tests.tools.cli.conftest import Run
 
@@ -100,6 +103,32 @@ def test_a_folder_with_a_log_and_no_config_asks_for_one(run: Run, tmp_path: Path
     result = run("view", tmp_path)
     assert result.exit_code == 1 and "has no config of a run: expected one YAML" in result.stderr
     assert "left out: " in result.stderr and "step=2.ckpt: cannot be read as a checkpoint of Lightning" in result.stderr
+
+
+@pytest.mark.processes
+def test_the_folder_of_a_run_without_a_config_is_shown_with_its_data(texts: Path, tmp_path: Path) -> None:
+    folder, lines = tmp_path / "third-try", []
+    config = WorkerConfig(0, 1, 0, num_lanes=2)
+    dataset = get_train_dataset(
+        texts, worker_config=config, batch_size=3, shuffle_buffer_size=8, max_samples_per_sequence=4
+    )
+    with get_savable_loader(dataset) as loader:
+        keys = [list(batch.__key__) for _, batch in zip(range(8), loader, strict=False)]
+        save_states(folder / "iter_0000004", loader.save_state_rank(), step=4, world_size=1)
+    lines = [json.dumps({"step": step, "loss": 1.0}) for step in range(4)]
+    (folder / "steps.jsonl").write_text("\n".join(lines))
+    with served(folder, "--data", str(texts)) as port:
+        status, _, headers = asked(port, "/")
+        assert (status, headers["location"]) == (303, "/run")
+        html = asked(port, "/run")[1]
+        assert "<h1>third-try</h1>" in html and "<title>third-try" in html
+        assert asked(port, "/steps?step=3")[2]["location"] == "/steps/3"
+        html = asked(port, "/steps/3")[1]
+        assert re.findall(r'class="key"[^>]*>([^<]*)<', html) == keys[6] + keys[7]
+
+
+def test_data_beside_data_are_refused(run: Run, texts: Path) -> None:
+    assert "--data is for the folder of a run" in run("view", texts, "--data", texts).stderr
 
 
 def test_a_missing_extra_is_told(run: Run, texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
