@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.skipif(not CHECKOUT, reason="BRIDGE_DATA_MEGATRON_LM names no checkout (make compat sets it)"),
 ]
 
-NUM_SAMPLES, SAVED_AS, MORE = 120, 3, 12
+NUM_SAMPLES, SAVED_AS, MORE = 600, 3, 12
 """The samples, the iteration at which two ranks save, and the micro-batches that a resumed job takes."""
 
 TRUST = {"BRIDGE_DATA_TRUST_DATASET_CODE": "1", "BRIDGE_DATA_TRUSTED_MODULES": "energon_util"}
@@ -33,7 +33,23 @@ TRUST = {"BRIDGE_DATA_TRUST_DATASET_CODE": "1", "BRIDGE_DATA_TRUSTED_MODULES": "
 SAMPLE_LOADER = """
 def sample_loader(raw):
     images = [raw["jpg"]] if "jpg" in raw else []
-    return {"__key__": raw["__key__"], "images": images, "texts": raw["json"], FIELDS}
+    common = {"images": images, "texts": raw["json"]}
+    return {"__key__": raw["__key__"], "similarity_matrix": None, "matched_text_indices": None, **common}
+
+def part_filter(part):
+    return part in ("jpg", "json")
+"""
+
+LIST_LOADER = """
+from energon_util import OfflineTargetAspectRatioSample
+
+def sample_loader(raw):
+    def member(number):
+        return OfflineTargetAspectRatioSample(
+            __key__=f"{raw['__key__']}/{number}", __restore_key__=(), __subflavors__={}, __subflavor__=None,
+            images=[raw["jpg"]], texts=raw["json"], target_aspect_ratio=[[2, 1]],
+        )
+    return {"__key__": raw["__key__"], "samples": [member(0), member(1)]}
 
 def part_filter(part):
     return part in ("jpg", "json")
@@ -44,7 +60,7 @@ VARIANTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "pretrain": ("pretrain", ()),
     "captions": ("captions", ()),
     "sft": ("sft", ()),
-    "sft_with_ratios": ("ratios", ("--use-tiling", "--max-num-tiles", "4")),
+    "sft_offline_packed": ("lists", ("--packing-seq-length", "200", "--use-tiling", "--max-num-tiles", "4")),
     "pretrain_packed": ("pretrain", PACKED),
     "sft_packed": ("sft", PACKED),
 }
@@ -87,21 +103,14 @@ def write_data(folder: Path, checkout: Path) -> None:
             (conversation(number, pictured=number % 3 > 0) for number in numbers),
             definition("SimilarityInterleavedSample", **by_code),
         ),
-        "ratios": (
-            map(conversation, numbers),
-            definition("OfflineTargetAspectRatioSample", "energon_util", **by_code),
-        ),
+        "lists": (map(conversation, numbers), definition("SampleListSample", "energon_util", **by_code)),
     }
-    own_fields = {
-        "sft": '"similarity_matrix": None, "matched_text_indices": None',
-        "ratios": '"target_aspect_ratio": [[2, 1]], "__subflavor__": None',
-    }
+    codes = {"sft": SAMPLE_LOADER, "lists": LIST_LOADER}
     for name, (samples, described) in written.items():
-        data = write_dataset(folder / name, samples, per_shard=20, ratio="5,1,0", definition=described)
-        if name in own_fields:
-            code = SAMPLE_LOADER.replace("FIELDS", own_fields[name])
-            (data / META_FOLDER / "sample_loader.py").write_text(code)
-        kind = "sft" if name in own_fields else "pretrain"
+        data = write_dataset(folder / name, samples, per_shard=50, ratio="5,1,0", definition=described)
+        if name in codes:
+            (data / META_FOLDER / "sample_loader.py").write_text(codes[name])
+        kind = "sft" if name in codes else "pretrain"
         template = (checkout / "examples/multimodal" / f"{kind}_dataset.yaml").read_text()
         lines = [
             f"{line.partition('path:')[0]}path: {data}" if "path:" in line else line for line in template.splitlines()
