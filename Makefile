@@ -130,7 +130,8 @@ peers:
 	-@$(MAKE) --no-print-directory -k $(NAMES:%=$(PEERS)/%/.complete)
 
 # The tests of a checkout of Megatron-Energon or Megatron-Bridge, run on ours: make compat CHECKOUT=../Megatron-Energon
-# ARGS="test_dataset.py -k len" for some of them. Bridge needs an environment with it: VENV=...
+# ARGS="test_dataset.py -k len" for some of them. Bridge needs an environment with it: VENV=... So does Megatron-LM, whose
+# multimodal example is run: that of make test-bridge, VENV=.venv-peers/bridge, has what it imports.
 compat:
 	@$(BIN)/python -m tests.compat "$(CHECKOUT)" $(ARGS)
 

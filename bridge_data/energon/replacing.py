@@ -62,10 +62,12 @@ def replace_energon(
     if trusted_modules is not None:
         given = names("replace_energon: trusted_modules", trusted_modules)
         settings = dataclasses.replace(settings, trusted_modules=given)
-    for name, flag in (("trust_dataset_code", trust_dataset_code), ("gathers_states", gathers_states)):
-        if flag is not None:
-            check_flag(f"replace_energon: {name}", flag)
-            settings = dataclasses.replace(settings, **{name: bool(flag)})
+    if trust_dataset_code is not None:
+        check_flag("replace_energon: trust_dataset_code", trust_dataset_code)
+        settings = dataclasses.replace(settings, trust_dataset_code=bool(trust_dataset_code))
+    if gathers_states is not None:
+        check_flag("replace_energon: gathers_states", gathers_states)
+        settings = dataclasses.replace(settings, gathers_states=bool(gathers_states))
     if before.as_energon and settings != before:
         raise ConfigError(
             f"replace_energon: got {_shown(settings)}, but it has been called with {_shown(before)}, and data may have "

@@ -55,7 +55,8 @@ class GatheringLoader(SavableDataLoader):
             StateError: on every rank, if they are not at the same step, or if a state was refused.
         """
         self._settle()
-        return self._together(gather_state, self._own_state())
+        state: dict[str, Any] = self._together(gather_state, self._own_state())
+        return state
 
     def save_state_global(self, global_dst_rank: int = 0) -> dict[str, Any] | None:
         self._settle()

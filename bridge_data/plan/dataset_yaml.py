@@ -257,7 +257,8 @@ def find_object(module: Node, name: Node, trusted_modules: Collection[str]) -> A
     if not any(module_name == trusted or module_name.startswith(f"{trusted}.") for trusted in trusted_modules):
         raise module.error(
             f"__module__: {module_name!r} would be imported, which runs its code, and is not trusted; "
-            f"pass trusted_modules=({module_name!r},) if it is yours, or use a class of {OUR_MODULES[0]}"
+            f"pass trusted_modules=({module_name!r},) if it is yours, to replace_energon in a program for "
+            f"Energon; or use a class of {OUR_MODULES[0]}"
         )
     try:
         return getattr(importlib.import_module(module_name), name.text("name"), None)

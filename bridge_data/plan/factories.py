@@ -71,8 +71,8 @@ def read_function(node: Node, what: str, trust_dataset_code: bool) -> DatasetFun
     if not (trust_dataset_code or replacement().trust_dataset_code):
         raise node.error(
             f"{what}: {text} is code beside the data that would be run; pass trust_dataset_code=True if you "
-            "trust it, or describe the samples by a field_map, or make them crude (__class__: CrudeWebdataset) and "
-            "cook them in the task encoder"
+            "trust it, to replace_energon in a program for Energon; or describe the samples by a field_map, or make "
+            "them crude (__class__: CrudeWebdataset) and cook them in the task encoder"
         )
     try:
         return load_function(text, what, os.path.dirname(node.file))

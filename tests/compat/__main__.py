@@ -1,4 +1,5 @@
-"""`python -m tests.compat CHECKOUT`: the tests of a checkout of Megatron-Energon or Megatron-Bridge, run on ours.
+"""`python -m tests.compat CHECKOUT`: the tests of a checkout of Megatron-Energon or Megatron-Bridge, run on ours; of
+Megatron-LM, which has none for it, its multimodal example, as `test_megatron_lm.py` runs it.
 
 Each test file runs as it is in a process of its own, in which `megatron.energon` is this package (`alias/`). A table
 tells what passed. Tests that cannot apply are those that `docs/compatibility.md` lists, with the reason. Ends with 1 if
@@ -29,7 +30,7 @@ def test_files(checkout: Path) -> list[Path]:
     if (checkout / "src/megatron/bridge").is_dir():
         found = sorted((checkout / "tests/unit_tests").rglob("test_*.py"))
         return [file for file in found if "energon" in file.read_text().lower()]
-    raise SystemExit(f"{checkout}: expected a checkout of Megatron-Energon or of Megatron-Bridge")
+    raise SystemExit(f"{checkout}: expected a checkout of Megatron-Energon, Megatron-Bridge or Megatron-LM")
 
 
 def run(checkout: Path, file: Path, arguments: list[str]) -> Outcomes:
@@ -78,8 +79,12 @@ def fits(listed: str, test: str) -> bool:
 def main() -> int:
     """Run the tests, print the table."""
     if len(sys.argv) < 2 or not Path(sys.argv[1]).is_dir():
-        raise SystemExit("make compat CHECKOUT=path: the folder of a checkout of Megatron-Energon or Megatron-Bridge")
+        raise SystemExit("make compat CHECKOUT=path: a checkout of Megatron-Energon, Megatron-Bridge or Megatron-LM")
     checkout, arguments = Path(sys.argv[1]).absolute(), sys.argv[2:]
+    if (checkout / "examples/multimodal/dataloader_provider.py").is_file():
+        environment = os.environ | {"BRIDGE_DATA_MEGATRON_LM": str(checkout)}
+        command = [sys.executable, "-m", "pytest", "-v", str(HERE / "test_megatron_lm.py"), *arguments]
+        return subprocess.run(command, cwd=ROOT, env=environment).returncode
     chosen = [argument for argument in arguments if argument.endswith(".py")]
     rest = [argument for argument in arguments if argument not in chosen]
     reasons, wrong = not_applicable(), []
