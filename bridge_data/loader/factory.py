@@ -100,10 +100,9 @@ def get_savable_loader(
     return SavableDataLoader(dataset, config)
 
 
-def _dataset(dataset: Any, worker_config: WorkerConfig | None, cache_pool: CachePool | None) -> LaneDataset:
-    """`dataset`, or the samples of a plan, with `cache_pool`."""
-    if isinstance(dataset, Plan):
-        dataset = samples_of(dataset, worker_config)
+def _dataset(given: Any, worker_config: WorkerConfig | None, cache_pool: CachePool | None) -> LaneDataset:
+    """The data set `given`, or the samples of a plan, with `cache_pool`."""
+    dataset: LaneDataset = samples_of(given, worker_config) if isinstance(given, Plan) else given
     if not hasattr(dataset, "worker_config"):
         made = "get_loader(get_train_dataset(path, ...))"
         raise ConfigError(f"get_loader({dataset!r}): expected a data set; for a path, write {made}")

@@ -58,7 +58,7 @@ class GatheringLoader(SavableDataLoader):
         state: dict[str, Any] = self._together(gather_state, self._own_state())
         return state
 
-    def save_state_global(self, global_dst_rank: int = 0) -> dict[str, Any] | None:
+    def save_state_global(self, global_dst_rank: int = 0) -> list[dict[str, Any]] | None:
         self._settle()
         return super().save_state_global(global_dst_rank)
 
