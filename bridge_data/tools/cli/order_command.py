@@ -288,9 +288,7 @@ def at(path: Path, step: int, rank: int | None, states: tuple[Path, ...], as_jso
 @click.option("--until", type=click.IntRange(min=0), required=True, help="The last step to look at.")
 @run_options
 @_json_option
-@click.pass_context
 def when(
-    ctx: click.Context,
     path: Path,
     key: str | None,
     source: str,
@@ -316,14 +314,14 @@ def when(
         left_out = [{"first": steps[0], "last": steps[-1], "reason": reason} for steps, reason in unknown]
         samples = [sample.to_dict() for sample in found]
         _echo_json(run, samples, unknown_steps=left_out, assumes_no_skips=run.assumes_no_skips)
-        ctx.exit(1 if unknown else 0)
+        click.get_current_context().exit(1 if unknown else 0)
     click.echo(samples_table(found, with_step=True) if found else f"not in steps 0 to {until:,}")
     if found:
         click.echo(f"{counted(len(found), 'time')} in steps 0 to {until:,}")
     for steps, reason in unknown:
         click.echo(f"not counted: {counted(len(steps), 'step')}, {steps_text(steps)}: {reason}")
     note_how(run, assumes_no_skips=run.assumes_no_skips)
-    ctx.exit(1 if unknown else 0)
+    click.get_current_context().exit(1 if unknown else 0)
 
 
 @click.command()

@@ -79,9 +79,10 @@ def view(
     options |= {"where": where, "columns": columns}
     if path is None and config is None:
         raise ConfigError("give PATH, a data set, a metadataset or the folder of a run, or --config, a run")
-    folder = None
+    folder: Path | None = None
     if isinstance(path, Path) and is_run(path):
-        path, folder = data, path
+        folder = path
+        path = data
     elif data is not None:
         raise ConfigError("--data is for the folder of a run: PATH is the data already")
     reader = None
@@ -89,7 +90,7 @@ def view(
         reader = SavedRunReader(folder, has_config=config is not None, states=state, log=log)
         for reason in reader.saved.left_out:
             note(f"left out: {reason}")
-        if config is None and path is None and folder is not None:
+        if config is None and folder is not None and (data is None or reader.config is not None):
             config = _config_of(folder, reader)
     if config is not None and where is not None:
         raise ConfigError("--where is for PATH alone: which samples a run has, its config says")

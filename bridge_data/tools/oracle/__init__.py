@@ -6,7 +6,8 @@ compares two.
 
 from bridge_data.tools.oracle.run_order import RunOrder, RunSample, RunStep
 from bridge_data.tools.oracle.run_reports import RunDifference, first_difference
-from bridge_data.tools.oracle.run_settings import OrderTaskEncoder, RunSettings, open_run
+from bridge_data.tools.oracle.run_sections import OrderTaskEncoder
+from bridge_data.tools.oracle.run_settings import RunSettings, open_run
 from bridge_data.tools.run_folder import read_states
 
 __all__ = [

@@ -47,7 +47,7 @@ def _kept_as_it_is(sample: CrudeSample, **_: Any) -> CrudeSample:
     return sample
 
 
-class OrderTaskEncoder(DefaultTaskEncoder):
+class OrderTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
     """Stands for the task encoder of a run that nobody named. The order does not run it, so crude samples need no
     cooker here; what only the run's own hooks tell is `unknown`."""
 
