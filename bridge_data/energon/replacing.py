@@ -161,7 +161,7 @@ class _Finder(MetaPathFinder, Loader):
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = _Replacement(spec.name)
         if spec.name == _THEIRS:
-            module.__version__ = ENERGON_VERSION
+            vars(module)["__version__"] = ENERGON_VERSION
         return module
 
     def exec_module(self, module: ModuleType) -> None:

@@ -182,7 +182,7 @@ def _set_hook(
     *,
     seeded: bool = True,
 ) -> None:
-    setattr(encoder, name, stateless(hook, restore_seeds=seeded, failure_tolerance=tolerance))
+    setattr(encoder, name, stateless(restore_seeds=seeded, failure_tolerance=tolerance)(hook))
 
 
 def _chained(hook: str, first: Callable[[Any], Any], then: Callable[[Any], Any], value: Any) -> Any:

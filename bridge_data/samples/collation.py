@@ -303,7 +303,7 @@ def with_tensors(value: Any) -> Any:
         return value
     if kind is list or kind is tuple:
         return values if kind is list else tuple(values)
-    return kind(*values) if hasattr(kind, "_fields") else kind(values)  # type: ignore[call-arg]
+    return kind(*values) if hasattr(kind, "_fields") else kind(values)
 
 
 _NEVER_CHANGED = frozenset({str, int, float, bool, bytes, type(None)})

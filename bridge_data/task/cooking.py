@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar, overload
 from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError
 from bridge_data.plan import Source
-from bridge_data.plan.document import has_raw_tars
+from bridge_data.plan.document import has_raw_tars, is_jsonl
 from bridge_data.plan.opening import has_tables
 from bridge_data.samples import CrudeSample, SourceInfo
 from bridge_data.samples.collation import PROVENANCE, collected, columns_of, generic_batch
@@ -167,9 +167,9 @@ def cook(
 
 
 def _key_of(sample: CrudeSample) -> str:
-    """The key of a sample, with its shard also where `__key__` has none."""
+    """The key of a sample with its shard, also where `__key__` is bare; lines of JSONL have none."""
     key, shard = str(sample["__key__"]), sample.get("__shard__")
-    return key if shard is None or key.startswith(f"{shard}/") else f"{shard}/{key}"
+    return key if shard is None or is_jsonl(shard) or key.startswith(f"{shard}/") else f"{shard}/{key}"
 
 
 def basic_sample_keys(crude_sample: CrudeSample, additional_source_info: tuple[SourceInfo, ...] = ()) -> dict[str, Any]:
