@@ -1,6 +1,6 @@
 """`get_loader` and `get_savable_loader`: the loader of a dataset, with the parameters of Energon's functions."""
 
-from typing import Any, Unpack
+from typing import Unpack
 
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.batching import Batching
@@ -102,20 +102,22 @@ def get_savable_loader(
     return SavableDataLoader(dataset, config)
 
 
-def _dataset(dataset: Any, worker_config: WorkerConfig | None, cache_pool: CachePool | None) -> LaneDataset:
+def _dataset(
+    dataset: LaneDataset | Plan, worker_config: WorkerConfig | None, cache_pool: CachePool | None
+) -> LaneDataset:
     """`dataset`, or the samples of a plan, with `cache_pool`."""
     if isinstance(dataset, Plan):
         alone = WorkerConfig.default_worker_config(num_workers=0)
         dataset = _of_plan(dataset, dataset.worker_config or worker_config or alone)
-    if not isinstance(dataset, LaneDataset):
+    if not hasattr(dataset, "worker_config"):
         made = "get_loader(get_train_dataset(path, ...))"
         raise ConfigError(f"get_loader({dataset!r}): expected a data set; for a path, write {made}")
     _check_same(worker_config, dataset.worker_config)
-    if cache_pool is None:
-        return dataset
-    if not isinstance(cache_pool, CachePool):
-        raise ConfigError(f"cache_pool={cache_pool!r}: expected a CachePool, such as FileStoreCachePool()")
-    return dataset.with_cache_pool(cache_pool)
+    if cache_pool is not None:
+        if not isinstance(cache_pool, CachePool):
+            raise ConfigError(f"cache_pool={cache_pool!r}: expected a CachePool, such as FileStoreCachePool()")
+        dataset = dataset.with_cache_pool(cache_pool)
+    return dataset
 
 
 def _of_plan(plan: Plan, worker_config: WorkerConfig) -> LaneDataset:
