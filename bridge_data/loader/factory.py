@@ -1,6 +1,6 @@
 """`get_loader` and `get_savable_loader`: the loader of a dataset, with the parameters of Energon's functions."""
 
-from typing import Any, Unpack
+from typing import Unpack
 
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
@@ -100,18 +100,21 @@ def get_savable_loader(
     return SavableDataLoader(dataset, config)
 
 
-def _dataset(given: Any, worker_config: WorkerConfig | None, cache_pool: CachePool | None) -> LaneDataset:
-    """The data set `given`, or the samples of a plan, with `cache_pool`."""
-    dataset: LaneDataset = samples_of(given, worker_config) if isinstance(given, Plan) else given
+def _dataset(
+    dataset: LaneDataset | Plan, worker_config: WorkerConfig | None, cache_pool: CachePool | None
+) -> LaneDataset:
+    """`dataset`, or the samples of a plan, with `cache_pool`."""
+    if isinstance(dataset, Plan):
+        dataset = samples_of(dataset, worker_config)
     if not hasattr(dataset, "worker_config"):
         made = "get_loader(get_train_dataset(path, ...))"
         raise ConfigError(f"get_loader({dataset!r}): expected a data set; for a path, write {made}")
     _check_same(worker_config, dataset.worker_config)
-    if cache_pool is None:
-        return dataset
-    if not isinstance(cache_pool, CachePool):
-        raise ConfigError(f"cache_pool={cache_pool!r}: expected a CachePool, such as FileStoreCachePool()")
-    return dataset.with_cache_pool(cache_pool)
+    if cache_pool is not None:
+        if not isinstance(cache_pool, CachePool):
+            raise ConfigError(f"cache_pool={cache_pool!r}: expected a CachePool, such as FileStoreCachePool()")
+        dataset = dataset.with_cache_pool(cache_pool)
+    return dataset
 
 
 def _check_same(given: WorkerConfig | None, expected: WorkerConfig) -> None:

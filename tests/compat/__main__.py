@@ -79,7 +79,7 @@ def fits(listed: str, test: str) -> bool:
 def main() -> int:
     """Run the tests, print the table."""
     if len(sys.argv) < 2 or not Path(sys.argv[1]).is_dir():
-        raise SystemExit("make compat CHECKOUT=path: a checkout of Megatron-Energon, Megatron-Bridge or Megatron-LM")
+        raise SystemExit("make compat CHECKOUT=path: the folder of a checkout of Megatron-Energon, -Bridge or -LM")
     checkout, arguments = Path(sys.argv[1]).absolute(), sys.argv[2:]
     if (checkout / "examples/multimodal/dataloader_provider.py").is_file():
         environment = os.environ | {"BRIDGE_DATA_MEGATRON_LM": str(checkout)}
