@@ -17,7 +17,7 @@ from bridge_data.errors import ConfigError, StateError
 from bridge_data.lanes.edited_lane import caught_up, with_edits
 from bridge_data.lanes.forgotten import ForgottenSamples
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.order import Cursor, step_edits
+from bridge_data.order import Cursor
 from bridge_data.order.forget_history import changes_between, lists_at
 from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after
@@ -116,8 +116,7 @@ def sections_of(dataset: LaneDataset, states: Sequence[LoaderState], *, replay: 
         num_lanes = None if first is None else first.num_lanes
         beginning = run.new_state(num_lanes or dataset.worker_config.num_lanes)
         lanes: dict[int, LaneState] = {lane: {} for lane in range(beginning.num_lanes)}
-        extras = {name: extra for name, extra in beginning.extras.items() if name != step_edits.NAME}  # see `edits_of`
-        ordered.insert(0, dataclasses.replace(beginning, lanes=lanes, extras=extras))
+        ordered.insert(0, dataclasses.replace(beginning, lanes=lanes))
     if (edits := edits_of(dataset, states)) is not None:
         ordered = [_with_edits(state, edits) for state in ordered]
     for state, later in zip(ordered, [*ordered[1:], None], strict=True):
@@ -165,6 +164,8 @@ def edits_of(dataset: LaneDataset, states: Sequence[LoaderState]) -> StepEdits |
 
 
 def _with_edits(state: LoaderState, edits: StepEdits) -> LoaderState:
+    if not state.next_slot:  # the beginning has what the settings say, also of a range within which the run resumed
+        return dataclasses.replace(state, extras=edits.in_extras(state.extras))
     try:
         edited = with_edits(state, edits)
     except StateError as error:
