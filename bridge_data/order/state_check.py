@@ -268,7 +268,7 @@ class _PendingCheck:
 
     def __init__(self, packs: bool, num_sources: int, num_replayed: int) -> None:
         self._packs, self._num_sources, self._num_replayed = packs, num_sources, num_replayed
-        self._seen: set[tuple[int, ...]] = set()
+        self._seen: set[Any] = set()
 
     def each(self, check: _Check, path: str, values: Any) -> None:
         """Check a list of values."""
@@ -278,14 +278,19 @@ class _PendingCheck:
 
     def item(self, path: str, value: Any) -> None:
         """A sample, or a part of one, that no other item is."""
-        parts = value if isinstance(value, list) else [value, 0]
-        is_sample = _are_numbers(parts, 4) and parts[0] < self._num_sources
-        if not is_sample and not (_are_numbers(parts, 2) and parts[0] < self._num_replayed):
+        if isinstance(value, list):
+            is_right = (_are_numbers(value, 4) and value[0] < self._num_sources) or (
+                _are_numbers(value, 2) and value[0] < self._num_replayed
+            )
+        else:
+            is_right = type(value) is int and 0 <= value < self._num_replayed
+        if not is_right:
             known = f"offsets below {self._num_replayed}, the draws since the base; sources below {self._num_sources}"
             raise _wrong(path, value, f"{_ITEM} ({known})")
-        if (key := tuple(parts)) in self._seen:
+        item = value if isinstance(value, int) else tuple(value)
+        if item in self._seen:
             raise _wrong(path, value, "an item that is pending once")
-        self._seen.add(key)
+        self._seen.add(item)
 
     def pack(self, path: str, value: Any) -> None:
         """The items of a pack; a single item if the run has no packing."""

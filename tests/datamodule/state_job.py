@@ -3,6 +3,7 @@
 state_job DATA FOLDER
 """
 
+import dataclasses
 import json
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import torch.distributed as dist
 
 from bridge_data import StateError
 from bridge_data.loader.checkpoint import rank_file
+from bridge_data.order.state import LoaderState
 from tests.datamodule.parts import draw, make_module, take
 
 NUM_LANES, DRAWN, MORE = 12, 3, 4
@@ -121,8 +123,9 @@ def run(job: Job) -> dict[str, Any]:
     seen["none"] = job.refusal(None, world)
     seen["steps"] = job.refusal(job.load("two", 0) if rank == 3 else own, world) if rank else ""
     if not rank:
-        stale = {**own, "next_slot": own["next_slot"] - 4} if own else None
-        seen["steps"] = job.refusal(stale, world)
+        assert own is not None
+        stale = LoaderState.from_dict(own)
+        seen["steps"] = job.refusal(dataclasses.replace(stale, next_slot=stale.next_slot - 4).to_dict(), world)
     seen["lacking"] = job.refusal(job.load("four", 1 + rank % 3), world)
 
     finite = {"repeat": False, "micro_batch_size": 3}

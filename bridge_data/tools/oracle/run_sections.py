@@ -378,6 +378,8 @@ def edits_of(dataset: LaneDataset, states: Sequence[LoaderState]) -> StepEdits |
 
 
 def _with_edits(state: LoaderState, edits: StepEdits) -> LoaderState:
+    if not state.next_slot:  # the beginning has what the settings say, also of a range within which the run resumed
+        return dataclasses.replace(state, extras=edits.in_extras(state.extras))
     try:
         edited = with_edits(state, edits)
     except StateError as error:

@@ -95,6 +95,17 @@ def test_a_state_of_the_run_as_it_was_is_refused(blend: Path) -> None:
         RunOrder(edited.dataset(2), states=run.states)
 
 
+def test_a_run_that_resumed_within_a_skip_is_told_as_its_states_say(blend: Path) -> None:
+    run = EditedRun(SETTINGS, edits=None)
+    run.leg(blend, 2, 6, num_lanes=8)
+    run.edits = SCHEDULE.edits(["2-4", "8"], [])
+    for states in (run.states[:1], run.states):
+        run.leg(blend, 4, 5)
+        order = RunOrder(run.dataset(1), states=states, schedule=SCHEDULE)
+        for number, keys in run.keys.items():
+            assert [sample.key for sample in order.micro_batch(number)] == keys, number
+
+
 def test_ledger_files_and_data_agree_with_the_states(blend: Path, tmp_path: Path) -> None:
     found = []
     for world_size in (1, 2):
