@@ -31,7 +31,6 @@ from bridge_data.shards.where.sample_columns import (
 )
 from bridge_data.shards.where.shard_columns import ShardColumns
 
-
 _MAX_DIGITS = 38
 """Maximum digits of a decimal number in DuckDB."""
 
