@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 MediaKind: TypeAlias = Literal["image", "av"]
 """An image; or video, audio or both."""
 
-_IMAGES = """apng avif blp bmp bw cur dcx dds dib fit fits flc fli ftc ftu gbr gif heic heif icb icns ico im j2c j2k
+_IMAGES = """apng avif blp bmp bw cur dcx dds dib fit fits flc fli ftc ftu gbr gif icb icns ico im j2c j2k
 jfif jp2 jpc jpe jpeg jpf jpg jpx msp pbm pcd pcx pgm png pnm ppm psd pxr qoi ras rgb rgba sgi tga tif tiff vda vst webp
 xbm xpm"""
 IMAGE_EXTENSIONS = frozenset(_IMAGES.split())
@@ -19,44 +19,43 @@ AV_EXTENSIONS = frozenset(_MEDIA.split())
 
 _BIT_RATES = b"".join(rb"\x%x0-\x%xb" % (rate, rate) for rate in range(1, 15))
 
-_BY_CONTENT: tuple[tuple[str, MediaKind, re.Pattern[bytes]], ...] = tuple(
-    (ending, kind, re.compile(start, re.DOTALL))
-    for ending, kind, start in (
-        ("jpg", "image", rb"\xff\xd8\xff"),
-        ("png", "image", rb"\x89PNG\r\n\x1a\n"),
-        ("webp", "image", rb"RIFF.{4}WEBP"),
-        ("gif", "image", rb"GIF8[79]a"),
-        ("bmp", "image", rb"BM.{12}[\x0c\x28\x34\x38\x40\x6c\x7c]\0\0\0"),
-        ("tiff", "image", rb"II\*\0|MM\0\*"),
-        ("avif", "image", rb".{4}ftypavi[fs]"),
-        ("jp2", "image", rb"\0\0\0\x0cjP  \r\n\x87\n"),
-        ("j2k", "image", rb"\xff\x4f\xff\x51"),
-        ("qoi", "image", rb"qoif"),
-        ("heic", "image", rb".{4}ftyp(hei[cx]|mif1)"),
-        ("m4a", "av", rb".{4}ftypM4A"),
-        ("mov", "av", rb".{4}ftypqt  "),
-        ("mp4", "av", rb".{4}ftyp"),
-        ("mkv", "av", rb"\x1a\x45\xdf\xa3.{0,40}matroska"),
-        ("webm", "av", rb"\x1a\x45\xdf\xa3"),
-        ("avi", "av", rb"RIFF.{4}AVI "),
-        ("wav", "av", rb"RIFF.{4}WAVE"),
-        ("flac", "av", rb"fLaC"),
-        ("mp3", "av", rb"ID3"),
-        ("ogg", "av", rb"OggS"),
-        ("flv", "av", rb"FLV\x01"),
-        ("mpg", "av", rb"\0\0\x01[\xba\xb3]"),
-        # A frame of ADTS or of MPEG audio: a sync word, and no reserved values.
-        ("aac", "av", rb"\xff[\xf0\xf1\xf8\xf9][\x00-\x33\x40-\x73\x80-\xb3\xc0-\xf3]."),
-        ("mp3", "av", rb"\xff[\xe2-\xe7\xf2-\xf7\xfa-\xff][" + _BIT_RATES + rb"]."),
-    )
+_FORMATS: tuple[tuple[str, MediaKind, bytes], ...] = (
+    ("jpg", "image", rb"\xff\xd8\xff"),
+    ("png", "image", rb"\x89PNG\r\n\x1a\n"),
+    ("webp", "image", rb"RIFF.{4}WEBP"),
+    ("gif", "image", rb"GIF8[79]a"),
+    ("bmp", "image", rb"BM.{12}[\x0c\x28\x34\x38\x40\x6c\x7c]\0\0\0"),
+    ("tiff", "image", rb"II\*\0|MM\0\*"),
+    ("avif", "image", rb".{4}ftypavi[fs]"),
+    ("jp2", "image", rb"\0\0\0\x0cjP  \r\n\x87\n"),
+    ("j2k", "image", rb"\xff\x4f\xff\x51"),
+    ("qoi", "image", rb"qoif"),
+    ("heic", "image", rb".{4}ftyp(hei[cx]|mif1)"),
+    ("m4a", "av", rb".{4}ftypM4A"),
+    ("mov", "av", rb".{4}ftypqt  "),
+    ("mp4", "av", rb".{4}ftyp"),
+    ("mkv", "av", rb"\x1a\x45\xdf\xa3.{0,40}matroska"),
+    ("webm", "av", rb"\x1a\x45\xdf\xa3"),
+    ("avi", "av", rb"RIFF.{4}AVI "),
+    ("wav", "av", rb"RIFF.{4}WAVE"),
+    ("flac", "av", rb"fLaC"),
+    ("mp3", "av", rb"ID3"),
+    ("ogg", "av", rb"OggS"),
+    ("flv", "av", rb"FLV\x01"),
+    ("mpg", "av", rb"\0\0\x01[\xba\xb3]"),
+    # A frame of ADTS or of MPEG audio: a sync word, and no reserved values.
+    ("aac", "av", rb"\xff[\xf0\xf1\xf8\xf9][\x00-\x33\x40-\x73\x80-\xb3\xc0-\xf3]."),
+    ("mp3", "av", rb"\xff[\xe2-\xe7\xf2-\xf7\xfa-\xff][" + _BIT_RATES + rb"]."),
 )
 """Ending and kind of each format, and how its content begins. The first one that fits is taken."""
+
+_BY_CONTENT = [(ending, kind, re.compile(start, re.DOTALL)) for ending, kind, start in _FORMATS]
 
 SOUND_ENDINGS = frozenset({"wav", "flac", "mp3", "ogg", "m4a", "aac"})
 """Endings, of those by content, that are usually audio alone."""
 
-IMAGE_ENDINGS = tuple(dict.fromkeys(ending for ending, kind, _ in _BY_CONTENT if kind == "image"))
-AV_ENDINGS = tuple(dict.fromkeys(ending for ending, kind, _ in _BY_CONTENT if kind == "av"))
+IMAGE_ENDINGS = tuple(dict.fromkeys(ending for ending, kind, _ in _FORMATS if kind == "image"))
+AV_ENDINGS = tuple(dict.fromkeys(ending for ending, kind, _ in _FORMATS if kind == "av"))
 """Endings of the formats that are known by their content, the usual ones first."""
 
 

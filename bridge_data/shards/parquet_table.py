@@ -102,6 +102,8 @@ class ParquetTable(TableFile):
     def values(self, column: Column, group: int, first: int, end: int) -> list[Any]:
         with self.told(f"row group {group}, column {column.name!r}: cannot be decoded", f"rows {first} to {end - 1}"):
             leaves = self._leaves(column)
+            if first == end:
+                return []
             if self._has_large(group, column):
                 found = self._large_values(group, leaves[0], first, end)
                 if found is not None:

@@ -314,7 +314,11 @@ def values_of_rows(array: Any) -> list[Any]:
         values = _texts(array)
     elif types.is_dictionary(kind):
         used = array.indices.unique().drop_null()
-        values = values_of_rows(array.dictionary.take(used))
+        known = array.dictionary
+        if types.is_string_view(known.type) or types.is_binary_view(known.type):  # pyarrow cannot take from these
+            values = [known[number].as_py() for number in used.to_pylist()]
+        else:
+            values = values_of_rows(known.take(used))
         by_index = dict(zip(used.to_pylist(), values, strict=True))
         return [by_index.get(index) for index in array.indices.to_pylist()]
     elif types.is_binary(kind) or types.is_large_binary(kind):

@@ -19,7 +19,7 @@ from typing import Any
 from bridge_data.errors import BridgeDataError, SampleError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.prepare.media import extract
-from bridge_data.shards.media_kinds import IMAGE_EXTENSIONS, kind_of_name, known_by_content
+from bridge_data.shards.media_kinds import IMAGE_ENDINGS, IMAGE_EXTENSIONS, kind_of_name, known_by_content
 from bridge_data.shards.plain_data import parse_json
 
 _TEXTS = ("txt", "text", "transcript")
@@ -40,7 +40,7 @@ def ending_of(data: bytes, name: str = "") -> str | None:
 
 def kind_of_ending(ending: str) -> str:
     """`image`, or `clip` for video and sound."""
-    return "image" if ending in IMAGE_EXTENSIONS else "clip"
+    return "image" if ending in IMAGE_EXTENSIONS or ending in IMAGE_ENDINGS else "clip"
 
 
 def names_media(text: str) -> bool:
@@ -125,7 +125,7 @@ def without_byte_order_mark(name: str, data: bytes) -> bytes:
 def check_part(name: str, data: bytes, limits: Limits = DEFAULT_LIMITS) -> str | None:
     """Why the loader could not decode a part of this name, judged by its header; None if it could."""
     ending = name.lower().rpartition(".")[2]
-    kind = kind_of_name(f"x.{ending}")
+    kind = "image" if ending in IMAGE_ENDINGS else kind_of_name(f"x.{ending}")
     try:
         if kind == "image" or (kind == "av" and clips_are_checked()):
             extract(kind, io.BytesIO(data), name)
