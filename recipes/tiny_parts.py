@@ -53,29 +53,36 @@ def tiny_tokenizer(family: str) -> Any:
 
 def tiny_image_processor(family: str) -> Any:
     """The image processor of a family, for Whisper its feature extractor; None for text."""
-    import transformers as hf
+    from transformers import WhisperFeatureExtractor
 
     tile = {"height": TILE, "width": TILE}
     made = {
-        "llava": functools.partial(hf.CLIPImageProcessor, size={"shortest_edge": TILE}, crop_size=tile),
+        "llava": functools.partial(_image_processor, "CLIP", size={"shortest_edge": TILE}, crop_size=tile),
         "llava_next": functools.partial(
-            hf.LlavaNextImageProcessor, size={"shortest_edge": TILE}, crop_size=tile, image_grid_pinpoints=GRIDS
+            _image_processor, "LlavaNext", size={"shortest_edge": TILE}, crop_size=tile, image_grid_pinpoints=GRIDS
         ),
         "idefics3": functools.partial(
-            hf.Idefics3ImageProcessor, size={"longest_edge": 2 * TILE}, max_image_size={"longest_edge": TILE}
+            _image_processor, "Idefics3", size={"longest_edge": 2 * TILE}, max_image_size={"longest_edge": TILE}
         ),
         "smolvlm": functools.partial(
-            hf.SmolVLMImageProcessor, size={"longest_edge": 2 * TILE}, max_image_size={"longest_edge": TILE}
+            _image_processor, "SmolVLM", size={"longest_edge": 2 * TILE}, max_image_size={"longest_edge": TILE}
         ),
-        "internvl": functools.partial(hf.GotOcr2ImageProcessor, size=tile, max_patches=4),
-        "clip": functools.partial(hf.CLIPImageProcessor, size={"shortest_edge": TILE}, crop_size=tile),
-        "siglip": functools.partial(hf.SiglipImageProcessor, size=tile),
-        "whisper": functools.partial(hf.WhisperFeatureExtractor, chunk_length=SECONDS),
+        "internvl": functools.partial(_image_processor, "GotOcr2", size=tile, max_patches=4),
+        "clip": functools.partial(_image_processor, "CLIP", size={"shortest_edge": TILE}, crop_size=tile),
+        "siglip": functools.partial(_image_processor, "Siglip", size=tile),
+        "whisper": functools.partial(WhisperFeatureExtractor, chunk_length=SECONDS),
     }
     if family in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl"):
         size = {"shortest_edge": (PATCH * MERGE) ** 2, "longest_edge": 16 * (PATCH * MERGE) ** 2}
-        return hf.Qwen2VLImageProcessor(patch_size=PATCH, merge_size=MERGE, size=size)
+        return _image_processor("Qwen2VL", patch_size=PATCH, merge_size=MERGE, size=size)
     return made[family]() if family in made else None
+
+
+def _image_processor(kind: str, **settings: Any) -> Any:
+    """The image processor of transformers on Pillow: the other one needs torchvision, and warns without it."""
+    import transformers as hf
+
+    return (getattr(hf, f"{kind}ImageProcessorPil", None) or getattr(hf, f"{kind}ImageProcessor"))(**settings)
 
 
 def tiny_model(family: str, tokenizer: Any, seed: int = 1234) -> Any:

@@ -203,7 +203,7 @@ def _texts_in(sample: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
 def _likeliest(texts: Mapping[tuple[str, ...], Any], field: str) -> tuple[str, ...] | None:
     """The text whose name says that it is for a field, or else the longest of several words; None if there is neither:
     an id, a URL or a language is not what a model learns."""
-    by_name = {text[-1].lower(): text for text in reversed(texts)}
+    by_name = {text[-1].lower(): text for text in reversed([*texts])}
     for name in _LIKELY[field]:
         if name in by_name:
             return by_name[name]

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,14 @@ def test_an_image_processor_comes_from_a_folder(tmp_path: Path) -> None:
     tiny_image_processor("llava").save_pretrained(tmp_path)
     built = ImageProcessorConfig(pretrained=str(tmp_path)).build("llava")
     assert dict(built.crop_size) == {"height": 16, "width": 16}
+
+
+def test_making_tiny_parts_prints_no_warnings() -> None:
+    code = (
+        "from recipes.tiny_parts import *\nfor family in ('llava', 'smolvlm', 'qwen2_vl'): tiny_image_processor(family)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout + done.stderr == ""
 
 
 def test_a_missing_tokenizer_says_where_one_comes_from(tmp_path: Path) -> None:

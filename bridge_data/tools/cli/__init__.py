@@ -77,9 +77,10 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except click.NoSuchOption as error:
-            if error.option_name in RENAMED:
-                error.possibilities = [RENAMED[error.option_name]]
-            raise
+            if error.option_name not in RENAMED:
+                raise
+            told = f"No such option {error.option_name!r}. Did you mean {RENAMED[error.option_name]!r}?"
+            raise click.UsageError(told, error.ctx) from None
         except BridgeDataError as error:
             command = None if ctx.invoked_subcommand is None else self.get_command(ctx, ctx.invoked_subcommand)
             told = in_cli_words(str(error), command)

@@ -238,7 +238,7 @@ def setting(
     kind, usual = _SETTINGS[name]
     shown = {} if default is None else {"default": default, "show_default": True}
     text = f"{help or usual}{more and '  ' + more}"
-    return click.option(name, *names, type=kind, help=text, **shown)  # type: ignore[arg-type]
+    return click.option(name, *names, type=kind, help=text, **shown)
 
 
 RENAMED = {
