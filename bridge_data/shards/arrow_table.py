@@ -12,20 +12,21 @@ Source: https://arrow.apache.org/docs/format/Columnar.html, `Message.fbs` and `F
 """
 
 import functools
+import importlib
 import itertools
 import mmap
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-import pyarrow
-import pyarrow.ipc
-
 from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.process_counts import COUNTS
 from bridge_data.shards.table_columns import DECODED, MAX_UNIT_BYTES, Column, TableFile, checked_rows, values_of_rows
 from bridge_data.storage import RangeFile
+
+pyarrow: Any = importlib.import_module("pyarrow")
+importlib.import_module("pyarrow.ipc")
 
 MAX_MAPPED = 128
 """Maximum files that a process keeps mapped; each takes a descriptor."""
@@ -276,7 +277,7 @@ class MappedFile:
             self.content = source.read_buffer()
         if self.content.size != num_bytes:
             raise ValueError(f"it has {self.content.size} bytes, and had {num_bytes} when it was opened")
-        self.reader = pyarrow.ipc.open_file(self.content) if is_file else None
+        self.reader: Any = pyarrow.ipc.open_file(self.content) if is_file else None
         self.last: tuple[int, Any] | None = None
 
 

@@ -88,7 +88,7 @@ def rich_columns(chosen: random.Random, count: int, *, arrow: bool) -> dict[str,
             values_of(chosen, count, lambda: {"x": 1, "y": text()}), pa.struct({"x": pa.int8(), "y": pa.string()})
         ),
         "map": lambda: pa.array(lists(lambda: ("k", text())), pa.map_(pa.string(), pa.string())),
-        "codes": lambda: pa.array(texts()).dictionary_encode(),
+        "codes": lambda: pa.array(texts(), pa.string()).dictionary_encode(),
         "decimal": lambda: pa.array([n and decimal.Decimal(n) / 4 for n in numbers(999)], pa.decimal128(20, 2)),
         "wide": lambda: pa.array([n and decimal.Decimal(n) for n in numbers(999)], pa.decimal256(50, 2)),
         "half": lambda: pa.array(numbers(99), pa.float32()).cast(pa.float16()),
@@ -115,7 +115,9 @@ def rich_columns(chosen: random.Random, count: int, *, arrow: bool) -> dict[str,
             "runs": lambda: pa.RunEndEncodedArray.from_arrays(pa.array([count], pa.int32()), pa.array(["all"])),
             "list view": lambda: pa.array(lists(text), pa.list_view(pa.string_view())),
             "duration": lambda: pa.array(numbers(999), pa.duration("s")),
-            "interval": lambda: pa.array([n and (n, 1, 2) for n in numbers(9)], pa.month_day_nano_interval()),
+            "interval": lambda: pa.array(
+                values_of(chosen, count, lambda: (chosen.randrange(9), 1, 2)), pa.month_day_nano_interval()
+            ),
         }
         if not count:
             del made["runs"]
