@@ -167,7 +167,7 @@ def test_a_run_opens_on_its_loss_by_its_name_and_a_step_is_chosen_by_number(run_
     field.clear()
     field.send_keys("9\n")
     run_browser.wait(lambda b: address(b) == "/steps/9")
-    assert run_browser.texts("h1") == ["run: step 9"]
+    assert run_browser.texts("h1") == ["Step 9 · run"]
     assert len(keys(run_browser)) > 0
 
 
