@@ -69,7 +69,7 @@ def get_savable_loader(
 ) -> SavableDataLoader:
     """The same as `get_loader`: every loader can be saved.
 
-    Energon's settings of internal checkpoints have no effect: there are none, as a state costs microseconds.
+    Energon's settings of internal checkpoints have no effect: there are none, as saving asks no worker.
 
     With `gathers_states`, the loader is a `GatheringLoader`: all data-parallel ranks save together, so that the file of
     rank 0 holds the whole position, and restores on any number of ranks. None: if `replace_energon` was called.
