@@ -96,6 +96,11 @@ class LedgerSums:
         data = [self.since, self.samples, _hex(self.positioned), _hex(self.unpositioned)]
         return {**extras, NAME: {"version": VERSION, "data": data}}
 
+    def to_dict(self) -> dict[str, Any]:
+        """The sums as plain data: the counts as numbers, the sums as 32 hex digits."""
+        words = {"positioned": _hex(self.positioned), "unpositioned": _hex(self.unpositioned)}
+        return {"since": self.since, "samples": self.samples, **words}
+
     def __str__(self) -> str:
         since = f" (counted from micro-batch {self.since} on)" if self.since else ""
         sums = f"positioned {_hex(self.positioned)}, unpositioned {_hex(self.unpositioned)}"

@@ -11,7 +11,7 @@ import bisect
 import dataclasses
 from collections.abc import Container, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import click
 
@@ -29,7 +29,7 @@ from bridge_data.order.leftovers import num_pending
 from bridge_data.order.plan_order import PlanOrder, Shuffle
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import Plan
-from bridge_data.tools.cli.terminal import counted, setting, table, trust_options
+from bridge_data.tools.cli.terminal import counted, echo_json, json_option, setting, table, trust_options
 from bridge_data.tools.run_folder import find_run, read_states
 
 _MANY = 1_000
@@ -53,6 +53,25 @@ class AuditFinding:
     def is_same(self) -> bool:
         """Whether samples and both sums are equal."""
         return self.sums is not None and dataclasses.replace(self.sums, since=self.expected.since) == self.expected
+
+    @property
+    def result(self) -> str:
+        """ "equal", "different", "lacking" (micro-batches in the ledger), or "not compared"."""
+        if self.sums is not None:
+            return "equal" if self.is_same else "different"
+        return "lacking" if "lacks" in self.why else "not compared"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The comparison as plain data for JSON."""
+        return {
+            "checkpoint": str(self.checkpoint.path),
+            "num_micro_batches": self.checkpoint.state.next_slot,
+            "compared_with": self.source,
+            "result": self.result,
+            "reason": self.why or None,
+            "state": self.expected.to_dict(),
+            "found": None if self.sums is None else self.sums.to_dict(),
+        }
 
 
 def compare_with_ledger(checkpoints: Sequence[Checkpoint], ledger_files: RunLedger) -> list[AuditFinding]:
@@ -195,6 +214,7 @@ _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 @click.option("--data", type=click.Path(path_type=Path, exists=True), help="The data set that the run trained on.")
 @setting("--split-part", default="train")
 @trust_options
+@json_option
 @click.pass_context
 def audit(
     ctx: click.Context,
@@ -204,6 +224,7 @@ def audit(
     split_part: str,
     trusted_module: tuple[str, ...],
     trust_dataset_code: bool,
+    as_json: bool,
 ) -> None:
     """Compare the checkpoints below the folder RUN with the samples in the run's ledger, and with its data.
 
@@ -221,18 +242,21 @@ def audit(
     if data is not None:
         loaded = load_dataset(data, trusted_modules=trusted_module, trust_dataset_code=trust_dataset_code)
         findings += compare_with_data(checkpoints, loaded.get_datasets(training=True, split_part=split_part))
-    click.echo(table(("checkpoint", "micro-batches", "samples", "compared with", ""), [*map(_row, findings)]))
-    different = [finding for finding in findings if finding.sums is not None and not finding.is_same]
-    lacking = [finding for finding in findings if "lacks" in finding.why]
-    for finding in (*different, *lacking)[:1]:
-        click.echo(f"the first to differ is {finding.checkpoint.path}: the state has {finding.expected}")
-        click.echo(finding.why or f"the {finding.source} has {finding.sums}")
     num_same = sum(finding.is_same for finding in findings)
-    click.echo(f"{counted(num_same, 'comparison')} equal, {len(different) + len(lacking)} different")
-    ctx.exit(1 if different or lacking or not num_same else 0)
+    different = [finding for result in ("different", "lacking") for finding in findings if finding.result == result]
+    if as_json:
+        comparisons = [finding.to_dict() for finding in findings]
+        echo_json({"comparisons": comparisons, "num_equal": num_same, "num_different": len(different)})
+    else:
+        click.echo(table(("checkpoint", "micro-batches", "samples", "compared with", ""), [*map(_row, findings)]))
+        for finding in different[:1]:
+            click.echo(f"the first to differ is {finding.checkpoint.path}: the state has {finding.expected}")
+            click.echo(finding.why or f"the {finding.source} has {finding.sums}")
+        click.echo(f"{counted(num_same, 'comparison')} equal, {len(different)} different")
+    ctx.exit(1 if different or not num_same else 0)
 
 
 def _row(finding: AuditFinding) -> tuple[str, ...]:
-    result = "equal" if finding.is_same else "DIFFERENT" if finding.sums is not None else finding.why
+    result = finding.why or ("equal" if finding.is_same else "DIFFERENT")
     state = finding.checkpoint.state
     return str(finding.checkpoint.path), f"{state.next_slot:,}", f"{finding.expected.samples:,}", finding.source, result

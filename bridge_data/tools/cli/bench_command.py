@@ -1,6 +1,5 @@
 """`bridge-data bench`: how fast a user's own pipeline is, and where its time goes."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ from bridge_data.tools.bench import BenchConfig, Figures, Profile, advise, measu
 from bridge_data.tools.bench import profile as profile_of
 from bridge_data.tools.cli.terminal import (
     LOCATION,
+    echo_json,
     headed,
     json_option,
     note,
@@ -100,7 +100,7 @@ def bench(
             "figures": figures.to_dict(),
             **({} if profile is None else {"profile": {**profile.to_dict(), "advice": advise(profile)}}),
         }
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        echo_json(document)
 
 
 def _figures(path: Location, config: BenchConfig, figures: Figures) -> list[tuple[str, str]]:

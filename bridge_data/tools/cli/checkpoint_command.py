@@ -5,8 +5,10 @@ A path is an iteration's folder, one rank's file, or a file with a merged state;
 files of all ranks as several paths.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,8 +21,15 @@ from bridge_data.order.forget_history import history_of
 from bridge_data.order.ledger import total
 from bridge_data.order.state import LoaderState, merge_states
 from bridge_data.storage.atomic import write_file
-from bridge_data.tools.cli.state_contents import LaneContents, SourceContents, differences, lanes_of, sources_of
-from bridge_data.tools.cli.terminal import counted, headed, note, setting, sized, table
+from bridge_data.tools.cli.state_contents import (
+    LaneContents,
+    SourceContents,
+    differences,
+    edits_of,
+    lanes_of,
+    sources_of,
+)
+from bridge_data.tools.cli.terminal import counted, echo_json, headed, json_option, note, setting, sized, table
 
 _PATH = click.Path(path_type=Path)
 _SHOWN_ELSEWHERE = ("sources", "weights", "schedule", "order")
@@ -33,21 +42,45 @@ def checkpoint() -> None:
 
 @checkpoint.command()
 @click.argument("paths", metavar="PATH...", type=_PATH, nargs=-1, required=True)
-@click.option("--max-lanes", default=32, show_default=True, help="Show this many lanes, at most.")
-def info(paths: tuple[Path, ...], max_lanes: int) -> None:
+@click.option("--max-lanes", default=32, show_default=True, help="Show this many lanes, at most; --json has all.")
+@json_option
+def info(paths: tuple[Path, ...], max_lanes: int, as_json: bool) -> None:
     """Show step, ranks, position, sources and lanes of the data state at PATH, or in the files of all ranks."""
     found = _read(paths)
-    state, sources = found.state, sources_of(found.state)
-    schedule = " and ".join(f"{sample:,}" for sample, _ in state.fingerprint.get("schedule", ())) or None
+    state, sources, lanes, forgotten = found.state, sources_of(found.state), lanes_of(found.state), _forgotten(found)
     shown = {name: value for name, value in state.fingerprint.items() if name not in _SHOWN_ELSEWHERE}
-    shown["other weights from sample"] = schedule
+    other_weights_from = [sample for sample, _ in state.fingerprint.get("schedule", ())]
+    if as_json:
+        echo_json(
+            {
+                "path": str(found.path),
+                "step": found.step,
+                "world_size": found.world_size,
+                "num_files": found.num_files,
+                "num_bytes": found.num_bytes,
+                "num_micro_batches": state.next_slot,
+                "next_micro_batch": state.next_number,
+                "edits": edits_of(state),
+                "forgotten": forgotten,
+                "num_lanes": state.num_lanes,
+                "lanes_of_deals": [num_lanes for num_lanes, _ in state.generations],
+                "order": state.fingerprint["order"],
+                "settings": shown,
+                "other_weights_from_samples": other_weights_from,
+                "ledger": total(state).to_dict(),
+                "sources": [dataclasses.asdict(source) for source in sources],
+                "lanes": [dataclasses.asdict(lane) for lane in lanes],
+            }
+        )
+        return
+    shown["other weights from sample"] = " and ".join(f"{sample:,}" for sample in other_weights_from) or None
     settings = [f"{name} {value}" for name, value in shown.items() if value is not None]
     rows = [
         ("data state", str(found.path)),
         ("saved", _saved(found)),
         ("position", f"{state.next_slot:,} micro-batches of the job handed out"),
         *_edit_rows(state),
-        *_forgotten_rows(state),
+        *_forgotten_rows(forgotten),
         ("lanes", _lanes(found)),
         ("deals", ", then to ".join(counted(num_lanes, "lane") for num_lanes, _ in state.generations)),
         ("order", ", ".join([state.fingerprint["order"], *settings])),
@@ -55,21 +88,32 @@ def info(paths: tuple[Path, ...], max_lanes: int) -> None:
     ]
     click.echo(headed(rows) + "\n")
     click.echo(_source_table(sources) + "\n")
-    click.echo(_lane_table(lanes_of(state), max_lanes))
+    click.echo(_lane_table(lanes, max_lanes))
 
 
 @checkpoint.command()
 @click.argument("first", metavar="A", type=_PATH)
 @click.argument("second", metavar="B", type=_PATH)
-@click.option("--max-lanes", default=8, show_default=True, help="Show this many lanes that differ, at most.")
+@click.option(
+    "--max-lanes", default=8, show_default=True, help="Show this many lanes that differ, at most; --json has all."
+)
+@json_option
 @click.pass_context
-def diff(ctx: click.Context, first: Path, second: Path, max_lanes: int) -> None:
+def diff(ctx: click.Context, first: Path, second: Path, max_lanes: int, as_json: bool) -> None:
     """Show in what the data states at A and B differ: data and settings, position, lanes. Exit code 1 if they do."""
     a, b = read_checkpoint(first), read_checkpoint(second)
     of_all, of_lanes = differences(a.state, b.state)
-    rows = [*of_all, *(row for lane in list(of_lanes)[:max_lanes] for row in of_lanes[lane])]
+    shown_lanes = list(of_lanes) if as_json else list(of_lanes)[:max_lanes]
+    rows = [*of_all, *(row for lane in shown_lanes for row in of_lanes[lane])]
+    if as_json:
+        states = [
+            {"path": str(one.path), "step": one.step, "world_size": one.world_size, "num_bytes": one.num_bytes}
+            for one in (a, b)
+        ]
+        echo_json({"states": states, "differences": [row.to_dict() for row in rows]})
+        ctx.exit(1 if rows else 0)
     if rows:
-        click.echo(table(("", "A", "B"), [(row.item, row.first, row.second) for row in rows]))
+        click.echo(table(("", "A", "B"), [(row.heading, *row.texts) for row in rows]))
     else:
         click.echo(f"the same state: {counted(a.state.num_lanes, 'lane')} after {a.state.next_slot:,} micro-batches")
     if len(of_lanes) > max_lanes:
@@ -217,16 +261,30 @@ def _write_file(source: Path, state: LoaderState, target: Path) -> None:
         raise StateError(f"{target}: was not written: {error}") from error
 
 
-def _forgotten_rows(state: LoaderState) -> list[tuple[str, str]]:
-    """Which versions of the lists of forgotten samples the run used, and from which micro-batch on."""
-    labels = dict(state.fingerprint["sources"])
+def _forgotten(found: Checkpoint) -> list[dict[str, Any]]:
+    """Which versions of the lists of forgotten samples the run used, by source, and from which micro-batch on."""
+    labels = dict(found.state.fingerprint["sources"])
+    return [
+        {
+            "from_micro_batch": slot,
+            "lists": [
+                {"source": labels.get(name, name), "versions": [number for number, _ in own]}
+                for name, own in lists.items()
+            ],
+        }
+        for slot, lists in history_of(found.state.extras)
+    ]
+
+
+def _forgotten_rows(forgotten: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = []
-    for slot, lists in history_of(state.extras):
+    for change in forgotten:
         versions = [
-            f"version {' and '.join(str(number) for number, _ in own)} of the list of {labels.get(name, name)}"
-            for name, own in lists.items()
+            f"version {' and '.join(map(str, one['versions']))} of the list of {one['source']}"
+            for one in change["lists"]
         ]
-        rows.append(("" if rows else "forgotten", f"from micro-batch {slot:,} on: {', '.join(versions) or 'none'}"))
+        since = f"from micro-batch {change['from_micro_batch']:,} on"
+        rows.append(("" if rows else "forgotten", f"{since}: {', '.join(versions) or 'none'}"))
     return rows
 
 

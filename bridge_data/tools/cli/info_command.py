@@ -1,18 +1,21 @@
 """`bridge-data info`: what a data set, a JSONL file or a metadataset holds."""
 
+import dataclasses
 import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
 from bridge_data import storage
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, bridge_command, listed
 from bridge_data.limits import Limits
-from bridge_data.plan import EmptySplitError, Source, load_plan
+from bridge_data.plan import EmptySplitError, Plan, Source, load_plan
+from bridge_data.plan.blending import leaves
 from bridge_data.plan.document import has_raw_tars, is_jsonl
 from bridge_data.plan.opening import WHOLE, has_tables, split_parts
 from bridge_data.plan.where_clauses import WhereClause, given_where
+from bridge_data.samples import CrudeSample
 from bridge_data.shards import Records
 from bridge_data.shards.jsonl_file import index_path, open_jsonl, split_gaps
 from bridge_data.shards.media_metadata import MEDIA_TABLE
@@ -34,11 +37,14 @@ from bridge_data.storage import Location, RemotePath
 from bridge_data.tools.cli.terminal import (
     LOCATION,
     counted,
+    echo_json,
     headed,
+    json_option,
     limits_option,
     setting,
     sized,
     spanned,
+    split_counts,
     split_table,
     table,
     trust_options,
@@ -47,6 +53,9 @@ from bridge_data.tools.cli.terminal import (
 
 if TYPE_CHECKING:
     from bridge_data.order.plan_order import Shuffle
+
+_Found: TypeAlias = tuple[dict[str, Any], list[str]]
+"""(the facts as plain data, the lines that show them)."""
 
 
 @click.command()
@@ -59,6 +68,7 @@ if TYPE_CHECKING:
 @where_options
 @trust_options
 @limits_option
+@json_option
 @click.pass_context
 def info(
     context: click.Context,
@@ -73,6 +83,7 @@ def info(
     trusted_module: tuple[str, ...],
     trust_dataset_code: bool,
     limits: Limits,
+    as_json: bool,
 ) -> None:
     """Show what PATH holds: split parts, shards, samples, parts, sample type; of a metadataset, what it blends.
 
@@ -88,133 +99,212 @@ def info(
         "limits": limits,
     }
     clauses = given_where(where, columns)
-    is_sound = True
     if has_tables(str(path)):
-        _show_tables(path, clauses, trust)
+        facts, lines = _tables(path, clauses, trust)
     elif has_raw_tars(str(path)):
-        _show_raw_tars(path, clauses, trust)
+        facts, lines = _raw_tars(path, clauses, trust)
     elif not storage.is_file(path):
-        is_sound = _show_folder(PreparedDataset.open(path, limits), split_config, dataset_config, clauses)
+        facts, lines = _folder(PreparedDataset.open(path, limits), split_config, dataset_config, clauses)
     elif is_jsonl(str(path)):
-        _show_jsonl(path, clauses, limits)
+        facts, lines = _jsonl(path, clauses, limits)
     else:
-        is_sound = _show_metadataset(path, where=where, columns=columns, **trust)
-    if not is_sound:
-        context.exit(1)
-    if num_lanes is not None:
+        facts, lines = _metadataset(path, where=where, columns=columns, **trust)
+    if not as_json:
+        click.echo("\n".join(lines))
+    is_sound = not any("error" in part for part in (facts["sample_type"] or {}, *facts["split_parts"]))
+    if num_lanes is not None and is_sound:
         from bridge_data.order.plan_order import Shuffle  # imports numpy, which nothing else here needs
 
         shuffle = Shuffle(shuffle_buffer_size=shuffle_buffer_size, max_samples_per_sequence=max_samples_per_sequence)
-        for source in load_plan(path, split_part="train", where=where, columns=columns, **trust).sources:
-            click.echo()
-            click.echo(headed(_lane_shares(source, num_lanes, shuffle)) + "\n")
+        sources = load_plan(path, split_part="train", where=where, columns=columns, **trust).sources
+        shares = [_lane_shares(source, num_lanes, shuffle) for source in sources]
+        facts["lanes"] = [of_source for of_source, _ in shares]
+        if not as_json:
+            click.echo("\n".join(line for _, lines in shares for line in lines))
+    if as_json:
+        echo_json(facts)
+    if not is_sound:
+        context.exit(1)
 
 
-def _show_folder(
+def _folder(
     dataset: PreparedDataset, split_config: str | None, dataset_config: str, clauses: Sequence[WhereClause]
-) -> bool:
-    """What the folder holds; whether its files can be read."""
-    sample_type = _sample_type(dataset.meta / dataset_config)
-    names = list(dataset.shard_counts)
-    num_bytes = sum(map(dataset.shard_bytes, names))
-    total = f"{counted(sum(dataset.shard_counts.values()), 'sample')} in {counted(len(names), 'shard')}"
-    rows = [
-        ("data set", str(dataset.root)),
-        ("holds", f"{total}, {sized(num_bytes)}"),
-        ("shards", spanned(names) if names else "none"),
-        ("parts", listed(dataset.part_names(), 20)),
-        ("sample type", sample_type),
-        ("format", _format(dataset.meta)),
-        ("index", ".tar.idx only; prepare with bridge-data for more speed" if dataset.index is None else BRIDGE_INDEX),
-    ]
-    media = _media(dataset.meta / INDEX_SQLITE)
-    if media is not None:
-        rows.append(("media", media))
-    rows += _forgotten_rows([dataset.all_shards()])
-    click.echo(headed(rows) + "\n")
-    click.echo(split_table(dataset, split_config))
+) -> _Found:
+    """A prepared data set."""
+    names, meta, forgotten = list(dataset.shard_counts), dataset.meta, _forgotten([dataset.all_shards()])
+    info = load_document(next(meta / name for name in (INFO_JSON, INFO_YAML) if (meta / name).is_file()))
     parts = dataset.split_parts(split_config)
-    _show_chosen([dataset.split(part, split_config=split_config) for part in parts], clauses)
-    return not sample_type.startswith(_WRONG)
+    chosen, chosen_lines = _chosen([dataset.split(part, split_config=split_config) for part in parts], clauses)
+    facts: dict[str, Any] = {
+        "kind": "folder",
+        "path": str(dataset.root),
+        "num_samples": sum(dataset.shard_counts.values()),
+        "num_shards": len(names),
+        "num_bytes": sum(map(dataset.shard_bytes, names)),
+        "first_shard": names[0] if names else None,
+        "last_shard": names[-1] if names else None,
+        "parts": list(dataset.part_names()),
+        "sample_type": _sample_type(meta / dataset_config),
+        "energon_version": info.get("energon_version") or None,
+        "written_by_bridge_data": (meta / WRITER_YAML).is_file(),
+        "index": None if dataset.index is None else BRIDGE_INDEX,
+        "media": _media(meta / INDEX_SQLITE),
+        "forgotten": forgotten,
+        "split_parts": split_counts(dataset, split_config),
+        "where": chosen,
+    }
+    total = f"{counted(facts['num_samples'], 'sample')} in {counted(len(names), 'shard')}"
+    version = facts["energon_version"]
+    form = f"that of Energon {version}" if version else "that of an Energon that does not tell its version"
+    rows = [
+        ("data set", facts["path"]),
+        ("holds", f"{total}, {sized(facts['num_bytes'])}"),
+        ("shards", spanned(names) if names else "none"),
+        ("parts", listed(facts["parts"], 20)),
+        ("sample type", "".join(_described(facts["sample_type"], dataset_config))),
+        ("format", form + (", written by bridge-data" if facts["written_by_bridge_data"] else "")),
+        ("index", facts["index"] or ".tar.idx only; prepare with bridge-data for more speed"),
+    ]
+    if facts["media"] is not None:
+        kinds = ", ".join(counted(count, kind) for kind, count in facts["media"].items())
+        rows.append(("media", f"metadata of {kinds or 'no files'}"))
+    rows += _forgotten_rows(forgotten)
+    return facts, [headed(rows), "", split_table(facts["split_parts"]), *chosen_lines]
 
 
-def _forgotten_rows(several: Sequence[Records]) -> list[tuple[str, str]]:
-    """A row for the forgotten samples, if there is a list."""
+def _forgotten(several: Sequence[Records]) -> dict[str, Any] | None:
+    """How many samples are forgotten, and the versions of the lists; None if there is no list."""
     num_samples, numbers = 0, list[int]()
     for one in (one for one in several if isinstance(one, ListedFiles)):
         versions = newest_numbers(one.tombstones)
         num_samples += len(one.forgotten(versions))
         numbers += [number for number in versions if number]
-    shown = " and ".join(map(str, dict.fromkeys(numbers)))
-    return [("forgotten", f"{counted(num_samples, 'sample')} (version {shown} of the list)")] if numbers else []
+    return {"num_samples": num_samples, "versions": [*dict.fromkeys(numbers)]} if numbers else None
 
 
-def _show_chosen(parts: Sequence[Records], clauses: Sequence[WhereClause]) -> None:
+def _forgotten_rows(forgotten: dict[str, Any] | None) -> list[tuple[str, str]]:
+    if forgotten is None:
+        return []
+    shown = " and ".join(map(str, forgotten["versions"]))
+    return [("forgotten", f"{counted(forgotten['num_samples'], 'sample')} (version {shown} of the list)")]
+
+
+def _chosen(parts: Sequence[Records], clauses: Sequence[WhereClause]) -> tuple[dict[str, Any] | None, list[str]]:
     """How many samples of each split part are chosen."""
     if not clauses:
-        return
+        return None, []
     from bridge_data.shards.where.choosing import evaluate, shown  # here: most calls do not need it
 
-    rows = []
-    for records in parts:
-        chosen, total = evaluate(records, clauses).num_chosen if records.num_samples else 0, records.num_samples
-        rows.append([records.split_part, f"{chosen:,}", f"{chosen / max(1, total):.1%}"])
-    click.echo(f"\nwhere {shown(clauses)}\n")
-    click.echo(table(["split part", "chosen samples", "of all"], rows))
-
-
-def _show_jsonl(path: Location, clauses: Sequence[WhereClause], limits: Limits) -> None:
-    records = [open_jsonl(path, part, limits=limits) for part in split_parts(path, limits)]
-    parts = {one.split_part: one.num_samples for one in records}
+    chosen: list[dict[str, Any]] = [
+        {
+            "split_part": records.split_part,
+            "num_chosen": evaluate(records, clauses).num_chosen if records.num_samples else 0,
+            "num_samples": records.num_samples,
+        }
+        for records in parts
+    ]
     rows = [
-        ("data set", str(path)),
-        ("holds", f"{sized(storage.size_bytes(path))} of JSON lines"),
+        [one["split_part"], f"{one['num_chosen']:,}", f"{one['num_chosen'] / max(1, one['num_samples']):.1%}"]
+        for one in chosen
+    ]
+    facts = {"predicates": [clause.text for clause in clauses], "split_parts": chosen}
+    return facts, ["", f"where {shown(clauses)}", "", table(["split part", "chosen samples", "of all"], rows)]
+
+
+def _jsonl(path: Location, clauses: Sequence[WhereClause], limits: Limits) -> _Found:
+    """A JSONL file."""
+    records = [open_jsonl(path, part, limits=limits) for part in split_parts(path, limits)]
+    forgotten = _forgotten([without_views(one) for one in records[:1]])
+    num_unused, _ = split_gaps(path)
+    parts = {one.split_part: one.num_samples for one in records}
+    chosen, chosen_lines = _chosen(records, clauses)
+    facts: dict[str, Any] = {
+        "kind": "jsonl",
+        "path": str(path),
+        "num_bytes": storage.size_bytes(path),
+        "parts": ["json"],
+        "sample_type": _CRUDE,
+        "index": index_path(path).name,
+        "forgotten": forgotten,
+        "split_parts": [
+            {"split_part": part, "num_samples": number}
+            for part, number in (*parts.items(), *([(None, num_unused)] if num_unused else []))
+        ],
+        "where": chosen,
+    }
+    rows = [
+        ("data set", facts["path"]),
+        ("holds", f"{sized(facts['num_bytes'])} of JSON lines"),
         ("parts", "json"),
         ("sample type", "crude"),
-        ("index", index_path(path).name),
-        *_forgotten_rows([without_views(one) for one in records[:1]]),
+        ("index", facts["index"]),
+        *_forgotten_rows(forgotten),
     ]
-    click.echo(headed(rows) + "\n")
-    num_unused, _ = split_gaps(path)
-    shown = {**parts, **({"(in no part)": num_unused} if num_unused else {})}
-    click.echo(table(["split part", "samples"], [[part, f"{number:,}"] for part, number in shown.items()]))
-    _show_chosen(records, clauses)
+    shown = [[one["split_part"] or "(in no part)", f"{one['num_samples']:,}"] for one in facts["split_parts"]]
+    return facts, [headed(rows), "", table(["split part", "samples"], shown), *chosen_lines]
 
 
-def _show_tables(path: Location, clauses: Sequence[WhereClause], trust: dict[str, Any]) -> None:
+def _tables(path: Location, clauses: Sequence[WhereClause], trust: dict[str, Any]) -> _Found:
     """Parquet files, or a data set saved by `datasets`."""
     names = split_parts(path, trust["limits"])
     parts = {part: load_plan(path, split_part=part, training=False, **trust).sources for part in names}
     records = [source.records for sources in parts.values() for source in sources]
-    num_bytes = sum((one.sample_bytes or 0) * one.num_samples for one in records)
-    columns = dict.fromkeys(name for one in records if one.names for name in one.part_names(0) or ())
+    counts = {part: [source.records.counts for source in sources] for part, sources in parts.items()}
+    chosen, chosen_lines = _chosen(records, clauses)
+    facts: dict[str, Any] = {
+        "kind": "tables",
+        "path": str(path),
+        "num_files": sum(len({*one.names}) for one in records),
+        "num_bytes": sum((one.sample_bytes or 0) * one.num_samples for one in records),
+        "parts": [*dict.fromkeys(name for one in records if one.names for name in one.part_names(0) or ())],
+        "sample_type": _CRUDE,
+        "forgotten": _forgotten(records),
+        "split_parts": [
+            {"split_part": part, "num_samples": sum(map(sum, several)), "num_row_groups": sum(map(len, several))}
+            for part, several in counts.items()
+        ],
+        "where": chosen,
+    }
     rows = [
-        ("data set", str(path)),
-        ("holds", f"{sized(num_bytes)} of columns in {counted(sum(len({*one.names}) for one in records), 'file')}"),
-        ("parts", listed(list(columns), 20)),
+        ("data set", facts["path"]),
+        ("holds", f"{sized(facts['num_bytes'])} of columns in {counted(facts['num_files'], 'file')}"),
+        ("parts", listed(facts["parts"], 20)),
         ("sample type", "crude, unless a field map is given"),
-        *_forgotten_rows(records),
+        *_forgotten_rows(facts["forgotten"]),
     ]
-    click.echo(headed(rows) + "\n")
-    shown = []
-    for part, sources in parts.items():
-        counts = [source.records.counts for source in sources]
-        shown.append([part, f"{sum(map(sum, counts)):,}", f"{sum(map(len, counts)):,}"])
-    click.echo(table(["split part", "samples", "row groups or batches"], shown))
-    _show_chosen(records, clauses)
+    shown = [
+        [one["split_part"], f"{one['num_samples']:,}", f"{one['num_row_groups']:,}"] for one in facts["split_parts"]
+    ]
+    shown_parts = table(["split part", "samples", "row groups or batches"], shown)
+    return facts, [headed(rows), "", shown_parts, *chosen_lines]
 
 
 _MAX_LOOKED_AT = 10
 """Tars that nobody has prepared, and of which the parts are named."""
 
 
-def _show_raw_tars(path: Location, clauses: Sequence[WhereClause], trust: dict[str, Any]) -> None:
+def _raw_tars(path: Location, clauses: Sequence[WhereClause], trust: dict[str, Any]) -> _Found:
     """Tars that nobody has prepared."""
     shards = load_plan(path, training=False, split_part=WHOLE, **trust).sources[0].records
     assert isinstance(shards, ShardSet) and shards.index is not None
     names, num_bytes = shards.names, sum(shards.index.sizes_bytes(shards.names))
     parts = {part for number in range(min(_MAX_LOOKED_AT, len(names))) for part in shards.part_names(number) or ()}
-    if (shards.root / META_FOLDER).is_dir():
+    is_prepared = (shards.root / META_FOLDER).is_dir()
+    counts = {"num_shards": len(names), "num_samples": shards.num_samples, "num_bytes": num_bytes}
+    chosen, chosen_lines = _chosen([shards], clauses)
+    facts: dict[str, Any] = {
+        "kind": "tars",
+        "path": str(path),
+        **counts,
+        "first_shard": names[0],
+        "last_shard": names[-1],
+        "parts": sorted(parts),
+        "sample_type": _CRUDE,
+        "is_folder_prepared": is_prepared,
+        "split_parts": [{"split_part": WHOLE, **counts}],
+        "where": chosen,
+    }
+    if is_prepared:
         form = f"tars, read without the {META_FOLDER} of {shards.root}"
     else:
         form = f"tars without {META_FOLDER}: not prepared; `{bridge_command('prepare', shards.root)}` does that"
@@ -227,45 +317,55 @@ def _show_raw_tars(path: Location, clauses: Sequence[WhereClause], trust: dict[s
         ("format", form),
         ("index", "in the cache of the user"),
     ]
-    click.echo(headed(rows) + "\n")
-    row = [WHOLE, f"{len(names):,}", f"{shards.num_samples:,}", sized(num_bytes)]
-    click.echo(table(["split part", "shards", "samples", "bytes"], [row]))
-    _show_chosen([shards], clauses)
+    return facts, [headed(rows), "", split_table(facts["split_parts"]), *chosen_lines]
 
 
-def _show_metadataset(path: Location, **trust: Any) -> bool:
-    """Print the tree of every split part, with what is drawn from each data set; an error in one does not hide others.
-    Return whether there was none."""
-    is_sound = True
-    click.echo(headed([("metadataset", str(path))]) + "\n")
+def _metadataset(path: Location, **trust: Any) -> _Found:
+    """The tree of every split part, with what is drawn from each data set; an error in one does not hide others."""
+    parts: list[dict[str, Any]] = []
+    lines = [headed([("metadataset", str(path))]), ""]
     for part in split_parts(path, trust["limits"]):
-        click.echo(click.style(part, bold=True))
+        lines.append(click.style(part, bold=True))
         try:
             plan = load_plan(path, split_part=part, training=part == "train", **trust)
         except EmptySplitError:
-            click.echo("  no samples\n")
+            parts.append({"split_part": part, "num_samples": 0, "sources": []})
+            lines += ["  no samples", ""]
             continue
         except BridgeDataError as error:
-            click.echo(f"  {click.style('error:', fg='red')} {error}\n")
-            is_sound = False
+            parts.append({"split_part": part, "error": str(error)})
+            lines += [f"  {click.style('error:', fg='red')} {error}", ""]
             continue
-        click.echo("\n".join(f"  {line}" for line in str(plan).splitlines()))
+        parts.append({"split_part": part, "num_samples": plan.num_samples, "sources": _sources(plan)})
+        lines += [f"  {line}" for line in str(plan).splitlines()]
         for source in plan.sources:
-            for name, reference in source.aux.items():
-                click.echo(f"  aux {name} of {source.name}: {reference.path}")
-        click.echo(f"  {counted(sum(source.num_samples for source in plan.sources), 'sample')} in all\n")
-    return is_sound
+            lines += [f"  aux {name} of {source.name}: {reference.path}" for name, reference in source.aux.items()]
+        lines += [f"  {counted(plan.num_samples, 'sample')} in all", ""]
+    return {"kind": "metadataset", "path": str(path), "sample_type": None, "split_parts": parts}, lines
 
 
-def _format(meta: Location) -> str:
-    """Which version of the format it has, and who wrote the shards, if that is known."""
-    path = next(meta / name for name in (INFO_JSON, INFO_YAML) if (meta / name).is_file())
-    version = load_document(path).get("energon_version")
-    writer = ", written by bridge-data" if (meta / WRITER_YAML).is_file() else ""
-    return (f"that of Energon {version}" if version else "that of an Energon that does not tell its version") + writer
+def _sources(plan: Plan) -> list[dict[str, Any]]:
+    """The data sets of a plan, with their shares of the draws: by the first sample of the job from which they hold."""
+    samples = [] if plan.weights is None else [0, *(sample for sample, _ in plan.later_weights)]
+    shares = [[float(share) for _, share in leaves(plan.tree, sample=sample)] for sample in samples]
+    return [
+        {
+            "path": source.path,
+            "split_part": source.split_part,
+            "sample_type": {"class": source.sample_class.__name__},
+            "num_samples": source.num_samples,
+            "num_shards": len(source.records.counts),
+            "joined_with": [member.name for member in source.members[1:]],
+            "aux": {name: str(reference.path) for name, reference in source.aux.items()},
+            "shares": [
+                {"from_sample": sample, "share": of_all[number]} for sample, of_all in zip(samples, shares, strict=True)
+            ],
+        }
+        for number, (source, _) in enumerate(leaves(plan.tree))
+    ]
 
 
-def _media(path: Location) -> str | None:
+def _media(path: Location) -> dict[str, int] | None:
     """Counts of the stored media metadata; None if there are none."""
     if isinstance(path, RemotePath) or not path.is_file():  # counting would copy all of a remote file
         return None
@@ -276,40 +376,53 @@ def _media(path: Location) -> str | None:
     except DatasetError:  # no such table
         return None
     names = {"image": "image", "av": "clip"}
-    return "metadata of " + (", ".join(counted(count, names.get(kind, kind)) for kind, count in kinds) or "no files")
+    return {names.get(kind, kind): count for kind, count in kinds}
 
 
-_WRONG = "error: "
+_CRUDE = {"class": CrudeSample.__name__}
 
 
-def _sample_type(path: Location) -> str:
-    """The class and its fields, in one line."""
+def _sample_type(path: Location) -> dict[str, Any] | None:
+    """What a dataset.yaml says of the samples, or the `error` in it; None if there is none."""
     if not path.is_file():
-        return f"not known, there is no {path.name}"
+        return None
     try:
         content = load_document(path)
     except ConfigError:
-        return f"{_WRONG}{path} is not readable as YAML"
+        return {"error": f"{path} is not readable as YAML"}
     if not isinstance(content, dict):
-        return f"{_WRONG}{path} holds no mapping"
-    return "".join(_described(content))
-
-
-def _described(content: dict[str, Any]) -> Iterator[str]:
+        return {"error": f"{path} holds no mapping"}
     holder = content.get("sample_type", content)
-    yield str(holder.get("__class__", "not known")) if isinstance(holder, dict) else "not known"
     field_map = content.get("field_map")
-    if isinstance(field_map, dict):
-        yield f"({', '.join(f'{field} ← {part}' for field, part in field_map.items())})"
-    if content.get("part_filter"):
-        yield f", parts {json.dumps(content['part_filter'])}"
-    if content.get("sample_loader"):
-        yield f", made by {content['sample_loader']}"
-    if content.get("subflavors"):
-        yield f", subflavors {json.dumps(content['subflavors'], ensure_ascii=False)}"
+    return {
+        "class": holder.get("__class__") if isinstance(holder, dict) else None,
+        "field_map": field_map if isinstance(field_map, dict) else None,
+        "part_filter": content.get("part_filter") or None,
+        "sample_loader": content.get("sample_loader") or None,
+        "subflavors": content.get("subflavors") or {},
+    }
 
 
-def _lane_shares(source: Source, num_lanes: int, shuffle: "Shuffle") -> list[tuple[str, str]]:
+def _described(sample_type: dict[str, Any] | None, file: str) -> Iterator[str]:
+    """The class and its fields, in one line."""
+    if sample_type is None:
+        yield f"not known, there is no {file}"
+        return
+    if "error" in sample_type:
+        yield f"error: {sample_type['error']}"
+        return
+    yield str(sample_type["class"] or "not known")
+    if sample_type["field_map"] is not None:
+        yield f"({', '.join(f'{field} ← {part}' for field, part in sample_type['field_map'].items())})"
+    if sample_type["part_filter"]:
+        yield f", parts {json.dumps(sample_type['part_filter'])}"
+    if sample_type["sample_loader"]:
+        yield f", made by {sample_type['sample_loader']}"
+    if sample_type["subflavors"]:
+        yield f", subflavors {json.dumps(sample_type['subflavors'], ensure_ascii=False)}"
+
+
+def _lane_shares(source: Source, num_lanes: int, shuffle: "Shuffle") -> _Found:
     """How an order deals the samples of a data set: chunks, windows, and a lane's share of an epoch."""
     from bridge_data.order.chunks import ChunkTable
     from bridge_data.order.mixing import overlap
@@ -318,6 +431,18 @@ def _lane_shares(source: Source, num_lanes: int, shuffle: "Shuffle") -> list[tup
     chunks = ChunkTable(source.records.counts, geometry.chunk_size)
     lengths = _range(chunks.shortest, chunks.longest)
     mixed = f"of at least {geometry.window_size:,} samples, or a lane's share"
+    facts: dict[str, Any] = {
+        "source": source.name,
+        "num_samples": source.num_samples,
+        "num_lanes": num_lanes,
+        "num_chunks": chunks.num_chunks,
+        "shortest_chunk": chunks.shortest,
+        "longest_chunk": chunks.longest,
+        "block_size": geometry.block_size,
+        "window_size": geometry.window_size,
+        "epochs_per_shuffle": source.epochs_per_shuffle,
+        "overlap": None,
+    }
     rows = [
         ("samples", f"{source.num_samples:,} of {source.name}, for {counted(num_lanes, 'lane')}"),
         ("chunks", f"{chunks.num_chunks:,} of {lengths}, in blocks of at most {geometry.block_size:,}"),
@@ -325,17 +450,19 @@ def _lane_shares(source: Source, num_lanes: int, shuffle: "Shuffle") -> list[tup
     ]
     if source.epochs_per_shuffle != 1:
         times = f"shuffle_over_epochs_multiplier {source.epochs_per_shuffle}"
-        return [*rows, ("repeats", f"not known for one epoch, because of {times}")]
+        rows.append(("repeats", f"not known for one epoch, because of {times}"))
+        return facts, ["", headed(rows), ""]
     found, percent = overlap(chunks, num_lanes), 100 / source.num_samples
+    facts["overlap"] = dataclasses.asdict(found)
     equal = source.num_samples / num_lanes
     mean = f"{equal:,.0f} on the average, with a standard deviation of {found.share_std:,.1f}"
     typical = f"about {found.mean_repeats:,.0f} ({found.mean_repeats * percent:.1f}%)"
     most = f"at most {found.most_repeats:,} ({found.most_repeats * percent:.1f}%)"
-    return [
-        *rows,
+    rows += [
         ("a lane has", f"{_range(found.fewest, found.most)} of an epoch: {mean}"),
         ("repeats", f"of {source.num_samples:,} draws {typical} come twice before others come once, {most}"),
     ]
+    return facts, ["", headed(rows), ""]
 
 
 def _range(least: int, most: int) -> str:

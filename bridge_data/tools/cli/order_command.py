@@ -3,7 +3,6 @@ file, and the step from which two runs differ. They share the options that descr
 """
 
 import dataclasses
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,7 +10,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from bridge_data.errors import BridgeDataError, ConfigError
-from bridge_data.tools.cli.terminal import counted, note, setting, table, trust_options, where_options
+from bridge_data.tools.cli.terminal import (
+    counted,
+    echo_json,
+    json_option,
+    note,
+    setting,
+    table,
+    trust_options,
+    where_options,
+)
 
 if TYPE_CHECKING:
     from bridge_data.loader.checkpoint import Checkpoint
@@ -247,12 +255,9 @@ def note_how(run: "RunOrder", *, assumes_no_skips: bool) -> None:
         )
 
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-
-
 def _echo_json(run: "RunOrder", samples: list[dict[str, Any]], **facts: Any) -> None:
     edits = None if run.edits is None else str(run.edits)
-    click.echo(json.dumps({"samples": samples, "edits": edits, **facts}, ensure_ascii=False))
+    echo_json({"samples": samples, "edits": edits, **facts})
 
 
 @click.command()
@@ -260,7 +265,7 @@ def _echo_json(run: "RunOrder", samples: list[dict[str, Any]], **facts: Any) -> 
 @click.argument("step", type=click.IntRange(min=0))
 @click.option("--rank", type=click.IntRange(min=0), help="Only those of this data-parallel rank.")
 @run_options
-@_json_option
+@json_option
 def at(path: Path, step: int, rank: int | None, states: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     """Show the samples of the global batch of a STEP of RUN, counted from 0.
 
@@ -287,7 +292,7 @@ def at(path: Path, step: int, rank: int | None, states: tuple[Path, ...], as_jso
 @click.option("--index", type=click.IntRange(min=0), help="The number of the sample in the source, instead of KEY.")
 @click.option("--until", type=click.IntRange(min=0), required=True, help="The last step to look at.")
 @run_options
-@_json_option
+@json_option
 def when(
     path: Path,
     key: str | None,

@@ -48,6 +48,7 @@ from bridge_data.tools.cli.terminal import (
     setting,
     sized,
     spanned,
+    split_counts,
     split_table,
 )
 
@@ -246,7 +247,7 @@ def prepare(path: Location, **flags: Any) -> None:
     writing = partial(prepare_shards, split_config=options.split_config, definitions=definitions)
     done = _indexed(partial(writing, path, split, config), options)
     click.echo()
-    click.echo(split_table(PreparedDataset.open(path, options.limits), options.split_config))
+    click.echo(split_table(split_counts(PreparedDataset.open(path, options.limits), options.split_config)))
     store_columns(path, column_names(options.columns), config, options.progress)
     if options.media_rule is not None:
         store_media(only_on_disk(path), options.media_rule, config, options.progress)

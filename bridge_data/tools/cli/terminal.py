@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -261,7 +261,15 @@ class Report(Protocol):
 
 def echo_report(report: Report, lines: Iterable[str], *, as_json: bool) -> None:
     """Write a report to standard output: as one JSON document, or as its `lines`."""
-    click.echo(json.dumps(report.to_dict(), indent=2, ensure_ascii=False) if as_json else "\n".join(lines))
+    if as_json:
+        echo_json(report.to_dict())
+    else:
+        click.echo("\n".join(lines))
+
+
+def echo_json(document: Mapping[str, Any]) -> None:
+    """Write one JSON document to standard output."""
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
 
 
 executor_option = click.option(
@@ -328,17 +336,31 @@ def split_options(parts_help: str) -> Callable[[Command], Command]:
     return lambda command: parts(config(command))
 
 
-def split_table(dataset: "PreparedDataset", split_config: str | None = None) -> str:
-    """Shards, samples and bytes by split part, and those in no part."""
-    rows: list[list[str]] = []
-    named: set[str] = set()
-    for part in dataset.split_parts(split_config):
-        shards = dataset.split(part, split_config=split_config)
-        named.update(shards.names)
-        num_bytes = sum(map(dataset.shard_bytes, shards.names))
-        rows.append([part, f"{len(shards.names):,}", f"{shards.num_samples:,}", sized(num_bytes)])
+def split_counts(dataset: "PreparedDataset", split_config: str | None = None) -> list[dict[str, Any]]:
+    """Shards, samples and bytes by split part, and those in no part (None)."""
+    names = {part: dataset.split(part, split_config=split_config).names for part in dataset.split_parts(split_config)}
+    named = {name for of_part in names.values() for name in of_part}
     rest = [name for name in dataset.shard_counts if name not in named]
-    if rest:
-        counts = sum(dataset.shard_counts[name] for name in rest)
-        rows.append(["(in no part)", f"{len(rest):,}", f"{counts:,}", sized(sum(map(dataset.shard_bytes, rest)))])
+    return [
+        {
+            "split_part": part,
+            "num_shards": len(shards),
+            "num_samples": sum(dataset.shard_counts[name] for name in shards),
+            "num_bytes": sum(map(dataset.shard_bytes, shards)),
+        }
+        for part, shards in [*names.items(), *([(None, rest)] if rest else [])]
+    ]
+
+
+def split_table(counts: Sequence[dict[str, Any]]) -> str:
+    """A row for each of `split_counts`."""
+    rows = [
+        [
+            "(in no part)" if one["split_part"] is None else one["split_part"],
+            f"{one['num_shards']:,}",
+            f"{one['num_samples']:,}",
+            sized(one["num_bytes"]),
+        ]
+        for one in counts
+    ]
     return table(["split part", "shards", "samples", "bytes"], rows)

@@ -1,5 +1,6 @@
 """The audit: what agrees is told to agree, one swapped sample is found."""
 
+import json
 import struct
 import zlib
 from pathlib import Path
@@ -69,6 +70,25 @@ def test_one_swapped_sample_is_found_with_the_first_checkpoint_that_has_it(data:
     assert code == 1, output
     assert f"the first to differ is {tmp_path / 'iter_0000002'}" in output
     assert "1 comparison equal, 1 different" in output
+
+
+def test_the_comparisons_as_json(data: Path, tmp_path: Path) -> None:
+    train(data, tmp_path, world_sizes=(1, 1, 2))
+    swap(ledger_file(tmp_path / "ledger", 0), 50)
+    code, output = audit(tmp_path, "--data", data, "--json")
+    told = json.loads(output)
+    assert (code, told["num_equal"], told["num_different"]) == (1, 4, 2)
+    rows = [(one["checkpoint"], one["compared_with"], one["result"], one["reason"]) for one in told["comparisons"]]
+    folders = [str(tmp_path / f"iter_{number:07d}") for number in (1, 2, 3)]
+    results = [("ledger", "equal"), *[("ledger", "different")] * 2, *[("data", "equal")] * 3]
+    assert rows == [(folder, *result, None) for folder, result in zip(folders * 2, results, strict=True)]
+    assert [one["num_micro_batches"] for one in told["comparisons"]] == [40, 80, 120] * 2
+    states, found = ([one[name] for one in told["comparisons"]] for name in ("state", "found"))
+    assert [state["samples"] for state in states] == [one["samples"] for one in found]
+    assert states[0] == found[0] and states[1]["positioned"] != found[1]["positioned"]
+    ledger_file(tmp_path / "ledger", 1).unlink()
+    last = json.loads(audit(tmp_path, "--json")[1])["comparisons"][-1]
+    assert (last["result"], last["reason"], last["found"]) == ("lacking", "the ledger lacks 20 micro-batches", None)
 
 
 def test_a_run_that_was_handed_out_another_order_than_that_of_its_data_is_found(

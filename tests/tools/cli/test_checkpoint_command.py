@@ -1,3 +1,4 @@
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,31 @@ def test_info_shows_what_a_folder_holds(run: Run, saved: Path) -> None:
     assert ["7", "10", "50", "4", "0"] in shown
     assert ["together", "80", "400", "32", "0"] in shown
     assert ["6", "more", "60", "300", "24", "0"] in lines(run("checkpoint", "info", saved, "--max-lanes", 2).stdout)
+
+
+def test_info_as_json(run: Run, saved: Path) -> None:
+    result = run("checkpoint", "info", saved, "--json", "--max-lanes", 2)
+    told = json.loads(result.stdout)
+    assert (result.exit_code, told["path"], told["step"], told["world_size"]) == (0, str(saved), 10, 4)
+    assert told["num_bytes"] == sum(file.stat().st_size for file in saved.glob("*.pt"))
+    assert (told["num_files"], told["num_micro_batches"], told["next_micro_batch"]) == (4, 80, 80)
+    assert (told["edits"], told["forgotten"], told["num_lanes"], told["lanes_of_deals"]) == (None, [], 8, [8])
+    assert (told["order"], told["settings"]["batch_size"], told["settings"]["seed"]) == ("shuffled", 4, 0)
+    photos, pages = told["sources"]
+    assert photos == {
+        "label": "photos/train",
+        "weight": 0.25,
+        "chunk_size": 100,
+        "samples_taken": [7, 7],
+        "epochs": [10, 10],
+        "inbox": 0,
+    }
+    assert (pages["label"], pages["weight"]) == ("pages/train", 0.75)
+    numbers = {"micro_batches": 10, "draws": 50, "pending": 4, "inbox": 0}
+    assert told["lanes"] == [{"lane": lane, **numbers} for lane in range(8)]
+    run("checkpoint", "skip", saved, "--steps", "12..14", *STEPS)
+    edited = json.loads(run("checkpoint", "info", saved, "--json").stdout)
+    assert edited["edits"] == [{"first": 96, "stop": 120, "times": 0}]
 
 
 def test_info_reads_single_files(run: Run, saved: Path, tmp_path: Path) -> None:
@@ -117,6 +143,24 @@ def test_diff_names_what_differs(run: Run, saved: Path, tmp_path: Path) -> None:
     assert ["micro-batches", "handed", "out", "80", "88"] in shown
     assert ["lane", "0:", "draws", "50", "55"] in shown
     assert shown[-1] == ["and", "7", "more", "lanes"]
+
+
+def test_diff_as_json(run: Run, saved: Path, tmp_path: Path) -> None:
+    save_states(tmp_path / "later", make_state(step=11, batch_size=8), step=11, world_size=2)
+    result = run("checkpoint", "diff", saved, tmp_path / "later", "--max-lanes", 1, "--json")
+    told = json.loads(result.stdout)
+    assert (result.exit_code, result.stderr) == (1, "")
+    assert [(one["path"], one["step"], one["world_size"]) for one in told["states"]] == [
+        (str(saved), 10, 4),
+        (str(tmp_path / "later"), 11, 2),
+    ]
+    of_job = {"source": None, "lane": None}
+    assert {"item": "batch_size", "first": 4, "second": 8, **of_job} in told["differences"]
+    assert {"item": "num_micro_batches", "first": 80, "second": 88, **of_job} in told["differences"]
+    draws = [one for one in told["differences"] if one["item"] == "draws"]
+    assert draws == [{"item": "draws", "first": 50, "second": 55, "source": None, "lane": lane} for lane in range(8)]
+    same = run("checkpoint", "diff", saved, saved, "--json")
+    assert (same.exit_code, json.loads(same.stdout)["differences"]) == (0, [])
 
 
 @pytest.mark.parametrize("world_size", [2, 3])

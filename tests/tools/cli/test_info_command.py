@@ -1,4 +1,7 @@
+import dataclasses
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +25,62 @@ def test_shows_what_there_is(run: Run, tars: Path) -> None:
     assert "CaptioningSample(image ← png, caption ← txt)" in result.output
     assert "data-000000.tar … data-000005.tar" in result.output
     assert "index.bridge" in result.output
+
+
+def told(run: Run, *arguments: object, exit_code: int = 0) -> dict[str, Any]:
+    """What `info --json` says."""
+    result = run("info", *arguments, "--json")
+    assert (result.exit_code, result.stderr) == (exit_code, "")
+    facts: dict[str, Any] = json.loads(result.stdout)
+    return facts
+
+
+def test_a_data_set_as_json(run: Run, tars: Path) -> None:
+    flags = ("--split-ratio", "4,1,1", "--sample-type", "CaptioningSample", "--field-map", FIELDS)
+    run("prepare", tars, *QUIET, *flags, "--media-metadata-by-extension")
+    facts = told(run, tars, "--where", "key < '000003'")
+    sizes = [path.stat().st_size for path in sorted(tars.glob("*.tar"))]
+    parts = facts.pop("split_parts")
+    assert facts == {
+        "kind": "folder",
+        "path": str(tars),
+        "num_samples": 12,
+        "num_shards": 6,
+        "num_bytes": sum(sizes),
+        "first_shard": "data-000000.tar",
+        "last_shard": "data-000005.tar",
+        "parts": ["json", "png", "txt"],
+        "sample_type": {
+            "class": "CaptioningSample",
+            "field_map": json.loads(FIELDS),
+            "part_filter": None,
+            "sample_loader": None,
+            "subflavors": {},
+        },
+        "energon_version": "7.4.1",
+        "written_by_bridge_data": False,
+        "index": "index.bridge",
+        "media": {"image": 12},
+        "forgotten": None,
+        "where": {
+            "predicates": ["key < '000003'"],
+            "split_parts": [
+                {"split_part": "train", "num_chosen": 2, "num_samples": 8},
+                {"split_part": "val", "num_chosen": 0, "num_samples": 2},
+                {"split_part": "test", "num_chosen": 0, "num_samples": 2},
+            ],
+        },
+    }
+    assert [(one["split_part"], one["num_shards"], one["num_samples"]) for one in parts] == [
+        ("train", 4, 8),
+        ("val", 1, 2),
+        ("test", 1, 2),
+    ]
+    assert sum(one["num_bytes"] for one in parts) == sum(sizes)
+    (tars / ".nv-meta/dataset.yaml").write_text("- 1")
+    wrong = told(run, tars, "--num-lanes", 2, exit_code=1)
+    assert wrong["sample_type"] == {"error": f"{tars}/.nv-meta/dataset.yaml holds no mapping"}
+    assert (wrong["num_samples"], "lanes" in wrong) == (12, False)
 
 
 def test_energons_files_are_enough(run: Run, tars: Path) -> None:
@@ -70,6 +129,18 @@ def test_tars_that_nobody_has_prepared(
     assert ["train", "6", "12", f"{size / 1000:.1f}", "kB"] in lines and ["train", "2", "16.7%"] in lines
 
 
+def test_tars_that_nobody_has_prepared_as_json(
+    run: Run, tars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRIDGE_DATA_CACHE", str(tmp_path / "cache"))
+    facts = told(run, tars)
+    counts = {"num_shards": 6, "num_samples": 12, "num_bytes": sum(path.stat().st_size for path in tars.iterdir())}
+    assert (facts["kind"], facts["is_folder_prepared"], facts["parts"]) == ("tars", False, ["json", "png", "txt"])
+    assert facts["split_parts"] == [{"split_part": "train", **counts}]
+    assert {name: facts[name] for name in counts} == counts
+    assert (facts["sample_type"], facts["where"]) == ({"class": "CrudeSample"}, None)
+
+
 def test_tars_of_a_prepared_data_set_are_not_said_to_be_unprepared(
     run: Run, tars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +165,30 @@ def test_a_metadataset_is_shown_as_a_tree(run: Run, tmp_path: Path) -> None:
     assert f"odd\n  error: {file}:7: " in result.output
 
 
+def test_a_metadataset_as_json(run: Run, tmp_path: Path) -> None:
+    for name, size in (("a", 10), ("b", 30)):
+        write_texts(tmp_path / name, size)
+    file = write_blend(tmp_path / "meta.yaml", {"a": 3, "b": 1})
+    file.write_text(file.read_text() + "  val: {path: a}\n  odd: {path: c}\n")
+    facts = told(run, file, exit_code=1)
+    assert (facts["kind"], facts["path"]) == ("metadataset", str(file))
+    train, val, odd = facts["split_parts"]
+    assert (train["split_part"], train["num_samples"]) == ("train", 40)
+    source = {"split_part": "train", "sample_type": {"class": "TextSample"}, "joined_with": [], "aux": {}}
+    assert train["sources"] == [
+        {
+            "path": f"{tmp_path}/{name}",
+            **source,
+            "num_samples": size,
+            "num_shards": 1,
+            "shares": [{"from_sample": 0, "share": share}],
+        }
+        for name, size, share in (("a", 10, 0.75), ("b", 30, 0.25))
+    ]
+    assert val == {"split_part": "val", "num_samples": 0, "sources": []}
+    assert odd["split_part"] == "odd" and odd["error"].startswith(f"{file}:")
+
+
 def test_auxiliary_data_are_named(run: Run, tmp_path: Path) -> None:
     write_dataset(tmp_path / "a", [{"__key__": "k", "txt": "x"}], definition=CRUDE)
     (tmp_path / "files").mkdir()
@@ -111,6 +206,11 @@ def test_a_jsonl_file_has_its_split(run: Run, tmp_path: Path) -> None:
     result = run("info", path)
     assert result.exit_code == 0, result.stderr
     assert [line.split() for line in result.output.splitlines()[-3:]] == [["train", "16"], ["val", "2"], ["test", "2"]]
+    facts = told(run, path)
+    assert (facts["kind"], facts["num_bytes"]) == ("jsonl", path.stat().st_size)
+    assert facts["split_parts"] == [
+        {"split_part": part, "num_samples": number} for part, number in (("train", 16), ("val", 2), ("test", 2))
+    ]
 
 
 def test_what_is_in_no_part_of_the_split_is_told(run: Run, tmp_path: Path) -> None:
@@ -120,6 +220,7 @@ def test_what_is_in_no_part_of_the_split_is_told(run: Run, tmp_path: Path) -> No
     assert "2 samples in no part of the split" in result.stderr
     assert "1 sample in several parts of the split" in result.stderr
     assert run("info", path).output.splitlines()[-1].split() == ["(in", "no", "part)", "2"]
+    assert told(run, path)["split_parts"][-1] == {"split_part": None, "num_samples": 2}
 
 
 def test_another_file_is_refused(run: Run, tmp_path: Path) -> None:
@@ -146,6 +247,21 @@ def test_shows_how_an_epoch_is_dealt_to_lanes(run: Run, tmp_path: Path) -> None:
         f"before others come once, at most {found.most_repeats} ({found.most_repeats / 10:.1f}%)",
     ]
     assert found.fewest < found.most
+    (lanes,) = told(run, tmp_path, "--num-lanes", 4, "--max-samples-per-sequence", 100, "--shuffle-buffer-size", 100)[
+        "lanes"
+    ]
+    assert lanes == {
+        "source": f"{tmp_path.name}/train",
+        "num_samples": 1_000,
+        "num_lanes": 4,
+        "num_chunks": 68,
+        "shortest_chunk": 13,
+        "longest_chunk": 15,
+        "block_size": 15,
+        "window_size": 1_024,
+        "epochs_per_shuffle": 1,
+        "overlap": dataclasses.asdict(found),
+    }
     alone = run("info", tmp_path, "--num-lanes", 1).output
     assert "chunks       4 of 40 to 500 samples, in blocks of at most 500\n" in alone
     assert "windows      none, each chunk is read front to back\n" in alone

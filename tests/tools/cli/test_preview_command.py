@@ -1,5 +1,7 @@
 import dataclasses
 import io
+import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,66 @@ def test_shows_the_first_samples(run: Run, prepared: Path) -> None:
     assert "PNG 41×30 RGB" in result.output
     assert "picture number 1" in result.output
     assert '"caption": "caption 1"' in result.output
+
+
+def told(run: Run, *arguments: object) -> list[dict[str, Any]]:
+    """The samples of `preview --json`."""
+    result = run("preview", *arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    samples: list[dict[str, Any]] = json.loads(result.stdout)["samples"]
+    return samples
+
+
+def test_samples_as_json(run: Run, tars: Path) -> None:
+    flags = ("--split-ratio", "1,0,0", "--sample-type", "CaptioningSample", "--field-map", FIELDS)
+    run("prepare", tars, *QUIET, *flags)
+    first, second = told(run, tars, "--count", 2)
+    with tarfile.open(tars / "data-000000.tar") as tar:
+        sizes = {name: tar.getmember(f"000001.{name}").size for name in ("json", "png", "txt")}
+    assert first == {
+        "path": str(tars),
+        "split_part": "train",
+        "index": 0,
+        "key": "data-000000.tar/000001",
+        "is_forgotten": False,
+        "parts": {
+            "json": {"num_bytes": sizes["json"], "type": "json", "value": first["parts"]["json"]["value"]},
+            "png": {
+                "num_bytes": sizes["png"],
+                "type": "image",
+                "format": "PNG",
+                "width": 41,
+                "height": 30,
+                "mode": "RGB",
+            },
+            "txt": {"num_bytes": sizes["txt"], "type": "text", "text": "picture number 1"},
+        },
+        "made": {
+            "class": "CaptioningSample",
+            "subflavors": {},
+            "is_crude": False,
+            "fields": {
+                "image": {"type": "array", "dtype": "uint8", "shape": [3, 30, 41], "min": 9, "max": 10},
+                "caption": {"type": "text", "text": "picture number 1"},
+            },
+        },
+    }
+    assert first["parts"]["json"]["value"]["caption"] == "caption 1"
+    assert told(run, tars, "--key", second["key"]) == [second]
+    both = run("preview", tars, "--json", "--html", tars / "sheet.html")
+    assert (both.exit_code, both.stdout) == (1, "")
+
+
+def test_what_json_lacks_is_text_there(run: Run, tmp_path: Path) -> None:
+    parts = {"__key__": "k", "json": '{"loss": NaN, "b": [1, 2.5]}', "bin": bytes(20)}
+    sample, damaged = told(
+        run, write_dataset(tmp_path / "a", [parts, {"__key__": "l", "txt": b"\xff"}], definition=CRUDE)
+    )
+    assert sample["parts"]["json"]["value"] == {"loss": "nan", "b": [1, 2.5]}
+    assert sample["parts"]["bin"] == {"num_bytes": 20, "type": "unknown", "first_bytes": "00" * 16}
+    assert damaged["parts"]["txt"]["error"].startswith("not UTF-8")
+    assert damaged["made"]["error"].startswith("sample 'data-0000.tar/l': part 'txt'")
+    assert sample["made"] == {"class": "CrudeSample", "subflavors": {}, "is_crude": True}
 
 
 def test_any_part_from_any_place(run: Run, prepared: Path) -> None:
@@ -78,6 +140,8 @@ def test_a_sample_that_cannot_be_made_does_not_hide_the_others(run: Run, tmp_pat
     assert result.exit_code == 0
     assert result.output.count("→ CaptioningSample") == 2
     assert "→ cannot be made: sample 'data-0.tar/0001': part 'png'" in result.output
+    made = [sample["made"] for sample in told(run, tmp_path, "--split-part", "train")]
+    assert next(one["error"] for one in made if "error" in one).startswith("sample 'data-0.tar/0001': part 'png'")
 
 
 def test_a_field_map_that_does_not_fit_is_told(run: Run, tars: Path) -> None:
@@ -132,6 +196,10 @@ def test_a_forgotten_sample_is_marked_until_it_is_taken_back(
     for more in ([], ["--where", "key <> '000001'"]):
         output = run("preview", path, *more).output
         assert output.count("(forgotten") == output.count(marked) == 1
+        samples = [
+            (one["key"], one["is_forgotten"], "parts" in one) for one in told(run, path, "--start", 2, "--count", 1)
+        ]
+        assert samples == [("data-0000.tar/000002", True, False)]
     forget_samples(path, ["000002"], "was a mistake", restore=True)
     assert "(forgotten" not in run("preview", path, "--key", "000002").output
 
@@ -160,6 +228,9 @@ def test_of_a_join_the_parts_of_each_member(run: Run, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.stderr
     assert "  data-0000.tar/k\n  txt       2 B  ak\n  data-0000.tar/k\n  txt       2 B  bk\n" in result.output
     assert "  no match\n" in result.output
+    first, second = told(run, file)
+    assert [member["parts"]["txt"]["text"] for member in first["members"]] == ["ak", "bk"]
+    assert (second["members"][0]["key"], second["members"][1]) == ("data-0000.tar/l", None)
     assert "→ TextSample" in result.output
 
 

@@ -84,34 +84,44 @@ def test_settings_are_named() -> None:
     }
     of_all, of_lanes = compare(make_state(**other))
     assert of_all == [
-        Difference("source pages/train", "bb", "–"),
-        Difference("source books/train", "–", "cc"),
-        Difference("weight of photos/train", "25.000%", "50.000%"),
-        Difference("weight of pages/train", "75.000%", "–"),
-        Difference("weight of books/train", "–", "50.000%"),
-        Difference("seed", "0", "1"),
-        Difference("epochs_per_shuffle", "–", "2"),
+        Difference("source", "bb", None, source="pages/train"),
+        Difference("source", None, "cc", source="books/train"),
+        Difference("weight", 0.25, 0.5, source="photos/train"),
+        Difference("weight", 0.75, None, source="pages/train"),
+        Difference("weight", None, 0.5, source="books/train"),
+        Difference("seed", 0, 1),
+        Difference("epochs_per_shuffle", None, 2),
+    ]
+    assert [(one.heading, *one.texts) for one in of_all] == [
+        ("source pages/train", "bb", "–"),
+        ("source books/train", "–", "cc"),
+        ("weight of photos/train", "25.000%", "50.000%"),
+        ("weight of pages/train", "75.000%", "–"),
+        ("weight of books/train", "–", "50.000%"),
+        ("seed", "0", "1"),
+        ("epochs_per_shuffle", "–", "2"),
     ]
     assert of_lanes == {}
 
 
 def test_the_same_sources_in_another_sequence_are_told() -> None:
     (first, *_), _ = compare(make_state(sources=[["bb", "pages/train"], ["aa", "photos/train"]]))
-    assert first.item == "sequence of the sources"
+    assert (first.item, first.second) == ("source_sequence", ["pages/train", "photos/train"])
 
 
 def test_deals_are_told() -> None:
     other = make_state()
     other["generations"] = [[6, [[100, 32, 1024, 0], [50, 32, 1024, 0]]], *other["generations"]]
     other["drawn_before"] = 4_000
+    del other["checksums"]
     of_all, _ = compare(other)
-    assert [difference.item for difference in of_all] == [
+    assert [difference.heading for difference in of_all] == [
         "samples drawn before the last deal",
         "lanes of each deal",
         "geometry of each deal",
     ]
-    assert (of_all[0].first, of_all[0].second) == ("0", "4,000")
-    assert (of_all[1].first, of_all[1].second) == ("[8]", "[6, 8]")
+    assert (of_all[0].first, of_all[0].second, of_all[0].texts) == (0, 4_000, ("0", "4,000"))
+    assert (of_all[1].first, of_all[1].second, of_all[1].texts) == ([8], [6, 8], ("[8]", "[6, 8]"))
 
 
 def test_each_number_of_a_lane_is_compared() -> None:
@@ -124,13 +134,22 @@ def test_each_number_of_a_lane_is_compared() -> None:
     other.lanes[6] = {}
     of_all, of_lanes = differences(first, other)
     assert of_all == []
+    cursors = {"shuffle": 0, "samples_taken": 30}, {"shuffle": 2, "samples_taken": 12}
     assert of_lanes[3] == [
-        Difference("lane 3: draws", "50", "1,234"),
-        Difference("lane 3: pages/train", "shuffle 0, 30 samples taken", "shuffle 2, 12 samples taken"),
-        Difference("lane 3: new", "–", "1"),
-        Difference("lane 3: inbox", "0 samples", "8 samples"),
-        Difference("lane 3: pending", "4 samples", "4 others"),
+        Difference("draws", 50, 1_234, lane=3),
+        Difference("cursor", *cursors, source="pages/train", lane=3),
+        Difference("new", None, 1, lane=3),
+        Difference("inbox", 0, 8, lane=3),
+        Difference("pending", 4, 4, lane=3),
     ]
-    assert of_lanes[5] == [Difference("lane 5: state", "here", "–")]
-    assert [difference.item for difference in of_lanes[6]][:2] == ["lane 6: micro-batches", "lane 6: draws"]
+    assert [(one.heading, *one.texts) for one in of_lanes[3]] == [
+        ("lane 3: draws", "50", "1,234"),
+        ("lane 3: pages/train", "shuffle 0, 30 samples taken", "shuffle 2, 12 samples taken"),
+        ("lane 3: new", "–", "1"),
+        ("lane 3: inbox", "0 samples", "8 samples"),
+        ("lane 3: pending", "4 samples", "4 others"),
+    ]
+    assert of_lanes[5] == [Difference("is_here", True, False, lane=5)]
+    assert (of_lanes[5][0].heading, *of_lanes[5][0].texts) == ("lane 5: state", "here", "–")
+    assert [difference.heading for difference in of_lanes[6]][:2] == ["lane 6: micro-batches", "lane 6: draws"]
     assert of_lanes.keys() == {3, 5, 6}
