@@ -1,6 +1,7 @@
 """`bridge-data info`: what a data set, a JSONL file or a metadataset holds."""
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -11,7 +12,7 @@ from bridge_data import storage
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, bridge_command, listed
 from bridge_data.limits import Limits
 from bridge_data.plan import EmptySplitError, Plan, Source, load_plan
-from bridge_data.plan.blending import leaves
+from bridge_data.plan.blending import Tree, WeightSchedule, leaves
 from bridge_data.plan.document import has_raw_tars, is_jsonl
 from bridge_data.plan.opening import WHOLE, has_tables, split_parts
 from bridge_data.plan.where_clauses import WhereClause, given_where
@@ -329,14 +330,21 @@ def _metadataset(path: Location, **trust: Any) -> _Found:
         try:
             plan = load_plan(path, split_part=part, training=part == "train", **trust)
         except EmptySplitError:
-            parts.append({"split_part": part, "num_samples": 0, "sources": []})
+            parts.append({"split_part": part, "num_samples": 0, "sources": [], "tree": None})
             lines += ["  no samples", ""]
             continue
         except BridgeDataError as error:
             parts.append({"split_part": part, "error": str(error)})
             lines += [f"  {click.style('error:', fg='red')} {error}", ""]
             continue
-        parts.append({"split_part": part, "num_samples": plan.num_samples, "sources": _sources(plan)})
+        parts.append(
+            {
+                "split_part": part,
+                "num_samples": plan.num_samples,
+                "sources": _sources(plan),
+                "tree": _tree(plan.tree, itertools.count()),
+            }
+        )
         lines += [f"  {line}" for line in str(plan).splitlines()]
         for source in plan.sources:
             lines += [f"  aux {name} of {source.name}: {reference.path}" for name, reference in source.aux.items()]
@@ -363,6 +371,19 @@ def _sources(plan: Plan) -> list[dict[str, Any]]:
         }
         for number, (source, _) in enumerate(leaves(plan.tree))
     ]
+
+
+def _tree(tree: Tree, numbers: Iterator[int]) -> dict[str, Any]:
+    """The blends of a plan, with the weights (or repetitions) as written; a leaf is the next of its `_sources`."""
+    if isinstance(tree, Source):
+        return {"source": next(numbers)}
+    children, unit = [], "repetitions" if tree.epochized else "weight"
+    for weight, child in tree.children:
+        written: Any = weight
+        if isinstance(weight, WeightSchedule):
+            written = [{"from_sample": start, "weight": step} for start, step in weight.steps]
+        children.append({unit: written, **_tree(child, numbers)})
+    return {"label": tree.label, "children": children}
 
 
 def _media(path: Location) -> dict[str, int] | None:

@@ -9,6 +9,7 @@ import torch
 
 from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset
 from bridge_data.loader.checkpoint import load_states, rank_file, save_states
+from bridge_data.order.state import LoaderState
 from bridge_data.tools.cli.checkpoint_command import checkpoint
 from tests.loader.checkpoint.states import make_state, rank_states
 from tests.prepared import write_blend, write_texts
@@ -65,6 +66,21 @@ def test_info_as_json(run: Run, saved: Path) -> None:
     run("checkpoint", "skip", saved, "--steps", "12..14", *STEPS)
     edited = json.loads(run("checkpoint", "info", saved, "--json").stdout)
     assert edited["edits"] == [{"first": 96, "stop": 120, "times": 0}]
+
+
+def test_info_shows_the_versions_of_the_lists_of_forgotten_samples(run: Run, tmp_path: Path) -> None:
+    state = LoaderState.from_dict(make_state())
+    changes = [[0, {"aa": [[1, "0" * 16]]}], [40, {"aa": [[2, "1" * 16]]}]]
+    state.extras = {"forgotten": {"version": 1, "data": changes}}
+    torch.save(state.to_dict(), tmp_path / "merged.pt")
+    told = json.loads(run("checkpoint", "info", tmp_path / "merged.pt", "--json").stdout)
+    assert told["forgotten"] == [
+        {"from_micro_batch": slot, "lists": [{"source": "photos/train", "versions": [version]}]}
+        for slot, version in ((0, 1), (40, 2))
+    ]
+    shown = run("checkpoint", "info", tmp_path / "merged.pt").stdout
+    assert "forgotten    from micro-batch 0 on: version 1 of the list of photos/train\n" in shown
+    assert "             from micro-batch 40 on: version 2 of the list of photos/train\n" in shown
 
 
 def test_info_reads_single_files(run: Run, saved: Path, tmp_path: Path) -> None:

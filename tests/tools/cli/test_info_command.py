@@ -185,8 +185,25 @@ def test_a_metadataset_as_json(run: Run, tmp_path: Path) -> None:
         }
         for name, size, share in (("a", 10, 0.75), ("b", 30, 0.25))
     ]
-    assert val == {"split_part": "val", "num_samples": 0, "sources": []}
+    assert train["tree"]["children"] == [{"weight": 3, "source": 0}, {"weight": 1, "source": 1}]
+    assert val == {"split_part": "val", "num_samples": 0, "sources": [], "tree": None}
     assert odd["split_part"] == "odd" and odd["error"].startswith(f"{file}:")
+
+
+def test_scheduled_weights_and_repetitions_as_json(run: Run, tmp_path: Path) -> None:
+    for name in "ab":
+        write_texts(tmp_path / name, 10)
+    file = tmp_path / "meta.yaml"
+    head = "__module__: megatron.energon\n__class__: MetadatasetV2\nsplits:\n  train:\n"
+    schedule = "[{from_sample: 0, weight: 1}, {from_sample: 100, weight: 3}]"
+    file.write_text(f"{head}    blend:\n      - {{path: a, weight: {schedule}}}\n      - {{path: b, weight: 1}}\n")
+    (train,) = told(run, file)["split_parts"]
+    steps = [{"from_sample": 0, "weight": 1}, {"from_sample": 100, "weight": 3}]
+    assert [child["weight"] for child in train["tree"]["children"]] == [steps, 1]
+    assert [[one["share"] for one in source["shares"]] for source in train["sources"]] == [[0.5, 0.75], [0.5, 0.25]]
+    file.write_text(f"{head}    blend_epochized:\n      - {{path: a, repetitions: 3}}\n      - {{path: b}}\n")
+    (train,) = told(run, file)["split_parts"]
+    assert [child["repetitions"] for child in train["tree"]["children"]] == [3, 1]
 
 
 def test_auxiliary_data_are_named(run: Run, tmp_path: Path) -> None:

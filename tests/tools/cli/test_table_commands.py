@@ -23,6 +23,12 @@ def test_info_shows_split_parts_and_columns(run: Run, hub: Path) -> None:
     assert result.exit_code == 0
     lines = [line.split() for line in result.output.splitlines()]
     assert ["parts", "text"] in lines and ["train", "120", "3"] in lines and ["validation", "30", "1"] in lines
+    told = json.loads(run("info", hub, "--json").stdout)
+    assert (told["kind"], told["num_files"], told["parts"]) == ("tables", 2, ["text"])
+    assert told["split_parts"] == [
+        {"split_part": "train", "num_samples": 120, "num_row_groups": 3},
+        {"split_part": "validation", "num_samples": 30, "num_row_groups": 1},
+    ]
 
 
 def test_preview_shows_values_as_they_are(run: Run, tmp_path: Path) -> None:
