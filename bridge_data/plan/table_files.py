@@ -174,7 +174,7 @@ def saved_files(folder: str) -> Files:
     entries = state.get("_data_files")
     if not isinstance(entries, list) or not all(isinstance(entry, dict) and "filename" in entry for entry in entries):
         raise ConfigError(f"{folder}/{SAVED}: expected a list `_data_files` of mappings with `filename`")
-    names = [str(entry["filename"]) for entry in entries]
+    names = [os.path.normpath(str(entry["filename"])) for entry in entries]
     if not names or any(os.path.basename(name) != name for name in names):
         raise ConfigError(f"{folder}/{SAVED}: expected the names of files in {folder}; it names {names[:3]}")
     return [(name, f"{folder}/{name}") for name in names]

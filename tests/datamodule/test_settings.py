@@ -29,7 +29,7 @@ from bridge_data.loader.loader_config import Ends, LoaderConfig, StartMethod
 from tests.datamodule.parts import make_module
 
 DECIDED_BY_THE_MODULE = {"path", "worker_config", "batch_size", "packing_buffer_size", "shuffle_buffer_size"}
-DECIDED_BY_THE_MODULE |= {"dataset", "max_samples_per_sequence", "task_encoder", "pin_memory"}
+DECIDED_BY_THE_MODULE |= {"dataset", "max_samples_per_sequence", "task_encoder", "pin_memory", "gathers_states"}
 
 
 def test_the_options_are_all_that_data_set_and_loader_take() -> None:

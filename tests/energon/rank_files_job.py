@@ -26,10 +26,7 @@ from megatron.energon import (  # type: ignore[import-not-found]  # noqa: E402
 from tests.ranks import fork_ranks  # noqa: E402
 
 NUM_LANES = 12
-
-
-def state_file(folder: Path, rank: int) -> Path:
-    return folder / f"train_dataloader_dprank{rank:03d}.pt"
+FILE = "train_dataloader_dprank{:03d}.pt"
 
 
 def train(data: str, folder: Path, name: str, num_steps: int, load: str, save: str) -> None:
@@ -48,7 +45,7 @@ def train(data: str, folder: Path, name: str, num_steps: int, load: str, save: s
         task_encoder=DefaultTaskEncoder(),
     )
     loader = get_savable_loader(dataset, worker_config=worker_config)
-    if load and (file := state_file(folder / load, rank)).exists():
+    if load and (file := folder / load / FILE.format(rank)).exists():
         try:
             loader.restore_state_rank(torch.load(file)["dataloader_state_dict"])
         except Exception as error:
@@ -60,7 +57,7 @@ def train(data: str, folder: Path, name: str, num_steps: int, load: str, save: s
         texts += (next(iterator).text for _ in range(num_steps))
         if save:
             (folder / save).mkdir(exist_ok=True)
-            torch.save({"dataloader_state_dict": loader.save_state_rank()}, state_file(folder / save, rank))
+            torch.save({"dataloader_state_dict": loader.save_state_rank()}, folder / save / FILE.format(rank))
     except Exception as error:
         failure = f"{type(error).__name__}: {error}"
     (folder / f"{name}-{rank}.json").write_text(json.dumps({"texts": texts, "failure": failure}))

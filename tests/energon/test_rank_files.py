@@ -9,8 +9,12 @@ import pytest
 import torch
 
 from tests.datamodule.launch import run_job
-from tests.energon.rank_files_job import state_file
 from tests.prepared import write_texts
+
+
+def state_file(folder: Path, rank: int) -> Path:
+    return folder / f"train_dataloader_dprank{rank:03d}.pt"
+
 
 pytestmark = pytest.mark.processes
 

@@ -51,6 +51,9 @@ _AGE = "age"
 _CLOCKS = frozenset({"current_timestamp", "current_date", "current_time", "localtime", "localtimestamp"})
 """What the engine parses as functions although it is written without brackets."""
 
+_OVERLOAD = "stability, function_type, macro_definition, parameter_types"
+_ZONED = frozenset({"TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ_NS"})
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Predicate:
@@ -182,11 +185,13 @@ class _Check:
         self._checked.add(name)
         if name.lower() in _CLOCKS:
             raise self._refused(node, f"{name} depends on more than the sample, so ranks and resumes would differ")
-        query = "SELECT stability, function_type, macro_definition FROM duckdb_functions() WHERE function_name = ?"
-        for stability, kind, definition in self._engine.execute(query, [name.lower()]).fetchall():
+        query = f"SELECT {_OVERLOAD} FROM duckdb_functions() WHERE function_name = ?"
+        for stability, kind, definition, types in self._engine.execute(query, [name.lower()]).fetchall():
             if kind == "macro" and depth:
                 for inner in _functions_in(_parsed(self._engine, f"SELECT {definition}")):
                     self._check_function(inner, node, depth - 1)
+            elif kind == "scalar" and stability == "CONSISTENT_WITHIN_QUERY" and not _ZONED.isdisjoint(types):
+                continue  # depends on the time zone, which `_SETTINGS` fixes
             elif kind != "scalar" or stability != "CONSISTENT":
                 why = "is no function of one sample" if kind != "scalar" else "depends on more than the sample"
                 raise self._refused(node, f"{name}() {why}, so ranks and resumes would not choose the same")

@@ -78,10 +78,10 @@ def test_a_key_of_several_rows_is_to_be_told_by_number(run: Run, tmp_path: Path)
     head = {"__module__": "megatron.energon", "__class__": "MetadatasetV2"}
     meta = tmp_path / "meta.yaml"
     meta.write_text(json.dumps({**head, "splits": {"train": entry}}))
-    for result in (run("when", meta, "b", "--until", "9"), run("preview", folder, "--key", "b")):
+    for result in (run("when", meta, "b", "--until", "9", "--batch-size", "2"), run("preview", folder, "--key", "b")):
         told = "'b' is the key of 2 samples of"
         assert result.exit_code == 1 and told in result.output and "by its number (1, 3)" in result.output
-    result = run("when", meta, "a", "--until", "9")
+    result = run("when", meta, "a", "--until", "9", "--batch-size", "2")
     assert result.exit_code == 1 and "say which is meant: part-0.parquet:a, part-1.parquet:a" in result.output
-    assert run("when", meta, "part-1.parquet:a", "--until", "9").exit_code == 0
-    assert run("when", meta, "--index", "3", "--until", "9").exit_code == 0
+    assert run("when", meta, "part-1.parquet:a", "--until", "9", "--batch-size", "2").exit_code == 0
+    assert run("when", meta, "--index", "3", "--until", "9", "--batch-size", "2").exit_code == 0
