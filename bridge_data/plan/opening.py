@@ -237,8 +237,9 @@ def _open_folder(reference: Reference, opening: Opening) -> Source:
         raise reference.error(f"{why_unprepared(location(path))}, or give the path of a metadataset .yaml")
     if document is None:
         raise reference.error(
-            f"{config_file}: no such file, so it is not known what the samples are; run "
-            f"`{bridge_command('prepare', path, '--force-overwrite')}`, which asks for that, or write the file",
+            f"{config_file}: no such file, so it is not known what the samples are: write it (for crude samples, "
+            "`{__module__: megatron.energon, __class__: CrudeWebdataset}`), or run "
+            f"`{bridge_command('prepare', path, '--force-overwrite')}`, which asks for class and split again",
             "dataset_config",
         )
     factory = find_factory(document, opening.trusted_modules)

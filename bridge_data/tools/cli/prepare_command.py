@@ -268,6 +268,8 @@ def _with_class(options: _Options, first: FirstSamples) -> list[str]:
         words += ["--split-parts", part]
     if options.split_ratio is not None:
         words += ["--split-ratio", options.split_ratio]
+    if options.shuffle_tars:
+        words.append("--shuffle-tars")
     if options.split_ratio is not None or options.split_parts:
         words.append("--non-interactive")
     if options.exclude is not None:
