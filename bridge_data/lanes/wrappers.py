@@ -197,15 +197,21 @@ def _chained_parts(hook: str, first: Callable[[Any], Any], then: Callable[[Any],
 
 
 def _of_each(hook: str, parts: Iterator[Any], then: Callable[[Any], Any]) -> Iterator[Any]:
+    skips, has_any = [], False
     for part in parts:
         try:
             made = then(part)
         except SkipSample as skip:  # of this part alone
-            hooks = active_hook.get()
-            assert isinstance(hooks, Hooks)
-            hooks.leave_out(hook, 1, str(skip))
+            skips.append(skip)
             continue
+        has_any = True
         yield from made if hasattr(made, "__next__") else (made,)
+    hooks = active_hook.get()
+    assert isinstance(hooks, Hooks)
+    for one in skips if has_any else skips[:-1]:
+        hooks.leave_out(hook, 1, str(one))
+    if skips and not has_any:
+        raise skips[-1]  # `run` counts it
 
 
 def _kept(filter_fn: Callable[[Any], bool], sample: Any) -> Any:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bridge_data.errors import StateError
+from bridge_data.errors import BridgeDataError, StateError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.loader import Iteration, SavableDataLoader
 from bridge_data.loader.loader_config import LoaderConfig
@@ -41,6 +41,13 @@ class GatheringLoader(SavableDataLoader):
     def __init__(self, dataset: LaneDataset, config: LoaderConfig | None = None) -> None:
         super().__init__(dataset, config)
         self._is_alone, self._is_settled = not is_joined(dataset.worker_config), False
+        if self._is_alone and dataset.worker_config.world_size > 1:
+            logger.warning(
+                "this rank cannot gather the states of %d data-parallel ranks: torch.distributed has no group with these "
+                "ranks. Each file then holds the position of its rank alone. Make the loader after "
+                "init_process_group, with WorkerConfig(data_parallel_group=...)",
+                dataset.worker_config.world_size,
+            )
         self._given: dict[str, Any] | None = None
         self._is_strict = True
         self._refused: StateError | None = None
@@ -55,8 +62,14 @@ class GatheringLoader(SavableDataLoader):
             StateError: on every rank, if they are not at the same step, or if a state was refused.
         """
         self._settle()
-        state: dict[str, Any] = self._together(gather_state, self._own_state())
+        if self._is_alone:
+            return super().save_state_rank()
+        state: dict[str, Any] = self._together(gather_state, super().snapshot())
         return state
+
+    def snapshot(self) -> dict[str, Any]:
+        self._settle()
+        return super().snapshot()
 
     def save_state_global(self, global_dst_rank: int = 0) -> list[dict[str, Any]] | None:
         self._settle()
@@ -94,10 +107,10 @@ class GatheringLoader(SavableDataLoader):
         try:
             if state is not None:
                 super().restore_state_rank(state, strict=strict)
-        except StateError as error:
+        except BridgeDataError as error:
             raise self._refuse(error) from error
 
-    def _refuse(self, error: StateError) -> StateError:
+    def _refuse(self, error: BridgeDataError) -> StateError:
         self._refused = StateError(
             f"{error}. There are no batches until a state has been restored: they would begin with the first sample, "
             "and repeat what the run has seen. To start over, restore None (with Megatron-LM or Megatron-Bridge, move "
@@ -131,4 +144,6 @@ class _SettledIteration(Iteration):
 
     def _next(self) -> Any:
         self._loader._settle()  # type: ignore[attr-defined]
+        if not self._begun:
+            self._loader._position.begin(self._loader.dataset.edits)
         return super()._next()

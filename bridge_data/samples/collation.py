@@ -303,7 +303,11 @@ def with_tensors(value: Any) -> Any:
         return value
     if kind is list or kind is tuple:
         return values if kind is list else tuple(values)
-    return kind(*values) if hasattr(kind, "_fields") else kind(values)
+    make: Callable[..., Any] = kind
+    try:
+        return make(*values) if hasattr(kind, "_fields") else make(values)
+    except TypeError:  # a class of the user that is made in another way
+        return value
 
 
 _NEVER_CHANGED = frozenset({str, int, float, bool, bytes, type(None)})
@@ -312,8 +316,11 @@ _NEVER_CHANGED = frozenset({str, int, float, bool, bytes, type(None)})
 
 def _tensor_of(value: Any) -> Any:
     # torch takes neither foreign byte orders nor negative strides, and warns of memory that it must not write to
-    array = np.require(value, value.dtype.newbyteorder("="), "W")
     try:
-        return torch.as_tensor(array.copy() if min(array.strides, default=0) < 0 else array)
+        if not isinstance(value, np.ndarray):
+            return torch.as_tensor(value)
+        array = np.require(value, value.dtype.newbyteorder("="), "W")
+        is_odd = any(stride < 0 or stride % array.itemsize for stride in array.strides)
+        return torch.as_tensor(array.copy() if is_odd else array)
     except TypeError:  # a number that torch does not have, such as float128
         return value

@@ -302,7 +302,7 @@ def _read_folder_now(folder: Path) -> Checkpoint:
         path=folder,
         state=_merged(folder, {name: file.state for name, file in files.items()}),
         step=step,
-        world_size=manifest.world_size if manifest else None,
+        world_size=manifest.world_size if manifest else len(files),  # Megatron writes one for each rank
         num_files=len(files),
         num_bytes=sum(map(len, contents.values())),
     )

@@ -60,6 +60,8 @@ class RunSettings:
         """
         newest = newest_of(states)
         run = newest.state.fingerprint
+        if run["order"] != "shuffled":
+            raise ConfigError(f"{newest.path}: a state of validation; expected one of training")
         num_per_step, world_size = micro_batches_per_step(states), newest.world_size or 1
         if num_per_step is None and any(one.step for one in states):
             known = ", ".join(f"step {one.step} after {one.state.next_slot}" for one in states if one.step)
