@@ -43,8 +43,8 @@ class GatheringLoader(SavableDataLoader):
         self._is_alone, self._is_settled = not is_joined(dataset.worker_config), False
         if self._is_alone and dataset.worker_config.world_size > 1:
             logger.warning(
-                "this rank cannot gather the states of %d data-parallel ranks: torch.distributed has no group with these "
-                "ranks. Each file then holds the position of its rank alone. Make the loader after "
+                "this rank cannot gather the states of %d data-parallel ranks: torch.distributed has no group with "
+                "these ranks. Each file then holds the position of its rank alone. Make the loader after "
                 "init_process_group, with WorkerConfig(data_parallel_group=...)",
                 dataset.worker_config.world_size,
             )
