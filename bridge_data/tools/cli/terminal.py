@@ -338,17 +338,19 @@ def split_options(parts_help: str) -> Callable[[Command], Command]:
 
 def split_counts(dataset: "PreparedDataset", split_config: str | None = None) -> list[dict[str, Any]]:
     """Shards, samples and bytes by split part, and those in no part (None)."""
-    names = {part: dataset.split(part, split_config=split_config).names for part in dataset.split_parts(split_config)}
-    named = {name for of_part in names.values() for name in of_part}
-    rest = [name for name in dataset.shard_counts if name not in named]
+    parts = {part: dataset.split(part, split_config=split_config) for part in dataset.split_parts(split_config)}
+    counts = [(part, list(shards.names), shards.num_samples) for part, shards in parts.items()]
+    named = {name for _, names, _ in counts for name in names}
+    if rest := [name for name in dataset.shard_counts if name not in named]:
+        counts.append((None, rest, sum(dataset.shard_counts[name] for name in rest)))
     return [
         {
             "split_part": part,
-            "num_shards": len(shards),
-            "num_samples": sum(dataset.shard_counts[name] for name in shards),
-            "num_bytes": sum(map(dataset.shard_bytes, shards)),
+            "num_shards": len(names),
+            "num_samples": num_samples,
+            "num_bytes": sum(map(dataset.shard_bytes, names)),
         }
-        for part, shards in [*names.items(), *([(None, rest)] if rest else [])]
+        for part, names, num_samples in counts
     ]
 
 
