@@ -23,6 +23,7 @@ from bridge_data import (
     ForgottenSampleError,
     Sample,
     SampleError,
+    StateError,
     TextSample,
     WorkerConfig,
     basic_sample_keys,
@@ -502,6 +503,39 @@ def test_a_state_and_a_key_of_before_give_none_back(data: Path) -> None:
                 opened().restore_sample(key)
         else:
             assert numbers_in(opened().restore_sample(key).text) == {number}
+
+
+def test_a_state_stays_valid_when_another_list_of_the_data_gets_its_first_version(data: Path) -> None:
+    own, other = data / "own", write_texts(data / "other", SIZE, text_of, per_shard=20)
+    write_texts(own, SIZE, text_of, per_shard=20)
+    linked(other / "data-0000.tar", own / "link.tar")
+    prepared(own)
+
+    def opened(state: Any = None) -> Any:
+        config = WorkerConfig(rank=0, world_size=1, num_workers=0)
+        dataset = get_train_dataset(
+            own, worker_config=config, batch_size=2, shuffle_buffer_size=20, max_samples_per_sequence=10
+        )
+        loader = get_savable_loader(dataset)
+        if state is not None:
+            loader.restore_state_rank(state)
+        next(iter(loader))
+        return loader.save_state_rank()
+
+    def versions(state: Any) -> list[int]:
+        return [number for _, lists in state["extras"]["forgotten"]["data"] for [[number, _]] in lists.values()]
+
+    forget_samples(own, ["data-0002.tar:000050"], "asked for")
+    first = opened()
+    forget_samples(own, ["link.tar:000003"], "asked for")
+    assert [path.parent.parent.name for path in data.glob("o*/.nv-meta/forgotten.jsonl")] == ["own", "other"]
+    second = opened(first)
+    forget_samples(own, ["data-0002.tar:000051"], "asked for")
+    assert versions(first) == [1] and versions(second) == [1, 2] and versions(opened(second)) == [1, 2, 3]
+    assert versions(opened(first)) == [1, 3]
+    (other / ".nv-meta" / "forgotten.jsonl").unlink()
+    with pytest.raises(StateError, match="version 2 of the list of forgotten samples"):
+        opened(second)
 
 
 def test_copies_in_an_object_store(data: Path, bucket: Bucket) -> None:

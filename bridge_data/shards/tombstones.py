@@ -14,10 +14,8 @@ previous version's digest: number and digest identify a version.
 """
 
 import abc
-import collections
 import dataclasses
 import functools
-import itertools
 import json
 import os
 import reprlib
@@ -260,46 +258,46 @@ class Tombstones:
         )
 
 
+Version: TypeAlias = tuple[int, str]
+"""(number, digest) of a version of lists that are one: the sum of the numbers of their newest versions, and the digests
+of these, with `+` between them; (0, "") without a list. With one list, number and digest of its newest version."""
+
+NO_VERSION: Version = (0, "")
+
+
+def counts_at(version: Sequence[Any], lists: Sequence[Sequence[str]]) -> list[int] | None:
+    """The number of the newest version of each list at `version`, 0 for one that joined later; None if the lists, whose
+    versions have these digests, do not have it."""
+    number, digest = version
+    wanted = set(filter(None, digest.split("+")))
+    counts = [max((at for at, one in enumerate(own, start=1) if one in wanted), default=0) for own in lists]
+    return counts if wanted <= {one for own in lists for one in own} and sum(counts) >= number else None
+
+
 @dataclasses.dataclass(frozen=True)
 class ForgetList:
     """The lists that name files of one data set, or of one folder, as one: `files` has for each of `lists` the numbers
-    of the files that its names stand for. Their versions count in the order of their dates."""
+    of the files that its names stand for."""
 
     lists: tuple[Tombstones, ...]
     files: tuple[Mapping[str, Sequence[int]], ...]
 
-    @functools.cached_property
-    def _order(self) -> list[tuple[int, str]]:
-        """(number of the list, digest) of each version."""
-        versions = []
-        for number, own in enumerate(self.lists):
-            dates = itertools.accumulate((version.date for version in own.versions), max)
-            versions += [(date, number, one.number, one.digest) for date, one in zip(dates, own.versions, strict=True)]
-        order, before = [], ""
-        for _, number, _, digest in sorted(versions):
-            before = digest if len(self.lists) == 1 else _hash(before + digest)
-            order.append((number, before))
-        return order
+    @property
+    def digests(self) -> list[list[str]]:
+        """The digests of the versions of each list, from version 1 on."""
+        return [[version.digest for version in own.versions] for own in self.lists]
 
     @property
-    def digests(self) -> list[str]:
-        """The digest of each version, from version 1 on."""
-        return [digest for _, digest in self._order]
+    def newest(self) -> Version:
+        """The newest version."""
+        digests = sorted(own.newest.digest for own in self.lists)
+        return sum(len(own.versions) for own in self.lists), "+".join(digests)
 
-    @property
-    def newest(self) -> int:
-        """The number of the newest version."""
-        return len(self._order)
-
-    def version_id(self, number: int) -> tuple[int, str]:
-        """(number, digest) of a version; 0 stands for a data set without a list."""
-        return (number, self._order[number - 1][1]) if number else (0, "")
-
-    def samples(self, number: int) -> Iterator[tuple[int, int, str]]:
-        """(number of the file, position, key) of the samples that are forgotten under a version."""
-        counts = collections.Counter(own for own, _ in self._order[:number])
-        for at, (own, files) in enumerate(zip(self.lists, self.files, strict=True)):
-            for name, samples in own.samples(counts[at]).items():
+    def samples(self, version: Version) -> Iterator[tuple[int, int, str]]:
+        """(number of the file, position, key) of the samples that are forgotten under a version that the lists have."""
+        counts = counts_at(version, self.digests) or [0] * len(self.lists)
+        for own, count, files in zip(self.lists, counts, self.files, strict=True):
+            for name, samples in own.samples(count).items():
                 for file in files.get(name, ()):
                     yield from ((file, position, key) for position, key in samples.items())
 
@@ -317,8 +315,8 @@ class ListedFiles(abc.ABC):
     def number_in(self, file: int, position: int) -> int | None:
         """The number of the sample at `position` of file number `file`; None if it has none."""
 
-    def forgotten(self, versions: Sequence[int]) -> frozenset[int]:
-        """The numbers of the samples forgotten under these versions of the lists; version 0: none are."""
+    def forgotten(self, versions: Sequence[Version]) -> frozenset[int]:
+        """The numbers of the samples forgotten under these versions of the lists."""
         return frozenset(
             number
             for own, version in zip(self.tombstones, versions, strict=True)
@@ -327,9 +325,9 @@ class ListedFiles(abc.ABC):
         )
 
 
-def newest_numbers(lists: Iterable[ForgetList | None]) -> list[int]:
-    """The number of the newest version of each list; 0 stands for no list."""
-    return [0 if own is None else own.newest for own in lists]
+def newest_versions(lists: Iterable[ForgetList | None]) -> list[Version]:
+    """The newest version of each list."""
+    return [NO_VERSION if own is None else own.newest for own in lists]
 
 
 def read_lists(
