@@ -143,6 +143,7 @@ def copied_within(data: Path, copy: Callable[[Path, Path], Any]) -> Path:
 
 
 def copied(path: Path, other: Path, copy: Callable[[Path, Path], Any] = shutil.copy) -> Path:
+    other.parent.mkdir(exist_ok=True)
     copy(path, other)
     return other
 
@@ -244,6 +245,17 @@ def test_keys_that_got_the_name_of_their_shard_as_a_prefix_are_found_by_renew(da
     report = renew_tombstones(data / "tars", "longer keys")
     assert (report.num_forgotten, [*report.ignored]) == (len(GONE), [])
     assert run(data / "tars") == run(data / "tars" / "*.tar") == (LEFT, len(GONE))
+
+
+def test_renew_keeps_what_other_data_have_forgotten(data: Path) -> None:
+    links = data / "links"
+    linked(tars_of(data)[0], links / "link.tar")
+    linked(copied(tars_of(data)[1], data / "loose" / "loose.tar"), links / "loose.tar")
+    prepared(links)
+    forget_samples(links, ["link.tar:000005", "loose.tar:000025"], "asked for")
+    assert renew_tombstones(links, "again").ignored == []
+    assert run(data / "tars") == (LEFT - {5}, len(GONE) + 1)
+    assert run(links) == ({*range(40)} - {3, 17, 5, 25}, 4)
 
 
 def test_a_tar_that_is_gone_and_may_be_any_of_several_is_refused(data: Path) -> None:
