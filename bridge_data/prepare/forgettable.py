@@ -56,6 +56,7 @@ class Forgettable(abc.ABC):
 
     root: Path
     lists: Sequence[ListFile]
+    are_tars = False
 
     @abc.abstractmethod
     def find(self, names: Iterable[str]) -> dict[str, list[KeyMatch]]:
@@ -120,6 +121,8 @@ def _splits(name: str) -> Iterator[tuple[str, str]]:
 
 
 class _Prepared(Forgettable):
+    are_tars = True
+
     def __init__(self, root: Path) -> None:
         self.root, self._dataset = root, PreparedDataset.open(root)
         own = root / META_FOLDER / FORGOTTEN_JSONL

@@ -55,7 +55,7 @@ def forget_samples(
         before = [file.read(data.root) for file in data.lists]
         for file, own in zip(data.lists, before, strict=True):
             if own is not None:
-                own.check_files(file.names, file.stamp_of)
+                own.check_files(file.names, file.stamp_of, are_tars=data.are_tars)
         known = [{} if own is None else own.samples(len(own.versions)) for own in before]
         found, unknown, ambiguous = _resolved(data, keys)
         if restore:
@@ -100,7 +100,7 @@ def renew_tombstones(root: Path, reason: str) -> ForgetReport:
             if own is None:
                 continue
             known = own.samples(len(own.versions))
-            renamed = own.renamed(file.names, file.stamp_of)
+            renamed = own.renamed(file.names, file.stamp_of, are_tars=data.are_tars)
             # Files of other data stay as they are.
             others[number] = {
                 name: dataclasses.replace(own.shards[name], samples=tuple(sorted(samples.items())))

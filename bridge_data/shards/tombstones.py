@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from bridge_data import storage
-from bridge_data.errors import DatasetError, bridge_command
+from bridge_data.errors import DatasetError, bridge_command, listed
 from bridge_data.shards.metadata import FORGOTTEN_BRIDGE, FORGOTTEN_JSONL, META_FOLDER
 from bridge_data.storage import Location, is_remote, location
 
@@ -188,9 +188,15 @@ class Tombstones:
                 f"positions may be those of others now; run `{self._renewing}`, which looks them up again by their keys"
             )
 
-    def renamed(self, names: Collection[str], stamp_of: Callable[[str], ShardStamp]) -> dict[str, list[str]]:
+    def renamed(
+        self, names: Collection[str], stamp_of: Callable[[str], ShardStamp], *, are_tars: bool
+    ) -> dict[str, list[str]]:
         """The files with forgotten samples that are no longer below `base`, if others have their sizes and numbers of
-        samples: the names of these."""
+        samples, and for tars digests that agree: the names of these.
+
+        Raises:
+            DatasetError: if several tars may be the same one.
+        """
         gone = self.forgetting - set(names)
         if not gone:
             return {}
@@ -198,16 +204,27 @@ class Tombstones:
         for name in sorted(set(names) - self.forgetting):
             others.setdefault(stamp_of(name)[:2], []).append(name)
         found = {name: others.get(self.shards[name].stamp[:2], []) for name in sorted(gone)}
-        return {name: new for name, new in found.items() if new and not storage.is_file(self.base / name)}
+        found = {name: new for name, new in found.items() if new and not storage.is_file(self.base / name)}
+        if are_tars:
+            stamps = {name: self.shards[name].stamp for name in found}
+            found = {name: [one for one in new if stamps[name].agrees(stamp_of(one))] for name, new in found.items()}
+        for name, new in found.items():
+            if are_tars and len(new) > 1:
+                raise DatasetError(
+                    f"{self.root}: {name}, in which samples were forgotten, is gone, and each of {listed(new)} may be "
+                    f"the same tar under a new name. Give it back its name; if it was removed, put an empty tar there. "
+                    f"Then run `{bridge_command('prepare', self.root)}`, and after an empty tar `{self._renewing}`"
+                )
+        return {name: new for name, new in found.items() if new}
 
-    def check_files(self, names: Collection[str], stamp_of: Callable[[str], ShardStamp]) -> None:
+    def check_files(self, names: Collection[str], stamp_of: Callable[[str], ShardStamp], *, are_tars: bool) -> None:
         """Check that these files are those that the list was written for, under their names of then.
 
         Raises:
             DatasetError: if one has changed, or may have another name now.
         """
         self.check_shards(names, stamp_of)
-        for name, (new, *_) in self.renamed(names, stamp_of).items():
+        for name, (new, *_) in self.renamed(names, stamp_of, are_tars=are_tars).items():
             raise self._unknown_name(name, new)
 
     def names_now(
@@ -223,7 +240,7 @@ class Tombstones:
             return {}
         self.check_shards(names, stamp_of)
         found = {name: [name] for name in self.forgetting if name in names}
-        for name, others in self.renamed(names, stamp_of).items():
+        for name, others in self.renamed(names, stamp_of, are_tars=are_tars).items():
             stamp = self.shards[name].stamp
             same = [other for other in others if stamp.digest is not None and stamp_of(other) == stamp]
             if len(same) != 1 or not are_tars:
