@@ -36,10 +36,11 @@ from bridge_data import (
     stateless,
 )
 from bridge_data.energon import DefaultCrudeJsonlDatasetFactory, TextWebdataset
-from bridge_data.errors import DatasetError
+from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.tars import write_dataset_yaml
 from bridge_data.prepare.tombstone_writing import forget_samples, renew_tombstones
+from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.task.stores import JsonlFileStore, WebdatasetFileStore
 from bridge_data.tools.mount import View, ViewOperations
 from bridge_data.tools.view.catalog import DataCatalog
@@ -595,6 +596,14 @@ def test_the_primary_store(data: Path) -> None:
     found, num_forgotten = run(data / "tars", encoder=Asking())
     assert found == {(number + 1) % SIZE for number in LEFT} - GONE
     assert num_forgotten == SIZE - len(found)
+    with pytest.raises(ConfigError, match="no such folder"):  # keys are looked up in prepared folders only
+        run(data / "tars" / "*.tar", encoder=Asking())
+
+
+def test_all_shards_know_the_keys_that_are_forgotten(data: Path) -> None:
+    dataset = PreparedDataset.open(data / "tars")
+    expected = {(f"data-{number // 20:04d}.tar", f"{number:06d}") for number in GONE}
+    assert dataset.all_shards().forgotten_keys() == dataset.split("train").forgotten_keys() == expected
 
 
 def test_factories(data: Path) -> None:
