@@ -23,6 +23,7 @@ from bridge_data import (
     ForgottenSampleError,
     Sample,
     SampleError,
+    StateError,
     TextSample,
     WorkerConfig,
     basic_sample_keys,
@@ -35,10 +36,11 @@ from bridge_data import (
     stateless,
 )
 from bridge_data.energon import DefaultCrudeJsonlDatasetFactory, TextWebdataset
-from bridge_data.errors import DatasetError
+from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.tars import write_dataset_yaml
 from bridge_data.prepare.tombstone_writing import forget_samples, renew_tombstones
+from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.task.stores import JsonlFileStore, WebdatasetFileStore
 from bridge_data.tools.mount import View, ViewOperations
 from bridge_data.tools.view.catalog import DataCatalog
@@ -142,6 +144,7 @@ def copied_within(data: Path, copy: Callable[[Path, Path], Any]) -> Path:
 
 
 def copied(path: Path, other: Path, copy: Callable[[Path, Path], Any] = shutil.copy) -> Path:
+    other.parent.mkdir(exist_ok=True)
     copy(path, other)
     return other
 
@@ -245,6 +248,17 @@ def test_keys_that_got_the_name_of_their_shard_as_a_prefix_are_found_by_renew(da
     assert run(data / "tars") == run(data / "tars" / "*.tar") == (LEFT, len(GONE))
 
 
+def test_renew_keeps_what_other_data_have_forgotten(data: Path) -> None:
+    links = data / "links"
+    linked(tars_of(data)[0], links / "link.tar")
+    linked(copied(tars_of(data)[1], data / "loose" / "loose.tar"), links / "loose.tar")
+    prepared(links)
+    forget_samples(links, ["link.tar:000005", "loose.tar:000025"], "asked for")
+    assert renew_tombstones(links, "again").ignored == []
+    assert run(data / "tars") == (LEFT - {5}, len(GONE) + 1)
+    assert run(links) == ({*range(40)} - {3, 17, 5, 25}, 4)
+
+
 def test_a_tar_that_is_gone_and_may_be_any_of_several_is_refused(data: Path) -> None:
     root = data / "alike"
     for number in range(4):
@@ -255,12 +269,31 @@ def test_a_tar_that_is_gone_and_may_be_any_of_several_is_refused(data: Path) -> 
     everything = {10 * number + at for number in range(4) for at in range(3)}
     assert run(root) == (everything - {1, 12}, 2), "tars of the same keys and sizes are no copies"
     (root / "0.tar").rename(root / "5.tar")
-    with pytest.raises(DatasetError, match=r"0\.tar.*--renew"):
+    prepared(root)
+    for act in (
+        run,
+        lambda root: forget_samples(root, ["2.tar:1"], "asked for"),
+        lambda root: renew_tombstones(root, ""),
+    ):
+        with pytest.raises(DatasetError, match=r"0\.tar, in .* each of 2\.tar, 3\.tar, 5\.tar may be"):
+            act(root)
+    write_tar(root / "0.tar", {})
+    with pytest.raises(DatasetError, match=r"0\.tar has changed .*--renew"):
         run(prepared(root))
-    with pytest.raises(DatasetError, match="--renew"):
-        forget_samples(root, ["2.tar:1"], "asked for")
-    renew_tombstones(root, "renamed")
-    assert not run(root)[0] & {1, 12}
+    assert renew_tombstones(root, "removed").ignored == ["0.tar:1"]
+    assert run(root) == (everything - {12}, 1)
+
+
+def test_renew_finds_a_tar_with_a_new_name_by_its_digest(data: Path) -> None:
+    root = data / "alike"
+    for number in range(4):
+        write_tar(
+            root / f"{number}.tar", {f"{at}.txt": text_of(10 * number + at).encode() + b"!" * number for at in range(3)}
+        )
+    forget_samples(prepared(root), ["0.tar:1"], "asked for")
+    (root / "0.tar").rename(root / "5.tar")
+    assert renew_tombstones(prepared(root), "renamed").num_changed == 1
+    assert run(root) == ({10 * number + at for number in range(4) for at in range(3)} - {1}, 1)
 
 
 def stored(store: Any) -> Iterator[Any]:
@@ -504,6 +537,39 @@ def test_a_state_and_a_key_of_before_give_none_back(data: Path) -> None:
             assert numbers_in(opened().restore_sample(key).text) == {number}
 
 
+def test_a_state_stays_valid_when_another_list_of_the_data_gets_its_first_version(data: Path) -> None:
+    own, other = data / "own", write_texts(data / "other", SIZE, text_of, per_shard=20)
+    write_texts(own, SIZE, text_of, per_shard=20)
+    linked(other / "data-0000.tar", own / "link.tar")
+    prepared(own)
+
+    def opened(state: Any = None) -> Any:
+        config = WorkerConfig(rank=0, world_size=1, num_workers=0)
+        dataset = get_train_dataset(
+            own, worker_config=config, batch_size=2, shuffle_buffer_size=20, max_samples_per_sequence=10
+        )
+        loader = get_savable_loader(dataset)
+        if state is not None:
+            loader.restore_state_rank(state)
+        next(iter(loader))
+        return loader.save_state_rank()
+
+    def versions(state: Any) -> list[int]:
+        return [number for _, lists in state["extras"]["forgotten"]["data"] for [[number, _]] in lists.values()]
+
+    forget_samples(own, ["data-0002.tar:000050"], "asked for")
+    first = opened()
+    forget_samples(own, ["link.tar:000003"], "asked for")
+    assert [path.parent.parent.name for path in data.glob("o*/.nv-meta/forgotten.jsonl")] == ["own", "other"]
+    second = opened(first)
+    forget_samples(own, ["data-0002.tar:000051"], "asked for")
+    assert versions(first) == [1] and versions(second) == [1, 2] and versions(opened(second)) == [1, 2, 3]
+    assert versions(opened(first)) == [1, 3]
+    (other / ".nv-meta" / "forgotten.jsonl").unlink()
+    with pytest.raises(StateError, match="version 2 of the list of forgotten samples"):
+        opened(second)
+
+
 def test_copies_in_an_object_store(data: Path, bucket: Bucket) -> None:
     for name in ("tars", "lines", "rows", "saved"):
         shutil.copytree(data / name, bucket.folder / name)
@@ -530,6 +596,14 @@ def test_the_primary_store(data: Path) -> None:
     found, num_forgotten = run(data / "tars", encoder=Asking())
     assert found == {(number + 1) % SIZE for number in LEFT} - GONE
     assert num_forgotten == SIZE - len(found)
+    with pytest.raises(ConfigError, match="no such folder"):  # keys are looked up in prepared folders only
+        run(data / "tars" / "*.tar", encoder=Asking())
+
+
+def test_all_shards_know_the_keys_that_are_forgotten(data: Path) -> None:
+    dataset = PreparedDataset.open(data / "tars")
+    expected = {(f"data-{number // 20:04d}.tar", f"{number:06d}") for number in GONE}
+    assert dataset.all_shards().forgotten_keys() == dataset.split("train").forgotten_keys() == expected
 
 
 def test_factories(data: Path) -> None:

@@ -19,6 +19,7 @@ from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import Plan, Source
 from bridge_data.shards.records import Forgetting
+from bridge_data.shards.tombstones import counts_at, newest_versions
 from bridge_data.task import Hooks
 from bridge_data.task.hooks import FORGOTTEN
 
@@ -29,7 +30,7 @@ class ForgottenSamples:
     def __init__(self, sources: Sequence[Source], names: Sequence[str], lists: ListVersions) -> None:
         self.lists = lists
         self._records = {
-            number: (source.records, [number_of for number_of, _ in lists[name]])
+            number: (source.records, [(number_of, digest) for number_of, digest in lists[name]])
             for number, (source, name) in enumerate(zip(sources, names, strict=True))
             if name in lists
         }
@@ -38,7 +39,7 @@ class ForgottenSamples:
     def newest(cls, sources: Sequence[Source], names: Sequence[str]) -> "Self | None":
         """Those under the newest versions; None if there are no lists."""
         lists = {
-            name: [(0, "") if own is None else own.version_id(own.newest) for own in source.tombstones]
+            name: newest_versions(source.tombstones)
             for source, name in zip(sources, names, strict=True)
             if source.tombstones
         }
@@ -54,10 +55,7 @@ class ForgottenSamples:
         known = known_digests(sources, names)
         for name, versions in lists.items():
             digests = known.get(name, ())
-            if len(digests) != len(versions) or any(
-                number and [*own[number - 1 : number]] != [digest]
-                for (number, digest), own in zip(versions, digests, strict=True)
-            ):
+            if len(digests) != len(versions) or None in map(counts_at, versions, digests):
                 raise StateError(
                     f"the run used versions {versions} (number, digest) of the list of forgotten samples of source "
                     f"{name}, which the data set does not have: put back {LIST_FILES}"
@@ -98,7 +96,7 @@ def with_forgotten(state: LoaderState, run: _ForgettingRun) -> LoaderState:
     return with_lists(state, {} if run.forgotten is None else run.forgotten.lists)
 
 
-def known_digests(sources: Sequence[Source], names: Sequence[str]) -> dict[str, list[list[str]]]:
+def known_digests(sources: Sequence[Source], names: Sequence[str]) -> dict[str, list[list[list[str]]]]:
     """The digests of all versions of the lists of each source that has some, by its name."""
     return {
         name: [[] if own is None else own.digests for own in source.tombstones]

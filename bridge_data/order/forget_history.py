@@ -4,7 +4,8 @@ Input: the lists that the data sets have now, a saved state. Output: the state w
 version of a list until it is restored; a list that is older than that of the state, or differs, is an error.
 
 `{"forgotten": {"version": 1, "data": [[slot, {source: [[version, digest], ...]}], ...]}}`: from this slot on, these
-lists apply: for each source with a list, one entry per data set read for it; version 0 if that data set has none.
+lists apply: for each source with a list, one entry per data set read for it; version 0 if that data set has none. If
+several lists are of a data set, `version` is the sum of theirs, and `digest` has those of all, with `+` between them.
 """
 
 import dataclasses
@@ -13,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bridge_data.errors import StateError
+from bridge_data.shards.tombstones import counts_at
 
 if TYPE_CHECKING:
     from bridge_data.order.state import LoaderState
@@ -59,20 +61,21 @@ def with_lists(state: "LoaderState", lists: ListVersions) -> "LoaderState":
     )
 
 
-def check_lists(state: "LoaderState", known: Mapping[str, Sequence[Sequence[str]]]) -> None:
-    """Check that no list is older than that of `state`, or differs. `known` are the digests of all versions of each
-    list, from version 1 on.
+def check_lists(state: "LoaderState", known: Mapping[str, Sequence[Sequence[Sequence[str]]]]) -> None:
+    """Check that no list is older than that of `state`, or differs. `known` are the digests of all versions of the
+    lists of each data set, from version 1 on.
 
     Raises:
         StateError: naming the source.
     """
     labels = dict(state.fingerprint["sources"])
     for name, versions in lists_at(state.extras, state.next_slot).items():
-        lists = [*known.get(name, ()), *itertools.repeat((), len(versions))]
-        for (number, digest), digests in zip(versions, lists, strict=False):
-            if number and (number > len(digests) or digests[number - 1] != digest):
-                found = f"has version {len(digests)}" if digests else "has none"
-                found = "has another list with a version of this number" if number <= len(digests) else found
+        padded = [*known.get(name, ()), *itertools.repeat((), len(versions))]
+        for version, lists in zip(versions, padded, strict=False):
+            if counts_at(version, lists) is None:
+                number, newest = version[0], sum(map(len, lists))
+                found = f"has version {newest}" if newest else "has none"
+                found = "has another list with a version of this number" if number <= newest else found
                 raise StateError(
                     f"the state was saved by a run that used version {number} of the list of forgotten samples of "
                     f"{labels.get(name, name)}, and the data set {found}: forgotten samples would come again. Put back "

@@ -38,11 +38,13 @@ class KeyMatch(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ListFile:
-    """A list that is there or can be written: its file, and names and stamps of the shards of this data."""
+    """A list that is there or can be written: its file, and names and stamps of the shards of this data. One that
+    `is_shared` may have the shards of other data, too."""
 
     path: Path
     names: Collection[str]
     stamp_of: Callable[[str], ShardStamp]
+    is_shared: bool = True
 
     def read(self, root: Path) -> Tombstones | None:
         """The list, for the data at `root`; None if there is none."""
@@ -50,11 +52,11 @@ class ListFile:
 
 
 class Forgettable(abc.ABC):
-    """The data at `root`, with their `lists`. With `shares_lists`, these may have the shards of other data, too."""
+    """The data at `root`, with their `lists`."""
 
     root: Path
     lists: Sequence[ListFile]
-    shares_lists = True
+    are_tars = False
 
     @abc.abstractmethod
     def find(self, names: Iterable[str]) -> dict[str, list[KeyMatch]]:
@@ -119,7 +121,7 @@ def _splits(name: str) -> Iterator[tuple[str, str]]:
 
 
 class _Prepared(Forgettable):
-    shares_lists = False
+    are_tars = True
 
     def __init__(self, root: Path) -> None:
         self.root, self._dataset = root, PreparedDataset.open(root)
@@ -133,7 +135,7 @@ class _Prepared(Forgettable):
             stamps.setdefault(file, {})[name] = self._dataset.stamp(shard)
             self._homes[shard] = home = numbers.setdefault(file, len(numbers)), name
             self._names[home] = shard
-        self.lists = [ListFile(file, known, known.__getitem__) for file, known in stamps.items()]
+        self.lists = [ListFile(file, known, known.__getitem__, file != own) for file, known in stamps.items()]
 
     def shard_name(self, list_number: int, shard: str) -> str:
         return self._names.get((list_number, shard), shard)

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from bridge_data import storage
 from bridge_data.errors import ConfigError, listed
 from bridge_data.prepare.forgettable import Forgettable, KeyMatch, ListFile, changing, open_forgettable
 from bridge_data.shards.tombstones import ShardTombstones, Tombstones, TombstoneVersion, digest_of
@@ -54,7 +55,7 @@ def forget_samples(
         before = [file.read(data.root) for file in data.lists]
         for file, own in zip(data.lists, before, strict=True):
             if own is not None:
-                own.check_files(file.names, file.stamp_of)
+                own.check_files(file.names, file.stamp_of, are_tars=data.are_tars)
         known = [{} if own is None else own.samples(len(own.versions)) for own in before]
         found, unknown, ambiguous = _resolved(data, keys)
         if restore:
@@ -99,15 +100,15 @@ def renew_tombstones(root: Path, reason: str) -> ForgetReport:
             if own is None:
                 continue
             known = own.samples(len(own.versions))
-            renamed = own.renamed(file.names, file.stamp_of)
-            # The list of a folder has the files of other data, too, which stay as they are.
+            renamed = own.renamed(file.names, file.stamp_of, are_tars=data.are_tars)
+            # Files of other data stay as they are.
             others[number] = {
                 name: dataclasses.replace(own.shards[name], samples=tuple(sorted(samples.items())))
                 for name, samples in known.items()
-                if data.shares_lists and name not in file.names and name not in renamed
+                if file.is_shared and name not in file.names and name not in renamed
             }
             for name in others[number]:
-                if not (file.path.parent / name).is_file():
+                if not storage.is_file(own.base / name):
                     elsewhere.update(known[name].values())
             wanted = {
                 f"{data.shard_name(number, shard)}:{key}": (number, shard, key)

@@ -16,7 +16,7 @@ from bridge_data.samples import SourceInfo
 from bridge_data.shards.blocks import READ_BYTES, Held, OpenBlocks
 from bridge_data.shards.joins import JoinIndex
 from bridge_data.shards.records import ByteRange, Forgetting, RawSample, Records
-from bridge_data.shards.tombstones import ForgetList, ListedFiles
+from bridge_data.shards.tombstones import ForgetList, ListedFiles, Version
 from bridge_data.storage import Location
 
 
@@ -97,12 +97,12 @@ class JoinRecords:
         found = [own for member in self.members for own in _lists(member)]
         return found if any(found) else ()
 
-    def forgotten(self, versions: Sequence[int]) -> Container[int]:
+    def forgotten(self, versions: Sequence[Version]) -> Container[int]:
         """A sample is forgotten if the sample of any member is."""
         left, by_member = iter(versions), {}
         for at, member in enumerate(self.members):
             own = list(itertools.islice(left, len(_lists(member))))
-            if any(own) and isinstance(member, Forgetting):
+            if any(number for number, _ in own) and isinstance(member, Forgetting):
                 by_member[at] = member.forgotten(own)
         return _ForgottenRows(self.index, by_member)
 

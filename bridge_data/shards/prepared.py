@@ -47,7 +47,7 @@ class ShardSet(ListedFiles):
     left out, as `shard/key`; `excluded_positions` are their sorted positions, by shard number. `split_config` is the
     file of the split, if not the default one. With `verifies_digests`, contents read are compared with the digests of
     the index. The samples that its lists forget are still numbered; the lists number the
-    shards `listed_names`, which are these, and then the others.
+    shards `listed_names`, which are these, and then the others; if it is empty, `names`.
     """
 
     root: Location
@@ -104,7 +104,7 @@ class ShardSet(ListedFiles):
 
     def forgotten_keys(self) -> frozenset[tuple[str, str]]:
         """(shard, key) of all samples on the newest lists, also of shards in other split parts."""
-        return _keys_of(self.tombstones, self.listed_names)
+        return _keys_of(self.tombstones, self.listed_names or self.names)
 
     def number_in(self, file: int, position: int) -> int | None:
         """As `number`; None, too, if the shard is in another split part."""

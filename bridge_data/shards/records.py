@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, runtime_checka
 
 from bridge_data.errors import ForgottenSampleError
 from bridge_data.samples import SourceInfo
+from bridge_data.shards.tombstones import newest_versions
 from bridge_data.storage import Location
 
 if TYPE_CHECKING:
     from bridge_data.shards.blocks import Held, OpenBlocks
-    from bridge_data.shards.tombstones import ForgetList
+    from bridge_data.shards.tombstones import ForgetList, Version
 
 
 @dataclasses.dataclass(slots=True)
@@ -178,15 +179,15 @@ class Forgetting(Protocol):
     def tombstones(self) -> Sequence[ForgetList | None]:
         """The list of each data set in it, None for one without a list; empty if no data set has a list."""
 
-    def forgotten(self, versions: Sequence[int]) -> Container[int]:
-        """The numbers of the samples forgotten under these versions of `tombstones`; version 0: none are."""
+    def forgotten(self, versions: Sequence[Version]) -> Container[int]:
+        """The numbers of the samples forgotten under these versions of `tombstones`."""
 
 
 def newest_forgotten(records: Records) -> Container[int]:
     """The numbers of the samples that are forgotten under the newest versions of the lists."""
     if not isinstance(records, Forgetting) or not records.tombstones:
         return ()
-    return records.forgotten([0 if own is None else own.newest for own in records.tombstones])
+    return records.forgotten(newest_versions(records.tombstones))
 
 
 def reader_of(records: Records) -> RecordReader:
@@ -248,7 +249,7 @@ class RecordsView(abc.ABC):
     def tombstones(self) -> Sequence[ForgetList | None]:
         return self.records.tombstones if isinstance(self.records, Forgetting) else ()
 
-    def forgotten(self, versions: Sequence[int]) -> Container[int]:
+    def forgotten(self, versions: Sequence[Version]) -> Container[int]:
         assert isinstance(self.records, Forgetting)
         return _InView(self.records.forgotten(versions), self)
 

@@ -14,10 +14,8 @@ previous version's digest: number and digest identify a version.
 """
 
 import abc
-import collections
 import dataclasses
 import functools
-import itertools
 import json
 import os
 import reprlib
@@ -26,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from bridge_data import storage
-from bridge_data.errors import DatasetError, bridge_command
+from bridge_data.errors import DatasetError, bridge_command, listed
 from bridge_data.shards.metadata import FORGOTTEN_BRIDGE, FORGOTTEN_JSONL, META_FOLDER
 from bridge_data.storage import Location, is_remote, location
 
@@ -190,9 +188,15 @@ class Tombstones:
                 f"positions may be those of others now; run `{self._renewing}`, which looks them up again by their keys"
             )
 
-    def renamed(self, names: Collection[str], stamp_of: Callable[[str], ShardStamp]) -> dict[str, list[str]]:
+    def renamed(
+        self, names: Collection[str], stamp_of: Callable[[str], ShardStamp], *, are_tars: bool
+    ) -> dict[str, list[str]]:
         """The files with forgotten samples that are no longer below `base`, if others have their sizes and numbers of
-        samples: the names of these."""
+        samples, and for tars digests that agree: the names of these.
+
+        Raises:
+            DatasetError: if several tars may be the same one.
+        """
         gone = self.forgetting - set(names)
         if not gone:
             return {}
@@ -200,16 +204,27 @@ class Tombstones:
         for name in sorted(set(names) - self.forgetting):
             others.setdefault(stamp_of(name)[:2], []).append(name)
         found = {name: others.get(self.shards[name].stamp[:2], []) for name in sorted(gone)}
-        return {name: new for name, new in found.items() if new and not storage.is_file(self.base / name)}
+        found = {name: new for name, new in found.items() if new and not storage.is_file(self.base / name)}
+        if are_tars:
+            stamps = {name: self.shards[name].stamp for name in found}
+            found = {name: [one for one in new if stamps[name].agrees(stamp_of(one))] for name, new in found.items()}
+        for name, new in found.items():
+            if are_tars and len(new) > 1:
+                raise DatasetError(
+                    f"{self.root}: {name}, in which samples were forgotten, is gone, and each of {listed(new)} may be "
+                    f"the same tar under a new name. Give it back its name; if it was removed, put an empty tar there. "
+                    f"Then run `{bridge_command('prepare', self.root)}`, and after an empty tar `{self._renewing}`"
+                )
+        return {name: new for name, new in found.items() if new}
 
-    def check_files(self, names: Collection[str], stamp_of: Callable[[str], ShardStamp]) -> None:
+    def check_files(self, names: Collection[str], stamp_of: Callable[[str], ShardStamp], *, are_tars: bool) -> None:
         """Check that these files are those that the list was written for, under their names of then.
 
         Raises:
             DatasetError: if one has changed, or may have another name now.
         """
         self.check_shards(names, stamp_of)
-        for name, (new, *_) in self.renamed(names, stamp_of).items():
+        for name, (new, *_) in self.renamed(names, stamp_of, are_tars=are_tars).items():
             raise self._unknown_name(name, new)
 
     def names_now(
@@ -225,7 +240,7 @@ class Tombstones:
             return {}
         self.check_shards(names, stamp_of)
         found = {name: [name] for name in self.forgetting if name in names}
-        for name, others in self.renamed(names, stamp_of).items():
+        for name, others in self.renamed(names, stamp_of, are_tars=are_tars).items():
             stamp = self.shards[name].stamp
             same = [other for other in others if stamp.digest is not None and stamp_of(other) == stamp]
             if len(same) != 1 or not are_tars:
@@ -260,46 +275,46 @@ class Tombstones:
         )
 
 
+Version: TypeAlias = tuple[int, str]
+"""(number, digest) of a version of lists that are one: the sum of the numbers of their newest versions, and the digests
+of these, with `+` between them; (0, "") without a list. With one list, number and digest of its newest version."""
+
+NO_VERSION: Version = (0, "")
+
+
+def counts_at(version: Sequence[Any], lists: Sequence[Sequence[str]]) -> list[int] | None:
+    """The number of the newest version of each list at `version`, 0 for one that joined later; None if the lists, whose
+    versions have these digests, do not have it."""
+    number, digest = version
+    wanted = set(filter(None, digest.split("+")))
+    counts = [max((at for at, one in enumerate(own, start=1) if one in wanted), default=0) for own in lists]
+    return counts if wanted <= {one for own in lists for one in own} and sum(counts) >= number else None
+
+
 @dataclasses.dataclass(frozen=True)
 class ForgetList:
     """The lists that name files of one data set, or of one folder, as one: `files` has for each of `lists` the numbers
-    of the files that its names stand for. Their versions count in the order of their dates."""
+    of the files that its names stand for."""
 
     lists: tuple[Tombstones, ...]
     files: tuple[Mapping[str, Sequence[int]], ...]
 
-    @functools.cached_property
-    def _order(self) -> list[tuple[int, str]]:
-        """(number of the list, digest) of each version."""
-        versions = []
-        for number, own in enumerate(self.lists):
-            dates = itertools.accumulate((version.date for version in own.versions), max)
-            versions += [(date, number, one.number, one.digest) for date, one in zip(dates, own.versions, strict=True)]
-        order, before = [], ""
-        for _, number, _, digest in sorted(versions):
-            before = digest if len(self.lists) == 1 else _hash(before + digest)
-            order.append((number, before))
-        return order
+    @property
+    def digests(self) -> list[list[str]]:
+        """The digests of the versions of each list, from version 1 on."""
+        return [[version.digest for version in own.versions] for own in self.lists]
 
     @property
-    def digests(self) -> list[str]:
-        """The digest of each version, from version 1 on."""
-        return [digest for _, digest in self._order]
+    def newest(self) -> Version:
+        """The newest version."""
+        digests = sorted(own.newest.digest for own in self.lists)
+        return sum(len(own.versions) for own in self.lists), "+".join(digests)
 
-    @property
-    def newest(self) -> int:
-        """The number of the newest version."""
-        return len(self._order)
-
-    def version_id(self, number: int) -> tuple[int, str]:
-        """(number, digest) of a version; 0 stands for a data set without a list."""
-        return (number, self._order[number - 1][1]) if number else (0, "")
-
-    def samples(self, number: int) -> Iterator[tuple[int, int, str]]:
-        """(number of the file, position, key) of the samples that are forgotten under a version."""
-        counts = collections.Counter(own for own, _ in self._order[:number])
-        for at, (own, files) in enumerate(zip(self.lists, self.files, strict=True)):
-            for name, samples in own.samples(counts[at]).items():
+    def samples(self, version: Version) -> Iterator[tuple[int, int, str]]:
+        """(number of the file, position, key) of the samples that are forgotten under a version that the lists have."""
+        counts = counts_at(version, self.digests) or [0] * len(self.lists)
+        for own, count, files in zip(self.lists, counts, self.files, strict=True):
+            for name, samples in own.samples(count).items():
                 for file in files.get(name, ()):
                     yield from ((file, position, key) for position, key in samples.items())
 
@@ -317,8 +332,8 @@ class ListedFiles(abc.ABC):
     def number_in(self, file: int, position: int) -> int | None:
         """The number of the sample at `position` of file number `file`; None if it has none."""
 
-    def forgotten(self, versions: Sequence[int]) -> frozenset[int]:
-        """The numbers of the samples forgotten under these versions of the lists; version 0: none are."""
+    def forgotten(self, versions: Sequence[Version]) -> frozenset[int]:
+        """The numbers of the samples forgotten under these versions of the lists."""
         return frozenset(
             number
             for own, version in zip(self.tombstones, versions, strict=True)
@@ -327,9 +342,9 @@ class ListedFiles(abc.ABC):
         )
 
 
-def newest_numbers(lists: Iterable[ForgetList | None]) -> list[int]:
-    """The number of the newest version of each list; 0 stands for no list."""
-    return [0 if own is None else own.newest for own in lists]
+def newest_versions(lists: Iterable[ForgetList | None]) -> list[Version]:
+    """The newest version of each list."""
+    return [NO_VERSION if own is None else own.newest for own in lists]
 
 
 def read_lists(

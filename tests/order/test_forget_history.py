@@ -3,6 +3,7 @@ import pytest
 from bridge_data.errors import StateError
 from bridge_data.order.forget_history import NAME, changes_between, check_lists, lists_at, with_lists
 from bridge_data.order.state import LoaderState, merge_states
+from bridge_data.shards.tombstones import counts_at
 
 FINGERPRINT = {"sources": [["s", "a/train"]], "weights": None, "order": "shuffled"}
 
@@ -41,15 +42,26 @@ def test_a_damaged_history_is_refused(data: list[object]) -> None:
 
 def test_an_older_or_another_list_is_refused() -> None:
     saved = with_lists(state(5), {"s": [(2, "d2"), (0, "")]})
-    check_lists(saved, {"s": [["d1", "d2"], []]})
-    check_lists(saved, {"s": [["d1", "d2", "d3"], ["e1"]]})
+    check_lists(saved, {"s": [[["d1", "d2"]], []]})
+    check_lists(saved, {"s": [[["d1", "d2", "d3"]], [["e1"]]]})
     for known, told in (
-        ({"s": [["d1"], []]}, "has version 1"),
+        ({"s": [[["d1"]], []]}, "has version 1"),
         ({}, "has none"),
-        ({"s": [["d1", "x"], []]}, "another"),
+        ({"s": [[["d1", "x"]], []]}, "another"),
     ):
         with pytest.raises(StateError, match=f"version 2 of the list of forgotten samples of a/train.*{told}"):
             check_lists(saved, known)
+
+
+def test_several_lists_of_a_data_set_are_each_compared_by_their_own_versions() -> None:
+    one, both = with_lists(state(5), {"s": [(2, "d2")]}), with_lists(state(5), {"s": [(3, "d2+e1")]})
+    for now in ([["d1", "d2"], ["e1"]], [["e1", "e2"], ["d1", "d2", "d3"]]):
+        check_lists(one, {"s": [now]})
+        check_lists(both, {"s": [now]})
+        assert counts_at((2, "d2"), now) == [2 * ("d2" in own) for own in now]
+    for now in ([["d1", "d2"]], [["d1"], ["e1"]], [["d1", "d2"], ["x1"]], []):
+        with pytest.raises(StateError, match="version 3 of the list of forgotten samples of a/train"):
+            check_lists(both, {"s": [now]})
 
 
 def test_ranks_with_other_lists_cannot_be_merged() -> None:

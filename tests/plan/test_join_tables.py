@@ -235,7 +235,10 @@ def test_a_sample_is_forgotten_with_the_row_of_any_member(tmp_path: Path) -> Non
     assert [own is not None for own in source.tombstones] == [False, True, True]
     assert isinstance(source.records, Forgetting)
     for versions, gone in (((0, 1, 1), {1, 3}), ((0, 0, 1), {1}), ((0, 1, 0), {3}), ((0, 0, 0), set())):
-        forgotten = source.records.forgotten(versions)
+        ids = [
+            own.newest if own and number else (0, "") for own, number in zip(source.tombstones, versions, strict=True)
+        ]
+        forgotten = source.records.forgotten(ids)
         assert {number for number in range(4) if number in forgotten} == gone
 
 

@@ -57,4 +57,5 @@ def test_any_file_of_the_same_size_and_number_of_samples_may_be_one_that_is_gone
         "b": ShardStamp(10240, 7, "2:ffffffff"),
         "c": SHARDS["old.tar"].stamp,
     }
-    assert found.renamed(others, others.__getitem__) == {"new.tar": ["a", "b"], "old.tar": ["c"]}
+    assert found.renamed(others, others.__getitem__, are_tars=False) == {"new.tar": ["a", "b"], "old.tar": ["c"]}
+    assert found.renamed(others, others.__getitem__, are_tars=True) == {"new.tar": ["a"], "old.tar": ["c"]}

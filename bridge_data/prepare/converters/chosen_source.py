@@ -30,7 +30,7 @@ from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.shards.records import RecordsView, without_views
 from bridge_data.shards.shard_table import encode_offsets, offsets_digest
 from bridge_data.shards.table_records import TableRecords, open_records
-from bridge_data.shards.tombstones import ListedFiles, ShardStamp, newest_numbers, read_lists
+from bridge_data.shards.tombstones import ListedFiles, ShardStamp, newest_versions, read_lists
 from bridge_data.shards.where.choosing import Where, evaluate, shown
 
 
@@ -172,7 +172,7 @@ def _forgotten(path: Path, source: RecordSource) -> Container[int]:
         lists = [_line_lists(file.absolute(), source.starts[first:end], first) for file, (first, end) in files]
     else:
         return ()
-    return {number for one in lists for number in one.forgotten(newest_numbers(one.tombstones))}
+    return {number for one in lists for number in one.forgotten(newest_versions(one.tombstones))}
 
 
 def _line_lists(file: Path, starts: "array.array[int]", first: int) -> ListedFiles:

@@ -216,7 +216,7 @@ class JsonlFileStore(_NamedStore):
 
     @property
     def forgotten_version(self) -> str:
-        return "".join(own.version_id(own.newest)[1] for own in self._lines.tombstones if own)
+        return "".join(own.newest[1] for own in self._lines.tombstones if own)
 
     def list_files(self) -> Iterator[str]:
         gone = newest_forgotten(self._lines)

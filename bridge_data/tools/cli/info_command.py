@@ -33,7 +33,7 @@ from bridge_data.shards.metadata import (
 from bridge_data.shards.prepared import PreparedDataset, ShardSet
 from bridge_data.shards.read_only_database import ReadOnlyDatabase
 from bridge_data.shards.records import without_views
-from bridge_data.shards.tombstones import ListedFiles, newest_numbers
+from bridge_data.shards.tombstones import ListedFiles, newest_versions
 from bridge_data.storage import Location, RemotePath
 from bridge_data.tools.cli.terminal import (
     LOCATION,
@@ -177,9 +177,9 @@ def _forgotten(several: Sequence[Records]) -> dict[str, Any] | None:
     """How many samples are forgotten, and the versions of the lists; None if there is no list."""
     num_samples, numbers = 0, list[int]()
     for one in (one for one in several if isinstance(one, ListedFiles)):
-        versions = newest_numbers(one.tombstones)
+        versions = newest_versions(one.tombstones)
         num_samples += len(one.forgotten(versions))
-        numbers += [number for number in versions if number]
+        numbers += [number for number, _ in versions if number]
     return {"num_samples": num_samples, "versions": [*dict.fromkeys(numbers)]} if numbers else None
 
 
