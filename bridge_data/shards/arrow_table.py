@@ -22,6 +22,7 @@ from typing import Any, ClassVar, NamedTuple
 from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.process_counts import COUNTS
+from bridge_data.shards.blocks import READ_BYTES
 from bridge_data.shards.table_columns import DECODED, MAX_UNIT_BYTES, Column, TableFile, checked_rows, values_of_rows
 from bridge_data.storage import RangeFile
 
@@ -58,6 +59,7 @@ class RowBatch(NamedTuple):
     """A record batch: its message is bytes `start` to `end` of the file; its body begins at `body`. `unpacked_bytes` is
     its size if it is compressed, else 0; `num_before` the number of dictionaries that it may use."""
 
+    header: bytes
     start: int
     body: int
     end: int
@@ -71,6 +73,9 @@ class ArrowTable(TableFile):
 
     kind: ClassVar[str] = "Arrow file"
     group_name: ClassVar[str] = "record batch"
+    _outlined: ClassVar[tuple[tuple[int, int], Any]] = (-1, -1), None
+    """(number of the table, group) and outline of the batch that was outlined last: one in the process, as it takes
+    address space."""
 
     def __init__(self, path: str, version: storage.Version | None = None) -> None:
         super().__init__(path, version)
@@ -102,7 +107,7 @@ class ArrowTable(TableFile):
             batch = self._batches[group]
             if batch.unpacked_bytes or (self._is_remote and self._dictionaries):
                 return (batch.unpacked_bytes or batch.end - batch.body) // len(self.schema)  # reading it would tell
-            array = self._column(self._outline(batch) if self._is_remote else self._batch(group), column)
+            array = self._column(self._outline(group) if self._is_remote else self._batch(group), column)
             if column.is_media:
                 array = array.field(column.field)
             return int(array.get_total_buffer_size())
@@ -180,11 +185,17 @@ class ArrowTable(TableFile):
         """pyarrow's reader of a file in the file format, by ranges."""
         return pyarrow.ipc.open_file(pyarrow.PythonFile(RangeFile(self.read_bytes, 0, self.version.num_bytes), "r"))
 
-    def _outline(self, batch: RowBatch) -> Any:
-        """The batch with its header alone, for the sizes of its buffers."""
-        memory = mmap.mmap(-1, batch.end - batch.start)  # pages that no one touches take no memory
-        memory[: batch.body - batch.start] = self.read_bytes(batch.start, batch.body - batch.start)
-        return pyarrow.ipc.read_record_batch(pyarrow.py_buffer(memory), self.schema)
+    def _outline(self, group: int) -> Any:
+        """Record batch `group` with its header alone, for the sizes of its buffers."""
+        key, (last, outline) = (self._number, group), ArrowTable._outlined
+        if last != key:
+            batch = self._batches[group]
+            head = _TWO.pack(_CONTINUATION, len(batch.header)) + batch.header
+            memory = mmap.mmap(-1, len(head) + batch.end - batch.body)  # pages that no one touches take no memory
+            memory[: len(head)] = head
+            outline = pyarrow.ipc.read_record_batch(pyarrow.py_buffer(memory), self.schema)
+            ArrowTable._outlined = key, outline
+        return outline
 
     def _add(self, message: Message) -> None:
         """Note a message; the first one is the schema's."""
@@ -205,17 +216,20 @@ class ArrowTable(TableFile):
             if num_rows < 0:
                 raise ValueError(f"the batch at byte {start} has {num_rows} rows")
             unpacked = self._unpacked_bytes(table, body) if table.has(3) else 0
-            self._batches.append(RowBatch(start, body, end, num_rows, unpacked, len(self._dictionaries)))
+            self._batches.append(RowBatch(header, start, body, end, num_rows, unpacked, len(self._dictionaries)))
 
     def _unpacked_bytes(self, batch: "FlatTable", body: int) -> int:
-        """The size of a compressed batch, whose buffers each begin with their own."""
-        sizes = [
-            _SIZE.unpack(self.read_bytes(body + at, _SIZE.size))[0] if length else 0
-            for at, length in batch.structs(2, _BUFFER)
-        ]
-        num_bytes = sum(
-            length if size < 0 else size for size, (_, length) in zip(sizes, batch.structs(2, _BUFFER), strict=True)
-        )
+        """The size of a compressed batch, whose buffers each begin with their own. In a store, sizes that are near one
+        another are read at once: a request takes longer than the bytes between them."""
+        buffers = sorted((body + at, length) for at, length in batch.structs(2, _BUFFER) if length)
+        window, num_bytes = READ_BYTES if self._is_remote else 1, 0
+        for _, group in itertools.groupby(buffers, lambda buffer: buffer[0] // window):
+            near = list(group)
+            first = near[0][0]
+            data = self.read_bytes(first, near[-1][0] + _SIZE.size - first)
+            for start, length in near:
+                (size,) = _SIZE.unpack_from(data, start - first)
+                num_bytes += length if size < 0 else size
         if num_bytes > MAX_UNIT_BYTES:
             raise ValueError(
                 f"a compressed batch unpacks to {num_bytes >> 20} MiB, more than the {MAX_UNIT_BYTES >> 20} MiB that "

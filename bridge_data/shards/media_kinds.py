@@ -30,7 +30,7 @@ _FORMATS: tuple[tuple[str, MediaKind, bytes], ...] = (
     ("jp2", "image", rb"\0\0\0\x0cjP  \r\n\x87\n"),
     ("j2k", "image", rb"\xff\x4f\xff\x51"),
     ("qoi", "image", rb"qoif"),
-    ("heic", "image", rb".{4}ftyp(hei[cx]|mif1)"),
+    ("heic", "image", rb".{4}ftyp(hei[cxms]|mif1)"),
     ("m4a", "av", rb".{4}ftypM4A"),
     ("mov", "av", rb".{4}ftypqt  "),
     ("mp4", "av", rb".{4}ftyp"),
@@ -42,27 +42,33 @@ _FORMATS: tuple[tuple[str, MediaKind, bytes], ...] = (
     ("mp3", "av", rb"ID3"),
     ("ogg", "av", rb"OggS"),
     ("flv", "av", rb"FLV\x01"),
+)
+"""Ending and kind of each format, and how its content begins. The first one that fits is taken."""
+
+_FRAMES: tuple[tuple[str, MediaKind, bytes], ...] = (
     ("mpg", "av", rb"\0\0\x01[\xba\xb3]"),
     # A frame of ADTS or of MPEG audio: a sync word, and no reserved values.
     ("aac", "av", rb"\xff[\xf0\xf1\xf8\xf9][\x00-\x33\x40-\x73\x80-\xb3\xc0-\xf3]."),
     ("mp3", "av", rb"\xff[\xe2-\xe7\xf2-\xf7\xfa-\xff][" + _BIT_RATES + rb"]."),
 )
-"""Ending and kind of each format, and how its content begins. The first one that fits is taken."""
+"""The same of formats without a magic number: arbitrary bytes, such as pixels, may begin like these."""
 
-_BY_CONTENT = [(ending, kind, re.compile(start, re.DOTALL)) for ending, kind, start in _FORMATS]
+_BY_CONTENT = [(ending, kind, re.compile(start, re.DOTALL)) for ending, kind, start in _FORMATS + _FRAMES]
 
 SOUND_ENDINGS = frozenset({"wav", "flac", "mp3", "ogg", "m4a", "aac"})
 """Endings, of those by content, that are usually audio alone."""
 
 IMAGE_ENDINGS = tuple(dict.fromkeys(ending for ending, kind, _ in _FORMATS if kind == "image"))
-AV_ENDINGS = tuple(dict.fromkeys(ending for ending, kind, _ in _FORMATS if kind == "av"))
+AV_ENDINGS = tuple(dict.fromkeys(ending for ending, kind, _ in _FORMATS + _FRAMES if kind == "av"))
 """Endings of the formats that are known by their content, the usual ones first."""
 
 
-def known_by_content(content: bytes) -> tuple[str, MediaKind] | None:
-    """(usual ending, kind) of a medium by its first bytes; None if it is none."""
+def known_by_content(content: bytes, *, by_magic: bool = False) -> tuple[str, MediaKind] | None:
+    """(usual ending, kind) of a medium by its first bytes; None if it is none. With `by_magic`, only of a format with a
+    magic number, for bytes that may be anything."""
     head = content[:64]
-    return next(((ending, kind) for ending, kind, start in _BY_CONTENT if start.match(head)), None)
+    formats = _BY_CONTENT[: len(_FORMATS)] if by_magic else _BY_CONTENT
+    return next(((ending, kind) for ending, kind, start in formats if start.match(head)), None)
 
 
 def guess_kind(content: bytes) -> MediaKind | None:

@@ -7,9 +7,9 @@ each file; one that would take too much memory is an error before the first samp
 
 An `Image`, `Audio` or `Video` of `datasets`, a struct of `bytes` and `path`, becomes its bytes, as the part
 `<column>.jpg`, `.wav` or `.mp4`: decoders go by the content, so a PNG is decoded, too. So does a column of bytes, or of
-such structs of another writer, whose first value is a medium by its content, unless the name of the column is already
-that of one (`jpg`, `photo.png`). Other bytes are decoded by the ending of the name, if there is a decoder for it, and
-stay bytes otherwise. All others are values.
+such structs of another writer, whose first value that is not empty has the magic number of a medium that is decoded,
+unless the name of the column is already that of one (`jpg`, `photo.png`). Other bytes are decoded by the ending of the
+name, if there is a decoder for it, and stay bytes otherwise. All others are values.
 """
 
 from __future__ import annotations
@@ -179,8 +179,9 @@ def columns_of(schema: Any, path: str) -> list[Column]:
 
 
 def with_kinds(columns: Sequence[Column], tables: Sequence[TableFile]) -> list[Column]:
-    """The columns, with the parts of media for those whose first value is one. Only the first rows of the first groups
-    are looked at; if their values are missing, or damaged, or another column has the name, the bytes stay bytes."""
+    """The columns, with the parts of media for those whose first value that is not empty is one. Only the first rows of
+    the first groups are looked at; if they have no such value, or a damaged one, or another column has the name, the
+    bytes stay bytes."""
     taken = {column.part for column in columns}
     found = [_with_kind(column, tables) if column.may_be_medium else column for column in columns]
     return [old if new.part in taken else new for old, new in zip(columns, found, strict=True)]
@@ -194,9 +195,9 @@ def _with_kind(column: Column, tables: Sequence[TableFile]) -> Column:
                 (value,) = table.values(column, group, row, row + 1)
             except DatasetError:
                 return column  # told when it is read
-            if value is not None:
-                found = known_by_content(value)
-                if found is None:
+            if value:
+                found = known_by_content(value, by_magic=True)
+                if found is None or kind_of_name(f"x.{found[0]}") is None:  # none, or one without a decoder
                     return column
                 ending = "jpg" if found[1] == "image" else "wav" if found[0] in SOUND_ENDINGS else "mp4"
                 return dataclasses.replace(column, part=f"{column.name}.{ending}")

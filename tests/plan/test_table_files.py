@@ -292,3 +292,22 @@ def test_the_first_value_that_is_there_tells_what_a_column_holds_unless_its_name
     write_parquet(tmp_path / "a.parquet", pa.table({**columns, **taken}))
     records = open_records(location(tmp_path), [("a.parquet", str(tmp_path / "a.parquet"))], "train", list)
     assert [column.part for column in records.columns] == ["a.wav", "b", "c.bin.jpg", "d", "d.jpg", "e.png"]
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_empty_bytes_say_nothing_of_a_column_and_bytes_that_may_be_anything_stay_bytes(
+    tmp_path: Path, form: str
+) -> None:
+    columns = {
+        "empty": [b"", None, picture(1, "PNG")],
+        "pixels": [bytes([255, 250, 230]) * 4] * 3,
+        "frames": [b"\xff\xf1\x50\x80" * 4] * 3,
+        "embedding": [b"\0\0\x01\xb3" * 4] * 3,
+        "phone": [b"\0\0\0\x18ftypheim\0\0\0\0"] * 3,
+        "tagged": [b"ID3\x04"] * 3,
+    }
+    table = pa.table({name: pa.array(values, pa.binary()) for name, values in columns.items()})
+    path = write_parquet(tmp_path / "a.parquet", table) if form == "parquet" else save_to_disk(tmp_path / "a", table)
+    (source,) = load_plan(path).sources
+    found = [column.part for column in source.records.columns]
+    assert found == ["empty.jpg", "pixels", "frames", "embedding", "phone", "tagged.wav"]

@@ -3,15 +3,18 @@
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.shards.arrow_table import ArrowTable
 from bridge_data.shards.table_columns import columns_of
+from tests.object_store import Bucket
 from tests.shards.test_parquet_table import mixed
 from tests.tables import save_to_disk, table_of
 
@@ -144,6 +147,39 @@ def test_a_compressed_batch_that_would_fill_memory_is_refused(tmp_path: Path) ->
         writer.write_table(table)
     with pytest.raises(DatasetError, match=r"a\.arrow.*300 MiB"):
         ArrowTable(str(file))
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+@pytest.mark.parametrize("form", ["stream", "file"])
+def test_sizes_in_a_store_are_those_of_the_local_copy_and_take_no_request_for_each_column(
+    bucket: Bucket, compression: str | None, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = pa.array([None if n % 3 else f"{n:050d}" for n in range(400)])
+    media = pa.StructArray.from_arrays([text.cast(pa.binary()), text], ["bytes", "path"])
+    large = pa.array([random.Random(n).randbytes(2000) for n in range(400)])  # several windows of buffers
+    table = pa.table({"media": media, "large": large, **{f"text{number}": text for number in range(20)}})
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    new = pa.ipc.new_stream if form == "stream" else pa.ipc.new_file
+    with pa.OSFile(str(bucket.folder / "a.arrow"), "wb") as sink, new(sink, table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=200)
+    num_reads = 0
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal num_reads
+        num_reads += 1
+        return read_with_version(*arguments)
+
+    read_with_version = storage.read_with_version
+    monkeypatch.setattr(storage, "read_with_version", counted)
+    found: list[list[int]] = []
+    for path in (str(bucket.folder / "a.arrow"), f"{bucket.url}/a.arrow"):
+        num_reads = 0
+        opened = ArrowTable(path)
+        columns = columns_of(opened.schema, path)
+        sizes = (opened.column_bytes, opened.unit_bytes)
+        found.append([size(group, column) for group in range(2) for column in columns for size in sizes])
+    assert found[0] == found[1]
+    assert num_reads < 30, num_reads  # of 2 batches with 22 columns
 
 
 def test_a_file_that_is_cut_off_is_told(tmp_path: Path) -> None:
