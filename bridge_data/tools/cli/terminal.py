@@ -339,7 +339,9 @@ def split_options(parts_help: str) -> Callable[[Command], Command]:
 def split_counts(dataset: "PreparedDataset", split_config: str | None = None) -> list[dict[str, Any]]:
     """Shards, samples and bytes by split part, and those in no part (None)."""
     parts = {part: dataset.split(part, split_config=split_config) for part in dataset.split_parts(split_config)}
-    counts = [(part, list(shards.names), shards.num_samples) for part, shards in parts.items()]
+    counts: list[tuple[str | None, list[str], int]] = [
+        (part, list(shards.names), shards.num_samples) for part, shards in parts.items()
+    ]
     named = {name for _, names, _ in counts for name in names}
     if rest := [name for name in dataset.shard_counts if name not in named]:
         counts.append((None, rest, sum(dataset.shard_counts[name] for name in rest)))
