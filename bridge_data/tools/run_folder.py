@@ -71,6 +71,17 @@ def read_states(paths: Sequence[str | Path]) -> list[Checkpoint]:
     return [read_checkpoint(found) for path in paths for found in state_paths(Path(path))]
 
 
+def found_states(paths: Sequence[Path], left_out: list[str]) -> list[Checkpoint]:
+    """The states among files that were found, not named; why another one is none is appended to `left_out`."""
+    states = []
+    for path in paths:
+        try:
+            states.append(read_checkpoint(path))
+        except StateError as error:
+            left_out.append(str(error))
+    return states
+
+
 def state_paths(path: Path) -> Sequence[Path]:
     """`path` itself, or the states in it, if it is a folder with several.
 

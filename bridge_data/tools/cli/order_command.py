@@ -95,11 +95,14 @@ def opened(
     """
     from bridge_data.loader.ledger_files import RunLedger
     from bridge_data.tools.oracle import RunSettings, open_run
-    from bridge_data.tools.run_folder import RunFiles, find_run, is_run, read_states
+    from bridge_data.tools.run_folder import RunFiles, find_run, found_states, is_run, read_states
     from bridge_data.tools.view.named_runs import data_module
 
     files = find_run(path) if is_run(path) else RunFiles(config=path)
-    saved = read_states(states or files.states)
+    left_out: list[str] = []
+    saved = read_states(states) if states else found_states(files.states, left_out)
+    for reason in left_out:
+        note(f"left out: {reason}")
     if not states:  # a pass that is over says nothing of the next one
         saved = [one for one in saved if not one.state.ended and not one.state.repetition]
     source = files.config or data

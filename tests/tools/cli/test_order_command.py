@@ -252,6 +252,9 @@ def test_the_folder_of_a_run_gives_config_states_and_ledger(run: Run, blend: Pat
     assert keys_in(run("at", folder, 4, "--json")) == keys[16:20]
     audited = run("audit", folder)
     assert audited.exit_code == 0, audited.output
+    (folder / "weights.ckpt").write_bytes(b"of another program")
+    foreign = run("at", folder, 4, "--json")
+    assert keys_in(foreign) == keys[16:20] and "weights.ckpt" in foreign.stderr
     for file in (folder / "ledger").iterdir():
         file.unlink()
     (folder / "config.yaml").unlink()
