@@ -424,8 +424,9 @@ def read_lists(
     groups = {number: 0 if are_tars else group for group, own in enumerate(by_folder.values()) for number in own}
     found: list[dict[Tombstones, dict[str, list[int]]]] = [{} for _ in range(num_folders)]
     whole = os.path.realpath(root) if isinstance(root, Path) else str(root)
+    below = _paths_below({base.rstrip("/") for _, own_bases in lists for base in own_bases}, known)
     for own, own_bases in lists:
-        named = _names_below(own_bases, known, is_deep=own.file.name == FORGOTTEN_JSONL)
+        named = _names_below(own_bases, below, known, is_deep=own.file.name == FORGOTTEN_JSONL)
         by_name = _ByName(named, files, stamp_of, is_copy)
         now = own.names_now(named, by_name.stamp, by_name.content, by_name.is_copy, are_tars=are_tars)
         for name in own.shards.keys() & named.keys() | now.keys():
@@ -544,16 +545,29 @@ def _read_all(files: Sequence[tuple[str, str]], root: Location) -> list[tuple[To
     return [found[path] for path in sorted(found)]
 
 
-def _names_below(bases: Sequence[str], known: Mapping[str, list[int]], *, is_deep: bool) -> dict[str, list[int]]:
+def _paths_below(bases: Container[str], paths: Iterable[str]) -> dict[str, list[str]]:
+    """The paths below each of the folders `bases`."""
+    found: dict[str, list[str]] = {}
+    for path in paths:
+        folder = path
+        while "/" in folder:
+            folder = folder.rpartition("/")[0]
+            if folder in bases:
+                found.setdefault(folder, []).append(path)
+    return found
+
+
+def _names_below(
+    bases: Sequence[str], below: Mapping[str, Sequence[str]], known: Mapping[str, list[int]], *, is_deep: bool
+) -> dict[str, list[int]]:
     """The numbers of the files by their paths relative to the folders `bases`; directly in these, unless `is_deep`."""
     named: dict[str, list[int]] = {}
-    for base in bases:
-        prefix = base.rstrip("/") + "/"
-        for path, numbers in known.items():
-            name = path[len(prefix) :]
-            if path.startswith(prefix) and (is_deep or "/" not in name):
+    for base in (base.rstrip("/") for base in bases):
+        for path in below.get(base, ()):
+            name = path[len(base) + 1 :]
+            if is_deep or "/" not in name:
                 own = named.setdefault(name, [])
-                own += [number for number in numbers if number not in own]
+                own += [number for number in known[path] if number not in own]
     return named
 
 
