@@ -8,6 +8,7 @@ import abc
 import collections
 import contextlib
 import dataclasses
+import functools
 import itertools
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -103,16 +104,23 @@ def open_forgettable(root: Path) -> Forgettable:
     return _Prepared(root)
 
 
-def _home(root: Path, shard: str) -> tuple[Path, str]:
+def _home(root: Path, real_root: Path, shard: str, prepared_above: Callable[[Path], Path | None]) -> tuple[Path, str]:
     """(the list that a shard belongs on, its name there): that of the prepared folder that its file is really in, which
     is another one for a link, or of the folder next to the file if no folder above is prepared."""
-    path, real_root = Path(os.path.realpath(root / shard)), Path(os.path.realpath(root))
-    for folder in path.parents:
-        if folder == real_root:
-            return root / META_FOLDER / FORGOTTEN_JSONL, path.relative_to(folder).as_posix()
-        if any((folder / META_FOLDER / name).is_file() for name in (INFO_JSON, INFO_YAML)):
-            return folder / META_FOLDER / FORGOTTEN_JSONL, path.relative_to(folder).as_posix()
-    return path.with_name(FORGOTTEN_BRIDGE), path.name
+    path = Path(os.path.realpath(root / shard))
+    folder = prepared_above(path.parent)
+    if folder is None:
+        return path.with_name(FORGOTTEN_BRIDGE), path.name
+    home = root if folder == real_root else folder
+    return home / META_FOLDER / FORGOTTEN_JSONL, path.relative_to(folder).as_posix()
+
+
+def _prepared_above(real_root: Path, folder: Path) -> Path | None:
+    """The first prepared folder at or above `folder`; None if there is none."""
+    for above in (folder, *folder.parents):
+        if above == real_root or any((above / META_FOLDER / name).is_file() for name in (INFO_JSON, INFO_YAML)):
+            return above
+    return None
 
 
 def _splits(name: str) -> Iterator[tuple[str, str]]:
@@ -129,9 +137,11 @@ class _Prepared(Forgettable):
         before = Tombstones.read(own, root)
         stamps: dict[Path, dict[str, ShardStamp]] = {own: {}}
         numbers, self._homes, self._names = {own: 0}, dict[str, tuple[int, str]](), dict[tuple[int, str], str]()
+        real_root = Path(os.path.realpath(root))
+        prepared_above = functools.cache(functools.partial(_prepared_above, real_root))
         for shard in self._dataset.shard_counts:
             has_it = before is not None and shard in before.shards
-            file, name = (own, shard) if has_it else _home(root, shard)
+            file, name = (own, shard) if has_it else _home(root, real_root, shard, prepared_above)
             stamps.setdefault(file, {})[name] = self._dataset.stamp(shard)
             self._homes[shard] = home = numbers.setdefault(file, len(numbers)), name
             self._names[home] = shard

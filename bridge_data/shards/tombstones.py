@@ -53,15 +53,20 @@ class ShardStamp(NamedTuple):
     num_samples: int
     digest: str | None
 
+    @property
+    def kind(self) -> str | None:
+        """The kind of the digest; None if there is none."""
+        return None if self.digest is None else self.digest.rpartition(":")[0]
+
     def agrees(self, other: "ShardStamp") -> bool:
         """Whether both may be of the same shard. Digests are compared if both have one, of the same kind."""
-        kinds = [None if one.digest is None else one.digest.rpartition(":")[0] for one in (self, other)]
-        is_known = None not in kinds and kinds[0] == kinds[1]
+        is_known = self.kind is not None and self.kind == other.kind
         return self[:2] == other[:2] and (not is_known or self.digest == other.digest)
 
 
 IsCopy: TypeAlias = Callable[[str, str, int], bool]
-"""Whether the file at a path has the same sample at a position as the file of a name, which is like it else."""
+"""Whether the file at a path has the same sample at a position as the file of a name, with the same stamp and
+content digest."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -200,22 +205,21 @@ class Tombstones:
         gone = self.forgetting - set(names)
         if not gone:
             return {}
-        others: dict[tuple[int, int], list[str]] = {}
-        for name in sorted(set(names) - self.forgetting):
-            others.setdefault(stamp_of(name)[:2], []).append(name)
-        found = {name: others.get(self.shards[name].stamp[:2], []) for name in sorted(gone)}
-        found = {name: new for name, new in found.items() if new and not storage.is_file(self.base / name)}
-        if are_tars:
-            stamps = {name: self.shards[name].stamp for name in found}
-            found = {name: [one for one in new if stamps[name].agrees(stamp_of(one))] for name, new in found.items()}
-        for name, new in found.items():
+        alike = _Alike(sorted(set(names) - self.forgetting), stamp_of)
+        found: dict[str, list[str]] = {}
+        for name in sorted(gone):
+            stamp = self.shards[name].stamp
+            new = alike.of(stamp if are_tars else stamp._replace(digest=None))
+            if not new or storage.is_file(self.base / name):
+                continue
+            found[name] = new
             if are_tars and len(new) > 1:
                 raise DatasetError(
                     f"{self.root}: {name}, in which samples were forgotten, is gone, and each of {listed(new)} may be "
                     f"the same tar under a new name. Give it back its name; if it was removed, put an empty tar there. "
                     f"Then run `{bridge_command('prepare', self.root)}`, and after an empty tar `{self._renewing}`"
                 )
-        return {name: new for name, new in found.items() if new}
+        return found
 
     def check_files(self, names: Collection[str], stamp_of: Callable[[str], ShardStamp], *, are_tars: bool) -> None:
         """Check that these files are those that the list was written for, under their names of then.
@@ -228,7 +232,13 @@ class Tombstones:
             raise self._unknown_name(name, new)
 
     def names_now(
-        self, names: Collection[str], stamp_of: Callable[[str], ShardStamp], is_copy: "IsCopy", *, are_tars: bool
+        self,
+        names: Collection[str],
+        stamp_of: Callable[[str], ShardStamp],
+        content_of: Callable[[str], bytes],
+        is_copy: "IsCopy",
+        *,
+        are_tars: bool,
     ) -> dict[str, list[str]]:
         """By the names of the files with forgotten samples, those that they have among `names`: their own, those of
         copies, and of a tar that got another name, that one, if a single tar has its digest, which is also of its keys.
@@ -238,6 +248,7 @@ class Tombstones:
         """
         if not self.forgetting:
             return {}
+        stamp_of, content_of = functools.cache(stamp_of), functools.cache(content_of)
         self.check_shards(names, stamp_of)
         found = {name: [name] for name in self.forgetting if name in names}
         for name, others in self.renamed(names, stamp_of, are_tars=are_tars).items():
@@ -246,22 +257,24 @@ class Tombstones:
             if len(same) != 1 or not are_tars:
                 raise self._unknown_name(name, others[0])
             found[name] = same
-        alike: dict[tuple[int, int], list[str]] = {}
-        for name in names:
-            alike.setdefault(stamp_of(name)[:2], []).append(name)
-        samples: dict[str, dict[int, str]] = {}
+        alike, samples = _Alike(names, stamp_of), self.samples(len(self.versions))
+        by_content: dict[ShardStamp, dict[bytes, list[str]]] = {}
         for name in sorted(self.forgetting):
             stamp, now = self.shards[name].stamp, found.get(name, [])
-            others = [
-                one for one in alike.get(stamp[:2], ()) if one not in (name, *now) and stamp.agrees(stamp_of(one))
-            ]
+            seen = stamp_of(name) if name in names else stamp  # an older list has no digests
             path = self.base / name
-            if not others or not storage.is_file(path):
+            if alike.num_of(seen) <= len(now) or not storage.is_file(path):
                 continue
             if storage.size_bytes(path) != stamp.num_bytes:  # another tar has this name now
-                copies = [one for one in others if are_tars and stamp.digest is not None and stamp_of(one) == stamp]
+                others = alike.of(stamp) if are_tars and stamp.digest is not None else []
+                copies = [one for one in others if one not in (name, *now) and stamp_of(one) == stamp]
             else:
-                samples = samples or self.samples(len(self.versions))
+                if seen not in by_content:  # each file is read once
+                    by_content[seen] = groups = dict[bytes, list[str]]()
+                    for one in alike.of(seen):
+                        groups.setdefault(content_of(one), []).append(one)
+                own = content_of(name) if name in names else content_digest(str(path), stamp.num_bytes)
+                others = [one for one in by_content[seen].get(own, ()) if one not in (name, *now)]
                 copies = [one for one in others if is_copy(str(path), one, next(iter(samples[name])))]
             if copies:
                 found[name] = [*now, *copies]
@@ -273,6 +286,31 @@ class Tombstones:
             "a new name, with which they would come again; give it back its name, or run "
             f"`{self._renewing}`, which looks them up in {new} by their keys"
         )
+
+
+class _Alike:
+    """Files by their stamps."""
+
+    def __init__(self, names: Iterable[str], stamp_of: Callable[[str], ShardStamp]) -> None:
+        self._groups: dict[tuple[int, int], dict[str | None, dict[str | None, list[str]]]] = {}
+        for name in names:
+            stamp = stamp_of(name)
+            kinds = self._groups.setdefault(stamp[:2], {})
+            kinds.setdefault(stamp.kind, {}).setdefault(stamp.digest, []).append(name)
+
+    def _agreeing(self, stamp: ShardStamp) -> Iterator[list[str]]:
+        for kind, by_digest in self._groups.get(stamp[:2], {}).items():
+            if kind is None or kind != stamp.kind:
+                yield from by_digest.values()
+            else:
+                yield by_digest.get(stamp.digest, [])
+
+    def num_of(self, stamp: ShardStamp) -> int:
+        return sum(map(len, self._agreeing(stamp)))
+
+    def of(self, stamp: ShardStamp) -> list[str]:
+        """The files whose stamps agree with `stamp`."""
+        return [name for names in self._agreeing(stamp) for name in names]
 
 
 Version: TypeAlias = tuple[int, str]
@@ -386,10 +424,11 @@ def read_lists(
     groups = {number: 0 if are_tars else group for group, own in enumerate(by_folder.values()) for number in own}
     found: list[dict[Tombstones, dict[str, list[int]]]] = [{} for _ in range(num_folders)]
     whole = os.path.realpath(root) if isinstance(root, Path) else str(root)
+    below = _paths_below({base.rstrip("/") for _, own_bases in lists for base in own_bases}, known)
     for own, own_bases in lists:
-        named = _names_below(own_bases, known, is_deep=own.file.name == FORGOTTEN_JSONL)
+        named = _names_below(own_bases, below, known, is_deep=own.file.name == FORGOTTEN_JSONL)
         by_name = _ByName(named, files, stamp_of, is_copy)
-        now = own.names_now(named, by_name.stamp, by_name.is_copy, are_tars=are_tars)
+        now = own.names_now(named, by_name.stamp, by_name.content, by_name.is_copy, are_tars=are_tars)
         for name in own.shards.keys() & named.keys() | now.keys():
             for file in dict.fromkeys(file for new in now.get(name, [name]) for file in named[new]):
                 found[groups[file]].setdefault(own, {}).setdefault(name, []).append(file)
@@ -410,19 +449,20 @@ class _ByName(NamedTuple):
     def stamp(self, name: str) -> ShardStamp:
         return self.stamp_of(self.numbers[name][0])
 
+    def content(self, name: str) -> bytes:
+        return content_digest(self.files[self.numbers[name][0]], self.stamp(name).num_bytes)
+
     def is_copy(self, path: str, name: str, position: int) -> bool:
-        number = self.numbers[name][0]
-        if self.has_same is not None:
-            return self.has_same(path, number, position)
-        return are_same(path, self.files[number], self.stamp(name).num_bytes)
+        return self.has_same is None or self.has_same(path, self.numbers[name][0], position)
 
 
-def are_same(one: str, other: str, num_bytes: int) -> bool:
-    """Whether two files of `num_bytes` bytes are copies, by some bytes at the beginning, in the middle and at the
-    end."""
+def content_digest(path: str, num_bytes: int) -> bytes:
+    """A digest of some bytes at the beginning, in the middle and at the end of a file of `num_bytes` bytes."""
+    import hashlib  # here: few data have a list
+
     width = min(COMPARED_BYTES, num_bytes)
     starts = (0, (num_bytes - width) // 2, num_bytes - width)
-    return all(storage.read(one, start, width) == storage.read(other, start, width) for start in starts)
+    return hashlib.blake2b(b"".join(storage.read(path, start, width) for start in starts), digest_size=16).digest()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -505,16 +545,29 @@ def _read_all(files: Sequence[tuple[str, str]], root: Location) -> list[tuple[To
     return [found[path] for path in sorted(found)]
 
 
-def _names_below(bases: Sequence[str], known: Mapping[str, list[int]], *, is_deep: bool) -> dict[str, list[int]]:
+def _paths_below(bases: Container[str], paths: Iterable[str]) -> dict[str, list[str]]:
+    """The paths below each of the folders `bases`."""
+    found: dict[str, list[str]] = {}
+    for path in paths:
+        folder = path
+        while "/" in folder:
+            folder = folder.rpartition("/")[0]
+            if folder in bases:
+                found.setdefault(folder, []).append(path)
+    return found
+
+
+def _names_below(
+    bases: Sequence[str], below: Mapping[str, Sequence[str]], known: Mapping[str, list[int]], *, is_deep: bool
+) -> dict[str, list[int]]:
     """The numbers of the files by their paths relative to the folders `bases`; directly in these, unless `is_deep`."""
     named: dict[str, list[int]] = {}
-    for base in bases:
-        prefix = base.rstrip("/") + "/"
-        for path, numbers in known.items():
-            name = path[len(prefix) :]
-            if path.startswith(prefix) and (is_deep or "/" not in name):
+    for base in (base.rstrip("/") for base in bases):
+        for path in below.get(base, ()):
+            name = path[len(base) + 1 :]
+            if is_deep or "/" not in name:
                 own = named.setdefault(name, [])
-                own += [number for number in numbers if number not in own]
+                own += [number for number in known[path] if number not in own]
     return named
 
 

@@ -319,3 +319,19 @@ def test_other_readers_of_the_folder_pass_over_the_list(tmp_path: Path) -> None:
     forget_samples(tmp_path, ["one.parquet/1"], "asked for")
     assert (tmp_path / FORGOTTEN_BRIDGE).is_file()
     assert pq.read_table(tmp_path).num_rows == 4
+
+
+def test_a_folder_is_asked_once_whether_it_is_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = write_texts(tmp_path / "texts", 20, per_shard=1)
+    real = tmp_path / "real"
+    real.mkdir()
+    for tar in root.glob("*.tar"):
+        tar.rename(real / tar.name)
+        tar.symlink_to(real / tar.name)
+    asked: list[Path] = []
+    is_file = Path.is_file
+    monkeypatch.setattr(Path, "is_file", lambda self: asked.append(self) or is_file(self))
+    own, other = open_forgettable(root).lists
+    assert (own.path.parent.parent, other.path.parent, len(other.names)) == (root, real, 20)
+    of_real = [path for path in asked if path.parent == real / META_FOLDER]
+    assert of_real and len(of_real) == len(set(of_real))

@@ -1,5 +1,6 @@
 """What a list of forgotten samples knows of a shard, and how its lines are written."""
 
+import collections
 import json
 from pathlib import Path
 
@@ -59,3 +60,29 @@ def test_any_file_of_the_same_size_and_number_of_samples_may_be_one_that_is_gone
     }
     assert found.renamed(others, others.__getitem__, are_tars=False) == {"new.tar": ["a", "b"], "old.tar": ["c"]}
     assert found.renamed(others, others.__getitem__, are_tars=True) == {"new.tar": ["a"], "old.tar": ["c"]}
+
+
+@pytest.mark.parametrize("digest", ["{}", "same", None])
+def test_each_of_many_shards_of_one_size_is_asked_once(tmp_path: Path, digest: str | None) -> None:
+    names = [f"{number}.tar" for number in range(2000)]
+    stamps = {name: ShardStamp(1, 7, digest and "2:" + digest.format(name)) for name in names}
+    forgetting = {name: ShardTombstones(stamps[name], ((3, "3"),)) for name in names[::20]}
+    for name in forgetting:
+        (tmp_path / name).write_text("x")
+    found = Tombstones(tmp_path / "list", tmp_path, (TombstoneVersion(1, "2026-01-01", "", "forget", forgetting, ""),))
+    asked = collections.Counter[str]()
+
+    def noted(kind: str, name: str) -> str:
+        asked[f"{kind} {name}"] += 1
+        return name
+
+    now = found.names_now(
+        stamps,
+        lambda name: stamps[noted("stamp", name)],
+        lambda name: noted("content", name).encode(),
+        lambda path, name, position: False,
+        are_tars=True,
+    )
+    assert now == {name: [name] for name in forgetting}
+    assert max(asked.values()) == 1
+    assert any(name.startswith("content") for name in asked) is (digest != "{}")
