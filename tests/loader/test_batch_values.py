@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from bridge_data import DefaultTaskEncoder, TextSample, WorkerConfig, get_savable_loader, get_train_dataset
+from bridge_data.samples.collation import with_tensors
 
 Point = collections.namedtuple("Point", "x y")
 
@@ -87,3 +88,14 @@ def test_a_sample_that_is_restored_has_what_the_loader_hands_out() -> None:
     loader = loader_of(Rows(), 0, batch_size=None)
     handed_out = next(iter(loader))
     assert torch.equal(handed_out["n"], loader.restore_sample(handed_out["__restore_key__"])["n"])
+
+
+def test_odd_arrays_and_sequences_of_a_user_stay_usable() -> None:
+    class Pair(list[Any]):
+        def __init__(self, first: Any, second: Any) -> None:
+            super().__init__([first, second])
+
+    column = np.array([(1, 2.0), (3, 4.0)], [("a", "i1"), ("x", "f4")])["x"]  # its stride is no multiple of 4 bytes
+    found = with_tensors({"column": column, "pair": Pair(np.int64(1), 2), "number": np.float32(3)})
+    assert found["column"].tolist() == [2.0, 4.0] and found["number"].item() == 3.0
+    assert type(found["pair"]) is Pair
