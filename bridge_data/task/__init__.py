@@ -3,6 +3,7 @@
 from bridge_data.task.augment import AugmentTaskEncoder
 from bridge_data.task.cooking import Cooker, SourceCook, basic_sample_keys, cooker
 from bridge_data.task.crude_examples import class_mismatch, fields_in_words
+from bridge_data.task.generators import seed_generators
 from bridge_data.task.grouping import (
     group_by,
     homogeneous_concat_mix,
@@ -22,7 +23,6 @@ from bridge_data.task.hooks import (
     hook_of,
     is_overridden,
     rng_key,
-    seed_generators,
 )
 from bridge_data.task.packers import Packing
 from bridge_data.task.task_encoder import DefaultTaskEncoder, TaskEncoder, stateless, with_decoding
