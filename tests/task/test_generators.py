@@ -1,4 +1,4 @@
-"""Whatever the trainer drew before a hook, and hooks draw, the trainer's generators go on as if nothing had been drawn."""
+"""Whatever the trainer drew before a hook, and hooks draw, the trainer goes on as if nothing had been drawn."""
 
 import random
 from collections.abc import Callable
