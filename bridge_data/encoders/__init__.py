@@ -1,7 +1,7 @@
 """Task encoders for conversations, captions, speech and text: the default one for images and text, and those of model
 families, whose batches equal those of transformers' processors.
 
-    conversation ─ chat (template, tokens) ─ visuals (limits, decoding) ─ sequences (labels, packs, batches)
+    conversations ─ chat (template, tokens) ─ visuals (limits, decoding) ─ sequences (labels, packs, batches)
     family_encoder calls them in order; multimodal_encoder, qwen_encoder and hf build on it
 """
 
@@ -11,12 +11,12 @@ from bridge_data.later import names_of
 
 if TYPE_CHECKING:
     from bridge_data.encoders.contrastive import ContrastiveBatch, ContrastiveConfig, ContrastiveTaskEncoder
-    from bridge_data.encoders.conversation import (
+    from bridge_data.encoders.conversations import (
         Conversation,
         ConversationSample,
         VideoConversationSample,
+        cook_conversation,
     )
-    from bridge_data.encoders.crude_conversation import cook_conversation
     from bridge_data.encoders.encoder_config import (
         PLAIN_CHAT_TEMPLATE,
         ConversationTemplateConfig,
@@ -65,8 +65,7 @@ if TYPE_CHECKING:
 
 _NAMES_BY_MODULE = {
     "bridge_data.encoders.contrastive": "ContrastiveBatch ContrastiveConfig ContrastiveTaskEncoder",
-    "bridge_data.encoders.conversation": "Conversation ConversationSample VideoConversationSample",
-    "bridge_data.encoders.crude_conversation": "cook_conversation",
+    "bridge_data.encoders.conversations": "Conversation ConversationSample VideoConversationSample cook_conversation",
     "bridge_data.encoders.encoder_config": (
         "ConversationTemplateConfig FamilyConfig ImageLimits ImageToken "
         "MultiModalSampleConfig PLAIN_CHAT_TEMPLATE SamplePolicies"

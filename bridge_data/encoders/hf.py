@@ -25,7 +25,7 @@ from bridge_data.encoders.chat import (
     tokenize_text,
     touching,
 )
-from bridge_data.encoders.conversation import Conversation
+from bridge_data.encoders.conversations import Conversation
 from bridge_data.encoders.encoder_config import FamilyConfig, refuse
 from bridge_data.encoders.family_encoder import ConversationTaskEncoder
 from bridge_data.encoders.sequences import (

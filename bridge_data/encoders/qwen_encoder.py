@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bridge_data.encoders.bridge_layout import UtilsVideo, resized_by_utils, utils_size
 from bridge_data.encoders.chat import MarkedTokens, only_token
-from bridge_data.encoders.conversation import Conversation, ConversationSample, VideoConversationSample
+from bridge_data.encoders.conversations import Conversation, ConversationSample, VideoConversationSample
 from bridge_data.encoders.encoder_config import FamilyConfig, refuse
 from bridge_data.encoders.families import MAX_ASPECT, Grid, Pieces, Qwen2VL
 from bridge_data.encoders.family_encoder import FamilyTaskEncoder
