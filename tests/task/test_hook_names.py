@@ -210,7 +210,15 @@ def test_an_attribute_that_has_every_attribute_is_none_of_a_hook() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["empty_cache", "encode_sample_text", "encode_image", "batch_costs_of_ranks", "empty_bucket", "select_pack", "pack"],
+    [
+        "empty_cache",
+        "encode_sample_text",
+        "encode_image",
+        "batch_costs_of_ranks",
+        "empty_bucket",
+        "select_pack",
+        "pack",
+    ],
 )
 def test_a_longer_name_that_has_more_or_other_letters_is_none(name: str) -> None:
     check_hook_names(encoder_with(**{name: plain})())
