@@ -137,7 +137,7 @@ class BatchDataset(LaneDataset):
             task_encoder=encoder,
             worker_config=inner.worker_config,
         )
-        for name in ("cache_pool", "make_observer", "edits", "bare_keys"):
+        for name in ("cache_pool", "make_observer", "skips", "bare_keys"):
             setattr(self, name, getattr(inner, name))
 
 
