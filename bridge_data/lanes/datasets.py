@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterable, Mapping
 from fractions import Fraction
 from typing import Any, TypedDict, Unpack
 
+from bridge_data.dataset_loaders import Data, DatasetLoaderInterface, load_dataset
 from bridge_data.decode import SampleDecoder
-from bridge_data.energon.dataset_loaders import Data, DatasetLoaderInterface, load_dataset
 from bridge_data.errors import ConfigError, ErrorHandler
 from bridge_data.lanes.batching import Batching
 from bridge_data.lanes.lane_dataset import LaneDataset

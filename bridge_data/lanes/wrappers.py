@@ -209,7 +209,7 @@ def _of_each(hook: str, parts: Iterator[Any], then: Callable[[Any], Any]) -> Ite
     hooks = active_hook.get()
     assert isinstance(hooks, Hooks)
     for one in skips if has_any else skips[:-1]:
-        hooks.leave_out(hook, 1, str(one))
+        hooks.count_skip(hook, 1, str(one))
     if skips and not has_any:
         raise skips[-1]  # `run` counts it
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import click
 
-from bridge_data.energon.dataset_loaders import load_dataset
+from bridge_data.dataset_loaders import load_dataset
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.forgotten import ForgottenSamples
 from bridge_data.loader.checkpoint import Checkpoint

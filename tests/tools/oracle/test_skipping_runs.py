@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
-from bridge_data.energon.dataset_loaders import load_dataset
+from bridge_data.dataset_loaders import load_dataset
 from bridge_data.errors import StateError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import get_savable_loader
