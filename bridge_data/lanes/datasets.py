@@ -17,8 +17,8 @@ from typing import Any, TypedDict, Unpack
 from bridge_data.dataset_loaders import Data, DatasetLoaderInterface, load_dataset
 from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError, ErrorHandler
-from bridge_data.lanes.batching import Batching
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.units import Batching
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.options import check_flag, check_integer, check_number, takes_options, warn_ignored
 from bridge_data.order.plan_order import Shuffle

@@ -166,7 +166,7 @@ def drop_draws(
         hooks.count_skip(FORGOTTEN, len(drawn) - len(kept), "they are forgotten")
         for _, ref in drawn:
             if ref in forgotten:
-                survivals[ref.source].leave_out(*hooks.last_skip)
+                survivals[ref.source].count_skip(*hooks.last_skip)
     return kept
 
 

@@ -3,7 +3,11 @@
 Enters: a cursor (which sample comes next) and the work (what is done to it). Leaves: micro-batches, each with the
 lane's state after it. Guarantees: the stream is a function of plan, seed and lane number; a lane set to a saved state
 continues exactly where it was; a skipped sample shifts only its own lane. The state holds no payload: samples
-drawn and not yet emitted are kept as references, and read again after a restore.
+drawn and not yet emitted are kept as references, and read again after a restore; the members of packs and groups are
+chosen once, and are the same then.
+
+A micro-batch comes about from below: the next item (`_next_item`), with packing the next pack of items (`_next_pack`),
+the next full bucket of these units, the only one or that of a group (`_next_bucket`, `_next_group`), its batches.
 """
 
 import collections
@@ -11,17 +15,16 @@ import contextlib
 import functools
 import itertools
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bridge_data.lanes.batching import BatchGroups, Batching
+from bridge_data.errors import FatalSampleError
 from bridge_data.lanes.forgotten import drop_draws, drop_pending
-from bridge_data.lanes.packs import LanePacks, Pack, Unit
 from bridge_data.lanes.produced import CountValues, Produced
 from bridge_data.lanes.read_ahead import ReadAhead
 from bridge_data.lanes.survival import Survivals
-from bridge_data.lanes.work import UNREAD, Item, Key, Watch, Work
+from bridge_data.lanes.units import UNREAD, Batching, Item, Pack, Unit
+from bridge_data.lanes.work import Key, Parts, Watch, Work
 from bridge_data.order import Cursor
 from bridge_data.order.cursor import packed_references
 from bridge_data.order.pending import Drawn, Pending
@@ -30,6 +33,9 @@ from bridge_data.samples.arena import current_arena
 from bridge_data.samples.collation import with_tensors
 
 logger = logging.getLogger("bridge_data")
+
+_GROUPED, _BUFFERS, _PACKS, _BATCHES = "samples or packs to be grouped", "packing buffers", "packs", "micro-batches"
+"""What is counted besides the samples of each source, by which nothing may be left."""
 
 
 class Lane:
@@ -65,10 +71,9 @@ class Lane:
         self._head: dict[str, Any] | None = None  # the last state of the cursor
         if state is not None:
             self._restore(state)
-        base = None if state is None else state.get("pending", {}).get("base")
-        size, buckets = batching.packing_buffer_size, self._pending.buckets
-        self._packs = None if size is None else LanePacks(work, size, cursor, self._pending, base)
-        self._groups = BatchGroups(work, batching.batch_size, buckets) if work.groups else None
+        self._base: dict[str, Any] | None = None if state is None else state.get("pending", {}).get("base")
+        """With packing: the state of the cursor from which the draws of pending items are counted."""
+        self._chosen: dict[str, Any] | None = None  # the packs chosen from the buffer, as states keep them
 
     def next(self) -> Produced[Any]:
         """The next micro-batch; `StopIteration` at the end of finite data.
@@ -134,17 +139,17 @@ class Lane:
                 self._num_samples = 0 if emitted else self._num_read
                 if self._ready:
                     self._pending.open.appendleft((units, emitted + 1))
-                self.keep("micro-batches")
+                self._kept[_BATCHES] += 1
                 return batch
             self._pending.open.popleft()
-            self.leave_out("micro-batches")
+            self._count_skip(_BATCHES)
 
     def _batches(self, units: list[Unit], number: int) -> list[Any]:
         """The batches made of some units; the first is this lane's batch `number`."""
         hooks, index = self._work.hooks, number * self._num_lanes + self._number
         hooks.batch_index = index if self._work.knows_batch_of_samples else None
         try:
-            read = [unit for unit in units if unit.sample is not UNREAD or self._read_unit(unit)]
+            read = [unit for unit in units if unit.sample is not UNREAD or self._read(unit)]
             hooks.batch_index = index
             self._num_read = sum(unit.num_samples for unit in read) if self._work.packs else len(read)
             keys = self._work.keys_of(read)
@@ -157,20 +162,19 @@ class Lane:
     def _next_units(self) -> list[Unit]:
         """The members of the next micro-batch: the first full bucket; at the end of the data, what is left."""
         if not self._batches_samples:
-            return [self.next_unit()]
+            return [self._next_unit()]
         try:
-            if self._groups is None:
-                return self._next_bucket()
-            return self._groups.next_bucket(self)
+            return self._next_group() if self._work.groups else self._next_bucket()
         except StopIteration:
+            buckets = self._pending.buckets
             if self._batching.drop_last:
-                left = sum(len(unit.items) for bucket in self._pending.buckets.values() for unit in bucket)
+                left = sum(len(unit.items) for bucket in buckets.values() for unit in bucket)
                 if left:
                     self._work.hooks.skipped["batch_drop_last"] += left
-                self._pending.buckets.clear()
-            if not self._pending.buckets:
+                buckets.clear()
+            if not buckets:
                 raise
-            return self._pending.buckets.pop(next(iter(self._pending.buckets)))
+            return buckets.pop(next(iter(buckets)))
 
     def _next_bucket(self) -> list[Unit]:
         """The members of the next micro-batch, if there is only one bucket."""
@@ -182,99 +186,152 @@ class Lane:
         try:
             while (num_missing := size - len(bucket)) > 0:
                 if self._work.packs:
-                    bucket.append(self.next_unit())
+                    bucket.append(self._next_pack())
                     continue
-                if not queue:
-                    queue.appendleft(self.next_item(num_missing))
-                items = [*itertools.islice(queue, num_missing)]
-                if len(queue) == len(items):
+                while not queue:
+                    self._draw(num_missing)
+                if len(queue) <= num_missing:
+                    items = [*queue]
                     queue.clear()
                 else:
-                    for _ in items:
-                        queue.popleft()
-                bucket += [item for item in items if item.sample is not UNREAD or self.read(item)]
+                    items = [queue.popleft() for _ in range(num_missing)]
+                bucket += [item for item in items if item.sample is not UNREAD or self._read(item)]
             return self._pending.buckets.pop("")
         finally:
             self._work.hooks.batch_index = None
             if not bucket:
                 self._pending.buckets.pop("", None)
 
-    def next_unit(self) -> Unit:
-        """The next sample, or with packing the next pack; `StopIteration` at the end of the data."""
-        if self._packs is not None:
-            return self._packs.next(self)
+    def _next_group(self) -> list[Unit]:
+        """The members of the next micro-batch, if the encoder groups units: the first full bucket."""
+        buckets = self._pending.buckets
         while True:
-            item = self.next_item()
-            if self.read(item):
+            unit = self._next_unit()
+            group = self._work.group(unit, self._batching.batch_size)
+            if group is None:
+                self._count_skip(_GROUPED)
+                continue
+            self._kept[_GROUPED] += 1
+            name, size = group
+            bucket = buckets.setdefault(name, [])
+            bucket.append(unit)
+            if len(bucket) >= size:
+                return buckets.pop(name)
+
+    def _next_unit(self) -> Unit:
+        """The next sample, or with packing the next pack; `StopIteration` at the end of the data."""
+        if self._work.packs:
+            return self._next_pack()
+        while True:
+            item = self._next_item()
+            if self._read(item):
                 return item
 
-    def next_item(self, num_missing: int = 1) -> Item:
+    def _next_pack(self) -> Pack:
+        """The next pack; `StopIteration` at the end of the data."""
+        while True:
+            while not self._pending.packs:
+                self._fill_packing_buffer()
+            pack = self._packed(self._pending.packs.popleft())
+            if pack is not None:
+                self._kept[_PACKS] += 1
+                return pack
+            self._count_skip(_PACKS)
+
+    def _packed(self, members: list[Item]) -> Pack | None:
+        read = [item for item in members if self._read(item)]
+        return self._work.pack(read) if read else None
+
+    def _fill_packing_buffer(self) -> None:
+        """Fill the packing buffer, first with what the last one left over, and choose packs from it."""
+        pending, size, work = self._pending, self._batching.packing_buffer_size, self._work
+        assert size is not None
+        self._base = self._cursor.state()
+        buffer = [item for item in pending.carried if self._read(item)]
+        pending.carried, self._chosen = [], None
+        at_end = False
+        try:
+            while len(buffer) < size:
+                item = self._next_item(size - len(buffer))
+                if self._read(item):
+                    buffer.append(item)
+        except StopIteration:
+            at_end = True
+            if not buffer:
+                raise
+        packs, pending.carried = work.select(buffer)
+        if not packs and pending.carried:
+            if not at_end:
+                raise FatalSampleError(
+                    f"select_samples_to_pack of {type(work.hooks.encoder).__name__} formed no pack out of a "
+                    f"full buffer of {len(buffer)} samples. Return a sample that fits nowhere as a pack of its own, "
+                    "or raise SkipSample for it before packing."
+                )
+            packs, pending.carried = [[item] for item in pending.carried], []
+        pending.packs.extend(packs)
+        if packs:
+            self._kept[_BUFFERS] += 1
+        else:
+            self._count_skip(_BUFFERS)
+
+    def _next_item(self, num_missing: int = 1) -> Item:
         """The next part of a sample; the work on the `num_missing` next ones is started together."""
         while not self._pending.queue:
-            self._draw(num_missing if self._work.only_loads else 1)
+            self._draw(num_missing)
         return self._pending.queue.popleft()
 
     def _draw(self, count: int) -> None:
-        """Take `count` samples, or all that are left."""
+        """Take the next sample, or, where the work on many is faster, `count` samples; or all that are left."""
+        work = self._work
+        count = count if work.only_loads else 1
         if self._ahead is not None:
             self._ahead.follow(self._cursor, count)
         drawn = self._cursor.take(count)
-        if (forgotten := self._work.forgotten) is not None:
-            drawn = drop_draws(drawn, forgotten, self._work.hooks, self._survivals)
+        if work.forgotten is not None:
+            drawn = drop_draws(drawn, work.forgotten, work.hooks, self._survivals)
         if not drawn:
             return
-        new = object.__new__
-        queue, hooks, kept, began_ns = self._pending.queue, self._work.hooks, self._kept, time.perf_counter_ns()
-        held = self._work.held([ref for _, ref in drawn])
-        self._work.note_time(drawn[0][1], began_ns)
-        rest = [ref for (_, ref), sample in zip(drawn, held, strict=True) if sample is None]
-        samples = self._work.all_samples(rest, self._watch)
+        new, queue, kept = object.__new__, self._pending.queue, self._kept
         arena = current_arena() if self._stacks else None
         with contextlib.nullcontext() if arena is None else arena.images(len(drawn)):
-            for (draw, ref), sample in zip(drawn, held, strict=True):
-                if sample is not None:
+            many = work.load_many([ref for _, ref in drawn], self._watch)
+            for (draw, ref), sample in zip(drawn, many, strict=True):
+                if sample.__class__ is not Parts:
                     item = new(Item)  # not by its constructor, which takes three times as long
                     item.draw, item.ref, item.part, item.sample = draw, ref, 0, sample
                     queue.append(item)
-                    if hooks.failures:
-                        hooks.succeed("decode")
+                elif sample:
+                    queue += [Item(draw, ref, part, one) for part, one in sample]
                 else:
-                    parts = next(samples)
-                    queue += [Item(draw, ref, part, one) for part, one in parts]
-                    if not parts:
-                        self.leave_out(ref[0])
-                        continue
+                    self._count_skip(ref[0])
+                    continue
                 kept[ref[0]] += 1
 
     @functools.cached_property
     def _survivals(self) -> Survivals:
         return Survivals(self._number, self._num_lanes, self._sources, self._kept)
 
-    def keep(self, what: str) -> None:
-        """Count one of `what`, packs or micro-batches, that was kept."""
-        self._kept[what] += 1
-
-    def leave_out(self, what: int | str) -> None:
+    def _count_skip(self, what: int | str) -> None:
         """Count a sample of source `what`, or one of `what`, that a hook skipped."""
-        self._survivals[what].leave_out(*self._work.hooks.last_skip)
+        self._survivals[what].count_skip(*self._work.hooks.last_skip)
 
-    def read(self, item: Item) -> bool:
-        """Ensure that the item's payload is in memory; False if the sample, read again, is now skipped."""
-        if item.sample is UNREAD:
-            if self._watch is not None:
-                self._watch(item.ref)
-            samples = dict(self._work.samples(item.ref))
-            if item.part not in samples:
-                self._work.hooks.skipped["restore"] += 1
-                logger.warning("pending sample %s, part %d, was skipped when read again", item.ref, item.part)
-                return False
-            item.sample = samples[item.part]
+    def _read(self, unit: Unit) -> bool:
+        """Ensure that the payload of a unit is in memory; False if, read again, it is now skipped."""
+        if unit.sample is not UNREAD:
+            return True
+        if isinstance(unit, Pack):
+            if (made := self._packed(unit.items)) is not None:
+                unit.sample, unit.num_samples = made.sample, made.num_samples
+            return made is not None
+        if self._watch is not None:
+            self._watch(unit.ref)
+        parts = dict(self._work.load(unit.ref))
+        if unit.part not in parts:
+            self._work.hooks.skipped["restore"] += 1
+            logger.warning("pending sample %s, part %d, was skipped when read again", unit.ref, unit.part)
+            return False
+        unit.sample = parts[unit.part]
         return True
-
-    def _read_unit(self, unit: Unit) -> bool:
-        if isinstance(unit, Item):
-            return self.read(unit)
-        return self._packs is not None and self._packs.read(unit, self)
 
     def state(self) -> dict[str, Any]:
         """The lane's state as plain JSON. What has not changed since the last state is the same object in both."""
@@ -282,8 +339,22 @@ class Lane:
             self._head = self._cursor.state()
         state = {**self._head, "micro_batches": self._micro_batches}
         if (waits := self._pending).queue or waits.buckets or waits.open or waits.carried or waits.packs:
-            state["pending"] = waits.encode(self._cursor.draws) if self._packs is None else self._packs.encoded()
+            state["pending"] = self._encoded_packs() if self._work.packs else waits.encode(self._cursor.draws)
         return state
+
+    def _encoded_packs(self) -> dict[str, Any]:
+        """What is pending with packing, as a state keeps it. Packs are encoded once, when they are chosen."""
+        base, pending = self._base, self._pending
+        first = self._cursor.draws if base is None else base["draws"]
+        if self._chosen is None:
+            self._chosen = Pending(carried=pending.carried, packs=pending.packs).encode(first)
+        others: Pending[Item, Unit] = Pending(queue=pending.queue, buckets=pending.buckets, open=pending.open)
+        encoded = {**others.encode(first), **self._chosen}
+        if pending.packs:
+            encoded["packs"] = self._chosen["packs"][-len(pending.packs) :]
+        else:
+            encoded.pop("packs", None)
+        return encoded if base is None else {**encoded, "base": base}
 
     def _restore(self, state: dict[str, Any]) -> None:
         self._micro_batches = state["micro_batches"]

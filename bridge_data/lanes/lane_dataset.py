@@ -17,12 +17,12 @@ from typing import Any
 from bridge_data import storage
 from bridge_data.decode import Loader, open_loader
 from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
-from bridge_data.lanes.batching import Batching
 from bridge_data.lanes.forgotten import ForgottenSamples, ListVersions, check_lists, known_digests, with_lists
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.read_ahead import ReadAhead
 from bridge_data.lanes.restoring import Restorer
 from bridge_data.lanes.skipping import caught_up, with_skips
+from bridge_data.lanes.units import Batching
 from bridge_data.lanes.work import Watch, Work
 from bridge_data.options import check_integer
 from bridge_data.order import Geometry, SampleRef

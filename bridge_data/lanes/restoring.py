@@ -12,15 +12,13 @@ A key says what the sample, pack or batch was made of:
 The number of a batch is its index among the micro-batches of the job, for hooks that ask for it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from bridge_data.errors import ConfigError, SampleError
-from bridge_data.lanes.packs import PackHooks, Unit
-from bridge_data.lanes.work import BATCH, PACK, Item, Work
+from bridge_data.lanes.units import Item, Unit
+from bridge_data.lanes.work import BATCH, PACK, Work
 from bridge_data.order import SampleRef
 from bridge_data.task import NO_STAGES
 
@@ -110,7 +108,7 @@ class Restorer:
             if parsed.is_pack:
                 return self._unit(parsed).sample
             item = self._item(parsed.members[0])
-            made = PackHooks(self._work).members(item) if self._work.packs else [item.sample]
+            made = self._work.members(item) if self._work.packs else [item.sample]
             return self._made(made[0] if made else None, parsed)
 
     def _batch(self, key: BatchKey) -> Any:
@@ -140,7 +138,7 @@ class Restorer:
                 "the restore key is of a pack, but this data set has no packing_buffer_size: restore it from one with "
                 "the settings of the run"
             )
-        return self._made(PackHooks(self._work).pack(items), key)
+        return self._made(self._work.pack(items), key)
 
     def _item(self, key: SampleKey) -> Item:
         if key.source not in self._sources:
@@ -156,7 +154,7 @@ class Restorer:
         ref = SampleRef(number, key.epoch, key.index, key.part)
         if self._work.forgotten is not None and ref in self._work.forgotten:
             raise SampleError(f"the sample {tuple(key)} is forgotten (`bridge-data forget`): it cannot be restored")
-        made = dict(self._work.samples(ref)).get(key.part)
+        made = dict(self._work.load(ref)).get(key.part)
         return Item(RESTORED, ref, key.part, self._made(made, UnitKey((key,), False)))
 
     def _made(self, made: T | None, key: UnitKey) -> T:

@@ -72,7 +72,7 @@ class Survival:
         self._reason = ""
         self._warned = False
 
-    def leave_out(self, hook: str, reason: str) -> None:
+    def count_skip(self, hook: str, reason: str) -> None:
         """Count one that `hook` skipped.
 
         Raises:

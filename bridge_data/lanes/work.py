@@ -1,60 +1,39 @@
 """Work: what is done to samples, as functions of the sample alone.
 
-Enters: a reference, the units of a micro-batch. Leaves: encoded samples, batches. Guarantee: the same reference gives
-the same result on any lane, worker, rank or resume.
+Enters: references, items to be packed, a unit to be grouped, the units of a micro-batch. Leaves: encoded samples,
+packs, the group, batches. Guarantees: the same reference gives the same result on any lane, worker, rank or resume; no
+sample is lost or packed twice; a group has one batch size.
 """
 
-from __future__ import annotations
-
 import collections
-import dataclasses
 import functools
 import itertools
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 from bridge_data.decode import Loader
-from bridge_data.errors import ConfigError, SampleError
+from bridge_data.errors import ConfigError, FatalSampleError, SampleError
 from bridge_data.lanes.produced import NONE_SLOWEST
+from bridge_data.lanes.units import Item, Pack, Unit
 from bridge_data.order import ALL_PARTS, SampleRef
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import RawSample
 from bridge_data.task import STAGES, TRUNCATED, Hooks, Packing, SourceCook, does_something, hook_of, is_overridden
 from bridge_data.task.observer import StageTracer, observed_iterator
 
-if TYPE_CHECKING:
-    from bridge_data.lanes.packs import Unit
-
 Key: TypeAlias = tuple[Any, ...]
 """A restore key; see `restoring`."""
 
 PACK, BATCH = "pack", "batch"
 
-Parts: TypeAlias = Sequence[tuple[int, Any]]
-"""The parts of a sample, each with its number."""
+
+class Parts(list[tuple[int, Any]]):
+    """The parts of a sample, each with its number; none if it is skipped."""
+
 
 Watch: TypeAlias = Callable[[SampleRef], None]
 """Called with each sample before work on it starts."""
-
-UNREAD = object()
-"""The sample of an item that is not in memory: after a restore it is read when needed."""
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class Item:
-    """One part of a sample (the only one, except with generators) between its draw and its micro-batch."""
-
-    draw: int
-    ref: SampleRef
-    part: int
-    sample: Any = UNREAD
-    num_samples: ClassVar[int] = 1
-
-    @property
-    def items(self) -> tuple[Item]:
-        """As a unit: itself."""
-        return (self,)
 
 
 class Work:
@@ -89,8 +68,10 @@ class Work:
         """Whether samples are packed."""
         self.groups = is_overridden(encoder, "batch_group_criterion")
         """Whether the encoder says which samples are batched together."""
+        self._group_sizes: dict[str, int] = {}
         self.does = {hook for hook in STAGES if hook != "decode" and does_something(encoder, hook)}
         preencodes = any(is_overridden(encoder, hook) for hook in ("preencode_sample", "postencode_sample"))
+        self._postencodes = is_overridden(encoder, "postencode_sample")
         if preencodes and is_overridden(encoder, "encode_sample"):
             raise ConfigError(
                 f"{type(encoder).__name__} overrides encode_sample and also preencode_sample or postencode_sample: "
@@ -111,17 +92,30 @@ class Work:
                         "override it, or leave packing_buffer_size out"
                     )
 
-    def samples(self, ref: SampleRef) -> Parts:
-        """The encoded (with packing: pre-encoded) parts of a sample, each with its number; none if it is skipped."""
-        parts = self._load(ref)
+    def load(self, ref: SampleRef) -> Parts:
+        """The encoded (with packing: pre-encoded) parts of a sample."""
+        parts = self._decoded(ref)
         if self._stages:
             for stage, hook in self._stages:
                 parts = self._map(stage, hook, parts, ref)
             for number, sample in enumerate(parts):
                 mark(sample, self._key(ref, number), add=True)
         if len(parts) == 1 and ref.part <= 0:
-            return ((0, parts[0]),)  # the usual case: no generator
-        return [part for part in enumerate(parts) if ref.part in (ALL_PARTS, part[0])]
+            return Parts(((0, parts[0]),))  # the usual case: no generator
+        return Parts(part for part in enumerate(parts) if ref.part in (ALL_PARTS, part[0]))
+
+    def load_many(self, refs: Sequence[SampleRef], watch: Watch | None) -> Iterable[Any]:
+        """As `load` for each, but in fewer steps where samples are only loaded. Of a sample with one part, numbered 0,
+        this is the part itself, else `Parts`.
+
+        `watch` is called before work on a sample, except on plain ones that are in memory: nothing could hang or crash.
+        """
+        began_ns = time.perf_counter_ns()
+        held = self._held(refs)
+        self.note_time(refs[0], began_ns)
+        if held is not None and not self.hooks.failures and not any(sample is None for sample in held):
+            return held
+        return self._load_each(refs, held or [None] * len(refs), watch)
 
     @property
     def only_loads(self) -> bool:
@@ -133,7 +127,12 @@ class Work:
     def only_stacks(self) -> bool:
         """Whether samples are batched as decoded, by the default batch hook: no user's code has seen them, or could
         have kept them."""
-        if self._stages or self.packs or self.groups or "batch" in self.does:
+        return self._batches_decoded and "batch" not in self.does
+
+    @functools.cached_property
+    def _batches_decoded(self) -> bool:
+        """Whether samples are batched as our own code decoded them: no user's code has seen them before."""
+        if self._stages or self.packs or self.groups:
             return False
         return all(loader.is_ours_alone for loader in self._loaders)
 
@@ -142,17 +141,18 @@ class Work:
         """Whether no hook is overridden, and samples are made of text, numbers and bytes."""
         return not self.does and all(loader.is_plain for loader in self._loaders)
 
-    def held(self, refs: Sequence[SampleRef]) -> Sequence[Any | None]:
-        """The only part of each reference, if plain and in memory; None if it is not, or fails. All are made in one
-        loop, without being watched: nothing in it could hang or crash."""
-        samples: list[Any | None] = [None] * len(refs)
-        if self._stages or not refs or self.hooks.observer is not None:
-            return samples
+    def _held(self, refs: Sequence[SampleRef]) -> list[Any] | None:
+        """The only part of each reference, if plain and in memory, else None; None if it is of none. All are made in
+        one loop."""
+        if self._stages or self.hooks.observer is not None:
+            return None
         sources, epochs, indices, parts = zip(*refs, strict=True)
         if max(parts) > 0:
-            return samples
-        if len(set(sources)) == 1:
-            return self._loaders[sources[0]].take_held(indices, self._names[sources[0]], epochs) or samples
+            return None
+        source = sources[0]
+        if sources.count(source) == len(sources):
+            return self._loaders[source].take_held(indices, self._names[source], epochs) or None
+        samples: list[Any] = [None] * len(refs)
         places: dict[int, list[int]] = collections.defaultdict(list)
         for place, source in enumerate(sources):
             places[source].append(place)
@@ -163,32 +163,39 @@ class Work:
                 samples[place] = sample
         return samples
 
-    def all_samples(self, refs: Sequence[SampleRef], watch: Watch | None) -> Iterator[Parts]:
-        """As `samples` for each, but cheaper if samples are only loaded. `watch` is called before."""
-        indices = self._only_loaded(refs)
+    def _load_each(self, refs: Sequence[SampleRef], held: Sequence[Any], watch: Watch | None) -> Iterator[Any]:
+        """`load_many`, of samples of which some may be `held`."""
+        hooks = self.hooks
+        indices = self._only_loaded([ref for ref, sample in zip(refs, held, strict=True) if sample is None])
         streams = {source: self._stream(source, numbers) for source, numbers in indices.items()}
         began_ns = time.perf_counter_ns()
-        for ref in refs:
+        for ref, sample in zip(refs, held, strict=True):
+            if sample is not None:
+                if hooks.failures:
+                    hooks.succeed("decode")
+                yield sample
+                continue
             if watch is not None:
                 watch(ref)
             source, epoch, index, part = ref
             stream = streams.get(source) if part <= 0 else None
-            if stream is None:
-                parts = self.samples(ref)
-            else:
-                self.hooks.sample = self._keys[source], epoch, index, 0
+            loaded: Any = None
+            if stream is not None:
+                hooks.sample = self._keys[source], epoch, index, 0
                 try:
-                    sample = next(stream)
+                    loaded = next(stream)
                 except Exception:  # this iterator has ended; the sample is retried by itself, to be reported
                     streams[source] = self._stream(source, indices[source])
-                    parts = self.samples(ref)
                 else:
-                    if self.hooks.failures:
-                        self.hooks.succeed("decode")
-                    sample.__restore_key__ = self._names[source], epoch, index, 0
-                    parts = ((0, sample),)
+                    if hooks.failures:
+                        hooks.succeed("decode")
+                    loaded.__restore_key__ = self._names[source], epoch, index, 0
+            if loaded is None:
+                loaded = self.load(ref)
+                if len(loaded) == 1 and not loaded[0][0]:
+                    loaded = loaded[0][1]
             began_ns = self.note_time(ref, began_ns)
-            yield parts
+            yield loaded
 
     def _only_loaded(self, refs: Sequence[SampleRef]) -> dict[int, Iterator[int]]:
         """By source, its whole samples that no hook changes, in order."""
@@ -220,7 +227,7 @@ class Work:
         (source, epoch, index, _), self._slowest = self._slowest, None
         return self._slowest_ns, source, epoch, index
 
-    def _load(self, ref: SampleRef) -> list[Any]:
+    def _decoded(self, ref: SampleRef) -> list[Any]:
         """Read, decode and cook. A failed decoder, and a sample beyond a limit, count as a failure of the sample; a
         failed read stops the run."""
         loader = self._loaders[ref.source]
@@ -261,10 +268,104 @@ class Work:
 
     def keys_of(self, units: Sequence[Unit]) -> list[Key]:
         """The restore keys of all samples in some units, in order."""
-        if self.only_stacks:
+        if self._batches_decoded:
             return [unit.sample.__restore_key__ for unit in units]
-        items = [item for unit in units for item in unit.items] if self.packs else units
-        return [self._key(item.ref, item.part) for item in items if isinstance(item, Item)]
+        names = self._names
+        items = [item for unit in units for item in unit.items]
+        return [(names[item.ref[0]], item.ref[1], item.ref[2], item.part) for item in items]
+
+    # ----- packs ------------------------------------------------------------------------------------------------------
+
+    def select(self, items: list[Item]) -> tuple[list[list[Item]], list[Item]]:
+        """(packs, items in none of them) from a buffer of items, as the encoder chooses."""
+        samples = [item.sample for item in items]
+        hook, key = hook_of(self._encoder, "select_samples_to_pack"), self._first_key(items[0])
+        chosen = self.hooks.run("select_samples_to_pack", hook, list(samples), key, len(items))
+        if not chosen:
+            return [], []
+        free = {id(sample): item for sample, item in zip(samples, items, strict=True)}
+        try:
+            packs = [[free.pop(id(sample)) for sample in pack] for pack in chosen[0]]
+        except TypeError:
+            raise FatalSampleError(
+                f"{type(self._encoder).__name__}.select_samples_to_pack returned an object of type "
+                f"{type(chosen[0]).__name__}; it must return a list of lists of samples"
+            ) from None
+        except KeyError:
+            raise FatalSampleError(
+                f"{type(self._encoder).__name__}.select_samples_to_pack returned a sample twice, or one that is not "
+                "among the samples it was given; it must return those very objects, each at most once"
+            ) from None
+        return [pack for pack in packs if pack], list(free.values())
+
+    def pack(self, items: list[Item]) -> Pack | None:
+        """The packed sample of some items; None if nothing of it is left."""
+        members = [(item, sample) for item in items for sample in self.members(item)]
+        if not members:
+            return None
+        kept, samples = [item for item, _ in members], [sample for _, sample in members]
+        hook, key = hook_of(self._encoder, "pack_selected_samples"), self._first_key(kept[0])
+        packed = self.hooks.run("pack_selected_samples", hook, samples, key, len(kept))
+        if len(packed) > 1:
+            raise ConfigError(
+                f"pack_selected_samples of {type(self._encoder).__name__} made {len(packed)} samples of one pack, "
+                "which a resume could not distinguish; have select_samples_to_pack return a pack for each"
+            )
+        if not packed:
+            return None
+        unit = Pack(items, packed[0], len(set(map(id, kept))))
+        mark(packed[0], (PACK, *self.keys_of([unit])))
+        return unit
+
+    def members(self, item: Item) -> list[Any]:
+        """What `pack_selected_samples` gets for an item."""
+        if not self._postencodes:
+            return [item.sample]
+        hook, began_ns = hook_of(self._encoder, "postencode_sample"), time.perf_counter_ns()
+        made = self.hooks.run("postencode_sample", hook, item.sample, self._first_key(item))
+        self.note_time(item.ref, began_ns)
+        return made
+
+    # ----- groups -----------------------------------------------------------------------------------------------------
+
+    def group(self, unit: Unit, batch_size: int | None) -> tuple[str, int] | None:
+        """(group, its batch size) of a unit as the encoder says; None if it is skipped. `batch_size` is that of groups
+        without their own.
+
+        Raises:
+            ConfigError: if the group cannot be saved, or its batch size is invalid, or differs from the earlier one.
+        """
+        hook, key = hook_of(self._encoder, "batch_group_criterion"), self._first_key(unit.items[0])
+        result = self.hooks.run("batch_group_criterion", hook, unit.sample, key, len(unit.items))
+        if not result:
+            return None
+        criterion = f"batch_group_criterion of {type(self._encoder).__name__}"
+        try:
+            group, asked = result[0]
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"{criterion} returned {result[0]!r}; expected a pair: key of the group, its batch size or None"
+            ) from None
+        name = repr(group)
+        if " at 0x" in name:
+            raise ConfigError(
+                f"{criterion} returned the key {name}, which cannot be saved; return numbers, strings or tuples of them"
+            )
+        if asked is not None and asked < 1:
+            raise ConfigError(f"{criterion} gave group {name} the batch size {asked}; expected 1 or more, or None")
+        size = asked or batch_size
+        if size is None:
+            raise ConfigError(
+                f"batch_size is None, and {criterion} has no batch size for group {name}; give one of them"
+            )
+        if self._group_sizes.setdefault(name, size) != size:
+            raise ConfigError(
+                f"{criterion} gave group {name} the batch size {size}, and before {self._group_sizes[name]}; a group "
+                "has one batch size"
+            )
+        return name, size
+
+    # ----- batches ----------------------------------------------------------------------------------------------------
 
     def batch(self, units: list[Unit], keys: list[Key], *, collate: bool) -> list[Any]:
         """The batches made of some units, whose samples have these keys: one, several (with generators), or none.
@@ -273,7 +374,7 @@ class Work:
         """
         if not collate:
             return [units[0].sample]
-        sample_key = self.first_key(units[0].items[0])
+        sample_key = self._first_key(units[0].items[0])
         count = len(keys)
         samples = [unit.sample for unit in units]
         batches = self.hooks.run("batch", hook_of(self._encoder, "batch"), samples, sample_key, count)
@@ -295,7 +396,7 @@ class Work:
     def _sample_key(self, ref: SampleRef, part: int) -> tuple[int, int, int, int]:
         return self._keys[ref.source], ref.epoch, ref.index, part
 
-    def first_key(self, first: Item) -> tuple[int, int, int, int]:
+    def _first_key(self, first: Item) -> tuple[int, int, int, int]:
         """Packs and batches draw random numbers with the key of their first member."""
         return self._sample_key(first.ref, first.part)
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from bridge_data.errors import ConfigError, SkipSample
-from bridge_data.lanes.batching import Batching
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.units import Batching
 from bridge_data.options import check_flag, check_integer
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan import Plan

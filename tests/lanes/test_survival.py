@@ -166,7 +166,7 @@ def test_each_hook_that_leaves_everything_out_is_an_error_and_not_a_loop(
 
 def leave_out(survival: Survival, count: int) -> None:
     for _ in range(count):
-        survival.leave_out("encode_sample", "")
+        survival.count_skip("encode_sample", "")
 
 
 @pytest.mark.processes
@@ -189,7 +189,7 @@ def test_survivors_come_in_time_whatever_the_lane_and_the_seed(
                 if ref.index in kept:
                     survival.kept += 1
                 else:
-                    survival.leave_out("encode_sample", "")
+                    survival.count_skip("encode_sample", "")
         assert survival.kept
 
 

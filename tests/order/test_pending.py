@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data.errors import StateError
-from bridge_data.lanes.packs import Pack
-from bridge_data.lanes.work import Item
+from bridge_data.lanes.units import Item, Pack
 from bridge_data.order import Cursor, Geometry, Row, SampleRef
 from bridge_data.order.pending import OLD, Drawn, Pending, num_pending
 

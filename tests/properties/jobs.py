@@ -8,7 +8,7 @@ from typing import Any
 
 from bridge_data import DefaultTaskEncoder, LaneDataset, SkipSample, TextSample, get_savable_loader, stateless
 from bridge_data.lanes.lane import Lane
-from bridge_data.lanes.work import Item
+from bridge_data.lanes.units import Item
 from bridge_data.loader.checkpoint import load_states, save_states
 from bridge_data.order.pending import Pending
 from bridge_data.order.state import LoaderState

@@ -16,7 +16,7 @@ from bridge_data.errors import StateError
 from bridge_data.lanes.forgotten import ForgottenSamples
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.packs import Unit
+from bridge_data.lanes.units import Unit
 from bridge_data.lanes.work import Key, Work
 from bridge_data.order import SampleRef
 from bridge_data.order.lane_numbers import JobNumbers, LaneNumbers

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from bridge_data import DefaultTaskEncoder, TextSample, WorkerConfig
-from bridge_data.lanes.batching import Batching
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.units import Batching
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.order.row import Row
 from bridge_data.order.row_numbers import RowNumbers
