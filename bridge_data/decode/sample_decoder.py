@@ -15,11 +15,10 @@ import importlib.util
 import io
 import zipfile
 from collections.abc import Callable, Mapping
-from typing import Any, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, get_args
 
 import numpy as np
 
-from bridge_data.decode.av import AV_EXTENSIONS, AVDecoderType, AVWebdatasetDecoder
 from bridge_data.decode.image import (
     IMAGE_EXTENSIONS,
     ImageDecoderType,
@@ -30,13 +29,22 @@ from bridge_data.decode.resizing import ResizeType, resizing
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.later import torch
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.shards.media_kinds import guess_kind
+from bridge_data.shards.media_kinds import AV_EXTENSIONS, guess_kind
 from bridge_data.shards.plain_data import parse_json
 
 Handler: TypeAlias = Callable[[bytes], Any]
 """Bytes of a part -> object."""
 
 PICKLES = frozenset({"pickle", "pkl", "pyd"})
+
+AVDecoderType: TypeAlias = Literal["torch", "AVDecoder", "pyav"]
+"""What video and audio become: see `AVWebdatasetDecoder`."""
+
+
+def check_av_decode(av_decode: Any) -> None:
+    """Raise a ConfigError for an unknown `av_decode`."""
+    if av_decode not in get_args(AVDecoderType):
+        raise ConfigError(f"av_decode={av_decode!r}: expected one of {', '.join(get_args(AVDecoderType))}")
 
 
 def unpack_gzip(content: bytes, max_bytes: int = DEFAULT_LIMITS.max_unpacked_bytes) -> bytes:
@@ -175,6 +183,7 @@ class SampleDecoder:
         limits: Limits | None = None,
     ) -> None:
         self._image = image_handler(image_decode, resizing(image_size, resize, dct_scaling))
+        check_av_decode(av_decode)
         self._av_settings: dict[str, Any] = {"video_decode_audio": video_decode_audio, "av_decode": av_decode}
         self._guesses = guess_content
         self._has_limits = limits is not None
@@ -227,7 +236,7 @@ class SampleDecoder:
 
     def _bind(self, limits: Limits) -> None:
         image = functools.partial(image_within, limits.max_image_pixels, self._image)
-        media = AVWebdatasetDecoder(**self._av_settings, limits=limits).decode
+        media = functools.partial(_medium, self._av_settings, limits)
         self._limits = limits
         self._media: dict[str, Handler] = {
             **dict.fromkeys(IMAGE_EXTENSIONS, image),
@@ -253,6 +262,12 @@ class SampleDecoder:
             handler = self.handler(part) if isinstance(content, bytes) and not part.startswith("__") else None
             decoded[part] = content if handler is None else decode_part(handler, content, key, part)
         return decoded
+
+
+def _medium(settings: Mapping[str, Any], limits: Limits, content: bytes) -> Any:
+    from bridge_data.decode.av import AVWebdatasetDecoder  # here: most data have neither video nor audio
+
+    return AVWebdatasetDecoder(**settings, limits=limits).decode(content)
 
 
 def decode_part(handler: Handler, content: bytes, key: str, part: str) -> Any:
