@@ -15,7 +15,7 @@ import importlib.util
 import io
 import zipfile
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Self, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 
@@ -32,19 +32,13 @@ from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.shards.media_kinds import AV_EXTENSIONS, guess_kind
 from bridge_data.shards.plain_data import parse_json
 
+if TYPE_CHECKING:
+    from bridge_data.decode.av import AVDecoderType, AVWebdatasetDecoder
+
 Handler: TypeAlias = Callable[[bytes], Any]
 """Bytes of a part -> object."""
 
 PICKLES = frozenset({"pickle", "pkl", "pyd"})
-
-AVDecoderType: TypeAlias = Literal["torch", "AVDecoder", "pyav"]
-"""What video and audio become: see `AVWebdatasetDecoder`."""
-
-
-def check_av_decode(av_decode: Any) -> None:
-    """Raise a ConfigError for an unknown `av_decode`."""
-    if av_decode not in get_args(AVDecoderType):
-        raise ConfigError(f"av_decode={av_decode!r}: expected one of {', '.join(get_args(AVDecoderType))}")
 
 
 def unpack_gzip(content: bytes, max_bytes: int = DEFAULT_LIMITS.max_unpacked_bytes) -> bytes:
@@ -176,15 +170,16 @@ class SampleDecoder:
         image_size: tuple[int, int] | None = None,
         resize: ResizeType = "pillow",
         dct_scaling: bool = False,
-        av_decode: AVDecoderType = "AVDecoder",
+        av_decode: "AVDecoderType" = "AVDecoder",
         video_decode_audio: bool = False,
         guess_content: bool = False,
         handlers: Mapping[str, Handler] | PartHandler | None = None,
         limits: Limits | None = None,
     ) -> None:
         self._image = image_handler(image_decode, resizing(image_size, resize, dct_scaling))
-        check_av_decode(av_decode)
         self._av_settings: dict[str, Any] = {"video_decode_audio": video_decode_audio, "av_decode": av_decode}
+        if av_decode != "AVDecoder":
+            _media_decoder(self._av_settings, DEFAULT_LIMITS)  # checks it
         self._guesses = guess_content
         self._has_limits = limits is not None
         self._bind(limits or DEFAULT_LIMITS)
@@ -236,7 +231,7 @@ class SampleDecoder:
 
     def _bind(self, limits: Limits) -> None:
         image = functools.partial(image_within, limits.max_image_pixels, self._image)
-        media = functools.partial(_medium, self._av_settings, limits)
+        media = functools.partial(_decode_medium, self._av_settings, limits)
         self._limits = limits
         self._media: dict[str, Handler] = {
             **dict.fromkeys(IMAGE_EXTENSIONS, image),
@@ -264,10 +259,14 @@ class SampleDecoder:
         return decoded
 
 
-def _medium(settings: Mapping[str, Any], limits: Limits, content: bytes) -> Any:
-    from bridge_data.decode.av import AVWebdatasetDecoder  # here: most data have neither video nor audio
+def _media_decoder(settings: Mapping[str, Any], limits: Limits) -> "AVWebdatasetDecoder":
+    from bridge_data.decode.av import AVWebdatasetDecoder  # here: few data have video or audio
 
-    return AVWebdatasetDecoder(**settings, limits=limits).decode(content)
+    return AVWebdatasetDecoder(**settings, limits=limits)
+
+
+def _decode_medium(settings: Mapping[str, Any], limits: Limits, content: bytes) -> Any:
+    return _media_decoder(settings, limits).decode(content)
 
 
 def decode_part(handler: Handler, content: bytes, key: str, part: str) -> Any:

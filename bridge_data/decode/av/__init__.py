@@ -10,12 +10,12 @@ Source: Energon's `AVWebdatasetDecoder` (we know more extensions) and `megatron.
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, overload
 
 from bridge_data.decode.av.av_decoder import AVDecoder
 from bridge_data.decode.av.clips import AVData
 from bridge_data.decode.av.container import open_container
-from bridge_data.decode.sample_decoder import AVDecoderType, check_av_decode
+from bridge_data.errors import ConfigError
 from bridge_data.later import torch
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.shards.media_kinds import AV_EXTENSIONS
@@ -33,6 +33,8 @@ __all__ = [
     "get_single_frames_uniform",
 ]
 
+AVDecoderType: TypeAlias = Literal["torch", "AVDecoder", "pyav"]
+
 
 class AVWebdatasetDecoder:
     """Decodes video and audio parts.
@@ -47,7 +49,8 @@ class AVWebdatasetDecoder:
     def __init__(
         self, video_decode_audio: bool, av_decode: AVDecoderType = "AVDecoder", *, limits: Limits = DEFAULT_LIMITS
     ) -> None:
-        check_av_decode(av_decode)
+        if av_decode not in get_args(AVDecoderType):
+            raise ConfigError(f"av_decode={av_decode!r}: expected one of {', '.join(get_args(AVDecoderType))}")
         self.video_decode_audio = video_decode_audio
         self.av_decode = av_decode
         self.limits = limits
