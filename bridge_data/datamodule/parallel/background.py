@@ -26,8 +26,7 @@ from bridge_data.loader.loader_config import Ends
 from bridge_data.loader.metrics import LoaderMetrics, of_all_ranks
 from bridge_data.loader.position import Meter, Timed
 from bridge_data.loader.workers.batches import decode, encode_by_reference
-from bridge_data.order.state import LoaderState
-from bridge_data.order.state_check import with_checksums
+from bridge_data.order.state import LoaderState, with_checksums
 
 BATCH, END, ERROR, CLOSED = range(4)
 
