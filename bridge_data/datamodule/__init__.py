@@ -9,8 +9,12 @@ from bridge_data.later import names_of
 
 if TYPE_CHECKING:
     from bridge_data.datamodule.batch_schedule import BatchSchedule
-    from bridge_data.datamodule.dataset_builder import DatasetBuildContext, EnergonDatasetBuilder
-    from bridge_data.datamodule.dataset_config import EnergonDatasetConfig, TaskEncoderConfig
+    from bridge_data.datamodule.bridge import (
+        DatasetBuildContext,
+        EnergonDatasetBuilder,
+        EnergonDatasetConfig,
+        TaskEncoderConfig,
+    )
     from bridge_data.datamodule.lightning_trainer import MetricsCallback
     from bridge_data.datamodule.metric_sinks import (
         JsonlSink,
@@ -24,8 +28,7 @@ if TYPE_CHECKING:
 
 _NAMES_BY_MODULE = {
     "bridge_data.datamodule.batch_schedule": "BatchSchedule",
-    "bridge_data.datamodule.dataset_builder": "DatasetBuildContext EnergonDatasetBuilder",
-    "bridge_data.datamodule.dataset_config": "EnergonDatasetConfig TaskEncoderConfig",
+    "bridge_data.datamodule.bridge": "DatasetBuildContext EnergonDatasetBuilder EnergonDatasetConfig TaskEncoderConfig",
     "bridge_data.datamodule.lightning_trainer": "MetricsCallback",
     "bridge_data.datamodule.metric_sinks": "JsonlSink LogSink MetricsReporter MetricsServer TensorBoardSink",
     "bridge_data.datamodule.module": "EnergonMultiModalDataModule",

@@ -40,8 +40,8 @@ from bridge_data.datamodule.parallel.background import (
 )
 from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.loader.loader_config import Ends
 from bridge_data.loader.pinning import Pin, can_pin, pinned
+from bridge_data.run_options import Ends
 
 _AXES = ("dp", "pp", "cp", "tp")
 
