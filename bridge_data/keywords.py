@@ -143,7 +143,6 @@ class DataModuleKeywords(TypedDict, total=False):
     val_batch_drop_last: bool
     rampup_batch_size: Sequence[int] | None
     skip_steps: Sequence[str | int]
-    repeat_steps: Sequence[str | int]
     balance: bool | str | Callable[[Any], float]
     strict_restore: bool
     share: Share

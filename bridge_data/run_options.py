@@ -21,6 +21,7 @@ from bridge_data.errors import ConfigError, ErrorHandler
 from bridge_data.limits import Limits
 from bridge_data.options import check_choice, check_flag, check_integer, check_number, warn_ignored
 from bridge_data.order.plan_order import Shuffle
+from bridge_data.order.step_skips import NO_REPEATS
 from bridge_data.plan.document import nearest
 from bridge_data.plan.source import EpochsPerShuffle
 from bridge_data.task.stores import CachePool
@@ -232,9 +233,7 @@ class TrainerOptions:
     """Megatron's [first global batch size, increment, samples] of a ramp to `global_batch_size`."""
     skip_steps: Sequence[str | int] = ()
     """Steps whose data are skipped, such as ["1200-1260", "1300"]: both ends included, counted from 0 in the run
-    without skips and repeats. The trainer's own steps stay consecutive. Needs `global_batch_size`, as do repeats."""
-    repeat_steps: Sequence[str | int] = ()
-    """Steps whose data come twice: again after the last step of each range."""
+    without skips. The trainer's own steps stay consecutive. Needs `global_batch_size`."""
     balance: bool | str | Callable[[Any], float] = False
     """The cost by which the micro-batches of a training step are distributed over the data-parallel ranks: "tokens",
     "pixels", "frames", a function of the batch, or True for the encoder's `batch_cost`. All ranks must ask for their
@@ -252,6 +251,9 @@ class TrainerOptions:
             check_integer(name, getattr(self, name), least, or_none=True)
         check_choice(self, "share", Share)
 
+
+DELETED = {"repeat_steps": NO_REPEATS}
+"""Options of earlier versions, and the way out for those who ask for them."""
 
 DECIDED_BY_THE_JOB = ("rank", "world_size", "data_parallel_group")
 """Fields of `WorkerConfig` that are no options: a job has them once its ranks are known."""
@@ -287,6 +289,10 @@ class RunOptions:
         """The same with these options. Errors as of `of`."""
         parts: dict[str, dict[str, Any]] = {}
         for name, value in given.items():
+            if name in DELETED:
+                if value:
+                    raise ConfigError(f"{name}={value!r}: {DELETED[name]}")
+                continue
             if name not in PART_OF:
                 raise unknown_option(owner, name, PART_OF)
             parts.setdefault(PART_OF[name], {})[_OTHER_NAMES.get(name, name)] = value

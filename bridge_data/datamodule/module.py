@@ -26,7 +26,7 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.checkpoint.other_formats import LIGHTNING_KEY
 from bridge_data.options import ShownOptions
 from bridge_data.order.state import LoaderState
-from bridge_data.order.step_edits import StepEdits
+from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import EmptySplitError, Source
 from bridge_data.plan.source import distinct_names
 from bridge_data.run_options import LoaderConfig, RunOptions, TrainingOptions, option_parameters
@@ -136,7 +136,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         self._loaded_from: Any = None
         self._num_overfitted: int | None = None
         self._test_dataloader: ValLoader | None = None
-        self._edits(1)  # checks the sizes
+        self._skips(1)  # checks the sizes
         self.task_encoder = self._default_encoder() if task_encoder is None else task_encoder
         self.validation_task_encoder = validation_task_encoder or self.task_encoder
         balance = self.options.trainer.balance
@@ -189,7 +189,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         """
         if split == "train":
             dataset = training_data(self.path, self.options.data, worker_config, self.task_encoder)
-            dataset.edits = self._edits(worker_config.world_size)
+            dataset.skips = self._skips(worker_config.world_size)
             return dataset
         if split in ("val", "test"):
             encoder = self.validation_task_encoder
@@ -342,14 +342,14 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
     def _validation_options(self) -> TrainingOptions:
         return dataclasses.replace(self.options.data, batch_drop_last=self.options.trainer.val_batch_drop_last)
 
-    def _edits(self, num_ranks: int) -> StepEdits | None:
-        """The micro-batches that are skipped or repeated; None if none are.
+    def _skips(self, num_ranks: int) -> StepSkips | None:
+        """The micro-batches that are skipped; None if none are.
 
         Raises:
             ConfigError: if the steps are invalid, overlap, or depend on the number of ranks.
         """
         steps = self.options.trainer
-        found = self._batch_schedule(num_ranks).edits(steps.skip_steps, steps.repeat_steps)
+        found = self._batch_schedule(num_ranks).skips(steps.skip_steps)
         if found is not None and steps.global_batch_size is None:
             raise ConfigError(
                 f"{found}: without global_batch_size, the size of a step depends on the number of ranks; set it"

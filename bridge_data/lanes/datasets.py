@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any, TypeAlias, Unpack
 
+from bridge_data.dataset_loaders import Data, DatasetLoaderInterface, load_dataset
 from bridge_data.decode import SampleDecoder
-from bridge_data.energon.dataset_loaders import Data, DatasetLoaderInterface, load_dataset
 from bridge_data.errors import ConfigError
 from bridge_data.keywords import DatasetKeywords, TrainingKeywords
 from bridge_data.lanes.batching import Batching

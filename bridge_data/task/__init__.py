@@ -11,13 +11,13 @@ from bridge_data.task.grouping import (
     subflavor,
     type_of,
 )
-from bridge_data.task.hook_names import check_hook_names
 from bridge_data.task.hooks import (
     FAILED,
     NO_STAGES,
     STAGES,
     TRUNCATED,
     Hooks,
+    check_hook_names,
     does_something,
     hook_of,
     is_overridden,

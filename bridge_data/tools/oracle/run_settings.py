@@ -18,7 +18,7 @@ from bridge_data.lanes.datasets import training_data
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.order.state import LoaderState
-from bridge_data.run_options import PART_OF, RunOptions, unknown_option
+from bridge_data.run_options import DELETED, PART_OF, RunOptions, unknown_option
 from bridge_data.shards.plain_data import parse_yaml_file
 from bridge_data.task import TaskEncoder
 from bridge_data.tools.oracle.run_order import MicroBatchRecords, RunOrder
@@ -148,9 +148,9 @@ def _of_order(given: Mapping[str, Any], others: Collection[str]) -> dict[str, An
         ConfigError: for a name that is neither an option nor one of `others`.
     """
     for name in given:
-        if name not in PART_OF and name not in others:
+        if name not in {*PART_OF, *DELETED, *others}:
             raise unknown_option("a run", name, PART_OF)
-    return {name: value for name, value in given.items() if PART_OF.get(name, "loader") != "loader"}
+    return {name: value for name, value in given.items() if name in DELETED or PART_OF.get(name, "loader") != "loader"}
 
 
 def newest_of(states: Sequence[Checkpoint]) -> Checkpoint:
@@ -190,7 +190,7 @@ def open_run(
         )
     per_step = settings.world_size * settings.num_accumulated
     schedule = BatchSchedule.for_ranks(steps.global_batch_size, size, steps.rampup_batch_size, per_step)
-    dataset.edits = schedule.edits(steps.skip_steps, steps.repeat_steps)
+    dataset.skips = schedule.skips(steps.skip_steps)
     return RunOrder(
         dataset,
         schedule=schedule,
