@@ -26,7 +26,7 @@ from bridge_data.plan import Plan, Source
 from bridge_data.plan.factories import BaseCoreDatasetFactory
 from bridge_data.plan.in_memory import in_memory
 from bridge_data.run_options import DatasetOptions, TrainingOptions
-from bridge_data.task import Cooker, DefaultTaskEncoder, TaskEncoder, check_hook_names, class_mismatch, with_decoding
+from bridge_data.task import Cooker, DefaultTaskEncoder, TaskEncoder, check_hook_names, with_decoding
 from bridge_data.topology import WorkerConfig
 
 Encoder: TypeAlias = TaskEncoder[Any, Any, Any, Any]
@@ -189,6 +189,8 @@ def _plan(data: Data, split_part: str, options: DatasetOptions, *, training: boo
         raise ConfigError(f"sample_type={wanted!r}: expected a class")
     for source in plan.sources:
         if wanted is not None and not issubclass(source.sample_class, wanted):
+            from bridge_data.task import class_mismatch  # here: for messages only
+
             raise class_mismatch(source, wanted)
     return plan
 
