@@ -13,13 +13,14 @@ import pytest
 
 import bridge_data
 from bridge_data import encoders, energon, plan
+from tests.prepared import write_texts
 
 PACKAGE = Path(bridge_data.__file__).parent
 
 LAYERS = (
     *("later", "process_counts", "samples", "errors", "limits", "options", "replacement", "topology"),
     *("storage", "shards", "plan", "order", "decode", "prepare", "dataset_loaders", "energon", "task"),
-    *("lanes", "loader", "encoders", "datamodule", "tools"),
+    *("run_options", "keywords", "lanes", "loader", "encoders", "datamodule", "tools"),
 )
 """From the first to the last: what all stages use, then the stages and what stands beside them."""
 
@@ -65,15 +66,12 @@ def test_imports_lead_back_only(layer: str) -> None:
 
 
 @pytest.mark.parametrize("package", [bridge_data, encoders, energon, plan], ids=lambda package: package.__name__)
-def test_only_public_names_are_imported_by_the_package_itself(package: ModuleType) -> None:
+def test_the_names_of_a_package_are_those_that_type_checkers_see(package: ModuleType) -> None:
     tree = ast.parse(Path(package.__file__ or "").read_text())
     (checked, *_) = (node for node in tree.body if isinstance(node, ast.If))
-    shown = {
-        alias.name: node.module for node in checked.body if isinstance(node, ast.ImportFrom) for alias in node.names
-    }
-    assert shown == {name: module for module, names in package._NAMES_BY_MODULE.items() for name in names.split()}
+    shown = {alias.name for node in checked.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     elsewhere = energon.module_paths.public_names() if package is energon else set()
-    assert sorted({*shown} | elsewhere) == sorted(package.__all__)
+    assert sorted(shown | elsewhere) == sorted(package.__all__)
     for name in shown:
         assert getattr(package, name) is not None
 
@@ -114,6 +112,18 @@ def test_what_a_training_script_imports_is_little_beside_torch() -> None:
     code = "from bridge_data import Cooker, DefaultTaskEncoder, WorkerConfig, get_savable_loader, get_train_dataset"
     heavy = ("av", "click", "lightning", "megatron", "omegaconf", "PIL.Image", "transformers", "webdataset")
     assert imported_by(code, heavy) == "[]"
+
+
+def test_a_text_data_set_needs_nothing_of_other_data(tmp_path: Path) -> None:
+    data = write_texts(tmp_path / "texts", 20)
+    code = f"""
+from bridge_data import WorkerConfig, get_loader, get_train_dataset
+options = dict(worker_config=WorkerConfig(0, 1, 0), batch_size=2, shuffle_buffer_size=10, max_samples_per_sequence=10)
+next(iter(get_loader(get_train_dataset({str(data)!r}, **options))))
+"""
+    ours = ("datamodule", "decode.av.av_decoder", "encoders", "energon", "tools", "shards.parquet_table")
+    ours += ("task.crude_examples", "task.grouping", "task.stores.cache_pool", "task.stores.dataset_store")
+    assert imported_by(code, ("av", "PIL.Image", "transformers", *(f"bridge_data.{name}" for name in ours))) == "[]"
 
 
 def test_workers_import_torch_and_pillow_only_where_they_are_needed() -> None:

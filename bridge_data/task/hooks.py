@@ -355,7 +355,7 @@ def sources_of(argument: Any) -> list[SourceInfo] | None:
 
 # Misspelt names
 
-_SHORT, _LIKE_SHORT, _LIKE = 8, 0.8, 0.85
+_SHORT, _LIKE_SHORT, _LIKE = 8, 0.8, 0.82
 """From which ratio of `difflib` on a name is taken for another: one shorter than 8 letters, and a longer one."""
 
 _KEEPERS = (functools.partial, functools.partialmethod, functools.cached_property)

@@ -1,13 +1,8 @@
 """Auxiliary data at run time: file stores, cache pools and lazies."""
 
-from bridge_data.task.stores.dataset_store import (
-    JsonlFileStore,
-    SystemFileStore,
-    WebdatasetFileStore,
-    open_aux,
-    open_primary,
-)
-from bridge_data.task.stores.disk_pool import CacheFileLazy, FileCacheLazy, FileStoreCachePool
+from typing import TYPE_CHECKING
+
+from bridge_data.later import names_of
 from bridge_data.task.stores.file_store import (
     CachePool,
     DecodeFileStore,
@@ -20,6 +15,17 @@ from bridge_data.task.stores.file_store import (
     PrimaryFileStore,
     add_source,
 )
+
+if TYPE_CHECKING:
+    from bridge_data.task.stores.cache_pool import CacheFileLazy as CacheFileLazy
+    from bridge_data.task.stores.cache_pool import FileCacheLazy as FileCacheLazy
+    from bridge_data.task.stores.cache_pool import FileStoreCachePool as FileStoreCachePool
+    from bridge_data.task.stores.dataset_store import JsonlFileStore as JsonlFileStore
+    from bridge_data.task.stores.dataset_store import SystemFileStore as SystemFileStore
+    from bridge_data.task.stores.dataset_store import WebdatasetFileStore as WebdatasetFileStore
+    from bridge_data.task.stores.dataset_store import open_aux as open_aux
+    from bridge_data.task.stores.dataset_store import open_primary as open_primary
+
 
 __all__ = [
     "CacheFileLazy",
@@ -41,3 +47,6 @@ __all__ = [
     "open_aux",
     "open_primary",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__, _ = names_of(__name__)
