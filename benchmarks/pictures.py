@@ -27,10 +27,10 @@ from benchmarks.mixing.statistics import group_inflation
 from bridge_data import Cooker, DefaultTaskEncoder, TextSample, WorkerConfig, get_loader, get_train_dataset, stateless
 from bridge_data.order import Geometry, Row, Schedule
 from bridge_data.order.chunks import ChunkTable
-from bridge_data.order.mixing import mixing_of, windows_of_epoch
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.task import Packing
 from bridge_data.task.packers import PACKERS
+from bridge_data.tools.mixing import mixing_of, windows_of_epoch
 
 ROOT = Path(__file__).parents[1]
 FIGURES, IMAGES = ROOT / "benchmarks/results/pictures.json", ROOT / "docs/images"

@@ -21,7 +21,7 @@ from typing import Any
 from bridge_data.errors import FatalSampleError
 from bridge_data.lanes.forgotten import drop_draws, drop_pending
 from bridge_data.lanes.produced import CountValues, Produced
-from bridge_data.lanes.read_ahead import ReadAhead
+from bridge_data.lanes.reading import ReadAhead
 from bridge_data.lanes.survival import Survivals
 from bridge_data.lanes.units import UNREAD, Batching, Item, Pack, Unit
 from bridge_data.lanes.work import Key, Parts, Watch, Work

@@ -19,14 +19,13 @@ from bridge_data.decode import Loader, open_loader
 from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
 from bridge_data.lanes.forgotten import ForgottenSamples, ListVersions, check_lists, known_digests, with_lists
 from bridge_data.lanes.lane import Lane
-from bridge_data.lanes.read_ahead import ReadAhead
+from bridge_data.lanes.reading import Process, ReadAhead, plan_blocks, plan_runs
 from bridge_data.lanes.restoring import Restorer
 from bridge_data.lanes.skipping import caught_up, with_skips
 from bridge_data.lanes.units import Batching
 from bridge_data.lanes.work import Watch, Work
 from bridge_data.options import check_integer
 from bridge_data.order import Geometry, SampleRef
-from bridge_data.order.chunks import Process, plan_blocks, plan_runs
 from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
 from bridge_data.order.state import FORGOTTEN, LaneState, LoaderState, num_lanes_after
 from bridge_data.order.step_skips import StepSkips

@@ -5,7 +5,6 @@ The modules, each using only those above it:
     random_draws  keyed random numbers and permutations; which source a draw takes, by weights
     chunks        a source cut into chunks (each read by one lane) and blocks (each fetched by one read)
     row           the training order of one source: chunks permuted per epoch, dealt to lanes, shuffled in windows
-    mixing        how well the batches of a row are mixed, and how far its epochs overlap, in figures
     cursor        the samples of one lane, in one row and in all sources, as `SampleRef(source, epoch, index)`; what a
                   re-deal left to it comes first
     ordered       the same for the validation order

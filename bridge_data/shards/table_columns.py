@@ -419,7 +419,7 @@ MAX_UNIT_BYTES = 1 << 28
 """Maximum bytes decoded at once; more is an error."""
 
 MAX_SMALL_BYTES = 1 << 14
-"""Maximum size of a small sample, as in `lanes.read_ahead`."""
+"""Maximum size of a small sample, as in `lanes.reading`."""
 
 
 def block_bytes(unit_bytes: int, sample_bytes: float | None) -> int:

@@ -10,7 +10,7 @@ from benchmarks.numbers_data import write_shards
 from bridge_data import WorkerConfig, get_loader, get_train_dataset
 from bridge_data.order import Row
 from bridge_data.order.chunks import MIN_CHUNKS_PER_LANE, ChunkTable, Geometry, share_open
-from bridge_data.order.mixing import overlap
+from bridge_data.tools.mixing import overlap
 
 COUNTS = st.lists(st.integers(0, 300), min_size=1, max_size=12).filter(sum)
 

@@ -22,13 +22,13 @@ from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.loader.ledger_files import RunLedger
 from bridge_data.order import ledger
 from bridge_data.order.cursor import Cursor, SampleRef, packed_references
-from bridge_data.order.lane_numbers import JobNumbers
 from bridge_data.order.ledger import LedgerSums, tallies
 from bridge_data.order.pending import num_pending
 from bridge_data.order.plan_order import PlanOrder, Shuffle
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import Plan
 from bridge_data.tools.cli.terminal import counted, echo_json, json_option, setting, table, trust_options
+from bridge_data.tools.oracle.sample_numbers import JobNumbers
 from bridge_data.tools.run_folder import find_run, read_states
 
 _MANY = 1_000

@@ -13,11 +13,11 @@ from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError
 from bridge_data.order import Geometry, Row
 from bridge_data.order.chunks import MIN_CHUNKS_PER_LANE, MIN_WINDOW_SIZE, ChunkTable
-from bridge_data.order.mixing import Mixing, Overlap, mixing_of, overlap
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan import Plan, Source
 from bridge_data.plan.source import together
 from bridge_data.tools.doctor.planned_run import Finding, Level, PlannedRun
+from bridge_data.tools.mixing import Mixing, Overlap, mixing_of, overlap
 
 HIGH_INFLATION = 1.5
 """Above this, look for better settings."""

@@ -19,8 +19,8 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.units import Unit
 from bridge_data.lanes.work import Key, Work
 from bridge_data.order import SampleRef
-from bridge_data.order.lane_numbers import JobNumbers, LaneNumbers
 from bridge_data.order.state import LaneState, LoaderState
+from bridge_data.tools.oracle.sample_numbers import JobNumbers, LaneNumbers
 
 _FEW, _MANY = 64, 4096
 """Draws checked together for forgotten samples: initial number, maximum."""

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.numbers_data import write_shards
 from bridge_data.order.chunks import ChunkTable
-from bridge_data.order.mixing import overlap
+from bridge_data.tools.mixing import overlap
 from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
 from tests.tools.cli.conftest import Run
 from tests.tools.cli.test_prepare_command import FIELDS, QUIET

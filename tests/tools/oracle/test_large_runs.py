@@ -11,13 +11,13 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.units import Batching
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.order.row import Row
-from bridge_data.order.row_numbers import RowNumbers
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import Plan
 from bridge_data.plan.source import Source
 from bridge_data.shards.blocks import READ_BYTES
 from bridge_data.storage import Location, location
 from bridge_data.tools.oracle import RunOrder
+from bridge_data.tools.oracle.sample_numbers import RowNumbers
 
 MAX_S = 1.0
 

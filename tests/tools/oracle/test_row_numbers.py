@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bridge_data.order import Geometry, Row
 from bridge_data.order.cursor import Stream
-from bridge_data.order.row_numbers import RowNumbers
+from bridge_data.tools.oracle.sample_numbers import RowNumbers
 
 SETTINGS = st.sampled_from([(None, None), (None, 5), (100, None), (100, 100), (7, 30), (1, 20)])
 

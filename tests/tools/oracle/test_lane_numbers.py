@@ -6,10 +6,11 @@ from collections.abc import Callable
 import pytest
 
 from bridge_data import WorkerConfig, get_train_dataset
-from bridge_data.order import SampleRef, row_numbers
-from bridge_data.order.lane_numbers import JobNumbers, LaneDraw
+from bridge_data.order import SampleRef
 from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.state import LoaderState
+from bridge_data.tools.oracle import sample_numbers
+from bridge_data.tools.oracle.sample_numbers import JobNumbers, LaneDraw
 from tests.prepared import write_blend, write_texts
 
 NUM_LANES, NUM_DRAWS = 3, 900
@@ -64,7 +65,7 @@ def drawn(order: PlanOrder, state: LoaderState, lane: int) -> list[SampleRef]:
 def test_every_draw_is_told_and_found(
     order: PlanOrder, monkeypatch: pytest.MonkeyPatch, since: Callable[[PlanOrder], LoaderState], few: int
 ) -> None:
-    monkeypatch.setattr(row_numbers, "_FEW", few)
+    monkeypatch.setattr(sample_numbers, "_FEW", few)
     state = since(order)
     expected = [drawn(order, state, lane) for lane in range(NUM_LANES)]
     numbers = JobNumbers(order, state)

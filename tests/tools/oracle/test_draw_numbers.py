@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge_data.order.lane_numbers import DrawNumbers
 from bridge_data.order.random_draws import BLOCK, Blend, Schedule
+from bridge_data.tools.oracle.sample_numbers import DrawNumbers
 
 WEIGHTS = st.lists(st.sampled_from([0.0, 1e-6, 0.01, 0.5, 1.0, 3.0]), min_size=1, max_size=7).filter(any)
 

@@ -7,8 +7,8 @@ import pytest
 
 from bridge_data import TextSample, WorkerConfig, get_loader, get_train_dataset, get_val_dataset
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.reading import Process, plan_blocks, plan_runs
 from bridge_data.order import Geometry
-from bridge_data.order.chunks import Process, plan_blocks, plan_runs
 from bridge_data.plan import Plan, load_plan
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tars import prepare, write_dataset_yaml

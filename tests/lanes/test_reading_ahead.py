@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset, storage
-from bridge_data.lanes import read_ahead
+from bridge_data.lanes import reading
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.read_ahead import ReadAhead
+from bridge_data.lanes.reading import ReadAhead
 from bridge_data.order import SampleRef
 from bridge_data.shards.blocks import BlockBudget, ChunkCut
 from bridge_data.storage import prefetching, remote
@@ -40,10 +40,10 @@ def write_far_apart(folder: Path, num_samples: int, monkeypatch: pytest.MonkeyPa
 def announced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Announced]:
     seen: Announced = []
     monkeypatch.setattr(storage, "prefetch", seen.extend)
-    monkeypatch.setattr(read_ahead, "LOT_SAMPLES", 8)
-    monkeypatch.setattr(read_ahead, "LEAD", 4)
-    monkeypatch.setattr(read_ahead, "BURST_BYTES", 0)
-    monkeypatch.setattr(read_ahead, "REQUEST_BYTES", 0)
+    monkeypatch.setattr(reading, "LOT_SAMPLES", 8)
+    monkeypatch.setattr(reading, "LEAD", 4)
+    monkeypatch.setattr(reading, "BURST_BYTES", 0)
+    monkeypatch.setattr(reading, "REQUEST_BYTES", 0)
     yield seen
 
 
@@ -140,7 +140,7 @@ def counts_after_draws(announced: Announced, indices: Sequence[int], bucket: Buc
 def test_the_blocks_with_which_a_window_begins_are_announced_evenly_before_it(
     bucket: Bucket, announced: Announced, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read_ahead, "BURST_BYTES", BLOCK * SAMPLE_BYTES)
+    monkeypatch.setattr(reading, "BURST_BYTES", BLOCK * SAMPLE_BYTES)
     monkeypatch.setattr(prefetching, "MAX_REQUEST_BYTES", 1)
     counts = counts_after_draws(announced, windows(640), bucket)
     assert counts[-1] == len(set(announced)) == 640 // BLOCK
@@ -155,9 +155,9 @@ def test_the_blocks_with_which_a_window_begins_are_announced_evenly_before_it(
 def test_no_more_is_announced_than_a_lane_has_room_for(
     bucket: Bucket, announced: Announced, monkeypatch: pytest.MonkeyPatch, num_lanes: int
 ) -> None:
-    monkeypatch.setattr(read_ahead, "BURST_BYTES", BLOCK * SAMPLE_BYTES)
+    monkeypatch.setattr(reading, "BURST_BYTES", BLOCK * SAMPLE_BYTES)
     monkeypatch.setattr(prefetching, "MAX_REQUEST_BYTES", 1)
-    monkeypatch.setattr(read_ahead, "AHEAD_BYTES", 12 * BLOCK * SAMPLE_BYTES)
+    monkeypatch.setattr(reading, "AHEAD_BYTES", 12 * BLOCK * SAMPLE_BYTES)
     indices = windows(640)
     counts = counts_after_draws(announced, indices, bucket, num_lanes)
     met = list(itertools.accumulate(index % BLOCK == 0 for index in indices))
@@ -171,9 +171,9 @@ def test_some_is_announced_at_once_and_the_rest_of_what_comes_first_a_little_bef
     bucket: Bucket, announced: Announced, monkeypatch: pytest.MonkeyPatch, num_at_once: int
 ) -> None:
     monkeypatch.setattr(prefetching, "MAX_REQUEST_BYTES", 1)
-    monkeypatch.setattr(read_ahead, "LOT_SAMPLES", 64)
-    monkeypatch.setattr(read_ahead, "BURST_BYTES", num_at_once * BLOCK * SAMPLE_BYTES)
-    monkeypatch.setattr(read_ahead, "PACE", 0)
+    monkeypatch.setattr(reading, "LOT_SAMPLES", 64)
+    monkeypatch.setattr(reading, "BURST_BYTES", num_at_once * BLOCK * SAMPLE_BYTES)
+    monkeypatch.setattr(reading, "PACE", 0)
     counts = counts_after_draws(announced, [*range(0, 640, BLOCK)], bucket)
     assert counts[:32] == [max(num_at_once, 1 + min(draw + 4, 159)) for draw in range(32)]
 
@@ -211,7 +211,7 @@ def test_lanes_of_one_process_do_not_drive_out_what_was_fetched_for_another(
     bucket: Bucket, s3_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_far_apart(bucket.folder / "a", 400, monkeypatch)
-    monkeypatch.setattr(read_ahead, "AHEAD_BYTES", 48 * SAMPLE_BYTES)
+    monkeypatch.setattr(reading, "AHEAD_BYTES", 48 * SAMPLE_BYTES)
     ahead = prefetching.Prefetcher(remote._range, max_bytes=64 * SAMPLE_BYTES)
     monkeypatch.setattr(remote._known, "ahead", ahead)
     with faulty_proxy(s3_server) as proxy:
