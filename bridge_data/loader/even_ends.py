@@ -23,8 +23,8 @@ from typing import Any, NamedTuple, TypeVar
 from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.later import torch
-from bridge_data.loader.loader_config import Ends
 from bridge_data.order.state import LoaderState
+from bridge_data.run_options import Ends
 from bridge_data.topology import WorkerConfig
 
 T = TypeVar("T")

@@ -14,8 +14,8 @@ from typing import Any
 from bridge_data.errors import BridgeDataError, StateError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.loader import Iteration, SavableDataLoader
-from bridge_data.loader.loader_config import LoaderConfig
 from bridge_data.loader.rank_states import gather_state, hand_on_state_if_any, is_joined
+from bridge_data.run_options import LoaderConfig
 from bridge_data.topology import WorkerConfig
 
 logger = logging.getLogger("bridge_data")

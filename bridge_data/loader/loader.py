@@ -21,7 +21,6 @@ from bridge_data.loader import pinning
 from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.global_state import gather_global_state, spread_global_state
 from bridge_data.loader.ledger_writer import LedgerFile
-from bridge_data.loader.loader_config import LoaderConfig
 from bridge_data.loader.metrics import LoaderMetrics, Processes, measured, of_all_ranks
 from bridge_data.loader.position import BatchLog, Ended, LaneRunner, Meter, Position, Timed
 from bridge_data.loader.workers.launch import ServerLost
@@ -30,6 +29,7 @@ from bridge_data.loader.workers.slots import Kept
 from bridge_data.loader.workers.worker import give_back_freed_memory
 from bridge_data.loader.workers.worker_pool import Restarts, WorkerPool
 from bridge_data.order.state import LoaderState
+from bridge_data.run_options import LoaderConfig
 from bridge_data.samples.arena import PrivateArena
 from bridge_data.samples.collation import with_tensors
 

@@ -22,10 +22,10 @@ from typing import Any, Protocol
 
 from bridge_data.errors import WorkerError
 from bridge_data.later import torch
-from bridge_data.loader.loader_config import StartMethod
 from bridge_data.loader.workers.messages import AddLoader, Channel, Environment, Exited, KillWorker, StartWorker, Stop
 from bridge_data.loader.workers.worker import SINGLE_THREADED, close_descriptors, num_threads, reset_signals
 from bridge_data.prepare.executors import die_with_parent
+from bridge_data.run_options import StartMethod
 
 _STOP_TIMEOUT_S = 1.0
 """A server that is ready stops workers in milliseconds; one that takes longer is importing for another loader."""
