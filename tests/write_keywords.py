@@ -6,6 +6,7 @@ Run `python -m tests.write_keywords` after a change of an option.
 import ast
 import inspect
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,9 +86,21 @@ def written() -> Iterator[str]:
 
 def formatted(text: str) -> str:
     """`text` as ruff writes it."""
-    command = ["ruff", "check", "--select", "I,F401", "--fix-only", "--quiet", "--stdin-filename", FILE.name, "-"]
+    command = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "check",
+        "--select",
+        "I,F401",
+        "--fix-only",
+        "--quiet",
+        "--stdin-filename",
+        FILE.name,
+        "-",
+    ]
     sorted_text = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
-    command = ["ruff", "format", "--stdin-filename", FILE.name, "-"]
+    command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", FILE.name, "-"]
     return subprocess.run(command, input=sorted_text, capture_output=True, text=True, check=True).stdout
 
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from bridge_data.errors import StateError
 from bridge_data.later import torch
-from bridge_data.order.ledger import ledger_log
-from bridge_data.order.state import LoaderState, merge_states
+from bridge_data.order.state import LoaderState, ledger_log, merge_states
 from bridge_data.topology import WorkerConfig
 
 

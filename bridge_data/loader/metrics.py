@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from bridge_data.errors import DatasetError
 from bridge_data.later import torch
 from bridge_data.order import BEGINNING, SampleRef
-from bridge_data.order.leftovers import entry_size
+from bridge_data.order.cursor import entry_size
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.plan.source import multiplied, together
 from bridge_data.topology import WorkerConfig

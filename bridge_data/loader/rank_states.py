@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 
 from bridge_data.errors import StateError
+from bridge_data.lanes.forgotten import ListVersions, plain_lists
 from bridge_data.loader.checkpoint.state_files import process_of
-from bridge_data.order.forget_history import ListVersions, plain_lists
-from bridge_data.order.ledger import ledger_log
-from bridge_data.order.state import LoaderState, merge_states, num_lanes_after
+from bridge_data.order.state import LoaderState, ledger_log, merge_states, num_lanes_after
 from bridge_data.topology import WorkerConfig
 
 

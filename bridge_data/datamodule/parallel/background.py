@@ -25,8 +25,7 @@ from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.metrics import LoaderMetrics, of_all_ranks
 from bridge_data.loader.position import Meter, Timed
 from bridge_data.loader.workers.batches import decode, encode_by_reference
-from bridge_data.order.state import LoaderState
-from bridge_data.order.state_check import with_checksums
+from bridge_data.order.state import LoaderState, with_checksums
 from bridge_data.run_options import Ends
 
 BATCH, END, ERROR, CLOSED = range(4)

@@ -17,8 +17,6 @@ from bridge_data.errors import ConfigError, StateError
 from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint, save_states
 from bridge_data.loader.checkpoint.other_formats import LIGHTNING_SUFFIX, write_lightning
 from bridge_data.loader.checkpoint.state_files import MANIFEST, beside_state, rank_files, read_bytes, with_state
-from bridge_data.order.forget_history import history_of
-from bridge_data.order.ledger import total
 from bridge_data.order.state import LoaderState, merge_states
 from bridge_data.order.step_skips import NO_REPEATS
 from bridge_data.storage.atomic import write_file
@@ -68,7 +66,7 @@ def info(paths: tuple[Path, ...], max_lanes: int, as_json: bool) -> None:
                 "order": state.fingerprint["order"],
                 "settings": shown,
                 "other_weights_from_samples": other_weights_from,
-                "ledger": total(state).to_dict(),
+                "ledger": state.sums().to_dict(),
                 "sources": [dataclasses.asdict(source) for source in sources],
                 "lanes": [dataclasses.asdict(lane) for lane in lanes],
             }
@@ -85,7 +83,7 @@ def info(paths: tuple[Path, ...], max_lanes: int, as_json: bool) -> None:
         ("lanes", _lanes(found)),
         ("deals", ", then to ".join(counted(num_lanes, "lane") for num_lanes, _ in state.generations)),
         ("order", ", ".join([state.fingerprint["order"], *settings])),
-        ("ledger", str(total(state))),
+        ("ledger", str(state.sums())),
     ]
     click.echo(headed(rows) + "\n")
     click.echo(_source_table(sources) + "\n")
@@ -266,6 +264,9 @@ def _write_file(source: Path, state: LoaderState, target: Path) -> None:
 
 def _forgotten(found: Checkpoint) -> list[dict[str, Any]]:
     """Which versions of the lists of forgotten samples the run used, by source, and from which micro-batch on."""
+    # Imported here: lanes are slow to import, and the other commands do not need them.
+    from bridge_data.lanes.forgotten import history_of
+
     labels = dict(found.state.fingerprint["sources"])
     return [
         {
