@@ -26,7 +26,7 @@ from bridge_data.tools.oracle.run_sections import ListsOfRun, OrderTaskEncoder
 from bridge_data.tools.run_folder import micro_batches_per_step
 
 _OF_RECIPE = ("path", "micro_batch_size", "global_batch_size", "packing_buffer_size", "shuffle_buffer_size")
-_ONLY_OF_RECIPES = ("path", "seq_length", "wait_for_workers")
+_ONLY_OF_RECIPES = ("path", "seq_length", "wait_for_workers", "options")
 _OF_RECIPE_TOO = ("max_samples_per_sequence", "seed")
 
 
@@ -105,7 +105,7 @@ class RunSettings:
                 f"{file}: has no {', '.join(missing)}: defaults are those of the recipe. Give all settings of the run, "
                 f"as `python -m recipes.train --config {file} --print-config` writes them"
             )
-        given = {**loader, **data}
+        given = {**(loader.get("options") or {}), **loader, **data}  # `options`: of configs of before
         return cls(path=data["path"], options=RunOptions.of(**_of_order(given, _ONLY_OF_RECIPES)))
 
     @classmethod
