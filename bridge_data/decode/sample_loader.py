@@ -63,8 +63,9 @@ class Loader(abc.ABC):
         return None
 
     def take_held(self, indices: Sequence[int], name: str, epochs: Sequence[int]) -> list[Any | None]:
-        """The sample of each index, if it is plain and in an open block; None if not, or if it cannot be built (`load`
-        raises the reason). Empty if no sample ever is. `name` of the source and `epochs` are for its key."""
+        """Samples already in memory, in open blocks, that need no decoding except of text; None for all others, and for
+        those that cannot be built: use `load`, which raises the reason. Empty if no sample ever is one. `name` of the
+        source and `epochs` are for their keys."""
         return []
 
     def byte_ranges(self, index: int) -> Sequence[ByteRange]:

@@ -147,13 +147,13 @@ class Lane:
     def _batches(self, units: list[Unit], number: int) -> list[Any]:
         """The batches made of some units; the first is this lane's batch `number`."""
         hooks, index = self._work.hooks, number * self._num_lanes + self._number
-        hooks.batch_index = index if self._work.knows_batch_of_samples else None
+        hooks.batch_index = index if self._work.batch_index_known_when_encoding else None
         try:
             read = [unit for unit in units if unit.sample is not UNREAD or self._read(unit)]
             hooks.batch_index = index
             self._num_read = sum(unit.num_samples for unit in read) if self._work.packs else len(read)
             keys = self._work.keys_of(read)
-            cursor = self._cursor if self._work.knows_batch_of_samples else None
+            cursor = self._cursor if self._work.batch_index_known_when_encoding else None
             self._references = references_of(read, keys, self._work.numbers, cursor)
             return self._work.batch(read, keys, collate=self._batches_samples) if read else []
         finally:
@@ -181,7 +181,7 @@ class Lane:
         size = self._batching.batch_size
         assert size is not None
         bucket, queue = self._pending.buckets.setdefault("", []), self._pending.queue
-        if self._work.knows_batch_of_samples:
+        if self._work.batch_index_known_when_encoding:
             self._work.hooks.batch_index = self._micro_batches * self._num_lanes + self._number
         try:
             while (num_missing := size - len(bucket)) > 0:

@@ -120,7 +120,7 @@ class Restorer:
                     "with the settings of the run"
                 )
         hooks = self._work.hooks
-        if self._work.knows_batch_of_samples:
+        if self._work.batch_index_known_when_encoding:
             hooks.batch_index = key.number
         units = [self._unit(unit) for unit in key.units]
         hooks.batch_index = key.number

@@ -113,7 +113,7 @@ class Work:
         began_ns = time.perf_counter_ns()
         held = self._held(refs)
         self.note_time(refs[0], began_ns)
-        if held is not None and not self.hooks.failures and not any(sample is None for sample in held):
+        if held is not None and not self.hooks.failures and not [None for sample in held if sample is None]:
             return held
         return self._load_each(refs, held or [None] * len(refs), watch)
 
@@ -256,7 +256,7 @@ class Work:
         ]
 
     @property
-    def knows_batch_of_samples(self) -> bool:
+    def batch_index_known_when_encoding(self) -> bool:
         """Whether a sample is encoded for its batch: without packing, groups and generators."""
         return not self.packs and not self.groups and self.hooks.has_no_generators
 
