@@ -235,7 +235,7 @@ class SavableDataLoader:
             self.even_ends.begin(state)
 
     def _warn_of_idle_workers(self) -> None:
-        if (config := self.dataset.worker_config).num_workers and self.config.start_method != "inprocess":
+        if (config := self.dataset.worker_config).num_workers:
             config.warn_of_idle_workers(self._position.state.num_lanes)
 
 
@@ -303,7 +303,7 @@ class _Workers:
         self._dataset, self._config, self._pin = dataset, config, pin
         self._restarts, self._kept = Restarts(config), Kept(config.max_shared_bytes)
         ranks = dataset.worker_config
-        self._num_workers = 0 if config.start_method == "inprocess" else min(ranks.num_workers, len(ranks.lanes))
+        self._num_workers = min(ranks.num_workers, len(ranks.lanes))
         self.pool: WorkerPool | pinning.PinningPool | None = None
         self._arena = PrivateArena()
         self._start()

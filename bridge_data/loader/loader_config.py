@@ -7,17 +7,22 @@ from typing import Any, Literal, TypeAlias, TypedDict, get_args
 from bridge_data.errors import ConfigError
 from bridge_data.options import check_flag, check_integer, check_number
 
-StartMethod: TypeAlias = Literal["server", "spawn", "fork", "inprocess"]
+StartMethod: TypeAlias = Literal["server", "spawn"]
 Ends: TypeAlias = Literal["uneven", "even", "agreed"]
+
+
+_FORMER_START_METHODS = {
+    "fork": 'leave it out; workers are forked from a clean process ("server"), which is safe with threads and CUDA',
+    "inprocess": "take num_workers=0, which runs the lanes in this process, in the same order",
+}
 
 
 class LoaderOptions(TypedDict, total=False):
     """Options of `get_loader` and `get_savable_loader`, besides the parameters of Energon and `pin_memory`."""
 
     start_method: StartMethod
-    """How workers start. "server": forked from a clean process of their own. "spawn": each a new Python process.
-    "fork": forked from this process (refused with threads, CUDA or process groups). "inprocess": no workers, the lanes
-    run here."""
+    """How workers start. "server": forked from a clean process of their own. "spawn": each a new Python process, for
+    modules that start threads when they are imported."""
     sample_timeout_s: float | None
     """Seconds that the trainer waits for a worker that is busy with one sample before the worker is replaced; None for
     no limit besides `watchdog_timeout_seconds`."""
@@ -66,6 +71,8 @@ class LoaderConfig:
     ledger_path: str | Path | None = None
 
     def __post_init__(self) -> None:
+        if (way_out := _FORMER_START_METHODS.get(self.start_method)) is not None:
+            raise ConfigError(f"loader: start_method={self.start_method!r} is no longer supported: {way_out}")
         for name, known in (("start_method", get_args(StartMethod)), ("ends", get_args(Ends))):
             if getattr(self, name) not in known:
                 expected = ", ".join(map(repr, known))

@@ -315,7 +315,7 @@ def kinds_of_open_files(pid: int) -> collections.Counter[str]:
 
 def test_workers_keep_to_themselves(loader: SavableDataLoader) -> None:
     some(loader, 10)
-    server = loader._workers.pool._launcher.server.child.pid  # type: ignore[union-attr]
+    server = loader._workers.pool._launcher.server.process.pid  # type: ignore[union-attr]
     workers = psutil.Process(server).children(recursive=True)
     assert len(workers) == 3
     for worker in workers:  # which work ahead meanwhile
@@ -375,10 +375,10 @@ def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
         LoaderConfig(**wrong)
 
 
-def test_inprocess_runs_the_lanes_here_whatever_the_number_of_workers() -> None:
-    loader = get_loader(Streams(config(3), size=4), start_method="inprocess")
-    assert some(loader, 10) == in_turn(10) and isinstance(loader._source, LaneRunner)
-    assert not loader.wait_for_workers(0)
+@pytest.mark.parametrize(("former", "way_out"), [("fork", '"server"'), ("inprocess", "num_workers=0")])
+def test_a_former_start_method_is_refused_with_its_way_out(former: Any, way_out: str) -> None:
+    with pytest.raises(ConfigError, match=f"start_method='{former}' .*{way_out}"):
+        get_loader(Streams(config(3)), start_method=former)
 
 
 @pytest.mark.gpu

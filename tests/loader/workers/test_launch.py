@@ -16,7 +16,7 @@ from tests.loader.test_loader import some
 def server_of(loader: SavableDataLoader) -> psutil.Process:
     pool = loader._workers.pool
     assert pool is not None
-    return psutil.Process(pool._launcher.server.child.pid)
+    return psutil.Process(pool._launcher.server.process.pid)
 
 
 def one_worker() -> SavableDataLoader:

@@ -42,7 +42,7 @@ def test_a_worker_killed_from_outside_at_any_moment_is_replaced(loader: SavableD
     found = []
     for step in range(8):
         found += some(loader, 5)
-        server = loader._workers.pool._launcher.server.child.pid  # type: ignore[union-attr]
+        server = loader._workers.pool._launcher.server.process.pid  # type: ignore[union-attr]
         workers = psutil.Process(server).children()
         workers[step % len(workers)].send_signal(signal.SIGKILL)
     assert found + some(loader, 40) == in_turn(80)
@@ -55,7 +55,7 @@ def test_a_server_that_dies_is_replaced_with_its_workers_even_one_that_hangs(
     hanging = faults.plan_hang(2, 1)
     assert some(loader, 8) == in_turn(8)
     assert hanging.read_text() == "now"
-    server = psutil.Process(loader._workers.pool._launcher.server.child.pid)  # type: ignore[union-attr]
+    server = psutil.Process(loader._workers.pool._launcher.server.process.pid)  # type: ignore[union-attr]
     workers = [os.pidfd_open(worker.pid) for worker in server.children()]
     assert len(workers) == 3
     server.send_signal(signal.SIGKILL)
@@ -100,18 +100,6 @@ def test_a_dataset_that_cannot_be_pickled_is_a_clear_error_at_once() -> None:
     dataset.lock = threading.Lock()  # type: ignore[attr-defined]
     with pytest.raises(WorkerError, match=r"cannot be sent to worker processes: TypeError: .*lock.*num_workers=0"):
         get_loader(dataset)
-
-
-def test_fork_is_refused_in_a_process_with_threads() -> None:
-    thread_may_end = threading.Event()
-    thread = threading.Thread(target=thread_may_end.wait)
-    thread.start()
-    try:
-        with pytest.raises(WorkerError, match=r'"fork" is not safe here: this process has \d+ threads'):
-            get_loader(Streams(config(1)), start_method="fork")
-    finally:
-        thread_may_end.set()
-        thread.join()
 
 
 def test_workers_are_never_further_ahead_than_asked(loader: SavableDataLoader) -> None:

@@ -105,7 +105,7 @@ def draw(data: Path, world_size: int, batches: int, state: dict[str, Any] | None
             max_samples_per_sequence=10,
             task_encoder=Encoder(),
         )
-        loader = get_savable_loader(dataset, start_method="inprocess")
+        loader = get_savable_loader(dataset)
         if state is not None:
             loader.restore_state_rank(state)
         iterator = iter(loader)
