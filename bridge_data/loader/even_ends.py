@@ -7,8 +7,8 @@ ranks take the same number of steps, so no rank waits in a collective that other
 
 In validation order the number of slots is arithmetic: a skipped sample only makes its lane end earlier. So the
 ranks know without communication when the pass ends. Packs, groups, generators, shuffled data and re-dealt data
-have no such number; then the ranks agree by one small all-reduce a step, as they do for `ends="agreed"`. There a
-rank whose batch fails reports it, and the error of every other rank names it.
+have no such number; then the ranks agree by one small all-reduce a step. There a rank whose batch fails reports it, and
+the error of every other rank names it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from typing import Any, NamedTuple, TypeVar
 from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.later import torch
-from bridge_data.loader.loader_config import Ends
 from bridge_data.order.state import LoaderState
 from bridge_data.topology import WorkerConfig
 
@@ -50,11 +49,11 @@ class EvenEnds:
         ConfigError: for several ranks without torch.distributed.
     """
 
-    def __init__(self, dataset: LaneDataset, ends: Ends) -> None:
+    def __init__(self, dataset: LaneDataset) -> None:
         config = dataset.worker_config
         if config.world_size > 1 and not (torch.distributed.is_available() and torch.distributed.is_initialized()):
             raise ConfigError(
-                f"ends={ends!r} has {config.world_size} data-parallel ranks end together, but torch.distributed is not "
+                f'ends="even" has {config.world_size} data-parallel ranks end together, but torch.distributed is not '
                 'initialised; call init_process_group first, or take ends="uneven"'
             )
         self.num_filled = 0
@@ -62,7 +61,6 @@ class EvenEnds:
         self.num_repeated = 0
         """Those in which it got a real batch again, because it could not be emptied."""
         self._dataset = dataset
-        self._always_agrees = ends == "agreed"
         self._num_slots: int | None = None
         self._template: Any = None
         self._has_failed = False
@@ -70,7 +68,7 @@ class EvenEnds:
     def begin(self, state: LoaderState) -> None:
         """Continue from `state`. All ranks must be at the same step."""
         self._has_failed = False
-        self._num_slots = None if self._always_agrees else num_slots(self._dataset, state)
+        self._num_slots = num_slots(self._dataset, state)
 
     def step(self, begin: int, batch: Any | None, own_end: int | None) -> EvenStep | None:
         """The step that begins at slot `begin`; None if the pass is over. Every rank calls it once a step, with its
@@ -117,7 +115,7 @@ class EvenEnds:
             logger.warning(
                 "rank %d has micro-batches after the last one of this pass, number %d, and drops them: a hook of %s "
                 "makes several of one, but is no generator function (with `yield` in it), so they were not expected. "
-                'Make it one, or take ends="agreed"',
+                "Make it one",
                 *(config.rank, self._num_slots, encoder),
             )
         return None

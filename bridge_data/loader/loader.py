@@ -59,7 +59,7 @@ class SavableDataLoader:
         """Samples skipped on the way to the batches handed out so far, by stage."""
         self._source: Source | None = None
         self._fetched: Produced[Any] | None = None
-        self.even_ends = None if self.config.ends == "uneven" else EvenEnds(dataset, self.config.ends)
+        self.even_ends = None if self.config.ends == "uneven" else EvenEnds(dataset)
         """Counts the batches that this rank got in place of its own."""
         self._ledger_file = LedgerFile(path, dataset.worker_config) if (path := self.config.ledger_path) else None
         self._go_to(dataset.new_state())

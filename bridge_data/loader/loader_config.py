@@ -8,12 +8,13 @@ from bridge_data.errors import ConfigError
 from bridge_data.options import check_flag, check_integer, check_number
 
 StartMethod: TypeAlias = Literal["server", "spawn"]
-Ends: TypeAlias = Literal["uneven", "even", "agreed"]
+Ends: TypeAlias = Literal["uneven", "even"]
 
 
-_FORMER_START_METHODS = {
+_FORMER_CHOICES = {
     "fork": 'leave it out; workers are forked from a clean process ("server"), which is safe with threads and CUDA',
     "inprocess": "take num_workers=0, which runs the lanes in this process, in the same order",
+    "agreed": 'take ends="even": the ranks end together, and agree where the number of batches is not known',
 }
 
 
@@ -37,8 +38,7 @@ class LoaderOptions(TypedDict, total=False):
     """How finite data ends. "uneven": each rank after its own batches. "even": all ranks after the same number, in the
     job's order; a rank that has none left gets batches without loss (`TaskEncoder.empty_batch`). In validation that
     number is arithmetic. For packs, groups, generators and shuffled data the ranks agree on it by one small all-reduce
-    per step. "agreed": as "even", but they always agree, which spares steps that would be empty on all ranks where
-    hooks skip many samples."""
+    per step."""
     ledger_path: str | Path | None
     """A folder for the ledger of a training run: which samples each micro-batch had, in one file per data-parallel rank
     (see `RunLedger`). If other processes share that rank, set it on one of them; the DataModule does."""
@@ -71,8 +71,9 @@ class LoaderConfig:
     ledger_path: str | Path | None = None
 
     def __post_init__(self) -> None:
-        if (way_out := _FORMER_START_METHODS.get(self.start_method)) is not None:
-            raise ConfigError(f"loader: start_method={self.start_method!r} is no longer supported: {way_out}")
+        for name, value in (("start_method", self.start_method), ("ends", self.ends)):
+            if (way_out := _FORMER_CHOICES.get(value)) is not None:
+                raise ConfigError(f"loader: {name}={value!r} is no longer supported: {way_out}")
         for name, known in (("start_method", get_args(StartMethod)), ("ends", get_args(Ends))):
             if getattr(self, name) not in known:
                 expected = ", ".join(map(repr, known))

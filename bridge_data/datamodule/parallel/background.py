@@ -146,7 +146,7 @@ class BackgroundLoader:
         ends: Ends = "uneven",
     ) -> None:
         self.dataset = dataset
-        self.even_ends = None if ends == "uneven" else EvenEnds(dataset, ends)
+        self.even_ends = None if ends == "uneven" else EvenEnds(dataset)
         self._loader = loader
         self._arrivals = arrivals
         self._fetched: Arrival | None = None
