@@ -23,7 +23,7 @@ from bridge_data.loader.global_state import gather_global_state, spread_global_s
 from bridge_data.loader.ledger_writer import LedgerFile
 from bridge_data.loader.loader_config import LoaderConfig
 from bridge_data.loader.metrics import LoaderMetrics, Processes, measured, of_all_ranks
-from bridge_data.loader.position import BatchLog, Ended, LaneRunner, Meter, Position, Timed
+from bridge_data.loader.position import Ended, LaneRunner, Meter, Position, Timed
 from bridge_data.loader.workers.launch import ServerLost
 from bridge_data.loader.workers.link import OutOfStep
 from bridge_data.loader.workers.slots import Kept
@@ -64,7 +64,6 @@ class SavableDataLoader:
         self._ledger_file = LedgerFile(path, dataset.worker_config) if (path := self.config.ledger_path) else None
         self._go_to(dataset.new_state())
         self._pin = pinning.pinned if self.config.pin_memory and pinning.can_pin() else None
-        self._log = BatchLog(dataset.worker_config)
         self._owner = os.getpid()
         self._warn_of_idle_workers()
         self._workers = _Workers(dataset, self.config, self._pin)
@@ -215,9 +214,8 @@ class SavableDataLoader:
     def _hand_out(self, item: Produced[Any]) -> Any:
         """The batch that was fetched, noted as handed out."""
         source, self._source, self._fetched = self._source, None, None
-        slot = self._position.advance(item.state, item.references)
+        self._position.advance(item.state, item.references)
         self.meter.note(item.counts)
-        self._log.note(item, slot)
         self._source = source
         return item.batch
 

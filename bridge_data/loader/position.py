@@ -6,8 +6,7 @@ their slots. Guarantee: batch number n of lane l is that of slot `n * num_lanes 
 order, without those of lanes that have ended. So the order of batches by slot depends on the lanes alone. If steps
 are skipped or repeated, slots and numbers differ as `StepEdits` says.
 
-`BatchLog` writes a line of JSON for each batch that a rank hands out, if `WorkerConfig(worker_log_level=1)`: rank,
-number of the micro-batch in the job, its lane, the keys of its samples. `Meter` counts batches, samples, skipped
+`Meter` counts batches, samples, skipped
 samples, and the time that the trainer waits.
 
 `LaneRunner` runs lanes in this process or in a worker: each batch comes with its lane's state after it.
@@ -19,19 +18,15 @@ import abc
 import dataclasses
 import functools
 import heapq
-import json
 import logging
-import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
-from bridge_data.errors import repeats
 from bridge_data.lanes.edited_lane import EditedLane
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.produced import NO_COUNTS, Counts, CountValues, Produced, keys_of_batch, sums_of
+from bridge_data.lanes.produced import NO_COUNTS, Counts, CountValues, Produced, sums_of
 from bridge_data.lanes.work import Watch
 from bridge_data.later import profiler_is_active, torch
 from bridge_data.loader.ledger_writer import LedgerFile
@@ -150,9 +145,9 @@ class Position:
         """The lanes of this rank that have not ended, by their slots."""
         return self._turns.lanes
 
-    def advance(self, state: LaneState, references: bytes) -> int:
+    def advance(self, state: LaneState, references: bytes) -> None:
         """Note that the batch of the lane whose turn it is has been handed out; `state` is the lane's after it, and
-        `references` those of its samples. Returns the slot of the batch."""
+        `references` those of its samples."""
         before, lane, slot = self.state, self._turns.lane, self._turns.slot
         if "extras" in before.lanes[lane]:
             state = {**state, "extras": before.lanes[lane]["extras"]}
@@ -175,7 +170,6 @@ class Position:
         self._uncounted_bytes += num_bytes if num_bytes > _LEAST_BYTES else _LEAST_BYTES
         if self._uncounted_bytes > _MAX_UNCOUNTED_BYTES:
             self.settle()
-        return slot
 
     def settle(self) -> LoaderState:
         """The state with everything in the ledgers: sums of many micro-batches together cost little."""
@@ -211,39 +205,6 @@ class Position:
     def end_pass(self) -> None:
         """Note that the pass is over: a state saved now starts the next one."""
         self.state = dataclasses.replace(self.state, ended=True)
-
-
-class BatchLog:
-    """Writes the log of one rank, if it is enabled: to the file `worker_debug_path` (`{worker_id}` in it is the rank,
-    `{pid}` the process) or, without one, to standard output. Lines that cannot be written are logged and counted."""
-
-    def __init__(self, config: WorkerConfig) -> None:
-        self._rank, self._path, self._is_on = config.rank, config.worker_debug_path, config.worker_log_level > 0
-        self._begin = ""
-
-    def note(self, item: Produced[Any], slot: int) -> None:
-        """Log a batch that was handed out."""
-        if not self._is_on:
-            return
-        try:
-            keys = keys_of_batch(item.batch)
-            self._write(json.dumps({"rank": self._rank, "batch": slot, "lane": item.lane, "keys": keys}))
-        except Exception as error:  # a failing log must not cost the trainer its batch
-            self._begin = "\n"  # a part of the line may be there
-            if number := repeats.count((BatchLog, self._path)):
-                what = f"batch {slot} could not be written to the log of batches; the run continues"
-                where = self._path or "standard output"
-                logger.error("rank %d: %s: %s: %r (failure number %d)", self._rank, what, where, error, number)
-
-    def _write(self, line: str) -> None:
-        if self._path is None:
-            print(line, flush=True)
-            return
-        path = Path(self._path.format(worker_id=self._rank, pid=os.getpid()))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as file:
-            file.write(self._begin + line + "\n")
-        self._begin = ""
 
 
 class Meter:
