@@ -20,10 +20,11 @@ from bridge_data.lanes.produced import Produced
 from bridge_data.loader import pinning
 from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.global_state import gather_global_state, spread_global_state
+from bridge_data.loader.lane_runner import Ended, LaneRunner
 from bridge_data.loader.ledger_writer import LedgerFile
 from bridge_data.loader.loader_config import LoaderConfig
-from bridge_data.loader.metrics import LoaderMetrics, Processes, measured, of_all_ranks
-from bridge_data.loader.position import Ended, LaneRunner, Meter, Position, Timed
+from bridge_data.loader.metrics import LoaderMetrics, Meter, Processes, Timed, of_all_ranks
+from bridge_data.loader.position import Position
 from bridge_data.loader.workers.launch import ServerLost
 from bridge_data.loader.workers.link import OutOfStep
 from bridge_data.loader.workers.slots import Kept
@@ -94,7 +95,7 @@ class SavableDataLoader:
 
     def metrics(self, *, of_job: bool = False) -> LoaderMetrics:
         """Counts since this loader was made; `of_job`: of all data-parallel ranks, which must all call it."""
-        own = measured(self.dataset, self._position.state, self.meter, self._workers.processes())
+        own = self.meter.measured(self.dataset, self._position.state, self._workers.processes())
         return of_all_ranks(own, self.dataset.worker_config) if of_job else own
 
     @property
@@ -201,7 +202,7 @@ class SavableDataLoader:
                 self._workers.restart(error)
                 continue
             if item.skipped:
-                self.meter.leave_out(item.skipped)
+                self.meter.count_skips(item.skipped)
             if isinstance(item, Ended):
                 self._position.end()
                 self._source = source

@@ -18,7 +18,8 @@ from typing import Any, TypeAlias
 from bridge_data import samples
 from bridge_data.lanes.produced import Produced
 from bridge_data.later import torch
-from bridge_data.loader.position import Ended, Turns
+from bridge_data.loader.lane_runner import Ended
+from bridge_data.loader.position import Turns
 from bridge_data.loader.workers.link import OutOfStep
 from bridge_data.loader.workers.worker_pool import WorkerPool
 from bridge_data.order.state import LoaderState

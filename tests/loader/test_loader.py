@@ -15,8 +15,8 @@ import torch
 from bridge_data import options
 from bridge_data.errors import ConfigError, StateError, WorkerError
 from bridge_data.loader import LoaderConfig, SavableDataLoader, get_loader, get_savable_loader
+from bridge_data.loader.lane_runner import LaneRunner
 from bridge_data.loader.pinning import PinningPool
-from bridge_data.loader.position import LaneRunner
 from bridge_data.loader.workers.worker_pool import WorkerPool
 from bridge_data.order.state import merge_states
 from tests.loader.conftest import in_turn

@@ -10,8 +10,9 @@ import torch
 
 from bridge_data.lanes.produced import Produced
 from bridge_data.loader import SavableDataLoader, get_loader, pinning
+from bridge_data.loader.lane_runner import Ended
 from bridge_data.loader.pinning import PinningPool, PinningThread, pinned
-from bridge_data.loader.position import Ended, Turns
+from bridge_data.loader.position import Turns
 from bridge_data.loader.workers.link import OutOfStep
 from bridge_data.loader.workers.worker_pool import Interrupted
 from bridge_data.order.state import LoaderState

@@ -26,7 +26,8 @@ from typing import Any
 
 from bridge_data.errors import WorkerError
 from bridge_data.lanes.produced import Produced, as_counts
-from bridge_data.loader.position import Ended, Turns
+from bridge_data.loader.lane_runner import Ended
+from bridge_data.loader.position import Turns
 from bridge_data.loader.workers.batches import decode
 from bridge_data.loader.workers.messages import (
     BatchMessage,

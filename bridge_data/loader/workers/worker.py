@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.later import torch
-from bridge_data.loader.position import Ended, LaneRunner, Turns
+from bridge_data.loader.lane_runner import Ended, LaneRunner
+from bridge_data.loader.position import Turns
 from bridge_data.loader.workers.batches import Encoder
 from bridge_data.loader.workers.link import WatchPage, comes_soon
 from bridge_data.loader.workers.messages import (

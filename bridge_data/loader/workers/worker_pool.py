@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 from bridge_data.errors import WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
+from bridge_data.loader.lane_runner import Ended
 from bridge_data.loader.loader_config import LoaderConfig
-from bridge_data.loader.position import Ended
 from bridge_data.loader.workers.batches import encode_dataset
 from bridge_data.loader.workers.launch import Launcher
 from bridge_data.loader.workers.link import WatchPage, WorkerLink, comes_soon

@@ -54,7 +54,7 @@ import itertools
 from pathlib import Path
 import psutil
 from bridge_data.loader import get_loader
-from bridge_data.loader.position import LaneRunner
+from bridge_data.loader.lane_runner import LaneRunner
 from tests.loader.streams import Streams, config, expected
 
 made = []
