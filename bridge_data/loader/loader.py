@@ -21,7 +21,7 @@ from bridge_data.loader import pinning
 from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.global_state import gather_global_state, spread_global_state
 from bridge_data.loader.lane_runner import Ended, LaneRunner
-from bridge_data.loader.ledger_writer import LedgerFile
+from bridge_data.loader.ledger_files import LedgerFile
 from bridge_data.loader.loader_config import LoaderConfig
 from bridge_data.loader.metrics import LoaderMetrics, Meter, Processes, Timed, of_all_ranks
 from bridge_data.loader.position import Position

@@ -14,7 +14,7 @@ import heapq
 import logging
 from collections.abc import Iterable
 
-from bridge_data.loader.ledger_writer import LedgerFile
+from bridge_data.loader.ledger_files import LedgerFile
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.order.step_edits import StepEdits
 from bridge_data.topology import WorkerConfig
