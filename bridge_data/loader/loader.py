@@ -19,12 +19,12 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
 from bridge_data.loader import pinning
 from bridge_data.loader.even_ends import EvenEnds
-from bridge_data.loader.global_state import gather_global_state, spread_global_state
 from bridge_data.loader.lane_runner import Ended, LaneRunner
 from bridge_data.loader.ledger_files import LedgerFile
 from bridge_data.loader.loader_config import LoaderConfig
 from bridge_data.loader.metrics import LoaderMetrics, Meter, Processes, Timed, of_all_ranks
 from bridge_data.loader.position import Position
+from bridge_data.loader.rank_states import broadcast_state, gather_states
 from bridge_data.loader.workers.launch import ServerLost
 from bridge_data.loader.workers.link import OutOfStep
 from bridge_data.loader.workers.slots import Kept
@@ -109,17 +109,13 @@ class SavableDataLoader:
 
     def save_state_rank(self) -> dict[str, Any]:
         """The position after the last batch handed out, as a plain dict (`json` and `weights_only` loads take it)."""
-        return self._own_state()
+        return self.snapshot().to_dict()
 
-    def _own_state(self) -> dict[str, Any]:
-        """The position of this rank alone."""
-        return self._position.settle().to_dict()
+    def snapshot(self) -> LoaderState:
+        """The same as an object, cheap enough for each batch: not for files, but for this job."""
+        return self._position.settle()
 
-    def snapshot(self) -> dict[str, Any]:
-        """The same, cheap enough for each batch: without checksums, so to be restored in this job only."""
-        return self._position.settle().snapshot()
-
-    def restore_state_rank(self, state: dict[str, Any], *, strict: bool = True) -> None:
+    def restore_state_rank(self, state: LoaderState | dict[str, Any], *, strict: bool = True) -> None:
         """Go to a saved position, of this rank or merged from all; batches prefetched meanwhile are dropped.
 
         Without `strict`, weights, added data sets and the batch size may differ; differences are logged.
@@ -141,7 +137,7 @@ class SavableDataLoader:
         Raises:
             StateError: there, if the ranks are not at the same step.
         """
-        return gather_global_state(self._own_state(), self.dataset.worker_config, global_dst_rank)
+        return gather_states(self.snapshot(), self.dataset.worker_config, global_dst_rank)
 
     def restore_state_global(
         self, state: dict[str, Any] | list[dict[str, Any]] | None, *, src_rank: int | None = None, strict: bool = True
@@ -152,7 +148,7 @@ class SavableDataLoader:
         Raises:
             StateError: if the state is of other data or settings, or not complete.
         """
-        self.restore_state_rank(spread_global_state(state, self.dataset.worker_config, src_rank), strict=strict)
+        self.restore_state_rank(broadcast_state(state, self.dataset.worker_config, src_rank), strict=strict)
 
     def restore_sample(self, key: Any) -> Any:
         """The batch, pack or sample with the `__restore_key__` `key`, made again in this process; the position stays.

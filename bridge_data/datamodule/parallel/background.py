@@ -26,7 +26,6 @@ from bridge_data.loader.loader_config import Ends
 from bridge_data.loader.metrics import LoaderMetrics, Meter, Timed, of_all_ranks
 from bridge_data.loader.workers.batches import decode, encode_by_reference
 from bridge_data.order.state import LoaderState
-from bridge_data.order.state_check import with_checksums
 
 BATCH, END, ERROR, CLOSED = range(4)
 
@@ -36,7 +35,7 @@ class Arrival(NamedTuple):
 
     kind: int
     content: Any
-    state: dict[str, Any] | None
+    state: LoaderState | None
 
 
 class Arrivals:
@@ -52,10 +51,10 @@ class Arrivals:
         self._changed = threading.Condition()
         self._failure: Exception | None = None
         self.generation = 0
-        self.start: dict[str, Any] | None = None
+        self.start: LoaderState | None = None
         self.closed = False
 
-    def begin(self, start: dict[str, Any]) -> None:
+    def begin(self, start: LoaderState) -> None:
         """Start a new generation: drop everything that was not read from `start` on."""
         with self._changed:
             self.generation += 1
@@ -120,8 +119,8 @@ class Reading(Protocol):
     def skipped(self) -> dict[str, int]: ...
     def metrics(self) -> LoaderMetrics: ...
     def __iter__(self) -> Iterator[Any]: ...
-    def snapshot(self) -> dict[str, Any]: ...
-    def restore_state_rank(self, state: dict[str, Any]) -> None: ...
+    def snapshot(self) -> LoaderState: ...
+    def restore_state_rank(self, state: LoaderState | dict[str, Any]) -> None: ...
     def wait_for_workers(self, timeout_s: float = 300) -> bool: ...
     def close(self) -> None: ...
 
@@ -186,13 +185,13 @@ class BackgroundLoader:
 
     def save_state_rank(self) -> dict[str, Any]:
         """The position after the last batch delivered on this rank."""
-        return with_checksums(self._state)
+        return self._state.to_dict()
 
-    def snapshot(self) -> dict[str, Any]:
-        """The same without checksums, as that of `SavableDataLoader`."""
+    def snapshot(self) -> LoaderState:
+        """The same as an object, as that of `SavableDataLoader`."""
         return self._state
 
-    def restore_state_rank(self, state: dict[str, Any], *, strict: bool = True) -> None:
+    def restore_state_rank(self, state: LoaderState | dict[str, Any], *, strict: bool = True) -> None:
         """Restore a saved position, of this replica's rank or merged from all.
 
         Raises:
@@ -219,14 +218,14 @@ class BackgroundLoader:
         self.close()
 
     def _go_to(self, state: LoaderState) -> None:
-        self._state = state.snapshot()
+        self._state = state.settled()
         if self.even_ends is not None:
             self.even_ends.begin(state)
 
     def _begin_pass(self) -> None:
         """Before the first step of a pass: continue from its start, if the pass before is over."""
-        if self.even_ends is not None and self._state.get("ended"):
-            self._go_to(self.dataset.new_state(self._state["generations"][-1][0]))
+        if self.even_ends is not None and self._state.ended:
+            self._go_to(self.dataset.new_state(self._state.num_lanes))
 
     def _fetch_end(self) -> Arrival:
         """The end of this pass; batches before it are dropped."""
@@ -254,7 +253,7 @@ class BackgroundLoader:
         """The content of an item, which counts as delivered; `StopIteration` if it is the end of a pass."""
         assert item.state is not None
         self._fetched = None
-        self.is_within_step = item.kind != END and item.state["next_slot"] == self._state["next_slot"]
+        self.is_within_step = item.kind != END and item.state.next_slot == self._state.next_slot
         self._state = item.state
         if item.kind == END:
             raise StopIteration
@@ -280,11 +279,11 @@ class _Pass(Timed[Any]):
             loader._begin_pass()
         if loader.even_ends is not None:
             own = (None, None) if item.kind == END else (item.content, _slot_after(item))
-            step = loader.even_ends.step(loader._state["next_slot"], *own)
+            step = loader.even_ends.step(loader._state.next_slot, *own)
             if step is None:
                 item = loader._fetch_end()
             elif step.filling is not None:
-                loader._state = {**loader._state, "next_slot": step.end}
+                loader._state = dataclasses.replace(loader._state, next_slot=step.end)
                 return step.filling
         self._over = item.kind == END
         return loader._deliver(item)
@@ -292,7 +291,7 @@ class _Pass(Timed[Any]):
 
 def _slot_after(item: Arrival) -> int:
     assert item.state is not None
-    return int(item.state["next_slot"])
+    return item.state.next_slot
 
 
 def _close(arrivals: Arrivals, thread: threading.Thread, loader: Reading | None) -> None:

@@ -40,6 +40,7 @@ from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader
 from bridge_data.loader.pinning import can_pin, pinned
+from bridge_data.order.state import LoaderState
 
 _NONE_LEFT = object()
 
@@ -81,18 +82,18 @@ class Step:
     whole job. `kind` is `BATCH`, or what came instead of the rest: `END`, or `ERROR` with the `error`. `start` is the
     state before the step, `after_end` the state after the end of a pass."""
 
-    start: dict[str, Any]
+    start: LoaderState
     first: int = 0
     size: int = 1
     kind: int = BATCH
     error: Exception | None = None
-    after_end: dict[str, Any] | None = None
+    after_end: LoaderState | None = None
     items: list[Arrival] = dataclasses.field(default_factory=list)
     costs: list[float] = dataclasses.field(default_factory=list)
     parts: list[list[memoryview]] = dataclasses.field(default_factory=list)
 
     @property
-    def end(self) -> dict[str, Any]:
+    def end(self) -> LoaderState:
         """The state after it."""
         state = self.items[-1].state if self.items else self.start
         assert state is not None
@@ -127,7 +128,7 @@ class Exchange:
                     break
                 state = loader.snapshot()
                 if not step.items:  # only now is it known whether a pass continues, or another one has started
-                    step.first = state["next_slot"] - len(self._peers.ranks)
+                    step.first = state.next_slot - len(self._peers.ranks)
                     step.size = self._balancing.step_size(step.first)
                 step.items.append(Arrival(BATCH, batch, state))
                 step.costs.append(check_cost(self._balancing.cost(batch)))

@@ -32,10 +32,10 @@ from bridge_data.loader.checkpoint.state_files import (
     new_files,
     rank_file,
     rank_files,
-    rank_in,
     read_bytes,
     share_of,
 )
+from bridge_data.loader.rank_states import rank_in
 from bridge_data.order.state import Generation, LoaderState, merge_states
 from bridge_data.storage.atomic import sync_folder, write_file
 

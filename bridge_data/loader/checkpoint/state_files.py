@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-import torch.distributed as dist
 
 from bridge_data.errors import DatasetError, StateError
 from bridge_data.order.state import FORMAT as STATE_FORMAT
@@ -66,18 +65,6 @@ class StateFile:
 def share_of(state: LoaderState, rank: int, world_size: int) -> LoaderState:
     """The lanes of a state that `rank` saves: every `world_size`-th one."""
     return state.of_rank(WorkerConfig(rank=rank, world_size=world_size, num_workers=0))
-
-
-def rank_in(group: Any) -> tuple[int, int]:
-    """(rank, size) in a process group, None for all processes; (0, 1) outside a distributed run."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return 0, 1
-    return dist.get_rank(group), dist.get_world_size(group)
-
-
-def process_of(rank: int, group: Any) -> int:
-    """The global rank of a rank of a process group, None for all processes."""
-    return rank if group is None else dist.get_global_rank(group, rank)
 
 
 def rank_file(folder: Path, rank: int) -> Path:

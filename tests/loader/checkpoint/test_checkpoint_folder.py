@@ -22,7 +22,6 @@ from bridge_data.loader.checkpoint.state_files import (
     digest,
     encoded,
     new_file,
-    rank_in,
     share_of,
 )
 from bridge_data.order.state import LoaderState, merge_states
@@ -52,10 +51,6 @@ def test_a_state_of_another_rank_is_refused() -> None:
         share_of(share_of(WHOLE, 1, 2), 0, 2)
     with pytest.raises(StateError, match=r"rank 0 of 3 needs lanes \[0, 6\], the state holds \[1, 3, 5, 7\]"):
         share_of(share_of(WHOLE, 1, 2), 0, 3)
-
-
-def test_a_process_alone_is_rank_0_of_1() -> None:
-    assert rank_in(None) == (0, 1)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4, 8, 3])
