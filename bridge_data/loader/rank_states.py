@@ -35,6 +35,11 @@ def process_of(rank: int, group: Any) -> int:
     return rank if group is None else torch.distributed.get_global_rank(group, rank)
 
 
+def share_of(state: LoaderState, rank: int, world_size: int) -> LoaderState:
+    """The lanes of a state that are those of `rank`: every `world_size`-th one."""
+    return state.of_rank(WorkerConfig(rank=rank, world_size=world_size, num_workers=0))
+
+
 def is_joined(config: WorkerConfig) -> bool:
     """Whether this rank can exchange states with others: torch.distributed has a group with exactly these ranks."""
     return config.world_size > 1 and rank_in(config.data_parallel_group)[1] == config.world_size
@@ -230,8 +235,8 @@ def _sent(whole: LoaderState | None, source: int, takes_all: bool, config: Worke
     if takes_all:
         torch.distributed.broadcast_object_list(received, src=process, group=group)
     else:
-        ranks = [dataclasses.replace(config, rank=rank) for rank in range(config.world_size)]
-        shares = None if whole is None else [whole.of_rank(rank) for rank in ranks]
+        size = config.world_size
+        shares = None if whole is None else [share_of(whole, rank, size) for rank in range(size)]
         torch.distributed.scatter_object_list(received, shares, src=process, group=group)
     state: LoaderState = received[0]
     return state

@@ -15,8 +15,15 @@ import click
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint, save_states
+from bridge_data.loader.checkpoint.checkpoint_folder import (
+    beside_state,
+    holds_state,
+    is_part_of_checkpoint,
+    rank_files,
+    read_bytes,
+    with_state,
+)
 from bridge_data.loader.checkpoint.other_formats import LIGHTNING_SUFFIX, write_lightning
-from bridge_data.loader.checkpoint.state_files import MANIFEST, beside_state, rank_files, read_bytes, with_state
 from bridge_data.order.forget_history import history_of
 from bridge_data.order.ledger import total
 from bridge_data.order.state import LoaderState, merge_states
@@ -149,7 +156,7 @@ def redist(sources: tuple[Path, ...], target: Path, world_size: int, step: int |
     step = found.step if step is None else step
     if step is None:
         raise ConfigError(f"{source}: does not say its step; give --step")
-    if target.is_dir() and (rank_files(target) or (target / MANIFEST).exists()):
+    if holds_state(target):
         raise ConfigError(f"{target}: holds a data state already; give another folder")
     if missing := [lane for lane in range(found.state.num_lanes) if lane not in found.state.lanes]:
         raise StateError(
@@ -232,7 +239,7 @@ def _schedule(state: LoaderState, config: Path | None, global_batch_size: int | 
 
 
 def _write_folder(found: Checkpoint, state: LoaderState, target: Path) -> None:
-    if target != found.path and target.is_dir() and (rank_files(target) or (target / MANIFEST).exists()):
+    if target != found.path and holds_state(target):
         raise ConfigError(f"{target}: holds a data state already; give another folder")
     if found.step is None:
         raise ConfigError(f"{found.path}: does not say its step; name the folder as it was, such as iter_0001200")
@@ -246,7 +253,7 @@ def _write_folder(found: Checkpoint, state: LoaderState, target: Path) -> None:
 
 
 def _write_file(source: Path, state: LoaderState, target: Path) -> None:
-    if source.name in rank_files(source.parent) and (source.parent / MANIFEST).exists():
+    if is_part_of_checkpoint(source):
         raise ConfigError(f"{source}: is a part of a checkpoint: give the folder {source.parent}")
     if target != source and target.exists():
         raise ConfigError(f"{target}: already exists; give another name")
