@@ -17,7 +17,7 @@ from bridge_data import encoders, energon, plan
 PACKAGE = Path(bridge_data.__file__).parent
 
 LAYERS = (
-    *("later", "process_counts", "samples", "errors", "limits", "options", "replacement", "topology"),
+    *("later", "child_process", "process_counts", "samples", "errors", "limits", "options", "replacement", "topology"),
     *("storage", "shards", "plan", "order", "decode", "prepare", "energon", "task", "lanes", "loader"),
     *("encoders", "datamodule", "tools"),
 )

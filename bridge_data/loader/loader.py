@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Self, TypeAlias
 
+from bridge_data.child_process import give_back_freed_memory
 from bridge_data.errors import WorkerError, no_iterator, no_random_access
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
@@ -28,7 +29,6 @@ from bridge_data.loader.rank_states import broadcast_state, gather_states
 from bridge_data.loader.workers.launch import ServerLost
 from bridge_data.loader.workers.link import OutOfStep
 from bridge_data.loader.workers.slots import Kept
-from bridge_data.loader.workers.worker import give_back_freed_memory
 from bridge_data.loader.workers.worker_pool import Restarts, WorkerPool
 from bridge_data.order.state import LoaderState
 from bridge_data.samples.arena import PrivateArena

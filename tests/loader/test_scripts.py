@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge_data.loader.workers.worker import SINGLE_THREADED
+from bridge_data.child_process import SINGLE_THREADED
 
 ROOT = Path(__file__).parents[2]
 

@@ -19,10 +19,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from bridge_data.child_process import SINGLE_THREADED
 from bridge_data.errors import WorkerError
 from bridge_data.loader.loader_config import StartMethod
 from bridge_data.loader.workers.messages import AddLoader, Channel, Environment, Exited, KillWorker, StartWorker, Stop
-from bridge_data.loader.workers.worker import SINGLE_THREADED
 
 _STOP_TIMEOUT_S = 1.0
 """A server that is ready stops workers in milliseconds; one that takes longer is importing for another loader."""

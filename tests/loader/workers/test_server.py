@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bridge_data.loader.workers.worker import SINGLE_THREADED
+from bridge_data.child_process import SINGLE_THREADED
 from tests.prepared import write_texts
 from tests.waiting import open_files
 
@@ -20,7 +20,7 @@ TRAINERS = """
 # One process that imports what is slow to import, and forks a trainer for each start method that it is given.
 import itertools, os, signal, sys
 from bridge_data.loader import get_loader
-from bridge_data.prepare.executors import die_with_parent
+from bridge_data.child_process import die_with_parent
 from tests.loader.streams import Streams, config
 
 folder, *methods = sys.argv[1:]
