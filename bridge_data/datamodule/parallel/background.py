@@ -39,8 +39,8 @@ class Arrival(NamedTuple):
 
 
 class Arrivals:
-    """The items that have arrived and are not delivered yet. A restore starts a new generation; items of an older one
-    are dropped, even if they arrive later.
+    """The items that have arrived and are not delivered yet. Restores are numbered; items read before the last
+    one are dropped, even if they arrive later.
 
     `size` bounds how far the thread reads ahead; None for a thread that must never wait for its consumer.
     """
@@ -50,16 +50,16 @@ class Arrivals:
         self._ready: collections.deque[tuple[int, Arrival]] = collections.deque()
         self._changed = threading.Condition()
         self._failure: Exception | None = None
-        self.generation = 0
+        self.restore_number = 0
         self.start: LoaderState | None = None
         self.closed = False
 
     def begin(self, start: LoaderState) -> None:
-        """Start a new generation: drop everything that was not read from `start` on."""
+        """A restore: drop everything that was not read from `start` on."""
         with self._changed:
-            self.generation += 1
+            self.restore_number += 1
             self.start = start
-            while self._ready and self._ready[0][0] < self.generation:
+            while self._ready and self._ready[0][0] < self.restore_number:
                 self._ready.popleft()
             self._changed.notify_all()
 
@@ -75,20 +75,23 @@ class Arrivals:
             self._failure = error
             self._changed.notify_all()
 
-    def put(self, generation: int, item: Arrival) -> None:
-        """Add an item, as soon as there is a free slot; drop it if of an older generation, or if this is closed."""
+    def put(self, restore_number: int, item: Arrival) -> None:
+        """Add an item, as soon as there is a free slot; drop it if read before a restore, or if this is closed."""
         with self._changed:
             self._changed.wait_for(
                 lambda: (
-                    self.closed or generation < self.generation or self._size is None or len(self._ready) < self._size
+                    self.closed
+                    or restore_number < self.restore_number
+                    or self._size is None
+                    or len(self._ready) < self._size
                 )
             )
-            if not self.closed and generation >= self.generation:
-                self._ready.append((generation, item))
+            if not self.closed and restore_number >= self.restore_number:
+                self._ready.append((restore_number, item))
                 self._changed.notify_all()
 
     def get(self) -> Arrival:
-        """The next item of this generation; an error is returned by every call."""
+        """The next item since the last restore; an error is returned by every call."""
         with self._changed:
             self._changed.wait_for(lambda: self._next_is_current() or self._failure is not None)
             if not self._next_is_current():
@@ -100,13 +103,13 @@ class Arrivals:
                 self._changed.notify_all()
             return item
 
-    def wait_for_restore(self, generation: int) -> None:
-        """Wait until there is a newer generation, or this is closed."""
+    def wait_for_restore(self, restore_number: int) -> None:
+        """Wait until there was another restore, or this is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self.closed or self.generation > generation)
+            self._changed.wait_for(lambda: self.closed or self.restore_number > restore_number)
 
     def _next_is_current(self) -> bool:
-        return bool(self._ready) and self._ready[0][0] == self.generation
+        return bool(self._ready) and self._ready[0][0] == self.restore_number
 
 
 _CLOSE_WAIT_S = 10.0

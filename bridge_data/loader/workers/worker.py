@@ -26,7 +26,7 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.lane_runner import Ended, LaneRunner
 from bridge_data.loader.position import Turns
 from bridge_data.loader.workers.batches import Encoder
-from bridge_data.loader.workers.link import WatchPage, comes_soon
+from bridge_data.loader.workers.link import WatchPage, spin_briefly
 from bridge_data.loader.workers.messages import (
     BatchMessage,
     Begin,
@@ -100,7 +100,7 @@ class _Worker:
         self._channel, self._page, self._dataset = channel, page, dataset
         self._encoder, self._slots = Encoder(), SlotWriter()
         self._arena = SlotArena(self._slots)
-        self._generation = self._number = self._num_batches = 0
+        self._begin_number = self._number = self._num_batches = 0
         self._turns: Turns | None = None
         self._sent: dict[int, LaneState] = {}
         self._runner: LaneRunner
@@ -126,14 +126,14 @@ class _Worker:
             if isinstance(message, Freed):
                 self._slots.free(message.slots)
             elif isinstance(message, Begin):
-                self._generation, self._number, self._num_batches = message.generation, 0, 0
+                self._begin_number, self._number, self._num_batches = message.begin_number, 0, 0
                 state, self._sent = message.state, {}
                 self._turns = Turns(state, message.lanes)
                 self._slots.num_spare = message.num_ahead  # as many as the trainer may release at once
                 self._runner = LaneRunner(self._dataset, message.state, self._arena, self._page.watch)
 
     def _receive(self) -> Any:
-        if comes_soon(self._may_go_on):
+        if spin_briefly(self._may_go_on):
             return self._channel.receive(wait=False).message
         self._page.wait(True)
         try:
@@ -148,7 +148,7 @@ class _Worker:
         """The next item of the lane whose turn it is: a message, its payload and its descriptors."""
         assert self._turns is not None
         lane = self._turns.lane
-        head = self._generation, self._number, lane
+        head = self._begin_number, self._number, lane
         self._number += 1
         self._page.enter(lane)
         try:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from bridge_data import ConfigError
 from bridge_data.datamodule.parallel import (
-    model_parallel,
     packed_seq_params,
     slice_for_context_parallel,
+    virtual_chunks,
     virtual_iterators,
     zigzag_positions,
 )
@@ -117,7 +117,7 @@ def test_a_saved_position_is_restored_for_all_chunks() -> None:
 
 def test_chunks_that_draw_nothing_are_named_and_hold_nothing_up() -> None:
     first, second, third = virtual_iterators(Counting(), 3, drawing=[0, 2])
-    for number in range(model_parallel.MAX_APART + 10):
+    for number in range(virtual_chunks.MAX_APART + 10):
         assert next(first) == next(third) == number
     with pytest.raises(ConfigError, match=r"model chunk 1 draws a batch, but only \[0, 2\]"):
         next(second)
@@ -125,7 +125,7 @@ def test_chunks_that_draw_nothing_are_named_and_hold_nothing_up() -> None:
 
 def test_a_chunk_that_does_not_draw_is_noticed() -> None:
     first, _ = virtual_iterators(Counting(), 2)
-    for _ in range(model_parallel.MAX_APART):
+    for _ in range(virtual_chunks.MAX_APART):
         next(first)
     with pytest.raises(ConfigError, match="1024 batches ahead of chunk 1"):
         next(first)
