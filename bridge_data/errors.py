@@ -88,7 +88,7 @@ def bridge_command(*words: object) -> str:
     return shlex.join(("bridge-data", *map(str, words)))
 
 
-EDITED = "the state was edited or damaged: take an older checkpoint"
+DAMAGED_STATE = "the state was edited or damaged: take an older checkpoint"
 """The advice of a `StateError` about a value that no run can have written."""
 
 

@@ -13,8 +13,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 
-class _Later(ModuleType):
-    """A stand-in for the module of its name."""
+class LaterModule(ModuleType):
+    """A stand-in for the module of its name, which is imported when something of it is first used."""
 
     _module: ModuleType | None = None
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     import torch
     from PIL import Image
 else:
-    nanoarrow = _Later("nanoarrow")
-    numpy = _Later("numpy")
-    torch = _Later("torch")
-    Image = _Later("PIL.Image")
+    nanoarrow = LaterModule("nanoarrow")
+    numpy = LaterModule("numpy")
+    torch = LaterModule("torch")
+    Image = LaterModule("PIL.Image")
 
 
 def is_tensor(value: Any) -> "TypeGuard[torch.Tensor]":
@@ -77,4 +77,4 @@ def names_of(package: str, names_by_module: Mapping[str, str]) -> Callable[[str]
     return find
 
 
-__all__ = ["Image", "is_tensor", "names_of", "nanoarrow", "numpy", "profiler_is_active", "torch"]
+__all__ = ["Image", "LaterModule", "is_tensor", "names_of", "nanoarrow", "numpy", "profiler_is_active", "torch"]

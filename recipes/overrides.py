@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bridge_data.errors import ConfigError
+from bridge_data.order.step_skips import NO_REPEATS
 
 T = TypeVar("T")
 
@@ -26,6 +27,8 @@ def override(config: T, changes: Mapping[str, Any], where: str) -> T:
 
     known = dict(_leaves(config))
     for key, value in _items(changes):
+        if key == "data.repeat_steps":
+            raise ConfigError(f"{where}: {key}={value!r}: {NO_REPEATS}")
         inner = [name for name in known if name.startswith(f"{key}.")]
         if inner and value is not None:
             shown = f"{key}.path" if f"{key}.path" in inner else inner[0]

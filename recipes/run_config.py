@@ -108,7 +108,7 @@ class ModelConfig(PretrainedConfig):
 class DataConfig:
     """What is trained on, in which order; sequences are in tokens, batches in sequences (with packing: packs).
 
-    `skip_steps` and `repeat_steps` are lists such as ["1200-1260", "1300"], of steps of the original run.
+    `skip_steps` is a list such as ["1200-1260", "1300"], of steps of the original run.
     """
 
     path: str
@@ -117,7 +117,6 @@ class DataConfig:
     global_batch_size: int = 4
     rampup_batch_size: list[int] | None = None
     skip_steps: list[str] = dataclasses.field(default_factory=list)
-    repeat_steps: list[str] = dataclasses.field(default_factory=list)
     multiple_validation_sets: bool = False
     packing_buffer_size: int | None = 24
     shuffle_buffer_size: int = SHUFFLE_BUFFER_SIZE
@@ -218,7 +217,6 @@ def data_module(
         seed=data.seed,
         rampup_batch_size=data.rampup_batch_size,
         skip_steps=data.skip_steps,
-        repeat_steps=data.repeat_steps,
         multiple_validation_sets=data.multiple_validation_sets,
         num_lanes=loader.num_lanes,
         prefetch_factor=loader.prefetch_factor,

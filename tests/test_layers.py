@@ -18,8 +18,8 @@ PACKAGE = Path(bridge_data.__file__).parent
 
 LAYERS = (
     *("later", "child_process", "process_counts", "samples", "errors", "limits", "options", "replacement", "topology"),
-    *("storage", "shards", "plan", "order", "decode", "prepare", "energon", "task", "lanes", "loader"),
-    *("encoders", "datamodule", "tools"),
+    *("storage", "shards", "plan", "order", "decode", "prepare", "dataset_loaders", "energon", "task"),
+    *("lanes", "loader", "encoders", "datamodule", "tools"),
 )
 """From the first to the last: what all stages use, then the stages and what stands beside them."""
 

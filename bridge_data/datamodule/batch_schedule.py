@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from bridge_data.errors import ConfigError
-from bridge_data.order.step_edits import StepEdits
+from bridge_data.order.step_skips import StepSkips
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -110,13 +110,13 @@ class BatchSchedule:
         first = consumed // self.micro_batch_size
         return range(first, first + self.size_after(consumed) // self.micro_batch_size)
 
-    def edits(self, skip_steps: Sequence[Any], repeat_steps: Sequence[Any]) -> StepEdits | None:
-        """The micro-batches of steps that are skipped or repeated, from texts such as "1200-1260" and "1300".
+    def skips(self, skip_steps: Sequence[Any]) -> StepSkips | None:
+        """The micro-batches of steps that are skipped, from texts such as "1200-1260" and "1300".
 
         Raises:
             ConfigError: for other texts, or steps that overlap.
         """
-        return StepEdits.of_steps(lambda step: self.micro_batches(step).start, skip_steps, repeat_steps)
+        return StepSkips.of_steps(lambda step: self.micro_batches(step).start, skip_steps)
 
     def num_micro_batches(self, consumed_samples: int, world_size: int) -> int:
         """Micro-batches of each of `world_size` data-parallel ranks in the step after `consumed_samples`.

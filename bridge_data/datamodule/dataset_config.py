@@ -256,14 +256,14 @@ class EnergonDatasetConfig:
                 "use EnergonMultiModalDataModule, which has this setting",
             )
         is_balanced = kwargs.get("balance", False) is not False
-        counts_steps = is_balanced or kwargs.get("skip_steps") or kwargs.get("repeat_steps")
+        counts_steps = is_balanced or kwargs.get("skip_steps")
         if is_balanced and self.global_batch_size is None:
             raise self._error("global_batch_size", "balance shares out the micro-batches of a step; set it as in train")
         if not counts_steps and kwargs.get("rampup_batch_size") is not None:
             raise self._error(
                 "dataset_kwargs",
-                "rampup_batch_size: Bridge has it as train.rampup_batch_size; the loader needs it for balance, "
-                "skip_steps and repeat_steps only",
+                "rampup_batch_size: Bridge has it as train.rampup_batch_size; the loader needs it for balance "
+                "and skip_steps only",
             )
 
     def _check_encoder(self) -> None:

@@ -107,7 +107,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         self._loaded_from: Any = None
         self._num_overfitted: int | None = None
         self._test_dataloader: ValLoader | None = None
-        self.settings.edits(self._batch_schedule(1), global_batch_size)  # checks the sizes
+        self.settings.skips(self._batch_schedule(1), global_batch_size)  # checks the sizes
         self.task_encoder = self._default_encoder() if task_encoder is None else task_encoder
         self.validation_task_encoder = validation_task_encoder or self.task_encoder
         self._cost = None if self.settings.balance is False else find_cost(self.settings.balance, self.task_encoder)
@@ -168,7 +168,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
                 task_encoder=self.task_encoder,
                 **self.settings.dataset,
             )
-            dataset.edits = self.settings.edits(self._batch_schedule(worker_config.world_size), self.global_batch_size)
+            dataset.skips = self.settings.skips(self._batch_schedule(worker_config.world_size), self.global_batch_size)
             return dataset
         if split in ("val", "test"):
             return get_val_dataset(self.path, split_part=split, **self._validation_settings(worker_config))

@@ -16,7 +16,7 @@ from bridge_data.errors import ConfigError, ErrorHandler
 from bridge_data.lanes.datasets import DatasetOptions, get_train_dataset
 from bridge_data.loader import get_savable_loader
 from bridge_data.loader.loader_config import LoaderOptions
-from bridge_data.order.step_edits import StepEdits
+from bridge_data.order.step_skips import NO_REPEATS, StepSkips
 from bridge_data.plan.document import nearest
 from bridge_data.plan.source import EpochsPerShuffle
 from bridge_data.task.stores import CachePool
@@ -75,9 +75,7 @@ class OwnOptions(TypedDict, total=False):
     """Megatron's [first global batch size, increment, samples] of a ramp to `global_batch_size`."""
     skip_steps: Sequence[str | int]
     """Steps whose data are skipped, such as ["1200-1260", "1300"]: both ends included, counted from 0 in the run
-    without skips and repeats. The trainer's own steps stay consecutive. Needs `global_batch_size`, as do repeats."""
-    repeat_steps: Sequence[str | int]
-    """Steps whose data come twice: again after the last step of each range."""
+    without skips. The trainer's own steps stay consecutive. Needs `global_batch_size`."""
     balance: bool | str | Callable[[Any], float]
     """The cost by which the micro-batches of a training step are distributed over the data-parallel ranks: "tokens",
     "pixels", "frames", a function of the batch, or True for the encoder's `batch_cost`. All ranks must ask for their
@@ -124,7 +122,6 @@ class DataModuleSettings:
     val_batch_drop_last: bool = False
     rampup_batch_size: Sequence[int] | None = None
     skip_steps: Sequence[str | int] = ()
-    repeat_steps: Sequence[str | int] = ()
     balance: bool | str | Callable[[Any], float] = False
     strict_restore: bool = True
     share: Share = "replicate"
@@ -135,13 +132,13 @@ class DataModuleSettings:
         given = {name: value for name, value in self.dataset.items() if name in DatasetOptions.__annotations__}
         return given | {"batch_drop_last": self.val_batch_drop_last}
 
-    def edits(self, schedule: BatchSchedule, global_batch_size: int | None) -> StepEdits | None:
-        """The micro-batches that are skipped or repeated; None if none are.
+    def skips(self, schedule: BatchSchedule, global_batch_size: int | None) -> StepSkips | None:
+        """The micro-batches that are skipped; None if none are.
 
         Raises:
             ConfigError: if the steps are invalid, overlap, or depend on the number of ranks.
         """
-        found = schedule.edits(self.skip_steps, self.repeat_steps)
+        found = schedule.skips(self.skip_steps)
         if found is not None and global_batch_size is None:
             raise ConfigError(
                 f"{found}: without global_batch_size, the size of a step depends on the number of ranks; set it"
@@ -161,6 +158,8 @@ def sort_settings(given: Mapping[str, Any]) -> DataModuleSettings:
         ConfigError: for an unknown name, with the nearest known one.
     """
     known = DataModuleOptions.__annotations__.keys()
+    if (repeated := given.get("repeat_steps")) is not None:
+        raise ConfigError(f"repeat_steps={repeated!r}: {NO_REPEATS}")
     for name in given:
         if name not in known:
             raise ConfigError(f"EnergonMultiModalDataModule has no setting {name!r}{nearest(name, known)}")

@@ -15,11 +15,10 @@ import importlib.util
 import io
 import zipfile
 from collections.abc import Callable, Mapping
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 
-from bridge_data.decode.av import AV_EXTENSIONS, AVDecoderType, AVWebdatasetDecoder
 from bridge_data.decode.image import (
     IMAGE_EXTENSIONS,
     ImageDecoderType,
@@ -30,8 +29,11 @@ from bridge_data.decode.resizing import ResizeType, resizing
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.later import torch
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.shards.media_kinds import guess_kind
+from bridge_data.shards.media_kinds import AV_EXTENSIONS, guess_kind
 from bridge_data.shards.plain_data import parse_json
+
+if TYPE_CHECKING:
+    from bridge_data.decode.av import AVDecoderType, AVWebdatasetDecoder
 
 Handler: TypeAlias = Callable[[bytes], Any]
 """Bytes of a part -> object."""
@@ -168,7 +170,7 @@ class SampleDecoder:
         image_size: tuple[int, int] | None = None,
         resize: ResizeType = "pillow",
         dct_scaling: bool = False,
-        av_decode: AVDecoderType = "AVDecoder",
+        av_decode: "AVDecoderType" = "AVDecoder",
         video_decode_audio: bool = False,
         guess_content: bool = False,
         handlers: Mapping[str, Handler] | PartHandler | None = None,
@@ -176,6 +178,8 @@ class SampleDecoder:
     ) -> None:
         self._image = image_handler(image_decode, resizing(image_size, resize, dct_scaling))
         self._av_settings: dict[str, Any] = {"video_decode_audio": video_decode_audio, "av_decode": av_decode}
+        if av_decode != "AVDecoder":
+            _media_decoder(self._av_settings, DEFAULT_LIMITS)  # checks it
         self._guesses = guess_content
         self._has_limits = limits is not None
         self._bind(limits or DEFAULT_LIMITS)
@@ -227,7 +231,7 @@ class SampleDecoder:
 
     def _bind(self, limits: Limits) -> None:
         image = functools.partial(image_within, limits.max_image_pixels, self._image)
-        media = AVWebdatasetDecoder(**self._av_settings, limits=limits).decode
+        media = functools.partial(_decode_medium, self._av_settings, limits)
         self._limits = limits
         self._media: dict[str, Handler] = {
             **dict.fromkeys(IMAGE_EXTENSIONS, image),
@@ -253,6 +257,16 @@ class SampleDecoder:
             handler = self.handler(part) if isinstance(content, bytes) and not part.startswith("__") else None
             decoded[part] = content if handler is None else decode_part(handler, content, key, part)
         return decoded
+
+
+def _media_decoder(settings: Mapping[str, Any], limits: Limits) -> "AVWebdatasetDecoder":
+    from bridge_data.decode.av import AVWebdatasetDecoder  # here: few data have video or audio
+
+    return AVWebdatasetDecoder(**settings, limits=limits)
+
+
+def _decode_medium(settings: Mapping[str, Any], limits: Limits, content: bytes) -> Any:
+    return _media_decoder(settings, limits).decode(content)
 
 
 def decode_part(handler: Handler, content: bytes, key: str, part: str) -> Any:

@@ -15,7 +15,6 @@ Source: the encoders and `vlm_step` of Megatron-Bridge 0.6.2, and `qwen_vl_utils
 """
 
 import dataclasses
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,9 +25,8 @@ from PIL import Image
 from torch import Tensor
 
 from bridge_data.encoders.chat import Span
-from bridge_data.encoders.family import Media, Size
-from bridge_data.encoders.sequences import FamilySample, padded
-from bridge_data.encoders.visuals import VideoFrames
+from bridge_data.encoders.sequences import FamilySample, Media, padded
+from bridge_data.encoders.visuals import Size, VideoFrames, smart_resize
 from bridge_data.errors import ConfigError
 from bridge_data.samples import Batch, Sample, edataclass
 
@@ -103,7 +101,7 @@ _FACTOR = 28
 
 def utils_size(size: Size, factor: int = _FACTOR) -> Size:
     """The size that `qwen_vl_utils` gives an image: sides are multiples of `factor`."""
-    return _fitted(size, factor, 4 * factor**2, 16_384 * factor**2)
+    return smart_resize(size, factor, 4 * factor**2, 16_384 * factor**2, least_side=factor)
 
 
 def resized_by_utils(picture: Image.Image, factor: int = _FACTOR) -> Image.Image:
@@ -123,7 +121,7 @@ class UtilsVideo(VideoFrames):
         token = _FACTOR**2
         least, share = 128 * token, 128_000 * token * 0.9 / num_frames * 2
         most = max(min(768 * token, share), int(least * 1.05))
-        size = _fitted(utils_size(video.size, 2 * _FACTOR), _FACTOR, least, most)
+        size = smart_resize(utils_size(video.size, 2 * _FACTOR), _FACTOR, least, most, least_side=_FACTOR)
         return cls(video.source, video.num_frames, video.fps, size, video.frames)
 
     def resized(self, size: Size, resample: Image.Resampling) -> list[Any]:
@@ -132,20 +130,6 @@ class UtilsVideo(VideoFrames):
         frames = torch.stack([torch.from_numpy(np.array(picture)).permute(2, 0, 1) for picture in pictures])
         rounded = _interpolated(frames.float(), self.size).clamp(0, 255).round()
         return list(_interpolated(rounded, size).numpy())
-
-
-def _fitted(size: Size, factor: int, least: float, most: float) -> Size:
-    """The size with sides that are multiples of `factor`, and with `least` to `most` pixels."""
-    height, width = size
-    rounded = [max(factor, round(side / factor) * factor) for side in size]
-    pixels = math.prod(rounded)
-    if pixels > most:
-        shrink = math.sqrt(height * width / most)
-        rounded = [math.floor(side / shrink / factor) * factor for side in size]
-    elif pixels < least:
-        grow = math.sqrt(least / (height * width))
-        rounded = [math.ceil(side * grow / factor) * factor for side in size]
-    return rounded[0], rounded[1]
 
 
 def _interpolated(frames: Tensor, size: Size) -> Tensor:

@@ -37,19 +37,20 @@ from bridge_data.encoders.chat import (
     tokenize_spans,
     tokenize_text,
 )
-from bridge_data.encoders.conversation import Conversation, conversation_of
-from bridge_data.encoders.crude_conversation import conversation_cooker, cook_conversation
+from bridge_data.encoders.conversations import Conversation, conversation_cooker, conversation_of, cook_conversation
 from bridge_data.encoders.encoder_config import ConversationConfig, FamilyConfig, refuse
-from bridge_data.encoders.family import Media, Pieces, VisionFamily, check_family, joined
+from bridge_data.encoders.families import Pieces, VisionFamily, check_family
 from bridge_data.encoders.pretrained import open_tokenizer
 from bridge_data.encoders.sequences import (
     FamilySample,
+    Media,
     TokenizedSample,
     WaitingSample,
     batch_family,
     check_length,
     check_multiple,
     filled_up,
+    joined,
     next_token_labels,
     pack_family,
     sequence_fields,

@@ -25,11 +25,18 @@ from bridge_data.encoders.chat import (
     tokenize_text,
     touching,
 )
-from bridge_data.encoders.conversation import Conversation
+from bridge_data.encoders.conversations import Conversation
 from bridge_data.encoders.encoder_config import FamilyConfig, refuse
-from bridge_data.encoders.family import Media, joined, stack_padded
 from bridge_data.encoders.family_encoder import ConversationTaskEncoder
-from bridge_data.encoders.sequences import FamilySample, check_length, filled_up, sequence_fields
+from bridge_data.encoders.sequences import (
+    FamilySample,
+    Media,
+    check_length,
+    filled_up,
+    joined,
+    sequence_fields,
+    stack_padded,
+)
 from bridge_data.encoders.visuals import picture_sizes, pictures
 from bridge_data.errors import ConfigError, SkipSample
 from bridge_data.samples import Sample

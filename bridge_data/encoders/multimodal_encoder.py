@@ -19,7 +19,7 @@ from bridge_data.encoders.encoder_config import (
     FamilyConfig,
     MultiModalSampleConfig,
 )
-from bridge_data.encoders.family import FixedSizeFamily
+from bridge_data.encoders.families import FixedSizeFamily
 from bridge_data.encoders.family_encoder import FamilyTaskEncoder, padded_length
 from bridge_data.encoders.pretrained import open_image_processor
 from bridge_data.encoders.sequences import (

@@ -7,10 +7,8 @@ Guarantee: code in the folder (`auto_map`) is not run, without a prompt, unless 
 
 import json
 import os
-import socket
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from bridge_data.errors import ConfigError
 
@@ -99,19 +97,13 @@ def _is_path(given: str | os.PathLike[str], name: str) -> bool:
 
 
 def _hub_answers() -> bool:
-    """Whether a connection to the hub can be opened: transformers tries five times per file, for a minute, to find out.
-    If a proxy leads there, the proxy is checked instead."""
-    from huggingface_hub import constants
+    """Whether the hub can be reached, as huggingface_hub would: through its proxies, and never with `HF_HUB_OFFLINE`.
+    transformers tries five times per file, for a minute, to find out."""
+    from huggingface_hub import constants, get_session
 
-    if constants.HF_HUB_OFFLINE:
-        return False
-    scheme = urlsplit(constants.ENDPOINT).scheme
-    proxy = os.environ.get(f"{scheme}_proxy") or os.environ.get(f"{scheme.upper()}_PROXY")
-    url = urlsplit(proxy or constants.ENDPOINT)
-    port = url.port or (443 if url.scheme == "https" else 80)
     try:
-        socket.create_connection((url.hostname or "", port), timeout=_CONNECT_TIMEOUT_S).close()
-    except OSError:
+        get_session().head(constants.ENDPOINT, timeout=_CONNECT_TIMEOUT_S)
+    except Exception:  # each release of huggingface_hub has an HTTP library with errors of its own
         return False
     return True
 

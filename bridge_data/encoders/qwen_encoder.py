@@ -20,12 +20,11 @@ from torch import Tensor
 
 from bridge_data.encoders.bridge_layout import UtilsVideo, resized_by_utils, utils_size
 from bridge_data.encoders.chat import MarkedTokens, only_token
-from bridge_data.encoders.conversation import Conversation, ConversationSample, VideoConversationSample
+from bridge_data.encoders.conversations import Conversation, ConversationSample, VideoConversationSample
 from bridge_data.encoders.encoder_config import FamilyConfig, refuse
-from bridge_data.encoders.family import Media, Pieces
+from bridge_data.encoders.families import MAX_ASPECT, Grid, Pieces, Qwen2VL
 from bridge_data.encoders.family_encoder import FamilyTaskEncoder
-from bridge_data.encoders.qwen_vl import MAX_ASPECT, Grid, Qwen2VL
-from bridge_data.encoders.sequences import FamilyBatch, FamilySample, WaitingSample
+from bridge_data.encoders.sequences import FamilyBatch, FamilySample, Media, WaitingSample
 from bridge_data.encoders.visuals import VideoFrames, VideoSampling, open_video, pictures
 from bridge_data.samples import Sample, VidQASample, VQASample, edataclass
 from bridge_data.task import stateless

@@ -9,19 +9,22 @@ conversations, padded on the right, with labels.
 """
 
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from bridge_data.encoders.chat import MarkedTokens
 from bridge_data.encoders.encoder_config import refuse
-from bridge_data.encoders.family import Media, joined
 from bridge_data.errors import ConfigError
 from bridge_data.samples import Batch, Sample, SourceInfo, edataclass
 
 # Samples and batches
+
+Media: TypeAlias = dict[str, Tensor]
+"""What a model takes in addition to tokens, by parameter names of its `forward`; in samples, items are along dimension
+0."""
 
 
 @edataclass
@@ -274,6 +277,20 @@ def padded(tensors: Sequence[Tensor], value: float, least: int = 0) -> Tensor:
     for row, tensor in zip(stacked, tensors, strict=True):
         row[..., : tensor.shape[-1]] = tensor
     return stacked
+
+
+def joined(rows: Sequence[Mapping[str, Tensor]]) -> Media:
+    """Concatenate the media of several samples along dimension 0; skip samples without any."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: torch.cat([row[name] for row in rows if name in row]) for name in names}
+
+
+def stack_padded(groups: Sequence[Tensor], num_tiles: int) -> Tensor:
+    """Stack groups of tiles (tiles, ...) to (groups, num_tiles, ...), padded with zeros."""
+    made = groups[0].new_zeros(len(groups), num_tiles, *groups[0].shape[1:])
+    for row, group in zip(made, groups, strict=True):
+        row[: len(group)] = group
+    return made
 
 
 def pack_family(samples: Sequence[FamilySample], media: Media | None = None) -> FamilySample:

@@ -2,9 +2,10 @@
 
 Enters: recordings with their words. Leaves: `SpeechBatch`. Guarantee: features and labels are those of Whisper's
 processor (`WhisperFeatureExtractor`); recordings of any rate and number of channels become mono at the model's rate.
+They are resampled here, not by FFmpeg, whose releases differ: the same recording has the same features everywhere.
 
-Source: A. Radford et al., Robust speech recognition (2022); M. Slaney, Auditory toolbox (1998), for the mel scale; J.
-Smith, Digital audio resampling (2002), for the resampler.
+Source: A. Radford et al., Robust speech recognition (2022); J. Smith, Digital audio resampling (2002), for the
+resampler.
 """
 
 import dataclasses
@@ -24,18 +25,14 @@ from bridge_data.options import check_at_least, check_choice
 from bridge_data.samples import Batch, CrudeSample, Sample, edataclass
 from bridge_data.task import Cooker, DefaultTaskEncoder, basic_sample_keys, stateless
 
-_LINEAR_HZ, _LINEAR_MELS = 1000.0, 15.0
-_HZ_A_MEL = _LINEAR_HZ / _LINEAR_MELS
-_LOG_STEP = math.log(6.4) / 27
-_HIGHEST_HZ = 8000.0
-_FLOOR = 1e-10
 _ZEROS, _ROLLOFF = 6, 0.99
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class LogMel:
     """Settings of a spectrogram: `num_mels` bands, a window of `n_fft` samples every `hop_length` samples, over
-    `num_samples` samples; a shorter waveform is padded with silence, a longer one cut.
+    `num_samples` samples; a shorter waveform is padded with silence, a longer one cut. A `WhisperFeatureExtractor`
+    makes it.
 
     Raises:
         ConfigError: if a number is out of range.
@@ -52,7 +49,7 @@ class LogMel:
 
     @classmethod
     def of(cls, feature_extractor: Any) -> "LogMel":
-        """The settings of a `WhisperFeatureExtractor`.
+        """The settings of a `WhisperFeatureExtractor`, which makes the spectrograms.
 
         Raises:
             ConfigError: if it is of another class, or adds noise.
@@ -65,44 +62,33 @@ class LogMel:
                 f"padding_value=0.0{f'; it has no {missing[0]}' if missing else ''}"
             )
         mels, rate, hop, n_fft, num_samples, _ = (getattr(feature_extractor, name) for name in names)
-        return cls(num_mels=mels, sampling_rate=rate, hop_length=hop, n_fft=n_fft, num_samples=num_samples)
+        made = cls(num_mels=mels, sampling_rate=rate, hop_length=hop, n_fft=n_fft, num_samples=num_samples)
+        vars(made)["_extractor"] = feature_extractor
+        return made
 
     @property
     def num_frames(self) -> int:
         """Frames of every spectrogram."""
         return self.num_samples // self.hop_length
 
+    @functools.cached_property
+    def _extractor(self) -> Any:
+        """The feature extractor with these settings."""
+        from transformers import WhisperFeatureExtractor
+
+        made = WhisperFeatureExtractor(self.num_mels, self.sampling_rate, self.hop_length, n_fft=self.n_fft)
+        made.n_samples = self.num_samples  # else whole seconds
+        return made
+
     def features(self, waveform: Tensor) -> Tensor:
         """The spectrogram of a waveform, float32 (samples,) in -1..1, at `sampling_rate`."""
-        padded = torch.zeros(self.num_samples)
-        kept = waveform[: self.num_samples]
-        padded[: len(kept)] = kept
-        window = torch.hann_window(self.n_fft)
-        spectrum = torch.stft(padded, self.n_fft, self.hop_length, window=window, return_complex=True)
-        power = (spectrum[:, :-1].abs() ** 2).contiguous()
-        mels = mel_filters(self.num_mels, 1 + self.n_fft // 2, self.sampling_rate) @ power
-        logs = mels.clamp(min=_FLOOR).log10()
-        return (torch.maximum(logs, logs.max() - 8) + 4) / 4
+        made = self._extractor(waveform.numpy(), sampling_rate=self.sampling_rate, return_tensors="pt")
+        return torch.as_tensor(made["input_features"][0])
 
     def mask(self, num_samples: int) -> Tensor:
         """Which frames hold samples of a waveform of `num_samples`, int32 (frames,)."""
         starts = torch.arange(self.num_frames) * self.hop_length
         return (starts < num_samples).to(torch.int32)
-
-
-@functools.cache
-def mel_filters(num_mels: int, num_bins: int, sampling_rate: int) -> Tensor:
-    """Triangular filters over the bins of a spectrum, evenly spaced in mels up to 8 kHz, each of area 1: float32 (mels,
-    bins)."""
-    bins = torch.linspace(0, sampling_rate // 2, num_bins, dtype=torch.float64)
-    highest = _LINEAR_MELS + math.log(_HIGHEST_HZ / _LINEAR_HZ) / _LOG_STEP
-    mels = torch.linspace(0, highest, num_mels + 2, dtype=torch.float64)
-    edges = torch.where(
-        mels < _LINEAR_MELS, mels * _HZ_A_MEL, _LINEAR_HZ * torch.exp(_LOG_STEP * (mels - _LINEAR_MELS))
-    )
-    low, middle, high = (edges[first : num_mels + first, None] for first in range(3))
-    rising, falling = (bins - low) / (middle - low), (high - bins) / (high - middle)
-    return (torch.minimum(rising, falling).clamp(min=0) * 2 / (high - low)).float()
 
 
 def resampled(waveform: Tensor, rate: int, to: int) -> Tensor:

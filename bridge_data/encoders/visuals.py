@@ -5,11 +5,12 @@ Enters: images as encoded bytes or pixels of any size; videos as `AVDecoder`, en
 and, from `Images`, pixel values. Guarantee: a decoded image or frame has the size that was announced before.
 """
 
+import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -19,8 +20,64 @@ from bridge_data.decode.av import AVDecoder
 from bridge_data.decode.image import encoded_size, pillow_image
 from bridge_data.decode.sample_decoder import decode_part
 from bridge_data.encoders.encoder_config import ImageLimits, MultiModalSampleConfig, refuse
-from bridge_data.encoders.family import Size, blank_images, fitting
 from bridge_data.errors import ConfigError, SampleError
+
+Size: TypeAlias = tuple[int, int]
+"""(height, width) in pixels."""
+
+# Image processors
+
+_MADE_FOR = {
+    "Qwen2VL": "Qwen2VL, Qwen2_5VL or Qwen3VL",
+    "LlavaNext": "LlavaNext",
+    "Idefics3": "Idefics3",
+    "SmolVLM": "Idefics3",
+    "GotOcr2": "InternVL",
+    "CLIP": "Llava",
+    "Llava": "Llava",
+    "Siglip": "Llava",
+}
+"""The family that takes an image processor, by how the name of its class begins."""
+
+_PROBES = ((48, 64), (96, 32))
+"""Sizes of the blank images with which a processor is tried."""
+
+
+def blank_images() -> list[Image.Image]:
+    """Two images of different sizes and aspects."""
+    return [Image.new("RGB", size) for size in _PROBES]
+
+
+@contextlib.contextmanager
+def fitting(owner: str, processor: Any, expected: str) -> Iterator[None]:
+    """Try an image processor for `owner`, a family or an encoder: whatever fails in the block becomes a `ConfigError`
+    that names both, what is `expected`, and what to do."""
+    try:
+        yield
+    except Exception as error:  # a processor of another kind may raise anything
+        name = type(processor).__name__
+        inner = getattr(processor, "image_processor", None)
+        home = next((family for start, family in _MADE_FOR.items() if name.startswith(start)), None)
+        if inner is not None:
+            way_out = f"Pass the image_processor of that {name}, a {type(inner).__name__}"
+        elif home is not None and home != owner:
+            way_out = f"The family for {name} is {home}; or pass the image processor of the checkpoint of your model"
+        else:
+            way_out = "Pass that of the checkpoint of your model; HFTaskEncoder takes the whole processor of any family"
+        why = error if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
+        told = f"{owner}(image_processor={name}): expected {expected}: {str(why)[:300]}. {way_out}"
+        raise ConfigError(told) from error
+
+
+def edge_of(size: Any, *names: str) -> int | None:
+    """The first of `names` that a size of an image processor (a dict, or its `SizeDict`) has, such as
+    "shortest_edge"."""
+    for name in names:
+        value = size.get(name) if isinstance(size, Mapping) else getattr(size, name, None)
+        if value:
+            return int(value)
+    return None
+
 
 # Images
 
@@ -121,6 +178,29 @@ def limited_size(size: Size, limits: ImageLimits) -> Size:
         long = max(1, min(math.floor(max(height, width) * scale), limits.max_pixels // short))
         height, width = (long, short) if height > width else (short, long)
     return height, width
+
+
+def smart_resize(
+    size: Size, factor: int, least: float, most: float, *, num_frames: tuple[int, int] = (1, 1), least_side: int = 0
+) -> Size:
+    """The size with sides that are multiples of `factor` and with `least` to `most` pixels, its aspect nearly kept.
+
+    Limits hold for all frames together: `num_frames` is the real number and the one that is counted. A side counts as
+    `least_side` at least when the pixels are compared with the limits.
+
+    Source: `smart_resize` of transformers for Qwen-VL (`least_side=0`), and of `qwen_vl_utils` (`least_side=factor`).
+    """
+    real, counted = num_frames
+    height, width = size
+    high, wide = (max(least_side, round(side / factor) * factor) for side in size)
+    pixels = counted * high * wide
+    if pixels > most:
+        shrink = math.sqrt((real * height * width) / most)
+        high, wide = (max(factor, math.floor(side / shrink / factor) * factor) for side in size)
+    elif pixels < least:
+        grow = math.sqrt(least / (real * height * width))
+        high, wide = (math.ceil(side * grow / factor) * factor for side in size)
+    return high, wide
 
 
 def pictures(images: Sequence[Any], limits: ImageLimits, key: str) -> list[Image.Image]:

@@ -10,7 +10,7 @@ from bridge_data.energon import module_paths
 from bridge_data.later import names_of
 
 if TYPE_CHECKING:
-    from bridge_data.energon.dataset_loaders import (
+    from bridge_data.dataset_loaders import (
         DatasetLoader,
         DatasetLoaderInterface,
         Metadataset,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from bridge_data.prepare.metadataset_joins import prepare_metadataset
 
 _NAMES_BY_MODULE = {
-    "bridge_data.energon.dataset_loaders": (
+    "bridge_data.dataset_loaders": (
         "DatasetLoader DatasetLoaderInterface Metadataset MetadatasetV2 TraversedDatasetReference "
         "load_dataset traverse_metadataset"
     ),

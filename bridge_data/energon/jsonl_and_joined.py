@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Unpack
 
-from bridge_data.energon.dataset_loaders import DatasetLoader
+from bridge_data.dataset_loaders import DatasetLoader
 from bridge_data.energon.webdatasets import BaseWebdatasetFactory
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.plan.blending import Plan

@@ -21,7 +21,7 @@ ELSEWHERE = {
         "AVData AVDecoder AVDecoderType AVWebdatasetDecoder get_clips_uniform get_single_frames_uniform"
     ),
     "bridge_data.decode.image": "ImageDecoderType",
-    "bridge_data.energon.dataset_loaders": "TraversedDatasetReference",
+    "bridge_data.dataset_loaders": "TraversedDatasetReference",
     "bridge_data.energon.jsonl_and_joined": "get_dataset_from_config",
     "bridge_data.energon.epath": "DEFAULT_PROFILE_NAME EPath",
     "bridge_data.energon.preparing": "WebdatasetPreparator prepare_filesystem_dataset",
@@ -47,14 +47,26 @@ NAMES = {
 }
 """The same as `module:name`, by name."""
 
+_WITHOUT_NAMES = """
+av.av_init av.av_reader bracecollapse cli deprecation epathlib.rclone_config eyaml flavors.jsonl.ijsonl
+flavors.jsonl.ijsonl_reader flavors.jsonl.jsonl_prepare flavors.webdataset.aggregator_pool
+flavors.webdataset.field_access flavors.webdataset.indexing flavors.webdataset.itar
+flavors.webdataset.itar_reader flavors.webdataset.metadata flavors.webdataset.sample_loader
+flavors.webdataset.sharder flavors.webdataset.structs flavors.webdataset.tar_patcher
+flavors.webdataset.thread_local_sqlite fork_hook local_copy metadataset.join_dataset_loader module_loader
+retry_stream rng sample_utils savable state tools tools.analyze_debug transforms transforms.common
+transforms.custom transforms.mappers transforms.merge typed_converter watchdog wrappers.base
+wrappers.blend_dataset wrappers.buffer wrappers.concat_dataset wrappers.epochize_dataset wrappers.gc_dataset
+wrappers.group_batch_dataset wrappers.iter_map_dataset wrappers.log_sample_dataset wrappers.packing_dataset
+wrappers.shuffle_buffer_dataset wrappers.watchdog_dataset
+"""
+"""Modules of which no name is here; importing one says what to use instead."""
+
 PATHS = {
     "av": "AVDecoder AVWebdatasetDecoder AVData get_clips_uniform get_single_frames_uniform",
     "av.av_data": "AVData",
     "av.av_decoder": "AVDecoder AVWebdatasetDecoder",
-    "av.av_init": "",
-    "av.av_reader": "",
     "av.utils": "get_clips_uniform get_single_frames_uniform",
-    "bracecollapse": "",
     "cache": (
         "CachePool DecodeFileStore DirectLazy FileCacheLazy FileStore FileStoreCachePool FileStoreDecoder Lazy "
         "MockLazy NoCachePool PrimaryFileStore SystemFileStore"
@@ -63,19 +75,15 @@ PATHS = {
     "cache.file_cache_pool": "FileCacheLazy FileStoreCachePool",
     "cache.file_store": "DecodeFileStore SystemFileStore WebdatasetFileStore JsonlFileStore",
     "cache.no_cache": "DirectLazy NoCachePool",
-    "cli": "",
     "cli.main": (
         "main=bridge_data.tools.cli:main "
         "prepare_media_command=bridge_data.tools.cli.prepare_metadata_command:prepare_media"
     ),
     "dataset_config": "get_dataset_from_config",
-    "deprecation": "",
     "edataclass": "edataclass",
     "epathlib": "DEFAULT_PROFILE_NAME EPath",
     "epathlib.epath": "EPath",
-    "epathlib.rclone_config": "",
     "errors": "SkipSample SampleException FatalSampleError log_exception reraise_exception",
-    "eyaml": "",
     "flavors": (
         "AVData AVDecoder AVDecoderType BaseCoreDatasetFactory BaseWebdatasetFactory CaptioningSample "
         "CaptioningWebdataset CrudeJsonlDatasetFactory CrudeSample CrudeWebdataset DefaultCrudeJsonlDatasetFactory "
@@ -94,9 +102,6 @@ PATHS = {
     "flavors.interleaved": "InterleavedSample InterleavedWebdataset",
     "flavors.jsonl": "CrudeJsonlDatasetFactory DefaultCrudeJsonlDatasetFactory",
     "flavors.jsonl.crude_jsonl_dataset": "CrudeJsonlDatasetFactory DefaultCrudeJsonlDatasetFactory",
-    "flavors.jsonl.ijsonl": "",
-    "flavors.jsonl.ijsonl_reader": "",
-    "flavors.jsonl.jsonl_prepare": "",
     "flavors.multichoice_vqa": "MultiChoiceVQASample MultiChoiceVQAWebdataset",
     "flavors.ocr": "OCRSample OCRWebdataset",
     "flavors.similarity_interleaved": "SimilarityInterleavedSample SimilarityInterleavedWebdataset",
@@ -109,7 +114,6 @@ PATHS = {
         "DefaultGenericWebdatasetFactory EmptyDatasetError ImageDecoderType JoinedWebdatasetFactory SampleDecoder "
         "StandardWebdatasetFactory"
     ),
-    "flavors.webdataset.aggregator_pool": "",
     "flavors.webdataset.base_webdataset": "BaseWebdatasetFactory",
     "flavors.webdataset.config": (
         "MAIN_FOLDER_NAME INDEX_SQLITE_FILENAME INDEX_UUID_FILENAME INFO_JSON_FILENAME INFO_YAML_FILENAME "
@@ -118,23 +122,11 @@ PATHS = {
     "flavors.webdataset.default_decoder_webdataset": "DefaultDecoderWebdatasetFactory",
     "flavors.webdataset.default_generic_webdataset": "DefaultGenericWebdatasetFactory",
     "flavors.webdataset.empty_dataset_error": "EmptyDatasetError",
-    "flavors.webdataset.field_access": "",
-    "flavors.webdataset.indexing": "",
-    "flavors.webdataset.itar": "",
-    "flavors.webdataset.itar_reader": "",
     "flavors.webdataset.joined_webdataset": "JoinedWebdatasetFactory",
-    "flavors.webdataset.metadata": "",
     "flavors.webdataset.prepare": "WebdatasetPreparator",
     "flavors.webdataset.sample_decoder": "ImageDecoderType AVDecoderType SampleDecoder",
-    "flavors.webdataset.sample_loader": "",
-    "flavors.webdataset.sharder": "",
     "flavors.webdataset.standard_webdataset": "StandardWebdatasetFactory",
-    "flavors.webdataset.structs": "",
-    "flavors.webdataset.tar_patcher": "",
-    "flavors.webdataset.thread_local_sqlite": "",
-    "fork_hook": "",
     "loader": "get_savable_loader get_loader",
-    "local_copy": "",
     "media": "AVMetadata ImageMetadata",
     "media.extractor": "MediaFilterStrategy MediaFilterConfig",
     "media.filesystem_prepare": "prepare_filesystem_dataset",
@@ -144,19 +136,12 @@ PATHS = {
         "traverse_metadataset"
     ),
     "metadataset.dataset_loader": "DatasetLoader",
-    "metadataset.join_dataset_loader": "",
     "metadataset.loader": "load_dataset traverse_metadataset prepare_metadataset",
     "metadataset.loader_interface": "TraversedDatasetReference DatasetLoaderInterface",
     "metadataset.metadataset": "Metadataset",
     "metadataset.metadataset_v2": "MetadatasetV2",
-    "module_loader": "",
-    "retry_stream": "",
-    "rng": "",
-    "sample_utils": "",
-    "savable": "",
     "savable_loader": "SavableDataLoader BasicDataLoader",
     "source_info": "SourceInfo get_source_info",
-    "state": "",
     "task_encoder": (
         "AugmentTaskEncoder basic_sample_keys batch_list batch_pad_stack batch_stack Batch cooker Cooker "
         "DefaultTaskEncoder generic_batch get_train_dataset get_val_dataset get_val_datasets stateless TaskEncoder"
@@ -167,8 +152,6 @@ PATHS = {
     ),
     "task_encoder.cooking": "cooker Cooker basic_sample_keys",
     "task_encoder.loader": "get_train_dataset get_val_dataset get_val_datasets",
-    "tools": "",
-    "tools.analyze_debug": "",
     "tools.checkpoint": (
         "command=bridge_data.tools.cli.checkpoint_command:checkpoint "
         "command_redist=bridge_data.tools.cli.checkpoint_command:redist "
@@ -180,37 +163,19 @@ PATHS = {
     "tools.prepare": "command=bridge_data.tools.cli.prepare_command:prepare",
     "tools.prepare_media": "command=bridge_data.tools.cli.prepare_metadata_command:prepare_media",
     "tools.preview": "command=bridge_data.tools.cli.preview_command:preview",
-    "transforms": "",
-    "transforms.common": "",
-    "transforms.custom": "",
-    "transforms.mappers": "",
-    "transforms.merge": "",
-    "typed_converter": "",
-    "watchdog": "",
     "worker": "WorkerConfig",
     "wrappers": (
         "BatchDataset FilterDataset LimitDataset MapDataset RepeatDataset SkipSample concat_pad generic_concat "
         "homogeneous_concat_mix"
     ),
-    "wrappers.base": "",
     "wrappers.batch_dataset": "BatchDataset",
-    "wrappers.blend_dataset": "",
-    "wrappers.buffer": "",
-    "wrappers.concat_dataset": "",
-    "wrappers.epochize_dataset": "",
     "wrappers.filter_dataset": "FilterDataset",
-    "wrappers.gc_dataset": "",
-    "wrappers.group_batch_dataset": "",
-    "wrappers.iter_map_dataset": "",
     "wrappers.limit_dataset": "LimitDataset",
-    "wrappers.log_sample_dataset": "",
     "wrappers.map_dataset": "MapDataset",
     "wrappers.mix_batch_dataset": "generic_concat concat_pad homogeneous_concat_mix",
-    "wrappers.packing_dataset": "",
     "wrappers.repeat_dataset": "RepeatDataset",
-    "wrappers.shuffle_buffer_dataset": "",
     "wrappers.skip": "SkipSample",
-    "wrappers.watchdog_dataset": "",
+    **dict.fromkeys(_WITHOUT_NAMES.split(), ""),
 }
 """The names that each module of Energon has here; `name=module:name` for names from elsewhere."""
 
@@ -321,7 +286,7 @@ def _found(place: str) -> Any:
 
 def add_paths() -> None:
     """Put a module for each path into `sys.modules`; called when `bridge_data.energon` is imported."""
-    for path in PATHS:
+    for path in sorted(PATHS):  # a package before its modules
         module = EnergonModule(path)
         sys.modules[module.__name__] = module
         parent, _, last = module.__name__.rpartition(".")

@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterable, Mapping
 from fractions import Fraction
 from typing import Any, TypedDict, Unpack
 
+from bridge_data.dataset_loaders import Data, DatasetLoaderInterface, load_dataset
 from bridge_data.decode import SampleDecoder
-from bridge_data.energon.dataset_loaders import Data, DatasetLoaderInterface, load_dataset
 from bridge_data.errors import ConfigError, ErrorHandler
 from bridge_data.lanes.batching import Batching
 from bridge_data.lanes.lane_dataset import LaneDataset
@@ -26,7 +26,7 @@ from bridge_data.plan import Plan, Source
 from bridge_data.plan.factories import BaseCoreDatasetFactory
 from bridge_data.plan.in_memory import in_memory
 from bridge_data.plan.source import EpochsPerShuffle
-from bridge_data.task import Cooker, DefaultTaskEncoder, TaskEncoder, check_hook_names, class_mismatch, with_decoding
+from bridge_data.task import Cooker, DefaultTaskEncoder, TaskEncoder, check_hook_names, with_decoding
 from bridge_data.topology import WorkerConfig
 
 _MAX_DENOMINATOR = 10**6
@@ -219,6 +219,8 @@ def _plan(data: Data, split_part: str, options: DatasetOptions, *, training: boo
         raise ConfigError(f"sample_type={wanted!r}: expected a class")
     for source in plan.sources:
         if wanted is not None and not issubclass(source.sample_class, wanted):
+            from bridge_data.task import class_mismatch  # here: for messages only
+
             raise class_mismatch(source, wanted)
     return plan
 

@@ -112,7 +112,7 @@ def drop_draws(
     their source; they are not read."""
     kept = [pair for pair in drawn if pair[1] not in forgotten]
     if len(kept) < len(drawn):
-        hooks.leave_out(FORGOTTEN, len(drawn) - len(kept), "they are forgotten")
+        hooks.count_skip(FORGOTTEN, len(drawn) - len(kept), "they are forgotten")
         for _, ref in drawn:
             if ref in forgotten:
                 survivals[ref.source].leave_out(*hooks.last_skip)

@@ -94,7 +94,7 @@ class Lane:
             with self._work.hooks:
                 batch = with_tensors(self._next_batch())
         except StopIteration:
-            if not self._micro_batches and (told := self._work.hooks.told_skips()):
+            if not self._micro_batches and (told := self._work.hooks.skip_summary()):
                 logger.warning("lane %d ends without a batch: all samples %s", self._number, told)
             raise
         self._micro_batches += 1

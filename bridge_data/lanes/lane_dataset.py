@@ -18,18 +18,18 @@ from bridge_data import storage
 from bridge_data.decode import Loader, open_loader
 from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
 from bridge_data.lanes.batching import Batching
-from bridge_data.lanes.edited_lane import caught_up, with_edits
 from bridge_data.lanes.forgotten import ForgottenSamples, with_forgotten
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.read_ahead import ReadAhead
 from bridge_data.lanes.restoring import Restorer
+from bridge_data.lanes.skipping import caught_up, with_skips
 from bridge_data.lanes.work import Watch, Work
 from bridge_data.options import check_integer
 from bridge_data.order import Geometry, SampleRef, forget_history, ledger
 from bridge_data.order.chunks import Process, plan_blocks, plan_runs
 from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after, parse_state
-from bridge_data.order.step_edits import StepEdits
+from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import Plan
 from bridge_data.replacement import replacement
 from bridge_data.shards import RawSample
@@ -82,8 +82,8 @@ class LaneDataset:
         """Whether a pass that `virtual_epoch_length` ends is followed by the same one."""
         self.repeats: float | Fraction = 1
         """How often a pass over finite data repeats them, exactly: when the lanes end, it restarts them."""
-        self.edits: StepEdits | None = None
-        """Steps to skip or repeat, in addition to those in a restored state. Not for data that end."""
+        self.skips: StepSkips | None = None
+        """Steps to skip, in addition to those in a restored state. Not for data that end."""
         self._is_longer = False
         self.order = PlanOrder(plan, worker_config.seed_offset, shuffle, batching.batch_size or 1)
         members = (member for source in plan.sources for member in source.members)
@@ -223,7 +223,7 @@ class LaneDataset:
         num_lanes = num_lanes or config.num_lanes
         lanes: dict[int, LaneState] = {lane: {} for lane in range(config.rank, num_lanes, config.world_size)}
         state = LoaderState(self.fingerprint(), [self.order.first_generation(num_lanes)], 0, lanes)
-        state = state if self.edits is None else with_edits(state, self.edits)
+        state = state if self.skips is None else with_skips(state, self.skips)
         return state if self.forgotten is None else with_forgotten(state, self)
 
     def check_state(self, data: LoaderState | dict[str, Any], *, strict: bool = True) -> LoaderState:
@@ -242,7 +242,7 @@ class LaneDataset:
             state.check(self.fingerprint())
         else:
             state = self.order.migrated(state, self.fingerprint())
-        state = state if self.edits is None else with_edits(state, self.edits)
+        state = state if self.skips is None else with_skips(state, self.skips)
         if self.forgotten is not None or forget_history.NAME in state.extras:
             state = with_forgotten(state, self)
         config = self.worker_config
@@ -252,7 +252,7 @@ class LaneDataset:
             goes_on = not state.ended and self.is_repeated_after(state, even=True)
             return self.repeated(new, state) if goes_on else new
         if num_lanes != state.num_lanes:
-            state = state if state.edits is None else caught_up(state, self.lane)
+            state = state if state.skips is None else caught_up(state, self.lane)
             state = self.order.redealt(state, num_lanes, range(config.rank, num_lanes, config.world_size))
         return state.of_rank(config)
 

@@ -251,13 +251,13 @@ class Work:
     @property
     def knows_batch_of_samples(self) -> bool:
         """Whether a sample is encoded for its batch: without packing, groups and generators."""
-        return not self.packs and not self.groups and self.hooks.makes_one_of_one
+        return not self.packs and not self.groups and self.hooks.has_no_generators
 
     @property
     def may_multiply(self) -> bool:
         """Whether there may be more batches than full buckets of samples and one that is not full: with groups, or
         with hooks that are generators."""
-        return self.groups or not self.hooks.makes_one_of_one or self.hooks.makes_batches_of_one
+        return self.groups or not self.hooks.has_no_generators or self.hooks.makes_batches_of_one
 
     def keys_of(self, units: Sequence[Unit]) -> list[Key]:
         """The restore keys of all samples in some units, in order."""

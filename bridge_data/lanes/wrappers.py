@@ -137,7 +137,7 @@ class BatchDataset(LaneDataset):
             task_encoder=encoder,
             worker_config=inner.worker_config,
         )
-        for name in ("cache_pool", "make_observer", "edits", "bare_keys"):
+        for name in ("cache_pool", "make_observer", "skips", "bare_keys"):
             setattr(self, name, getattr(inner, name))
 
 
@@ -209,7 +209,7 @@ def _of_each(hook: str, parts: Iterator[Any], then: Callable[[Any], Any]) -> Ite
     hooks = active_hook.get()
     assert isinstance(hooks, Hooks)
     for one in skips if has_any else skips[:-1]:
-        hooks.leave_out(hook, 1, str(one))
+        hooks.count_skip(hook, 1, str(one))
     if skips and not has_any:
         raise skips[-1]  # `run` counts it
 

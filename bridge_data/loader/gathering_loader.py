@@ -138,5 +138,5 @@ class _SettledIteration(Iteration):
     def _next(self) -> Any:
         self._loader._settle()  # type: ignore[attr-defined]
         if not self._begun:
-            self._loader._position.begin(self._loader.dataset.edits)
+            self._loader._position.begin(self._loader.dataset.skips)
         return super()._next()

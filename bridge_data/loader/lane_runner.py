@@ -8,10 +8,10 @@ import dataclasses
 import functools
 from typing import Any
 
-from bridge_data.lanes.edited_lane import EditedLane
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
+from bridge_data.lanes.skipping import SkippingLane
 from bridge_data.lanes.work import Watch
 from bridge_data.order.state import LoaderState
 from bridge_data.samples.arena import Arena
@@ -33,16 +33,16 @@ class LaneRunner:
 
     def __init__(self, dataset: LaneDataset, state: LoaderState, arena: Arena, watch: Watch | None = None) -> None:
         self._dataset, self._state, self._watch, self._arena = dataset, state, watch, arena
-        self._lanes: dict[int, Lane | EditedLane] = {}
+        self._lanes: dict[int, Lane | SkippingLane] = {}
 
     def take(self, lane: int) -> Produced[Any] | Ended:
         """The next item of `lane`. After an exception, make another runner from the last states."""
         if lane not in self._lanes:
             open_lane = functools.partial(self._dataset.lane, watch=self._watch)
-            if self._state.edits is None:
+            if self._state.skips is None:
                 self._lanes[lane] = open_lane(lane, self._state)
             else:
-                self._lanes[lane] = EditedLane(lane, self._state, open_lane)
+                self._lanes[lane] = SkippingLane(lane, self._state, open_lane)
         run = self._lanes[lane]
         try:
             with self._arena.active():

@@ -74,7 +74,7 @@ class SavableDataLoader:
     __next__ = no_iterator
 
     def __iter__(self) -> Iterator[Any]:
-        self._position.begin(self.dataset.edits)
+        self._position.begin(self.dataset.skips)
         return Iteration(self)
 
     def __len__(self) -> int:

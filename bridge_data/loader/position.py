@@ -4,7 +4,7 @@ Slot number m of the job is served by lane `m mod num_lanes`; rank r of D serves
 Enters: the lane of each batch handed out with its state, and lanes that ended. Leaves: the lanes in the order of
 their slots. Guarantee: batch number n of lane l is that of slot `n * num_lanes + l`, and a rank serves its slots in
 order, without those of lanes that have ended. So the order of batches by slot depends on the lanes alone. If steps
-are skipped or repeated, slots and numbers differ as `StepEdits` says.
+are skipped, slots and numbers differ as `StepSkips` says.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from bridge_data.loader.ledger_files import LedgerFile
 from bridge_data.order.state import LaneState, LoaderState
-from bridge_data.order.step_edits import StepEdits
+from bridge_data.order.step_skips import StepSkips
 from bridge_data.topology import WorkerConfig
 
 logger = logging.getLogger("bridge_data")
@@ -31,7 +31,7 @@ class Turns:
     """Whose turn it is among some lanes after `state`: that of the lane with the lowest slot."""
 
     def __init__(self, state: LoaderState, lanes: Iterable[int]) -> None:
-        self._num_lanes, self._edits = state.num_lanes, state.edits
+        self._num_lanes, self._skips = state.num_lanes, state.skips
         self._slots = [(state.slot_of(lane), lane) for lane in lanes]
         heapq.heapify(self._slots)
 
@@ -56,8 +56,9 @@ class Turns:
         """Note that the lane whose turn it is has served its slot."""
         slot, lane = self._slots[0]
         after = slot + self._num_lanes
-        if self._edits is not None:
-            after = self._edits.lane_slot(lane, self._num_lanes, slot + 1)
+        if self._skips is not None:
+            place = self._skips.number(slot) // self._num_lanes
+            after = self._skips.slot_of_lane(lane, self._num_lanes, place + 1)
         heapq.heapreplace(self._slots, (after, lane))
 
     def end(self) -> None:
@@ -97,27 +98,27 @@ class Position:
             self._turns.advance()  # `advance` was interrupted after it had noted the state
         return self._turns.lane
 
-    def begin(self, named: StepEdits | None) -> None:
-        """Check that the ranks can share what comes between skips and repeats, and log these once, and what came before
-        the state, so that it cannot be skipped; `named` are those from the settings, as named there.
+    def begin(self, named: StepSkips | None) -> None:
+        """Check that the ranks can share what comes between skips, and log these once, and what came before the state,
+        so that it cannot be skipped; `named` are those from the settings, as named there.
 
         Raises:
             ConfigError: if they cannot.
         """
-        edits, slot = self.state.edits, self.state.next_slot
+        skips, slot = self.state.skips, self.state.next_slot
         if self._has_begun:
             return
-        if edits is not None:
-            edits.check_shared(slot, self._world_size)
+        if skips is not None:
+            skips.check_shared(slot, self._world_size)
         self._has_begun = True
-        if self._rank == 0 and named is not None and (behind := named.not_skipped(edits)):
+        if self._rank == 0 and named is not None and (behind := named.not_skipped(skips)):
             logger.warning(
                 "not skipped, as the run handed them out before this state was saved: micro-batches %s. To skip these "
                 "too, resume from a checkpoint that was saved before them",
                 "; ".join(behind),
             )
-        if self._rank == 0 and edits is not None and (ahead := edits.ahead(slot)):
-            words = edits.name if named is None else named.name
+        if self._rank == 0 and skips is not None and (ahead := skips.ahead(slot)):
+            words = skips.name if named is None else named.name
             logger.info("from micro-batch %d of the job on: %s", slot, ", ".join(map(words, ahead)))
 
     def lanes(self) -> list[int]:

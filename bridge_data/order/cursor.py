@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from bridge_data.errors import EDITED, StateError
+from bridge_data.errors import DAMAGED_STATE, StateError
 from bridge_data.order.ledger import SAMPLE_BYTES
 from bridge_data.order.random_draws import BLOCK, Blend, Schedule
 from bridge_data.order.row import Ints, Row, Window
@@ -242,7 +242,7 @@ class Cursor:
         position = self._saved.get(str(source), BEGINNING)
         stream = Stream(self._rows[source], self.lane, position)
         if fault := stream.fault(self.draws):
-            raise StateError(f"lanes.{self.lane}.cursors.{source}: {list(position)}: {fault}; {EDITED}")
+            raise StateError(f"lanes.{self.lane}.cursors.{source}: {list(position)}: {fault}; {DAMAGED_STATE}")
         return stream
 
     def state(self) -> State:

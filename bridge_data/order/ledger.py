@@ -42,7 +42,7 @@ NAME = "ledger"
 VERSION = 1
 
 MicroBatch: TypeAlias = tuple[int, bytes]
-"""(number in the job, or its slot if steps are skipped or repeated; references of its samples)."""
+"""(number in the job, or its slot if steps are skipped; references of its samples)."""
 
 Uncounted: TypeAlias = tuple[MicroBatch, "Uncounted | None"]
 """A micro-batch that no sum counts yet, and those before it: a chain, so that one more takes no copy of the others."""
@@ -180,9 +180,9 @@ def waiting(state: "LoaderState") -> list[MicroBatch]:
 
 def settled(state: "LoaderState") -> "LoaderState":
     """`state` with all micro-batches handed out counted in the ledgers of its lanes."""
-    columns, edits = Columns.of(waiting(state)), state.edits
+    columns, skips = Columns.of(waiting(state)), state.skips
     words = _words_of(columns, [name for name, _ in state.fingerprint["sources"]], state.repetition)
-    numbers = columns.numbers if edits is None else np.array([*map(edits.number, columns.numbers.tolist())])
+    numbers = columns.numbers if skips is None else np.array([*map(skips.number, columns.numbers.tolist())])
     lane_of_each = numbers % state.num_lanes
     by_lane = np.argsort(lane_of_each)
     found, starts, counts = np.unique(lane_of_each[by_lane], return_index=True, return_counts=True)
@@ -197,10 +197,8 @@ def settled(state: "LoaderState") -> "LoaderState":
 
 def num_emitted(lane: int, state: "LoaderState") -> int:
     """How many micro-batches of a lane the job has handed out."""
-    if state.edits is not None:
-        return state.edits.num_slots(lane, state.num_lanes, state.next_slot)
-    number: int = state.lanes[lane].get("micro_batches", 0)
-    return number
+    place: int = state.lanes[lane].get("micro_batches", 0)
+    return place if (skips := state.skips) is None else skips.num_of_lane(lane, state.num_lanes, place)
 
 
 def total(state: "LoaderState") -> LedgerSums:

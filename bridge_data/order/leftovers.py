@@ -19,7 +19,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from bridge_data.errors import EDITED, StateError
+from bridge_data.errors import DAMAGED_STATE, StateError
 from bridge_data.order.cursor import ALL_PARTS, Cursor, SampleRef, Stream
 from bridge_data.order.ordered import OrderedRow
 from bridge_data.order.row import Row
@@ -101,7 +101,7 @@ class Inbox:
         return Stream(row, lane, (*position, 0))
 
     def _error(self, entry: Entry, fault: str) -> StateError:
-        return StateError(f"{self._path}: {entry}: {fault}; {EDITED}")
+        return StateError(f"{self._path}: {entry}: {fault}; {DAMAGED_STATE}")
 
     def _leave(self) -> None:
         """Remove the samples of the last `take` from the first entry."""
@@ -258,7 +258,7 @@ class Pending(Generic[T, U]):
                 if offset in refs:
                     return Drawn(first + offset, refs[offset], part)
                 fault = f"draw {first + offset} gave no sample"
-            raise StateError(f"lanes.{cursor.lane}.pending: {stored}: {fault}; {EDITED}")
+            raise StateError(f"lanes.{cursor.lane}.pending: {stored}: {fault}; {DAMAGED_STATE}")
 
         return waiting.map(read, lambda unit: [read(item) for item in unit])
 
@@ -300,7 +300,7 @@ def _replayed(cursor: Cursor, base: dict[str, Any], count: int) -> dict[int, Sam
             refs |= {draw - first: ref for draw, ref in cursor.take(end - cursor.draws)}
     except StopIteration:
         fault = f"an item waits since draw {end - 1}, the data ends after {cursor.draws}"
-        raise StateError(f"{path}: {fault}; {EDITED}") from None
+        raise StateError(f"{path}: {fault}; {DAMAGED_STATE}") from None
     except StateError as error:
         raise StateError(f"{path}.base: {error}") from None
     return refs

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from bridge_data.errors import EDITED, StateError
+from bridge_data.errors import DAMAGED_STATE, StateError
 from bridge_data.order import ledger
 from bridge_data.order.cursor import BEGINNING, Cursor
 from bridge_data.order.leftovers import Entry, Pending, cut_entry, entry_size, is_slice
@@ -69,11 +69,6 @@ def migrate(
     weights = [[of.get("weights"), of.get("schedule")] for of in (state.fingerprint, fingerprint)]
     if slots == list(range(len(new))) and weights[0] == weights[1]:
         return dataclasses.replace(state, fingerprint=fingerprint)
-    if any("kept" in lane_state for lane_state in state.lanes.values()):
-        raise StateError(
-            "the state was saved during repeated steps, which need the weights that they had: resume with these "
-            "until the repeat is over, or from a checkpoint that was saved before it"
-        )
     generations = []
     for num_lanes, geometry in state.generations:
         merged = new_generation(num_lanes, [0] * len(new))[1]
@@ -255,7 +250,9 @@ class _OldLanes:
 
     def error(self, lane: int, source: int, fault: str) -> StateError:
         """The error for a lane's position in the row of a source."""
-        return StateError(f"lanes.{lane}.cursors.{source}: {self.positions(source)[lane].tolist()}: {fault}; {EDITED}")
+        return StateError(
+            f"lanes.{lane}.cursors.{source}: {self.positions(source)[lane].tolist()}: {fault}; {DAMAGED_STATE}"
+        )
 
     def loose(self, lane: int) -> list[list[int]]:
         """`[source, epoch, index, part]` of what a lane has drawn but not emitted, without partly emitted batches."""
@@ -311,7 +308,7 @@ class _OldLanes:
         return dataclasses.replace(
             self._state,
             generations=generations,
-            next_slot=slot if self._state.edits is None else self._state.next_slot,
+            next_slot=slot if self._state.skips is None else self._state.next_slot,
             lanes=lanes,
             drawn_before=max(0, drawn),
             extras=ledger.carried(self._state),

@@ -10,16 +10,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeAlias
 
 from bridge_data.errors import StateError
-from bridge_data.order import forget_history, ledger, step_edits
+from bridge_data.order import forget_history, ledger, step_skips
 from bridge_data.order.state_check import check_checksums, check_structure, with_checksums
-from bridge_data.order.step_edits import StepEdits
+from bridge_data.order.step_skips import StepSkips
 from bridge_data.topology import WorkerConfig
 
 FORMAT = "bridge_data.loader"
 VERSION = 2
 """The version of the state format and of the order; it changes with either."""
 
-EXTRAS: Mapping[str, int] = {one.NAME: one.VERSION for one in (ledger, step_edits, forget_history)}
+EXTRAS: Mapping[str, int] = {one.NAME: one.VERSION for one in (ledger, step_skips, forget_history)}
 """Names of the extras that this release can read, with their newest version.
 
 An extra is an optional part of the state, or of a lane's state: `{name: {"version": int, "data": ...}}` under `extras`.
@@ -28,8 +28,8 @@ A release that does not know the name refuses the state instead of losing the da
 
 
 LaneState: TypeAlias = dict[str, Any]
-"""The state of one lane: `draws`, `cursors`, `micro_batches`, and maybe `inbox`, `pending`, `extras` and `kept` (see
-`step_edits`); `{}` if the lane has not started."""
+"""The state of one lane: `draws`, `cursors`, `micro_batches`, and maybe `inbox`, `pending` and `extras`;
+`{}` if the lane has not started."""
 
 Generation: TypeAlias = tuple[int, list[list[int]]]
 """(num_lanes, [chunk_size, block_size, window_size, first_epoch] of each source); in validation (num_lanes, [[first
@@ -51,7 +51,7 @@ class LoaderState:
     generations: list[Generation]
     """Generations that some lane's inbox refers to, then the current one."""
     next_slot: int
-    """The first micro-batch of the job that not every rank has emitted yet; with `edits`, its slot."""
+    """The first micro-batch of the job that not every rank has emitted yet; with `skips`, its slot."""
     lanes: dict[int, LaneState]
     drawn_before: int = 0
     """Samples drawn by the job before the last re-deal, after which lanes count draws from 0; for schedules."""
@@ -77,21 +77,20 @@ class LoaderState:
         return len(self.lanes) == self.num_lanes
 
     @property
-    def edits(self) -> StepEdits | None:
-        """The steps that are skipped or repeated, also those that are over; None if there are none."""
-        return StepEdits.of_extras(self.extras) if step_edits.NAME in self.extras else None
+    def skips(self) -> StepSkips | None:
+        """The steps that are skipped, also those that are over; None if there are none."""
+        return StepSkips.of_extras(self.extras)
 
     @property
     def next_number(self) -> int:
-        """The micro-batch that comes in `next_slot`, by its number in the run without skips and repeats."""
-        return self.next_slot if (edits := self.edits) is None else edits.number(self.next_slot)
+        """The micro-batch that comes in `next_slot`, by its number in the run without skips."""
+        return self.next_slot if (skips := self.skips) is None else skips.number(self.next_slot)
 
     def slot_of(self, lane: int) -> int:
         """The slot in which the next micro-batch of a lane comes."""
-        if (edits := self.edits) is not None:
-            return edits.lane_slot(lane, self.num_lanes, self.next_slot)
-        num_emitted: int = self.lanes[lane].get("micro_batches", 0)
-        return num_emitted * self.num_lanes + lane
+        place: int = self.lanes[lane].get("micro_batches", 0)
+        skips = self.skips
+        return place * self.num_lanes + lane if skips is None else skips.slot_of_lane(lane, self.num_lanes, place)
 
     @property
     def is_finite(self) -> bool:

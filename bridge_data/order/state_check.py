@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from bridge_data.errors import EDITED, StateError
+from bridge_data.errors import DAMAGED_STATE, StateError
 
 STOP = 1 << 48
 """Upper bound of all integers, so that arithmetic with them stays within 64 bits."""
@@ -29,7 +29,7 @@ _SLICE = "7 integers >= 0 (generation, lane, shuffle, window, offset, skip, coun
 _GEOMETRY = "4 integers (chunk_size >= block_size >= 1, window_size >= 0, first_epoch >= 0)"
 _ITEM = "an offset, [offset, part] or [source, epoch, index, part]"
 
-_EDITS = "[first, stop, times] of ranges in order that do not overlap, each with first < stop, and times 0 or 2"
+_SKIPS = "[first, stop, 0] of ranges in order that do not overlap, each with first < stop"
 _LEDGER = "[since, samples, positioned sum, unpositioned sum], two integers >= 0 and two of 32 hexadecimal digits"
 _LISTS = "[slot, {source: [[version, digest], ...]}] with ascending slots, a version being an integer >= 0"
 _SUM = re.compile("[0-9a-f]{32}")
@@ -75,7 +75,7 @@ def check_checksums(data: dict[str, Any]) -> None:
         raise StateError(
             f"{'the fields beside lanes' if name == _RUN else f'lanes.{name}'}: not as saved: the checksum of "
             f"{', '.join(shown) or 'no position'} is {found[name]}, and checksums.{name} is "
-            f"{reprlib.repr(saved[name])}; {EDITED}"
+            f"{reprlib.repr(saved[name])}; {DAMAGED_STATE}"
         )
 
 
@@ -189,16 +189,14 @@ class _LaneCheck:
         """The state of one lane, `{}` if it has not started."""
         if state == {}:
             return
-        _check_keys(path, state, (*_CURSOR_KEYS, "micro_batches"), ("inbox", "pending", "extras", "kept"))
+        if isinstance(state, dict) and "kept" in state:
+            raise _repeats(f"{path}.kept", state["kept"])
+        _check_keys(path, state, (*_CURSOR_KEYS, "micro_batches"), ("inbox", "pending", "extras"))
         self._check_cursor(path, state)
         _check_number(f"{path}.micro_batches", state["micro_batches"])
         _check_extras(f"{path}.extras", state)
         if "pending" in state:
             self._check_pending(f"{path}.pending", state["pending"], state["draws"])
-        if "kept" in state:
-            if not isinstance(state["kept"], dict) or "kept" in state["kept"] or not state["kept"]:
-                raise _wrong(f"{path}.kept", state["kept"], "the state of a lane that has none itself")
-            self.lane(f"{path}.kept", state["kept"])
 
     def numbered(self, path: str, values: Any, stop: int) -> Iterable[tuple[str, Any]]:
         """(path, value) of a dict whose keys are numbers below `stop`, as strings."""
@@ -207,7 +205,9 @@ class _LaneCheck:
         for name, value in values.items():
             is_number = isinstance(name, str) and name.isdecimal() and len(name) < 10 and str(int(name)) == name
             if not is_number or int(name) >= stop:
-                raise StateError(f"{path}.{name}: unknown name, expected a number from 0 to {stop - 1}; {EDITED}")
+                raise StateError(
+                    f"{path}.{name}: unknown name, expected a number from 0 to {stop - 1}; {DAMAGED_STATE}"
+                )
             yield f"{path}.{name}", value
 
     def _check_cursor(self, path: str, state: dict[str, Any]) -> None:
@@ -317,7 +317,7 @@ def _check_keys(path: str, value: Any, needed: Iterable[str], optional: Iterable
         unknown = min(map(str, value.keys() - known))
         raise StateError(
             f"{_join(path, unknown)}: unknown, this release would lose it (it knows {', '.join(sorted(known))}); "
-            "resume with the release that wrote it. If this one did, " + EDITED
+            "resume with the release that wrote it. If this one did, " + DAMAGED_STATE
         )
 
 
@@ -325,7 +325,7 @@ def _check_extras(path: str, state: dict[str, Any]) -> None:
     extras = state.get("extras", {})
     if not isinstance(extras, dict):
         raise _wrong(path, extras, "a dict")
-    checks: dict[str, _Check] = {"ledger": _check_ledger, "step_edits": _check_edits, "forgotten": _check_lists}
+    checks: dict[str, _Check] = {"ledger": _check_ledger, "step_edits": _check_skips, "forgotten": _check_lists}
     for name, check in checks.items():
         extra = extras.get(name)
         if isinstance(extra, dict) and extra.get("version") == 1:
@@ -356,15 +356,18 @@ def _is_list_version(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2 and _are_numbers(value[:1], 1) and isinstance(value[1], str)
 
 
-def _check_edits(path: str, edits: Any) -> None:
-    _check_list(path, edits)
+def _check_skips(path: str, skips: Any) -> None:
+    _check_list(path, skips)
     end = 0
-    for number, edit in enumerate(edits):
-        if not _are_numbers(edit, 3) or not end <= edit[0] < edit[1] or edit[2] not in (0, 2):
-            raise _wrong(f"{path}.{number}", edit, _EDITS)
-        end = edit[1]
-    if not edits:
-        raise _wrong(path, edits, "at least one range")
+    for number, skip in enumerate(skips):
+        is_right = _are_numbers(skip, 3) and end <= skip[0] < skip[1]
+        if is_right and skip[2] == 2:
+            raise _repeats(f"{path}.{number}", skip)
+        if not is_right or skip[2]:
+            raise _wrong(f"{path}.{number}", skip, _SKIPS)
+        end = skip[1]
+    if not skips:
+        raise _wrong(path, skips, "at least one range")
 
 
 def _are_sums(values: list[Any]) -> bool:
@@ -397,8 +400,15 @@ def _join(path: str, name: str) -> str:
 
 
 def _missing(path: str) -> StateError:
-    return StateError(f"{path}: missing from the state; {EDITED}")
+    return StateError(f"{path}: missing from the state; {DAMAGED_STATE}")
+
+
+def _repeats(path: str, value: Any) -> StateError:
+    return StateError(
+        f"{path}: {reprlib.repr(value)}: the state is of a run that repeats steps, which this release does not: resume "
+        "from a checkpoint that was saved before repeat_steps were set, or with the release that wrote it"
+    )
 
 
 def _wrong(path: str, value: Any, expected: str) -> StateError:
-    return StateError(f"{path}: {reprlib.repr(value)}: expected {expected}; {EDITED}")
+    return StateError(f"{path}: {reprlib.repr(value)}: expected {expected}; {DAMAGED_STATE}")

@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError
@@ -21,12 +21,20 @@ from bridge_data.plan.auxiliary import AuxReference, read_aux
 from bridge_data.plan.blending import Weight, read_weight
 from bridge_data.plan.dataset_yaml import OUR_MODULES, is_our_module, read_subflavors
 from bridge_data.plan.document import TABLE_KEYS, Node, given, located, nearest, parse_yaml
-from bridge_data.plan.join import JOIN_KEYS, JoinNode, read_join
 from bridge_data.plan.source import EpochsPerShuffle, check_epochs, multiplied
 from bridge_data.plan.where_clauses import WHERE_KEYS, WhereClause, read_where
 from bridge_data.shards import SubsetRange
 
+if TYPE_CHECKING:
+    from bridge_data.shards.joins import Nonmatch
+
 _MULTIPLIER = "shuffle_over_epochs_multiplier"
+_JOIN_KEYS = ("join", "joiner")
+_MEMBER_KEYS = ("path", "split_part", "subflavors", "dataset_config", "split_config", "nonmatch")
+
+_NONMATCH = ("error", "skip", "none")
+_OF_THE_JOIN = ("subset", "shuffle_over_epochs_multiplier", "weight", "repetitions")
+NO_MEMBER = "a member of a join is the path of a prepared folder of tars, of tables or of a JSONL file"
 _SCOPE_KEYS = ("split_part", "subflavors", "subset", *WHERE_KEYS, _MULTIPLIER)
 _REFERENCE_KEYS = ("path", "dataset_config", "split_config", "aux", *TABLE_KEYS, *_SCOPE_KEYS)
 _FIRST_FORMAT_KEYS = (
@@ -108,6 +116,17 @@ class Reference:
     def text(self, key: str) -> str | None:
         """The text of `key`; None if there is no such key."""
         return self.entries[key].text(key) if key in self.entries else None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class JoinNode:
+    """A join as written: the members, the left side first, and the names under which the joiner gets them (None: by
+    position)."""
+
+    node: Node
+    members: tuple[Node, ...]
+    names: tuple[str, ...] | None
+    nonmatches: "tuple[Nonmatch, ...]"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -244,7 +263,7 @@ def _declared(node: Node, what: str, file: str, scope: Scope, extra_keys: tuple[
             children = [_declared(item, "item of a blend", file, inner, (key,)) for item in items]
             return _blend(kind, entries[kind], children, file, scope)
     if given(entries, "join"):
-        node.mapping(what, (*JOIN_KEYS, *_SCOPE_KEYS, *extra_keys))
+        node.mapping(what, (*_JOIN_KEYS, *_SCOPE_KEYS, *extra_keys))
         join, inner = read_join(node), _within(entries, file, scope)
         if inner.where:
             raise inner.where[-1].error(
@@ -324,3 +343,51 @@ def _check_share(subset: Node, scope: Scope) -> None:
         SubsetRange().within(scope.subset)
     except ConfigError as error:
         raise subset.error(str(error)) from None
+
+
+def read_join(node: Node) -> JoinNode:
+    """The join at `node`; its members are not opened yet."""
+    join = node.mapping("join")["join"]
+    if isinstance(join.value, dict):
+        names, members = tuple(join.value), tuple(join.value.values())
+    else:
+        names, members = None, tuple(join.sequence("join, a list or a mapping of data sets"))
+    if not members:
+        raise join.error("join: expected data sets, got none")
+    for member in members:
+        _check_keys(member)
+    nonmatches = tuple(map(_nonmatch, members))
+    if nonmatches[0] != "error":
+        raise members[0].error(
+            f"nonmatch: {nonmatches[0]}: the first data set of a join says which samples there are, so it lacks none; "
+            "give nonmatch to the data sets after it, or put another one first"
+        )
+    return JoinNode(node, members, names, nonmatches)
+
+
+def _check_keys(member: Node) -> None:
+    entries = member.mapping("member of a join")
+    for key in ("join", "blend", "blend_epochized"):
+        if key in entries:
+            raise entries[key].error(f"{key}: {NO_MEMBER}: write `path:`, and put the join into the blend")
+    for key in _OF_THE_JOIN:
+        if key in entries and entries[key].value not in (None, 1):
+            raise entries[key].error(f"{key} is not for a member of a join: give it to the join as a whole")
+    if "aux" in entries:
+        raise entries["aux"].error("aux is for crude samples that are cooked; samples of a join are joined instead")
+    member.mapping("member of a join", (*_MEMBER_KEYS, *TABLE_KEYS, *_OF_THE_JOIN))
+    path = given(entries, "path")
+    if path is None:
+        raise member.error(f"member of a join: expected `path:`, got {member.shown()}")
+    if path.text("path").endswith((".yaml", ".yml")):
+        raise path.error(f"{NO_MEMBER}, got {path.shown()}")
+
+
+def _nonmatch(member: Node) -> "Nonmatch":
+    entry = given(member.mapping("member of a join"), "nonmatch")
+    if entry is None:
+        return "error"
+    value = entry.text("nonmatch")
+    if value not in _NONMATCH:
+        raise entry.error(f"nonmatch: unknown mode {value!r}{nearest(value, _NONMATCH)}")
+    return cast("Nonmatch", value)

@@ -9,106 +9,38 @@ Source: the `join` of `MetadatasetV2`, https://nvidia.github.io/Megatron-Energon
 
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, cast
+from typing import Any
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan.blending import Tree
 from bridge_data.plan.dataset_yaml import find_class, find_object, is_our_module
-from bridge_data.plan.document import TABLE_KEYS, Node, given, nearest
+from bridge_data.plan.declared import NO_MEMBER, JoinNode
+from bridge_data.plan.document import Node, given
 from bridge_data.plan.source import Join, SampleClass, Source
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import Records, ShardSet
 from bridge_data.shards.joined_records import JoinRecords
-from bridge_data.shards.joins import JoinIndex, JoinMember, Nonmatch, join_folder, open_join
+from bridge_data.shards.joins import JoinIndex, JoinMember, join_folder, open_join
 from bridge_data.shards.jsonl_file import JsonlLines
 from bridge_data.shards.records import without_views
 
-JOIN_KEYS = ("join", "joiner")
-MEMBER_KEYS = ("path", "split_part", "subflavors", "dataset_config", "split_config", "nonmatch")
-
-_NONMATCH = ("error", "skip", "none")
-_OF_THE_JOIN = ("subset", "shuffle_over_epochs_multiplier", "weight", "repetitions")
-_NO_MEMBER = "a member of a join is the path of a prepared folder of tars, of tables or of a JSONL file"
 _EXAMPLE = "`joiner: {__module__: my_package.samples, __class__: MySample}`"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class JoinNode:
-    """A join as written: the members, the left side first, and the names under which the joiner gets them (None: by
-    position)."""
-
-    node: Node
-    members: tuple[Node, ...]
-    names: tuple[str, ...] | None
-    nonmatches: tuple[Nonmatch, ...]
-
-    def with_records(self, records: Sequence[Records]) -> list[JoinMember]:
-        """The members, as the index of the join needs them."""
-        return list(map(JoinMember, records, self.nonmatches))
-
-
-def read_join(node: Node) -> JoinNode:
-    """The join at `node`; its members are not opened yet."""
-    join = node.mapping("join")["join"]
-    if isinstance(join.value, dict):
-        names, members = tuple(join.value), tuple(join.value.values())
-    else:
-        names, members = None, tuple(join.sequence("join, a list or a mapping of data sets"))
-    if not members:
-        raise join.error("join: expected data sets, got none")
-    for member in members:
-        _check_keys(member)
-    nonmatches = tuple(map(_nonmatch, members))
-    if nonmatches[0] != "error":
-        raise members[0].error(
-            f"nonmatch: {nonmatches[0]}: the first data set of a join says which samples there are, so it lacks none; "
-            "give nonmatch to the data sets after it, or put another one first"
-        )
-    return JoinNode(node, members, names, nonmatches)
-
-
-def _check_keys(member: Node) -> None:
-    entries = member.mapping("member of a join")
-    for key in ("join", "blend", "blend_epochized"):
-        if key in entries:
-            raise entries[key].error(f"{key}: {_NO_MEMBER}: write `path:`, and put the join into the blend")
-    for key in _OF_THE_JOIN:
-        if key in entries and entries[key].value not in (None, 1):
-            raise entries[key].error(f"{key} is not for a member of a join: give it to the join as a whole")
-    if "aux" in entries:
-        raise entries["aux"].error("aux is for crude samples that are cooked; samples of a join are joined instead")
-    member.mapping("member of a join", (*MEMBER_KEYS, *TABLE_KEYS, *_OF_THE_JOIN))
-    path = given(entries, "path")
-    if path is None:
-        raise member.error(f"member of a join: expected `path:`, got {member.shown()}")
-    if path.text("path").endswith((".yaml", ".yml")):
-        raise path.error(f"{_NO_MEMBER}, got {path.shown()}")
-
-
-def _nonmatch(member: Node) -> Nonmatch:
-    entry = given(member.mapping("member of a join"), "nonmatch")
-    if entry is None:
-        return "error"
-    value = entry.text("nonmatch")
-    if value not in _NONMATCH:
-        raise entry.error(f"nonmatch: unknown mode {value!r}{nearest(value, _NONMATCH)}")
-    return cast(Nonmatch, value)
 
 
 def join_source(join: JoinNode, members: Sequence[Tree], file: str, trusted_modules: Collection[str]) -> Source:
     """The source of the join of `members` in the metadataset `file`."""
     sources, records = [], []
     for node, member in zip(join.members, members, strict=True):
-        problem = why_no_member(member.records) if isinstance(member, Source) else _NO_MEMBER
+        problem = why_no_member(member.records) if isinstance(member, Source) else NO_MEMBER
         if not isinstance(member, Source) or problem is not None:
             entry = node.mapping("member of a join")["path"]
-            raise entry.error(f"{problem}, got {entry.shown()}" if problem == _NO_MEMBER else str(problem))
+            raise entry.error(f"{problem}, got {entry.shown()}" if problem == NO_MEMBER else str(problem))
         sources.append(member)
         records.append(member.records)
     sample_class, joiner = find_joiner(join.node, trusted_modules)
     entries = join.node.mapping("join")
     try:
-        index = open_join(join_folder(file), join.with_records(records))
+        index = open_join(join_folder(file), with_records(join, records))
     except DatasetError as error:
         raise entries["join"].error(str(error)) from None
     joined = Join(members=tuple(sources), names=join.names, joiner=joiner)
@@ -118,6 +50,11 @@ def join_source(join: JoinNode, members: Sequence[Tree], file: str, trusted_modu
         raise entries["joiner"].error(f"joiner: {error}") from None
 
 
+def with_records(join: JoinNode, records: Sequence[Records]) -> list[JoinMember]:
+    """The members of a join, as its index needs them."""
+    return list(map(JoinMember, records, join.nonmatches))
+
+
 def why_no_member(records: Records) -> str | None:
     """Why a join cannot have these records as a member; None if it can."""
     if isinstance(records, ShardSet) or isinstance(without_views(records), JsonlLines):
@@ -125,7 +62,7 @@ def why_no_member(records: Records) -> str | None:
     from bridge_data.shards.table_records import TableRecords  # here: few members are tables
 
     if not isinstance(records, TableRecords):
-        return _NO_MEMBER
+        return NO_MEMBER
     if records.has_keys:
         return None
     return (

@@ -29,12 +29,10 @@ from bridge_data.plan.declared import (
 )
 from bridge_data.plan.document import TABLE_KEYS, Node, absolute, given, has_raw_tars, is_jsonl, is_table, parse_yaml
 from bridge_data.plan.factories import BaseCoreDatasetFactory, read_function
-from bridge_data.plan.join import join_source
 from bridge_data.plan.source import Source
 from bridge_data.plan.where_clauses import choose_samples, given_where
 from bridge_data.samples import CrudeSample
 from bridge_data.shards import PreparedDataset
-from bridge_data.shards.jsonl_file import open_jsonl, read_ranges
 from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER, why_unprepared
 from bridge_data.storage import Location, is_remote, location
 
@@ -102,6 +100,8 @@ def _open(declared: Declared, opening: Opening) -> Tree:
 
 
 def _open_join(declared: DeclaredJoin, opening: Opening) -> Source:
+    from bridge_data.plan.join import join_source  # here: few data sets are joined
+
     members = [open_reference(member, opening) for member in declared.members]
     return cut(join_source(declared.join, members, declared.file, opening.trusted_modules), declared)
 
@@ -224,6 +224,8 @@ def split_parts(path: Location, limits: Limits = DEFAULT_LIMITS) -> list[str]:
     if not storage.is_file(path):
         raise ConfigError(f"{path}: no such folder or file")
     if is_jsonl(str(path)):
+        from bridge_data.shards.jsonl_file import read_ranges  # here: few data sets are JSONL files
+
         return list(read_ranges(path, limits=limits) or [WHOLE])
     if path.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"{path}: expected a prepared folder, a metadataset .yaml or a .jsonl file")
@@ -284,6 +286,8 @@ def _dataset_yaml(reference: Reference) -> tuple[str, Node | None]:
 
 def _open_jsonl(reference: Reference) -> Source:
     """The source of a JSONL file: crude samples, each with the part `json`. There is no dataset.yaml."""
+    from bridge_data.shards.jsonl_file import open_jsonl  # here: few data sets are JSONL files
+
     path, scope = reference.path, reference.scope
     if "dataset_config" in reference.entries:
         raise reference.error(

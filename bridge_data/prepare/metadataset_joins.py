@@ -21,7 +21,7 @@ from bridge_data.plan.declared import (
     read_splits,
 )
 from bridge_data.plan.document import absolute, is_jsonl
-from bridge_data.plan.join import why_no_member
+from bridge_data.plan.join import why_no_member, with_records
 from bridge_data.plan.opening import has_tables, split_config_of
 from bridge_data.plan.table_files import open_keys
 from bridge_data.prepare.executors import Progress, no_progress
@@ -61,7 +61,7 @@ def prepare_metadataset(
     made: dict[Path, JoinIndex] = {}
     for part in read_splits(document)[1]:
         for join in _joins(declare(Reference(path=file, scope=Scope(split_part=part, cache=cache)))):
-            members = join.join.with_records([_records(member) for member in join.members])
+            members = with_records(join.join, [_records(member) for member in join.members])
             index = make_join(_folder(join.file), members, num_workers=num_workers, on_progress=on_progress)
             made[index.path] = index
     for stale in _folder(file).glob(f"*{FILE_SUFFIX}"):

@@ -10,17 +10,20 @@ import functools
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.shards.index_file import BridgeIndex
-from bridge_data.shards.key_index import KeyIndex
 from bridge_data.shards.metadata import meta_folder
 from bridge_data.shards.segment import split_name
 from bridge_data.shards.shard_table import read_offsets
 from bridge_data.shards.tar_bytes import open_tar
 from bridge_data.shards.tar_headers import walk
 from bridge_data.storage import Location
+
+if TYPE_CHECKING:
+    from bridge_data.shards.key_index import KeyIndex
 
 logger = logging.getLogger("bridge_data")
 
@@ -109,7 +112,9 @@ class ExclusionFinder:
         return found
 
     @functools.cached_property
-    def _key_index(self) -> KeyIndex | None:
+    def _key_index(self) -> "KeyIndex | None":
+        from bridge_data.shards.key_index import KeyIndex  # here: few data sets have exclusions
+
         return KeyIndex.find(self._root)
 
     @functools.cached_property

@@ -9,15 +9,17 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Collection, Container, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bridge_data.errors import DatasetError
 from bridge_data.samples import SourceInfo
 from bridge_data.shards.blocks import READ_BYTES, Held, OpenBlocks
-from bridge_data.shards.joins import JoinIndex
 from bridge_data.shards.records import ByteRange, Forgetting, RawSample, Records
 from bridge_data.shards.tombstones import ForgetList, ListedFiles, Version
 from bridge_data.storage import Location
+
+if TYPE_CHECKING:
+    from bridge_data.shards.joins import JoinIndex
 
 
 @dataclasses.dataclass(slots=True)

@@ -1,5 +1,8 @@
 """Bytes by location, local or in an object store: whole or not at all."""
 
+from typing import TYPE_CHECKING
+
+from bridge_data.later import names_of
 from bridge_data.storage.locations import (
     AnyLocation,
     Location,
@@ -31,7 +34,9 @@ from bridge_data.storage.reading import (
     version,
     walk,
 )
-from bridge_data.storage.remote import list_sizes
+
+if TYPE_CHECKING:
+    from bridge_data.storage.remote import list_sizes
 
 __all__ = [
     "MAX_AHEAD_BYTES",
@@ -63,3 +68,6 @@ __all__ = [
     "walk",
     "write",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = names_of(__name__, {"bridge_data.storage.remote": "list_sizes"})

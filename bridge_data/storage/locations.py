@@ -10,11 +10,16 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from bridge_data.storage import remote
+from bridge_data.later import LaterModule
 from bridge_data.storage.atomic import write_file
 from bridge_data.storage.object_stores import split_url
+
+if TYPE_CHECKING:
+    from bridge_data.storage import remote
+else:
+    remote = LaterModule("bridge_data.storage.remote")  # the first URL imports the clients of object stores
 
 
 class RemotePath:

@@ -14,13 +14,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.later import LaterModule
 from bridge_data.process_counts import COUNTS
-from bridge_data.storage import remote
 from bridge_data.storage.locations import Location, RemotePath
 from bridge_data.storage.prefetching import joined
+
+if TYPE_CHECKING:
+    from bridge_data.storage import remote
+else:
+    remote = LaterModule("bridge_data.storage.remote")  # the first URL imports the clients of object stores
 
 MAX_OPEN = 256
 """Descriptors that a process keeps open for reading."""

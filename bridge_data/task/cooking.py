@@ -20,8 +20,7 @@ from bridge_data.plan.document import has_raw_tars, is_jsonl
 from bridge_data.plan.opening import has_tables
 from bridge_data.samples import CrudeSample, SourceInfo
 from bridge_data.samples.collation import PROVENANCE, collected, columns_of, generic_batch
-from bridge_data.task.crude_examples import example_of_cookers, fields_in_words, first_parts, table_fields
-from bridge_data.task.stores import FileStore, PrimaryFileStore, open_aux, open_primary
+from bridge_data.task.stores import FileStore, PrimaryFileStore
 from bridge_data.topology import current_cache
 
 T_sample = TypeVar("T_sample", covariant=True)
@@ -121,6 +120,8 @@ def choose_cooker(
     """
     matching = [cooker for cooker in cookers if cooker.is_match(subflavors)]
     if not matching:
+        from bridge_data.task.crude_examples import example_of_cookers, fields_in_words, table_fields
+
         tried = "".join(f"\n  {cooker.name} wants {cooker.mismatch(subflavors)}" for cooker in cookers) or " none"
         sample = first()
         way_out = f"Say which column gives each field: {table_fields(sample)}\nOr add" if is_table() else "Add"
@@ -205,6 +206,8 @@ class SourceCook:
     @functools.cached_property
     def _prepared(self) -> tuple[Cooker[Any] | None, Mapping[str, FileStore[Any]]]:
         """The cooker (None: the hook cooks by itself), and the file stores."""
+        from bridge_data.task.stores import open_aux  # here: typed samples need no store
+
         source = self._source
         stores = open_aux(source, self._decoder)
         if not self._takes_cooker:
@@ -218,7 +221,7 @@ class SourceCook:
             self._cookers,
             source.subflavors,
             what,
-            lambda: first_parts(source),
+            self._first_parts,
             is_table=lambda: has_tables(source.path),
         )
         if cooker.need_primary:
@@ -237,8 +240,15 @@ class SourceCook:
         return cooker, stores
 
     def _primary(self, stores: Mapping[str, FileStore[Any]]) -> dict[str, FileStore[Any]]:
+        from bridge_data.task.stores import open_primary
+
         self._refuse(PRIMARY, stores)
         return {PRIMARY: open_primary(self._source, self._decoder)}
+
+    def _first_parts(self) -> dict[str, Any]:
+        from bridge_data.task.crude_examples import first_parts  # here: for messages only
+
+        return first_parts(self._source)
 
     def _refuse(self, name: str, stores: Mapping[str, FileStore[Any]]) -> None:
         if name in stores:

@@ -1,26 +1,31 @@
-"""Calling a task encoder's hooks: seeded generators, counted skips, a bounded number of failures.
+"""The hooks of a task encoder, and calling them: seeded generators, counted skips, a bounded number of failures.
 
 Enters: a hook, its argument, the sample it works on. Leaves: the results, or none if the sample was skipped.
 Guarantees: random numbers depend on (seed, hook, source, epoch, index, part) only; every skip is counted; errors that
 would hit any other sample too stop the run at once.
+
+A hook that nothing calls, since its name is misspelt, is an error and not a run without it (`check_hook_names`).
 
 A hook may have several versions, which call each other by `super()`: those of its class and its bases, and for an
 `AugmentTaskEncoder` those of the inner encoder.
 """
 
 import collections
+import difflib
 import functools
 import inspect
 import logging
 import math
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import Token
+from types import CodeType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from bridge_data.decode import SampleDecoder
 from bridge_data.errors import (
     ConfigError,
     DatasetError,
@@ -35,7 +40,14 @@ from bridge_data.samples import SourceInfo
 from bridge_data.task.augment import AugmentTaskEncoder
 from bridge_data.task.observer import Observer, StageTracer, observed
 from bridge_data.task.stores import CachePool, NoCachePool
-from bridge_data.task.task_encoder import Declared, DefaultTaskEncoder, TaskEncoder, check_tolerance, declared
+from bridge_data.task.task_encoder import (
+    Declared,
+    DefaultTaskEncoder,
+    TaskEncoder,
+    check_tolerance,
+    declared,
+    get_stateless,
+)
 from bridge_data.topology import HookContext, WorkerConfig, active_hook
 
 if TYPE_CHECKING:
@@ -211,7 +223,7 @@ class Hooks:
         check_tolerance(f"{type(encoder).__name__}(__default_failure_tolerance__", self._tolerance)
 
     @functools.cached_property
-    def makes_one_of_one(self) -> bool:
+    def has_no_generators(self) -> bool:
         """Whether no hook of samples is a generator, so that a sample goes into the batch it is encoded for."""
         hooks = [hook_of(self.encoder, stage) for stage in _OF_SAMPLES]
         hooks += [cooker.cook for cooker in self.encoder.cookers]
@@ -246,19 +258,19 @@ class Hooks:
         try:
             result = fn(argument)
             if hasattr(result, "__next__"):
-                if stage in _OF_SAMPLES and self.makes_one_of_one:  # a plain function that returns a generator
-                    self.makes_one_of_one, self.batch_index = False, None
+                if stage in _OF_SAMPLES and self.has_no_generators:  # a plain function that returns a generator
+                    self.has_no_generators, self.batch_index = False, None
                 for part in result:
                     results.append(_not_none(part))  # noqa: PERF401 - what was yielded before SkipSample is kept
                 if not results:
-                    self.leave_out(stage, count, "it yielded nothing")
+                    self.count_skip(stage, count, "it yielded nothing")
             else:
                 results.append(_not_none(result))
         except SkipSample as skip:
             if not results:
-                self.leave_out(stage, count, str(skip))
+                self.count_skip(stage, count, str(skip))
         except ForgottenSampleError as error:
-            self.leave_out(FORGOTTEN, count, str(error))
+            self.count_skip(FORGOTTEN, count, str(error))
             return []
         except Exception as error:
             self._fail(stage, argument, error, count)
@@ -274,12 +286,12 @@ class Hooks:
         """Note that `stage` has not failed on the current sample."""
         self.failures.pop(stage, None)
 
-    def leave_out(self, stage: str, count: int, reason: str) -> None:
+    def count_skip(self, stage: str, count: int, reason: str) -> None:
         """Count samples that are skipped."""
         self.skipped[stage] += count
         self.last_skip = stage, reason
 
-    def told_skips(self) -> str:
+    def skip_summary(self) -> str:
         """How many samples were skipped by which hooks, and why the last was, for messages; empty if none were."""
         counts = [f"{count} in {stage}" for stage, count in self.skipped.items() if stage not in NO_STAGES]
         reason = self.last_skip[1] and f"; the last because {self.last_skip[1]}"
@@ -319,7 +331,7 @@ class Hooks:
             raise error
         if isinstance(error, OSError) and error.errno is not None:
             raise error  # from the system; Pillow raises OSError without a number for broken images
-        self.leave_out(stage, count, f"{type(error).__name__}: {error}"[:200])
+        self.count_skip(stage, count, f"{type(error).__name__}: {error}"[:200])
         self.skipped[FAILED] += count
         declared_tolerance = self._declared[stage].failure_tolerance if stage in self._declared else None
         tolerance = (self._tolerance if declared_tolerance is None else declared_tolerance) or math.inf
@@ -360,3 +372,117 @@ def sources_of(argument: Any) -> list[SourceInfo] | None:
         return [source for item in argument for source in sources_of(item) or ()] or None
     sources = argument.get("__sources__") if isinstance(argument, dict) else getattr(argument, "__sources__", None)
     return list(sources) if sources else None
+
+
+# Misspelt names
+
+_SHORT, _LIKE_SHORT, _LIKE = 8, 0.8, 0.85
+"""From which ratio of `difflib` on a name is taken for another: one shorter than 8 letters, and a longer one."""
+
+_KEEPERS = (functools.partial, functools.partialmethod, functools.cached_property)
+"""Wrappers that have their function as `func`. (Others may make any attribute on access.)"""
+
+_TOLERANCE = "__default_failure_tolerance__"
+
+_ALIASES = {"failuretolerance": _TOLERANCE}
+"""Other common names of attributes."""
+
+
+def check_hook_names(encoder: TaskEncoder[Any, Any, Any, Any]) -> None:
+    """Look for hooks and settings of `encoder`, and of the encoders inside it, that are misspelt.
+
+    A name is taken for misspelt if it begins as that of a hook does and has nearly its letters, or if it is decorated
+    with `@stateless` without being a hook or a cooker; and if no other method of the encoder uses it. A name that
+    begins with an underscore is not, unless it is decorated.
+
+    Raises:
+        ConfigError: if there is one.
+    """
+    encoders = [encoder]
+    while isinstance(encoders[-1], AugmentTaskEncoder):
+        encoders.append(encoders[-1].task_encoder)
+    classes = list(dict.fromkeys(cls for one in encoders for cls in type(one).__mro__ if cls is not object))
+    ours = [cls for cls in classes if cls.__module__.partition(".")[0] == "bridge_data"]
+    known = {
+        name: _is_method(value) for cls in ours for name, value in vars(cls).items() if _may_be_overridden(name, value)
+    }
+    cookers = {id(_function_of(cooker.cook)) for one in encoders for cooker in one.cookers}
+    used = [(name, _names_in(value)) for cls in classes for name, value in vars(cls).items()]
+    for cls in classes:
+        for name, value in vars(cls).items() if cls not in ours else ():
+            is_used = id(_function_of(value)) in cookers or any(name in names for user, names in used if user != name)
+            if name not in known and not is_used:
+                _check(f"{cls.__module__}.{cls.__qualname__}.{name}", name, value, known)
+
+
+def _check(where: str, name: str, value: Any, known: Mapping[str, bool]) -> None:
+    """Check a name of the user against those that are `known`, each with whether it is a method."""
+    is_setting = not _is_method(value)
+    alike = {_folded(one): one for one, is_method in known.items() if is_method != is_setting}
+    near = _nearest(_folded(name), alike | (_ALIASES if is_setting else {})) if _is_public(name) else None
+    if near is not None:
+        raise ConfigError(
+            f"{where} is used by nothing; did you mean {near!r}? If not, rename it: less like it, or "
+            "with a leading underscore"
+        )
+    if not is_setting and get_stateless(_function_of(value)):
+        raise ConfigError(
+            f"{where} is decorated with @stateless like a hook, but it is not a hook, and nothing calls it. "
+            f"The hooks are {', '.join(STAGES[1:])}; remove the decorator if it is something else"
+        )
+
+
+def _may_be_overridden(name: str, value: Any) -> bool:
+    """Whether an attribute of a class of this package is a hook or a setting."""
+    return _is_public(name) and not isinstance(value, (property, functools.cached_property))
+
+
+def _is_public(name: str) -> bool:
+    return not name.startswith("_") or "_toler" in name
+
+
+def _is_method(value: Any) -> bool:
+    return isinstance(value, (staticmethod, classmethod)) or (
+        callable(value) and not isinstance(value, (type, SampleDecoder))
+    )
+
+
+def _function_of(value: Any) -> Any:
+    """The function inside a method, a partial or a decorator's wrapper."""
+    if isinstance(value, _KEEPERS):
+        return _function_of(value.func)
+    for name in ("__func__", "__wrapped__"):
+        inner = getattr(value, name, None)
+        if inner is not None:
+            return _function_of(inner)
+    return value
+
+
+def _nearest(name: str, alike: Mapping[str, str]) -> str | None:
+    """The known name that `name` probably means; None if it is like none of them."""
+    likeness = {other: difflib.SequenceMatcher(None, name, other).ratio() for other in alike}
+    for other in sorted(alike, key=lambda other: (-likeness[other], other)):
+        most, least = (1, _LIKE_SHORT) if len(other) < _SHORT else (2, _LIKE)
+        if name[:1] == other[:1] and abs(len(name) - len(other)) <= most and likeness[other] >= least:
+            return alike[other]
+    return None
+
+
+def _folded(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+def _names_in(value: Any) -> set[str]:
+    """The names and texts that the code of a method or property uses."""
+    functions = [value.fget, value.fset] if isinstance(value, property) else [value]  # a cached one has a `func`
+    codes = (getattr(_function_of(function), "__code__", None) for function in functions)
+    return {name for code in codes if code is not None for name in _names_of(code)}
+
+
+def _names_of(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_of(constant)
+        elif isinstance(constant, str):
+            yield constant

@@ -1,4 +1,4 @@
-"""Two ranks that skip and repeat steps, and are restored within a range, for `test_skipped_steps.py`: what each saw.
+"""Two ranks that skip steps, and are restored within a range, for `test_skipped_steps.py`: what each saw.
 
 skip_job DATA FOLDER
 """
@@ -13,9 +13,9 @@ import torch.distributed as dist
 
 from tests.datamodule.parts import draw, make_module, numbers
 
-OPTIONS: dict[str, Any] = {"num_lanes": 8, "global_batch_size": 4, "skip_steps": ["2-4"], "repeat_steps": ["6-7"]}
+OPTIONS: dict[str, Any] = {"num_lanes": 8, "global_batch_size": 4, "skip_steps": ["2-4", "6-7"]}
 DRAWN, MORE = 10, 8
-"""Micro-batches of each rank before and after the save, which is within the repeat."""
+"""Micro-batches of each rank before and after the save of which the second range is over."""
 
 
 def main(data: str, folder: str) -> None:

@@ -135,11 +135,11 @@ def test_another_blend_is_taken_over_if_the_module_says_so(path: Path, tmp_path:
     assert len(fit(module, make_trainer(tmp_path, max_steps=6), ckpt_path=tmp_path / "step=4.ckpt").trained) == 2
 
 
-def test_skipped_and_repeated_steps_leave_the_steps_of_the_trainer_consecutive(
+def test_skipped_steps_leave_the_steps_of_the_trainer_consecutive(
     path: Path, expected: list[list[int]], tmp_path: Path
 ) -> None:
-    options: dict[str, Any] = {"global_batch_size": 2, "skip_steps": ["1-2"], "repeat_steps": ["4"]}
-    wanted = [expected[number] for number in (0, 1, 6, 7, 8, 9, 8, 9, 10, 11, 12, 13)]
+    options: dict[str, Any] = {"global_batch_size": 2, "skip_steps": ["1-2", "5"]}
+    wanted = [expected[number] for number in (0, 1, 6, 7, 8, 9, 12, 13, 14, 15, 16, 17)]
     settings = {"accumulate_grad_batches": 2}
     trainer = make_trainer(tmp_path, max_steps=6, **settings, **saving(tmp_path))
     assert fit(make_module(path, **options), trainer).trained == wanted

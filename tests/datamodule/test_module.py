@@ -402,21 +402,21 @@ def test_what_is_no_state_is_refused(path: Path) -> None:
         other.train_dataloader()
 
 
-# ----- skip_steps, repeat_steps ---------------------------------------------------------------------------------------
+# ----- skip_steps -----------------------------------------------------------------------------------------------------
 
 
-def test_steps_are_skipped_and_repeated_and_the_trainers_own_stay_consecutive(path: Path) -> None:
+def test_steps_are_skipped_and_the_trainers_own_stay_consecutive(path: Path) -> None:
     options: dict[str, Any] = {"global_batch_size": 4, "micro_batch_size": 2}
     plain = stream(make_module(path, **options))
-    edited: dict[str, Any] = {**options, "skip_steps": ["2-4", 7], "repeat_steps": ["9"]}
-    steps = [0, 1, 5, 6, 8, 9, 9, 10, 11, 12, 13]
+    edited: dict[str, Any] = {**options, "skip_steps": ["2-4", 7, "9"]}
+    steps = [0, 1, 5, 6, 8, 10, 11, 12, 13, 14, 15]
     wanted = [plain[2 * step + place] for step in steps for place in (0, 1)]
     module = make_module(path, **edited)
     loader = module.train_dataloader()
     assert draw(loader, 12) == wanted[:12]
     state = module.state_dict()
     assert draw(loader, 10) == wanted[12:]
-    assert loader.skipped == {"skip_steps": 4 * 2 * 2}
+    assert loader.skipped == {"skip_steps": 5 * 2 * 2}
     for more in (edited, options):  # the state has the ranges
         resumed = make_module(path, **more)
         resumed.load_state_dict(state)
@@ -441,8 +441,9 @@ def test_steps_count_with_the_ramp(path: Path) -> None:
             r"skip_steps 3 .*: without global_batch_size, the size of a step depends on the number",
         ),
         ({"skip_steps": "3-4", "global_batch_size": 2}, r"skip_steps='3-4': expected a list of steps"),
-        ({"repeat_steps": ["5-4"], "global_batch_size": 2}, r"repeat_steps: '5-4': the last step comes before"),
-        ({"skip_steps": ["3"], "repeat_steps": [3], "global_batch_size": 2}, r"repeat_steps 3 overlap"),
+        ({"skip_steps": ["5-4"], "global_batch_size": 2}, r"skip_steps: '5-4': the last step comes before"),
+        ({"skip_steps": ["3", "2-4"], "global_batch_size": 2}, r"skip_steps 2-4 and 3 overlap"),
+        ({"repeat_steps": ["3"], "global_batch_size": 2}, r"repeat_steps=\['3'\]: .*resume from a checkpoint"),
     ],
 )
 def test_steps_that_cannot_be_are_refused_at_once(path: Path, options: dict[str, Any], message: str) -> None:
@@ -465,13 +466,7 @@ def test_a_run_that_resumes_after_the_start_of_a_skip_leaves_out_the_rest_and_te
     assert "skip_steps 7" not in told
 
 
-def test_a_repeat_behind_the_state_is_refused_and_so_is_finite_data(path: Path) -> None:
-    module = make_module(path, global_batch_size=2)
-    stream(module, 8)
-    late = make_module(path, global_batch_size=2, repeat_steps=["3-5"])
-    late.load_state_dict(module.state_dict())
-    with pytest.raises(StateError, match=r"repeat_steps 3-5 .*: the state is at micro-batch 8 .*Resume from a checkp"):
-        late.train_dataloader()
+def test_steps_of_finite_data_are_not_skipped(path: Path) -> None:
     with pytest.raises(ConfigError, match=r"skip_steps 3 .* in endless training only"):
         make_module(path, global_batch_size=2, repeat=False, skip_steps=["3"]).train_dataloader()
 

@@ -9,7 +9,7 @@ from bridge_data.encoders import (
     ConversationTemplateConfig,
     MultiModalSampleConfig,
 )
-from bridge_data.encoders.conversation import conversation_of
+from bridge_data.encoders.conversations import conversation_of
 
 CONFIG = MultiModalSampleConfig(caption_prompt="What is this?")
 IMAGE = torch.zeros(3, 4, 4)

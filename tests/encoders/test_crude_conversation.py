@@ -18,7 +18,7 @@ from bridge_data.encoders import (
     VideoConversationSample,
     cook_conversation,
 )
-from bridge_data.encoders.crude_conversation import conversation_cooker
+from bridge_data.encoders.conversations import conversation_cooker
 from bridge_data.errors import FatalSampleError
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.samples import CrudeSample

@@ -19,7 +19,7 @@ from bridge_data.encoders import (
     SamplePolicies,
     text_encoder,
 )
-from bridge_data.encoders.conversation import conversation_of
+from bridge_data.encoders.conversations import conversation_of
 from tests.encoders.multimodal_parts import CONFIG, make_encoder
 from tests.encoders.parts import CASES, make_tokenizer
 

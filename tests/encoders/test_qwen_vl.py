@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from bridge_data.encoders import Qwen2VL, Qwen3VL, VideoSampling
-from bridge_data.encoders.qwen_vl import MAX_ASPECT, fitted
+from bridge_data.encoders.families import MAX_ASPECT
+from bridge_data.encoders.visuals import smart_resize
 from bridge_data.errors import ConfigError
 from tests.encoders.qwen_parts import image_processor, make_family, video_processor
 from tests.later import hf
@@ -21,10 +22,9 @@ def test_sizes_are_those_of_transformers(height: int, width: int, factor: int, m
     if max(height, width) > MAX_ASPECT * min(height, width):
         return
     limits = 4 * factor**2, (4 + most) * factor**2
-    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+    from transformers.models.qwen2_vl import image_processing_pil_qwen2_vl as theirs
 
-    expected = smart_resize(height, width, factor, *limits)
-    assert fitted((height, width), factor, *limits) == expected
+    assert smart_resize((height, width), factor, *limits) == theirs.smart_resize(height, width, factor, *limits)
 
 
 @given(num_frames=st.integers(1, 900), fps=st.floats(1, 120), wanted=st.sampled_from([None, 0.5, 1.0, 2.0, 10.0]))

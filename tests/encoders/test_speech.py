@@ -15,7 +15,7 @@ from tokenizers.processors import TemplateProcessing
 from bridge_data import ConfigError, SampleError, SkipSample, TextSample
 from bridge_data.decode.av import AVDecoder
 from bridge_data.encoders import LogMel, SpeechConfig, SpeechTaskEncoder, TranscriptionSample, cook_transcription
-from bridge_data.encoders.speech import mel_filters, mono, resampled
+from bridge_data.encoders.speech import mono, resampled
 from bridge_data.samples import CrudeSample
 from tests.encoders.parts import TEXT, make_tokenizer, unchecked
 from tests.later import hf
@@ -69,7 +69,6 @@ def test_fifty_recordings_are_as_the_processor_has_them(monkeypatch: pytest.Monk
         for noise, text in drawn
     ]
     monkeypatch.setattr(hf.WhisperProcessor, "__call__", None)
-    monkeypatch.setattr(hf.WhisperFeatureExtractor, "__call__", None)
     encoder = SpeechTaskEncoder(tokenizer, extractor())
     samples = [
         encoder.encode_sample(TranscriptionSample(__key__=str(number), audio=wav(noise), text=text))
@@ -78,7 +77,7 @@ def test_fifty_recordings_are_as_the_processor_has_them(monkeypatch: pytest.Monk
     for start in range(0, 50, 5):
         batch = encoder.batch(samples[start : start + 5]).model_inputs()
         for row, (made, ids) in enumerate(expected[start : start + 5]):
-            assert torch.allclose(batch["input_features"][row], made["input_features"][0], atol=1e-5)
+            assert torch.equal(batch["input_features"][row], made["input_features"][0])
             assert torch.equal(batch["attention_mask"][row], made["attention_mask"][0].to(torch.int32))
             assert batch["labels"][row, : len(ids)].tolist() == ids
             assert (batch["labels"][row, len(ids) :] == -100).all()
@@ -169,22 +168,16 @@ def test_wrong_samples_are_refused_as_declared() -> None:
 
 
 @pytest.mark.parametrize("num_mels", [80, 128])
-def test_the_filters_are_those_of_transformers(num_mels: int) -> None:
-    extractor = hf.WhisperFeatureExtractor(feature_size=num_mels)
-    assert np.allclose(mel_filters(num_mels, 201, 16_000).numpy(), extractor.mel_filters.T, atol=1e-8)
-
-
-@pytest.mark.parametrize("num_mels", [80, 128])
 @pytest.mark.parametrize("num_samples", [1, 159, 160, 15_999, 32_000, 40_000])
 def test_features_and_mask_are_those_of_the_feature_extractor(num_mels: int, num_samples: int) -> None:
     extractor = hf.WhisperFeatureExtractor(feature_size=num_mels, chunk_length=2)
     waveform = np.random.default_rng(num_samples).normal(0, 0.1, num_samples).astype(np.float32)
     made = extractor(waveform, sampling_rate=16_000, return_tensors="pt", return_attention_mask=True)
-    log_mel = LogMel.of(extractor)
-    features = log_mel.features(torch.from_numpy(waveform))
-    assert features.dtype == torch.float32
-    assert torch.allclose(features, made["input_features"][0], atol=1e-5)
-    assert torch.equal(log_mel.mask(num_samples), made["attention_mask"][0].to(torch.int32))
+    for log_mel in (LogMel.of(extractor), LogMel(num_mels=num_mels, num_samples=32_000)):
+        features = log_mel.features(torch.from_numpy(waveform))
+        assert features.dtype == torch.float32
+        assert torch.equal(features, made["input_features"][0])
+        assert torch.equal(log_mel.mask(num_samples), made["attention_mask"][0].to(torch.int32))
 
 
 @pytest.mark.parametrize(("rate", "to"), [(44_100, 16_000), (8_000, 16_000), (48_000, 16_000), (22_050, 16_000)])

@@ -82,7 +82,7 @@ class Streams:
         self.lengths, self.size, self.before_sample, self.make = lengths, size, before_sample, make
         self.modules: tuple[str, ...] = ()
         self.begins_anew = False
-        self.edits = None
+        self.skips = None
         self.has_length = virtual_epoch_length > 0
         self.may_multiply = True
 

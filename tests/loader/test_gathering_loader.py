@@ -8,8 +8,8 @@ import pytest
 
 from bridge_data import LaneDataset, WorkerConfig, get_savable_loader, get_train_dataset
 from bridge_data.errors import ConfigError
-from bridge_data.lanes.edited_lane import with_edits
-from bridge_data.order.step_edits import StepEdit, StepEdits
+from bridge_data.lanes.skipping import with_skips
+from bridge_data.order.step_skips import SkippedRange, StepSkips
 from tests.prepared import write_texts
 
 
@@ -24,7 +24,7 @@ def dataset_of(path: Path, world_size: int) -> LaneDataset:
 
 
 def state_that_skips(dataset: LaneDataset, first: int, stop: int) -> dict[str, Any]:
-    return with_edits(dataset.new_state(), StepEdits((StepEdit(first, stop, 0),))).to_dict()
+    return with_skips(dataset.new_state(), StepSkips((SkippedRange(first, stop),))).to_dict()
 
 
 def test_skips_of_a_restored_state_are_checked_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

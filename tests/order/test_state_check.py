@@ -343,15 +343,22 @@ def test_a_truncated_state_is_refused_or_could_be_right(
 
 
 @pytest.mark.parametrize("data", [[], [[4, 4, 0]], [[0, 4, 1]], [[0, 4, 0], [2, 6, 2]], [[-1, 4, 0]], [[0, 4]], {}])
-def test_edits_that_are_no_ranges_in_order_are_refused(data: Any) -> None:
+def test_skips_that_are_no_ranges_in_order_are_refused(data: Any) -> None:
     saved = make_state() | {"extras": {"step_edits": {"version": 1, "data": data}}}
     with pytest.raises(StateError, match=r"extras\.step_edits\.data"):
         LoaderState.from_dict(saved)
 
 
-@pytest.mark.parametrize("kept", [{}, [], {"draws": 1}, {"draws": 0, "cursors": {}, "micro_batches": 0, "kept": {}}])
-def test_a_kept_state_that_is_none_is_refused(kept: Any) -> None:
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"extras": {"step_edits": {"version": 1, "data": [[0, 4, 0], [8, 12, 2]]}}}, r"extras\.step_edits\.data\.1"),
+        ({"lanes": {"1": {"draws": 0, "cursors": {}, "micro_batches": 0, "kept": {}}}}, r"lanes\.1\.kept"),
+    ],
+)
+def test_a_state_that_repeats_steps_is_refused(change: dict[str, Any], place: str) -> None:
     saved = make_state()
-    saved["lanes"]["1"]["kept"] = kept
-    with pytest.raises(StateError, match=r"lanes\.1\.kept"):
+    saved |= {**change, "lanes": {**saved["lanes"], **change.get("lanes", {})}}
+    del saved["checksums"]
+    with pytest.raises(StateError, match=rf"{place}: .* resume from a checkpoint that was saved before"):
         LoaderState.from_dict(saved)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge_data.energon.dataset_loaders import load_dataset
+from bridge_data.dataset_loaders import load_dataset
 from bridge_data.errors import ConfigError
 from bridge_data.plan import load_plan
 from bridge_data.plan.blending import (

@@ -10,8 +10,16 @@ from bridge_data.encoders import MultiModalTaskEncoder
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.datasets import get_train_dataset
 from bridge_data.samples import CrudeSample
-from bridge_data.task import AugmentTaskEncoder, Cooker, DefaultTaskEncoder, TaskEncoder, group_by, source_of, stateless
-from bridge_data.task.hook_names import check_hook_names
+from bridge_data.task import (
+    AugmentTaskEncoder,
+    Cooker,
+    DefaultTaskEncoder,
+    TaskEncoder,
+    check_hook_names,
+    group_by,
+    source_of,
+    stateless,
+)
 from bridge_data.topology import WorkerConfig
 from tests.prepared import write_texts
 
@@ -198,3 +206,19 @@ def test_an_attribute_that_has_every_attribute_is_none_of_a_hook() -> None:
         processor = Everything()
 
     check_hook_names(Encoder())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "empty_cache",
+        "encode_sample_text",
+        "encode_image",
+        "batch_costs_of_ranks",
+        "empty_bucket",
+        "select_pack",
+        "pack",
+    ],
+)
+def test_a_longer_name_that_has_more_or_other_letters_is_none(name: str) -> None:
+    check_hook_names(encoder_with(**{name: plain})())

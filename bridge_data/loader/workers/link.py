@@ -27,7 +27,6 @@ from typing import Any
 from bridge_data.errors import WorkerError
 from bridge_data.lanes.produced import Produced, as_counts
 from bridge_data.loader.lane_runner import Ended
-from bridge_data.loader.position import Turns
 from bridge_data.loader.workers.batches import decode
 from bridge_data.loader.workers.messages import (
     BatchMessage,
@@ -161,7 +160,6 @@ class WorkerLink:
         self._begin_number = 0
         self._lanes: list[int] = []
         self._state: LoaderState | None = None
-        self._turns: Turns | None = None  # if steps are skipped or repeated: what comes after the last item
         self._queue: collections.deque[tuple[LaneMessage, LaneState, memoryview, SlotReader]] = collections.deque()
         self._failed = False
         self._num_ready = 0
@@ -184,7 +182,6 @@ class WorkerLink:
         self._queue.clear()
         self._lanes, self._failed = list(lanes), False
         self._state = dataclasses.replace(state, lanes={lane: state.lanes[lane] for lane in lanes}, uncounted=None)
-        self._turns = None if self._state.edits is None else Turns(self._state, lanes)
         self._send_begin(self._state)
 
     def _send_begin(self, state: LoaderState) -> None:
@@ -237,9 +234,6 @@ class WorkerLink:
         if isinstance(message, BatchMessage):
             assert self._state is not None
             state = self._state.lanes[message.lane] = changed(self._state.lanes[message.lane], message.change)
-            if self._turns is not None:
-                self._state.next_slot = self._turns.slot + 1  # of these lanes
-                self._turns.advance()
         self._queue.append((message, state, packet.payload, self._slots))
         if isinstance(message, EndMessage):
             self._lanes.remove(message.lane)

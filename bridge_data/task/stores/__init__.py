@@ -1,13 +1,8 @@
 """Auxiliary data at run time: file stores, cache pools and lazies."""
 
-from bridge_data.task.stores.dataset_store import (
-    JsonlFileStore,
-    SystemFileStore,
-    WebdatasetFileStore,
-    open_aux,
-    open_primary,
-)
-from bridge_data.task.stores.disk_pool import CacheFileLazy, FileCacheLazy, FileStoreCachePool
+from typing import TYPE_CHECKING
+
+from bridge_data.later import names_of
 from bridge_data.task.stores.file_store import (
     CachePool,
     DecodeFileStore,
@@ -20,6 +15,24 @@ from bridge_data.task.stores.file_store import (
     PrimaryFileStore,
     add_source,
 )
+
+if TYPE_CHECKING:
+    from bridge_data.task.stores.cache_pool import CacheFileLazy, FileCacheLazy, FileStoreCachePool
+    from bridge_data.task.stores.dataset_store import (
+        JsonlFileStore,
+        SystemFileStore,
+        WebdatasetFileStore,
+        open_aux,
+        open_primary,
+    )
+
+_NAMES_BY_MODULE = {
+    "bridge_data.task.stores.cache_pool": "CacheFileLazy FileCacheLazy FileStoreCachePool",
+    "bridge_data.task.stores.dataset_store": (
+        "JsonlFileStore SystemFileStore WebdatasetFileStore open_aux open_primary"
+    ),
+}
+"""The module of each name that is imported on first use."""
 
 __all__ = [
     "CacheFileLazy",
@@ -41,3 +54,6 @@ __all__ = [
     "open_aux",
     "open_primary",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = names_of(__name__, _NAMES_BY_MODULE)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from bridge_data.energon.dataset_loaders import Data
+from bridge_data.dataset_loaders import Data
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.datasets import get_train_dataset
 from bridge_data.lanes.lane_dataset import LaneDataset

@@ -30,7 +30,7 @@ _COMMANDS = {
     "at": "Show the samples of the global batch of a STEP of RUN, counted from 0.",
     "audit": "Compare the checkpoints below the folder RUN with the samples in the run's ledger, and with its data.",
     "bench": "Measure how fast PATH becomes batches, and with --profile where the time goes.",
-    "checkpoint": "Look at saved data states, compare them, write them for other ranks, or skip and repeat steps.",
+    "checkpoint": "Look at saved data states, compare them, write them for other ranks, or skip steps.",
     "convert": "Convert the data in SRC to the data set in the folder DST.",
     "doctor": "Check a planned run on DATASET before it starts, and show what to change, in order of gain.",
     "duplicates": "Find samples that are stored several times in PATH..., also across split parts and data sets.",

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import click
 
-from bridge_data.energon.dataset_loaders import load_dataset
+from bridge_data.dataset_loaders import load_dataset
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.forgotten import ForgottenSamples
 from bridge_data.loader.checkpoint import Checkpoint
@@ -102,7 +102,7 @@ def _position(state: LoaderState) -> tuple[int, int]:
 def _has(state: LoaderState, at: tuple[int, int]) -> bool:
     """Whether a micro-batch was handed out before `state`."""
     repetition, number = at
-    if state.edits is not None:
+    if state.skips is not None:
         return number < state.next_slot
     if repetition != state.repetition:
         return repetition < state.repetition
@@ -145,31 +145,32 @@ def _by_arithmetic(state: LoaderState, plan: Plan) -> tuple[LedgerSums | None, s
     start = LoaderState(run, [order.first_generation(state.num_lanes)], 0, {})
     if [text for _, text in state.differences(run | order.fingerprint())] or start.generations != state.generations:
         return None, "the data or their blend are not those of the run"
-    if history_of(state.extras) and state.edits is not None:
-        return None, "samples were forgotten in a run that skips or repeats steps: only a ledger says which"
+    if history_of(state.extras) and state.skips is not None:
+        return None, "samples were forgotten in a run that skips steps: only a ledger says which"
     sources, names = plan.sources, order.source_names
     lists = [(slot, ForgottenSamples.under(sources, names, own) or ()) for slot, own in history_of(state.extras)]
     found, size = LedgerSums(), run["batch_size"] or 1
     for lane, lane_state in state.lanes.items():
         count = lane_state.get("micro_batches", 0)
         own, num_draws = LedgerSums(), count * size
-        if state.edits is None:
+        if state.skips is None:
             own, num_draws = _of_lane(order, start, lane, (count, size), lists)
         if lane_state.get("draws", 0) - num_pending(lane_state) != num_draws:
             return None, "samples were left out, grouped, or made of others: only a ledger says which"
-        found = found.plus(own if state.edits is None else _of_edited_lane(order, start, lane, state))
+        found = found.plus(own if state.skips is None else _of_skipping_lane(order, start, lane, state))
     return found, ""
 
 
-def _of_edited_lane(order: PlanOrder, start: LoaderState, lane: int, state: LoaderState) -> LedgerSums:
-    """The sums of the samples that a lane handed out before `state`, in a run that skips or repeats steps."""
-    edits, size, num_lanes = state.edits, start.fingerprint["batch_size"] or 1, state.num_lanes
-    assert edits is not None
+def _of_skipping_lane(order: PlanOrder, start: LoaderState, lane: int, state: LoaderState) -> LedgerSums:
+    """The sums of the samples that a lane handed out before `state`, in a run that skips steps."""
+    skips, size, num_lanes = state.skips, start.fingerprint["batch_size"] or 1, state.num_lanes
+    assert skips is not None
     numbers = JobNumbers(order, dataclasses.replace(start, lanes={number: {} for number in state.lanes})).lane(lane)
-    batches = []
-    for slot in edits.slots_before(lane, num_lanes, state.next_slot, num_emitted(lane, state)):
-        place = edits.number(slot) // num_lanes
-        batches.append((slot, _references(numbers.take(place * size, size))))
+    batches = [
+        (slot, _references(numbers.take(place * size, size)))
+        for place in range(state.lanes[lane].get("micro_batches", 0))
+        if (slot := skips.slot(place * num_lanes + lane)) is not None
+    ]
     found = LedgerSums()
     for one in tallies(batches, [name for name, _ in start.fingerprint["sources"]]):
         found = found.plus(one)

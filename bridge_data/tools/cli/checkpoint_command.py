@@ -1,5 +1,5 @@
 """`bridge-data checkpoint info`, `diff`, `redist` and `skip`: look at saved data states, write them for other ranks,
-make their runs skip or repeat steps.
+make their runs skip steps.
 
 A path is an iteration's folder, one rank's file, or a file with a merged state; `info` and `redist` also take the
 files of all ranks as several paths.
@@ -27,13 +27,14 @@ from bridge_data.loader.checkpoint.other_formats import LIGHTNING_SUFFIX, write_
 from bridge_data.order.forget_history import history_of
 from bridge_data.order.ledger import total
 from bridge_data.order.state import LoaderState, merge_states
+from bridge_data.order.step_skips import NO_REPEATS
 from bridge_data.storage.atomic import write_file
 from bridge_data.tools.cli.state_contents import (
     LaneContents,
     SourceContents,
     differences,
-    edits_of,
     lanes_of,
+    skips_of,
     sources_of,
 )
 from bridge_data.tools.cli.terminal import counted, echo_json, headed, json_option, note, setting, sized, table
@@ -44,7 +45,7 @@ _SHOWN_ELSEWHERE = ("sources", "weights", "schedule", "order")
 
 @click.group()
 def checkpoint() -> None:
-    """Look at saved data states, compare them, write them for other ranks, or skip and repeat steps."""
+    """Look at saved data states, compare them, write them for other ranks, or skip steps."""
 
 
 @checkpoint.command()
@@ -67,7 +68,7 @@ def info(paths: tuple[Path, ...], max_lanes: int, as_json: bool) -> None:
                 "num_bytes": found.num_bytes,
                 "num_micro_batches": state.next_slot,
                 "next_micro_batch": state.next_number,
-                "edits": edits_of(state),
+                "edits": skips_of(state),
                 "forgotten": forgotten,
                 "num_lanes": state.num_lanes,
                 "lanes_of_deals": [num_lanes for num_lanes, _ in state.generations],
@@ -86,7 +87,7 @@ def info(paths: tuple[Path, ...], max_lanes: int, as_json: bool) -> None:
         ("data state", str(found.path)),
         ("saved", _saved(found)),
         ("position", f"{state.next_slot:,} micro-batches of the job handed out"),
-        *_edit_rows(state),
+        *_skip_rows(state),
         *_forgotten_rows(forgotten),
         ("lanes", _lanes(found)),
         ("deals", ", then to ".join(counted(num_lanes, "lane") for num_lanes, _ in state.generations)),
@@ -174,7 +175,7 @@ def redist(sources: tuple[Path, ...], target: Path, world_size: int, step: int |
 @checkpoint.command()
 @click.argument("source", metavar="STATE", type=_PATH)
 @click.option("--steps", metavar="A..B", multiple=True, required=True, help="Steps, both included. Repeatable.")
-@click.option("--repeat", is_flag=True, help="Hand out their data twice, instead of not at all.")
+@click.option("--repeat", is_flag=True, hidden=True, help="Refused: steps are no longer repeated.")
 @click.option("--config", type=_PATH, help="The config of the run, which says what a step is.")
 @setting("--global-batch-size", help="Samples or packs of a step, without a ramp.")
 @click.option("--out", type=_PATH, help="A folder, or a file if STATE is one, to write.  [default: STATE itself]")
@@ -186,35 +187,36 @@ def skip(
     global_batch_size: int | None,
     out: Path | None,
 ) -> None:
-    """Make the run that resumes from STATE skip the data of some steps, or train on them twice.
+    """Make the run that resumes from STATE skip the data of some steps.
 
     STATE is a folder of an iteration, a file with the state of the whole job, or a Lightning checkpoint (*.ckpt), in
-    which the model and everything else stay unchanged. Steps are counted from 0 in the run without skips and repeats.
-    Of skipped steps, those before the saved step are left out; a repeat must not begin before it. Skips that STATE
-    already has remain.
+    which the model and everything else stay unchanged. Steps are counted from 0 in the run without skips.
+    Those before the saved step are left out. Skips that STATE already has remain.
     """
     # Imported here: lanes are slow to import, and the other commands do not need them.
-    from bridge_data.lanes.edited_lane import with_edits
+    from bridge_data.lanes.skipping import with_skips
 
+    if repeat:
+        raise ConfigError(f"--repeat: {NO_REPEATS}")
     found = read_checkpoint(source)
     found.state.check_complete()
     schedule = _schedule(found.state, config, global_batch_size)
-    edits = schedule.edits([] if repeat else steps, steps if repeat else [])
-    assert edits is not None
-    state = with_edits(found.state, edits)
-    if behind := edits.not_skipped(state.edits):
+    skips = schedule.skips(steps)
+    assert skips is not None
+    state = with_skips(found.state, skips)
+    if behind := skips.not_skipped(state.skips):
         what = f"before the position of the state, which cannot be skipped: micro-batches {'; '.join(behind)}"
         if state is found.state:
             raise StateError(f"{source}: nothing to skip: {what}. Take a checkpoint that was saved before them")
         note(f"not skipped: {what}")
-    if found.world_size is not None and state.edits is not None:
-        state.edits.check_shared(state.next_slot, found.world_size)
+    if found.world_size is not None and state.skips is not None:
+        state.skips.check_shared(state.next_slot, found.world_size)
     target = out or source
     if source.is_dir():
         _write_folder(found, state, target)
     else:
         _write_file(source, state, target)
-    click.echo(f"{target}: {edits}")
+    click.echo(f"{target}: {skips}")
 
 
 def _schedule(state: LoaderState, config: Path | None, global_batch_size: int | None) -> BatchSchedule:
@@ -247,7 +249,7 @@ def _write_folder(found: Checkpoint, state: LoaderState, target: Path) -> None:
         if others := beside_state(read_bytes(path)):
             raise ConfigError(
                 f"{path}: holds {others} beside the data state, which a new file would lack; write another folder "
-                "with --out, or give skip_steps and repeat_steps in the config of the run"
+                "with --out, or give skip_steps in the config of the run"
             )
     save_states(target, state.to_dict(), step=found.step, world_size=found.world_size or found.num_files)
 
@@ -295,11 +297,11 @@ def _forgotten_rows(forgotten: Sequence[dict[str, Any]]) -> list[tuple[str, str]
     return rows
 
 
-def _edit_rows(state: LoaderState) -> list[tuple[str, str]]:
-    if (edits := state.edits) is None:
+def _skip_rows(state: LoaderState) -> list[tuple[str, str]]:
+    if (skips := state.skips) is None:
         return []
-    here = f"goes on with micro-batch {state.next_number:,} of the run without skips and repeats"
-    return [("steps", str(edits)), ("", here)]
+    here = f"goes on with micro-batch {state.next_number:,} of the run without skips"
+    return [("steps", str(skips)), ("", here)]
 
 
 def _read(paths: Sequence[Path]) -> Checkpoint:

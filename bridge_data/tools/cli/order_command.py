@@ -259,8 +259,8 @@ def note_how(run: "RunOrder", *, assumes_no_skips: bool) -> None:
 
 
 def _echo_json(run: "RunOrder", samples: list[dict[str, Any]], **facts: Any) -> None:
-    edits = None if run.edits is None else str(run.edits)
-    echo_json({"samples": samples, "edits": edits, **facts})
+    skips = None if run.skips is None else str(run.skips)
+    echo_json({"samples": samples, "edits": skips, **facts})
 
 
 @click.command()
@@ -282,9 +282,9 @@ def at(path: Path, step: int, rank: int | None, states: tuple[Path, ...], as_jso
         _echo_json(run, samples, num_replayed=found.num_replayed, assumes_no_skips=found.assumes_no_skips)
         return
     click.echo(samples_table(found.samples))
-    if run.edits is not None:
+    if run.skips is not None:
         steps = " and ".join(f"{number:,}" for number in run.plain_steps(step))
-        note(f"step {step:,} has the data of step {steps} of the run without skips and repeats ({run.edits})")
+        note(f"step {step:,} has the data of step {steps} of the run without skips ({run.skips})")
     note_how(run, assumes_no_skips=found.assumes_no_skips)
 
 

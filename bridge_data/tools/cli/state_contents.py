@@ -12,7 +12,7 @@ from typing import Any
 from bridge_data.order import BEGINNING
 from bridge_data.order.leftovers import Entry, entry_size, is_slice, num_pending
 from bridge_data.order.state import LaneState, LoaderState
-from bridge_data.order.step_edits import StepEdit
+from bridge_data.order.step_skips import SkippedRange
 from bridge_data.plan.source import multiplied, together
 
 _MAX_CHARACTERS = 40
@@ -132,7 +132,7 @@ _HEADINGS = {
     "weight": "weight of {source}",
     "num_micro_batches": "micro-batches handed out",
     "drawn_before": "samples drawn before the last deal",
-    "edits": "skipped and repeated",
+    "edits": "skipped",
     "lanes_of_deals": "lanes of each deal",
     "geometry_of_deals": "geometry of each deal",
     "is_here": "state",
@@ -181,7 +181,7 @@ class Difference:
             case "cursor":
                 return f"shuffle {value['shuffle']:,}, {value['samples_taken']:,} samples taken"
             case "edits":
-                return ", ".join(str(StepEdit(**one)) for one in value)
+                return ", ".join(str(SkippedRange(one["first"], one["stop"])) for one in value)
         return _shown(value)
 
     def to_dict(self) -> dict[str, Any]:
@@ -189,9 +189,9 @@ class Difference:
         return dataclasses.asdict(self)
 
 
-def edits_of(state: LoaderState) -> list[dict[str, int]] | None:
-    """The ranges of micro-batches that the run skips (0 times) or repeats (2 times); None if it does not."""
-    return None if state.edits is None else [edit._asdict() for edit in state.edits.edits]
+def skips_of(state: LoaderState) -> list[dict[str, int]] | None:
+    """The ranges of micro-batches that the run skips (hands out 0 times); None if it does not."""
+    return None if state.skips is None else [{**one._asdict(), "times": 0} for one in state.skips.ranges]
 
 
 def differences(first: LoaderState, second: LoaderState) -> tuple[list[Difference], dict[int, list[Difference]]]:
@@ -201,8 +201,8 @@ def differences(first: LoaderState, second: LoaderState) -> tuple[list[Differenc
         of_all.append(Difference("num_micro_batches", first.next_slot, second.next_slot))
     if first.drawn_before != second.drawn_before:
         of_all.append(Difference("drawn_before", first.drawn_before, second.drawn_before))
-    if first.edits != second.edits:
-        of_all.append(Difference("edits", edits_of(first), edits_of(second)))
+    if first.skips != second.skips:
+        of_all.append(Difference("edits", skips_of(first), skips_of(second)))
     deals = [list(zip(*state.generations, strict=True)) for state in (first, second)]
     for item, was, now in zip(("lanes_of_deals", "geometry_of_deals"), *deals, strict=True):
         if was != now:

@@ -44,10 +44,6 @@ class LanesFrom:
         self._numbers = None if is_replayed else JobNumbers(dataset.order, state)
         self._lanes: dict[int, _Replayed] = {}
 
-    def has_emitted(self, number: int) -> bool:
-        """Whether a micro-batch comes before the state of its lane."""
-        return number // self._num_lanes < self._num_emitted(number % self._num_lanes)
-
     def units(self, number: int) -> list[UnitRefs]:
         """As `RunSection.units`."""
         lane, place = number % self._num_lanes, number // self._num_lanes

@@ -22,7 +22,7 @@ from bridge_data.lanes.restoring import SampleKey
 from bridge_data.order.state import LoaderState
 from bridge_data.shards.records import RecordReader
 from bridge_data.shards.sample_lookup import find_sample
-from bridge_data.tools.oracle.run_sections import NEEDS_ENCODER, ListsOfRun, RunSection, edits_of, sections_of
+from bridge_data.tools.oracle.run_sections import NEEDS_ENCODER, ListsOfRun, RunSection, sections_of, skips_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,8 +120,8 @@ class RunOrder:
         self._names = SampleNames(dataset)
         self._records = records
         self._numbers = {name: number for number, name in enumerate(dataset.source_names)}
-        self.edits = edits_of(dataset, states)
-        """The steps that the run skips and repeats."""
+        self.skips = skips_of(dataset, states)
+        """The steps that the run skips."""
         self._sections = sections_of(dataset, states, replay=replay, lists=lists)
         self._begins = [section.begin for section in self._sections]
 
@@ -141,7 +141,7 @@ class RunOrder:
         return self.schedule.step_after(micro_batch * self.schedule.micro_batch_size)
 
     def plain_steps(self, step: int) -> list[int]:
-        """The steps of the run without skips and repeats that have the data of this step; usually one."""
+        """The steps of the run without skips that have the data of this step; usually one."""
         numbers = map(self._number, self.micro_batches(step))
         return sorted({self.step_of(number) for number in numbers})
 
@@ -252,7 +252,7 @@ class RunOrder:
         )
 
     def _number(self, slot: int) -> int:
-        return slot if self.edits is None else self.edits.number(slot)
+        return slot if self.skips is None else self.skips.number(slot)
 
     def _recorded(self, number: int) -> Sequence[SampleKey] | None:
         if self._records is None:

@@ -16,16 +16,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
 from bridge_data.errors import ConfigError, StateError
-from bridge_data.lanes.edited_lane import caught_up, with_edits
 from bridge_data.lanes.forgotten import ForgottenSamples
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.skipping import caught_up, with_skips
 from bridge_data.order import Cursor
 from bridge_data.order.cursor import packed_references
 from bridge_data.order.forget_history import changes_between, lists_at, plain_lists
 from bridge_data.order.ledger import tallies, total
 from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after
-from bridge_data.order.step_edits import StepEdits
+from bridge_data.order.step_skips import StepSkips
 from bridge_data.samples import CrudeSample
 from bridge_data.task import Cooker, DefaultTaskEncoder
 from bridge_data.tools.oracle.lane_contents import Changes, LanesFrom, UnitRefs
@@ -75,7 +75,7 @@ class RunSection:
         self.source_names = [source.name for source in dataset.plan.sources]
         self.fingerprints = dataset.source_names
         self.packs = dataset.batching.packing_buffer_size is not None
-        self._edits = state.edits
+        self._skips = state.skips
         work = dataset.work()
         waits = any(lane.get("pending") for lane in state.lanes.values())
         is_replayed = replay or self.packs or work.may_multiply or waits
@@ -85,27 +85,19 @@ class RunSection:
             self.unknown = NEEDS_ENCODER
         self.assumes_no_skips = has_hooks and not (is_replayed or is_proved)
         self._lanes = LanesFrom(dataset, state, changes, is_replayed=is_replayed)
-        self._kept_lanes: LanesFrom | None = None
-        if any("kept" in lane for lane in state.lanes.values()):
-            kept = {number: lane.get("kept", lane) for number, lane in state.lanes.items()}
-            again = dataclasses.replace(state, lanes=kept)
-            self._kept_lanes = LanesFrom(dataset, again, (), is_replayed=is_replayed)
 
     @property
     def num_replayed(self) -> int:
         """The samples that hooks have worked on so far."""
-        return self._lanes.num_replayed + (0 if self._kept_lanes is None else self._kept_lanes.num_replayed)
+        return self._lanes.num_replayed
 
     def number(self, slot: int) -> int:
-        """The number, in the run without skips and repeats, of the micro-batch in a slot."""
-        return slot if self._edits is None else self._edits.number(slot)
+        """The number, in the run without skips, of the micro-batch in a slot."""
+        return slot if self._skips is None else self._skips.number(slot)
 
     def units(self, slot: int) -> list[UnitRefs]:
         """The packs of the micro-batch in a slot, or its samples; none after the end of finite data."""
-        number = self.number(slot)
-        if self._kept_lanes is not None and self._lanes.has_emitted(number):
-            return self._kept_lanes.units(number)
-        return self._lanes.units(number)
+        return self._lanes.units(self.number(slot))
 
     def find(self, source: int, index: int, stop: int) -> Iterator[int]:
         """The slots before `stop` that have sample `index` of the source with this number in the run, in ascending
@@ -118,15 +110,11 @@ class RunSection:
                 if any((ref.source, ref.index) == (own, index) for unit in self.units(slot) for ref in unit):
                     yield slot
             return
-        if self._edits is None:
+        if self._skips is None:
             yield from sorted(self._lanes.find(own, index, stop))
             return
-        last = self._edits.stop_of(self.begin, stop)
-        numbers = {
-            number for lanes in (self._lanes, self._kept_lanes) if lanes for number in lanes.find(own, index, last)
-        }
-        slots = {slot for number in numbers for slot in self._edits.slots(number)}
-        yield from sorted(slot for slot in slots if self.begin <= slot < stop)
+        slots = map(self._skips.slot, self._lanes.find(own, index, self._skips.number(stop)))
+        yield from sorted(slot for slot in slots if slot is not None and self.begin <= slot < stop)
 
 
 def sections_of(
@@ -143,7 +131,7 @@ def sections_of(
         state.check_complete()
         if state.ended or state.repetition:
             raise ConfigError("a state at the end of a pass through finite data begins the next pass; leave it out")
-    edits = edits_of(dataset, states)
+    skips = skips_of(dataset, states)
     positions = _positions(dataset, states)
     first = positions[0][0] if positions else None
     if first is None or (len(first.generations) == 1 and not first.drawn_before):
@@ -153,8 +141,8 @@ def sections_of(
         beginning = dataclasses.replace(beginning, lanes=lanes)
         if first is None or first.next_slot:
             positions.insert(0, [beginning])
-    if edits is not None:
-        positions = [[_with_edits(state, edits) for state in group] for group in positions]
+    if skips is not None:
+        positions = [[_with_skips(state, skips) for state in group] for group in positions]
     found: list[RunSection] = []
     for group, following in zip(positions, [*positions[1:], None], strict=True):
         later = None if following is None else following[0]
@@ -313,7 +301,7 @@ def _converted(run: LaneDataset, state: LoaderState, num_lanes: int) -> LoaderSt
     if state.fingerprint != run.fingerprint():
         state = run.order.migrated(state, run.fingerprint())
     if num_lanes != state.num_lanes:
-        state = state if state.edits is None else caught_up(state, run.lane)
+        state = state if state.skips is None else caught_up(state, run.lane)
         state = run.order.redealt(state, num_lanes, range(num_lanes))
     return state
 
@@ -328,7 +316,7 @@ def _gap(state: LoaderState, converted: LoaderState, later: LoaderState, *, is_c
         if _was_dealt_between(state, later) and any(list(one) not in known for one in later.generations[:-1]):
             return where + "also the states of between, with which the lanes were dealt again"
         return ""
-    is_later = later.edits is not None or all(
+    is_later = later.skips is not None or all(
         after.get(name, 0) >= converted.lanes[lane].get(name, 0)
         for lane, after in later.lanes.items()
         for name in ("draws", "micro_batches")
@@ -359,39 +347,36 @@ def _versions(lists: dict[str, list[list[Any]]]) -> str:
     return ", ".join(str(number) for versions in lists.values() for number, _ in versions) or "0"
 
 
-def edits_of(dataset: LaneDataset, states: Sequence[LoaderState]) -> StepEdits | None:
-    """The steps that the run skips and repeats, by its settings and its states. Of a range within which it resumed, it
-    has skipped what its states say.
+def skips_of(dataset: LaneDataset, states: Sequence[LoaderState]) -> StepSkips | None:
+    """The steps that the run skips, by its settings and its states. Of a range within which it resumed, it has skipped
+    what its states say.
 
     Raises:
         StateError: for a state after a range of which it has skipped nothing.
     """
-    own = dataset.edits
+    own = dataset.skips
     if own is not None and states:
         last = max(states, key=lambda state: state.next_slot)
-        for skip in own.skips_without(last.edits):
-            if skip in own.edits and skip.stop <= last.next_number:
+        for skip in own.without(last.skips):
+            if skip in own.ranges and skip.stop <= last.next_number:
                 raise _of_another_run(last, own)
         own = own.from_number(last.next_number)
-    found = [edits for edits in (own, *(state.edits for state in states)) if edits is not None]
-    return functools.reduce(StepEdits.joined, found) if found else None
+    found = [skips for skips in (own, *(state.skips for state in states)) if skips is not None]
+    return functools.reduce(StepSkips.joined, found) if found else None
 
 
-def _with_edits(state: LoaderState, edits: StepEdits) -> LoaderState:
+def _with_skips(state: LoaderState, skips: StepSkips) -> LoaderState:
     if not state.next_slot:  # the beginning has what the settings say, also of a range within which the run resumed
-        return dataclasses.replace(state, extras=edits.in_extras(state.extras))
-    try:
-        edited = with_edits(state, edits)
-    except StateError as error:
-        raise _of_another_run(state, edits) from error
-    if [*edits.skips_without(edited.edits)]:
-        raise _of_another_run(state, edits)
-    return edited
+        return dataclasses.replace(state, extras=skips.in_extras(state.extras))
+    skipping = with_skips(state, skips)
+    if [*skips.without(skipping.skips)]:
+        raise _of_another_run(state, skips)
+    return skipping
 
 
-def _of_another_run(state: LoaderState, edits: StepEdits) -> StateError:
+def _of_another_run(state: LoaderState, skips: StepSkips) -> StateError:
     return StateError(
-        f"the state after {state.next_slot} micro-batches was saved by a run that did not {edits}: leave it out"
+        f"the state after {state.next_slot} micro-batches was saved by a run that did not {skips}: leave it out"
     )
 
 
@@ -413,9 +398,9 @@ def _with_lists(
     if later is None:
         return changed, ()
     found = changes_between(later.extras, state.next_slot, later.next_slot)
-    if found and later.edits is not None:
+    if found and later.skips is not None:
         raise ConfigError(
-            f"the list of forgotten samples changed at micro-batch {found[0][0]} of a run that skips or repeats steps: "
+            f"the list of forgotten samples changed at micro-batch {found[0][0]} of a run that skips steps: "
             "also give the state that was saved there"
         )
     return changed, [(slot, ForgottenSamples.under(sources, names, lists)) for slot, lists in found]

@@ -18,6 +18,7 @@ from bridge_data.lanes.datasets import get_train_dataset
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.options import SHUFFLE_BUFFER_SIZE
+from bridge_data.order.step_skips import NO_REPEATS
 from bridge_data.shards.plain_data import parse_yaml_file
 from bridge_data.task import TaskEncoder
 from bridge_data.tools.oracle.run_order import MicroBatchRecords, RunOrder
@@ -40,7 +41,6 @@ class RunSettings:
     rampup_batch_size: Sequence[int] | None = None
     num_accumulated: int = 1
     skip_steps: Sequence[str | int] = ()
-    repeat_steps: Sequence[str | int] = ()
     packing_buffer_size: int | None = None
     shuffle_buffer_size: int | None = SHUFFLE_BUFFER_SIZE
     max_samples_per_sequence: int | None = None
@@ -136,13 +136,14 @@ class RunSettings:
         from bridge_data.datamodule.settings import sort_settings  # here: other configs do not need it
 
         options = sort_settings(loader.get("options") or {})
+        if repeated := data.get("repeat_steps"):
+            raise ConfigError(f"{file}: data.repeat_steps={repeated!r}: {NO_REPEATS}")
         return cls(
             path=data["path"],
             batch_size=data["micro_batch_size"],
             global_batch_size=data["global_batch_size"],
             rampup_batch_size=data.get("rampup_batch_size"),
             skip_steps=data.get("skip_steps") or (),
-            repeat_steps=data.get("repeat_steps") or (),
             packing_buffer_size=data["packing_buffer_size"],
             shuffle_buffer_size=data["shuffle_buffer_size"],
             max_samples_per_sequence=data["max_samples_per_sequence"],
@@ -169,7 +170,6 @@ class RunSettings:
             global_batch_size=values["global_batch_size"],
             rampup_batch_size=settings.rampup_batch_size,
             skip_steps=settings.skip_steps,
-            repeat_steps=settings.repeat_steps,
             num_accumulated=accumulated if isinstance(accumulated, int) else 1,
             packing_buffer_size=values["packing_buffer_size"],
             shuffle_buffer_size=values["shuffle_buffer_size"],
@@ -216,7 +216,7 @@ def open_run(
         )
     per_step = settings.world_size * settings.num_accumulated
     schedule = BatchSchedule.for_ranks(settings.global_batch_size, size, settings.rampup_batch_size, per_step)
-    dataset.edits = schedule.edits(settings.skip_steps, settings.repeat_steps)
+    dataset.skips = schedule.skips(settings.skip_steps)
     return RunOrder(
         dataset,
         schedule=schedule,

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from bridge_data import storage
+from bridge_data.dataset_loaders import load_dataset
 from bridge_data.decode import Loader, SampleDecoder, open_loader
-from bridge_data.energon import load_dataset
 from bridge_data.errors import BridgeDataError, ConfigError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS
 from bridge_data.plan import EmptySplitError, Plan, Source, opening

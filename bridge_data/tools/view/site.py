@@ -18,7 +18,7 @@ from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.loader.ledger_files import RunLedger
 from bridge_data.order.state import LoaderState
 from bridge_data.tools.oracle import RunOrder
-from bridge_data.tools.oracle.run_sections import edits_of
+from bridge_data.tools.oracle.run_sections import skips_of
 from bridge_data.tools.view.catalog import CatalogSource, DataCatalog, SplitCatalog
 from bridge_data.tools.view.charts import TokenLengths, token_lengths
 from bridge_data.tools.view.named_runs import NamedRun
@@ -49,7 +49,7 @@ class BatchSequence:
 
     def __init__(self, dataset: LaneDataset, states: Sequence[LoaderState] = ()) -> None:
         self.dataset = dataset = copy.copy(dataset)
-        dataset.edits = edits_of(dataset, states)
+        dataset.skips = skips_of(dataset, states)
         self._states: dict[int, dict[str, Any] | None] = {state.next_slot: state.to_dict() for state in states}
         lanes = {dataset.worker_config.num_lanes} | {num_lanes for s in states for num_lanes, _ in s.generations}
         if len(lanes) == 1:

@@ -254,14 +254,14 @@ def test_skip_records_the_steps_in_place_and_info_shows_them(run: Run, saved: Pa
     assert (
         "skip_steps 12-14 (skip micro-batches 96 to 119), skip_steps 20 (skip micro-batches 160 to 167)" in done.stdout
     )
-    assert run("checkpoint", "skip", saved, "--repeat", "--steps", "10", *STEPS).exit_code == 0
+    assert run("checkpoint", "skip", saved, "--steps", "10", *STEPS).exit_code == 0
     after = load_states(saved, step=10)
-    assert after["extras"]["step_edits"]["data"] == [[80, 88, 2], [96, 120, 0], [160, 168, 0]]
+    assert after["extras"]["step_edits"]["data"] == [[80, 88, 0], [96, 120, 0], [160, 168, 0]]
     del after["extras"]["step_edits"], after["checksums"]["run"], before["checksums"]["run"]
     assert after == {**before, "extras": before.get("extras", {})}
     shown = run("checkpoint", "info", saved).stdout
-    assert "micro-batch 80 of the run without skips and repeats\n" in shown
-    assert "repeat micro-batches 80 to 87, skip micro-batches 96 to 119, skip micro-batches 160 to 167\n" in shown
+    assert "micro-batch 88 of the run without skips\n" in shown
+    assert "skip micro-batches 80 to 87, skip micro-batches 96 to 119, skip micro-batches 160 to 167\n" in shown
 
 
 def test_of_steps_in_the_middle_of_which_the_state_is_skip_records_the_rest(run: Run, saved: Path) -> None:
@@ -287,7 +287,7 @@ def test_skip_writes_another_folder_or_file(run: Run, saved: Path, tmp_path: Pat
         extras = written.get("dataloader_state_dict", written)["extras"]
         assert extras["step_edits"]["data"] == [[96, 104, 0]]
     differences = run("checkpoint", "diff", saved, tmp_path / "other")
-    assert ["skipped", "and", "repeated", "–", "skip", "micro-batches", "96", "to", "103"] in lines(differences.stdout)
+    assert ["skipped", "–", "skip", "micro-batches", "96", "to", "103"] in lines(differences.stdout)
 
 
 def test_skip_takes_the_steps_of_a_config_with_its_ramp(run: Run, saved: Path, tmp_path: Path) -> None:
@@ -306,8 +306,8 @@ def test_skip_takes_the_steps_of_a_config_with_its_ramp(run: Run, saved: Path, t
     ("arguments", "message"),
     [
         (
-            ["--repeat", "--steps", "9..12", *STEPS],
-            "repeat_steps 9-12 (repeat micro-batches 72 to 103): the state is at micro-batch 80",
+            ["--repeat", "--steps", "11..12", *STEPS],
+            "--repeat: steps are no longer repeated by an option: resume from a checkpoint that was saved before them",
         ),
         (
             ["--steps", "7..9", *STEPS],
@@ -315,7 +315,7 @@ def test_skip_takes_the_steps_of_a_config_with_its_ramp(run: Run, saved: Path, t
         ),
         (["--steps", "12"], "what is a step? Give --config of the run, or --global-batch-size"),
         (["--steps", "14..12", *STEPS], "the last step comes before the first"),
-        (["--steps", "12", "--steps", "12..13", *STEPS], "skip_steps 12 and skip_steps 12-13 overlap"),
+        (["--steps", "12", "--steps", "12..13", *STEPS], "skip_steps 12 and 12-13 overlap"),
         (["--steps", "15", "--global-batch-size", 24], "4 data-parallel ranks cannot share the"),
     ],
 )
@@ -344,11 +344,11 @@ def test_skip_changes_nothing_but_the_data_state_in_a_checkpoint_of_lightning(ru
     file, other = tmp_path / "step=10.ckpt", tmp_path / "other.ckpt"
     others = lightning_file(file)
     before = file.read_bytes()
-    for arguments in (["--steps", "12", "--out", other], ["--steps", "12"], ["--repeat", "--steps", "10"]):
+    for arguments in (["--steps", "12", "--out", other], ["--steps", "12"], ["--steps", "10"]):
         done = run("checkpoint", "skip", file, *arguments, *STEPS)
         assert (done.exit_code, done.stderr) == (0, "")
         assert (file.read_bytes() == before) == ("--out" in arguments)
-    for path, ranges in ((file, [[80, 88, 2], [96, 104, 0]]), (other, [[96, 104, 0]])):
+    for path, ranges in ((file, [[80, 88, 0], [96, 104, 0]]), (other, [[96, 104, 0]])):
         written = torch.load(path, weights_only=True)
         state = written.pop("EnergonMultiModalDataModule")["train_dataloader"]
         assert state.pop("extras")["step_edits"]["data"] == ranges

@@ -68,7 +68,7 @@ def test_pictures_in_a_folder_for_each_class(tmp_path: Path) -> None:
 
 
 def test_conversations_with_pictures_are_cooked(tmp_path: Path) -> None:
-    from bridge_data.encoders.crude_conversation import cook_conversation
+    from bridge_data.encoders.conversations import cook_conversation
     from bridge_data.samples import CrudeSample
 
     write_media(tmp_path / "raw")
@@ -86,7 +86,7 @@ def test_conversations_with_pictures_are_cooked(tmp_path: Path) -> None:
 
 
 def test_media_in_the_parts_of_turns(tmp_path: Path) -> None:
-    from bridge_data.encoders.crude_conversation import cook_conversation
+    from bridge_data.encoders.conversations import cook_conversation
     from bridge_data.samples import CrudeSample
 
     write_media(tmp_path / "raw", 4)

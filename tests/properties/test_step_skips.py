@@ -1,5 +1,5 @@
-"""A run that skips and repeats steps hands out what the plain run does, with these steps taken out or repeated: with
-packs, filters and generators, on any ranks, after kills, and where its lanes are dealt again."""
+"""A run that skips steps hands out what the plain run does, with these steps taken out: with packs, filters and
+generators, on any ranks, after kills, and where its lanes are dealt again."""
 
 import dataclasses
 import json
@@ -15,9 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bridge_data import LaneDataset, WorkerConfig, get_savable_loader, get_train_dataset
-from bridge_data.errors import StateError
 from bridge_data.order.state import merge_states
-from bridge_data.order.step_edits import StepEdit, StepEdits
+from bridge_data.order.step_skips import SkippedRange, StepSkips
 from tests.prepared import write_blend, write_texts
 from tests.properties.jobs import Encoder, GroupingEncoder
 
@@ -42,7 +41,7 @@ class Case:
     seed: int
     packing: int | None
     groups: int
-    edits: StepEdits
+    skips: StepSkips
     legs: tuple[Leg, ...]
 
 
@@ -50,8 +49,8 @@ class Case:
 def cases(draw: Any, num_lanes: Sequence[int] = (8,)) -> Case:
     cuts = sorted(draw(st.lists(st.integers(0, 24), min_size=2, max_size=6, unique=True)))
     pairs = zip(cuts[::2], cuts[1::2], strict=False)
-    edits = StepEdits.of([StepEdit(STEP * a, STEP * b, draw(st.sampled_from([0, 2]))) for a, b in pairs])
-    assert edits is not None
+    skips = StepSkips.of([SkippedRange(STEP * a, STEP * b) for a, b in pairs])
+    assert skips is not None
     legs = st.builds(
         Leg,
         num_steps=st.integers(1, 9),
@@ -63,12 +62,12 @@ def cases(draw: Any, num_lanes: Sequence[int] = (8,)) -> Case:
         seed=draw(st.integers(0, 99)),
         packing=draw(st.sampled_from([None, 16])),
         groups=draw(st.sampled_from([1, 3])),
-        edits=edits,
+        skips=skips,
         legs=tuple(draw(st.lists(legs, min_size=1, max_size=4))),
     )
 
 
-def dataset_of(path: Path, case: Case, leg: Leg, rank: int, edits: StepEdits | None, num_workers: int) -> LaneDataset:
+def dataset_of(path: Path, case: Case, leg: Leg, rank: int, skips: StepSkips | None, num_workers: int) -> LaneDataset:
     encoder = (Encoder if case.groups == 1 else GroupingEncoder)(skip_every=7, num_parts=2, num_groups=case.groups)
     dataset = get_train_dataset(
         path,
@@ -79,7 +78,7 @@ def dataset_of(path: Path, case: Case, leg: Leg, rank: int, edits: StepEdits | N
         max_samples_per_sequence=20,
         task_encoder=encoder,
     )
-    dataset.edits = edits
+    dataset.skips = skips
     return dataset
 
 
@@ -89,12 +88,12 @@ def run_leg(
     leg: Leg,
     saved: dict[str, Any] | None,
     *,
-    edits: StepEdits | None = None,
+    skips: StepSkips | None = None,
     num_workers: int = 0,
 ) -> tuple[list[Any], dict[str, Any]]:
     """The micro-batches of a leg in the order of the job, and the state at its end."""
     loaders = [
-        get_savable_loader(dataset_of(path, case, leg, rank, edits, num_workers)) for rank in range(leg.world_size)
+        get_savable_loader(dataset_of(path, case, leg, rank, skips, num_workers)) for rank in range(leg.world_size)
     ]
     for loader in loaders:
         if saved is not None:
@@ -114,7 +113,7 @@ def run_leg(
 
 
 class PlainRun:
-    """The run without skips and repeats, whose lanes are dealt again where those of the other are."""
+    """The run without skips, whose lanes are dealt again where those of the other are."""
 
     def __init__(self, path: Path, case: Case) -> None:
         self._path, self._case = path, case
@@ -136,23 +135,19 @@ class PlainRun:
 
 
 def check(path: Path, case: Case, *, num_workers: int = 0) -> None:
-    """Compare the edited run with the plain one."""
+    """Compare the skipping run with the plain one."""
     plain, num_lanes = PlainRun(path, case), case.legs[0].num_lanes
     saved: dict[str, Any] | None = None
     slot = 0
     for number, leg in enumerate(case.legs):
         if leg.num_lanes != num_lanes:
-            if case.edits.repeated_at(slot) is not None:
-                with pytest.raises(StateError, match=r"within a repeat \(.*, and the lanes must be dealt again"):
-                    run_leg(path, case, leg, saved, edits=case.edits)
-                return
             num_lanes = leg.num_lanes
-            plain.deal_again(case.edits.number(slot), num_lanes)
+            plain.deal_again(case.skips.number(slot), num_lanes)
         # The state has the ranges; that the settings say them once more changes nothing.
-        edits = case.edits if number % 2 == 0 else None
-        batches, saved = run_leg(path, case, leg, saved, edits=edits, num_workers=num_workers)
+        skips = case.skips if number % 2 == 0 else None
+        batches, saved = run_leg(path, case, leg, saved, skips=skips, num_workers=num_workers)
         assert saved["next_slot"] == slot + len(batches)
-        numbers = [case.edits.number(slot + place) for place in range(len(batches))]
+        numbers = [case.skips.number(slot + place) for place in range(len(batches))]
         plain.go_to(1 + max(numbers))
         assert batches == [plain.batches[one] for one in numbers], (slot, leg)
         slot += len(batches)
@@ -171,7 +166,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @given(case=cases())
 @settings(max_examples=6, **FEW)
-def test_an_edited_run_is_the_plain_one_with_these_steps_taken_out_or_repeated(path: Path, case: Case) -> None:
+def test_a_skipping_run_is_the_plain_one_with_these_steps_taken_out(path: Path, case: Case) -> None:
     check(path, case)
 
 
@@ -185,7 +180,7 @@ STEP_OF_ALL = 12
 """Micro-batches of a step, and lanes, which 1, 2, 3, 4 and 6 ranks can share."""
 
 
-def taken(path: Path, world_size: int, count: int, state: Any, edits: StepEdits | None) -> tuple[list[Any], Any]:
+def taken(path: Path, world_size: int, count: int, state: Any, skips: StepSkips | None) -> tuple[list[Any], Any]:
     """The next `count` micro-batches of the job on `world_size` ranks, those of the ranks together, and the state after
     them."""
     loaders = []
@@ -193,7 +188,7 @@ def taken(path: Path, world_size: int, count: int, state: Any, edits: StepEdits 
         config = WorkerConfig(rank, world_size, 0, num_lanes=STEP_OF_ALL)
         options: dict[str, Any] = {"batch_size": 2, "shuffle_buffer_size": 50, "max_samples_per_sequence": 20}
         dataset = get_train_dataset(path, worker_config=config, task_encoder=Encoder(skip_every=7), **options)
-        dataset.edits = edits
+        dataset.skips = skips
         loaders.append(get_savable_loader(dataset))
         if state is not None:
             loaders[-1].restore_state_rank(state)
@@ -210,12 +205,12 @@ def test_a_run_resumed_within_a_range_skips_what_is_left_of_it(path: Path, seed:
     for _ in range(13):
         first, last = sorted(chance.choices(range(5), k=2))
         begin, stop = first * STEP_OF_ALL, (last + 1) * STEP_OF_ALL
-        edits = StepEdits.of([StepEdit(begin, stop, 0)])
+        skips = StepSkips.of([SkippedRange(begin, stop)])
         before, after, later = chance.choices((1, 2, 3, 4, 6), k=3)
         reached = chance.randrange(0, 72 // before) * before
         _, state = taken(path, before, reached, None, None)
         left = [number for number in range(reached, len(plain)) if not max(begin, reached) <= number < stop]
-        for world_size, named in ((after, edits), (later, chance.choice([None, edits]))):
+        for world_size, named in ((after, skips), (later, chance.choice([None, skips]))):
             found, state = taken(path, world_size, 36, state, named)
             for one in found:
                 numbers, left = left[:world_size], left[world_size:]
@@ -224,15 +219,15 @@ def test_a_run_resumed_within_a_range_skips_what_is_left_of_it(path: Path, seed:
 
 @pytest.mark.processes
 def test_it_is_also_with_workers_that_are_killed_within_a_range(path: Path) -> None:
-    edits = StepEdits.of([StepEdit(8, 20, 0), StepEdit(24, 36, 2)])
-    assert edits is not None
-    case = Case(seed=3, packing=16, groups=1, edits=edits, legs=(Leg(20, 0, 1, 8),))
+    skips = StepSkips.of([SkippedRange(8, 20), SkippedRange(24, 36)])
+    assert skips is not None
+    case = Case(seed=3, packing=16, groups=1, skips=skips, legs=(Leg(20, 0, 1, 8),))
     plain = PlainRun(path, case)
-    plain.go_to(80)
-    with get_savable_loader(dataset_of(path, case, case.legs[0], 0, edits, 2), max_worker_restarts=9) as loader:
+    plain.go_to(96)
+    with get_savable_loader(dataset_of(path, case, case.legs[0], 0, skips, 2), max_worker_restarts=9) as loader:
         assert loader.wait_for_workers(60)
         for slot, batch in zip(range(60), loader, strict=False):
-            assert batch == plain.batches[edits.number(slot)], slot
+            assert batch == plain.batches[skips.number(slot)], slot
             if slot in (3, 18, 27):
                 for process in loader._workers.pool.processes():  # type: ignore[union-attr]
                     os.kill(process, signal.SIGKILL)

@@ -18,7 +18,7 @@ from bridge_data.task.stores import (
     FileStoreCachePool,
     SystemFileStore,
 )
-from bridge_data.task.stores.disk_pool import CacheFileLazy
+from bridge_data.task.stores.cache_pool import CacheFileLazy
 from tests.task.stores.processes import Child
 
 

@@ -82,7 +82,7 @@ def test_a_load_parses_each_file_and_opens_each_data_set_once(
         return open_dataset(path, *limits, **settings)
 
     monkeypatch.setattr("bridge_data.plan.declared.parse_yaml", counted_parse)
-    monkeypatch.setattr("bridge_data.energon.dataset_loaders.parse_yaml", counted_parse)
+    monkeypatch.setattr("bridge_data.dataset_loaders.parse_yaml", counted_parse)
     monkeypatch.setattr("bridge_data.shards.PreparedDataset.open", counted_open)
     plan = load(outer)
     assert [source.name for source in plan.sources] == ["a/train", "b/train", "a/train", "a/train", "a/train"]

@@ -1,4 +1,4 @@
-"""What the oracle, the ledger and the audit say of runs that skip and repeat steps, compared with their batches."""
+"""What the oracle, the ledger and the audit say of runs that skip steps, compared with their batches."""
 
 import dataclasses
 from pathlib import Path
@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
-from bridge_data.energon.dataset_loaders import load_dataset
+from bridge_data.dataset_loaders import load_dataset
 from bridge_data.errors import StateError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import get_savable_loader
 from bridge_data.loader.checkpoint import read_checkpoint, save_states
 from bridge_data.loader.ledger_files import RunLedger
-from bridge_data.order.step_edits import StepEdits
+from bridge_data.order.step_skips import StepSkips
 from bridge_data.tools.cli.audit_command import compare_with_data, compare_with_ledger
 from bridge_data.tools.oracle import RunOrder
 from tests.prepared import write_blend, write_texts
@@ -25,16 +25,14 @@ SCHEDULE = BatchSchedule(12, 3)
 
 
 @dataclasses.dataclass
-class EditedRun(Run):
-    """A run whose settings skip and repeat steps."""
+class SkippingRun(Run):
+    """A run whose settings skip steps."""
 
-    edits: StepEdits | None = dataclasses.field(
-        default_factory=lambda: SCHEDULE.edits(["2-4", "13"], ["6-7", "9", "20-22"])
-    )
+    skips: StepSkips | None = dataclasses.field(default_factory=lambda: SCHEDULE.skips(["2-4", "13", "20-22"]))
 
     def dataset(self, world_size: int, rank: int = 0, num_lanes: int = 0) -> LaneDataset:
         made = super().dataset(world_size, rank, num_lanes)
-        made.edits = self.edits
+        made.skips = self.skips
         return made
 
 
@@ -52,8 +50,8 @@ def blend(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ids=["plain", "skips", "packing"],
 )
 def test_every_step_is_told_through_kills_within_ranges_and_a_re_deal(blend: Path, more: dict[str, Any]) -> None:
-    run = EditedRun({**SETTINGS, **more})
-    run.leg(blend, 2, 14, num_lanes=8, lost=4)  # killed within the first repeat
+    run = SkippingRun({**SETTINGS, **more})
+    run.leg(blend, 2, 14, num_lanes=8, lost=4)  # killed after the first skip
     run.leg(blend, 4, 8)
     run.leg(blend, 1, 4, num_lanes=12, lost=2)  # the rest is dealt anew
     run.leg(blend, 2, 30)
@@ -65,16 +63,16 @@ def test_every_step_is_told_through_kills_within_ranges_and_a_re_deal(blend: Pat
         [source] = order.plain_steps(step)
         told = [sample.key for sample in order.at(step).samples]
         assert told == [sample.key for sample in plain.at(source).samples]
-        assert [order.plain_steps(n) for n in (1, 2, 5)] == [[1], [5], [6]]
-    sample = order.micro_batch(14)[1]  # of the first repeat, step 6 of the run as it was
+        assert [order.plain_steps(n) for n in (1, 2, 5)] == [[1], [5], [8]]
+    sample = order.micro_batch(14)[1]  # of step 6 of the run as it was
     last = max(run.keys)
     wanted = [number for number, keys in sorted(run.keys.items()) if sample.key in keys]
     told = order.when(sample.key, source=sample.source, until=order.step_of(last))
     assert [one.micro_batch for one in told if one.micro_batch <= last] == wanted
 
 
-def test_a_state_within_a_repeat_tells_what_comes(blend: Path) -> None:
-    run = EditedRun(SETTINGS)
+def test_a_state_after_a_skip_tells_what_comes(blend: Path) -> None:
+    run = SkippingRun(SETTINGS)
     run.leg(blend, 2, 11, num_lanes=8, lost=40)
     run.leg(blend, 2, 40)
     later = {number: keys for number, keys in run.keys.items() if number >= 22}
@@ -90,15 +88,15 @@ def test_a_state_within_a_repeat_tells_what_comes(blend: Path) -> None:
 def test_a_state_of_the_run_as_it_was_is_refused(blend: Path) -> None:
     run = Run(SETTINGS)
     run.leg(blend, 2, 20, num_lanes=8)
-    edited = EditedRun(SETTINGS, path=blend)
+    skipping = SkippingRun(SETTINGS, path=blend)
     with pytest.raises(StateError, match=r"the state after 40 micro-batches was saved .* leave it out"):
-        RunOrder(edited.dataset(2), states=run.states)
+        RunOrder(skipping.dataset(2), states=run.states)
 
 
 def test_a_run_that_resumed_within_a_skip_is_told_as_its_states_say(blend: Path) -> None:
-    run = EditedRun(SETTINGS, edits=None)
+    run = SkippingRun(SETTINGS, skips=None)
     run.leg(blend, 2, 6, num_lanes=8)
-    run.edits = SCHEDULE.edits(["2-4", "8"], [])
+    run.skips = SCHEDULE.skips(["2-4", "8"])
     for states in (run.states[:1], run.states):
         run.leg(blend, 4, 5)
         order = RunOrder(run.dataset(1), states=states, schedule=SCHEDULE)
@@ -109,7 +107,7 @@ def test_a_run_that_resumed_within_a_skip_is_told_as_its_states_say(blend: Path)
 def test_ledger_files_and_data_agree_with_the_states(blend: Path, tmp_path: Path) -> None:
     found = []
     for world_size in (1, 2):
-        run = EditedRun(SETTINGS, path=blend)
+        run = SkippingRun(SETTINGS, path=blend)
         folder = tmp_path / str(world_size)
         loaders = [
             get_savable_loader(run.dataset(world_size, rank, 8), ledger_path=folder) for rank in range(world_size)

@@ -1,0 +1,709 @@
+"""Model families: what each makes of images and videos, which its processor of transformers makes of them too.
+
+Enters: images and frames of any size, and the image processor of the model's checkpoint. Leaves: the text of an image,
+known from its size alone, and the media that the model takes. Guarantee: both are those of the family's processor;
+where the image processor makes other tiles than the text was written for, that is an error.
+
+    VisionFamily ─ what an encoder asks of a family; one for images of one size stands in `FixedSizeFamily`
+    Llava        ─ every image takes as many tokens as the vision tower makes patches of it
+    LlavaNext    ─ "anyres": the whole image is the first tile, and the image is fitted into the best of several grids
+    Idefics3     ─ and SmolVLM: an image is enlarged to a whole number of tiles; the row and column of each are written
+    InternVL     ─ the grid of tiles nearest to the aspect of the image, and a thumbnail if there are several
+    Qwen2VL      ─ with Qwen2_5VL, Qwen3VL: images and videos at their own resolution, cut into patches
+
+Only what transformers does not tell without pixels is computed here. `get_number_of_image_patches` of Idefics3 is not
+asked: where the size of an image is no multiple of a tile, it differs from what that processor does.
+
+Source: H. Liu et al., LLaVA-NeXT (2024); H. Laurençon et al., Building and better understanding vision-language models
+(2024); A. Marafioti et al., SmolVLM (2025); Z. Chen et al., How far are we to GPT-4V? (2024); P. Wang et al., Qwen2-VL
+(2024); S. Bai et al., Qwen2.5-VL (2025); Qwen3-VL (2025) for the times written before frames. The rounding and the
+choice of grids are those of transformers.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from bridge_data.encoders.chat import chatml
+from bridge_data.encoders.sequences import Media, joined, stack_padded
+from bridge_data.encoders.visuals import (
+    Images,
+    Size,
+    VideoFrames,
+    VideoSampling,
+    blank_images,
+    edge_of,
+    fitting,
+    smart_resize,
+)
+from bridge_data.errors import ConfigError, FatalSampleError
+from bridge_data.options import check_at_least, check_choice
+
+Pieces: TypeAlias = list[tuple[str, int]]
+"""A text as pieces, each with the number of its repetitions: [("<image>", 576)]. Pieces meet at special tokens, so that
+they can be tokenized one by one."""
+
+
+class VisionFamily(Protocol):
+    """How a family of models handles images: the extension point of `FamilyTaskEncoder`. Families are frozen, and
+    pickled to workers."""
+
+    @property
+    def image_token(self) -> str:
+        """What the chat template writes for an image: one special token."""
+
+    @property
+    def chat_template(self) -> str | None:
+        """The family's own template, for tokenizers without one."""
+
+    @property
+    def num_details(self) -> int:
+        """The number of levels of detail. Level 0 is the image processor's default; no level makes more
+        tokens of an image than the one before."""
+
+    def image_text(self, size: Size, detail: int) -> Pieces:
+        """The text of an image of that size."""
+
+    def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
+        """The images of a sample (at least one), as the model takes them."""
+
+    def batch(self, rows: Sequence[Media]) -> Media:
+        """The media of a batch from those of its rows, some of which may be empty: in the layout of the processor of
+        transformers."""
+
+
+def check_family(owner: str, family: Any, kind: type[Any], expected: str) -> None:
+    """Raise a ConfigError unless `family`, an argument of the encoder `owner`, has all that `kind` has."""
+    missing = [name for name in vars(kind) if not name.startswith("_") and not hasattr(family, name)]
+    if missing:
+        raise ConfigError(
+            f"{owner}(family={type(family).__name__}): expected {expected}, which says what images become, but this "
+            f"has no {missing[0]}. An image processor is an argument of the family, as in Llava(image_processor, ...)"
+        )
+
+
+def check_tiles(family: str, got: int | Sequence[Any], expected: int | Sequence[Any]) -> None:
+    """Raise a FatalSampleError unless the image processor made the tiles (their number, or rows and columns) that the
+    tokens were written for: other samples would fail too."""
+    if got != expected:
+        raise FatalSampleError(
+            f"{family}: the image processor made {got} tiles (or rows and columns of them), but tokens were "
+            f"written for {expected}. Its settings were changed since the family was made, or this version of "
+            "transformers tiles another way than bridge_data.encoders knows: compare with HFTaskEncoder"
+        )
+
+
+# Images of one size, and LLaVA
+
+
+class FixedSizeFamily:
+    """The shared part of each `VisionFamily` with images of one size, and so one number of tokens."""
+
+    image_processor: Any
+    image_token: str
+    num_tokens: int
+
+    @property
+    def num_details(self) -> int:
+        """One: there is no choice."""
+        return 1
+
+    def image_text(self, size: Size, detail: int) -> Pieces:
+        """The image token, `num_tokens` times."""
+        return [(self.image_token, self.num_tokens)]
+
+    def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
+        """`pixel_values` float32 (images, channels, height, width)."""
+        made = self.image_processor(images=list(images), return_tensors="pt")
+        return {"pixel_values": torch.as_tensor(made["pixel_values"])}
+
+    def batch(self, rows: Sequence[Media]) -> Media:
+        return joined(rows)
+
+
+LLAVA_TEMPLATE = """\
+{%- for message in messages -%}
+{%- if message['role'] == 'system' -%}
+{%- for part in message['content'] -%}{{- part['text'] + ' ' -}}{%- endfor -%}
+{%- elif message['role'] == 'user' -%}
+{{- 'USER: ' -}}
+{%- for part in message['content'] if part['type'] == 'image' -%}{{- '<image>\\n' -}}{%- endfor -%}
+{%- for part in message['content'] if part['type'] == 'text' -%}{{- part['text'] + ' ' -}}{%- endfor -%}
+{%- else -%}
+{{- 'ASSISTANT:' -}}
+{%- generation -%}
+{%- for part in message['content'] if part['type'] == 'text' -%}{{- ' ' + part['text'] -}}{%- endfor -%}
+{{- eos_token or '' -}}
+{%- endgeneration -%}
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- 'ASSISTANT:' -}}{%- endif -%}
+"""
+"""Vicuna's format, with the images of a turn before its text, as in the checkpoints of LLaVA 1.5 and NeXT."""
+
+SelectStrategy = Literal["default", "full"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tower:
+    """The settings of a vision tower that both families have."""
+
+    image_processor: Any
+    patch_size: int
+    vision_feature_select_strategy: SelectStrategy = "default"
+    num_additional_image_tokens: int = 1
+    image_token: str = "<image>"
+    chat_template: str | None = LLAVA_TEMPLATE
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, "patch_size")
+        check_choice(self, "vision_feature_select_strategy", SelectStrategy)
+
+
+@dataclasses.dataclass(frozen=True)
+class Llava(_Tower, FixedSizeFamily):
+    """`image_processor` makes images of one size, such as CLIP's. The vision tower cuts them into patches of
+    `patch_size` and adds `num_additional_image_tokens` (1: CLIP's class token); `vision_feature_select_strategy`
+    "default" drops one token. All three are as in the model's processor.
+
+    Raises:
+        ConfigError: if the processor makes images of several sizes.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _, height, width = Images(self.image_processor, "Llava").shape
+        num_tokens = (height // self.patch_size) * (width // self.patch_size) + self.num_additional_image_tokens
+        object.__setattr__(self, "num_tokens", num_tokens - (self.vision_feature_select_strategy == "default"))
+
+
+@dataclasses.dataclass(frozen=True)
+class LlavaNext(_Tower):
+    """`image_processor` is LLaVA-NeXT's, with its `image_grid_pinpoints`; the rest as of `Llava`.
+
+    Each level of detail removes the grids of the largest area left.
+
+    Raises:
+        ConfigError: if the processor has no grids, or does not say the size of a tile.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        with fitting("LlavaNext", self.image_processor, "a LlavaNextImageProcessor, with its image_grid_pinpoints"):
+            tile, grids = self._tile, self.image_processor.image_grid_pinpoints
+            if not tile or any(side % tile for grid in grids for side in grid):
+                raise ConfigError(f"its grids {grids} are not made of tiles of crop_size={tile} pixels")
+            self.pixels(blank_images(), 0)
+
+    @functools.cached_property
+    def _tile(self) -> int:
+        """Pixels along one side of a tile."""
+        processor = self.image_processor
+        return edge_of(processor.crop_size, "height") or edge_of(processor.size, "shortest_edge") or 0
+
+    @functools.cached_property
+    def _levels(self) -> list[list[list[int]]]:
+        """The grids (height, width) of each level of detail."""
+        grids = [list(grid) for grid in self.image_processor.image_grid_pinpoints]
+        areas = sorted({height * width for height, width in grids}, reverse=True)
+        return [[grid for grid in grids if grid[0] * grid[1] <= area] for area in areas]
+
+    @property
+    def num_details(self) -> int:
+        """The number of different areas of grids."""
+        return len(self._levels)
+
+    def image_text(self, size: Size, detail: int) -> Pieces:
+        """The image token, once for each feature of the model: of the whole image, and of the grid without its
+        padding."""
+        height, width = size
+        rows, columns = self._best(size, detail)
+        patches = self._tile // self.patch_size
+        high, wide = patches * rows, patches * columns
+        if width / height > wide / high:
+            high -= (high - int(round(height * (wide / width), 7))) // 2 * 2
+        else:
+            wide -= (wide - int(round(width * (high / height), 7))) // 2 * 2
+        whole = patches * patches + self.num_additional_image_tokens
+        dropped = self.vision_feature_select_strategy == "default"
+        return [(self.image_token, high * wide + high + whole - dropped)]
+
+    def num_tiles(self, size: Size, detail: int) -> int:
+        """The whole image, and the tiles of its grid."""
+        rows, columns = self._best(size, detail)
+        return 1 + rows * columns
+
+    def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
+        """`pixel_values` float32 (tiles, channels, height, width) of all images, `num_tiles` and `image_sizes` int64
+        (images,) and (images, 2)."""
+        options = {"image_grid_pinpoints": self._levels[detail], "do_pad": False}
+        made = [self.image_processor(images=[image], return_tensors="pt", **options) for image in images]
+        tiles = [torch.as_tensor(one["pixel_values"])[0] for one in made]
+        for image, its_tiles in zip(images, tiles, strict=True):
+            check_tiles("LlavaNext", len(its_tiles), self.num_tiles((image.height, image.width), detail))
+        return {
+            "pixel_values": torch.cat(tiles),
+            "num_tiles": torch.tensor([len(its_tiles) for its_tiles in tiles]),
+            "image_sizes": torch.cat([torch.as_tensor(one["image_sizes"]) for one in made]),
+        }
+
+    def batch(self, rows: Sequence[Media]) -> Media:
+        """`pixel_values` (images, most tiles, channels, height, width), with zeros for missing tiles; `image_sizes`."""
+        media = joined(rows)
+        if not media:
+            return {}
+        counts = media["num_tiles"]
+        pixels = stack_padded(torch.split(media["pixel_values"], counts.tolist()), int(counts.max()))
+        return {"pixel_values": pixels, "image_sizes": media["image_sizes"]}
+
+    def _best(self, size: Size, detail: int) -> tuple[int, int]:
+        """Rows and columns of the grid for an image."""
+        from transformers.image_processing_utils import select_best_resolution
+
+        height, width = select_best_resolution(size, self._levels[detail])
+        return height // self._tile, width // self._tile
+
+
+# Idefics3
+
+IDEFICS3_TEMPLATE = """\
+{{- '<|im_start|>' -}}
+{%- for message in messages -%}
+{{- message['role'] | capitalize -}}
+{%- if message['content'][0]['type'] == 'image' -%}{{- ':' -}}{%- else -%}{{- ': ' -}}{%- endif -%}
+{%- if message['role'] == 'assistant' -%}
+{%- generation -%}
+{%- for part in message['content'] if part['type'] == 'text' -%}{{- part['text'] -}}{%- endfor -%}
+{{- '<end_of_utterance>' -}}
+{%- endgeneration -%}
+{%- else -%}
+{%- for part in message['content'] -%}
+{%- if part['type'] == 'image' -%}{{- '<image>' -}}{%- else -%}{{- part['text'] -}}{%- endif -%}
+{%- endfor -%}
+{{- '<end_of_utterance>' -}}
+{%- endif -%}
+{{- '\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- 'Assistant:' -}}{%- endif -%}
+"""
+"""The format of both checkpoints, with marks on the answers."""
+
+_LARGEST = 4096
+"""The longest side to which images are ever resized."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Idefics3:
+    """`image_processor` is that of Idefics3 or SmolVLM; a tile takes `image_seq_len` tokens, which is (tile size /
+    patch size / scale factor)².
+
+    Each level of detail takes one tile off the longest side, down to one tile.
+
+    Raises:
+        ConfigError: if the processor does not say the size of a tile and of an image.
+    """
+
+    image_processor: Any
+    image_seq_len: int = 169
+    image_token: str = "<image>"
+    fake_image_token: str = "<fake_token_around_image>"
+    global_image_token: str = "<global-img>"
+    chat_template: str | None = IDEFICS3_TEMPLATE
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, "image_seq_len")
+        with fitting("Idefics3", self.image_processor, "an Idefics3ImageProcessor or SmolVLMImageProcessor"):
+            if not self._tile or not self._edges[0]:
+                raise ConfigError('it has no size={"longest_edge": ...} and max_image_size={"longest_edge": ...}')
+            self.pixels(blank_images(), 0)
+
+    @functools.cached_property
+    def _tile(self) -> int:
+        """Pixels along one side of a tile."""
+        return edge_of(getattr(self.image_processor, "max_image_size", None) or {}, "longest_edge") or 0
+
+    @functools.cached_property
+    def _edges(self) -> list[int]:
+        """The longest side of a resized image, at each level of detail."""
+        longest = edge_of(self.image_processor.size, "longest_edge") or 0
+        if not self.image_processor.do_image_splitting:
+            return [longest]
+        return [longest, *range((longest - 1) // self._tile * self._tile, 0, -self._tile)]
+
+    @property
+    def num_details(self) -> int:
+        """The largest number of tiles on the longest side."""
+        return len(self._edges)
+
+    def image_text(self, size: Size, detail: int) -> Pieces:
+        """Row, column and tokens of each tile, row by row, then the whole image."""
+        rows, columns = self._grid(size, detail)
+        text: Pieces = []
+        line_break = ""
+        for row in range(rows):
+            for column in range(columns):
+                text.append((f"{line_break}{self.fake_image_token}<row_{row + 1}_col_{column + 1}>", 1))
+                text.append((self.image_token, self.image_seq_len))
+                line_break = ""
+            line_break = "\n"
+        whole = f"{line_break}{line_break}{self.fake_image_token}{self.global_image_token}"
+        return [*text, (whole, 1), (self.image_token, self.image_seq_len), (self.fake_image_token, 1)]
+
+    def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
+        """`pixel_values` float32 (tiles, channels, height, width) and `pixel_attention_mask` int64 (tiles, height,
+        width) of all images."""
+        size = {"longest_edge": self._edges[detail]}
+        made = self.image_processor(images=[list(images)], size=size, return_row_col_info=True, return_tensors="pt")
+        grids = list(zip(made["rows"][0], made["cols"][0], strict=True))
+        expected = [self._grid((image.height, image.width), detail) for image in images]
+        check_tiles("Idefics3", grids, expected)
+        return {name: torch.as_tensor(made[name])[0] for name in ("pixel_values", "pixel_attention_mask")}
+
+    def batch(self, rows: Sequence[Media]) -> Media:
+        """`pixel_values` (rows, most tiles, channels, height, width) and their mask, with zeros for missing tiles."""
+        some = next((row for row in rows if row), None)
+        if some is None:
+            return {}
+        filled = [row or {name: value[:0] for name, value in some.items()} for row in rows]
+        num_tiles = max(len(row["pixel_values"]) for row in filled)
+        return {name: stack_padded([row[name] for row in filled], num_tiles) for name in some}
+
+    def _grid(self, size: Size, detail: int) -> tuple[int, int]:
+        """Rows and columns of tiles; (0, 0) if the image is not split."""
+        if not self.image_processor.do_image_splitting:
+            return 0, 0
+        height, width = _within(_scaled(size, self._edges[detail]))
+        tile, aspect = self._tile, width / height
+        if width >= height:
+            columns = math.ceil(width / tile)
+            rows = math.ceil(int(columns * tile / aspect) / tile)
+        else:
+            rows = math.ceil(height / tile)
+            columns = math.ceil(int(rows * tile * aspect) / tile)
+        return (rows, columns) if rows > 1 or columns > 1 else (0, 0)
+
+
+def _scaled(size: Size, edge: int) -> Size:
+    """The size scaled so that its longest side is `edge`; the other is made even."""
+    height, width = size
+    aspect = width / height
+    if width >= height:
+        other = int(edge / aspect)
+        return max(1, other + other % 2), edge
+    other = int(edge * aspect)
+    return edge, max(1, other + other % 2)
+
+
+def _within(size: Size) -> Size:
+    """The size shrunk so that its longest side is at most `_LARGEST`."""
+    height, width = size
+    aspect = width / height
+    if width >= height and width > _LARGEST:
+        return max(1, int(_LARGEST / aspect)), _LARGEST
+    if height > width and height > _LARGEST:
+        return _LARGEST, max(1, int(_LARGEST * aspect))
+    return size
+
+
+# InternVL
+
+INTERNVL_TEMPLATE = chatml(image=r"<IMG_CONTEXT>\n")
+"""ChatML, with a line break after each image, as in the checkpoints of InternVL."""
+
+
+@dataclasses.dataclass(frozen=True)
+class InternVL:
+    """`image_processor` is `GotOcr2ImageProcessor`, with its `min_patches` and `max_patches` (tiles of an image); a
+    tile takes `image_seq_length` tokens, which is (tile size / patch size)² · scale factor².
+
+    Each level of detail halves the largest number of tiles, down to one.
+
+    Raises:
+        ConfigError: if the processor does not tile like that.
+    """
+
+    image_processor: Any
+    image_seq_length: int = 256
+    image_token: str = "<IMG_CONTEXT>"
+    start_image_token: str = "<img>"
+    end_image_token: str = "</img>"
+    chat_template: str | None = INTERNVL_TEMPLATE
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, "image_seq_length")
+        with fitting("InternVL", self.image_processor, "a GotOcr2ImageProcessor, which is InternVL's"):
+            self.pixels(blank_images(), 0)
+
+    @property
+    def num_details(self) -> int:
+        """How often the largest number of tiles can be halved, plus one."""
+        return int(self.image_processor.max_patches).bit_length()
+
+    def image_text(self, size: Size, detail: int) -> Pieces:
+        """The image token, `image_seq_length` times for each tile, between the start and end tokens of an image."""
+        num_tokens = self.image_seq_length * self.num_tiles(size, detail)
+        return [(self.start_image_token, 1), (self.image_token, num_tokens), (self.end_image_token, 1)]
+
+    def num_tiles(self, size: Size, detail: int) -> int:
+        """The tiles of the grid, plus the thumbnail if there are several."""
+        return int(self.image_processor.get_number_of_image_patches(*size, self._options(detail)))
+
+    def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
+        """`pixel_values` float32 (tiles, channels, height, width) of all images."""
+        made = self.image_processor(images=list(images), return_tensors="pt", **self._options(detail))
+        expected = sum(self.num_tiles((image.height, image.width), detail) for image in images)
+        check_tiles("InternVL", len(made["pixel_values"]), expected)
+        return {"pixel_values": torch.as_tensor(made["pixel_values"])}
+
+    def batch(self, rows: Sequence[Media]) -> Media:
+        return joined(rows)
+
+    def _options(self, detail: int) -> dict[str, Any]:
+        most = max(1, int(self.image_processor.max_patches) >> detail)
+        least = min(most, int(self.image_processor.min_patches))
+        return {"crop_to_patches": True, "min_patches": least, "max_patches": most}
+
+
+# Qwen-VL
+
+Grid = tuple[int, int, int]
+"""Time steps, rows and columns of an image, or of a part of a video, in tokens."""
+
+MAX_ASPECT = 200
+"""The largest ratio of the sides of an image."""
+
+QWEN3_VL_TEMPLATE = chatml(
+    image="<|vision_start|><|image_pad|><|vision_end|>", video="<|vision_start|><|video_pad|><|vision_end|>"
+)
+"""ChatML, with images and videos at their positions in a turn, and marks on the answers."""
+
+QWEN2_VL_TEMPLATE = (
+    "{%- if messages[0]['role'] != 'system' -%}\n"
+    "{{- '<|im_start|>system\\nYou are a helpful assistant.<|im_end|>\\n' -}}\n"
+    "{%- endif -%}\n"
+) + QWEN3_VL_TEMPLATE
+"""The same, with a default system message, as in the checkpoints of Qwen2-VL and Qwen2.5-VL."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Qwen2VL:
+    """`image_processor` is `Qwen2VLImageProcessor`. An image has `min_pixels` to `max_pixels` (None: the limits of the
+    processor), a frame of a video `min_frame_pixels` to `max_frame_pixels` (None: 128 to 768 tokens).
+
+    Each level of detail halves the largest number of pixels, down to the smallest.
+
+    Raises:
+        ConfigError: if the processor makes no patches, or the limits contradict each other.
+    """
+
+    image_processor: Any
+    min_pixels: int | None = None
+    max_pixels: int | None = None
+    min_frame_pixels: int | None = None
+    max_frame_pixels: int | None = None
+    image_token: str = "<|image_pad|>"
+    video_token: str = "<|video_pad|>"
+    video_placeholder: str = "<video>"
+    chat_template: str | None = QWEN2_VL_TEMPLATE
+
+    def __post_init__(self) -> None:
+        names = ("patch_size", "merge_size", "temporal_patch_size")
+        expected = f"a Qwen2VLImageProcessor, with {', '.join(names)}, and a size of shortest_edge and longest_edge"
+        with fitting(type(self).__name__, self.image_processor, expected):
+            missing = [name for name in names if not getattr(self.image_processor, name, None)]
+            if missing or not all(self._limits):
+                raise ConfigError(f"it has no {missing[0] if missing else 'such size'}")
+        token = self.factor**2
+        for low, high, kind in ((*self._limits, "pixels"), (*self._frame_limits, "frame_pixels")):
+            if not 0 < low <= high or high < token:
+                raise ConfigError(
+                    f"{type(self).__name__}(min_{kind}={low}, max_{kind}={high}): expected min_{kind} from 1 to "
+                    f"max_{kind}, and that to be at least {token}, the pixels of one token"
+                )
+        with fitting(type(self).__name__, self.image_processor, expected):
+            self.pixels(blank_images(), 0)
+
+    @functools.cached_property
+    def _limits(self) -> tuple[int, int]:
+        """The smallest and the largest number of pixels of an image."""
+        size = self.image_processor.size
+        least, most = edge_of(size, "shortest_edge"), edge_of(size, "longest_edge")
+        return self.min_pixels or least or 0, self.max_pixels or most or 0
+
+    @functools.cached_property
+    def _frame_limits(self) -> tuple[int, int]:
+        """The smallest and the largest number of pixels of a frame."""
+        token = self.factor**2
+        return self.min_frame_pixels or 128 * token, self.max_frame_pixels or 768 * token
+
+    @property
+    def factor(self) -> int:
+        """Pixels along one side of a token."""
+        return int(self.image_processor.patch_size * self.image_processor.merge_size)
+
+    @property
+    def frames_a_step(self) -> int:
+        """Frames in one time step."""
+        return int(self.image_processor.temporal_patch_size)
+
+    @property
+    def num_details(self) -> int:
+        """How often the largest number of pixels of an image or a frame can be halved, plus one."""
+        limits, token = (self._limits, self._frame_limits), self.factor**2
+        return max((most // max(least, token)).bit_length() for least, most in limits)
+
+    # Images
+
+    def image_text(self, size: Size, detail: int) -> Pieces:
+        """The image token, once for each token of the grid; the template writes the tokens around it."""
+        _, rows, columns = self.grid(size, detail)
+        return [(self.image_token, rows * columns)]
+
+    def grid(self, size: Size, detail: int) -> Grid:
+        """The grid of an image, in tokens."""
+        height, width = smart_resize(size, self.factor, *self._limits_at(self._limits, detail))
+        return 1, height // self.factor, width // self.factor
+
+    def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
+        """`pixel_values` float32 (patches, channels · frames · patch size²) of all images, `image_grid_thw` int64
+        (images, 3), in patches."""
+        least, most = self._limits_at(self._limits, detail)
+        size = {"shortest_edge": least, "longest_edge": most}
+        made = self.image_processor(images=list(images), size=size, return_tensors="pt")
+        expected = [self.patch_grid(self.grid((image.height, image.width), detail)) for image in images]
+        check_tiles(type(self).__name__, [tuple(grid) for grid in made["image_grid_thw"].tolist()], expected)
+        return {name: torch.as_tensor(made[name]) for name in ("pixel_values", "image_grid_thw")}
+
+    def batch(self, rows: Sequence[Media]) -> Media:
+        return joined(rows)
+
+    # Videos
+
+    def choose_frames(self, num_frames: int, fps: float, sampling: VideoSampling) -> Sequence[int]:
+        """Evenly spaced from the first frame on, in whole time steps."""
+        step = self.frames_a_step
+        wanted = num_frames / fps * (sampling.fps or fps)
+        most = min(sampling.max_frames, num_frames) // step * step
+        taken = math.floor(min(max(wanted, sampling.min_frames), most) / step) * step
+        if not taken:
+            return range(num_frames)
+        numbers: list[int] = torch.arange(0, num_frames, num_frames / taken).int().tolist()
+        return numbers
+
+    def video_text(self, video: VideoFrames, detail: int) -> Pieces:
+        """The video token, once for each token of the grid."""
+        return [(self.video_token, math.prod(self.video_grid(video, detail)))]
+
+    def video_grid(self, video: VideoFrames, detail: int) -> Grid:
+        """The grid of a video, in tokens."""
+        height, width = self.frame_size(video, detail)
+        return -(-len(video.frames) // self.frames_a_step), height // self.factor, width // self.factor
+
+    def frame_size(self, video: VideoFrames, detail: int) -> Size:
+        """The size that frames are resized to."""
+        return smart_resize(video.size, self.factor, *self._limits_at(self._frame_limits, detail))
+
+    def video_pixels(self, videos: Sequence[VideoFrames], detail: int) -> Media:
+        """`pixel_values_videos` float32 (patches, ...) as of images, and `video_grid_thw` int64 (videos, 3), in
+        patches."""
+        patches = [self._video_patches(video, detail) for video in videos]
+        grids = [self.patch_grid(self.video_grid(video, detail)) for video in videos]
+        return {"pixel_values_videos": torch.cat(patches), "video_grid_thw": torch.tensor(grids)}
+
+    def token_runs(self, grid: Grid) -> list[Grid]:
+        """The grids of the runs of consecutive tokens of a video with `grid`: one run."""
+        return [grid]
+
+    def intervals(self, media: Media) -> list[Tensor | float] | None:
+        """The distance between the time steps of each run of video tokens; None: 1."""
+        return None
+
+    def patch_grid(self, grid: Grid) -> Grid:
+        """A grid in patches."""
+        merge = int(self.image_processor.merge_size)
+        return grid[0], grid[1] * merge, grid[2] * merge
+
+    def _limits_at(self, limits: tuple[int, int], detail: int) -> tuple[int, int]:
+        least, most = limits
+        return least, max(least, self.factor**2, most >> detail)
+
+    def _video_patches(self, video: VideoFrames, detail: int) -> Tensor:
+        """The image processor repeats each image to fill a time step; keep one copy of each frame."""
+        resample = Image.Resampling(int(self.image_processor.resample))
+        frames = video.resized(self.frame_size(video, detail), resample)
+        frames += frames[-1:] * (-len(frames) % self.frames_a_step)
+        made = self.image_processor(images=frames, do_resize=False, return_tensors="pt")["pixel_values"]
+        channels = made.shape[1] // (self.frames_a_step * int(self.image_processor.patch_size) ** 2)
+        steps = torch.as_tensor(made).view(
+            len(frames) // self.frames_a_step, self.frames_a_step, -1, channels, self.frames_a_step,
+            int(self.image_processor.patch_size) ** 2,
+        )  # fmt: skip
+        copies = [steps[:, number, :, :, number] for number in range(self.frames_a_step)]
+        return torch.stack(copies, dim=3).flatten(0, 1).flatten(1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Qwen2_5VL(Qwen2VL):
+    """As `Qwen2VL`; the positions of a video's frames follow their time, with `tokens_per_second`
+    (`vision_config.tokens_per_second` of the model)."""
+
+    tokens_per_second: int = 2
+
+    def video_pixels(self, videos: Sequence[VideoFrames], detail: int) -> Media:
+        """With `second_per_grid_ts` float32 (videos,): the seconds of a time step."""
+        seconds = torch.tensor([self.frames_a_step / video.sampled_fps for video in videos])
+        return super().video_pixels(videos, detail) | {"second_per_grid_ts": seconds}
+
+    def intervals(self, media: Media) -> list[Tensor | float] | None:
+        """From the seconds of a time step."""
+        return [self.tokens_per_second * seconds for seconds in media.get("second_per_grid_ts", ())]
+
+
+@dataclasses.dataclass(frozen=True)
+class Qwen3VL(Qwen2VL):
+    """As `Qwen2VL`, with patches of 16 pixels. Each time step of a video has its time written before it; the limits on
+    `frame_pixels` hold for all frames of a video together."""
+
+    chat_template: str | None = QWEN3_VL_TEMPLATE
+    vision_start_token: str = "<|vision_start|>"
+    vision_end_token: str = "<|vision_end|>"
+
+    def choose_frames(self, num_frames: int, fps: float, sampling: VideoSampling) -> Sequence[int]:
+        """Evenly spaced, from the first frame to the last."""
+        wanted = int(num_frames / fps * (sampling.fps or fps))
+        taken = min(max(wanted, sampling.min_frames), sampling.max_frames, num_frames)
+        numbers: list[int] = np.linspace(0, num_frames - 1, taken).round().astype(int).tolist()
+        return numbers
+
+    def video_text(self, video: VideoFrames, detail: int) -> Pieces:
+        """The time and the tokens of each time step."""
+        num_steps, rows, columns = self.video_grid(video, detail)
+        step, last = self.frames_a_step, len(video.frames) - 1
+        text: Pieces = []
+        for number in range(num_steps):
+            first, final = (video.frames[min(index, last)] for index in (number * step, number * step + step - 1))
+            time_s = (first / video.fps + final / video.fps) / 2
+            text.append((f"<{time_s:.1f} seconds>{self.vision_start_token}", 1))
+            text += [(self.video_token, rows * columns), (self.vision_end_token, 1)]
+        return text
+
+    def frame_size(self, video: VideoFrames, detail: int) -> Size:
+        """The size that frames are resized to."""
+        (height, width), factor, num_frames = video.size, self.factor, max(len(video.frames), self.frames_a_step)
+        if min(height, width) < factor:
+            scale = max(factor / height, factor / width)
+            height, width = int(height * scale), int(width * scale)
+        num_even = round(num_frames / self.frames_a_step) * self.frames_a_step
+        limits = self._limits_at(self._frame_limits, detail)
+        return smart_resize((height, width), factor, *limits, num_frames=(num_frames, num_even))
+
+    def token_runs(self, grid: Grid) -> list[Grid]:
+        """One for each time step, since there is text between them."""
+        return [(1, *grid[1:])] * grid[0]
