@@ -8,6 +8,7 @@ import dataclasses
 import functools
 from typing import Any
 
+from bridge_data.errors import WorkerError
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
@@ -15,6 +16,14 @@ from bridge_data.lanes.skipping import SkippingLane
 from bridge_data.lanes.work import Watch
 from bridge_data.order.state import LoaderState
 from bridge_data.samples.arena import Arena
+
+
+class OutOfStep(Exception):
+    """Items were lost (the trainer was interrupted while receiving one): restart from the position."""
+
+
+class ServerLost(WorkerError):
+    """The server that workers are started from died, and the workers with it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

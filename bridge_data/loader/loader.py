@@ -6,40 +6,27 @@ the position after the last batch handed out, without what was prefetched, and a
 
 from __future__ import annotations
 
-import logging
-import math
 import os
-import time
 import weakref
 from collections.abc import Iterator
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
-from bridge_data.child_process import give_back_freed_memory
 from bridge_data.errors import WorkerError, no_iterator, no_random_access
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
 from bridge_data.loader import pinning
 from bridge_data.loader.even_ends import EvenEnds
-from bridge_data.loader.lane_runner import Ended, LaneRunner
+from bridge_data.loader.lane_runner import Ended
+from bridge_data.loader.lane_source import LaneSource
 from bridge_data.loader.ledger_files import LedgerFile
 from bridge_data.loader.loader_config import LoaderConfig
-from bridge_data.loader.metrics import LoaderMetrics, Meter, Processes, Timed, of_all_ranks
+from bridge_data.loader.metrics import LoaderMetrics, Meter, Timed, of_all_ranks
 from bridge_data.loader.position import Position
 from bridge_data.loader.rank_states import broadcast_state, gather_states
-from bridge_data.loader.workers.launch import ServerLost
-from bridge_data.loader.workers.link import OutOfStep
-from bridge_data.loader.workers.slots import Kept
-from bridge_data.loader.workers.worker_pool import Restarts, WorkerPool
 from bridge_data.order.state import LoaderState
-from bridge_data.samples.arena import PrivateArena
 from bridge_data.samples.collation import with_tensors
 
-logger = logging.getLogger("bridge_data")
-
-_SLOW_START_S = 60.0
 _NONE_LEFT = object()
-
-Source: TypeAlias = LaneRunner | WorkerPool | pinning.PinningPool  # runs the lanes: in this process, or in workers
 
 
 class SavableDataLoader:
@@ -58,17 +45,17 @@ class SavableDataLoader:
         self.meter = Meter(dataset.worker_config.rank)
         self.skipped = self.meter.skipped
         """Samples skipped on the way to the batches handed out so far, by stage."""
-        self._source: Source | None = None
         self._fetched: Produced[Any] | None = None
         self.even_ends = None if self.config.ends == "uneven" else EvenEnds(dataset)
         """Counts the batches that this rank got in place of its own."""
         self._ledger_file = LedgerFile(path, dataset.worker_config) if (path := self.config.ledger_path) else None
-        self._go_to(dataset.new_state())
         self._pin = pinning.pinned if self.config.pin_memory and pinning.can_pin() else None
+        self._lanes = LaneSource(dataset, self.config, self._pin)
+        self._go_to(dataset.new_state())
         self._owner = os.getpid()
         self._warn_of_idle_workers()
-        self._workers = _Workers(dataset, self.config, self._pin)
-        self._close = weakref.finalize(self, _close_in, self._owner, self._workers, self.meter)
+        self._lanes.start()
+        self._close = weakref.finalize(self, _close_in, self._owner, self._lanes, self.meter)
 
     __getitem__ = no_random_access
     __next__ = no_iterator
@@ -95,7 +82,7 @@ class SavableDataLoader:
 
     def metrics(self, *, of_job: bool = False) -> LoaderMetrics:
         """Counts since this loader was made; `of_job`: of all data-parallel ranks, which must all call it."""
-        own = self.meter.measured(self.dataset, self._position.state, self._workers.processes())
+        own = self.meter.measured(self.dataset, self._position.state, self._lanes.processes())
         return of_all_ranks(own, self.dataset.worker_config) if of_job else own
 
     @property
@@ -165,7 +152,7 @@ class SavableDataLoader:
         Raises:
             WorkerError: if workers cannot be started.
         """
-        return self._workers.wait_ready(timeout_s)
+        return self._lanes.wait_ready(timeout_s)
 
     def close(self) -> None:
         """End the worker processes. Batches handed out stay valid, the state can be saved, iteration is over."""
@@ -187,33 +174,23 @@ class SavableDataLoader:
     def _fetch(self) -> Produced[Any] | None:
         """The next batch, which stays the next one until `_hand_out`; None at the end of all lanes."""
         while self._fetched is None and (lane := self._position.turn()) is not None:
-            # If anything below fails or is interrupted, the source is out of step; the next call starts a new one.
-            source, self._source = self._source, None
-            try:
-                source = self._workers.source(self._position, source)
-                item = source.take(lane)
-            except OutOfStep:
-                continue
-            except ServerLost as error:
-                self._workers.restart(error)
-                continue
+            item = self._lanes.take(lane, self._position)
             if item.skipped:
                 self.meter.count_skips(item.skipped)
             if isinstance(item, Ended):
                 self._position.end()
-                self._source = source
-                continue
-            if self._pin is not None and isinstance(source, LaneRunner):
-                item.batch = self._pin(item.batch)
-            self._fetched, self._source = item, source
+            else:
+                self._fetched = item
+            self._lanes.resume()
         return self._fetched
 
     def _hand_out(self, item: Produced[Any]) -> Any:
         """The batch that was fetched, noted as handed out."""
-        source, self._source, self._fetched = self._source, None, None
+        self._lanes.suspend()
+        self._fetched = None
         self._position.advance(item.state, item.references)
         self.meter.note(item.counts)
-        self._source = source
+        self._lanes.resume()
         return item.batch
 
     def _rewind(self, *, within_pass: bool = False) -> None:
@@ -225,7 +202,8 @@ class SavableDataLoader:
     def _go_to(self, state: LoaderState) -> None:
         dataset = self.dataset
         self._position = Position(dataset.worker_config, state, dataset.virtual_epoch_length, self._ledger_file)
-        self._source, self._fetched, self._is_within_pass = None, None, False
+        self._lanes.suspend()
+        self._fetched, self._is_within_pass = None, False
         if self.even_ends is not None:
             self.even_ends.begin(state)
 
@@ -291,65 +269,7 @@ class Iteration(Timed[Any]):
         return step.filling
 
 
-class _Workers:
-    """Runs the lanes in the worker pool once it is ready; in this process until then, or if there are no workers."""
-
-    def __init__(self, dataset: LaneDataset, config: LoaderConfig, pin: pinning.Pin | None) -> None:
-        self._dataset, self._config, self._pin = dataset, config, pin
-        self._restarts, self._kept = Restarts(config), Kept(config.max_shared_bytes)
-        ranks = dataset.worker_config
-        self._num_workers = min(ranks.num_workers, len(ranks.lanes))
-        self.pool: WorkerPool | pinning.PinningPool | None = None
-        self._arena = PrivateArena()
-        self._start()
-
-    def _start(self) -> None:
-        self._slow_at = time.monotonic() + _SLOW_START_S
-        if self._num_workers:
-            pool = WorkerPool(self._dataset, self._num_workers, self._config, self._restarts, self._kept)
-            self.pool = pool if self._pin is None else pinning.PinningPool(pool, self._pin)
-
-    def restart(self, error: ServerLost) -> None:
-        """Start a new server with new workers, if another restart is allowed."""
-        if fatal := self._restarts.spend(str(error)):
-            raise fatal
-        self.close()
-        self._start()
-
-    def source(self, position: Position, current: Source | None) -> Source:
-        """What runs the lanes now: `current`, or a new runner or pool that starts at `position`."""
-        pool = self.pool
-        if pool is not None and current is not pool:
-            if pool.ready():
-                pool.begin(position.lanes(), position.state)
-                self._arena = PrivateArena()  # no batch is made in this process any more
-                give_back_freed_memory()
-                return pool
-            if time.monotonic() > self._slow_at:
-                logger.warning("workers are not ready after %.0f s; the trainer makes batches itself", _SLOW_START_S)
-                self._slow_at = math.inf
-        return current or LaneRunner(self._dataset, position.state, self._arena)
-
-    def processes(self) -> Processes:
-        """The running processes."""
-        return Processes([] if self.pool is None else self.pool.processes(), self._restarts.num_in_all)
-
-    def wait_ready(self, timeout_s: float) -> bool:
-        """Wait for the pool; whether it can take over now."""
-        try:
-            return self.pool is not None and self.pool.wait_ready(timeout_s)
-        except ServerLost as error:
-            self.restart(error)
-            return self.wait_ready(timeout_s)
-
-    def close(self) -> None:
-        """End all worker processes."""
-        pool, self.pool = self.pool, None
-        if pool is not None:
-            pool.close()
-
-
-def _close_in(process: int, workers: _Workers, meter: Meter) -> None:
+def _close_in(process: int, lanes: LaneSource, meter: Meter) -> None:
     if os.getpid() == process:  # not in a child that the trainer forked
         meter.sum_up()
-        workers.close()
+        lanes.close()

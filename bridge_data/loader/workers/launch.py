@@ -21,6 +21,7 @@ from typing import Any
 
 from bridge_data.child_process import SINGLE_THREADED
 from bridge_data.errors import WorkerError
+from bridge_data.loader.lane_runner import ServerLost
 from bridge_data.loader.loader_config import StartMethod
 from bridge_data.loader.workers.messages import AddLoader, Channel, Environment, Exited, KillWorker, StartWorker, Stop
 
@@ -73,10 +74,6 @@ class _ServerProcess:
             self._process.wait()
         self._ended.set()
         self._thread.join()
-
-
-class ServerLost(WorkerError):
-    """The server died, and the workers with it."""
 
 
 class Launcher:

@@ -26,7 +26,7 @@ from typing import Any
 
 from bridge_data.errors import WorkerError
 from bridge_data.lanes.produced import Produced, as_counts
-from bridge_data.loader.lane_runner import Ended
+from bridge_data.loader.lane_runner import Ended, OutOfStep
 from bridge_data.loader.workers.batches import decode
 from bridge_data.loader.workers.messages import (
     BatchMessage,
@@ -146,10 +146,6 @@ def spin_briefly(has_come: Callable[[], bool]) -> bool:
 
 
 logger = logging.getLogger("bridge_data")
-
-
-class OutOfStep(Exception):
-    """A message was lost (the trainer was interrupted while receiving it): restart from the saved position."""
 
 
 class WorkerLink:

@@ -73,7 +73,7 @@ def below_its_peak_mb(pid):
 loader = get_loader(Streams(config(1, 1), make=make))
 first = next(iter(loader))
 trainer, server = psutil.Process(), psutil.Process().children()[0]
-assert isinstance(loader._source, LaneRunner) and below_its_peak_mb(trainer.pid) < 30
+assert isinstance(loader._lanes.current, LaneRunner) and below_its_peak_mb(trainer.pid) < 30
 assert loader.wait_for_workers()
 batches = list(itertools.islice(loader, 20))
 (worker,) = server.children()
