@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bridge_data.order import Cursor, Geometry, Row
-from bridge_data.order.leftovers import Inbox, entry_size, is_slice
+from bridge_data.order.cursor import Inbox, entry_size, is_slice
 from bridge_data.order.redeal import redeal_shuffled
 from bridge_data.order.state import Generation, LoaderState
 

@@ -176,7 +176,7 @@ class Demo:
 def count_pending(folder: Path) -> int:
     """Samples that were drawn but not yet trained on when this checkpoint was saved, over all lanes."""
     from bridge_data.loader.checkpoint import load_states
-    from bridge_data.order.leftovers import num_pending
+    from bridge_data.order.pending import num_pending
 
     return sum(map(num_pending, load_states(folder)["lanes"].values()))
 

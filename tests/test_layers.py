@@ -13,6 +13,7 @@ import pytest
 
 import bridge_data
 from bridge_data import encoders, energon, plan
+from tests.prepared import write_texts
 
 PACKAGE = Path(bridge_data.__file__).parent
 
@@ -114,6 +115,18 @@ def test_what_a_training_script_imports_is_little_beside_torch() -> None:
     code = "from bridge_data import Cooker, DefaultTaskEncoder, WorkerConfig, get_savable_loader, get_train_dataset"
     heavy = ("av", "click", "lightning", "megatron", "omegaconf", "PIL.Image", "transformers", "webdataset")
     assert imported_by(code, heavy) == "[]"
+
+
+def test_a_text_data_set_needs_nothing_of_other_data(tmp_path: Path) -> None:
+    data = write_texts(tmp_path / "texts", 20)
+    code = f"""
+from bridge_data import WorkerConfig, get_loader, get_train_dataset
+options = dict(worker_config=WorkerConfig(0, 1, 0), batch_size=2, shuffle_buffer_size=10, max_samples_per_sequence=10)
+next(iter(get_loader(get_train_dataset({str(data)!r}, **options))))
+"""
+    ours = ("datamodule", "decode.av.av_decoder", "encoders", "energon", "tools", "shards.parquet_table")
+    ours += ("task.crude_examples", "task.grouping", "task.stores.cache_pool", "task.stores.dataset_store")
+    assert imported_by(code, ("av", "PIL.Image", "transformers", *(f"bridge_data.{name}" for name in ours))) == "[]"
 
 
 def test_workers_import_torch_and_pillow_only_where_they_are_needed() -> None:

@@ -2,7 +2,8 @@
 
 Enters: messages or text, and a tokenizer (or processor) of transformers. Leaves: ids and marks; each image is still one
 token. Guarantee: with `add_special_tokens`, ids and marks are those of transformers' `apply_chat_template`. A template
-is untrusted code: it runs in Jinja's sandbox, for at most `MAX_RENDER_S`; its memory is not limited.
+is untrusted code: it runs in Jinja's sandbox; its time and memory are not limited, but the watchdog of workers names
+the sample of one that does not end.
 
 Answers are found in two ways. A template that puts `{% generation %}` around answers marks them itself. For any other,
 the text up to an answer (with the generation prompt) and up to its end are rendered, and the difference is the answer;

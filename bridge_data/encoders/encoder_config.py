@@ -111,7 +111,7 @@ class ConversationConfig:
     loss. `pad_to_max_length` pads every row to `seq_length`, rather than to the longest row of the batch.
     `pad_to_multiple_of` pads every sample to a multiple of that many tokens, also within a pack: 2 * CP * TP, say;
     padding has no loss. `pack_in_batch` makes one row of all samples of a micro-batch. `layout` is that of batches:
-    "native" (`SequenceBatch`), or "bridge", a dict for Megatron-Bridge's step (see `bridge_layout`), which pads the
+    "native" (`SequenceBatch`), or "bridge", a dict for Megatron-Bridge's step (see `layouts`), which pads the
     rows of a batch rather than each of its samples.
 
     Raises:

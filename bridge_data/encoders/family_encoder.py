@@ -8,7 +8,7 @@ processor of transformers is never called, only its parts: the tokenizer and the
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,42 +16,28 @@ from torch import Tensor
 
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.image import IMAGE_EXTENSIONS
-from bridge_data.encoders.bridge_layout import (
-    PackedSample,
-    bridge_parts,
-    never_learnt_ids,
-    packed_row,
-    padded_rows,
-    turn_ends,
-)
 from bridge_data.encoders.chat import (
     MarkedTokens,
-    Span,
     chat_template_of,
     lacks_beginning,
-    messages_for,
     only_token,
-    padding_token_of,
     render_conversation,
-    takes_parts,
     tokenize_spans,
     tokenize_text,
 )
 from bridge_data.encoders.conversations import Conversation, conversation_cooker, conversation_of, cook_conversation
 from bridge_data.encoders.encoder_config import ConversationConfig, FamilyConfig, refuse
 from bridge_data.encoders.families import Pieces, VisionFamily, check_family
+from bridge_data.encoders.layouts import layout_of
 from bridge_data.encoders.pretrained import open_tokenizer
 from bridge_data.encoders.sequences import (
     FamilySample,
     Media,
     TokenizedSample,
     WaitingSample,
-    batch_family,
     check_length,
     check_multiple,
-    filled_up,
     joined,
-    next_token_labels,
     pack_family,
     sequence_fields,
     with_image_tokens,
@@ -88,12 +74,8 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         check_multiple(seq_length, config.pad_to_multiple_of, "seq_length")
         self.tokenizer, self.seq_length, self.config = tokenizer, seq_length, config
         self._cook_with(config.placeholder)
-        self._pad_id = padding_token_of(tokenizer)
-        self._pack_pad_id = 0  # in packs for Bridge
         self._limits, self._pack_in_batch = config.images, config.pack_in_batch
-        self._for_bridge = config.layout == "bridge"
-        self._multiple = 1 if self._for_bridge else config.pad_to_multiple_of
-        self._never_learnt = never_learnt_ids(tokenizer) if self._for_bridge else frozenset()
+        self._layout = layout_of(tokenizer, config, seq_length)
         if type(self).select_samples_to_pack is TaskEncoder.select_samples_to_pack:  # else a subclass has its own
             self.select_samples_to_pack = Packing(  # type: ignore[method-assign]
                 length=functools.partial(padded_length, multiple=config.pad_to_multiple_of),
@@ -128,71 +110,33 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
     @stateless
     def pack_selected_samples(self, samples: list[Any]) -> Any:
         """Several sequences as one, separated by `cu_seqlens` and `position_ids`."""
-        pack = pack_family(samples, self.join_media([sample.media for sample in samples]))
-        return PackedSample.extend(pack) if self._for_bridge else pack
+        return self._layout.packed(pack_family(samples, self.join_media([sample.media for sample in samples])))
 
     @stateless
     def batch(self, samples: list[Any]) -> Batch | dict[str, Any]:
         """The sequences as rows of one batch; with `pack_in_batch`, as one row. In Bridge's layout a dict, and packs
         in one row."""
         rows: list[FamilySample] = [self.pack_selected_samples(samples)] if self._pack_in_batch else samples
-        media = self.batch_media([row.media for row in rows])
-        pad, ignored = self._pad_id, self.config.ignore_place_holder
-        length, multiple = self.seq_length if self.config.pad_to_max_length else 0, self.config.pad_to_multiple_of
-        if not self._for_bridge:
-            return batch_family(rows, media, pad=pad, ignored=ignored, length=length)
-        if isinstance(rows[0], PackedSample):
-            return packed_row(rows, media, samples, pad=self._pack_pad_id, ignored=ignored, multiple=multiple)
-        return padded_rows(rows, media, pad=pad, ignored=ignored, multiple=multiple, length=length)
+        return self._layout.batch(rows, self.batch_media([row.media for row in rows]), samples)
 
     def empty_batch(self, batch: Any) -> Any:
         """A batch without loss and keys, also in Bridge's layout."""
         emptied = super().empty_batch(batch)
         return emptied | {"__keys__": []} if isinstance(emptied, dict) else emptied
 
-    def _labelled(self, marked: MarkedTokens, whole: MarkedTokens) -> dict[str, Tensor]:
-        """Tokens, labels and loss mask of a decoder, padded to the multiple. In Bridge's layout the last position of a
-        full sequence learns the token of the `whole` that was cut off after it."""
-        labels, loss_mask = next_token_labels(marked, self.config.ignore_place_holder)
-        length = len(marked.ids)
-        if self._for_bridge and self.seq_length == length < len(whole.ids) and whole.has_loss[length]:
-            labels[-1], loss_mask[-1] = whole.ids[length], 1
-        return self._filled(marked.ids, labels, loss_mask)
-
-    def _spans_with_loss(self, text: str, spans: list[Span]) -> list[Span]:
-        """The ranges of the text of a conversation that have loss; `spans` are those of the answers."""
-        return turn_ends(text, spans) if self._for_bridge else spans
-
-    def _learnt(self, marked: MarkedTokens) -> MarkedTokens:
-        """The tokens without the marks of those that are never learnt."""
-        if not self._never_learnt:
-            return marked
-        pairs = zip(marked.ids, marked.has_loss, strict=True)
-        return MarkedTokens(marked.ids, [answer and number not in self._never_learnt for number, answer in pairs])
-
-    def _messages_for(
-        self,
-        messages: list[dict[str, Any]],
-        template: str,
-        media: Mapping[str, tuple[str, str]],
-        *,
-        media_first: bool = False,
-    ) -> list[dict[str, Any]]:
-        """The messages in the form that the template reads; `media` as of `messages_for`, `media_first` as of
-        `bridge_parts`."""
-        if not (self._for_bridge and takes_parts(template)):
-            return messages_for(template, messages, media)
-        return [{**turn, "content": bridge_parts(turn["content"], media, media_first=media_first)} for turn in messages]
+    def _labelled(self, marked: MarkedTokens, whole: Callable[[], MarkedTokens]) -> dict[str, Tensor]:
+        """Tokens, labels and loss mask of a decoder; `whole` as of `NativeLayout.labels`."""
+        return self._filled(marked.ids, *self._layout.labels(marked, whole))
 
     def _filled(self, ids: Sequence[int], labels: Tensor, loss_mask: Tensor) -> dict[str, Tensor]:
-        """The sequence padded to the multiple. A SkipSample if it has no label."""
+        """The sequence padded as the layout says. A SkipSample if it has no label."""
         if not loss_mask.any():
             raise SkipSample(f"no label is left within seq_length={self.seq_length}")
-        multiple = self._multiple
+        filled = self._layout.filled
         return {
-            "tokens": filled_up(torch.tensor(ids), multiple, self._pad_id),
-            "labels": filled_up(labels, multiple, self.config.ignore_place_holder),
-            "loss_mask": filled_up(loss_mask, multiple, 0),
+            "tokens": filled(torch.tensor(ids), self._layout.pad_id),
+            "labels": filled(labels, self.config.ignore_place_holder),
+            "loss_mask": filled(loss_mask, 0),
         }
 
 
@@ -280,14 +224,14 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         messages = self._messages(said.messages, template)
         text, spans = render_conversation(self.tokenizer, messages, template, self.answers, said.tools)
         added = self._adds_special_tokens and lacks_beginning(self.tokenizer, text)
-        spans = self._spans_with_loss(text, spans)
-        return self._learnt(tokenize_spans(self.tokenizer, text, spans, add_special_tokens=added))
+        spans = self._layout.spans_with_loss(text, spans)
+        return self._layout.learnt(tokenize_spans(self.tokenizer, text, spans, add_special_tokens=added))
 
     def _messages(self, messages: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:
         """The messages in the form that the template reads."""
         placeholder = self.config.placeholder
         token = placeholder if self.family is None else self.family.image_token
-        return self._messages_for(messages, template, {placeholder: ("image", token)})
+        return self._layout.messages(messages, template, {placeholder: ("image", token)})
 
     def _visual_tokens(self, visuals: list[Any], key: str) -> tuple[int, list[list[int]]]:
         """The first level of detail within the budget of tokens, and the tokens of each image."""
@@ -328,8 +272,7 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
     def _sequence(self, marked: MarkedTokens, texts: list[list[int]], sample: Sample) -> tuple[dict[str, Tensor], int]:
         """Tokens, labels and loss mask, at most `seq_length` of them; and the number of images that fit."""
         fitting, num_images = self._fitted(marked, texts, sample.__key__)
-        whole = with_image_tokens(marked, self._image_id, texts)[0] if self._for_bridge else fitting
-        return self._labelled(fitting, whole), num_images
+        return self._labelled(fitting, lambda: with_image_tokens(marked, self._image_id, texts)[0]), num_images
 
     def _fitted(self, marked: MarkedTokens, texts: list[list[int]], key: str) -> tuple[MarkedTokens, int]:
         check_length(marked, texts, self.seq_length, self.config.policies.overlong, key)

@@ -15,7 +15,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from bridge_data.encoders.bridge_layout import resized_by_utils
 from bridge_data.encoders.chat import (
     MarkedTokens,
     Span,
@@ -32,7 +31,6 @@ from bridge_data.encoders.sequences import (
     FamilySample,
     Media,
     check_length,
-    filled_up,
     joined,
     sequence_fields,
     stack_padded,
@@ -82,7 +80,7 @@ class HFTaskEncoder(ConversationTaskEncoder):
         self.chat_template = chat_template_of(own or processor, template)
         self.image_token = getattr(processor, "image_token", None)
         kinds = {kind.__name__ for kind in type(processor).__mro__}
-        self._resizes_twice = self._for_bridge and not kinds.isdisjoint(_QWEN_PROCESSORS)
+        self._is_qwen = not kinds.isdisjoint(_QWEN_PROCESSORS)
         self._by_rows: frozenset[str] = frozenset()
         self._by_rows = self._probe()
 
@@ -91,9 +89,9 @@ class HFTaskEncoder(ConversationTaskEncoder):
         """The sequence and its processed images."""
         said, key = self.conversation(sample), sample.__key__
         marked, whole, media, aligned = self._process(said, key)
-        aligned = {name: filled_up(tensor, self._multiple, 0) for name, tensor in aligned.items()}
+        aligned = {name: self._layout.filled(tensor, 0) for name, tensor in aligned.items()}
         return FamilySample.derive_from(
-            sample, **sequence_fields(**self._labelled(marked, whole)), media=media, aligned=aligned
+            sample, **sequence_fields(**self._labelled(marked, lambda: whole)), media=media, aligned=aligned
         )
 
     def join_media(self, rows: list[Media]) -> Media:
@@ -118,21 +116,21 @@ class HFTaskEncoder(ConversationTaskEncoder):
         limits = self._limits
         picture_sizes(said.images, limits, key)
         images = pictures(said.images, limits, key)
-        if self._resizes_twice:
-            images = [resized_by_utils(image) for image in images]
+        if self._is_qwen:
+            images = [self._layout.picture(image) for image in images]
         placeholder = self.config.placeholder
         media_tokens = {placeholder: ("image", self.image_token or placeholder)}
-        messages = self._messages_for(said.messages, self.chat_template, media_tokens)
+        messages = self._layout.messages(said.messages, self.chat_template, media_tokens)
         renderer = self.processor if getattr(self.processor, "chat_template", None) else self.tokenizer
         text, spans = render_conversation(renderer, messages, self.chat_template, self.answers, said.tools)
-        spans = self._spans_with_loss(text, spans)
+        spans = self._layout.spans_with_loss(text, spans)
         special = lacks_beginning(renderer, text)
         if self.image_token is not None and (found := text.count(self.image_token)) != len(images):
             what = f"the chat template made {found} image placeholders of {len(images)}"
             refuse(self.config.policies.image_mismatch, key, what)
         made = self._call(text, images, special)
         marked, images_at = _marked(made, spans)
-        whole = marked = self._learnt(marked)
+        whole = marked = self._layout.learnt(marked)
         if limits.max_image_tokens is not None and _total(images_at) > limits.max_image_tokens:
             raise SkipSample(f"its images take more than max_image_tokens={limits.max_image_tokens}")
         length, limit = len(marked.ids), self.seq_length
@@ -144,7 +142,7 @@ class HFTaskEncoder(ConversationTaskEncoder):
                 # Process the text again without the images that are cut off, so that they have no pixel values.
                 text = text[: made["text_replacement_offsets"][0][cut]["span"][0]]
                 made = self._call(text, images[:cut], special)
-                marked = self._learnt(_marked(made, spans)[0])
+                marked = self._layout.learnt(_marked(made, spans)[0])
         kept = MarkedTokens(marked.ids[:limit], marked.has_loss[:limit])
         media, aligned = self._sorted(made, len(marked.ids))
         return kept, whole, media, {name: value[: len(kept.ids)] for name, value in aligned.items()}

@@ -21,6 +21,7 @@ from bridge_data.encoders.encoder_config import (
 )
 from bridge_data.encoders.families import FixedSizeFamily
 from bridge_data.encoders.family_encoder import FamilyTaskEncoder, padded_length
+from bridge_data.encoders.layouts import BridgeLayout
 from bridge_data.encoders.pretrained import open_image_processor
 from bridge_data.encoders.sequences import (
     FamilySample,
@@ -107,7 +108,9 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
             tokenizer, family, FamilyConfig(**shared, image_placeholder=config.placeholder), seq_length=seq_length
         )
         self.config = config
-        self._pack_pad_id = self._pad_id
+        self._for_bridge = isinstance(self._layout, BridgeLayout)
+        if isinstance(self._layout, BridgeLayout):
+            self._layout.pack_pad_id = self._layout.pad_id
         check_multiple(decoder_seq_length, config.pad_to_multiple_of, "decoder_seq_length")
         if family is not None and family.num_tokens > seq_length:
             raise ConfigError(
@@ -155,7 +158,7 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
         fixed = self.config.pad_to_max_length
         rows = batched(
             [self.pack_selected_samples(samples)] if self._pack_in_batch else samples,
-            pad=self._pad_id,
+            pad=self._layout.pad_id,
             ignored=self.config.ignore_place_holder,
             length=self.seq_length if fixed else 0,
             label_length=(self.decoder_seq_length or self.seq_length) if fixed else 0,

@@ -18,7 +18,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from bridge_data.encoders.bridge_layout import UtilsVideo, resized_by_utils, utils_size
 from bridge_data.encoders.chat import MarkedTokens, only_token
 from bridge_data.encoders.conversations import Conversation, ConversationSample, VideoConversationSample
 from bridge_data.encoders.encoder_config import FamilyConfig, refuse
@@ -126,7 +125,7 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
     def postencode_sample(self, sample: Any) -> FamilySample:
         """The sequence with its images and videos as the model takes them, and its M-RoPE positions."""
         made: FamilySample = super().postencode_sample(sample)
-        if self._for_bridge:  # its models compute positions and types from the tokens
+        if not self._layout.has_positions:
             return made
         types = (made.tokens == self._image_id) * IMAGE + (made.tokens == self._video_id) * VIDEO
         merge = int(self.family.image_processor.merge_size)
@@ -163,8 +162,7 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
 
     def _open(self, video: Any, key: str) -> VideoFrames:
         """The video, with no frame decoded yet."""
-        opened = open_video(video, key, self.sampling, self.family.choose_frames)
-        return UtilsVideo.of(opened) if self._for_bridge else opened
+        return self._layout.video(open_video(video, key, self.sampling, self.family.choose_frames))
 
     def _with_videos(self, said: Conversation, num_videos: int, key: str) -> Conversation:
         """The conversation with placeholders for its videos; without any, they come first."""
@@ -190,12 +188,12 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
             self.config.placeholder: ("image", family.image_token),
             family.video_placeholder: ("video", family.video_token),
         }
-        return self._messages_for(messages, template, media, media_first=True)
+        return self._layout.messages(messages, template, media, media_first=True)
 
     def _sized(self, visuals: list[Any], key: str) -> list[Any]:
         """The sizes of images, and the videos."""
         images = [visual for visual in visuals if not isinstance(visual, VideoFrames)]
-        sizes = iter(map(utils_size, super()._sized(images, key)) if self._for_bridge else super()._sized(images, key))
+        sizes = map(self._layout.size, super()._sized(images, key))
         sized = [visual if isinstance(visual, VideoFrames) else next(sizes) for visual in visuals]
         for visual in sized:
             height, width = visual.size if isinstance(visual, VideoFrames) else visual
@@ -224,6 +222,5 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         return media
 
     def _pictures(self, images: list[Any], key: str) -> list[Image.Image]:
-        """The images, decoded; in Bridge's layout resized a first time, as its encoders do."""
-        made = pictures(images, self._limits, key)
-        return [resized_by_utils(picture) for picture in made] if self._for_bridge else made
+        """The images, decoded, as the layout hands them to the processor."""
+        return [self._layout.picture(picture) for picture in pictures(images, self._limits, key)]

@@ -24,7 +24,7 @@ from bridge_data.lanes.survival import Survivals
 from bridge_data.lanes.work import UNREAD, Item, Key, Watch, Work
 from bridge_data.order import Cursor
 from bridge_data.order.cursor import packed_references
-from bridge_data.order.leftovers import Drawn, Pending
+from bridge_data.order.pending import Drawn, Pending
 from bridge_data.process_counts import COUNTS
 from bridge_data.samples.arena import current_arena
 from bridge_data.samples.collation import with_tensors

@@ -18,17 +18,17 @@ from bridge_data import storage
 from bridge_data.decode import Loader, open_loader
 from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
 from bridge_data.lanes.batching import Batching
-from bridge_data.lanes.forgotten import ForgottenSamples, with_forgotten
+from bridge_data.lanes.forgotten import ForgottenSamples, ListVersions, check_lists, known_digests, with_lists
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.read_ahead import ReadAhead
 from bridge_data.lanes.restoring import Restorer
 from bridge_data.lanes.skipping import caught_up, with_skips
 from bridge_data.lanes.work import Watch, Work
 from bridge_data.options import check_integer
-from bridge_data.order import Geometry, SampleRef, forget_history, ledger
+from bridge_data.order import Geometry, SampleRef
 from bridge_data.order.chunks import Process, plan_blocks, plan_runs
 from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
-from bridge_data.order.state import LaneState, LoaderState, num_lanes_after, parse_state
+from bridge_data.order.state import FORGOTTEN, LaneState, LoaderState, num_lanes_after, parse_state
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import Plan
 from bridge_data.replacement import replacement
@@ -154,7 +154,7 @@ class LaneDataset:
         """The state `first`, before the first batch, in a pass that continues with it after `last`."""
         repetition = last.repetition + 1 if self.repeats < math.inf else 0
         if repetition:
-            first = ledger.repeated(first, last)
+            first = first.with_sums_of(last)
         return dataclasses.replace(first, epoch_batches=last.epoch_batches, repetition=repetition)
 
     def is_repeated_enough(self, state: LoaderState, *, even: bool = False) -> bool:
@@ -224,7 +224,7 @@ class LaneDataset:
         lanes: dict[int, LaneState] = {lane: {} for lane in range(config.rank, num_lanes, config.world_size)}
         state = LoaderState(self.fingerprint(), [self.order.first_generation(num_lanes)], 0, lanes)
         state = state if self.skips is None else with_skips(state, self.skips)
-        return state if self.forgotten is None else with_forgotten(state, self)
+        return state if self.forgotten is None else self._with_forgotten(state)
 
     def check_state(self, data: LoaderState | dict[str, Any], *, strict: bool = True) -> LoaderState:
         """The lanes of this rank from a saved state, its own or a merged one.
@@ -243,8 +243,8 @@ class LaneDataset:
         else:
             state = self.order.migrated(state, self.fingerprint())
         state = state if self.skips is None else with_skips(state, self.skips)
-        if self.forgotten is not None or forget_history.NAME in state.extras:
-            state = with_forgotten(state, self)
+        if self.forgotten is not None or FORGOTTEN in state.extras:
+            state = self._with_forgotten(state)
         config = self.worker_config
         num_lanes = num_lanes_after(config, state.num_lanes)
         if state.ended or (self.finite and self.order.is_over(state, self.batching.max_micro_batches)):
@@ -255,6 +255,17 @@ class LaneDataset:
             state = state if state.skips is None else caught_up(state, self.lane)
             state = self.order.redealt(state, num_lanes, range(config.rank, num_lanes, config.world_size))
         return state.of_rank(config)
+
+    def _with_forgotten(self, state: LoaderState) -> LoaderState:
+        """`state` of a run that drops the samples now forgotten from here on.
+
+        Raises:
+            StateError: if the state has a newer list, or a different one.
+        """
+        known = known_digests(self.plan.sources, self.source_names)
+        check_lists(state.extras, state.next_slot, known, dict(state.fingerprint["sources"]))
+        lists: ListVersions = {} if self.forgotten is None else self.forgotten.lists
+        return dataclasses.replace(state, extras=with_lists(state.extras, state.next_slot, lists))
 
     def lane(self, lane: int, state: LoaderState, watch: Watch | None = None, work: Work | None = None) -> Lane:
         """Lane number `lane` at its position in `state`; `watch` is called with each sample before it is read."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 from bridge_data.errors import ConfigError, FatalSampleError
 from bridge_data.lanes.work import PACK, UNREAD, Item, Work, mark
 from bridge_data.order import Cursor
-from bridge_data.order.leftovers import Pending
+from bridge_data.order.pending import Pending
 from bridge_data.task import hook_of, is_overridden
 
 

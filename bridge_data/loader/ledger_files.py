@@ -394,7 +394,7 @@ class LedgerFile:
         """Append the micro-batches that `state` has not counted yet. What was written before is not written again."""
         if os.getpid() != self._owner:
             return  # a child that the trainer forked
-        self._kept.update(batch for batch in waiting(state) if batch[0] > self._last)
+        self._kept.update(batch for batch in waiting(state.uncounted) if batch[0] > self._last)
         self._begin = {"repetition": state.repetition, "sources": state.fingerprint["sources"]}
         if (error := self._write_kept()) is None:
             return

@@ -24,7 +24,7 @@ from bridge_data.errors import DatasetError
 from bridge_data.lanes.produced import NO_COUNTS, Counts, CountValues, sums_of
 from bridge_data.later import profiler_is_active, torch
 from bridge_data.order import BEGINNING, SampleRef
-from bridge_data.order.leftovers import entry_size
+from bridge_data.order.cursor import entry_size
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.plan.source import multiplied, together
 from bridge_data.task import FAILED, TRUNCATED

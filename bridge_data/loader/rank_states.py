@@ -18,10 +18,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bridge_data.errors import StateError
+from bridge_data.lanes.forgotten import ListVersions, plain_lists
 from bridge_data.later import torch
-from bridge_data.order.forget_history import ListVersions, plain_lists
-from bridge_data.order.ledger import ledger_log
-from bridge_data.order.state import LoaderState, merge, num_lanes_after, parse_state
+from bridge_data.order.state import LoaderState, ledger_log, merge, num_lanes_after, parse_state
 from bridge_data.topology import WorkerConfig
 
 

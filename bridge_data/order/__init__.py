@@ -6,12 +6,13 @@ The modules, each using only those above it:
     chunks        a source cut into chunks (each read by one lane) and blocks (each fetched by one read)
     row           the training order of one source: chunks permuted per epoch, dealt to lanes, shuffled in windows
     mixing        how well the batches of a row are mixed, and how far its epochs overlap, in figures
-    cursor        the samples of one lane, in one row and in all sources, as `SampleRef(source, epoch, index)`
+    cursor        the samples of one lane, in one row and in all sources, as `SampleRef(source, epoch, index)`; what a
+                  re-deal left to it comes first
     ordered       the same for the validation order
-    leftovers     what a re-deal leaves to a lane (its inbox), and what a lane has drawn and not yet emitted
-    state_check   the structure of a saved state
+    pending       what a lane has drawn and not yet emitted
     ledger        sums over the samples that were handed out
-    state         the state of all lanes as plain data, and the fingerprint of the run
+    step_skips    which micro-batches are skipped
+    state         the state of all lanes as plain data, its checks, and the fingerprint of the run
     redeal        continue with another number of lanes, or with other weights or sources
     plan_order    all of this for one run: from a plan to cursors
 

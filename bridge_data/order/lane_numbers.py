@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bridge_data.order.cursor import BEGINNING, SampleRef, Stream
-from bridge_data.order.leftovers import Entry, entry_size, is_slice
+from bridge_data.order.cursor import BEGINNING, Entry, SampleRef, Stream, entry_size, is_slice
 from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.random_draws import BLOCK, MASK, Blend, Schedule
 from bridge_data.order.row_numbers import Occurrence, RowNumbers

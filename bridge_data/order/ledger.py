@@ -23,19 +23,13 @@ Source: splitmix64 (Steele, Lea, Flood 2014).
 import dataclasses
 import functools
 import hashlib
-import logging
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data.order.random_draws import MASK, U64Array, splitmix64
-
-if TYPE_CHECKING:
-    from bridge_data.order.state import LoaderState
-
-logger = logging.getLogger("bridge_data")
 
 NAME = "ledger"
 """The name of the extra."""
@@ -169,88 +163,30 @@ def _source_keys(names: tuple[str, ...]) -> U64Array:
     return np.ascontiguousarray(np.frombuffer(digests, dtype="<u8").astype(np.uint64).reshape(-1, 2).T)
 
 
-def waiting(state: "LoaderState") -> list[MicroBatch]:
-    """The micro-batches handed out that no sum of `state` has yet."""
-    found, uncounted = [], state.uncounted
+def waiting(uncounted: Uncounted | None) -> list[MicroBatch]:
+    """The micro-batches of a chain, the last one first."""
+    found = []
     while uncounted is not None:
         batch, uncounted = uncounted
         found.append(batch)
     return found
 
 
-def settled(state: "LoaderState") -> "LoaderState":
-    """`state` with all micro-batches handed out counted in the ledgers of its lanes."""
-    columns, skips = Columns.of(waiting(state)), state.skips
-    words = _words_of(columns, [name for name, _ in state.fingerprint["sources"]], state.repetition)
-    numbers = columns.numbers if skips is None else np.array([*map(skips.number, columns.numbers.tolist())])
-    lane_of_each = numbers % state.num_lanes
+def sums_by_lane(
+    uncounted: Uncounted | None,
+    lanes_of: Callable[[NDArray[np.int64]], NDArray[np.int64]],
+    source_names: Sequence[str],
+    repetition: int,
+) -> list[tuple[int, int, LedgerSums]]:
+    """(lane, number of its micro-batches, their sums) of a chain; `lanes_of` says which lanes made them."""
+    columns = Columns.of(waiting(uncounted))
+    words = _words_of(columns, source_names, repetition)
+    lane_of_each = lanes_of(columns.numbers)
     by_lane = np.argsort(lane_of_each)
-    found, starts, counts = np.unique(lane_of_each[by_lane], return_index=True, return_counts=True)
+    lanes, starts, counts = np.unique(lane_of_each[by_lane], return_index=True, return_counts=True)
     sizes, sums = np.add.reduceat(columns.sizes[by_lane], starts), np.add.reduceat(words[by_lane], starts, axis=0)
-    lanes = dict(state.lanes)
-    for lane, count, size, own in zip(*(of.tolist() for of in (found, counts, sizes, sums)), strict=True):
-        extras = lanes[lane].get("extras", {})
-        before = LedgerSums.of_extras(extras) or LedgerSums(since=num_emitted(lane, state) - count)
-        lanes[lane] = {**lanes[lane], "extras": before.plus(_as_sums(size, own)).in_extras(extras)}
-    return dataclasses.replace(state, lanes=lanes, uncounted=None)
-
-
-def num_emitted(lane: int, state: "LoaderState") -> int:
-    """How many micro-batches of a lane the job has handed out."""
-    place: int = state.lanes[lane].get("micro_batches", 0)
-    return place if (skips := state.skips) is None else skips.num_of_lane(lane, state.num_lanes, place)
-
-
-def total(state: "LoaderState") -> LedgerSums:
-    """The sums over all that the lanes of `state` handed out, and all before the last re-deal."""
-    state = state.settled()
-    before = LedgerSums.of_extras(state.extras)
-    found, since = before or LedgerSums(), 0
-    for lane, lane_state in state.lanes.items():
-        own = LedgerSums.of_extras(lane_state.get("extras", {})) or LedgerSums(since=num_emitted(lane, state))
-        found = found.plus(own)
-        if own.since:
-            since = max(since, (own.since - 1) * state.num_lanes + lane + 1)
-    return found if before else dataclasses.replace(found, since=since)
-
-
-def carried(state: "LoaderState") -> dict[str, Any]:
-    """The extras of a state that continues the whole `state` with other lanes."""
-    return total(state).in_extras(state.extras)
-
-
-def repeated(first: "LoaderState", last: "LoaderState") -> "LoaderState":
-    """`first`, the beginning of finite data, with the ledger of `last`, which it continues."""
-    if first.num_lanes != last.num_lanes:
-        return dataclasses.replace(first, extras={**carried(last), **first.extras})
-    last = last.settled()
-    lanes = dict(first.lanes)
-    for lane in lanes:
-        if extras := last.lanes[lane].get("extras"):
-            lanes[lane] = {"draws": 0, "cursors": {}, "micro_batches": 0, "extras": extras}
-    return dataclasses.replace(first, lanes=lanes, extras={**last.extras, **first.extras})
-
-
-def line_of(state: "LoaderState") -> str:
-    """The ledger of a whole state as one line: equal lines, equal data."""
-    return f"data ledger at micro-batch {state.next_slot}: {total(state)}"
-
-
-class LedgerLog:
-    """Logs the line of a saved state, once."""
-
-    def __init__(self) -> None:
-        self._last = ""
-
-    def note(self, state: "LoaderState") -> None:
-        """Log the line of a whole state, unless it equals the previous one."""
-        if logger.isEnabledFor(logging.INFO) and (line := line_of(state)) != self._last:
-            logger.info("%s", line)
-            self._last = line
-
-
-ledger_log = LedgerLog()
-"""The one of this process."""
+    rows = zip(lanes.tolist(), counts.tolist(), sizes.tolist(), sums.tolist(), strict=True)
+    return [(lane, count, _as_sums(size, own)) for lane, count, size, own in rows]
 
 
 def _added(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:

@@ -4,8 +4,6 @@ Input: the number of samples of each source, of lanes, and of samples in a micro
 the methods of `Row` and `Cursor`. Guarantee: the micro-batches of the job are the data from start to end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -27,7 +25,7 @@ class OrderedRow:
         self.block_size, self.first_block = block_size, first_block
         self._num_blocks = -(-num_samples // block_size)
 
-    def window(self, lane: int, shuffle: int, number: int) -> OrderedWindow | None:
+    def window(self, lane: int, shuffle: int, number: int) -> "OrderedWindow | None":
         """The lane's only window; None if the lane has no samples."""
         size = self.num_samples_to(self._num_blocks, lane)
         return OrderedWindow(self, lane, size) if size else None

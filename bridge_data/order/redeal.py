@@ -24,10 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data.errors import DAMAGED_STATE, StateError
-from bridge_data.order import ledger
-from bridge_data.order.cursor import BEGINNING, Cursor
-from bridge_data.order.leftovers import Entry, Pending, cut_entry, entry_size, is_slice
+from bridge_data.order.cursor import BEGINNING, Cursor, Entry, cut_entry, entry_size, is_slice
 from bridge_data.order.ordered import OrderedRow
+from bridge_data.order.pending import Pending
 from bridge_data.order.row import Row
 from bridge_data.order.state import Generation, LaneState, LoaderState
 
@@ -311,7 +310,7 @@ class _OldLanes:
             next_slot=slot if self._state.skips is None else self._state.next_slot,
             lanes=lanes,
             drawn_before=max(0, drawn),
-            extras=ledger.carried(self._state),
+            extras=self._state.sums().in_extras(self._state.extras),
         )
 
 

@@ -19,6 +19,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,40 @@ _MAX_TABLE = 1 << 22
 """Maximum number of chunks for which a temporary table of lengths is made."""
 
 Ints = NDArray[np.int64]
+
+
+class SampleWindow(Protocol):
+    """Some consecutive samples of a lane."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, start: int, stop: int) -> tuple[Ints, Ints]:
+        """(epochs, indices) of samples number `start` to `stop` - 1."""
+
+
+class SampleRow(Protocol):
+    """A row as cursors read it: shuffled, or in validation front to back."""
+
+    @property
+    def num_lanes(self) -> int: ...
+
+    @property
+    def num_samples(self) -> int: ...
+
+    def window(self, lane: int, shuffle: int, number: int) -> SampleWindow | None:
+        """A window of a lane; None if the lane has no samples there."""
+
+    def after(self, lane: int, shuffle: int, number: int) -> tuple[int, int] | None:
+        """(shuffle, number) of the next window of a lane; None if that was the last one."""
+
+    def starts_at(self, shuffle: int) -> tuple[int, int]:
+        """The smallest (epoch, index) of the row from a shuffle on."""
+
+    def fault(self, lane: int, position: Sequence[int], draws: int | None) -> str | None:
+        """Why a saved position of a lane after `draws` draws (None: unknown) is invalid; None if it is valid."""
+
+    def seek(self, lane: int, shuffle: int, number: int, count: int, end: tuple[int, int]) -> tuple[int, int, int]:
+        """(shuffle, window, offset) `count` samples after the start of a window; `ValueError` if they reach `end`."""
 
 
 class Window:

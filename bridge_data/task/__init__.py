@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from bridge_data.task.augment import AugmentTaskEncoder
     from bridge_data.task.cooking import Cooker, SourceCook, basic_sample_keys, cooker
     from bridge_data.task.crude_examples import class_mismatch, fields_in_words
+    from bridge_data.task.generators import seed_generators
     from bridge_data.task.grouping import (
         group_by,
         homogeneous_concat_mix,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
         hook_of,
         is_overridden,
         rng_key,
-        seed_generators,
     )
     from bridge_data.task.packers import Packing
     from bridge_data.task.task_encoder import DefaultTaskEncoder, TaskEncoder, stateless, with_decoding
@@ -39,10 +39,10 @@ _NAMES_BY_MODULE = {
     "bridge_data.task.augment": "AugmentTaskEncoder",
     "bridge_data.task.cooking": "Cooker SourceCook basic_sample_keys cooker",
     "bridge_data.task.crude_examples": "class_mismatch fields_in_words",
+    "bridge_data.task.generators": "seed_generators",
     "bridge_data.task.grouping": "group_by homogeneous_concat_mix shape_of source_of subflavor type_of",
     "bridge_data.task.hooks": (
-        "FAILED Hooks NO_STAGES STAGES TRUNCATED check_hook_names does_something hook_of is_overridden rng_key "
-        "seed_generators"
+        "FAILED Hooks NO_STAGES STAGES TRUNCATED check_hook_names does_something hook_of is_overridden rng_key"
     ),
     "bridge_data.task.packers": "Packing",
     "bridge_data.task.task_encoder": "DefaultTaskEncoder TaskEncoder stateless with_decoding",

@@ -16,14 +16,11 @@ import functools
 import inspect
 import logging
 import math
-import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import Token
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Self
-
-import numpy as np
 
 from bridge_data.decode import SampleDecoder
 from bridge_data.errors import (
@@ -34,10 +31,11 @@ from bridge_data.errors import (
     ForgottenSampleError,
     SkipSample,
 )
-from bridge_data.later import profiler_is_active, torch
+from bridge_data.later import profiler_is_active
 from bridge_data.order.random_draws import key64
 from bridge_data.samples import SourceInfo
 from bridge_data.task.augment import AugmentTaskEncoder
+from bridge_data.task.generators import Generators, seed_generators
 from bridge_data.task.observer import Observer, StageTracer, observed
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.task.task_encoder import (
@@ -164,26 +162,7 @@ def rng_key(seed: int, stage: str, *sample: int) -> int:
     return key64(seed, STAGES.index(stage), *sample)
 
 
-def seed_generators(key: int) -> None:
-    """Seed Python's, numpy's and torch's CPU generators."""
-    random.seed(key)
-    np.random.seed(key & 0xFFFFFFFF)
-    torch.default_generator.manual_seed(key & 0x7FFFFFFFFFFFFFFF)
-
-
 _GENERATOR = re.compile(r"(<class ')?([\w.]+\.)?(Generator|Iterator)\b")
-
-
-class _Generators:
-    """A snapshot of the states of Python's, numpy's and torch's CPU generators."""
-
-    def __init__(self) -> None:
-        self._python, self._numpy, self._torch = random.getstate(), np.random.get_state(), torch.get_rng_state()
-
-    def restore(self) -> None:
-        random.setstate(self._python)
-        np.random.set_state(self._numpy)
-        torch.set_rng_state(self._torch)
 
 
 class Hooks:
@@ -211,7 +190,7 @@ class Hooks:
         self._numbering = numbering
         self.sample: tuple[int, ...] = ()
         self._token: Token[HookContext | None] | None = None
-        self._callers: _Generators | None = None
+        self._callers: Generators | None = None
         self._handler = handler or worker_config.global_error_handler
         self.failures: collections.Counter[str] = collections.Counter()
         """Consecutive failures of each hook."""
@@ -319,7 +298,7 @@ class Hooks:
     def _seed(self, stage: str, sample: tuple[int, ...]) -> None:
         with observed(self.observer, f"seed {stage}"):
             if self._callers is None and self._token is not None:
-                self._callers = _Generators()
+                self._callers = Generators()
             seed_generators(rng_key(self.worker_config.seed_offset, stage, *sample))
 
     def _fail(self, stage: str, argument: Any, error: Exception, count: int) -> None:
@@ -376,7 +355,7 @@ def sources_of(argument: Any) -> list[SourceInfo] | None:
 
 # Misspelt names
 
-_SHORT, _LIKE_SHORT, _LIKE = 8, 0.8, 0.85
+_SHORT, _LIKE_SHORT, _LIKE = 8, 0.8, 0.82
 """From which ratio of `difflib` on a name is taken for another: one shorter than 8 letters, and a longer one."""
 
 _KEEPERS = (functools.partial, functools.partialmethod, functools.cached_property)

@@ -22,7 +22,7 @@ from bridge_data.encoders import (
     QwenVLTaskEncoder,
     cook_conversation,
 )
-from bridge_data.encoders.bridge_layout import (
+from bridge_data.encoders.layouts import (
     PackedSample,
     UtilsVideo,
     VisualInputs,

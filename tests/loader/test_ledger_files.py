@@ -17,7 +17,7 @@ from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.lanes.restoring import SampleKey
 from bridge_data.loader.ledger_files import RunLedger, decoded, encoded, ledger_file, ledger_paths
-from bridge_data.order.ledger import LedgerSums, total
+from bridge_data.order.ledger import LedgerSums
 from bridge_data.order.state import LoaderState, merge_states
 from tests.order.test_ledger import packed, references
 from tests.prepared import write_texts
@@ -61,7 +61,7 @@ def run(data: Path, folder: Path | None, world_size: int, num: int, state: Any =
 
 
 def sums_of(state: dict[str, Any]) -> LedgerSums:
-    return total(LoaderState.from_dict(state))
+    return LoaderState.from_dict(state).sums()
 
 
 def check(folder: Path, state: dict[str, Any]) -> None:

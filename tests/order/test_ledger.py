@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bridge_data.order import ledger
 from bridge_data.order.ledger import LedgerSums
-from bridge_data.order.state import LoaderState
+from bridge_data.order.state import LedgerLog, LoaderState
 
 SOURCES = ["0a", "0b", "0c"]
 
@@ -108,16 +108,16 @@ def test_a_state_counts_what_waits_when_it_becomes_plain_data() -> None:
     waiting = state([2, 1], {number: packed(batch) for number, batch in batches.items()})
     restored = LoaderState.from_dict(waiting.to_dict())
     assert not restored.uncounted
-    assert ledger.total(restored) == ledger.total(waiting) == sums(batches)
+    assert restored.sums() == waiting.sums() == sums(batches)
     assert restored.to_dict() == waiting.to_dict() == waiting.settled().to_dict()
 
 
 def test_a_run_that_began_without_a_ledger_says_from_where_it_counts() -> None:
     old = state([3, 2, 2], {})
-    assert ledger.total(old).since == 7
+    assert old.sums().since == 7
     later = dataclasses.replace(old, next_slot=8, lanes=old.lanes | {1: old.lanes[1] | {"micro_batches": 3}})
     later = dataclasses.replace(later, uncounted=chain({7: packed([(0, 0, 1, 0)])}))
-    found = ledger.total(LoaderState.from_dict(later.to_dict()))
+    found = LoaderState.from_dict(later.to_dict()).sums()
     assert (found.since, found.samples) == (7, 1)
     assert found.unpositioned == sums({7: [(0, 0, 1, 0)]}).unpositioned
     assert str(found).endswith("(counted from micro-batch 7 on)")
@@ -125,17 +125,17 @@ def test_a_run_that_began_without_a_ledger_says_from_where_it_counts() -> None:
 
 def test_what_was_before_a_re_deal_is_counted_once() -> None:
     before = state([1, 1], {0: packed([(0, 0, 5, 0)]), 1: packed([(1, 0, 5, 0)])})
-    after = dataclasses.replace(state([2], {}), extras=ledger.carried(before))
-    assert ledger.total(after) == ledger.total(before) == sums({0: [(0, 0, 5, 0)], 1: [(1, 0, 5, 0)]})
-    again = dataclasses.replace(state([2, 2], {}), extras=ledger.carried(after))
-    assert ledger.total(again) == ledger.total(before)
+    after = dataclasses.replace(state([2], {}), extras=before.sums().in_extras(before.extras))
+    assert after.sums() == before.sums() == sums({0: [(0, 0, 5, 0)], 1: [(1, 0, 5, 0)]})
+    again = dataclasses.replace(state([2, 2], {}), extras=after.sums().in_extras(after.extras))
+    assert again.sums() == before.sums()
 
 
 def test_the_line_is_logged_once_a_position(caplog: pytest.LogCaptureFixture) -> None:
     saved = state([1], {0: packed([(0, 0, 5, 0)])})
     with caplog.at_level(logging.INFO, "bridge_data"):
-        log = ledger.LedgerLog()
+        log = LedgerLog()
         log.note(saved)
         log.note(saved)
-    assert [record.message for record in caplog.records] == [ledger.line_of(saved)]
-    assert ledger.line_of(saved).startswith("data ledger at micro-batch 1: samples 1, positioned ")
+    assert [record.message for record in caplog.records] == [saved.ledger_line()]
+    assert saved.ledger_line().startswith("data ledger at micro-batch 1: samples 1, positioned ")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge_data import LaneDataset, StateError, WorkerConfig, get_train_dataset, merge_states
-from bridge_data.order.leftovers import Entry, cut_entry, entry_size
+from bridge_data.order.cursor import Entry, cut_entry, entry_size
 from bridge_data.order.redeal import deal, deal_blocks
 from tests.lanes.test_lane import EarlyEnd
 from tests.prepared import write_blend, write_texts

@@ -10,7 +10,7 @@ from bridge_data import DefaultTaskEncoder, LaneDataset, SkipSample, TextSample,
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.work import Item
 from bridge_data.loader.checkpoint import load_states, save_states
-from bridge_data.order.leftovers import Pending
+from bridge_data.order.pending import Pending
 from bridge_data.order.state import LoaderState
 from bridge_data.samples import edataclass
 

@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset, merge_states
-from bridge_data.order.ledger import line_of
 from bridge_data.order.state import LoaderState
 from tests.prepared import write_blend, write_texts
 from tests.properties.jobs import Encoder
@@ -56,7 +55,7 @@ def global_batches(path: Path, run: Run, world_size: int, num_workers: int) -> t
             states.append(loader.save_state_rank())
     order = [streams[slot % world_size][slot // world_size] for slot in range(GLOBAL_BATCHES * MICRO_BATCHES)]
     steps = [order[start : start + MICRO_BATCHES] for start in range(0, len(order), MICRO_BATCHES)]
-    return steps, line_of(LoaderState.from_dict(merge_states(states)))
+    return steps, LoaderState.from_dict(merge_states(states)).ledger_line()
 
 
 def main(max_examples: int) -> None:

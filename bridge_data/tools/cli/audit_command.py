@@ -17,15 +17,14 @@ import click
 
 from bridge_data.dataset_loaders import load_dataset
 from bridge_data.errors import ConfigError
-from bridge_data.lanes.forgotten import ForgottenSamples
+from bridge_data.lanes.forgotten import ForgottenSamples, history_of
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.loader.ledger_files import RunLedger
 from bridge_data.order import ledger
 from bridge_data.order.cursor import Cursor, SampleRef, packed_references
-from bridge_data.order.forget_history import history_of
 from bridge_data.order.lane_numbers import JobNumbers
-from bridge_data.order.ledger import LedgerSums, num_emitted, tallies, total
-from bridge_data.order.leftovers import num_pending
+from bridge_data.order.ledger import LedgerSums, tallies
+from bridge_data.order.pending import num_pending
 from bridge_data.order.plan_order import PlanOrder, Shuffle
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import Plan
@@ -79,7 +78,7 @@ def compare_with_ledger(checkpoints: Sequence[Checkpoint], ledger_files: RunLedg
     states = [checkpoint.state for checkpoint in checkpoints]
     positions = [_position(state) for state in states]
     sums, counts, last = [LedgerSums()] * len(states), [0] * len(states), (0, -1)
-    sinces = [total(state).since for state in states]
+    sinces = [state.sums().since for state in states]
     for at, one in ledger_files.sums():
         last = max(last, at)
         first = bisect.bisect_right(positions, at)
@@ -91,7 +90,7 @@ def compare_with_ledger(checkpoints: Sequence[Checkpoint], ledger_files: RunLedg
     for number, checkpoint in enumerate(checkpoints):
         so_far, count, state = so_far.plus(sums[number]), count + counts[number], states[number]
         why = _lacking(state, count, sinces[number], last)
-        findings.append(AuditFinding(checkpoint, "ledger", total(state), None if why else so_far, why))
+        findings.append(AuditFinding(checkpoint, "ledger", state.sums(), None if why else so_far, why))
     return findings
 
 
@@ -112,7 +111,7 @@ def _has(state: LoaderState, at: tuple[int, int]) -> bool:
 
 def _lacking(state: LoaderState, count: int, since: int, last: tuple[int, int]) -> str:
     """Why the ledger lacks micro-batches that `state` counts; "" if it has all, or if that cannot be known."""
-    expected = sum(num_emitted(lane, state) for lane in state.lanes) - since
+    expected = sum(state.num_emitted(lane) for lane in state.lanes) - since
     if state.repetition or count >= expected:
         return ""
     if expected - count <= state.next_slot - 1 - last[1]:
@@ -125,7 +124,7 @@ def compare_with_data(checkpoints: Sequence[Checkpoint], plan: Plan) -> list[Aud
     findings = []
     for checkpoint in checkpoints:
         sums, why = _by_arithmetic(checkpoint.state, plan)
-        findings.append(AuditFinding(checkpoint, "data", total(checkpoint.state), sums, why))
+        findings.append(AuditFinding(checkpoint, "data", checkpoint.state.sums(), sums, why))
     return findings
 
 
@@ -133,7 +132,7 @@ def _by_arithmetic(state: LoaderState, plan: Plan) -> tuple[LedgerSums | None, s
     run = state.fingerprint
     if run["order"] != "shuffled" or run.get("packing_buffer_size") is not None:
         return None, "the order can be computed only for training without packing"
-    if len(state.generations) > 1 or ledger.NAME in state.extras or state.repetition or total(state).since:
+    if len(state.generations) > 1 or ledger.NAME in state.extras or state.repetition or state.sums().since:
         return None, "the lanes were dealt again, or not counted from the beginning"
     shuffle = Shuffle(
         shuffle_buffer_size=run["shuffle_buffer_size"],

@@ -24,9 +24,7 @@ from bridge_data.loader.checkpoint.checkpoint_folder import (
     with_state,
 )
 from bridge_data.loader.checkpoint.other_formats import LIGHTNING_SUFFIX, write_lightning
-from bridge_data.order.forget_history import history_of
-from bridge_data.order.ledger import total
-from bridge_data.order.state import LoaderState, merge_states
+from bridge_data.order.state import LoaderState, merge
 from bridge_data.order.step_skips import NO_REPEATS
 from bridge_data.storage.atomic import write_file
 from bridge_data.tools.cli.state_contents import (
@@ -75,7 +73,7 @@ def info(paths: tuple[Path, ...], max_lanes: int, as_json: bool) -> None:
                 "order": state.fingerprint["order"],
                 "settings": shown,
                 "other_weights_from_samples": other_weights_from,
-                "ledger": total(state).to_dict(),
+                "ledger": state.sums().to_dict(),
                 "sources": [dataclasses.asdict(source) for source in sources],
                 "lanes": [dataclasses.asdict(lane) for lane in lanes],
             }
@@ -92,7 +90,7 @@ def info(paths: tuple[Path, ...], max_lanes: int, as_json: bool) -> None:
         ("lanes", _lanes(found)),
         ("deals", ", then to ".join(counted(num_lanes, "lane") for num_lanes, _ in state.generations)),
         ("order", ", ".join([state.fingerprint["order"], *settings])),
-        ("ledger", str(total(state))),
+        ("ledger", str(state.sums())),
     ]
     click.echo(headed(rows) + "\n")
     click.echo(_source_table(sources) + "\n")
@@ -272,6 +270,9 @@ def _write_file(source: Path, state: LoaderState, target: Path) -> None:
 
 def _forgotten(found: Checkpoint) -> list[dict[str, Any]]:
     """Which versions of the lists of forgotten samples the run used, by source, and from which micro-batch on."""
+    # Imported here: lanes are slow to import, and the other commands do not need them.
+    from bridge_data.lanes.forgotten import history_of
+
     labels = dict(found.state.fingerprint["sources"])
     return [
         {
@@ -315,10 +316,9 @@ def _read(paths: Sequence[Path]) -> Checkpoint:
     steps = {part.step for part in parts}
     if len(steps) > 1:
         raise StateError(f"{', '.join(map(str, paths[:4]))}: are of different steps: {sorted(map(str, steps))}")
-    merged = merge_states([part.state.to_dict() for part in parts])
     return Checkpoint(
         path=folder,
-        state=LoaderState.from_dict(merged),
+        state=merge([part.state for part in parts]),
         step=parts[0].step,
         world_size=parts[0].world_size,
         num_files=len(parts),

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from bridge_data.order import BEGINNING
-from bridge_data.order.leftovers import Entry, entry_size, is_slice, num_pending
+from bridge_data.order.cursor import Entry, entry_size, is_slice
+from bridge_data.order.pending import num_pending
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.order.step_skips import SkippedRange
 from bridge_data.plan.source import multiplied, together

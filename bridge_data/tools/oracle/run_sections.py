@@ -16,13 +16,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
 from bridge_data.errors import ConfigError, StateError
-from bridge_data.lanes.forgotten import ForgottenSamples
+from bridge_data.lanes.forgotten import ForgottenSamples, changes_between, lists_at, plain_lists
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.skipping import caught_up, with_skips
 from bridge_data.order import Cursor
 from bridge_data.order.cursor import packed_references
-from bridge_data.order.forget_history import changes_between, lists_at, plain_lists
-from bridge_data.order.ledger import tallies, total
+from bridge_data.order.ledger import tallies
 from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after
 from bridge_data.order.step_skips import StepSkips
@@ -201,14 +200,14 @@ def _section_as(
 
 def _has_sums(section: RunSection, state: LoaderState, later: LoaderState) -> bool:
     """Whether the samples of a section are those that were counted between its states."""
-    found = total(state)
+    found = state.sums()
     batches = []
     for slot in range(state.next_slot, later.next_slot):
         refs = [ref for unit in section.units(slot) for ref in unit]
         batches.append((slot, packed_references([n for *ref, part in refs for n in (*ref, max(0, part))])))
     for one in tallies(batches, section.fingerprints):
         found = found.plus(one)
-    return found == dataclasses.replace(total(later), since=found.since)
+    return found == dataclasses.replace(later.sums(), since=found.since)
 
 
 def _positions(dataset: LaneDataset, states: Sequence[LoaderState]) -> list[list[LoaderState]]:

@@ -8,7 +8,7 @@ import pytest
 
 from bridge_data import ConfigError, DefaultTaskEncoder
 from bridge_data.datamodule.parallel.assignment import imbalance, round_robin
-from bridge_data.order.state_check import with_checksums
+from bridge_data.order.state import with_checksums
 from tests.datamodule.launch import run_job
 from tests.datamodule.parallel.balance_job import BAD, GLOBAL_BATCH, NUM_LEFT_OUT, SAVED_AT, STEPS, length_of
 from tests.datamodule.parts import NUM_TRAIN, draw, make_module, write_numbers

@@ -1,7 +1,7 @@
 import copy
 from typing import Any
 
-from bridge_data.order.leftovers import num_pending
+from bridge_data.order.pending import num_pending
 from bridge_data.order.state import LoaderState
 from bridge_data.tools.cli.state_contents import Difference, LaneContents, differences, lanes_of, sources_of
 from tests.loader.checkpoint.states import make_state

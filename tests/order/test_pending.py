@@ -10,7 +10,7 @@ from bridge_data.errors import StateError
 from bridge_data.lanes.packs import Pack
 from bridge_data.lanes.work import Item
 from bridge_data.order import Cursor, Geometry, Row, SampleRef
-from bridge_data.order.leftovers import OLD, Drawn, Pending, num_pending
+from bridge_data.order.pending import OLD, Drawn, Pending, num_pending
 
 
 class Order:

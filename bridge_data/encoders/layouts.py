@@ -1,22 +1,20 @@
-"""Batches for Megatron-Bridge's step for vision-language models: `layout="bridge"` of an encoder's settings.
+"""Layouts of batches: what a layout decides of conversations, images and batches, each in one place.
 
-Enters: encoded samples or packs, and their media. Leaves: a dict with `input_ids`, `labels`, `loss_mask`,
-`position_ids`, `attention_mask` or the bounds of packed sequences, and `visual_inputs`. Guarantee: keys, dtypes, shapes
-and values are those that Bridge's own encoders make of the same conversations; docs/compatibility.md lists
-where they differ on purpose. Bridge is not imported.
+    NativeLayout ─ layout="native": `FamilyBatch`, equal to what the processors of transformers make
+    BridgeLayout ─ layout="bridge": a dict for Megatron-Bridge's step for vision-language models
 
-    tokens ─ bridge_parts, turn_ends, NEVER_LEARNT: what is written, and what is learnt
-    images ─ utils_size, resized_by_utils, UtilsVideo: what Bridge resizes images and frames to before the processor
-    batches ─ padded_rows, or packed_row
-
-Positions are one number for each token, as in Bridge: its models compute M-RoPE from the tokens and grids.
+Enters: turns, images, encoded samples or packs, and their media. Leaves: which text has loss, images for the processor,
+and batches. Guarantee of `BridgeLayout`: keys, dtypes, shapes and values are those that Bridge's own encoders make of
+the same conversations; docs/compatibility.md lists where they differ on purpose. Bridge is not imported. Its batches
+have `input_ids`, `labels`, `loss_mask`, `position_ids`, `attention_mask` or the bounds of packed sequences, and
+`visual_inputs`. Positions are one number for each token: its models compute M-RoPE from the tokens and grids.
 
 Source: the encoders and `vlm_step` of Megatron-Bridge 0.6.2, and `qwen_vl_utils` 0.0.14 for sizes of images and frames.
 """
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,13 +22,150 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from bridge_data.encoders.chat import Span
-from bridge_data.encoders.sequences import FamilySample, Media, padded
+from bridge_data.encoders.chat import MarkedTokens, Span, messages_for, padding_token_of, takes_parts
+from bridge_data.encoders.encoder_config import ConversationConfig
+from bridge_data.encoders.sequences import (
+    FamilySample,
+    Media,
+    batch_family,
+    filled_up,
+    next_token_labels,
+    padded,
+)
 from bridge_data.encoders.visuals import Size, VideoFrames, smart_resize
 from bridge_data.errors import ConfigError
 from bridge_data.samples import Batch, Sample, edataclass
 
-# Tokens
+
+class NativeLayout:
+    """Samples are padded to a multiple one by one; a batch is a `FamilyBatch`."""
+
+    has_positions = True
+    """Whether samples carry the positions and types of tokens that a model takes; else it computes them."""
+
+    def __init__(self, tokenizer: Any, config: ConversationConfig, seq_length: int) -> None:
+        self.pad_id = padding_token_of(tokenizer)
+        self._seq_length, self._ignored = seq_length, config.ignore_place_holder
+        self._length = seq_length if config.pad_to_max_length else 0
+        self._multiple = config.pad_to_multiple_of
+
+    def messages(
+        self,
+        messages: list[dict[str, Any]],
+        template: str,
+        media: Mapping[str, tuple[str, str]],
+        *,
+        media_first: bool = False,
+    ) -> list[dict[str, Any]]:
+        """The messages in the form that the template reads; `media` as of `messages_for`, `media_first` as of
+        `bridge_parts`."""
+        return messages_for(template, messages, media)
+
+    def spans_with_loss(self, text: str, spans: list[Span]) -> list[Span]:
+        """The ranges of the text of a conversation that have loss; `spans` are those of the answers."""
+        return spans
+
+    def learnt(self, marked: MarkedTokens) -> MarkedTokens:
+        """The tokens without the marks of those that are never learnt."""
+        return marked
+
+    def labels(self, marked: MarkedTokens, whole: Callable[[], MarkedTokens]) -> tuple[Tensor, Tensor]:
+        """Labels and loss mask of a decoder, for the tokens that fit; `whole` makes all tokens of the sample."""
+        return next_token_labels(marked, self._ignored)
+
+    def filled(self, tensor: Tensor, value: float) -> Tensor:
+        """A tensor of a sample, padded with `value` to the multiple."""
+        return filled_up(tensor, self._multiple, value)
+
+    def size(self, size: Size) -> Size:
+        """The size in which the processor of Qwen-VL gets an image."""
+        return size
+
+    def picture(self, picture: Image.Image) -> Image.Image:
+        """The image in that size."""
+        return picture
+
+    def video(self, video: VideoFrames) -> VideoFrames:
+        """The video as that processor gets it."""
+        return video
+
+    def packed(self, pack: FamilySample) -> FamilySample:
+        """A pack as `batch` takes it."""
+        return pack
+
+    def batch(self, rows: list[FamilySample], media: Media, samples: list[Sample]) -> Batch | dict[str, Any]:
+        """A batch of `rows` with their `media`; `samples` are what they were made of."""
+        return batch_family(rows, media, pad=self.pad_id, ignored=self._ignored, length=self._length)
+
+
+class BridgeLayout(NativeLayout):
+    """The rows of a batch are padded to a multiple, rather than each sample; the samples of a pack are too. A batch is
+    a dict, and packs come in one row. `pack_pad_id` pads the samples of packs."""
+
+    has_positions = False
+
+    def __init__(self, tokenizer: Any, config: ConversationConfig, seq_length: int) -> None:
+        super().__init__(tokenizer, config, seq_length)
+        self.pack_pad_id = 0
+        self._never_learnt = never_learnt_ids(tokenizer)
+
+    def messages(
+        self,
+        messages: list[dict[str, Any]],
+        template: str,
+        media: Mapping[str, tuple[str, str]],
+        *,
+        media_first: bool = False,
+    ) -> list[dict[str, Any]]:
+        if not takes_parts(template):
+            return super().messages(messages, template, media)
+        return [{**turn, "content": bridge_parts(turn["content"], media, media_first=media_first)} for turn in messages]
+
+    def spans_with_loss(self, text: str, spans: list[Span]) -> list[Span]:
+        return turn_ends(text, spans)
+
+    def learnt(self, marked: MarkedTokens) -> MarkedTokens:
+        pairs = zip(marked.ids, marked.has_loss, strict=True)
+        return MarkedTokens(marked.ids, [answer and number not in self._never_learnt for number, answer in pairs])
+
+    def labels(self, marked: MarkedTokens, whole: Callable[[], MarkedTokens]) -> tuple[Tensor, Tensor]:
+        """The last position of a full sequence learns the token that was cut off after it."""
+        labels, loss_mask = super().labels(marked, whole)
+        if len(marked.ids) == self._seq_length:
+            following = whole()
+            if any(following.has_loss[self._seq_length : self._seq_length + 1]):
+                labels[-1], loss_mask[-1] = following.ids[self._seq_length], 1
+        return labels, loss_mask
+
+    def filled(self, tensor: Tensor, value: float) -> Tensor:
+        return tensor
+
+    def size(self, size: Size) -> Size:
+        return utils_size(size)
+
+    def picture(self, picture: Image.Image) -> Image.Image:
+        return resized_by_utils(picture)
+
+    def video(self, video: VideoFrames) -> VideoFrames:
+        return UtilsVideo.of(video)
+
+    def packed(self, pack: FamilySample) -> FamilySample:
+        return PackedSample.extend(pack)
+
+    def batch(self, rows: list[FamilySample], media: Media, samples: list[Sample]) -> dict[str, Any]:
+        ignored, multiple = self._ignored, self._multiple
+        if isinstance(rows[0], PackedSample):
+            return packed_row(rows, media, samples, pad=self.pack_pad_id, ignored=ignored, multiple=multiple)
+        return padded_rows(rows, media, pad=self.pad_id, ignored=ignored, multiple=multiple, length=self._length)
+
+
+def layout_of(tokenizer: Any, config: ConversationConfig, seq_length: int) -> NativeLayout:
+    """The layout that the settings name."""
+    kind = BridgeLayout if config.layout == "bridge" else NativeLayout
+    return kind(tokenizer, config, seq_length)
+
+
+# Tokens for Bridge
 
 NEVER_LEARNT = frozenset(
     [
@@ -93,7 +228,7 @@ def turn_ends(text: str, spans: Sequence[Span]) -> list[Span]:
     return [(start, end + (text[:end].endswith(_TURN_END) and text[end : end + 1] == "\n")) for start, end in spans]
 
 
-# Images and videos
+# Images and videos for Bridge
 
 _FACTOR = 28
 """Sides are a multiple of this, for any patch size of the model."""
@@ -184,7 +319,7 @@ def visual_inputs(media: Media) -> VisualInputs:
     return VisualInputs(**media)
 
 
-# Batches
+# Batches for Bridge
 
 
 @edataclass

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from bridge_data import StateError
 from bridge_data.order import ALL_PARTS, BEGINNING
-from bridge_data.order.cursor import Stream
-from bridge_data.order.leftovers import Entry, Inbox, cut_entry, entry_size
+from bridge_data.order.cursor import Entry, Inbox, Stream, cut_entry, entry_size
 from tests.order.test_ordered import drained, shuffled
 
 
