@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from bridge_data.errors import BridgeDataError, StateError
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.loader.loader import Iteration, SavableDataLoader
+from bridge_data.loader.loader import SavableDataLoader
 from bridge_data.loader.loader_config import LoaderConfig
 from bridge_data.loader.rank_states import distribute_state_if_any, gather_state, is_joined
 from bridge_data.order.state import LoaderState
@@ -53,8 +53,9 @@ class GatheringLoader(SavableDataLoader):
         self._is_strict = True
         self._refused: StateError | None = None
 
-    def __iter__(self) -> Iterator[Any]:
-        return _SettledIteration(self)
+    def _check_open(self) -> None:
+        self._settle()
+        super()._check_open()
 
     def save_state_rank(self) -> dict[str, Any]:
         """The state of the whole job on rank 0, on the others that of their own lanes. All ranks must call it.
@@ -130,13 +131,3 @@ class GatheringLoader(SavableDataLoader):
             return exchange(state, config)
         finally:
             waiting.cancel()
-
-
-class _SettledIteration(Iteration):
-    """One pass, which begins at what was restored."""
-
-    def _next(self) -> Any:
-        self._loader._settle()  # type: ignore[attr-defined]
-        if not self._begun:
-            self._loader._position.begin(self._loader.dataset.skips)
-        return super()._next()

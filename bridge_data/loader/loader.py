@@ -61,7 +61,6 @@ class SavableDataLoader:
     __next__ = no_iterator
 
     def __iter__(self) -> Iterator[Any]:
-        self._position.begin(self.dataset.skips)
         return Iteration(self)
 
     def __len__(self) -> int:
@@ -222,7 +221,11 @@ class Iteration(Timed[Any]):
     def _next(self) -> Any:
         if self._over:
             raise StopIteration
-        loader, is_first, self._begun = self._loader, not self._begun, True
+        loader = self._loader
+        loader._check_open()
+        is_first, self._begun = not self._begun, True
+        if is_first:
+            loader._position.begin(loader.dataset.skips)
         if is_first and loader._position.state.ended:
             loader._rewind()
         was_within_pass, is_even = loader._is_within_pass, loader.even_ends is not None
@@ -247,7 +250,6 @@ class Iteration(Timed[Any]):
     def _take(self) -> Any:
         """The next batch of this rank, an empty one where only others have one; or `_NONE_LEFT`."""
         loader, ends = self._loader, self._loader.even_ends
-        loader._check_open()
         if ends is None:
             item = loader._fetch()
             if item is None:
