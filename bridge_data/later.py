@@ -7,8 +7,9 @@ cached on first use; calling a function takes half a microsecond more than with 
 
 import importlib
 import importlib.util
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -58,12 +59,15 @@ def profiler_is_active() -> bool:
 _is_recording: Callable[[], bool] | None = None
 
 
-def names_of(package: str, names_by_module: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package, for lazy imports of its public names and of its modules.
+def names_of(package: str) -> tuple[Callable[[str], Any], list[str]]:
+    """The `__getattr__` and the `__all__` of a package, for lazy imports of its public names, and of its modules.
 
-    `names_by_module` maps the full name of a module to the public names that it has, separated by spaces.
+    The names are those that its source imports for type checkers, each as `from module import name as name`: one list
+    for them and for Python.
     """
-    module_of = {name: module for module, names in names_by_module.items() for name in names.split()}
+    spec = sys.modules[package].__spec__
+    source = "" if spec is None else spec.loader.get_source(package)  # type: ignore[union-attr]
+    module_of = {name: module for module, name in _IMPORT_AS_ITSELF.findall(source)}
 
     def find(name: str) -> Any:
         if name in module_of:
@@ -74,7 +78,9 @@ def names_of(package: str, names_by_module: Mapping[str, str]) -> Callable[[str]
             return importlib.import_module(f"{package}.{name}")
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
-    return find
+    return find, sorted(module_of)
 
+
+_IMPORT_AS_ITSELF = re.compile(r"^    from (\S+) import (?:\(\s*)?(\w+) as \2\b", re.MULTILINE)
 
 __all__ = ["Image", "LaterModule", "is_tensor", "names_of", "nanoarrow", "numpy", "profiler_is_active", "torch"]

@@ -1,8 +1,8 @@
 """Arguments of public functions: options that are written once, arguments of Energon without effect, and checks.
 
-An option is a keyword argument that several functions take. All options are keys of a TypedDict. A function takes them
-as `**options: Unpack[SomeOptions]` under the decorator `takes_options`. So `inspect.signature`, `help()` and editors
-show each option with its default, and the function gets all of them.
+An option is a keyword argument that several functions take: a field of a frozen dataclass (see `run_options`). A
+function takes them as `**options` under the decorator `takes_options`, so that `inspect.signature` and `help()` show
+each option with its default.
 
 Calls written for Energon keep working: `IGNORED` lists the arguments that are accepted without effect, with one warning
 each, and what replaces them.
@@ -16,27 +16,23 @@ import inspect
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, get_args
 
 from bridge_data.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-SHUFFLE_BUFFER_SIZE = 100
-"""Default of `shuffle_buffer_size`, wherever it has one; it is that of Megatron-Bridge."""
 
+def takes_options(options: Callable[..., Any]) -> Callable[[F], F]:
+    """Let a function whose last parameter is `**options` take what the class `options` takes, and nothing else.
 
-def takes_options(options: type, defaults: Mapping[str, Any]) -> Callable[[F], F]:
-    """Let a function whose last parameter is `**options` take the keys of the TypedDict `options`, and no others.
-
-    A key that is not in `defaults` is None unless it is given. An unknown keyword argument is a TypeError, which names
-    the nearest known one.
+    Its signature shows each of them with its default, except those that are parameters of the function itself. The
+    function gets what was given. An unknown keyword argument is a TypeError, which names the nearest known one.
     """
-    filled = {name: defaults.get(name) for name in options.__annotations__}
 
     def decorate(function: F) -> F:
-        signature = _with_options(inspect.signature(function), options, filled)
+        signature = _with(inspect.signature(function), inspect.signature(options).parameters.values())
         known = [*signature.parameters]
 
         @functools.wraps(function)
@@ -46,7 +42,7 @@ def takes_options(options: type, defaults: Mapping[str, Any]) -> Callable[[F], F
                     near = difflib.get_close_matches(name, known, n=1)
                     hint = f"; did you mean {near[0]!r}?" if near else ""
                     raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}")
-            return function(*args, **filled | given)
+            return function(*args, **given)
 
         call.__signature__ = signature  # type: ignore[attr-defined]
         return call  # type: ignore[return-value]
@@ -54,25 +50,26 @@ def takes_options(options: type, defaults: Mapping[str, Any]) -> Callable[[F], F
     return decorate
 
 
-def _with_options(signature: inspect.Signature, options: type, defaults: Mapping[str, Any]) -> inspect.Signature:
-    """`signature`, whose last parameter is `**options`, with each option instead."""
+def _with(signature: inspect.Signature, options: Iterable[inspect.Parameter]) -> inspect.Signature:
+    """`signature`, whose last parameter is `**options`, with the options instead that are no parameters yet."""
     *fixed, _ = signature.parameters.values()
     shown = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=annotation)
-        for name, annotation in options.__annotations__.items()
+        option.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for option in options
+        if option.name not in signature.parameters
     ]
     return signature.replace(parameters=[*fixed, *shown])
 
 
 class ShownOptions:
-    """The `__signature__` of a class whose `__init__` ends in `**kwargs: Unpack[SomeOptions]`: it shows each option.
+    """The `__signature__` of a class whose `__init__` ends in `**kwargs`: it shows each option.
 
     A derived class with an `__init__` of its own has the signature of that. The signature of `__init__` itself stays,
-    because jsonargparse passes every default of a signature, and `__init__` distinguishes given options from others.
+    because jsonargparse passes every default of a signature.
     """
 
-    def __init__(self, options: type, defaults: Callable[[], Mapping[str, Any]]) -> None:
-        self._options, self._defaults = options, defaults
+    def __init__(self, options: Iterable[inspect.Parameter]) -> None:
+        self._options = options
         self._owner: type | None = None
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -82,7 +79,7 @@ class ShownOptions:
         if instance is not None or inspect.getattr_static(owner, "__init__") is not vars(self._owner)["__init__"]:
             raise AttributeError("__signature__")
         _, *parameters = inspect.signature(owner.__init__).parameters.values()  # type: ignore[misc]
-        return _with_options(inspect.Signature(parameters), self._options, self._defaults())
+        return _with(inspect.Signature(parameters), self._options)
 
 
 IGNORED = {

@@ -104,6 +104,10 @@ class WorkerConfig:
                 "num_lanes must be a positive multiple of world_size, so that each rank has as many lanes as another"
             )
 
+    def changed(self, **fields: Any) -> Self:
+        """The same with other values of some fields; lanes by default stay so."""
+        return dataclasses.replace(self, **{"num_lanes": self.num_lanes if self.num_lanes_given else 0} | fields)
+
     def _default_lanes_per_rank(self) -> int:
         return _default_lanes_per_rank(self.num_workers)
 

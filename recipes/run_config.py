@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError
-from bridge_data.options import SHUFFLE_BUFFER_SIZE
+from bridge_data.run_options import TrainingOptions
 
 if TYPE_CHECKING:
     from megatron.core.process_groups_config import ProcessGroupCollection
@@ -119,7 +119,7 @@ class DataConfig:
     skip_steps: list[str] = dataclasses.field(default_factory=list)
     multiple_validation_sets: bool = False
     packing_buffer_size: int | None = 24
-    shuffle_buffer_size: int = SHUFFLE_BUFFER_SIZE
+    shuffle_buffer_size: int | None = TrainingOptions.shuffle_buffer_size
     max_samples_per_sequence: int | None = 100
     seed: int = 0
 

@@ -5,7 +5,7 @@ import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack, get_type_hints
+from typing import Any, Literal
 
 import pytest
 
@@ -20,36 +20,38 @@ from bridge_data import (
     get_val_datasets,
     options,
 )
-from bridge_data.datamodule.settings import DataModuleOptions
 from bridge_data.errors import ConfigError
-from bridge_data.lanes.datasets import DATASET_DEFAULTS, DatasetOptions
-from bridge_data.loader.loader_config import LOADER_DEFAULTS, LoaderConfig, LoaderOptions
 from bridge_data.options import check_at_least, check_choice, takes_options
+from bridge_data.run_options import DatasetOptions, LoaderConfig, RunOptions, TrainerOptions, TrainingOptions
+from tests import write_keywords
 from tests.prepared import write_texts
 
 TAKEN = [
-    (get_train_dataset, DatasetOptions, DATASET_DEFAULTS),
-    (get_val_dataset, DatasetOptions, DATASET_DEFAULTS),
-    (get_val_datasets, DatasetOptions, DATASET_DEFAULTS),
-    (get_loader, LoaderOptions, LOADER_DEFAULTS),
-    (get_savable_loader, LoaderOptions, LOADER_DEFAULTS),
+    (get_train_dataset, TrainingOptions),
+    (get_val_dataset, DatasetOptions),
+    (get_val_datasets, DatasetOptions),
+    (get_loader, LoaderConfig),
+    (get_savable_loader, LoaderConfig),
 ]
+NEEDED = {"batch_size", "shuffle_buffer_size", "max_samples_per_sequence"}
+"""Options without a default in Energon's functions."""
 
 
-class Options(TypedDict, total=False):
-    size: int
-    name: str | None
+@dataclasses.dataclass
+class Options:
+    size: int = 3
+    name: str | None = None
 
 
-@takes_options(Options, {"size": 3})
-def show(first: str, *, key: int = 1, **options: Unpack[Options]) -> tuple[Any, ...]:
+@takes_options(Options)
+def show(first: str, *, key: int = 1, **options: Any) -> tuple[Any, ...]:
     """Show them."""
     return first, key, options
 
 
-def test_a_function_gets_all_options_with_their_defaults() -> None:
-    assert show("a") == ("a", 1, {"size": 3, "name": None})
-    assert show("a", name="b", key=2) == ("a", 2, {"size": 3, "name": "b"})
+def test_a_function_gets_the_options_that_are_given_and_shows_all() -> None:
+    assert show("a") == ("a", 1, {})
+    assert show("a", name="b", key=2) == ("a", 2, {"name": "b"})
     assert str(inspect.signature(show)).startswith(
         "(first: str, *, key: int = 1, size: int = 3, name: str | None = None)"
     )
@@ -58,37 +60,37 @@ def test_a_function_gets_all_options_with_their_defaults() -> None:
 
 def test_unknown_options_are_type_errors_with_the_nearest_name() -> None:
     with pytest.raises(TypeError, match=r"show\(\) got an unexpected keyword argument 'sise'; did you mean 'size'\?"):
-        show("a", sise=3)  # type: ignore[call-arg]
+        show("a", sise=3)
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'first'"):
         show(size=3)  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize(("function", "options", "defaults"), TAKEN)
-def test_signatures_show_each_option_with_its_type_and_default(
-    function: Callable[..., Any], options: type, defaults: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize(("function", "part"), TAKEN)
+def test_signatures_show_each_option_with_its_type_and_default(function: Callable[..., Any], part: type) -> None:
     parameters = inspect.signature(function).parameters
-    assert list(parameters)[-len(options.__annotations__) :] == list(options.__annotations__)
-    for name, hint in get_type_hints(options).items():
-        shown = parameters[name]
-        assert (shown.kind, shown.annotation) == (shown.KEYWORD_ONLY, hint)
-        assert shown.default == defaults.get(name)
+    for field in dataclasses.fields(part):
+        shown = parameters[field.name]
+        assert (shown.kind, shown.annotation) == (shown.KEYWORD_ONLY, field.type), field.name
+        needed = field.name in NEEDED and (part is TrainingOptions or field.name == "batch_size")
+        assert shown.default == (shown.empty if needed else field.default), field.name
 
 
 def test_the_data_module_shows_all_options_with_their_types_and_defaults() -> None:
-    (*fixed, kwargs) = list(inspect.signature(EnergonMultiModalDataModule.__init__).parameters)[1:]
     shown = inspect.signature(EnergonMultiModalDataModule).parameters
-    assert kwargs == "kwargs" and [*shown] == [*fixed, *DataModuleOptions.__annotations__]
-    hints = get_type_hints(DataModuleOptions)
-    assert {name: shown[name].annotation for name in hints} == hints
-    assert {name: shown[name].default for name in ("seed", "prefetch_factor", "share", "split_part")} == {
-        "seed": 0,
-        "prefetch_factor": inspect.signature(get_savable_loader).parameters["prefetch_factor"].default,
-        "share": "replicate",
-        "split_part": "train",
-    }
+    of_the_job = {"rank", "world_size", "data_parallel_group", "num_lanes_given"}
+    of_bridge = {"num_workers", "micro_batch_size", "pin_memory"}
+    for part in (TrainingOptions, WorkerConfig, LoaderConfig, TrainerOptions):
+        for field in dataclasses.fields(part):
+            name = {"batch_size": "micro_batch_size", "seed_offset": "seed"}.get(field.name, field.name)
+            if name not in of_the_job | of_bridge:
+                assert (shown[name].annotation, shown[name].default) == (field.type, field.default), name
     told = pydoc.render_doc(EnergonMultiModalDataModule, renderer=pydoc.plaintext)
     assert "prefetch_factor: int = " in told.partition("Training and validation data at")[0]
+
+
+def test_types_of_keyword_arguments_are_written_anew_after_a_change_of_an_option() -> None:
+    text = write_keywords.formatted("".join(write_keywords.written()))
+    assert write_keywords.FILE.read_text() == text, "run `python -m tests.write_keywords`"
 
 
 def test_a_class_derived_from_the_data_module_shows_its_own_signature() -> None:
@@ -103,20 +105,47 @@ def test_a_class_derived_from_the_data_module_shows_its_own_signature() -> None:
     assert [*inspect.signature(Other).parameters] == ["folder"]
 
 
-def test_loader_options_are_fields_of_the_loader_config() -> None:
-    hints = get_type_hints(LoaderConfig)
-    assert get_type_hints(LoaderOptions).items() <= hints.items()
-    assert {field.name for field in dataclasses.fields(LoaderConfig)} <= inspect.signature(get_loader).parameters.keys()
+@pytest.mark.parametrize("part", [DatasetOptions, TrainingOptions, LoaderConfig, TrainerOptions])
+def test_each_option_says_what_it_means(part: type) -> None:
+    keys = re.findall(r'^    [a-z_]+: [^\n]+\n(    """)?', inspect.getsource(part), re.MULTILINE)
+    assert keys and all(keys)
 
 
-@pytest.mark.parametrize("module", ["lanes/datasets.py", "loader/loader_config.py", "datamodule/settings.py"])
-def test_each_option_says_what_it_means(module: str) -> None:
-    text = (Path(bridge_data.__file__).parent / module).read_text()
-    for written in re.findall(
-        r"^class (?:Dataset|Loader|Own)Options\(TypedDict.*?(?=^\S)", text, re.MULTILINE | re.DOTALL
-    ):
-        keys = re.findall(r'^    \w+: [^\n]+\n(    """)?', written, re.MULTILINE)
-        assert keys and all(keys)
+def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(ConfigError, match="MyRun has no setting 'prefech_factor'; did you mean 'prefetch_factor'"):
+        RunOptions.of("MyRun", prefech_factor=3)
+
+
+@pytest.mark.parametrize("name", ["batch_size", "seed_offset", "worker_config", "rank", "data_parallel_group"])
+def test_what_a_front_decides_itself_or_calls_otherwise_is_no_option(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"no setting '{name}'"):
+        RunOptions.of(**{name: 1})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"micro_batch_size": 0},
+        {"shuffle_buffer_size": -1},
+        {"num_workers": -1},
+        {"seed": "one"},
+        {"max_open_bytes": "many"},
+        {"prefetch_factor": 0},
+        {"eval_batches": 0},
+        {"share": "nobody"},
+    ],
+)
+def test_an_option_out_of_range_is_refused_by_the_name_that_was_given(given: dict[str, Any]) -> None:
+    ((name, value),) = given.items()
+    with pytest.raises(ConfigError, match=f"{name}={value!r}"):
+        RunOptions.of(**given)
+
+
+def test_options_change_alone() -> None:
+    run = RunOptions.of(num_lanes=4, seed=3, where="txt.bytes < 9").with_options(num_workers=2, prefetch_factor=5)
+    assert (run.worker.num_lanes, run.worker.seed_offset, run.worker.num_workers) == (4, 3, 2)
+    assert (run.data.where, run.loader.prefetch_factor, run.get("seed")) == ("txt.bytes < 9", 5, 3)
+    assert RunOptions.of(num_workers=9).worker.changed(num_workers=1).num_lanes == 8, "the default follows"
 
 
 def test_every_ignored_argument_is_taken_by_something_public_and_falsy_unless_given() -> None:

@@ -8,49 +8,22 @@ from typing import TYPE_CHECKING
 from bridge_data.later import names_of
 
 if TYPE_CHECKING:
-    from bridge_data.datamodule.batch_schedule import BatchSchedule
-    from bridge_data.datamodule.dataset_builder import DatasetBuildContext, EnergonDatasetBuilder
-    from bridge_data.datamodule.dataset_config import EnergonDatasetConfig, TaskEncoderConfig
-    from bridge_data.datamodule.lightning_trainer import MetricsCallback
-    from bridge_data.datamodule.metric_sinks import (
-        JsonlSink,
-        LogSink,
-        MetricsReporter,
-        MetricsServer,
-        TensorBoardSink,
-    )
-    from bridge_data.datamodule.module import EnergonMultiModalDataModule
-    from bridge_data.datamodule.trainer_loaders import EnergonDataloader, ValidationDataloader, cyclic_iter
+    from bridge_data.datamodule.batch_schedule import BatchSchedule as BatchSchedule
+    from bridge_data.datamodule.bridge import DatasetBuildContext as DatasetBuildContext
+    from bridge_data.datamodule.bridge import EnergonDatasetBuilder as EnergonDatasetBuilder
+    from bridge_data.datamodule.bridge import EnergonDatasetConfig as EnergonDatasetConfig
+    from bridge_data.datamodule.bridge import TaskEncoderConfig as TaskEncoderConfig
+    from bridge_data.datamodule.lightning_trainer import MetricsCallback as MetricsCallback
+    from bridge_data.datamodule.metric_sinks import JsonlSink as JsonlSink
+    from bridge_data.datamodule.metric_sinks import LogSink as LogSink
+    from bridge_data.datamodule.metric_sinks import MetricsReporter as MetricsReporter
+    from bridge_data.datamodule.metric_sinks import MetricsServer as MetricsServer
+    from bridge_data.datamodule.metric_sinks import TensorBoardSink as TensorBoardSink
+    from bridge_data.datamodule.module import EnergonMultiModalDataModule as EnergonMultiModalDataModule
+    from bridge_data.datamodule.trainer_loaders import EnergonDataloader as EnergonDataloader
+    from bridge_data.datamodule.trainer_loaders import ValidationDataloader as ValidationDataloader
+    from bridge_data.datamodule.trainer_loaders import cyclic_iter as cyclic_iter
 
-_NAMES_BY_MODULE = {
-    "bridge_data.datamodule.batch_schedule": "BatchSchedule",
-    "bridge_data.datamodule.dataset_builder": "DatasetBuildContext EnergonDatasetBuilder",
-    "bridge_data.datamodule.dataset_config": "EnergonDatasetConfig TaskEncoderConfig",
-    "bridge_data.datamodule.lightning_trainer": "MetricsCallback",
-    "bridge_data.datamodule.metric_sinks": "JsonlSink LogSink MetricsReporter MetricsServer TensorBoardSink",
-    "bridge_data.datamodule.module": "EnergonMultiModalDataModule",
-    "bridge_data.datamodule.trainer_loaders": "EnergonDataloader ValidationDataloader cyclic_iter",
-}
-"""The public names of each module, which is imported when one of them is first used. Type checkers and editors read the
-imports above instead: both must name the same."""
-
-__all__ = [
-    "BatchSchedule",
-    "DatasetBuildContext",
-    "EnergonDataloader",
-    "EnergonDatasetBuilder",
-    "EnergonDatasetConfig",
-    "EnergonMultiModalDataModule",
-    "JsonlSink",
-    "LogSink",
-    "MetricsCallback",
-    "MetricsReporter",
-    "MetricsServer",
-    "TaskEncoderConfig",
-    "TensorBoardSink",
-    "ValidationDataloader",
-    "cyclic_iter",
-]
-
+_find, __all__ = names_of(__name__)
 if not TYPE_CHECKING:
-    __getattr__ = names_of(__name__, _NAMES_BY_MODULE)
+    __getattr__ = _find

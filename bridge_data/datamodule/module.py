@@ -3,7 +3,9 @@
 Source: the names and their order are those of Megatron-Bridge's `EnergonMultiModalDataModule`.
 """
 
+import dataclasses
 import logging
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, TypeAlias, Unpack
 
@@ -13,19 +15,21 @@ from lightning.pytorch import LightningDataModule
 from bridge_data.datamodule import lightning_trainer
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.datamodule.parallel import find_cost
-from bridge_data.datamodule.settings import DataModuleOptions, option_defaults, sort_settings, warn_without_effect
-from bridge_data.datamodule.sharing import IdleDataloader, RankLoader, balancing_of, build_worker_config, rank_loader
+from bridge_data.datamodule.sharing import IdleDataloader, balancing_of, on_this_rank, rank_loader
 from bridge_data.datamodule.trainer_loaders import EnergonDataloader, ValidationDataloader
 from bridge_data.encoders import MultiModalSampleConfig, MultiModalTaskEncoder
 from bridge_data.encoders.pretrained import open_image_processor, open_tokenizer
 from bridge_data.errors import ConfigError, StateError
-from bridge_data.lanes.datasets import get_train_dataset, get_val_dataset, get_val_datasets
+from bridge_data.keywords import DataModuleKeywords
+from bridge_data.lanes.datasets import training_data, validation_data, validation_sources
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.checkpoint.other_formats import LIGHTNING_KEY
-from bridge_data.options import SHUFFLE_BUFFER_SIZE, ShownOptions
+from bridge_data.options import ShownOptions
 from bridge_data.order.state import LoaderState
+from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import EmptySplitError, Source
 from bridge_data.plan.source import distinct_names
+from bridge_data.run_options import LoaderConfig, RunOptions, TrainingOptions, option_parameters
 from bridge_data.task import TaskEncoder
 from bridge_data.topology import WorkerConfig
 
@@ -39,6 +43,16 @@ _IN_EPOCH = "micro_batches_in_epoch"  # of all ranks, in the whole steps of Ligh
 ValLoader: TypeAlias = ValidationDataloader | IdleDataloader
 
 
+class _Option:
+    """An option of the run as an attribute of the DataModule."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, module: "EnergonMultiModalDataModule | None", owner: type) -> Any:
+        return self if module is None else module.options.get(self._name)
+
+
 class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  # lightning is not followed
     """Training and validation data at `path`, a prepared folder, a metadataset YAML, or samples in memory.
 
@@ -49,20 +63,30 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         tokenizer, image_processor, seq_length, multimodal_sample_config, decoder_seq_length: for the
             `MultiModalTaskEncoder` that is made if `task_encoder` is None. Tokenizer and image processor may be
             given as the folder (or hub id) that they were saved to. (Megatron's schedules also read `seq_length`.)
-        micro_batch_size: samples (with packing: packs) per batch.
         global_batch_size: samples per step of all ranks: a multiple of `micro_batch_size` times the number of ranks. If
             None, one micro-batch of each rank; with Lightning, `accumulate_grad_batches` of each.
-        num_val_workers: workers for validation; as many as `num_workers` if None.
-        pin_memory: put batches into page-locked memory, if there is a GPU.
-        shuffle_buffer_size, max_samples_per_sequence, packing_buffer_size: as in `get_train_dataset`.
         validation_task_encoder: for validation; the one of training if None.
-        **kwargs: `DataModuleOptions`.
+        the others and **kwargs: `RunOptions`. (`ends` is "even" by default for validation in a distributed run.)
 
     Raises:
         ConfigError: for a setting that is unknown, out of range, or contradicts another.
     """
 
-    __signature__ = ShownOptions(DataModuleOptions, option_defaults)
+    __signature__ = ShownOptions(option_parameters())
+
+    @property
+    def num_val_workers(self) -> int:
+        """Workers for validation."""
+        given = self.options.trainer.num_val_workers
+        return self.options.worker.num_workers if given is None else given
+
+    micro_batch_size = _Option()
+    global_batch_size = _Option()
+    num_workers = _Option()
+    pin_memory = _Option()
+    shuffle_buffer_size = _Option()
+    max_samples_per_sequence = _Option()
+    packing_buffer_size = _Option()
 
     def __init__(
         self,
@@ -75,7 +99,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         num_workers: int = 1,
         num_val_workers: int | None = None,
         pin_memory: bool = True,
-        shuffle_buffer_size: int | None = SHUFFLE_BUFFER_SIZE,
+        shuffle_buffer_size: int | None = TrainingOptions.shuffle_buffer_size,
         max_samples_per_sequence: int | None = None,
         multimodal_sample_config: MultiModalSampleConfig | None = None,
         # Bare, as jsonargparse takes no init_args for TaskEncoder[...].
@@ -84,21 +108,26 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         packing_buffer_size: int | None = None,
         validation_task_encoder: TaskEncoder | None = None,  # type: ignore[type-arg]
         pg_collection: "ProcessGroupCollection | None" = None,
-        **kwargs: Unpack[DataModuleOptions],
+        **kwargs: Unpack[DataModuleKeywords],
     ) -> None:
         super().__init__()
         self.path = path
         self.tokenizer, self.image_processor = open_tokenizer(tokenizer), open_image_processor(image_processor)
         self.seq_length, self.decoder_seq_length = seq_length, decoder_seq_length
-        self.micro_batch_size, self.global_batch_size = micro_batch_size, global_batch_size
-        self.num_workers = num_workers
-        self.num_val_workers = num_workers if num_val_workers is None else num_val_workers
-        self.pin_memory = pin_memory
-        self.shuffle_buffer_size, self.max_samples_per_sequence = shuffle_buffer_size, max_samples_per_sequence
-        self.multimodal_sample_config = multimodal_sample_config
-        self.packing_buffer_size = packing_buffer_size
-        self.pg_collection = pg_collection
-        self.settings = sort_settings(kwargs)
+        self.multimodal_sample_config, self.pg_collection = multimodal_sample_config, pg_collection
+        self.options = RunOptions.of(
+            "EnergonMultiModalDataModule",
+            micro_batch_size=micro_batch_size,
+            global_batch_size=global_batch_size,
+            num_workers=num_workers,
+            num_val_workers=num_val_workers,
+            pin_memory=pin_memory,
+            shuffle_buffer_size=shuffle_buffer_size,
+            max_samples_per_sequence=max_samples_per_sequence,
+            packing_buffer_size=packing_buffer_size,
+            **kwargs,
+        )
+        self._val_ends = kwargs.get("ends")
         self.train_dataloader_object: EnergonDataloader | IdleDataloader | None = None
         self.val_dataloader_object: ValLoader | list[ValLoader] | None = None
         self._val_names: list[str] = []
@@ -107,14 +136,15 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         self._loaded_from: Any = None
         self._num_overfitted: int | None = None
         self._test_dataloader: ValLoader | None = None
-        self.settings.skips(self._batch_schedule(1), global_batch_size)  # checks the sizes
+        self._skips(1)  # checks the sizes
         self.task_encoder = self._default_encoder() if task_encoder is None else task_encoder
         self.validation_task_encoder = validation_task_encoder or self.task_encoder
-        self._cost = None if self.settings.balance is False else find_cost(self.settings.balance, self.task_encoder)
-        if task_encoder is not None:
-            warn_without_effect(
-                multimodal_sample_config=multimodal_sample_config, decoder_seq_length=decoder_seq_length
-            )
+        balance = self.options.trainer.balance
+        self._cost = None if balance is False else find_cost(balance, self.task_encoder)
+        for name in ("multimodal_sample_config", "decoder_seq_length") if task_encoder is not None else ():
+            if getattr(self, name) is not None:
+                message = f"EnergonMultiModalDataModule: {name} has no effect with a task_encoder: set it there"
+                warnings.warn(message, stacklevel=2)
 
     def __repr__(self) -> str:
         path = repr(str(self.path)) if isinstance(self.path, (str, Path)) else "data in memory"
@@ -137,7 +167,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
     def init_consumed_samples(self) -> int:
         """The samples (with packing: packs) of the whole job that were consumed before this run."""
         if self.train_dataloader_object is not None:
-            return self.train_dataloader_object.first_micro_batch * self.micro_batch_size
+            return int(self.train_dataloader_object.first_micro_batch * self.micro_batch_size)
         return 0 if self._loaded_state is None else self._loaded_state.next_slot * self.micro_batch_size
 
     def num_micro_batches(self, worker_config: WorkerConfig) -> int:
@@ -158,25 +188,17 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             ConfigError: for another split, or if the data do not fit the settings.
         """
         if split == "train":
-            dataset = get_train_dataset(
-                self.path,
-                worker_config=worker_config,
-                batch_size=self.micro_batch_size,
-                shuffle_buffer_size=self.shuffle_buffer_size,
-                max_samples_per_sequence=self.max_samples_per_sequence,
-                packing_buffer_size=self.packing_buffer_size,
-                task_encoder=self.task_encoder,
-                **self.settings.dataset,
-            )
-            dataset.skips = self.settings.skips(self._batch_schedule(worker_config.world_size), self.global_batch_size)
+            dataset = training_data(self.path, self.options.data, worker_config, self.task_encoder)
+            dataset.skips = self._skips(worker_config.world_size)
             return dataset
         if split in ("val", "test"):
-            return get_val_dataset(self.path, split_part=split, **self._validation_settings(worker_config))
+            encoder = self.validation_task_encoder
+            return validation_data(self.path, self._validation_options, worker_config, encoder, split_part=split)
         raise ConfigError(f"datasets_provider(split={split!r}): expected 'train', 'val' or 'test'")
 
     def validation_datasets(self, worker_config: WorkerConfig) -> list[tuple[LaneDataset, Source]]:
         """The data of the validation split, one data set per source, with the source."""
-        return get_val_datasets(self.path, **self._validation_settings(worker_config))
+        return validation_sources(self.path, self._validation_options, worker_config, self.validation_task_encoder)
 
     def build(self) -> tuple[EnergonDataloader | IdleDataloader, ValLoader | list[Any] | None]:
         """The loaders for training and validation."""
@@ -193,7 +215,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         schedule, num_micro_batches = self._batch_schedule(config.world_size), self.num_micro_batches(config)
         num_overfitted, balanced = None, self._cost is not None and config.world_size > 1
         if self.trainer is not None:
-            virtual_epoch_length = self.settings.dataset.get("virtual_epoch_length", 0)
+            virtual_epoch_length = self.options.data.virtual_epoch_length
             lightning_trainer.check_steps(self.trainer, schedule, num_micro_batches, virtual_epoch_length, balanced)
             if self._loaded_state is None and self._loaded_from != self.trainer.ckpt_path:
                 lightning_trainer.check_new(self.trainer, type(self).__qualname__)
@@ -202,8 +224,9 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             dataset = self.datasets_provider(config, "train")
             if num_overfitted is not None:
                 dataset = dataset.first(num_overfitted * config.world_size)
-            loader = self._loader(dataset, balancing=balancing_of(self._cost, schedule, num_micro_batches, config))
-            strict = self.settings.strict_restore
+            balancing = balancing_of(self._cost, schedule, num_micro_batches, config)
+            share, strict = self.options.trainer.share, self.options.trainer.strict_restore
+            loader = rank_loader(dataset, self.options.loader, share, self.pg_collection, balancing)
             train = None if loader is None else EnergonDataloader(loader, strict=strict)
             self.train_dataloader_object = IdleDataloader(config) if train is None else train
             self._num_overfitted = num_overfitted
@@ -225,7 +248,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         if self.val_dataloader_object is None:
             config = self._worker_config(self.num_val_workers)
             try:
-                if self.settings.multiple_validation_sets:
+                if self.options.trainer.multiple_validation_sets:
                     named = self.validation_datasets(config)
                     datasets = [dataset for dataset, _ in named]
                     self._val_names = distinct_names([source for _, source in named])
@@ -234,7 +257,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             except EmptySplitError:
                 return None if cyclic else []
             loaders = [self._validation_loader(dataset) for dataset in datasets]
-            self.val_dataloader_object = loaders if self.settings.multiple_validation_sets else loaders[0]
+            self.val_dataloader_object = loaders if self.options.trainer.multiple_validation_sets else loaders[0]
         made = self.val_dataloader_object
         for loader in made if isinstance(made, list) else [made]:
             if isinstance(loader, ValidationDataloader):
@@ -248,16 +271,14 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         self.val_dataloader()
         return list(self._val_names)
 
-    def _loader(self, dataset: LaneDataset, **settings: Any) -> RankLoader | None:
-        settings |= self.settings.loader
-        return rank_loader(dataset, self.settings.share, self.pg_collection, pin_memory=self.pin_memory, **settings)
-
     def _validation_loader(self, dataset: LaneDataset) -> ValidationDataloader | IdleDataloader:
-        loader = self._loader(dataset, ends="even" if dist.is_initialized() else "uneven")
+        ends = self._val_ends or ("even" if dist.is_initialized() else "uneven")
+        config: LoaderConfig = dataclasses.replace(self.options.loader, ends=ends)
+        loader = rank_loader(dataset, config, self.options.trainer.share, self.pg_collection)
         if loader is None:
             return IdleDataloader(dataset.worker_config)
         return ValidationDataloader(
-            loader, cyclic=False, eval_batches=self.settings.eval_batches, num_trained=self._num_trained
+            loader, cyclic=False, eval_batches=self.options.trainer.eval_batches, num_trained=self._num_trained
         )
 
     def _num_trained(self) -> int:
@@ -317,23 +338,31 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         self._loaded_in_epoch = state_dict.get(_IN_EPOCH)
         self._loaded_from = None if self.trainer is None else self.trainer.ckpt_path
 
-    def _validation_settings(self, worker_config: WorkerConfig) -> dict[str, Any]:
-        """Arguments of `get_val_dataset` and `get_val_datasets`."""
-        return self.settings.validation | {
-            "worker_config": worker_config,
-            "batch_size": self.micro_batch_size,
-            "packing_buffer_size": self.packing_buffer_size,
-            "task_encoder": self.validation_task_encoder,
-        }
+    @property
+    def _validation_options(self) -> TrainingOptions:
+        return dataclasses.replace(self.options.data, batch_drop_last=self.options.trainer.val_batch_drop_last)
+
+    def _skips(self, num_ranks: int) -> StepSkips | None:
+        """The micro-batches that are skipped; None if none are.
+
+        Raises:
+            ConfigError: if the steps are invalid, overlap, or depend on the number of ranks.
+        """
+        steps = self.options.trainer
+        found = self._batch_schedule(num_ranks).skips(steps.skip_steps)
+        if found is not None and steps.global_batch_size is None:
+            raise ConfigError(
+                f"{found}: without global_batch_size, the size of a step depends on the number of ranks; set it"
+            )
+        return found
 
     def _batch_schedule(self, num_ranks: int) -> BatchSchedule:
         num_accumulated = 1 if self.trainer is None else self.trainer.accumulate_grad_batches
-        return BatchSchedule.for_ranks(
-            self.global_batch_size, self.micro_batch_size, self.settings.rampup_batch_size, num_ranks * num_accumulated
-        )
+        ramp = self.options.trainer.rampup_batch_size
+        return BatchSchedule.for_ranks(self.global_batch_size, self.micro_batch_size, ramp, num_ranks * num_accumulated)
 
     def _worker_config(self, num_workers: int) -> WorkerConfig:
-        return build_worker_config(self.pg_collection, num_workers, **self.settings.workers)
+        return on_this_rank(self.options.worker.changed(num_workers=num_workers), self.pg_collection)
 
     def _default_encoder(self) -> MultiModalTaskEncoder:
         if self.packing_buffer_size is not None and self.decoder_seq_length is not None:

@@ -10,10 +10,11 @@ they read the same data, as tensor- and pipeline-parallel ranks do. The group of
 """
 
 import copy
+import dataclasses
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, TypeAlias
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.datamodule.parallel import (
@@ -27,14 +28,14 @@ from bridge_data.datamodule.parallel import (
 )
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.loader import SavableDataLoader, get_savable_loader
-from bridge_data.loader.loader_config import Ends
+from bridge_data.loader import SavableDataLoader
+from bridge_data.loader.factory import open_loader
 from bridge_data.loader.metrics import LoaderMetrics
 from bridge_data.loader.rank_states import check_same_lists, distribute_state
 from bridge_data.order.state import LoaderState
+from bridge_data.run_options import LoaderConfig, Share
 from bridge_data.topology import WorkerConfig
 
-Share: TypeAlias = Literal["replicate", "broadcast"]
 RankLoader: TypeAlias = SavableDataLoader | BalancedLoader | ReplicaLoader
 
 
@@ -78,12 +79,10 @@ class IdleDataloader(Iterator[Any]):
 
 def rank_loader(
     dataset: LaneDataset,
+    config: LoaderConfig,
     share: Share,
     pg_collection: Any,
-    *,
-    pin_memory: bool,
     balancing: Balancing | None = None,
-    **settings: Any,
 ) -> RankLoader | None:
     """The loader of this rank; None if it needs no data. All ranks of its data-, tensor- and context-parallel groups
     must call it, and with "broadcast" or `balancing` all of the job, in the same order.
@@ -97,14 +96,13 @@ def rank_loader(
     if dataset.worker_config.world_size == 1:
         balancing = None  # there is no one to share with
     if dataset.fingerprint()["order"] == "ordered" or (share == "replicate" and not is_first_of_replica(pg_collection)):
-        settings.pop("ledger_path", None)
+        config = dataclasses.replace(config, ledger_path=None)
     if share == "replicate":
-        own = get_savable_loader(dataset, pin_memory=pin_memory, gathers_states=False, **settings)
+        own = open_loader(dataset, config)
         if balancing is None:
             return own
         peers = join_peers(dataset.worker_config.data_parallel_group)
-        return BalancedLoader(dataset, own, peers, balancing, pin_memory=pin_memory)
-    ends: Ends = settings.pop("ends", "uneven")
+        return BalancedLoader(dataset, own, peers, balancing, pin_memory=config.pin_memory)
     replica = join_replica(pg_collection)
     if not replica.needs_data:
         return None
@@ -114,21 +112,10 @@ def rank_loader(
         reading = copy.copy(dataset)
         reading.worker_config = copy.copy(dataset.worker_config)
         reading.worker_config.data_parallel_group = replica.readers.group
-        loader = get_savable_loader(reading, pin_memory=pin_memory, gathers_states=False, **settings)
+        loader = open_loader(reading, dataclasses.replace(config, ends="uneven"))
         if balancing is not None:
-            loader = BalancedLoader(reading, loader, replica.readers, balancing, pin_memory=pin_memory)
-    return ReplicaLoader(dataset, replica, loader, pin_memory=pin_memory, ends=ends)
-
-
-def check_share(share: str) -> None:
-    """Check the option `share`.
-
-    Raises:
-        ConfigError: if it is unknown.
-    """
-    if share not in get_args(Share):
-        expected = " or ".join(map(repr, get_args(Share)))
-        raise ConfigError(f"EnergonMultiModalDataModule(share={share!r}): expected {expected}")
+            loader = BalancedLoader(reading, loader, replica.readers, balancing, pin_memory=config.pin_memory)
+    return ReplicaLoader(dataset, replica, loader, pin_memory=config.pin_memory, ends=config.ends)
 
 
 def balancing_of(
@@ -152,18 +139,14 @@ def balancing_of(
     return Balancing(cost=cost, step_size=step_size, max_step_size=num_micro_batches)
 
 
-def build_worker_config(pg_collection: Any, num_workers: int, **settings: Any) -> WorkerConfig:
-    """The `WorkerConfig` of this rank: from the `dp` group of the collection, else from Megatron's parallel state if
-    initialised, else from all processes of the job. `settings` are its other fields."""
+def on_this_rank(worker: WorkerConfig, pg_collection: Any) -> WorkerConfig:
+    """`worker` on this rank of the job: that of the `dp` group of the collection, else of Megatron's parallel state if
+    initialised, else of all processes of the job."""
     group = _data_parallel_group(pg_collection)
-    if group is None:
-        default = WorkerConfig.default_worker_config(num_workers)
-        rank, world_size = default.rank, default.world_size
-    else:
-        rank, world_size = group.rank(), group.size()
-    return WorkerConfig(
-        rank=rank, world_size=world_size, num_workers=num_workers, data_parallel_group=group, **settings
-    )
+    if group is not None:
+        return worker.changed(rank=group.rank(), world_size=group.size(), data_parallel_group=group)
+    default = WorkerConfig.default_worker_config(worker.num_workers)
+    return worker.changed(rank=default.rank, world_size=default.world_size)
 
 
 def _data_parallel_group(pg_collection: Any) -> Any:

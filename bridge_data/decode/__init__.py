@@ -11,18 +11,12 @@ from typing import TYPE_CHECKING
 from bridge_data.later import names_of
 
 if TYPE_CHECKING:
-    from bridge_data.decode.image import IMAGE_FORMS
-    from bridge_data.decode.sample_decoder import SampleDecoder
-    from bridge_data.decode.sample_loader import Loader, SampleLoader, open_loader
+    from bridge_data.decode.image import IMAGE_FORMS as IMAGE_FORMS
+    from bridge_data.decode.sample_decoder import SampleDecoder as SampleDecoder
+    from bridge_data.decode.sample_loader import Loader as Loader
+    from bridge_data.decode.sample_loader import SampleLoader as SampleLoader
+    from bridge_data.decode.sample_loader import open_loader as open_loader
 
-_NAMES_BY_MODULE = {
-    "bridge_data.decode.image": "IMAGE_FORMS",
-    "bridge_data.decode.sample_decoder": "SampleDecoder",
-    "bridge_data.decode.sample_loader": "Loader SampleLoader open_loader",
-}
-"""The module of each public name, for lazy imports; the imports above are the same, for type checkers."""
-
-__all__ = ["IMAGE_FORMS", "Loader", "SampleDecoder", "SampleLoader", "open_loader"]
-
+_find, __all__ = names_of(__name__)
 if not TYPE_CHECKING:
-    __getattr__ = names_of(__name__, _NAMES_BY_MODULE)
+    __getattr__ = _find

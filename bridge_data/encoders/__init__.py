@@ -10,133 +10,54 @@ from typing import TYPE_CHECKING
 from bridge_data.later import names_of
 
 if TYPE_CHECKING:
-    from bridge_data.encoders.contrastive import ContrastiveBatch, ContrastiveConfig, ContrastiveTaskEncoder
-    from bridge_data.encoders.conversations import (
-        Conversation,
-        ConversationSample,
-        VideoConversationSample,
-        cook_conversation,
-    )
-    from bridge_data.encoders.encoder_config import (
-        PLAIN_CHAT_TEMPLATE,
-        ConversationTemplateConfig,
-        FamilyConfig,
-        ImageLimits,
-        ImageToken,
-        MultiModalSampleConfig,
-        SamplePolicies,
-    )
-    from bridge_data.encoders.families import (
-        IDEFICS3_TEMPLATE,
-        INTERNVL_TEMPLATE,
-        LLAVA_TEMPLATE,
-        QWEN2_VL_TEMPLATE,
-        QWEN3_VL_TEMPLATE,
-        Idefics3,
-        InternVL,
-        Llava,
-        LlavaNext,
-        Qwen2_5VL,
-        Qwen2VL,
-        Qwen3VL,
-        VisionFamily,
-    )
-    from bridge_data.encoders.family_encoder import ConversationTaskEncoder, FamilyTaskEncoder, text_encoder
-    from bridge_data.encoders.hf import HFTaskEncoder
-    from bridge_data.encoders.multimodal_encoder import MultiModalTaskEncoder
-    from bridge_data.encoders.qwen_encoder import QwenVLBatch, QwenVLTaskEncoder
-    from bridge_data.encoders.sequences import (
-        FamilyBatch,
-        FamilySample,
-        ImageTextBatch,
-        ImageTextSample,
-        TokenizedSample,
-    )
-    from bridge_data.encoders.speech import (
-        LogMel,
-        SpeechBatch,
-        SpeechConfig,
-        SpeechTaskEncoder,
-        TranscriptionSample,
-        cook_transcription,
-    )
-    from bridge_data.encoders.text import PretrainingTaskEncoder
-    from bridge_data.encoders.visuals import VideoSampling
+    from bridge_data.encoders.contrastive import ContrastiveBatch as ContrastiveBatch
+    from bridge_data.encoders.contrastive import ContrastiveConfig as ContrastiveConfig
+    from bridge_data.encoders.contrastive import ContrastiveTaskEncoder as ContrastiveTaskEncoder
+    from bridge_data.encoders.conversations import Conversation as Conversation
+    from bridge_data.encoders.conversations import ConversationSample as ConversationSample
+    from bridge_data.encoders.conversations import VideoConversationSample as VideoConversationSample
+    from bridge_data.encoders.conversations import cook_conversation as cook_conversation
+    from bridge_data.encoders.encoder_config import PLAIN_CHAT_TEMPLATE as PLAIN_CHAT_TEMPLATE
+    from bridge_data.encoders.encoder_config import ConversationTemplateConfig as ConversationTemplateConfig
+    from bridge_data.encoders.encoder_config import FamilyConfig as FamilyConfig
+    from bridge_data.encoders.encoder_config import ImageLimits as ImageLimits
+    from bridge_data.encoders.encoder_config import ImageToken as ImageToken
+    from bridge_data.encoders.encoder_config import MultiModalSampleConfig as MultiModalSampleConfig
+    from bridge_data.encoders.encoder_config import SamplePolicies as SamplePolicies
+    from bridge_data.encoders.families import IDEFICS3_TEMPLATE as IDEFICS3_TEMPLATE
+    from bridge_data.encoders.families import INTERNVL_TEMPLATE as INTERNVL_TEMPLATE
+    from bridge_data.encoders.families import LLAVA_TEMPLATE as LLAVA_TEMPLATE
+    from bridge_data.encoders.families import QWEN2_VL_TEMPLATE as QWEN2_VL_TEMPLATE
+    from bridge_data.encoders.families import QWEN3_VL_TEMPLATE as QWEN3_VL_TEMPLATE
+    from bridge_data.encoders.families import Idefics3 as Idefics3
+    from bridge_data.encoders.families import InternVL as InternVL
+    from bridge_data.encoders.families import Llava as Llava
+    from bridge_data.encoders.families import LlavaNext as LlavaNext
+    from bridge_data.encoders.families import Qwen2_5VL as Qwen2_5VL
+    from bridge_data.encoders.families import Qwen2VL as Qwen2VL
+    from bridge_data.encoders.families import Qwen3VL as Qwen3VL
+    from bridge_data.encoders.families import VisionFamily as VisionFamily
+    from bridge_data.encoders.family_encoder import ConversationTaskEncoder as ConversationTaskEncoder
+    from bridge_data.encoders.family_encoder import FamilyTaskEncoder as FamilyTaskEncoder
+    from bridge_data.encoders.family_encoder import text_encoder as text_encoder
+    from bridge_data.encoders.hf import HFTaskEncoder as HFTaskEncoder
+    from bridge_data.encoders.multimodal_encoder import MultiModalTaskEncoder as MultiModalTaskEncoder
+    from bridge_data.encoders.qwen_encoder import QwenVLBatch as QwenVLBatch
+    from bridge_data.encoders.qwen_encoder import QwenVLTaskEncoder as QwenVLTaskEncoder
+    from bridge_data.encoders.sequences import FamilyBatch as FamilyBatch
+    from bridge_data.encoders.sequences import FamilySample as FamilySample
+    from bridge_data.encoders.sequences import ImageTextBatch as ImageTextBatch
+    from bridge_data.encoders.sequences import ImageTextSample as ImageTextSample
+    from bridge_data.encoders.sequences import TokenizedSample as TokenizedSample
+    from bridge_data.encoders.speech import LogMel as LogMel
+    from bridge_data.encoders.speech import SpeechBatch as SpeechBatch
+    from bridge_data.encoders.speech import SpeechConfig as SpeechConfig
+    from bridge_data.encoders.speech import SpeechTaskEncoder as SpeechTaskEncoder
+    from bridge_data.encoders.speech import TranscriptionSample as TranscriptionSample
+    from bridge_data.encoders.speech import cook_transcription as cook_transcription
+    from bridge_data.encoders.text import PretrainingTaskEncoder as PretrainingTaskEncoder
+    from bridge_data.encoders.visuals import VideoSampling as VideoSampling
 
-_NAMES_BY_MODULE = {
-    "bridge_data.encoders.contrastive": "ContrastiveBatch ContrastiveConfig ContrastiveTaskEncoder",
-    "bridge_data.encoders.conversations": "Conversation ConversationSample VideoConversationSample cook_conversation",
-    "bridge_data.encoders.encoder_config": (
-        "ConversationTemplateConfig FamilyConfig ImageLimits ImageToken "
-        "MultiModalSampleConfig PLAIN_CHAT_TEMPLATE SamplePolicies"
-    ),
-    "bridge_data.encoders.families": (
-        "IDEFICS3_TEMPLATE INTERNVL_TEMPLATE LLAVA_TEMPLATE QWEN2_VL_TEMPLATE QWEN3_VL_TEMPLATE Idefics3 InternVL "
-        "Llava LlavaNext Qwen2VL Qwen2_5VL Qwen3VL VisionFamily"
-    ),
-    "bridge_data.encoders.family_encoder": "ConversationTaskEncoder FamilyTaskEncoder text_encoder",
-    "bridge_data.encoders.hf": "HFTaskEncoder",
-    "bridge_data.encoders.multimodal_encoder": "MultiModalTaskEncoder",
-    "bridge_data.encoders.qwen_encoder": "QwenVLBatch QwenVLTaskEncoder",
-    "bridge_data.encoders.sequences": "FamilyBatch FamilySample ImageTextBatch ImageTextSample TokenizedSample",
-    "bridge_data.encoders.speech": (
-        "LogMel SpeechBatch SpeechConfig SpeechTaskEncoder TranscriptionSample cook_transcription"
-    ),
-    "bridge_data.encoders.text": "PretrainingTaskEncoder",
-    "bridge_data.encoders.visuals": "VideoSampling",
-}
-"""The public names of each module, which is imported when one of them is first used. Type checkers and editors read the
-imports above instead: both must name the same."""
-
-__all__ = [
-    "IDEFICS3_TEMPLATE",
-    "INTERNVL_TEMPLATE",
-    "LLAVA_TEMPLATE",
-    "PLAIN_CHAT_TEMPLATE",
-    "QWEN2_VL_TEMPLATE",
-    "QWEN3_VL_TEMPLATE",
-    "ContrastiveBatch",
-    "ContrastiveConfig",
-    "ContrastiveTaskEncoder",
-    "Conversation",
-    "ConversationSample",
-    "ConversationTaskEncoder",
-    "ConversationTemplateConfig",
-    "FamilyBatch",
-    "FamilyConfig",
-    "FamilySample",
-    "FamilyTaskEncoder",
-    "HFTaskEncoder",
-    "Idefics3",
-    "ImageLimits",
-    "ImageTextBatch",
-    "ImageTextSample",
-    "ImageToken",
-    "InternVL",
-    "Llava",
-    "LlavaNext",
-    "LogMel",
-    "MultiModalSampleConfig",
-    "MultiModalTaskEncoder",
-    "PretrainingTaskEncoder",
-    "Qwen2VL",
-    "Qwen2_5VL",
-    "Qwen3VL",
-    "QwenVLBatch",
-    "QwenVLTaskEncoder",
-    "SamplePolicies",
-    "SpeechBatch",
-    "SpeechConfig",
-    "SpeechTaskEncoder",
-    "TokenizedSample",
-    "TranscriptionSample",
-    "VideoConversationSample",
-    "VideoSampling",
-    "VisionFamily",
-    "cook_conversation",
-    "cook_transcription",
-    "text_encoder",
-]
-
+_find, __all__ = names_of(__name__)
 if not TYPE_CHECKING:
-    __getattr__ = names_of(__name__, _NAMES_BY_MODULE)
+    __getattr__ = _find

@@ -10,98 +10,39 @@ from bridge_data.energon import module_paths
 from bridge_data.later import names_of
 
 if TYPE_CHECKING:
-    from bridge_data.dataset_loaders import (
-        DatasetLoader,
-        DatasetLoaderInterface,
-        Metadataset,
-        MetadatasetV2,
-        TraversedDatasetReference,
-        load_dataset,
-        traverse_metadataset,
-    )
-    from bridge_data.energon.jsonl_and_joined import (
-        CrudeJsonlDatasetFactory,
-        DefaultCrudeJsonlDatasetFactory,
-        JoinedWebdatasetFactory,
-    )
-    from bridge_data.energon.replacing import replace_energon
-    from bridge_data.energon.webdatasets import (
-        BaseWebdatasetFactory,
-        CaptioningWebdataset,
-        CrudeWebdataset,
-        DefaultDecoderWebdatasetFactory,
-        DefaultGenericWebdatasetFactory,
-        ImageClassificationWebdataset,
-        ImageWebdataset,
-        InterleavedWebdataset,
-        MultiChoiceVQAWebdataset,
-        OCRWebdataset,
-        SimilarityInterleavedWebdataset,
-        StandardWebdatasetFactory,
-        TextWebdataset,
-        VidQAWebdataset,
-        VQAOCRWebdataset,
-        VQAWebdataset,
-    )
-    from bridge_data.plan.factories import BaseCoreDatasetFactory
-    from bridge_data.prepare.metadataset_joins import prepare_metadataset
+    from bridge_data.dataset_loaders import DatasetLoader as DatasetLoader
+    from bridge_data.dataset_loaders import DatasetLoaderInterface as DatasetLoaderInterface
+    from bridge_data.dataset_loaders import Metadataset as Metadataset
+    from bridge_data.dataset_loaders import MetadatasetV2 as MetadatasetV2
+    from bridge_data.dataset_loaders import TraversedDatasetReference as TraversedDatasetReference
+    from bridge_data.dataset_loaders import load_dataset as load_dataset
+    from bridge_data.dataset_loaders import traverse_metadataset as traverse_metadataset
+    from bridge_data.energon.jsonl_and_joined import CrudeJsonlDatasetFactory as CrudeJsonlDatasetFactory
+    from bridge_data.energon.jsonl_and_joined import DefaultCrudeJsonlDatasetFactory as DefaultCrudeJsonlDatasetFactory
+    from bridge_data.energon.jsonl_and_joined import JoinedWebdatasetFactory as JoinedWebdatasetFactory
+    from bridge_data.energon.replacing import replace_energon as replace_energon
+    from bridge_data.energon.webdatasets import BaseWebdatasetFactory as BaseWebdatasetFactory
+    from bridge_data.energon.webdatasets import CaptioningWebdataset as CaptioningWebdataset
+    from bridge_data.energon.webdatasets import CrudeWebdataset as CrudeWebdataset
+    from bridge_data.energon.webdatasets import DefaultDecoderWebdatasetFactory as DefaultDecoderWebdatasetFactory
+    from bridge_data.energon.webdatasets import DefaultGenericWebdatasetFactory as DefaultGenericWebdatasetFactory
+    from bridge_data.energon.webdatasets import ImageClassificationWebdataset as ImageClassificationWebdataset
+    from bridge_data.energon.webdatasets import ImageWebdataset as ImageWebdataset
+    from bridge_data.energon.webdatasets import InterleavedWebdataset as InterleavedWebdataset
+    from bridge_data.energon.webdatasets import MultiChoiceVQAWebdataset as MultiChoiceVQAWebdataset
+    from bridge_data.energon.webdatasets import OCRWebdataset as OCRWebdataset
+    from bridge_data.energon.webdatasets import SimilarityInterleavedWebdataset as SimilarityInterleavedWebdataset
+    from bridge_data.energon.webdatasets import StandardWebdatasetFactory as StandardWebdatasetFactory
+    from bridge_data.energon.webdatasets import TextWebdataset as TextWebdataset
+    from bridge_data.energon.webdatasets import VidQAWebdataset as VidQAWebdataset
+    from bridge_data.energon.webdatasets import VQAOCRWebdataset as VQAOCRWebdataset
+    from bridge_data.energon.webdatasets import VQAWebdataset as VQAWebdataset
+    from bridge_data.plan.factories import BaseCoreDatasetFactory as BaseCoreDatasetFactory
+    from bridge_data.prepare.metadataset_joins import prepare_metadataset as prepare_metadataset
 
-_NAMES_BY_MODULE = {
-    "bridge_data.dataset_loaders": (
-        "DatasetLoader DatasetLoaderInterface Metadataset MetadatasetV2 TraversedDatasetReference "
-        "load_dataset traverse_metadataset"
-    ),
-    "bridge_data.energon.jsonl_and_joined": (
-        "CrudeJsonlDatasetFactory DefaultCrudeJsonlDatasetFactory JoinedWebdatasetFactory"
-    ),
-    "bridge_data.energon.replacing": "replace_energon",
-    "bridge_data.energon.webdatasets": (
-        "BaseWebdatasetFactory CaptioningWebdataset CrudeWebdataset DefaultDecoderWebdatasetFactory "
-        "DefaultGenericWebdatasetFactory ImageClassificationWebdataset ImageWebdataset InterleavedWebdataset "
-        "MultiChoiceVQAWebdataset OCRWebdataset SimilarityInterleavedWebdataset StandardWebdatasetFactory "
-        "TextWebdataset VidQAWebdataset VQAOCRWebdataset VQAWebdataset"
-    ),
-    "bridge_data.plan.factories": "BaseCoreDatasetFactory",
-    "bridge_data.prepare.metadataset_joins": "prepare_metadataset",
-}
-"""The module of each public name: the same as the imports above, which only type checkers read."""
 
-__all__ = [
-    "BaseCoreDatasetFactory",
-    "BaseWebdatasetFactory",
-    "CaptioningWebdataset",
-    "CrudeJsonlDatasetFactory",
-    "CrudeWebdataset",
-    "DatasetLoader",
-    "DatasetLoaderInterface",
-    "DefaultCrudeJsonlDatasetFactory",
-    "DefaultDecoderWebdatasetFactory",
-    "DefaultGenericWebdatasetFactory",
-    "ImageClassificationWebdataset",
-    "ImageWebdataset",
-    "InterleavedWebdataset",
-    "JoinedWebdatasetFactory",
-    "Metadataset",
-    "MetadatasetV2",
-    "MultiChoiceVQAWebdataset",
-    "OCRWebdataset",
-    "SimilarityInterleavedWebdataset",
-    "StandardWebdatasetFactory",
-    "TextWebdataset",
-    "TraversedDatasetReference",
-    "VQAOCRWebdataset",
-    "VQAWebdataset",
-    "VidQAWebdataset",
-    "load_dataset",
-    "prepare_metadataset",
-    "replace_energon",
-    "traverse_metadataset",
-]
-
-__all__ += sorted(module_paths.public_names() - {*__all__})  # names defined elsewhere, for `import *`
-
-_own = names_of(__name__, _NAMES_BY_MODULE)
-_own_names = {name for names in _NAMES_BY_MODULE.values() for name in names.split()}
+_own, _own_names = names_of(__name__)
+__all__ = sorted({*_own_names} | module_paths.public_names())  # with names defined elsewhere, for `import *`
 
 
 def __getattr__(name: str) -> Any:

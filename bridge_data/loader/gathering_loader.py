@@ -14,9 +14,9 @@ from typing import Any
 from bridge_data.errors import BridgeDataError, StateError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.loader import SavableDataLoader
-from bridge_data.loader.loader_config import LoaderConfig
 from bridge_data.loader.rank_states import distribute_state_if_any, gather_state, is_joined
 from bridge_data.order.state import LoaderState
+from bridge_data.run_options import LoaderConfig
 from bridge_data.topology import WorkerConfig
 
 logger = logging.getLogger("bridge_data")

@@ -16,10 +16,10 @@ from bridge_data.child_process import give_back_freed_memory
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
 from bridge_data.loader.lane_runner import Ended, LaneRunner, OutOfStep, ServerLost
-from bridge_data.loader.loader_config import LoaderConfig
 from bridge_data.loader.metrics import Processes
 from bridge_data.loader.pinning import Pin, PinningPool
 from bridge_data.loader.position import Position
+from bridge_data.run_options import LoaderConfig
 from bridge_data.samples.arena import PrivateArena
 
 if TYPE_CHECKING:

@@ -10,20 +10,15 @@ from typing import TYPE_CHECKING
 from bridge_data.later import names_of
 
 if TYPE_CHECKING:
-    from bridge_data.plan.blending import Branch, EmptySplitError, Plan
-    from bridge_data.plan.in_memory import InMemoryDataset
-    from bridge_data.plan.opening import load_plan
-    from bridge_data.plan.source import FieldAccess, Source, parse_access
+    from bridge_data.plan.blending import Branch as Branch
+    from bridge_data.plan.blending import EmptySplitError as EmptySplitError
+    from bridge_data.plan.blending import Plan as Plan
+    from bridge_data.plan.in_memory import InMemoryDataset as InMemoryDataset
+    from bridge_data.plan.opening import load_plan as load_plan
+    from bridge_data.plan.source import FieldAccess as FieldAccess
+    from bridge_data.plan.source import Source as Source
+    from bridge_data.plan.source import parse_access as parse_access
 
-_NAMES_BY_MODULE = {
-    "bridge_data.plan.blending": "Branch EmptySplitError Plan",
-    "bridge_data.plan.in_memory": "InMemoryDataset",
-    "bridge_data.plan.opening": "load_plan",
-    "bridge_data.plan.source": "FieldAccess Source parse_access",
-}
-"""The module of each public name, for Python; the imports above are for readers and type checkers."""
-
-__all__ = ["Branch", "EmptySplitError", "FieldAccess", "InMemoryDataset", "Plan", "Source", "load_plan", "parse_access"]
-
+_find, __all__ = names_of(__name__)
 if not TYPE_CHECKING:
-    __getattr__ = names_of(__name__, _NAMES_BY_MODULE)
+    __getattr__ = _find

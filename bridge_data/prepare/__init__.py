@@ -6,35 +6,17 @@ from typing import TYPE_CHECKING
 from bridge_data.later import names_of
 
 if TYPE_CHECKING:
-    from bridge_data.prepare.column_writing import ColumnsPreparation, prepare_columns
-    from bridge_data.prepare.executors import Executor, LocalProcesses, RayTasks
-    from bridge_data.prepare.media import MediaPreparation, prepare_media
-    from bridge_data.prepare.media_rule import MediaRule
-    from bridge_data.prepare.parallel_writing import write
-    from bridge_data.prepare.shard_writer import ShardWriter
+    from bridge_data.prepare.column_writing import ColumnsPreparation as ColumnsPreparation
+    from bridge_data.prepare.column_writing import prepare_columns as prepare_columns
+    from bridge_data.prepare.executors import Executor as Executor
+    from bridge_data.prepare.executors import LocalProcesses as LocalProcesses
+    from bridge_data.prepare.executors import RayTasks as RayTasks
+    from bridge_data.prepare.media import MediaPreparation as MediaPreparation
+    from bridge_data.prepare.media import prepare_media as prepare_media
+    from bridge_data.prepare.media_rule import MediaRule as MediaRule
+    from bridge_data.prepare.parallel_writing import write as write
+    from bridge_data.prepare.shard_writer import ShardWriter as ShardWriter
 
-_NAMES_BY_MODULE = {
-    "bridge_data.prepare.column_writing": "ColumnsPreparation prepare_columns",
-    "bridge_data.prepare.executors": "Executor LocalProcesses RayTasks",
-    "bridge_data.prepare.media": "MediaPreparation prepare_media",
-    "bridge_data.prepare.media_rule": "MediaRule",
-    "bridge_data.prepare.parallel_writing": "write",
-    "bridge_data.prepare.shard_writer": "ShardWriter",
-}
-"""The module of each public name: the same as the imports above, which only type checkers read."""
-
-__all__ = [
-    "ColumnsPreparation",
-    "Executor",
-    "LocalProcesses",
-    "MediaPreparation",
-    "MediaRule",
-    "RayTasks",
-    "ShardWriter",
-    "prepare_columns",
-    "prepare_media",
-    "write",
-]
-
+_find, __all__ = names_of(__name__)
 if not TYPE_CHECKING:
-    __getattr__ = names_of(__name__, _NAMES_BY_MODULE)
+    __getattr__ = _find

@@ -49,11 +49,7 @@ class WriterOptions(TypedDict, total=False):
     world_size: int
 
 
-WRITER_DEFAULTS = WriterOptions(split_by="key", max_bytes=1_000_000_000, max_samples=10_000, rank=0, world_size=1)
-"""The defaults; those of the other options are None."""
-
-
-@takes_options(WriterOptions, WRITER_DEFAULTS)
+@takes_options(ShardWriter)
 def write(
     source: Iterable[Mapping[str, Any]] | Make,
     path: str | os.PathLike[str],

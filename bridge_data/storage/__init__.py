@@ -36,7 +36,7 @@ from bridge_data.storage.reading import (
 )
 
 if TYPE_CHECKING:
-    from bridge_data.storage.remote import list_sizes
+    from bridge_data.storage.remote import list_sizes as list_sizes
 
 __all__ = [
     "MAX_AHEAD_BYTES",
@@ -70,4 +70,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = names_of(__name__, {"bridge_data.storage.remote": "list_sizes"})
+    __getattr__, _ = names_of(__name__)

@@ -8,78 +8,37 @@ from typing import TYPE_CHECKING
 from bridge_data.later import names_of
 
 if TYPE_CHECKING:
-    from bridge_data.task.augment import AugmentTaskEncoder
-    from bridge_data.task.cooking import Cooker, SourceCook, basic_sample_keys, cooker
-    from bridge_data.task.crude_examples import class_mismatch, fields_in_words
-    from bridge_data.task.generators import seed_generators
-    from bridge_data.task.grouping import (
-        group_by,
-        homogeneous_concat_mix,
-        shape_of,
-        source_of,
-        subflavor,
-        type_of,
-    )
-    from bridge_data.task.hooks import (
-        FAILED,
-        NO_STAGES,
-        STAGES,
-        TRUNCATED,
-        Hooks,
-        check_hook_names,
-        does_something,
-        hook_of,
-        is_overridden,
-        rng_key,
-    )
-    from bridge_data.task.packers import Packing
-    from bridge_data.task.task_encoder import DefaultTaskEncoder, TaskEncoder, stateless, with_decoding
+    from bridge_data.task.augment import AugmentTaskEncoder as AugmentTaskEncoder
+    from bridge_data.task.cooking import Cooker as Cooker
+    from bridge_data.task.cooking import SourceCook as SourceCook
+    from bridge_data.task.cooking import basic_sample_keys as basic_sample_keys
+    from bridge_data.task.cooking import cooker as cooker
+    from bridge_data.task.crude_examples import class_mismatch as class_mismatch
+    from bridge_data.task.crude_examples import fields_in_words as fields_in_words
+    from bridge_data.task.generators import seed_generators as seed_generators
+    from bridge_data.task.grouping import group_by as group_by
+    from bridge_data.task.grouping import homogeneous_concat_mix as homogeneous_concat_mix
+    from bridge_data.task.grouping import shape_of as shape_of
+    from bridge_data.task.grouping import source_of as source_of
+    from bridge_data.task.grouping import subflavor as subflavor
+    from bridge_data.task.grouping import type_of as type_of
+    from bridge_data.task.hooks import FAILED as FAILED
+    from bridge_data.task.hooks import NO_STAGES as NO_STAGES
+    from bridge_data.task.hooks import STAGES as STAGES
+    from bridge_data.task.hooks import TRUNCATED as TRUNCATED
+    from bridge_data.task.hooks import Hooks as Hooks
+    from bridge_data.task.hooks import check_hook_names as check_hook_names
+    from bridge_data.task.hooks import does_something as does_something
+    from bridge_data.task.hooks import hook_of as hook_of
+    from bridge_data.task.hooks import is_overridden as is_overridden
+    from bridge_data.task.hooks import rng_key as rng_key
+    from bridge_data.task.packers import Packing as Packing
+    from bridge_data.task.task_encoder import DefaultTaskEncoder as DefaultTaskEncoder
+    from bridge_data.task.task_encoder import TaskEncoder as TaskEncoder
+    from bridge_data.task.task_encoder import stateless as stateless
+    from bridge_data.task.task_encoder import with_decoding as with_decoding
 
-_NAMES_BY_MODULE = {
-    "bridge_data.task.augment": "AugmentTaskEncoder",
-    "bridge_data.task.cooking": "Cooker SourceCook basic_sample_keys cooker",
-    "bridge_data.task.crude_examples": "class_mismatch fields_in_words",
-    "bridge_data.task.generators": "seed_generators",
-    "bridge_data.task.grouping": "group_by homogeneous_concat_mix shape_of source_of subflavor type_of",
-    "bridge_data.task.hooks": (
-        "FAILED Hooks NO_STAGES STAGES TRUNCATED check_hook_names does_something hook_of is_overridden rng_key"
-    ),
-    "bridge_data.task.packers": "Packing",
-    "bridge_data.task.task_encoder": "DefaultTaskEncoder TaskEncoder stateless with_decoding",
-}
-"""The module of each public name, for Python; the imports above are for readers and type checkers."""
 
-__all__ = [
-    "FAILED",
-    "NO_STAGES",
-    "STAGES",
-    "TRUNCATED",
-    "AugmentTaskEncoder",
-    "Cooker",
-    "DefaultTaskEncoder",
-    "Hooks",
-    "Packing",
-    "SourceCook",
-    "TaskEncoder",
-    "basic_sample_keys",
-    "check_hook_names",
-    "class_mismatch",
-    "cooker",
-    "does_something",
-    "fields_in_words",
-    "group_by",
-    "homogeneous_concat_mix",
-    "hook_of",
-    "is_overridden",
-    "rng_key",
-    "seed_generators",
-    "shape_of",
-    "source_of",
-    "stateless",
-    "subflavor",
-    "type_of",
-    "with_decoding",
-]
-
+_find, __all__ = names_of(__name__)
 if not TYPE_CHECKING:
-    __getattr__ = names_of(__name__, _NAMES_BY_MODULE)
+    __getattr__ = _find

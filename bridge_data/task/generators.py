@@ -83,7 +83,7 @@ class _NumpyGenerator:
 
     def _find(self) -> None:
         """Note where the generator has its state; nowhere if it is of another kind than numpy makes."""
-        generator = np.random.mtrand._rand._bit_generator
+        generator = np.random.get_bit_generator()  # type: ignore[attr-defined]
         if generator is self._generator:
             return
         self._generator, self._address = generator, 0

@@ -12,7 +12,7 @@ from bridge_data import (
     EnergonDatasetBuilder,
     EnergonDatasetConfig,
 )
-from bridge_data.datamodule.dataset_builder import transformers_tokenizer
+from bridge_data.datamodule.bridge import transformers_tokenizer
 from recipes.demo_tokenizer import train_tokenizer
 from tests.datamodule.parts import NUM_TRAIN, NUM_VAL, draw, make_module, take, write_numbers
 from tests.datamodule.test_dataset_config import EncoderSettings

@@ -53,7 +53,7 @@ def test_what_bridge_sets_on_the_way_is_taken() -> None:
         ({"packing_buffer_size": 0}, "packing_buffer_size=0"),
         ({"shuffle_buffer_size": 0}, "shuffle_buffer_size=0"),
         ({"max_samples_per_sequence": 0}, "max_samples_per_sequence=0"),
-        ({"num_workers": -1}, "num_workers=-1.: expected at least 0"),
+        ({"num_workers": -1}, "num_workers=-1: expected an integer of at least 0"),
         ({"num_val_workers": -1}, "num_val_workers=-1"),
         ({"dataloader_save": 3}, "dataloader_save=3.: expected a folder"),
         ({"dataloader_load": True}, "dataloader_load=True.: expected a folder"),

@@ -15,7 +15,6 @@ from bridge_data import (
     NoCachePool,
     TextSample,
 )
-from bridge_data.datamodule.settings import DataModuleOptions
 from bridge_data.encoders import (
     ConversationTemplateConfig,
     FamilyConfig,
@@ -27,6 +26,7 @@ from bridge_data.encoders import (
 )
 from bridge_data.encoders.encoder_config import SamplePolicies
 from bridge_data.errors import log_exception
+from bridge_data.keywords import DataModuleKeywords
 from tests.datamodule.lightning_parts import VAL, Recorder
 from tests.datamodule.parts import draw, make_module, write_numbers
 from tests.encoders.multimodal_parts import image_processor, make_tokenizer
@@ -90,7 +90,7 @@ def test_all_further_settings_are_arguments(path: Path, tmp_path: Path, capsys: 
     with pytest.raises(SystemExit):
         run(tmp_path / "run.yaml", {"path": str(path)}, "--help")
     shown = capsys.readouterr().out
-    assert [name for name in DataModuleOptions.__annotations__ if f"--data.{name}" not in shown] == []
+    assert [name for name in DataModuleKeywords.__annotations__ if f"--data.{name}" not in shown] == []
     data = {
         "path": str(path),
         "task_encoder": {"class_path": "bridge_data.DefaultTaskEncoder"},
@@ -102,13 +102,13 @@ def test_all_further_settings_are_arguments(path: Path, tmp_path: Path, capsys: 
         "shuffle_over_epochs_multiplier": None,
         "multiple_validation_sets": True,
     }
-    settings = run(tmp_path / "run.yaml", data, "--data.ends=even").datamodule.settings
-    pool = settings.loader.pop("cache_pool")
-    assert isinstance(pool, NoCachePool)
-    assert settings.loader == {"sample_timeout_s": 2.5, "ends": "even"}
-    assert settings.dataset == {"shuffle_over_epochs_multiplier": None, "trusted_modules": ["mine", "yours"]}
-    assert settings.workers == {"global_error_handler": log_exception}
-    assert settings.multiple_validation_sets
+    options = run(tmp_path / "run.yaml", data, "--data.ends=even").datamodule.options
+    assert isinstance(options.loader.cache_pool, NoCachePool)
+    assert (options.loader.sample_timeout_s, options.loader.ends) == (2.5, "even")
+    assert options.data.shuffle_over_epochs_multiplier is None
+    assert options.data.trusted_modules == ["mine", "yours"]
+    assert options.worker.global_error_handler is log_exception
+    assert options.trainer.multiple_validation_sets
 
 
 def test_the_default_encoder_is_made_of_parts_by_name_and_nested_settings(

@@ -5,7 +5,7 @@ import pytest
 
 from bridge_data import WorkerConfig
 from bridge_data.datamodule.batch_schedule import BatchSchedule
-from bridge_data.datamodule.sharing import balancing_of, build_worker_config
+from bridge_data.datamodule.sharing import balancing_of, on_this_rank
 
 
 def test_without_a_cost_or_other_ranks_nothing_is_balanced() -> None:
@@ -33,7 +33,7 @@ def group(rank: int, size: int) -> Any:
 
 def test_the_rank_is_that_of_the_pure_data_parallel_group() -> None:
     collection: Any = SimpleNamespace(dp=group(1, 2), dp_cp=group(3, 4), cp=group(1, 2))
-    config = build_worker_config(collection, 3, seed_offset=5, num_lanes=8)
+    config = on_this_rank(WorkerConfig(0, 1, 3, seed_offset=5, num_lanes=8), collection)
     assert (config.rank, config.world_size, config.num_workers) == (1, 2, 3)
     assert (config.seed_offset, config.num_lanes) == (5, 8)
     assert config.data_parallel_group is collection.dp
@@ -41,5 +41,5 @@ def test_the_rank_is_that_of_the_pure_data_parallel_group() -> None:
 
 @pytest.mark.parametrize("collection", [None, SimpleNamespace(), SimpleNamespace(dp=None)])
 def test_without_that_group_it_is_the_default(collection: Any) -> None:
-    config = build_worker_config(collection, 2)
+    config = on_this_rank(WorkerConfig(0, 1, 2), collection)
     assert (config.rank, config.world_size, config.num_workers) == (0, 1, 2)

@@ -40,8 +40,8 @@ from bridge_data.datamodule.parallel.background import (
 )
 from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.loader.loader_config import Ends
 from bridge_data.loader.pinning import Pin, can_pin, pinned
+from bridge_data.run_options import Ends
 
 _AXES = ("dp", "pp", "cp", "tp")
 
@@ -176,7 +176,7 @@ class ReplicaLoader(BackgroundLoader):
     to this object. All ranks of the replica must call `restore_state_rank` and `close` in the same order. An iteration
     ends where the reader's does.
 
-    `ends` is that of `LoaderOptions`. `loader` itself must have "uneven" ends: how far its thread has read ahead
+    `ends` is that of `LoaderConfig`. `loader` itself must have "uneven" ends: how far its thread has read ahead
     differs between replicas, so the ranks could not agree there.
 
     The reader reads `prefetch_factor` batches ahead. The others accept everything it sends, so that it never waits

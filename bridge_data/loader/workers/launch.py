@@ -22,8 +22,8 @@ from typing import Any
 from bridge_data.child_process import SINGLE_THREADED
 from bridge_data.errors import WorkerError
 from bridge_data.loader.lane_runner import ServerLost
-from bridge_data.loader.loader_config import StartMethod
 from bridge_data.loader.workers.messages import AddLoader, Channel, Environment, Exited, KillWorker, StartWorker, Stop
+from bridge_data.run_options import StartMethod
 
 _STOP_TIMEOUT_S = 1.0
 """A server that is ready stops workers in milliseconds; one that takes longer is importing for another loader."""

@@ -22,7 +22,6 @@ from bridge_data.errors import WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
 from bridge_data.loader.lane_runner import Ended
-from bridge_data.loader.loader_config import LoaderConfig
 from bridge_data.loader.workers.batches import encode_dataset
 from bridge_data.loader.workers.launch import Launcher
 from bridge_data.loader.workers.link import WatchPage, WorkerLink, spin_briefly
@@ -31,6 +30,7 @@ from bridge_data.loader.workers.slots import Kept
 from bridge_data.order import SampleRef
 from bridge_data.order.state import LoaderState
 from bridge_data.replacement import replacement
+from bridge_data.run_options import LoaderConfig
 
 logger = logging.getLogger("bridge_data")
 

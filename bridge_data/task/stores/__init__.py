@@ -17,22 +17,15 @@ from bridge_data.task.stores.file_store import (
 )
 
 if TYPE_CHECKING:
-    from bridge_data.task.stores.cache_pool import CacheFileLazy, FileCacheLazy, FileStoreCachePool
-    from bridge_data.task.stores.dataset_store import (
-        JsonlFileStore,
-        SystemFileStore,
-        WebdatasetFileStore,
-        open_aux,
-        open_primary,
-    )
+    from bridge_data.task.stores.cache_pool import CacheFileLazy as CacheFileLazy
+    from bridge_data.task.stores.cache_pool import FileCacheLazy as FileCacheLazy
+    from bridge_data.task.stores.cache_pool import FileStoreCachePool as FileStoreCachePool
+    from bridge_data.task.stores.dataset_store import JsonlFileStore as JsonlFileStore
+    from bridge_data.task.stores.dataset_store import SystemFileStore as SystemFileStore
+    from bridge_data.task.stores.dataset_store import WebdatasetFileStore as WebdatasetFileStore
+    from bridge_data.task.stores.dataset_store import open_aux as open_aux
+    from bridge_data.task.stores.dataset_store import open_primary as open_primary
 
-_NAMES_BY_MODULE = {
-    "bridge_data.task.stores.cache_pool": "CacheFileLazy FileCacheLazy FileStoreCachePool",
-    "bridge_data.task.stores.dataset_store": (
-        "JsonlFileStore SystemFileStore WebdatasetFileStore open_aux open_primary"
-    ),
-}
-"""The module of each name that is imported on first use."""
 
 __all__ = [
     "CacheFileLazy",
@@ -56,4 +49,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = names_of(__name__, _NAMES_BY_MODULE)
+    __getattr__, _ = names_of(__name__)

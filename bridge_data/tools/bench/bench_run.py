@@ -13,18 +13,22 @@ from typing import Any
 
 from bridge_data.dataset_loaders import Data
 from bridge_data.errors import ConfigError
-from bridge_data.lanes.datasets import get_train_dataset
+from bridge_data.lanes.datasets import training_data
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.loader import SavableDataLoader, get_loader
-from bridge_data.options import SHUFFLE_BUFFER_SIZE, check_at_least
+from bridge_data.loader import SavableDataLoader
+from bridge_data.loader.factory import open_loader
+from bridge_data.options import check_at_least
 from bridge_data.prepare.executors import Progress, no_progress
+from bridge_data.run_options import RunOptions
 from bridge_data.shards import RawSample
 from bridge_data.shards.joined_records import JoinedRawSample
 from bridge_data.shards.records import bytes_of
 from bridge_data.task import TaskEncoder
 from bridge_data.tools.bench.clock import BETWEEN, Clock, Clocked, Key, Tally, idle_cores_s, num_cores, tree_cpu_s
 from bridge_data.tools.bench.figures import RECEIVE, SEND, Figures, Machine, Profile, Trainer
-from bridge_data.topology import WorkerConfig
+
+BENCH_OPTIONS = RunOptions.of(micro_batch_size=16, max_samples_per_sequence=100, num_workers=2)
+"""The options of a run that is measured, or planned, unless they are given."""
 
 _SAVES = 10
 _SIZED_SAMPLES = 64
@@ -33,27 +37,16 @@ _TELL_EVERY_S = 0.5  # so that a progress bar does not slow the measured run
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class BenchConfig:
-    """A run of training data with arguments of `get_train_dataset` and `get_loader`, for `num_batches`, or `seconds` if
-    that is None. After each batch the trainer is busy for `step_s`.
+    """A run of the training data at `path` on one rank, for `num_batches`, or `seconds` if that is None. After each
+    batch the trainer is busy for `step_s`.
 
     Raises:
         ConfigError: if a number is out of range.
     """
 
     path: Data
-    split_part: str = "train"
+    options: RunOptions = BENCH_OPTIONS
     task_encoder: TaskEncoder[Any, Any, Any, Any] | None = None
-    num_workers: int = 2
-    batch_size: int | None = 16
-    packing_buffer_size: int | None = None
-    shuffle_buffer_size: int | None = SHUFFLE_BUFFER_SIZE
-    max_samples_per_sequence: int | None = 100
-    prefetch_factor: int = 2
-    pin_memory: bool = False
-    trusted_modules: tuple[str, ...] = ()
-    trust_dataset_code: bool = False
-    where: str | None = None
-    columns: str | None = None
     seconds: float = 10.0
     num_batches: int | None = None
     step_s: float = 0.0
@@ -71,24 +64,11 @@ class BenchConfig:
         Raises:
             ConfigError: for wrong settings. DatasetError: if the data cannot be opened.
         """
-        return get_train_dataset(
-            self.path,
-            split_part=self.split_part,
-            worker_config=WorkerConfig(0, 1, self.num_workers),
-            batch_size=self.batch_size,
-            packing_buffer_size=self.packing_buffer_size,
-            shuffle_buffer_size=self.shuffle_buffer_size,
-            max_samples_per_sequence=self.max_samples_per_sequence,
-            task_encoder=self.task_encoder,
-            trusted_modules=self.trusted_modules,
-            trust_dataset_code=self.trust_dataset_code,
-            where=self.where,
-            columns=self.columns,
-        )
+        return training_data(self.path, self.options.data, self.options.worker, self.task_encoder)
 
     def loader(self, dataset: LaneDataset) -> SavableDataLoader:
         """A loader of the data set."""
-        return get_loader(dataset, prefetch_factor=self.prefetch_factor, pin_memory=self.pin_memory)
+        return open_loader(dataset, self.options.loader)
 
 
 @dataclasses.dataclass(slots=True)
@@ -160,11 +140,11 @@ def profile(config: BenchConfig, on_progress: Progress = no_progress) -> Profile
         _warm_up(batches, config)
         window = _take(loader, batches, config, note, on_progress)
     passed_s = sum(tally.wall_ns for tally in work.values()) / 1e9
-    idle_s = _settle(work, window) if config.num_workers else _settle_in_process(work, window)
+    idle_s = _settle(work, window) if config.options.worker.num_workers else _settle_in_process(work, window)
     return Profile(
         work=work,
         idle_s=idle_s,
-        num_workers=config.num_workers,
+        num_workers=config.options.worker.num_workers,
         trainer=Trainer(
             seconds=window.seconds,
             waiting_s=window.waiting_s,
@@ -220,7 +200,7 @@ def _enter_receiving(work: dict[Key, Tally], window: _Window) -> None:
 
 def _warm_up(batches: Iterator[Any], config: BenchConfig) -> None:
     """Take as many batches as workers prefetch."""
-    for _ in range(max(2, config.num_workers * config.prefetch_factor)):
+    for _ in range(max(2, config.options.worker.num_workers * config.options.loader.prefetch_factor)):
         next(batches)
 
 

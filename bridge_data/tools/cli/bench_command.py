@@ -5,9 +5,8 @@ from typing import Any
 
 import click
 
-from bridge_data.options import SHUFFLE_BUFFER_SIZE
 from bridge_data.storage import Location
-from bridge_data.tools.bench import BenchConfig, Figures, Profile, advise, measure
+from bridge_data.tools.bench import BENCH_OPTIONS, BenchConfig, Figures, Profile, advise, measure
 from bridge_data.tools.bench import profile as profile_of
 from bridge_data.tools.cli.terminal import (
     LOCATION,
@@ -15,6 +14,7 @@ from bridge_data.tools.cli.terminal import (
     headed,
     json_option,
     note,
+    options_of,
     progress_bar,
     progress_option,
     setting,
@@ -34,12 +34,17 @@ _MAX_SOURCES = 20
 @click.option("--profile", "with_profile", is_flag=True, help="Show where the time goes, in a second run with clocks.")
 @setting("--task-encoder")
 @setting("--split-part", default="train")
-@setting("--num-workers", default=2)
-@setting("--batch-size", default=16)
+@setting("--num-workers", default=BENCH_OPTIONS.worker.num_workers)
+@setting("--batch-size", default=BENCH_OPTIONS.data.batch_size)
 @setting("--packing-buffer-size", more="[default: no packing]")
-@setting("--shuffle-buffer-size", default=SHUFFLE_BUFFER_SIZE)
-@setting("--max-samples-per-sequence", default=100)
-@click.option("--prefetch-factor", default=2, show_default=True, help="Batches made ahead per worker.")
+@setting("--shuffle-buffer-size", default=BENCH_OPTIONS.data.shuffle_buffer_size)
+@setting("--max-samples-per-sequence", default=BENCH_OPTIONS.data.max_samples_per_sequence)
+@click.option(
+    "--prefetch-factor",
+    default=BENCH_OPTIONS.loader.prefetch_factor,
+    show_default=True,
+    help="Batches made ahead per worker.",
+)
 @click.option("--pin-memory", is_flag=True, help="Copy batches to page-locked memory, with CUDA.")
 @setting("--step-seconds", "step_s", default=0.0, help="How long the trainer is busy after each batch.")
 @click.option("--seconds", default=10.0, show_default=True, help="How long each run is measured.")
@@ -63,18 +68,7 @@ def bench(
     config = BenchConfig(
         path=path,
         task_encoder=None if task_encoder is None else named_encoder(task_encoder),
-        split_part=settings["split_part"],
-        num_workers=settings["num_workers"],
-        batch_size=settings["batch_size"] or None,
-        packing_buffer_size=settings["packing_buffer_size"],
-        shuffle_buffer_size=settings["shuffle_buffer_size"],
-        max_samples_per_sequence=settings["max_samples_per_sequence"],
-        prefetch_factor=settings["prefetch_factor"],
-        pin_memory=settings["pin_memory"],
-        trusted_modules=settings["trusted_module"],
-        trust_dataset_code=settings["trust_dataset_code"],
-        where=settings["where"],
-        columns=settings["columns"],
+        options=BENCH_OPTIONS.with_options(**options_of(settings)),
         seconds=settings["seconds"],
         num_batches=settings["num_batches"],
         step_s=settings["step_s"],
@@ -106,7 +100,7 @@ def bench(
 def _figures(path: Location, config: BenchConfig, figures: Figures) -> list[tuple[str, str]]:
     rate = sized(figures.samples_per_s * figures.sample_bytes)
     rows = [
-        ("data set", f"{path} [{config.split_part}]"),
+        ("data set", f"{path} [{config.options.data.split_part}]"),
         (
             "speed",
             f"{figures.samples_per_s:,.1f} samples/s, {figures.batches_per_s:,.1f} batches/s, about {rate}/s read",
@@ -116,12 +110,12 @@ def _figures(path: Location, config: BenchConfig, figures: Figures) -> list[tupl
         ("save", f"{figures.save_s * 1000:.3f} ms, {sized(figures.state_bytes)}"),
         ("restore", f"{figures.restore_s:.2f} s to the first batch"),
     ]
-    if config.num_workers:
-        rows.insert(4, ("workers", f"{config.num_workers}, running after {figures.workers_ready_s:.2f} s"))
+    if (num_workers := config.options.worker.num_workers) > 0:
+        rows.insert(4, ("workers", f"{num_workers}, running after {figures.workers_ready_s:.2f} s"))
     if figures.num_skipped:
         rows.insert(2, ("left out", f"{figures.num_skipped:,} of {figures.num_samples:,} samples"))
-    if config.where is not None:
-        rows.insert(1, ("where", config.where))
+    if config.options.data.where is not None:
+        rows.insert(1, ("where", config.options.data.where))
     return rows
 
 

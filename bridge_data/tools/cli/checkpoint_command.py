@@ -228,14 +228,15 @@ def _schedule(state: LoaderState, config: Path | None, global_batch_size: int | 
     from bridge_data.tools.oracle import RunSettings
 
     settings = RunSettings.read(config)
-    given = global_batch_size or settings.global_batch_size
+    run = settings.options
+    given = global_batch_size or run.trainer.global_batch_size
     if given is None:
         raise ConfigError(f"{config}: has no global_batch_size; give --global-batch-size")
-    if (settings.batch_size or 1) != size:
+    if (run.data.batch_size or 1) != size:
         raise ConfigError(
-            f"{config}: has micro-batches of {settings.batch_size}, the state has {size}: is it from this run?"
+            f"{config}: has micro-batches of {run.data.batch_size}, the state has {size}: is it from this run?"
         )
-    return BatchSchedule(given, size, settings.rampup_batch_size)
+    return BatchSchedule(given, size, run.trainer.rampup_batch_size)
 
 
 def _write_folder(found: Checkpoint, state: LoaderState, target: Path) -> None:

@@ -69,13 +69,10 @@ def doctor(
     /,
     path: Location,
     config: Path | None,
-    split_part: str,
     task_encoder: str | None,
     seconds: float,
     plot: Path | None,
     as_json: bool,
-    trusted_module: tuple[str, ...],
-    trust_dataset_code: bool,
     **options: Any,
 ) -> None:
     """Check a planned run on DATASET before it starts, and show what to change, in order of gain.
@@ -84,6 +81,7 @@ def doctor(
     (no shard is read, except for the measurement), the order at these settings, and the speed. The exit status is 1 if
     something would stop the run.
     """
+    options["trusted_modules"] = options.pop("trusted_module")
     given = {name: value for name, value in options.items() if value is not None}
     if seconds < 0:
         raise ConfigError(f"--seconds {seconds:g}: expected 0 or more")
@@ -97,10 +95,7 @@ def doctor(
             path=path,
             run=run,
             measure_s=seconds,
-            split_part=split_part,
             task_encoder=None if task_encoder is None else named_encoder(task_encoder),
-            trusted_modules=trusted_module,
-            trust_dataset_code=trust_dataset_code,
         )
     )
     if plot is not None and checkup.plan is not None:
@@ -127,18 +122,20 @@ def _shown(checkup: Checkup) -> Iterator[str]:
 
 
 def _facts(checkup: Checkup) -> Iterator[tuple[str, str]]:
-    run, machine = checkup.run, checkup.environment
+    run, data, machine = checkup.run, checkup.run.options.data, checkup.environment
     yield "data set", checkup.path
     ranks = counted(run.num_ranks, "rank") + (
         f", later {', '.join(map(str, run.later_ranks))}" if run.later_ranks else ""
     )
     sizes = f"micro-batches of {run.micro_batch_size}, steps of {run.step_size:,}"
-    unit = "packs" if run.packing_buffer_size else "samples"
+    unit = "packs" if data.packing_buffer_size else "samples"
     yield "run", f"{ranks}, {counted(run.num_workers, 'worker')} each, {sizes} {unit}"
-    if run.where is not None:
-        yield "where", run.where
+    if data.where is not None:
+        yield "where", data.where
     lanes = checkup.orders[0].geometry.num_lanes if checkup.orders else run.num_lanes
-    settings = f"shuffle_buffer_size {run.shuffle_buffer_size}, max_samples_per_sequence {run.max_samples_per_sequence}"
+    settings = (
+        f"shuffle_buffer_size {data.shuffle_buffer_size}, max_samples_per_sequence {data.max_samples_per_sequence}"
+    )
     yield "order", settings + ("" if lanes is None else f", {counted(lanes, 'lane')}")
     yield (
         "machine",
@@ -157,7 +154,7 @@ def _facts(checkup: Checkup) -> Iterator[tuple[str, str]]:
         of_samples = figures.num_samples / figures.num_batches
         need = "" if needed is None else f", needed {needed * of_samples:,.1f}"
         yield "speed", f"{figures.samples_per_s:,.1f} samples/s of a rank on this machine{need}"
-        if run.packing_buffer_size:
+        if data.packing_buffer_size:
             yield "packs", f"of {checkup.samples_per_unit:.1f} samples"
 
 

@@ -15,6 +15,7 @@ from bridge_data.tools.cli.terminal import (
     echo_json,
     json_option,
     note,
+    options_of,
     setting,
     table,
     trust_options,
@@ -28,15 +29,6 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 STATES_HELP = "What the run saved: a file (also a .ckpt), a folder of an iteration, or one with several. Repeatable."
-
-_DATASET = {
-    "split_part": "split_part",
-    "where": "where",
-    "columns": "columns",
-    "trusted_module": "trusted_modules",
-    "trust_dataset_code": "trust_dataset_code",
-}
-_WORKERS = {"seed": "seed_offset", "num_lanes": "num_lanes"}
 
 
 def run_options(command: Command) -> Command:
@@ -127,7 +119,7 @@ def opened(
         return dataclasses.replace(settings, task_encoder=data_module(str(source)).task_encoder)
 
     is_unnamed = is_config and settings.task_encoder is None
-    if is_unnamed and (settings.packing_buffer_size is not None or replay):
+    if is_unnamed and (settings.options.data.packing_buffer_size is not None or replay):
         settings, is_unnamed = with_encoder(), False
     run = open_run(settings, states=saved, replay=replay, records=records, lists=lists)
     if is_unnamed and run.needs_encoder:
@@ -199,17 +191,14 @@ def _check_steps(run: "RunOrder", saved: "Sequence[Checkpoint]") -> None:
 def _changed(settings: "RunSettings", options: dict[str, Any]) -> "RunSettings":
     """The settings, overridden by the options that were given."""
     given = {name: value for name, value in options.items() if value not in (None, (), False)}
-    if "batch_size" in given:
-        given["batch_size"] = given["batch_size"] or None
-    encoder = given.pop("task_encoder", None)
-    if encoder is not None:
+    changed: dict[str, Any] = {"options": settings.options.with_options(**options_of(given))}
+    if "world_size" in given:
+        changed["world_size"] = given["world_size"]
+    if "task_encoder" in given:
         from bridge_data.tools.named_encoder import named_encoder
 
-        given["task_encoder"] = named_encoder(encoder)
-    dataset = {_DATASET[name]: given.pop(name) for name in list(given) if name in _DATASET}
-    workers = {_WORKERS[name]: given.pop(name) for name in list(given) if name in _WORKERS}
-    given |= {"dataset": {**settings.dataset, **dataset}, "workers": {**settings.workers, **workers}}
-    return dataclasses.replace(settings, **given)
+        changed["task_encoder"] = named_encoder(given["task_encoder"])
+    return dataclasses.replace(settings, **changed)
 
 
 def steps_of(text: str) -> range:

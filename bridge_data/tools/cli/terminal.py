@@ -63,7 +63,7 @@ def headed(rows: Iterable[tuple[str, str]]) -> str:
     return "\n".join(f"{click.style(f'{heading:<12}', bold=True)} {text}" for heading, text in rows)
 
 
-_OTHER_NAMES = {"trusted_modules": "trusted_module"}
+_OTHER_NAMES = {"trusted_modules": "trusted_module", "micro_batch_size": "batch_size"}
 """Python arguments that stand for an option of another name."""
 
 _SETTING = re.compile(r"(?<![\w./?&-])(?:[A-Z]\w+\()?(\w+)=(?:\(('[^']*'),?\)|([^\s:;,)]+))\)?")
@@ -183,6 +183,15 @@ def trust_options(command: Command) -> Command:
         "--trust-dataset-code", is_flag=True, help="Run the code stored next to the data (sample_loader.py)."
     )
     return module(code(command))
+
+
+def options_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a command's arguments that are options of a run (see `RunOptions`), by their names there."""
+    from bridge_data.run_options import PART_OF  # here: other commands do not need it
+
+    names = {theirs: ours for ours, theirs in _OTHER_NAMES.items()}
+    found = {names.get(name, name): value for name, value in given.items() if names.get(name, name) in PART_OF}
+    return found | ({"micro_batch_size": found["micro_batch_size"] or None} if "micro_batch_size" in found else {})
 
 
 def where_options(command: Command) -> Command:

@@ -28,15 +28,12 @@ from bridge_data.tools.doctor.source_checks import ShardsSeen, SourceDraws, chec
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class CheckupConfig:
     """What to check: the training data at `path`, for `run`. The speed is measured for `measure_s` seconds; 0: not at
-    all. The other fields are arguments of `get_train_dataset`."""
+    all."""
 
     path: Location
     run: PlannedRun
     measure_s: float = 3.0
-    split_part: str = "train"
     task_encoder: TaskEncoder[Any, Any, Any, Any] | None = None
-    trusted_modules: tuple[str, ...] = ()
-    trust_dataset_code: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +66,7 @@ class Checkup:
         return {
             "version": 1,
             "path": self.path,
-            "run": dataclasses.asdict(self.run),
+            "run": self.run.to_dict(),
             "environment": machine,
             "shards": dataclasses.asdict(self.seen),
             "sources": [dataclasses.asdict(source) for source in self.sources],
@@ -84,17 +81,17 @@ class Checkup:
 
 def examine(config: CheckupConfig) -> Checkup:
     """Check this machine, the data and the order, and measure the speed."""
-    run, environment, seen = config.run, MachineLimits.read(), ShardsSeen()
+    run, data, environment, seen = config.run, config.run.options.data, MachineLimits.read(), ShardsSeen()
     findings = [*check_environment(environment, run), *check_ranks(run)]
     plan, sources, orders, figures, per_unit = None, [], [], None, 1.0
     try:
         plan = load_plan(
             config.path,
-            split_part=config.split_part,
-            trusted_modules=config.trusted_modules,
-            trust_dataset_code=config.trust_dataset_code,
-            where=run.where,
-            columns=run.columns,
+            split_part=data.split_part,
+            trusted_modules=data.trusted_modules,
+            trust_dataset_code=data.trust_dataset_code,
+            where=data.where,
+            columns=data.columns,
         )
         findings += [*check_data(plan.sources, seen), *check_codecs(environment, plan.sources)]
     except BridgeDataError as error:
@@ -102,7 +99,11 @@ def examine(config: CheckupConfig) -> Checkup:
     can_run = plan is not None and not any(finding.level is Level.STOPS for finding in findings)
     if can_run and config.measure_s:
         try:
-            figures = measure(_bench(config))
+            figures = measure(
+                BenchConfig(
+                    path=config.path, options=run.options, task_encoder=config.task_encoder, seconds=config.measure_s
+                )
+            )
         except BridgeDataError as error:
             findings.append(_failed("loader", error))
         else:
@@ -126,27 +127,6 @@ def examine(config: CheckupConfig) -> Checkup:
         orders=orders,
         figures=figures,
         samples_per_unit=per_unit,
-    )
-
-
-def _bench(config: CheckupConfig) -> BenchConfig:
-    """A measurement of one rank with its own lanes."""
-    run = config.run
-    return BenchConfig(
-        path=config.path,
-        split_part=config.split_part,
-        task_encoder=config.task_encoder,
-        num_workers=run.num_workers,
-        batch_size=run.micro_batch_size,
-        packing_buffer_size=run.packing_buffer_size,
-        shuffle_buffer_size=run.shuffle_buffer_size,
-        max_samples_per_sequence=run.max_samples_per_sequence,
-        prefetch_factor=run.prefetch_factor,
-        trusted_modules=config.trusted_modules,
-        trust_dataset_code=config.trust_dataset_code,
-        where=run.where,
-        columns=run.columns,
-        seconds=config.measure_s,
     )
 
 

@@ -20,7 +20,6 @@ from bridge_data.storage.reading import MAX_OPEN
 from bridge_data.tools.bench import Figures
 from bridge_data.tools.bench.clock import num_cores
 from bridge_data.tools.doctor.planned_run import Finding, Level, PlannedRun
-from bridge_data.topology import MAX_OPEN_BYTES
 
 FILES_BESIDE = 128
 """Open files of a process besides those of data: libraries, sockets, logs."""
@@ -90,7 +89,7 @@ def check_environment(environment: MachineLimits, run: PlannedRun) -> Iterator[F
             change=f"run `{raised}` before the job"
             + (f"; the hard limit is {environment.max_files:g}, so an administrator has to" if beyond else ""),
         )
-    held_bytes = run.ranks_per_node * max(1, run.num_workers) * MAX_OPEN_BYTES
+    held_bytes = run.ranks_per_node * max(1, run.num_workers) * run.options.worker.max_open_bytes
     if held_bytes > environment.memory_bytes / 2:
         share = environment.memory_bytes // (4 * run.ranks_per_node * max(1, run.num_workers)) >> 20
         yield Finding(

@@ -78,7 +78,7 @@ def check_ranks(run: PlannedRun) -> Iterator[Finding]:
             gain=f"{run.num_workers} busy workers",
             factor=run.num_workers / per_rank,
         )
-    if run.global_batch_size is not None:
+    if run.options.trainer.global_batch_size is not None:
         yield from _check_later_batches(run)
     unequal = [number for number in run.later_ranks if lanes % number]
     if unequal:
@@ -136,7 +136,7 @@ def orders_of(plan: Plan, run: PlannedRun, samples_per_unit: float) -> list[Sour
     lanes = run.worker_config().num_lanes
     shares = sorted(zip(plan.weights or (), plan.sources, strict=True), key=lambda pair: pair[0], reverse=True)
     return [
-        order_of(source, lanes, run.shuffle, samples_of_lane(run, lanes, samples_per_unit, share))
+        order_of(source, lanes, run.options.data.shuffle, samples_of_lane(run, lanes, samples_per_unit, share))
         for share, source in shares[:MAX_SOURCES]
         if share
     ]
@@ -144,7 +144,7 @@ def orders_of(plan: Plan, run: PlannedRun, samples_per_unit: float) -> list[Sour
 
 def check_order(order: SourceOrder, run: PlannedRun) -> Iterator[Finding]:
     """Possible improvements to the order of a source."""
-    if run.shuffle_buffer_size is None and run.max_samples_per_sequence is None:
+    if run.options.data.shuffle_buffer_size is None and run.options.data.max_samples_per_sequence is None:
         yield Finding(
             code="not-shuffled",
             level=Level.MIXES,
@@ -157,7 +157,7 @@ def check_order(order: SourceOrder, run: PlannedRun) -> Iterator[Finding]:
         return
     yield from _check_mixing(order, run)
     yield from _check_overlap(order, run)
-    source, lanes, wanted = order.source, order.geometry.num_lanes, run.max_samples_per_sequence
+    source, lanes, wanted = order.source, order.geometry.num_lanes, run.options.data.max_samples_per_sequence
     if wanted is not None and order.geometry.chunk_size * MIN_CHUNKS_PER_LANE < min(wanted, max(source.records.counts)):
         yield Finding(
             code="few-samples",
@@ -173,7 +173,7 @@ def _check_overlap(order: SourceOrder, run: PlannedRun) -> Iterator[Finding]:
     repeats = order.overlap.mean_repeats / source.num_samples
     if source.epochs_per_shuffle == 1 and repeats > MUCH_OVERLAP:
         length = max(1, order.geometry.chunk_size // 4)
-        shuffle = dataclasses.replace(run.shuffle, max_samples_per_sequence=length)
+        shuffle = dataclasses.replace(run.options.data.shuffle, max_samples_per_sequence=length)
         better = (
             order_of(source, order.geometry.num_lanes, shuffle, order.size).overlap.mean_repeats / source.num_samples
         )
@@ -192,7 +192,7 @@ def _check_overlap(order: SourceOrder, run: PlannedRun) -> Iterator[Finding]:
 def _check_mixing(order: SourceOrder, run: PlannedRun) -> Iterator[Finding]:
     if order.mixing.inflation <= HIGH_INFLATION or order.source.epochs_per_shuffle is None:
         return
-    chunk, window = order.geometry.chunk_size, max(MIN_WINDOW_SIZE, run.shuffle_buffer_size or 0)
+    chunk, window = order.geometry.chunk_size, max(MIN_WINDOW_SIZE, run.options.data.shuffle_buffer_size or 0)
     changes = sorted(itertools.product(_LARGER_BUFFERS, _SMALLER_SEQUENCES), key=math.prod)[1:]
     options = [(window * larger, max(1, chunk // smaller)) for larger, smaller in changes]
     best, (buffer, length) = order.mixing.inflation, (window, chunk)
@@ -221,5 +221,5 @@ def _check_mixing(order: SourceOrder, run: PlannedRun) -> Iterator[Finding]:
 
 
 def _mixing(order: SourceOrder, run: PlannedRun, buffer: int, length: int) -> Mixing:
-    shuffle = dataclasses.replace(run.shuffle, shuffle_buffer_size=buffer, max_samples_per_sequence=length)
+    shuffle = dataclasses.replace(run.options.data.shuffle, shuffle_buffer_size=buffer, max_samples_per_sequence=length)
     return order_of(order.source, order.geometry.num_lanes, shuffle, order.size).mixing

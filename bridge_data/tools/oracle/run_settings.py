@@ -8,47 +8,38 @@ crude samples.
 
 import dataclasses
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError
-from bridge_data.lanes.datasets import get_train_dataset
+from bridge_data.lanes.datasets import training_data
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.checkpoint import Checkpoint
-from bridge_data.options import SHUFFLE_BUFFER_SIZE
-from bridge_data.order.step_skips import NO_REPEATS
+from bridge_data.order.state import LoaderState
+from bridge_data.run_options import DELETED, PART_OF, RunOptions, unknown_option
 from bridge_data.shards.plain_data import parse_yaml_file
 from bridge_data.task import TaskEncoder
 from bridge_data.tools.oracle.run_order import MicroBatchRecords, RunOrder
 from bridge_data.tools.oracle.run_sections import ListsOfRun, OrderTaskEncoder
 from bridge_data.tools.run_folder import micro_batches_per_step
-from bridge_data.topology import WorkerConfig
 
 _OF_RECIPE = ("path", "micro_batch_size", "global_batch_size", "packing_buffer_size", "shuffle_buffer_size")
+_ONLY_OF_RECIPES = ("path", "seq_length", "wait_for_workers", "options")
 _OF_RECIPE_TOO = ("max_samples_per_sequence", "seed")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RunSettings:
-    """The settings that decide which samples a step sees. `dataset` has more arguments of `get_train_dataset`,
-    `workers` of `WorkerConfig`. A global batch size of None is `num_accumulated` micro-batches for each rank."""
+    """What decides which samples a step sees. A global batch size of None is `num_accumulated` micro-batches for each
+    rank."""
 
     path: str
-    batch_size: int | None = 1
-    global_batch_size: int | None = None
-    rampup_batch_size: Sequence[int] | None = None
+    options: RunOptions = dataclasses.field(default_factory=RunOptions)
     num_accumulated: int = 1
-    skip_steps: Sequence[str | int] = ()
-    packing_buffer_size: int | None = None
-    shuffle_buffer_size: int | None = SHUFFLE_BUFFER_SIZE
-    max_samples_per_sequence: int | None = None
     world_size: int = 1
-    num_workers: int = 0
     task_encoder: "TaskEncoder[Any, Any, Any, Any] | None" = None
-    workers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    dataset: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of_states(cls, path: str, states: Sequence[Checkpoint]) -> Self:
@@ -69,39 +60,20 @@ class RunSettings:
                 f"the states do not say how many micro-batches a step has ({known} micro-batches): give the global "
                 "batch size (--global-batch-size), or the config of the run"
             )
-        return cls(
-            path=path,
-            batch_size=run["batch_size"],
-            global_batch_size=None if num_per_step is None else num_per_step * (run["batch_size"] or 1),
-            packing_buffer_size=run["packing_buffer_size"],
-            shuffle_buffer_size=run["shuffle_buffer_size"],
-            max_samples_per_sequence=run["max_samples_per_sequence"],
-            world_size=world_size,
-            workers={"seed_offset": run["seed"]},
-            dataset={
-                "batch_drop_last": run["drop_last"],
-                "shuffle_over_epochs_multiplier": run["epochs_per_shuffle"],
-                "repeat": run["repeat"],
-            },
-        )
+        global_batch_size = None if num_per_step is None else num_per_step * (run["batch_size"] or 1)
+        options = options_of_state(newest.state).with_options(global_batch_size=global_batch_size)
+        return cls(path=path, options=options, world_size=world_size)
 
-    def order_dataset(self, *, world_size: int = 0, num_lanes: int = 0, **options: Any) -> LaneDataset:
+    def order_dataset(self, *, world_size: int = 0, **options: Any) -> LaneDataset:
         """The data set of the run, of rank 0 of `world_size` (0: as many as the run has); `options` replace those of
-        `get_train_dataset`. Without the run's task encoder, one that says nothing but the order.
+        the run. Without the run's task encoder, one that says nothing but the order.
 
         Raises:
             ConfigError: if the data cannot be opened.
         """
-        workers = {**self.workers, **({"num_lanes": num_lanes} if num_lanes else {})}
-        return get_train_dataset(
-            self.path,
-            worker_config=WorkerConfig(0, world_size or self.world_size, self.num_workers, **workers),
-            batch_size=self.batch_size,
-            shuffle_buffer_size=self.shuffle_buffer_size,
-            max_samples_per_sequence=self.max_samples_per_sequence,
-            packing_buffer_size=self.packing_buffer_size,
-            **{**self.dataset, "task_encoder": self.task_encoder or OrderTaskEncoder(), **options},
-        )
+        run = self.options.with_options(**options)
+        workers = run.worker.changed(world_size=world_size or self.world_size)
+        return training_data(self.path, run.data, workers, self.task_encoder or OrderTaskEncoder())
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
@@ -133,51 +105,52 @@ class RunSettings:
                 f"{file}: has no {', '.join(missing)}: defaults are those of the recipe. Give all settings of the run, "
                 f"as `python -m recipes.train --config {file} --print-config` writes them"
             )
-        from bridge_data.datamodule.settings import sort_settings  # here: other configs do not need it
-
-        options = sort_settings(loader.get("options") or {})
-        if repeated := data.get("repeat_steps"):
-            raise ConfigError(f"{file}: data.repeat_steps={repeated!r}: {NO_REPEATS}")
-        return cls(
-            path=data["path"],
-            batch_size=data["micro_batch_size"],
-            global_batch_size=data["global_batch_size"],
-            rampup_batch_size=data.get("rampup_batch_size"),
-            skip_steps=data.get("skip_steps") or (),
-            packing_buffer_size=data["packing_buffer_size"],
-            shuffle_buffer_size=data["shuffle_buffer_size"],
-            max_samples_per_sequence=data["max_samples_per_sequence"],
-            workers={**options.workers, "seed_offset": data["seed"], "num_lanes": loader["num_lanes"]},
-            dataset=options.dataset,
-        )
+        given = {**(loader.get("options") or {}), **loader, **data}
+        return cls(path=data["path"], options=RunOptions.of(**_of_order(given, _ONLY_OF_RECIPES)))
 
     @classmethod
     def _of_lightning(cls, data: Mapping[str, Any], trainer: Mapping[str, Any], file: Path) -> Self:
         # Imported here: trainer imports are slow, and other configs do not need them.
         from bridge_data.datamodule.module import EnergonMultiModalDataModule
-        from bridge_data.datamodule.settings import sort_settings
 
         given = dict(data.get("init_args", {}) if "class_path" in data else data)
         if "path" not in given:
             raise ConfigError(f"{file}: data has no path: expected the arguments of EnergonMultiModalDataModule")
-        named = inspect.signature(EnergonMultiModalDataModule.__init__).parameters
-        settings = sort_settings({name: value for name, value in given.items() if name not in named})
-        values = {name: given.get(name, parameter.default) for name, parameter in named.items()}
         accumulated = trainer.get("accumulate_grad_batches", 1)
         return cls(
             path=given["path"],
-            batch_size=values["micro_batch_size"],
-            global_batch_size=values["global_batch_size"],
-            rampup_batch_size=settings.rampup_batch_size,
-            skip_steps=settings.skip_steps,
+            options=RunOptions.of(
+                **_of_order(given, inspect.signature(EnergonMultiModalDataModule.__init__).parameters)
+            ),
             num_accumulated=accumulated if isinstance(accumulated, int) else 1,
-            packing_buffer_size=values["packing_buffer_size"],
-            shuffle_buffer_size=values["shuffle_buffer_size"],
-            max_samples_per_sequence=values["max_samples_per_sequence"],
-            num_workers=values["num_workers"],
-            workers=settings.workers,
-            dataset=settings.dataset,
         )
+
+
+def options_of_state(state: LoaderState) -> RunOptions:
+    """The options of the run that saved a state of training, as far as the state has them."""
+    run = state.fingerprint
+    return RunOptions.of(
+        micro_batch_size=run["batch_size"],
+        packing_buffer_size=run["packing_buffer_size"],
+        shuffle_buffer_size=run["shuffle_buffer_size"],
+        max_samples_per_sequence=run["max_samples_per_sequence"],
+        seed=run["seed"],
+        batch_drop_last=run["drop_last"],
+        shuffle_over_epochs_multiplier=run["epochs_per_shuffle"],
+        repeat=run["repeat"],
+    )
+
+
+def _of_order(given: Mapping[str, Any], others: Collection[str]) -> dict[str, Any]:
+    """Those of `given` that may matter to the order: options of a loader do not, and YAML has some of them as text.
+
+    Raises:
+        ConfigError: for a name that is neither an option nor one of `others`.
+    """
+    for name in given:
+        if name not in {*PART_OF, *DELETED, *others}:
+            raise unknown_option("a run", name, PART_OF)
+    return {name: value for name, value in given.items() if name in DELETED or PART_OF.get(name, "loader") != "loader"}
 
 
 def newest_of(states: Sequence[Checkpoint]) -> Checkpoint:
@@ -200,10 +173,11 @@ def open_run(
         ConfigError: if the data cannot be opened, or the settings contradict each other. StateError: for states of
             other data.
     """
-    size = settings.batch_size or 1
-    if settings.packing_buffer_size is not None and settings.task_encoder is None:
+    data, steps = settings.options.data, settings.options.trainer
+    size = data.batch_size or 1
+    if data.packing_buffer_size is not None and settings.task_encoder is None:
         raise ConfigError(
-            f"packing_buffer_size={settings.packing_buffer_size}: packs are chosen by the task encoder of the run; "
+            f"packing_buffer_size={data.packing_buffer_size}: packs are chosen by the task encoder of the run; "
             "name it (--task-encoder package.module:Name)"
         )
     if replay and settings.task_encoder is None:
@@ -215,8 +189,8 @@ def open_run(
             'had it: give a state of the run, or say that it has the list as it is now (lists="now"; --lists now)'
         )
     per_step = settings.world_size * settings.num_accumulated
-    schedule = BatchSchedule.for_ranks(settings.global_batch_size, size, settings.rampup_batch_size, per_step)
-    dataset.skips = schedule.skips(settings.skip_steps)
+    schedule = BatchSchedule.for_ranks(steps.global_batch_size, size, steps.rampup_batch_size, per_step)
+    dataset.skips = schedule.skips(steps.skip_steps)
     return RunOrder(
         dataset,
         schedule=schedule,

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import BridgeDataError, ConfigError
-from bridge_data.lanes.datasets import get_train_dataset
+from bridge_data.lanes.datasets import training_data
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.checkpoint import Checkpoint
+from bridge_data.run_options import RunOptions
 from bridge_data.shards.plain_data import parse_yaml_file
 from bridge_data.task import DefaultTaskEncoder
 from bridge_data.tools.oracle.run_settings import RunSettings
-from bridge_data.topology import WorkerConfig
 
 if TYPE_CHECKING:
     from bridge_data.datamodule.module import EnergonMultiModalDataModule
@@ -51,15 +51,12 @@ def open_run(
         ConfigError: if there is none, or its data cannot be opened.
     """
     module = data_module(config)
-    settings = dict(module.settings.workers)
-    lanes = num_lanes or settings.get("num_lanes") or saved_lanes
-    if lanes:
-        settings["num_lanes"] = lanes
-    seed = settings.pop("seed_offset", 0)
-    workers = WorkerConfig(rank=0, world_size=1, num_workers=0, seed_offset=seed, **settings)
+    own = module.options.worker
+    lanes = num_lanes or (own.num_lanes if own.num_lanes_given else None) or saved_lanes
+    workers = own.changed(num_workers=0, num_lanes=lanes or 0)
     if module.global_batch_size is None and num_per_step is not None:
-        module.global_batch_size = num_per_step * module.micro_batch_size
-    size, ramp = module.global_batch_size, module.settings.rampup_batch_size
+        module.options = module.options.with_options(global_batch_size=num_per_step * module.micro_batch_size)
+    size, ramp = module.global_batch_size, module.options.trainer.rampup_batch_size
     return NamedRun(
         path=str(module.path),
         dataset=module.datasets_provider(workers, "train"),
@@ -82,17 +79,14 @@ def default_run(
     """
     if states:
         return _of_states(path, split_part, num_lanes, trust, states)
-    workers = WorkerConfig(rank=0, world_size=1, num_workers=0, num_lanes=num_lanes or 0)
-    dataset = get_train_dataset(
-        path,
+    options = RunOptions.of(
         split_part=split_part,
-        worker_config=workers,
-        batch_size=DEFAULT_BATCH_SIZE,
-        shuffle_buffer_size=100,
+        num_lanes=num_lanes or 0,
+        micro_batch_size=DEFAULT_BATCH_SIZE,
         max_samples_per_sequence=100,
-        task_encoder=DefaultTaskEncoder(),
         **trust,
     )
+    dataset = training_data(path, options.data, options.worker, DefaultTaskEncoder())
     told = f"Of the default task encoder, {DEFAULT_BATCH_SIZE} samples each; --config shows those of your run."
     return NamedRun(path=path, dataset=dataset, schedule=None, told=told)
 
@@ -102,7 +96,8 @@ def _of_states(
 ) -> NamedRun:
     settings = RunSettings.of_states(path, states)
     dataset = settings.order_dataset(world_size=1, num_lanes=num_lanes or 0, split_part=split_part, **trust)
-    size, per_step = settings.batch_size or 1, settings.global_batch_size
+    run = settings.options
+    size, per_step = run.data.batch_size or 1, run.trainer.global_batch_size
     told = f"Of the default task encoder, {size} samples each, as the states say; --config shows those of your run."
     schedule = None if per_step is None else BatchSchedule(per_step, size)
     return NamedRun(path=path, dataset=dataset, schedule=schedule, told=told)

@@ -54,5 +54,5 @@ def test_errors_of_the_reader_come_with_the_next_batch(alone: None, tmp_path: An
 
 
 def test_another_way_to_share_is_refused(tmp_path: Any) -> None:
-    with pytest.raises(ConfigError, match=r"share='scatter'.*'replicate' or 'broadcast'"):
+    with pytest.raises(ConfigError, match=r"share='scatter'.*'replicate', 'broadcast'"):
         make_module(tmp_path, share="scatter")

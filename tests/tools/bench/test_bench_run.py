@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from bridge_data.errors import ConfigError
-from bridge_data.tools.bench import BenchConfig, Profile, measure, profile
+from bridge_data.tools.bench import BENCH_OPTIONS, BenchConfig, Profile, measure, profile
 from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
 from tests.tools.bench.encoders import Cooked, Hashing, OnlyOdd, Packed
 
@@ -14,6 +14,14 @@ def shares(found: Profile) -> dict[str, float]:
     assert sum(stage.share for stage in found.stages) == pytest.approx(1)
     assert all(0 <= stage.waited <= 1 for stage in found.stages)
     return {stage.name: stage.share for stage in found.stages}
+
+
+def config_of(path: Path, **settings: Any) -> BenchConfig:
+    """A run of the data at `path`; its own settings, and options of a run."""
+    own = {
+        name: settings.pop(name) for name in ("task_encoder", "seconds", "num_batches", "step_s") if name in settings
+    }
+    return BenchConfig(path=path, options=BENCH_OPTIONS.with_options(**settings), **own)
 
 
 def greatest(found: Profile) -> str:
@@ -27,7 +35,7 @@ def texts(tmp_path: Path) -> Path:
 
 
 def test_figures(texts: Path) -> None:
-    found = measure(BenchConfig(path=texts, num_workers=0, batch_size=4, num_batches=5))
+    found = measure(config_of(path=texts, num_workers=0, micro_batch_size=4, num_batches=5))
     assert (found.num_batches, found.num_samples, found.num_skipped) == (5, 20, 0)
     assert (found.sample_bytes > 0, found.state_bytes > 100) == (True, True)
     assert found.samples_per_s == pytest.approx(4 * found.batches_per_s)
@@ -39,7 +47,7 @@ def test_figures(texts: Path) -> None:
 @pytest.mark.parametrize(("length", "total"), [({"num_batches": 4}, 4), ({"seconds": 0.9}, 1)])
 def test_progress_is_told_now_and_then(texts: Path, length: dict[str, Any], total: int) -> None:
     told: list[tuple[int, int | None]] = []
-    config = BenchConfig(path=texts, num_workers=0, batch_size=4, step_s=0.3, **length)
+    config = config_of(path=texts, num_workers=0, micro_batch_size=4, step_s=0.3, **length)
     measure(config, lambda done, of: told.append((done, of)))
     assert told
     assert {of for _, of in told} == {total}
@@ -48,15 +56,15 @@ def test_progress_is_told_now_and_then(texts: Path, length: dict[str, Any], tota
 
 def test_the_bytes_of_a_sample(tmp_path: Path) -> None:
     texts = write_texts(tmp_path, 20, lambda number: "x" * 100)
-    assert measure(BenchConfig(path=texts, num_workers=0, batch_size=4, num_batches=1)).sample_bytes == 100
+    assert measure(config_of(path=texts, num_workers=0, micro_batch_size=4, num_batches=1)).sample_bytes == 100
 
 
 def test_seconds_end_a_run(texts: Path) -> None:
-    assert measure(BenchConfig(path=texts, num_workers=0, seconds=0.05)).seconds >= 0.05
+    assert measure(config_of(path=texts, num_workers=0, seconds=0.05)).seconds >= 0.05
 
 
 def test_what_takes_longest_is_found_in_this_process(texts: Path) -> None:
-    config = BenchConfig(path=texts, num_workers=0, batch_size=4, num_batches=8, task_encoder=Hashing())
+    config = config_of(path=texts, num_workers=0, micro_batch_size=4, num_batches=8, task_encoder=Hashing())
     found = profile(config)
     assert greatest(found) == "encode"
     assert list(shares(found)) == ["read", "decode", "encode", "batch", "order", "transfer"]
@@ -68,7 +76,9 @@ def test_what_takes_longest_is_found_in_this_process(texts: Path) -> None:
 
 @pytest.mark.processes
 def test_workers_send_what_they_did(texts: Path) -> None:
-    config = BenchConfig(path=texts, num_workers=2, batch_size=4, num_batches=8, task_encoder=Hashing(), step_s=0.001)
+    config = config_of(
+        path=texts, num_workers=2, micro_batch_size=4, num_batches=8, task_encoder=Hashing(), step_s=0.001
+    )
     found = profile(config)
     assert greatest(found) == "encode"
     assert (found.num_samples, found.num_batches, found.num_workers) == (32, 8, 2)
@@ -85,7 +95,7 @@ def test_each_data_set_has_its_own(tmp_path: Path) -> None:
     write_texts(tmp_path / "odd", 20, lambda number: "odd")
     write_texts(tmp_path / "even", 20, lambda number: "even")
     blend = write_blend(tmp_path / "blend.yaml", {"even": 3, "odd": 1})
-    found = profile(BenchConfig(path=blend, num_workers=0, batch_size=8, num_batches=5, task_encoder=OnlyOdd()))
+    found = profile(config_of(path=blend, num_workers=0, micro_batch_size=8, num_batches=5, task_encoder=OnlyOdd()))
     odd, even = found.by_source
     assert (odd.name, even.name, odd.number, even.number) == ("odd/train", "even/train", 1, 0)
     assert odd.num_samples + even.num_samples == 40
@@ -100,7 +110,7 @@ def test_a_folder_may_be_blended_twice(tmp_path: Path) -> None:
     blend = tmp_path / "blend.yaml"
     write_blend(blend, {"texts": 1})
     blend.write_text(blend.read_text() + "      - {path: texts, weight: 1}\n")
-    found = profile(BenchConfig(path=blend, num_workers=0, num_batches=2))
+    found = profile(config_of(path=blend, num_workers=0, num_batches=2))
     assert sorted(source.name for source in found.by_source) == ["texts/train", "texts/train (2)"]
 
 
@@ -110,9 +120,9 @@ def test_cooks_and_packs_are_found(tmp_path: Path, texts: Path) -> None:
         [{"__key__": str(number), "txt": "text"} for number in range(12)],
         definition={"sample_type": CRUDE},
     )
-    assert greatest(profile(BenchConfig(path=crude, num_workers=0, num_batches=2, task_encoder=Cooked()))) == "cook"
-    packed = BenchConfig(
-        path=texts, num_workers=0, batch_size=2, packing_buffer_size=16, num_batches=4, task_encoder=Packed()
+    assert greatest(profile(config_of(path=crude, num_workers=0, num_batches=2, task_encoder=Cooked()))) == "cook"
+    packed = config_of(
+        path=texts, num_workers=0, micro_batch_size=2, packing_buffer_size=16, num_batches=4, task_encoder=Packed()
     )
     assert greatest(profile(packed)) == "pack"
 

@@ -1,9 +1,10 @@
-"""A machine that has all a run needs."""
+"""A machine that has all a run needs, and runs."""
 
 import math
 from typing import Any
 
 from bridge_data.tools.doctor.environment import MachineLimits
+from bridge_data.tools.doctor.planned_run import PlannedRun
 
 
 def machine(**changes: Any) -> MachineLimits:
@@ -18,3 +19,8 @@ def machine(**changes: Any) -> MachineLimits:
         "libraries": {"simplejpeg": "1.9.0", "av": "18.0.0"},
     }
     return MachineLimits(**settings | changes)
+
+
+def planned(**options: Any) -> PlannedRun:
+    """A run with these options."""
+    return PlannedRun.of(options)

@@ -4,12 +4,13 @@ from pathlib import Path
 import pytest
 
 from bridge_data.tools.doctor.checkup import CheckupConfig, examine
-from bridge_data.tools.doctor.planned_run import Level, PlannedRun
+from bridge_data.tools.doctor.planned_run import Level
 from tests.prepared import write_texts
+from tests.tools.doctor.machines import planned
 
 
 def test_one_fault_hides_no_other(tmp_path: Path) -> None:
-    run = PlannedRun(num_ranks=3, num_lanes=8, micro_batch_size=4, global_batch_size=8)
+    run = planned(num_ranks=3, num_lanes=8, micro_batch_size=4, global_batch_size=8)
     found = examine(CheckupConfig(path=tmp_path / "nothing", run=run))
     assert found.stops
     stops = [finding.code for finding in found.findings if finding.level is Level.STOPS]
@@ -19,7 +20,7 @@ def test_one_fault_hides_no_other(tmp_path: Path) -> None:
 
 def test_a_run_that_is_measured(tmp_path: Path) -> None:
     path = write_texts(tmp_path / "texts", 400)
-    run = PlannedRun(num_workers=0, micro_batch_size=4, steps=200, step_s=1e-6)
+    run = planned(num_workers=0, micro_batch_size=4, steps=200, step_s=1e-6)
     found = examine(CheckupConfig(path=path, run=run, measure_s=0.05))
     assert found.figures is not None
     assert found.samples_per_unit == 1
@@ -34,7 +35,7 @@ def test_a_run_that_is_measured(tmp_path: Path) -> None:
 
 def test_a_measurement_that_fails_is_a_finding(tmp_path: Path) -> None:
     path = write_texts(tmp_path / "texts", 40)
-    run = PlannedRun(num_workers=0, packing_buffer_size=10)  # without a task encoder that packs
+    run = planned(num_workers=0, packing_buffer_size=10)  # without a task encoder that packs
     found = examine(CheckupConfig(path=path, run=run, measure_s=0.05))
     assert found.findings[0].code == "loader"
     assert found.stops

@@ -16,9 +16,9 @@ from bridge_data.tools.doctor.environment import (
 from bridge_data.tools.doctor.planned_run import Finding, Level, PlannedRun
 from tests.prepared import CRUDE, write_dataset, write_texts
 from tests.tools.bench.test_figures import FIGURES
-from tests.tools.doctor.machines import machine
+from tests.tools.doctor.machines import machine, planned
 
-RUN = PlannedRun(num_ranks=4, ranks_per_node=4, num_workers=2)
+RUN = planned(num_ranks=4, ranks_per_node=4, num_workers=2)
 
 
 def codes(environment: MachineLimits, run: PlannedRun = RUN) -> dict[str, str]:
@@ -38,15 +38,15 @@ def test_this_machine_can_be_read() -> None:
 
 
 def test_workers_that_have_no_core_are_too_many() -> None:
-    run = PlannedRun(ranks_per_node=2, num_workers=8)
+    run = planned(ranks_per_node=2, num_workers=8)
     assert codes(machine(num_cores=8.0), run) == {"few-cores": "set num_workers=4"}
     assert codes(machine(num_cores=1.0)) == {"few-cores": "set num_workers=1"}
     assert codes(machine(num_cores=3.0)) == {"few-cores": "set num_workers=1"}
-    assert codes(machine(num_cores=3.0), PlannedRun(num_ranks=4, ranks_per_node=4, num_workers=1)) == {
+    assert codes(machine(num_cores=3.0), planned(num_ranks=4, ranks_per_node=4, num_workers=1)) == {
         "few-cores": "give the job more cores"
     }
-    assert codes(machine(num_cores=2.0), PlannedRun(num_workers=2)) == {}
-    assert codes(machine(num_cores=1.0), PlannedRun(num_workers=0)) == {}
+    assert codes(machine(num_cores=2.0), planned(num_workers=2)) == {}
+    assert codes(machine(num_cores=1.0), planned(num_workers=0)) == {}
 
 
 def test_limits_of_files_and_memory() -> None:
@@ -62,7 +62,7 @@ def test_what_nccl_needs_is_a_note() -> None:
         "small-dev-shm": Level.NOTE,
         "locked-memory": Level.NOTE,
     }
-    assert codes(machine(shm_bytes=None, locked_bytes=65536), PlannedRun()) == {}
+    assert codes(machine(shm_bytes=None, locked_bytes=65536), planned()) == {}
 
 
 def test_clips_need_pyav(tmp_path: Path) -> None:
@@ -96,18 +96,18 @@ def found(run: PlannedRun, **changes: object) -> list[Finding]:
 
 
 def test_the_data_keep_up() -> None:
-    run = PlannedRun(micro_batch_size=16, global_batch_size=64, num_ranks=2, step_s=0.4)
+    run = planned(micro_batch_size=16, global_batch_size=64, num_ranks=2, step_s=0.4)
     assert needed_batches_per_s(run) == pytest.approx(5)
     assert found(run) == []
 
 
 def test_nothing_is_said_if_the_time_of_a_step_is_not_known() -> None:
-    assert needed_batches_per_s(PlannedRun()) is None
-    assert found(PlannedRun()) == []
+    assert needed_batches_per_s(planned()) is None
+    assert found(planned()) == []
 
 
 def test_slow_data_need_more_workers() -> None:
-    (finding,) = found(PlannedRun(global_batch_size=64, num_ranks=2, step_s=0.1, num_workers=2))
+    (finding,) = found(planned(global_batch_size=64, num_ranks=2, step_s=0.1, num_workers=2))
     assert (finding.code, finding.factor) == ("slow-data", pytest.approx(2))
     assert finding.what == "a rank makes 320 samples/s with num_workers=2, and needs 640"
     assert finding.change == "set num_workers=5, and measure again"
@@ -115,12 +115,12 @@ def test_slow_data_need_more_workers() -> None:
 
 
 def test_more_workers_do_not_help_where_the_cores_are_too_few() -> None:
-    run = PlannedRun(global_batch_size=64, num_ranks=2, ranks_per_node=2, step_s=0.1)
+    run = planned(global_batch_size=64, num_ranks=2, ranks_per_node=2, step_s=0.1)
     (finding,) = found(run, num_cores=4.0)
     assert (finding.code, finding.factor) == ("slow-cores", pytest.approx(2))
     assert "need 8.0 cores for the data of 2 ranks; there are 4" in finding.what
 
 
 def test_samples_of_a_pack() -> None:
-    assert samples_per_unit(MEASURED, PlannedRun(micro_batch_size=4)) == 8
-    assert samples_per_unit(None, PlannedRun()) == 1
+    assert samples_per_unit(MEASURED, planned(micro_batch_size=4)) == 8
+    assert samples_per_unit(None, planned()) == 1

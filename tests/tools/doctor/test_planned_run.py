@@ -4,6 +4,7 @@ import pytest
 
 from bridge_data.errors import ConfigError
 from bridge_data.tools.doctor.planned_run import Finding, Level, PlannedRun, in_order_of_gain, read_config
+from tests.tools.doctor.machines import planned
 
 RECIPE = """
 recipe: llava
@@ -25,8 +26,11 @@ def write(folder: Path, text: str) -> Path:
 
 def test_the_config_of_a_recipe(tmp_path: Path) -> None:
     run = PlannedRun.of({"num_workers": 1}, write(tmp_path, RECIPE))
-    assert run == PlannedRun(
-        num_workers=1, num_lanes=4, micro_batch_size=2, global_batch_size=8, packing_buffer_size=24, steps=40
+    assert (
+        run.to_dict()
+        == planned(
+            num_workers=1, num_lanes=4, micro_batch_size=2, global_batch_size=8, packing_buffer_size=24, steps=40
+        ).to_dict()
     )
     assert run.step_size == 8
 
@@ -68,7 +72,7 @@ def test_a_config_that_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("setting", [{"num_ranks": 0}, {"later_ranks": (8, 0)}, {"step_s": 0.0}, {"steps": 1.5}])
 def test_numbers_out_of_range(setting: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="expected"):
-        PlannedRun(**setting)
+        planned(**setting)
 
 
 def finding(code: str, level: Level, factor: float = 1.0) -> Finding:

@@ -11,7 +11,7 @@ from bridge_data.order import Schedule
 from bridge_data.plan import Plan, load_plan
 from bridge_data.storage.remote import CACHE_VARIABLE
 from bridge_data.tools.doctor import source_checks
-from bridge_data.tools.doctor.planned_run import Finding, Level, PlannedRun
+from bridge_data.tools.doctor.planned_run import Finding, Level
 from bridge_data.tools.doctor.source_checks import (
     ShardsSeen,
     check_data,
@@ -25,6 +25,7 @@ from bridge_data.tools.doctor.source_checks import (
 )
 from tests.object_store import Bucket
 from tests.prepared import write_blend, write_texts
+from tests.tools.doctor.machines import planned
 
 
 @pytest.fixture
@@ -176,7 +177,7 @@ def test_a_source_that_is_never_drawn(tmp_path: Path) -> None:
     assert (finding.code, finding.what) == ("never-drawn", "never/train: no sample of it is drawn in this run")
 
 
-RUN = PlannedRun(steps=50, global_batch_size=64)
+RUN = planned(steps=50, global_batch_size=64)
 
 
 @pytest.fixture
@@ -217,7 +218,7 @@ def test_what_a_picture_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"--plot plan.gif: expected a name that ends in .png or .svg"):
         check_plot(Path("plan.gif"), RUN)
     with pytest.raises(ConfigError, match="how long is the run"):
-        check_plot(Path("plan.png"), PlannedRun())
+        check_plot(Path("plan.png"), planned())
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ConfigError, match=r"--plot needs matplotlib: pip install \"bridge-data\[bench\]\""):
         check_plot(Path("plan.svg"), RUN)

@@ -1,8 +1,10 @@
-"""The data settings of a Megatron-Bridge run (its `ConfigContainer.dataset`), and what is taken from Bridge for them.
+"""The data of a Megatron-Bridge run: its settings (the `dataset` of a `ConfigContainer`), and the loaders made of them.
 
-Enters: plain settings, from a recipe, a YAML file or the command line. Leaves: the same, checked. Guarantees: each has
-an effect, or is refused with the reason; if Bridge is installed, they are also settings of its own class, so that it
-checks and derives the same for them. Importing this module imports nothing of Bridge; only making a config does.
+Enters: plain settings, from a recipe, a YAML file or the command line; then Bridge's context for building data sets.
+Leaves: the same settings, checked; the loaders for training and validation, which Bridge wraps into its
+`RerunDataIterator`. Guarantees: each setting has an effect, or is refused with the reason; if Bridge is installed, they
+are also settings of its own class, so that it checks and derives the same for them; the loaders save and restore with
+Bridge's checkpoints. Importing this module imports nothing of Bridge; only making a config does.
 
 Source: the names and defaults are those of Megatron-Bridge: `EnergonProvider` (0.3), `EnergonDatasetConfig` and
 `DataloaderConfig` (0.6).
@@ -17,13 +19,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeGuard, TypeVar, runtime_checkable
 
-from bridge_data.datamodule.settings import sort_settings
 from bridge_data.energon.replacing import replace_imports
 from bridge_data.errors import ConfigError
-from bridge_data.options import SHUFFLE_BUFFER_SIZE
+from bridge_data.run_options import PART_OF, RunOptions, TrainingOptions
 from bridge_data.task import TaskEncoder
 
 if TYPE_CHECKING:
+    from megatron.core.process_groups_config import ProcessGroupCollection
+
+    from bridge_data.datamodule.module import EnergonMultiModalDataModule
     from bridge_data.encoders import MultiModalSampleConfig
     from bridge_data.loader.metrics import LoaderMetrics
 
@@ -138,8 +142,8 @@ class EnergonDatasetConfig:
         pad_to_max_length, pad_to_multiple_of, in_batch_packing_pad_to_multiple_of: lengths of the sequences.
             `pad_to_multiple_of` None becomes 128 for Bridge's task-encoder configs, as there, else 1.
         trust_remote_code: for the `TaskEncoderConfig`.
-        dataset_kwargs: `DataModuleOptions`, such as `seed`, `num_lanes`, `share`.
-        The others are those of `EnergonMultiModalDataModule`.
+        dataset_kwargs: other `RunOptions`, such as `seed`, `num_lanes`, `share`.
+        The others are `RunOptions` too, or those of `EnergonMultiModalDataModule`.
     """
 
     path: str | None = None
@@ -161,7 +165,7 @@ class EnergonDatasetConfig:
     dataloader_load: str | None = None
     do_validation: bool = True
     do_test: bool = False
-    shuffle_buffer_size: int | None = SHUFFLE_BUFFER_SIZE
+    shuffle_buffer_size: int | None = TrainingOptions.shuffle_buffer_size
     max_samples_per_sequence: int | None = None
     packing_buffer_size: int | None = None
     enable_in_batch_packing: bool = False
@@ -205,10 +209,6 @@ class EnergonDatasetConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise self._error(name, "expected at least 1")
-        for name in ("num_workers", "num_val_workers"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise self._error(name, "expected at least 0")
         for name in ("dataloader_save", "dataloader_load"):
             if not isinstance(getattr(self, name), str | Path | None):
                 raise self._error(name, "expected a folder")
@@ -222,12 +222,15 @@ class EnergonDatasetConfig:
 
     def build_datasets(self, context: Any) -> tuple[Any, Any, None]:
         """The loaders for training and validation, as a `DatasetProvider` of Bridge gives them."""
-        from bridge_data.datamodule.dataset_builder import EnergonDatasetBuilder
-
         loaders = EnergonDatasetBuilder(self).build(context)
         if loaders[0] is not None:
             vars(self)[_TRAIN_LOADER] = weakref.ref(loaders[0])
         return loaders
+
+    def options(self) -> dict[str, Any]:
+        """The options of the run, by their names."""
+        own = {name: getattr(self, name) for name in vars(self) if name in PART_OF}
+        return own | {"val_batch_drop_last": self.drop_last} | self.dataset_kwargs
 
     def metrics(self, *, of_job: bool = False) -> "LoaderMetrics":
         """The metrics of the training loader that Bridge has built from these settings. So a `MetricsReporter` accepts
@@ -248,7 +251,10 @@ class EnergonDatasetConfig:
         for name in kwargs:
             if name in own:
                 raise self._error("dataset_kwargs", f"{name} is a setting of {type(self).__name__} itself: set that")
-        sort_settings(kwargs)
+        try:
+            RunOptions.of("dataset_kwargs", **self.options())
+        except ConfigError as error:
+            raise ConfigError(f"{type(self).__name__}: {error}") from error
         if kwargs.get("multiple_validation_sets", False):
             raise self._error(
                 "dataset_kwargs",
@@ -314,16 +320,7 @@ class EnergonDatasetConfig:
 
 _TRAIN_LOADER = "_train_loader"
 """The attribute for a weak reference to the training loader; no field, as Bridge writes fields to YAML."""
-_POSITIVE = (
-    "seq_length",
-    "micro_batch_size",
-    "global_batch_size",
-    "shuffle_buffer_size",
-    "max_samples_per_sequence",
-    "packing_buffer_size",
-    "pad_to_multiple_of",
-    "in_batch_packing_pad_to_multiple_of",
-)
+_POSITIVE = ("seq_length", "shuffle_buffer_size", "pad_to_multiple_of", "in_batch_packing_pad_to_multiple_of")
 _REFUSED = {
     "dataloader_type": ("external", "the data comes from a loader of its own, which Bridge passes through"),
     "data_sharding": (True, "data-parallel ranks always read different samples"),
@@ -342,7 +339,100 @@ def _build_for_bridge(
     num_samples: Sequence[int], config: EnergonDatasetConfig, tokenizer: Any = None, pg_collection: Any = None
 ) -> tuple[Any, Any, None]:
     """What Bridge calls for the loaders; `num_samples` are those of training, validation and test."""
-    from bridge_data.datamodule.dataset_builder import DatasetBuildContext
-
     samples = dict(zip(("train_samples", "valid_samples", "test_samples"), num_samples, strict=True))
     return config.build_datasets(DatasetBuildContext(**samples, tokenizer=tokenizer, pg_collection=pg_collection))
+
+
+class BuildContext(Protocol):
+    """The fields of Bridge's `DatasetBuildContext` that the builder reads, and from 0.6 on `pg_collection`."""
+
+    @property
+    def train_samples(self) -> int: ...
+    @property
+    def valid_samples(self) -> int: ...
+    @property
+    def tokenizer(self) -> Any: ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class DatasetBuildContext:
+    """A `BuildContext` without Bridge. Of the numbers of samples, only whether they are 0 matters."""
+
+    train_samples: int
+    valid_samples: int
+    test_samples: int = 0
+    tokenizer: Any = None
+    pg_collection: "ProcessGroupCollection | None" = None
+
+
+class EnergonDatasetBuilder:
+    """Builds the loaders of `config`.
+
+    Raises:
+        ConfigError: if a setting is wrong.
+    """
+
+    def __init__(self, config: EnergonDatasetConfig) -> None:
+        config.validate()
+        self.config = config
+
+    def build(self, context: BuildContext) -> tuple[Any, Any, None]:
+        """The loaders for training, validation and test; None if not wanted. There is never one for test.
+
+        Raises:
+            ConfigError: if data or tokenizer do not fit the settings.
+        """
+        module = self.datamodule(context)
+        train = module.train_dataloader() if context.train_samples > 0 else None
+        wants_validation = self.config.do_validation and context.valid_samples > 0
+        return train, module.val_dataloader() if wants_validation else None, None
+
+    def datamodule(self, context: BuildContext) -> "EnergonMultiModalDataModule":
+        """The DataModule that makes the loaders."""
+        from bridge_data.datamodule.module import EnergonMultiModalDataModule  # here: it imports Lightning
+
+        config, groups = self.config, getattr(context, "pg_collection", None)
+        assert config.path is not None  # validated
+        tokenizer = transformers_tokenizer(context.tokenizer)
+        return EnergonMultiModalDataModule(
+            config.path,
+            tokenizer,
+            config.image_processor,
+            seq_length=config.seq_length,
+            multimodal_sample_config=self._sample_config(),
+            task_encoder=self._task_encoder(tokenizer),
+            pg_collection=groups,
+            **config.options(),
+        )
+
+    def _task_encoder(self, tokenizer: Any) -> TaskEncoder[Any, Any, Any, Any] | None:
+        encoder = self.config.task_encoder
+        if encoder is None or isinstance(encoder, TaskEncoder):
+            return encoder
+        if isinstance(encoder, TaskEncoderConfig):
+            return encoder.build(self.config, tokenizer)
+        return build_bridge_encoder(self.config)
+
+    def _sample_config(self) -> "MultiModalSampleConfig | None":
+        """The sample config of the default encoder."""
+        from bridge_data.encoders import MultiModalSampleConfig
+
+        given = self.config.multimodal_sample_config
+        asked: dict[str, Any] = {}
+        if self.config.pad_to_max_length:
+            asked["pad_to_max_length"] = True
+        if (self.config.pad_to_multiple_of or 1) > 1:
+            asked["pad_to_multiple_of"] = self.config.pad_to_multiple_of
+        if self.config.task_encoder is not None or not asked:
+            return given
+        return dataclasses.replace(given or MultiModalSampleConfig(), **asked)
+
+
+def transformers_tokenizer(tokenizer: Any) -> Any:
+    """The transformers tokenizer inside a tokenizer of megatron-core or Bridge; any other is returned unchanged."""
+    from transformers import PreTrainedTokenizerBase
+
+    inner = tokenizer
+    while inner is not None and not isinstance(inner, PreTrainedTokenizerBase):
+        inner = vars(inner).get("_tokenizer", vars(inner).get("tokenizer")) if hasattr(inner, "__dict__") else None
+    return tokenizer if inner is None else inner

@@ -1,0 +1,351 @@
+"""All options of a run, each with its default, its meaning and its check: what data, by which workers, in which loader.
+
+Enters: keyword arguments, as users give them. Leaves: one frozen `RunOptions`, which every front (functions,
+DataModule, Bridge's config, recipes, commands) holds and passes on whole. Guarantees: an unknown name is refused with
+the nearest known one; a value out of range is refused when the options are made.
+
+A new option is one field here, and its use. `takes_options` shows it in the signatures of public functions, and
+`python -m tests.write_keywords` writes it into `bridge_data.keywords`, where type checkers, editors and LightningCLI
+find it. (Options of workers are fields of `WorkerConfig`, whose first ones are Energon's.)
+"""
+
+import dataclasses
+import inspect
+import os
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self, TypeAlias, get_args
+
+from bridge_data.errors import ConfigError, ErrorHandler
+from bridge_data.limits import Limits
+from bridge_data.options import check_choice, check_flag, check_integer, check_number, warn_ignored
+from bridge_data.order.plan_order import Shuffle
+from bridge_data.order.step_skips import NO_REPEATS
+from bridge_data.plan.document import nearest
+from bridge_data.plan.source import EpochsPerShuffle
+from bridge_data.task.stores import CachePool
+from bridge_data.topology import WorkerConfig
+
+StartMethod: TypeAlias = Literal["server", "spawn"]
+Ends: TypeAlias = Literal["uneven", "even"]
+Share: TypeAlias = Literal["replicate", "broadcast"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DatasetOptions:
+    """Options of `get_train_dataset`, `get_val_dataset` and `get_val_datasets`.
+
+    Raises:
+        ConfigError: if a number is out of range.
+    """
+
+    batch_size: int | None = 1
+    """Samples (with packing: packs) per micro-batch; None for single samples. The DataModule's `micro_batch_size`."""
+    batch_drop_last: bool = False
+    """Whether to drop a last batch that is not full, if the data end."""
+    packing_buffer_size: int | None = None
+    """Samples among which `select_samples_to_pack` chooses; None for no packing."""
+    dataset_config: str | None = None
+    """The file in the `.nv-meta` of `path` to read instead of `dataset.yaml`."""
+    split_config: str | None = None
+    """The file in the `.nv-meta` of `path` to read instead of `split.yaml`."""
+    trusted_modules: Collection[str] = ()
+    """Your modules (and their submodules) from which YAML files may name classes and functions. None by default."""
+    trust_dataset_code: bool = False
+    """Whether to run Python files next to the data (`sample_loader.py`) that a dataset.yaml names. False by default."""
+    fingerprint: str | None = None
+    """A name for samples in memory, checked when a state is restored; None: made of their number, first and last."""
+    verify_digests: bool = False
+    """Whether to check all parts read, except auxiliary data, by digests (`bridge-data prepare --digest`)."""
+    limits: Limits | None = None
+    """Size limits of samples and of files that describe data (None: `Limits()`); decoders have their own limits."""
+    auto_decode: bool | None = None
+    """False: the parts of a sample stay bytes. This and the next three are for encoders without their own `decoder`."""
+    image_decode: str | None = None
+    """`SampleDecoder(image_decode=...)`; better set in the encoder's `decoder`."""
+    av_decode: str | None = None
+    """`SampleDecoder(av_decode=...)`; better set in the encoder's `decoder`."""
+    video_decode_audio: bool | None = None
+    """`SampleDecoder(video_decode_audio=...)`; better set in the encoder's `decoder`."""
+    ignore_decoder_errors: bool | None = None
+    """No effect: see `bridge_data.options`."""
+    handler: ErrorHandler | None = None
+    """No effect: see `bridge_data.options`."""
+    parallel_shard_iters: int | None = None
+    """No effect: see `bridge_data.options`."""
+    sample_type: type[Any] | None = None
+    """The class that the samples of all data sets must have."""
+    field_map: Mapping[str, str] | None = None
+    """Which column gives each field of `sample_type`, for Parquet files and data sets of Hugging Face."""
+    where: str | None = None
+    """A predicate that chooses samples, such as `"txt.bytes < 4000"`: see docs/where.md."""
+    columns: str | os.PathLike[str] | None = None
+    """A Parquet file with columns of your own for `where`."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "packing_buffer_size"):
+            check_integer(name, getattr(self, name), 1, or_none=True)
+        check_flag("batch_drop_last", self.batch_drop_last)
+        warn_ignored(**{n: getattr(self, n) for n in ("ignore_decoder_errors", "handler", "parallel_shard_iters")})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingOptions(DatasetOptions):
+    """Options of `get_train_dataset`."""
+
+    split_part: str = "train"
+    """The part of the split."""
+    shuffle_buffer_size: int | None = 100
+    """The minimum number of samples that are fully mixed, 1,024 or more (fewer only if a lane has fewer per epoch).
+    There is no buffer: the order itself is shuffled. The default is that of Megatron-Bridge."""
+    max_samples_per_sequence: int | None = None
+    """Samples per chunk. A chunk is consecutive samples of a shard, read by one lane; None for whole shards. If
+    `shuffle_buffer_size` is None, too, samples within a chunk stay in order."""
+    virtual_epoch_length: int = 0
+    """Batches of this rank after which one iteration ends, 0 for never."""
+    shuffle_over_epochs_multiplier: EpochsPerShuffle = 1
+    """The number of epochs that are shuffled together, times the value that a metadataset sets for each data set; -1 to
+    draw with replacement, None for the order of the data."""
+    repeat: bool = True
+    """Whether to repeat forever; else one epoch."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.shuffle  # checks its own
+
+    @property
+    def shuffle(self) -> Shuffle:
+        """How the order is shuffled."""
+        return Shuffle(
+            shuffle_buffer_size=self.shuffle_buffer_size,
+            max_samples_per_sequence=self.max_samples_per_sequence,
+            epochs_per_shuffle=self.shuffle_over_epochs_multiplier,
+            repeat=self.repeat,
+        )
+
+
+_DELETED_CHOICES = {
+    "fork": 'leave it out; workers are forked from a clean process ("server"), which is safe with threads and CUDA',
+    "inprocess": "take num_workers=0, which runs the lanes in this process, in the same order",
+    "agreed": 'take ends="even": the ranks end together, and agree where the number of batches is not known',
+}
+"""Choices of earlier versions, and the way out for those who ask for them."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoaderConfig:
+    """Options of `get_loader` and `get_savable_loader`: how batches are produced. None changes which batches come, or
+    their order.
+
+    Raises:
+        ConfigError: if a number is out of range or a name unknown.
+    """
+
+    prefetch_factor: int = 2
+    """Batches that a worker prepares ahead."""
+    cache_pool: CachePool | None = None
+    """The cache of the cookers; without one nothing is prefetched for them."""
+    watchdog_timeout_seconds: float | None = 60
+    """A worker that starts no new sample and finishes no batch while the trainer waits so long for it is replaced.
+    None: no limit."""
+    watchdog_initial_timeout_seconds: float | None = None
+    """The same before a worker's first batch, if given."""
+    fail_on_timeout: bool = False
+    """Stop the run instead of replacing a worker that has exceeded a limit."""
+    pin_memory: bool = False
+    """Put batches into page-locked memory, if there is a GPU."""
+    start_method: StartMethod = "server"
+    """How workers start. "server": forked from a clean process of their own. "spawn": each a new Python process, for
+    modules that start threads when they are imported."""
+    sample_timeout_s: float | None = None
+    """Seconds that the trainer waits for a worker that is busy with one sample before the worker is replaced; None for
+    no limit besides `watchdog_timeout_seconds`."""
+    max_worker_restarts: int = 3
+    """How often workers may be replaced within `restart_window_batches`, all workers together."""
+    restart_window_batches: int = 1_000
+    """How many batches must come from workers until a replacement no longer counts. A worker that dies now and then
+    over weeks is replaced each time; one that dies repeatedly stops the run."""
+    max_shared_bytes: int = 1 << 30
+    """Maximum shared memory of batches kept by the trainer. Beyond it they are private copies."""
+    ends: Ends = "uneven"
+    """How finite data ends. "uneven": each rank after its own batches. "even": all ranks after the same number, in the
+    job's order; a rank that has none left gets batches without loss (`TaskEncoder.empty_batch`). In validation that
+    number is arithmetic. For packs, groups, generators and shuffled data the ranks agree on it by one small all-reduce
+    per step."""
+    ledger_path: str | Path | None = None
+    """A folder for the ledger of a training run: which samples each micro-batch had, in one file per data-parallel rank
+    (see `RunLedger`). If other processes share that rank, set it on one of them; the DataModule does."""
+    checkpoint_every_sec: float | None = None
+    """No effect: see `bridge_data.options`."""
+    checkpoint_every_min_n_samples: int | None = None
+    """No effect: see `bridge_data.options`."""
+    n_checkpoints: int | None = None
+    """No effect: see `bridge_data.options`."""
+    gc_collect_every_n_steps: int | None = None
+    """No effect: see `bridge_data.options`."""
+
+    def __post_init__(self) -> None:
+        for name, known in (("start_method", get_args(StartMethod)), ("ends", get_args(Ends))):
+            if (way_out := _DELETED_CHOICES.get(getattr(self, name))) is not None:
+                raise ConfigError(f"loader: {name}={getattr(self, name)!r} is no longer supported: {way_out}")
+            if getattr(self, name) not in known:
+                expected = ", ".join(map(repr, known))
+                raise ConfigError(f"loader: {name}={getattr(self, name)!r}: expected one of {expected}")
+        at_least = {"prefetch_factor": 1, "max_worker_restarts": 0, "restart_window_batches": 1, "max_shared_bytes": 0}
+        for name, least in at_least.items():
+            check_integer(f"loader: {name}", getattr(self, name), least)
+        for name in ("pin_memory", "fail_on_timeout"):
+            check_flag(f"loader: {name}", getattr(self, name))
+        for name in ("watchdog_timeout_seconds", "watchdog_initial_timeout_seconds", "sample_timeout_s"):
+            check_number(f"loader: {name}", getattr(self, name), "a positive number of seconds", or_none=True)
+        if self.cache_pool is not None and not isinstance(self.cache_pool, CachePool):
+            raise ConfigError(f"cache_pool={self.cache_pool!r}: expected a CachePool, such as FileStoreCachePool()")
+        ignored = (
+            "checkpoint_every_sec",
+            "checkpoint_every_min_n_samples",
+            "n_checkpoints",
+            "gc_collect_every_n_steps",
+        )
+        warn_ignored(**{name: getattr(self, name) for name in ignored})
+
+    def patience_s(self, *, first_batch: bool, on_sample: bool) -> float | None:
+        """Seconds that the trainer waits for a worker that makes no progress; None: forever."""
+        limits = [self.watchdog_timeout_seconds, self.sample_timeout_s if on_sample else None]
+        if first_batch and self.watchdog_initial_timeout_seconds is not None:
+            limits[0] = self.watchdog_initial_timeout_seconds
+        return min((limit for limit in limits if limit is not None), default=None)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainerOptions:
+    """Options of the DataModule: steps, validation, restoring, and how the ranks of a job share the data.
+
+    Raises:
+        ConfigError: if a number is out of range or a name unknown.
+    """
+
+    global_batch_size: int | None = None
+    """Samples (with packing: packs) per step of all ranks; None for one micro-batch of each rank."""
+    num_val_workers: int | None = None
+    """Workers for validation; as many as `num_workers` if None."""
+    eval_batches: int | None = None
+    """Under Megatron, draws after which validation starts over; None: after the last batch. (It also starts over when
+    there was training in between.)"""
+    multiple_validation_sets: bool = False
+    """Validate on each source separately: `val_dataloader` and `build` return a list of loaders, one per source, which
+    `val_names` names."""
+    val_batch_drop_last: bool = False
+    """Drop the last micro-batch of validation if it is not full."""
+    rampup_batch_size: Sequence[int] | None = None
+    """Megatron's [first global batch size, increment, samples] of a ramp to `global_batch_size`."""
+    skip_steps: Sequence[str | int] = ()
+    """Steps whose data are skipped, such as ["1200-1260", "1300"]: both ends included, counted from 0 in the run
+    without skips. The trainer's own steps stay consecutive. Needs `global_batch_size`."""
+    balance: bool | str | Callable[[Any], float] = False
+    """The cost by which the micro-batches of a training step are distributed over the data-parallel ranks: "tokens",
+    "pixels", "frames", a function of the batch, or True for the encoder's `batch_cost`. All ranks must ask for their
+    loaders in the same order."""
+    strict_restore: bool = True
+    """Refuse to restore a state of another blend (default True). If False, weights and added data sets may differ;
+    differences are logged."""
+    share: Share = "replicate"
+    """Which ranks of a replica read. "replicate": every rank. "broadcast": one, for the ranks of the first and the last
+    pipeline stage; all ranks must ask for their loaders in the same order, and close them before the process groups are
+    destroyed."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("global_batch_size", 1), ("num_val_workers", 0), ("eval_batches", 1)):
+            check_integer(name, getattr(self, name), least, or_none=True)
+        check_choice(self, "share", Share)
+
+
+DELETED = {"repeat_steps": NO_REPEATS}
+"""Options of earlier versions, and the way out for those who ask for them."""
+
+DECIDED_BY_THE_JOB = ("rank", "world_size", "data_parallel_group")
+"""Fields of `WorkerConfig` that are no options: a job has them once its ranks are known."""
+
+_OTHER_NAMES = {"micro_batch_size": "batch_size", "seed": "seed_offset"}
+"""Options that fronts call by another name than `get_train_dataset` and `WorkerConfig`, which keep Energon's."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """The options of a run. `data` decides which samples come, `loader` how; `trainer` has those that only a DataModule
+    knows. `worker` is the `WorkerConfig` of a job of one rank; `worker.changed(rank=...)` makes that of another."""
+
+    data: TrainingOptions = dataclasses.field(default_factory=TrainingOptions)
+    worker: WorkerConfig = dataclasses.field(default_factory=lambda: WorkerConfig(0, 1, 0))
+    loader: LoaderConfig = dataclasses.field(default_factory=LoaderConfig)
+    trainer: TrainerOptions = dataclasses.field(default_factory=TrainerOptions)
+
+    def get(self, name: str) -> Any:
+        """The value of an option, by its name."""
+        return getattr(getattr(self, PART_OF[name]), _OTHER_NAMES.get(name, name))
+
+    @classmethod
+    def of(cls, owner: str = "a run", **given: Any) -> Self:
+        """The options of these names, the others with their defaults; `owner` has them, in errors.
+
+        Raises:
+            ConfigError: for an unknown name, or a value out of range.
+        """
+        return cls().with_options(owner, **given)
+
+    def with_options(self, owner: str = "a run", **given: Any) -> Self:
+        """The same with these options. Errors as of `of`."""
+        parts: dict[str, dict[str, Any]] = {}
+        for name, value in given.items():
+            if name in DELETED:
+                if value:
+                    raise ConfigError(f"{name}={value!r}: {DELETED[name]}")
+                continue
+            if name not in PART_OF:
+                raise unknown_option(owner, name, PART_OF)
+            parts.setdefault(PART_OF[name], {})[_OTHER_NAMES.get(name, name)] = value
+        try:
+            changed: dict[str, Any] = {
+                part: self.worker.changed(**values)
+                if part == "worker"
+                else dataclasses.replace(getattr(self, part), **values)
+                for part, values in parts.items()
+            }
+        except ConfigError as error:
+            text = str(error)
+            for ours, theirs in _OTHER_NAMES.items():
+                text = re.sub(rf"\b{theirs}=", f"{ours}=", text)
+            raise ConfigError(text) from error
+        return dataclasses.replace(self, **changed)
+
+
+def unknown_option(owner: str, name: str, known: Collection[str]) -> ConfigError:
+    """The error that says that `owner` has no option `name`."""
+    return ConfigError(f"{owner} has no setting {name!r}{nearest(name, known)}")
+
+
+def option_fields() -> dict[str, dict[str, "dataclasses.Field[Any]"]]:
+    """The fields of all options of a run, by the part of `RunOptions` and the name that fronts give them."""
+    front_names = {theirs: ours for ours, theirs in _OTHER_NAMES.items()}
+    parts = {"data": TrainingOptions, "worker": WorkerConfig, "loader": LoaderConfig, "trainer": TrainerOptions}
+    return {
+        part: {
+            front_names.get(field.name, field.name): field
+            for field in dataclasses.fields(options)
+            if field.init and field.name not in DECIDED_BY_THE_JOB
+        }
+        for part, options in parts.items()
+    }
+
+
+def option_parameters() -> list[inspect.Parameter]:
+    """All options of a run as keyword arguments."""
+    return [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+        for fields in option_fields().values()
+        for name, field in fields.items()
+    ]
+
+
+PART_OF = {name: part for part, fields in option_fields().items() for name in fields}
+"""The part of `RunOptions` that has each option, by the option's name."""

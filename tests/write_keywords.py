@@ -1,0 +1,108 @@
+"""Writes `bridge_data/keywords.py`: `bridge_data.run_options` for type checkers, editors and LightningCLI.
+
+Run `python -m tests.write_keywords` after a change of an option.
+"""
+
+import ast
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import bridge_data
+from bridge_data import WorkerConfig, run_options
+from bridge_data.run_options import DatasetOptions, LoaderConfig, TrainingOptions, option_fields
+
+FILE = Path(bridge_data.__file__).with_name("keywords.py")
+
+HEAD = '''"""The keyword arguments of public functions as types. Written by `python -m tests.write_keywords` out of
+`bridge_data.run_options`, which explains them: type checkers cannot read them there. Do not edit it."""
+
+'''
+IMPORTS = {
+    "collections.abc": "Callable Collection Mapping Sequence",
+    "os": "",
+    "pathlib": "Path",
+    "typing": "Any TypedDict",
+    "bridge_data.errors": "ErrorHandler",
+    "bridge_data.limits": "Limits",
+    "bridge_data.plan.source": "EpochsPerShuffle",
+    "bridge_data.run_options": "Ends Share StartMethod",
+    "bridge_data.task.stores": "CachePool",
+}
+FIXED = {
+    "DatasetKeywords": "get_val_dataset",
+    "TrainingKeywords": "get_train_dataset",
+    "LoaderKeywords": "get_loader",
+    "DataModuleKeywords": "EnergonMultiModalDataModule.__init__",
+}
+"""Whose keyword arguments they are, besides its own parameters."""
+
+
+def annotations() -> dict[str, str]:
+    """How the type of each option is written, by the name of its field."""
+    sources = [run_options, inspect.getmodule(WorkerConfig)]
+    trees = [ast.parse(inspect.getsource(module)) for module in sources if module is not None]
+    fields = [
+        node
+        for tree in trees
+        for owner in tree.body
+        if isinstance(owner, ast.ClassDef)
+        for node in owner.body
+        if isinstance(node, ast.AnnAssign)
+    ]
+    return {ast.unparse(node.target): ast.unparse(node.annotation) for node in fields}
+
+
+def own_parameters(function: str) -> set[str]:
+    """The parameters of a function that are written at it."""
+    found = bridge_data
+    for name in function.split("."):
+        found = getattr(found, name)
+    return {*inspect.signature(inspect.unwrap(found), follow_wrapped=False).parameters}  # type: ignore[arg-type]
+
+
+def written() -> Iterator[str]:
+    """The file, formatted but for long lines."""
+    yield HEAD
+    for module, names in IMPORTS.items():
+        yield f"from {module} import {', '.join(names.split())}\n" if names else f"import {module}\n"
+    types = annotations()
+    parts = option_fields()
+    every = {name: field for fields in parts.values() for name, field in fields.items()}
+    of_functions = {
+        "DatasetKeywords": {name: every[name] for name in DatasetOptions.__dataclass_fields__ if name in every},
+        "TrainingKeywords": {name: every[name] for name in TrainingOptions.__dataclass_fields__ if name in every},
+        "LoaderKeywords": {name: every[name] for name in LoaderConfig.__dataclass_fields__},
+        "DataModuleKeywords": every,
+    }
+    for name, fields in of_functions.items():
+        fixed = own_parameters(FIXED[name])
+        yield f"\n\nclass {name}(TypedDict, total=False):\n"
+        yield f'    """Options of `{FIXED[name].removesuffix(".__init__")}` besides its own parameters."""\n\n'
+        yield from (f"    {option}: {types[f.name]}\n" for option, f in fields.items() if option not in fixed)
+
+
+def formatted(text: str) -> str:
+    """`text` as ruff writes it."""
+    command = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "check",
+        "--select",
+        "I,F401",
+        "--fix-only",
+        "--quiet",
+        "--stdin-filename",
+        FILE.name,
+        "-",
+    ]
+    sorted_text = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+    command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", FILE.name, "-"]
+    return subprocess.run(command, input=sorted_text, capture_output=True, text=True, check=True).stdout
+
+
+if __name__ == "__main__":
+    FILE.write_text(formatted("".join(written())))
