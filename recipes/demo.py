@@ -136,7 +136,7 @@ class Demo:
         arguments = {"patch_size": PATCH, "skipped_key": key}
         return [
             "task_encoder=recipes.demo_encoder:SkippingTaskEncoder",
-            *(f"task_encoder_arguments.{name}={value}" for name, value in arguments.items()),
+            *(f"encoder.{name}={value}" for name, value in arguments.items()),
         ]
 
     def first_step(self, run: Run) -> int:

@@ -1,34 +1,45 @@
-"""The typed config of a run, from tokenizer to trainer: what a recipe function returns and `recipes/train.py` changes.
+"""A recipe: all settings of a run, from the model to the trainer, out of YAML files and `key=value` arguments.
 
-Each part is a frozen dataclass; `build(...)` takes what exists only at run time and makes the part. Nothing heavy is
-imported until something is built.
+Enters: the name of a recipe, a file `families/NAME.yaml` which reads as model, data, tokenizer, image processor, task
+encoder, training; a YAML of the user, of the same shape or part of it; arguments like `data.seq_length=512`. Each
+changes the one before. Leaves: a `Recipe`, checked, whose `build_...` methods make its parts. Guarantees: an unknown
+key is an error that names the nearest one; nothing heavy is imported, and nothing loaded, until something is built.
+
+A part that is `pretrained` is a folder that `save_pretrained` wrote, or an id of the hub at a `revision` (None: the
+newest); `tiny` in its place is a small part of the same family, made on the spot.
 """
 
 import dataclasses
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError
-from recipes.encoders import EncoderSettings
-from recipes.named_encoder import named_encoder
-from recipes.run_config import (
-    DataConfig,
-    ImageProcessorConfig,
-    LoaderConfig,
-    MetricsConfig,
-    ModelConfig,
-    TokenizerConfig,
-    data_module,
-)
+from bridge_data.options import check_integer
+from bridge_data.run_options import DELETED, PART_OF, RunOptions
+from recipes import task_encoders
 from recipes.trainer.config import ParallelConfig, TrainingConfig
 
 if TYPE_CHECKING:
     from megatron.core.process_groups_config import ProcessGroupCollection
 
     from bridge_data import EnergonMultiModalDataModule
+    from bridge_data.datamodule.metric_sinks import MetricsSink
     from bridge_data.task import TaskEncoder
     from recipes.megatron_model import MegatronModel
 
+RECIPES = (
+    *("text_sft", "text_pretraining", "llava", "llava_next", "idefics3", "smolvlm", "internvl"),
+    *("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "clip", "siglip", "whisper"),
+)
+"""The files in `families`."""
+
+TINY = "tiny"
 TRAINERS = ("megatron", "lightning")
+LOGGERS = ("tensorboard", "wandb", "csv")
 
 _DEEPSTACK = (
     "image features enter several layers of its language model (deepstack), and mRoPE's channels are interleaved; "
@@ -55,15 +66,101 @@ FAMILIES: dict[str, str | None] = {
 }
 """The families, and why they cannot be trained under Megatron (None: they can)."""
 
+_OF_DATA = ("path", "seq_length")
+"""Settings of `data` besides options of a run."""
+_OF_LOADER = ("wait_for_workers",)
+"""Settings of `loader` besides options of a run."""
+_OURS = "recipes.task_encoders:"
+_OLD = {
+    "loader.options": "options of a loader stand in `loader` itself",
+    "task_encoder_arguments": "the arguments of a task encoder are `encoder`",
+}
+"""Settings of earlier versions, and where they are now."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Recipe:
-    """A whole run of a model of `family`; each rank logs its steps to `log_dir`, if set, next to the
-    settings of the run. `metrics` are those of the data.
+class Pretrained:
+    """A part of a checkpoint of transformers: a folder, an id of the hub at a `revision`, or `tiny`."""
 
-    `trainer` is `lightning.Trainer`, or our loop on megatron-core, the only one that uses `parallel`. For
-    whisper, `image_processor` is the feature extractor; for text there is none. `task_encoder`, as
-    "package.module:Class", replaces `encoder`; see `named_encoder` for its arguments.
+    pretrained: str
+    revision: str | None = None
+
+    def load(self, auto_class: str, what: str, **options: Any) -> Any:
+        """The part, by a class of transformers with `from_pretrained`; `what` is its name in the recipe. Code in its
+        folder is not run.
+
+        Raises:
+            ConfigError: if there is no such class, or the part cannot be found.
+        """
+        import transformers
+
+        from bridge_data.encoders.pretrained import load_pretrained
+
+        kind = getattr(transformers, auto_class, None)
+        if kind is None:
+            raise ConfigError(f"{what}.auto_class={auto_class!r}: transformers has no such class")
+        try:
+            return load_pretrained(kind, self.pretrained, f"{what}.pretrained", revision=self.revision, **options)
+        except ConfigError as error:
+            raise ConfigError(
+                f"{error}; give an id of the hub, a folder that save_pretrained wrote (`make demo` makes "
+                f"demo_run/tokenizer), or {TINY!r}"
+            ) from error
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Model(Pretrained):
+    """A model of transformers, by the name of its automatic class; `dtype` is that of its weights. `seed` is that of
+    the weights of a tiny one.
+
+    Raises:
+        ConfigError: for another dtype.
+    """
+
+    auto_class: str = "AutoModelForImageTextToText"
+    dtype: str = "bfloat16"
+    seed: int = 1234
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("float32", "bfloat16", "float16"):
+            raise ConfigError(f"model.dtype={self.dtype!r}: expected float32, bfloat16 or float16")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Metrics:
+    """Where the metrics of the data go, every `every_steps` steps (None: never): to the log, to `data.jsonl` in the
+    `log_dir` of the run, if there is one, and to `loggers`: tensorboard, wandb or csv, which also get the loss.
+
+    Raises:
+        ConfigError: for another logger, or a number of steps below 1.
+    """
+
+    every_steps: int | None = 10
+    loggers: list[str] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        check_integer("metrics.every_steps", self.every_steps, 1, or_none=True)
+        for name in self.loggers:
+            if name not in LOGGERS:
+                raise ConfigError(f"metrics.loggers: there is no {name!r}; there are {', '.join(LOGGERS)}")
+
+    def sinks(self, log_dir: str | None) -> "list[MetricsSink]":
+        """The log, and `data.jsonl`."""
+        from bridge_data import JsonlSink, LogSink
+
+        return [LogSink(), *([] if log_dir is None else [JsonlSink(Path(log_dir, "data.jsonl"))])]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A whole run of a model of `family`; each rank logs its steps to `log_dir`, if set, next to the settings of the
+    run. `metrics` are those of the data.
+
+    `data` has `path`, `seq_length` (in tokens) and options of a run, `loader` has more of these (`RunOptions` explains
+    them), and `wait_for_workers`: under Megatron, not to train on batches of the trainer itself until workers are
+    ready. For whisper, `image_processor` is the feature extractor; for text there is none. `task_encoder` is a class or
+    function, as "package.module:Name", and `encoder` its arguments (see `task_encoders`). `trainer` is
+    `lightning.Trainer`, or our loop on megatron-core, the only one that uses `parallel`.
 
     Raises:
         ConfigError: if settings contradict each other.
@@ -72,16 +169,15 @@ class Recipe:
     family: str
     trainer: str = "lightning"
     log_dir: str | None = None
-    tokenizer: TokenizerConfig
-    image_processor: ImageProcessorConfig | None
-    encoder: EncoderSettings
-    task_encoder: str | None = None
-    task_encoder_arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
-    data: DataConfig
-    loader: LoaderConfig = dataclasses.field(default_factory=LoaderConfig)
-    model: ModelConfig
+    model: Model
+    data: dict[str, Any]
+    loader: dict[str, Any]
+    tokenizer: Pretrained
+    image_processor: Pretrained | None
+    task_encoder: str
+    encoder: dict[str, Any] = dataclasses.field(default_factory=dict)
     training: TrainingConfig
-    metrics: MetricsConfig = dataclasses.field(default_factory=MetricsConfig)
+    metrics: Metrics = dataclasses.field(default_factory=Metrics)
     parallel: ParallelConfig = dataclasses.field(default_factory=ParallelConfig)
 
     def __post_init__(self) -> None:
@@ -89,8 +185,12 @@ class Recipe:
             raise ConfigError(f"family={self.family!r}: expected one of {', '.join(FAMILIES)}")
         if self.trainer not in TRAINERS:
             raise ConfigError(f"trainer={self.trainer!r}: expected {' or '.join(TRAINERS)}")
-        if self.task_encoder_arguments and self.task_encoder is None:
-            raise ConfigError("task_encoder_arguments: there is no task_encoder to pass them to; name one")
+        for twice in self.data.keys() & self.loader.keys():
+            raise ConfigError(f"loader.{twice}: a recipe has it as data.{twice}; set that")
+        check_integer("data.seq_length", self.data["seq_length"], 1)
+        _ = self.options  # checks them
+        if self.task_encoder.startswith(_OURS):
+            task_encoders.fitted(_our_encoder(self.task_encoder), self.task_encoder, self.encoder)
         if self.metrics.loggers and self.log_dir is None:
             raise ConfigError(f"metrics.loggers={self.metrics.loggers}: they write to log_dir, which is null: set it")
         if self.trainer == "megatron":
@@ -115,31 +215,79 @@ class Recipe:
         if self.training.exit_signal is not None:
             raise ConfigError("training.exit_signal: only trainer=megatron saves on a signal")
 
+    @cached_property
+    def options(self) -> RunOptions:
+        """The options of the run, of `data` and of `loader`."""
+        return RunOptions.of("a recipe", **self._options)
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        given = self.data | self.loader
+        return {name: value for name, value in given.items() if name not in (*_OF_DATA, *_OF_LOADER)}
+
+    @property
+    def batch_schedule(self) -> BatchSchedule:
+        """The global batch size of each step.
+
+        Raises:
+            ConfigError: for sizes that do not fit each other.
+        """
+        steps, size = self.options.trainer, self.options.data.batch_size or 1
+        return BatchSchedule.for_ranks(steps.global_batch_size, size, steps.rampup_batch_size, 1)
+
     def build_tokenizer(self) -> Any:
-        return self.tokenizer.build(self.family)
+        if self.tokenizer.pretrained == TINY:
+            from recipes.tiny_parts import tiny_tokenizer
+
+            return tiny_tokenizer(self.family)
+        return self.tokenizer.load("AutoTokenizer", "tokenizer")
 
     def build_image_processor(self) -> Any:
         """The image processor, or the feature extractor; None if there is none."""
-        return self.image_processor and self.image_processor.build(self.family)
+        if self.image_processor is None:
+            return None
+        if self.image_processor.pretrained == TINY:
+            from recipes.tiny_parts import tiny_image_processor
+
+            return tiny_image_processor(self.family)
+        auto_class = "AutoFeatureExtractor" if self.family == "whisper" else "AutoImageProcessor"
+        return self.image_processor.load(auto_class, "image_processor")
+
+    def build_encoder(self, tokenizer: Any, image_processor: Any) -> "TaskEncoder":
+        """The task encoder.
+
+        Raises:
+            ConfigError: if there is none of this name, or an argument does not fit.
+        """
+        parts = (tokenizer, image_processor, self.data["seq_length"])
+        provided = dict(zip(task_encoders.PROVIDED, parts, strict=True))
+        return task_encoders.named_encoder(self.task_encoder, self.encoder, provided)
 
     def build_data(self, groups: "ProcessGroupCollection | None", tokenizer: Any) -> "EnergonMultiModalDataModule":
         """The DataModule of this rank; without `groups`, ranks are those of `torch.distributed`."""
-        image_processor = self.build_image_processor()
-        encoder = self.build_encoder(tokenizer, image_processor)
-        return data_module(self.data, self.loader, groups, tokenizer, image_processor, encoder)
+        from bridge_data import EnergonMultiModalDataModule
 
-    def build_encoder(self, tokenizer: Any, image_processor: Any) -> "TaskEncoder":
-        if self.task_encoder is None:
-            return self.encoder.build(tokenizer, image_processor, seq_length=self.data.seq_length)
-        provided = {
-            "tokenizer": tokenizer,
-            "image_processor": image_processor,
-            "seq_length": self.data.seq_length,
-        }
-        return named_encoder(self.task_encoder, self.task_encoder_arguments, provided)
+        image_processor = self.build_image_processor()
+        return EnergonMultiModalDataModule(
+            self.data["path"],
+            tokenizer,
+            image_processor,
+            seq_length=self.data["seq_length"],
+            task_encoder=self.build_encoder(tokenizer, image_processor),
+            pg_collection=groups,
+            **self._options,
+        )
 
     def build_model(self, tokenizer: Any) -> Any:
-        return self.model.build(self.family, tokenizer)
+        """The model of transformers."""
+        import torch
+
+        dtype = getattr(torch, self.model.dtype)
+        if self.model.pretrained == TINY:
+            from recipes.tiny_parts import tiny_model
+
+            return tiny_model(self.family, tokenizer, self.model.seed).to(dtype)
+        return self.model.load(self.model.auto_class, "model", dtype=dtype)
 
     def build_megatron_model(self, groups: "ProcessGroupCollection", tokenizer: Any) -> "MegatronModel":
         """This rank's stage of the model, with the weights of the model of transformers.
@@ -152,4 +300,207 @@ class Recipe:
         from recipes.megatron_model import MegatronModel
 
         dtype = getattr(torch, self.model.dtype)
-        return MegatronModel(self.build_model(tokenizer), groups, seq_length=self.data.seq_length, dtype=dtype)
+        return MegatronModel(self.build_model(tokenizer), groups, seq_length=self.data["seq_length"], dtype=dtype)
+
+
+def load_recipe(
+    config: Path | None, arguments: Sequence[str] = (), *, recipe: str | None = None, tiny: bool = False
+) -> Recipe:
+    """The recipe of that name, or that `config` names, with the changes of `config` and those of `arguments`; with
+    `tiny`, or `tiny: true` in `config`, in small.
+
+    Raises:
+        ConfigError: for an unknown recipe or setting, or a value that does not fit.
+    """
+    name, changes = read_config(config, recipe)
+    settings = _settings_of(name, is_tiny=changes.pop("tiny", False) is True or tiny)
+    _made(settings, name)
+    for changed, where in ((changes, str(config)), (_parsed(arguments), "command line")):
+        settings = _changed(settings, changed, where)
+        made = _made(settings, where)
+    return made
+
+
+def read_config(config: Path | None, recipe: str | None) -> tuple[str, dict[str, Any]]:
+    """The name of the recipe, and the changes of `config`.
+
+    Raises:
+        ConfigError: if there is no recipe of that name, or the file cannot be read.
+    """
+    changes = {} if config is None else _read_yaml(config)
+    named = changes.pop("recipe", None)
+    name = named if recipe is None else recipe
+    if name is None:
+        raise ConfigError(f"no recipe is named: give --recipe, or `recipe:` in a YAML; there are: {', '.join(RECIPES)}")
+    if name not in RECIPES:
+        where, near = config if recipe is None else "--recipe", task_encoders.near(name, RECIPES)
+        raise ConfigError(f"{where}: there is no recipe {name!r}{near}; there are: {', '.join(RECIPES)}")
+    return name, changes
+
+
+def to_yaml(recipe: Recipe) -> str:
+    """All settings as YAML, in the order of their definition."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_yaml(OmegaConf.structured(recipe))
+
+
+def _settings_of(name: str, *, is_tiny: bool) -> dict[str, Any]:
+    """All settings of a recipe. In small: tiny parts, five steps of two sequences, no workers, data out of
+    `recipes.tiny_data`."""
+    folder = Path(__file__).with_name("families")
+    settings, own = _read_yaml(folder / "all.yaml"), _read_yaml(folder / f"{name}.yaml")
+    of_tiny = own.pop("tiny", {})
+    settings = _merged(settings, own)
+    settings["encoder"] = _merged(task_encoders.defaults_of(_our_encoder(own["task_encoder"])), own.get("encoder", {}))
+    if not is_tiny:
+        return settings
+    data, parts = settings["data"], ("model", "tokenizer", "image_processor")
+    is_packed = data["packing_buffer_size"] is not None
+    sizes = (1, 2, 8) if is_packed else (4, 8, None)
+    sizes_by_name = zip(("micro_batch_size", "global_batch_size", "packing_buffer_size"), sizes, strict=True)
+    small = {
+        **{part: {"pretrained": TINY} for part in parts if settings[part] is not None},
+        "data": {"path": f"tiny_{data['path']}", "seq_length": 512, **dict(sizes_by_name)},
+        "loader": {"num_workers": 0, "num_lanes": 2, "pin_memory": False},
+        "training": {"train_steps": 5, "learning_rate": 1e-2},
+    }
+    return _merged(_merged(_merged(settings, small), {"model": {"dtype": "float32"}}), of_tiny)
+
+
+def _our_encoder(name: str) -> Any:
+    """The function of ours that `task_encoder` names."""
+    try:
+        return getattr(task_encoders, name.removeprefix(_OURS))
+    except AttributeError:
+        raise ConfigError(f"task_encoder={name}: there is none of this name in recipes.task_encoders") from None
+
+
+def _merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`settings` with `changes`, both nested; a list replaces a list."""
+    merged = dict(settings)
+    for key, value in changes.items():
+        is_section = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _merged(merged[key], value) if is_section else value
+    return merged
+
+
+def _changed(settings: Mapping[str, Any], changes: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """`settings` with `changes`; `where` says in errors what they come from.
+
+    Raises:
+        ConfigError: for a key that does not exist.
+    """
+    settings = dict(settings)
+    if changes.get("task_encoder", settings["task_encoder"]) != settings["task_encoder"]:
+        settings["encoder"] = {}  # those are arguments of another one
+    has_ours = str(changes.get("task_encoder", settings["task_encoder"])).startswith(_OURS)
+    sections = {**{field.name: None for field in dataclasses.fields(Recipe)}, **_all_sections(settings)}
+    known = [*_leaves(sections)]
+    for key, value in _leaves(changes):
+        section, _, name = key.partition(".")
+        for old, way_out in _OLD.items():
+            if f"{key}.".startswith(f"{old}."):
+                raise ConfigError(f"{where}: there is no setting {key!r}: {way_out}")
+        inner = [one for one, _ in known if one.startswith(f"{key}.")]
+        if inner and value is not None and not isinstance(value, Mapping):
+            shown = f"{key}.path" if f"{key}.path" in inner else inner[0]
+            raise ConfigError(f"{where}: {key}: got {value!r}, expected a mapping of settings, such as {shown}")
+        is_option = section in ("data", "loader") and name.partition(".")[0] in {*PART_OF, *DELETED}
+        is_argument = section == "encoder" and not has_ours
+        if not (inner or is_option or is_argument or any(key == one or key.startswith(f"{one}.") for one, _ in known)):
+            raise ConfigError(f"{where}: there is no setting {key!r}{_nearest(key, [one for one, _ in known])}")
+    return _merged(settings, changes)
+
+
+def _all_sections(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """`settings` with all fields of the sections that are dataclasses."""
+    kinds = {"model": Model, "tokenizer": Pretrained, "image_processor": Pretrained, "training": TrainingConfig}
+    kinds |= {"metrics": Metrics, "parallel": ParallelConfig}
+    fields = {name: {field.name: None for field in dataclasses.fields(kind)} for name, kind in kinds.items()}
+    return {**settings, **fields}
+
+
+def _made(settings: Mapping[str, Any], where: str) -> Recipe:
+    """The recipe of `settings`, with the types of its fields.
+
+    Raises:
+        ConfigError: for a value of another type, or out of range.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        typed = _writable(OmegaConf.structured(Recipe))
+        made: Recipe = OmegaConf.to_object(OmegaConf.merge(typed, OmegaConf.create(dict(settings))))
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{where}: {str(error).splitlines()[0]} (setting {error.full_key})") from error
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    return made
+
+
+def _writable(node: Any) -> Any:
+    """The tree of OmegaConf with frozen dataclasses writable: OmegaConf 2.3 merges nothing into read-only ones."""
+    from omegaconf import DictConfig, OmegaConf
+
+    OmegaConf.set_readonly(node, False)
+    for name in node:
+        child = node._get_node(name)
+        if isinstance(child, DictConfig) and not child._is_none() and not child._is_missing():
+            _writable(child)
+    return node
+
+
+def _read_yaml(file: Path) -> dict[str, Any]:
+    """The mapping in a YAML file.
+
+    Raises:
+        ConfigError: if the file is missing, is not YAML, or holds something else.
+    """
+    import yaml
+
+    try:
+        content = yaml.safe_load(file.read_text())
+    except FileNotFoundError as error:
+        raise ConfigError(f"{file}: no such file; give the path of a YAML file with settings") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file}: not valid YAML: {error}") from error
+    if not isinstance(content, dict | None):
+        raise ConfigError(f"{file}: got a {type(content).__name__}, expected settings as `key: value`")
+    return content or {}
+
+
+def _parsed(arguments: Sequence[str]) -> dict[str, Any]:
+    """`key=value` arguments as a nested mapping; values are read as YAML.
+
+    Raises:
+        ConfigError: for an argument without `=`.
+    """
+    from omegaconf import OmegaConf
+
+    for argument in arguments:
+        if "=" not in argument or argument.startswith("="):
+            raise ConfigError(f"argument {argument!r}: expected key=value, such as data.seq_length=512")
+    nested: dict[str, Any] = OmegaConf.to_container(OmegaConf.from_dotlist(list(arguments)))
+    return nested
+
+
+def _leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted names of all settings, with their values."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _nearest(key: str, known: list[str]) -> str:
+    """What the user may have meant: the same name elsewhere, or one that is spelled alike."""
+    last = key.rpartition(".")[2]
+    elsewhere = [name for name in known if name.rpartition(".")[2] == last]
+    near = elsewhere or difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    if not near:
+        by_last = {name.rpartition(".")[2]: name for name in known}
+        near = [by_last[name] for name in difflib.get_close_matches(last, list(by_last), n=1, cutoff=0.5)]
+    return f"; did you mean {' or '.join(repr(name) for name in near)}?" if near else f"; there are {', '.join(known)}"

@@ -9,6 +9,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from bridge_data.encoders.chat import chatml
+
 TILE, PATCH, MERGE = 16, 4, 2
 GRIDS = [[TILE * rows, TILE * columns] for rows, columns in ((1, 2), (2, 1), (2, 2), (3, 1), (1, 3))]
 TEXT_LENGTH = 32
@@ -46,6 +48,8 @@ def tiny_tokenizer(family: str) -> Any:
         tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A <|im_end|>", special_tokens=ends)
     else:
         tokenizer.bos_token = None
+    if family == "text":
+        tokenizer.chat_template = chatml(image="")
     tokenizer.model_max_length = TEXT_LENGTH if family in ("clip", "siglip") else 4096
     tokenizer.model_input_names = ["input_ids"] if family == "siglip" else ["input_ids", "attention_mask"]
     return tokenizer

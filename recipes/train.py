@@ -1,6 +1,6 @@
 """Train a recipe: `python -m recipes.train --config configs/demo.yaml trainer=megatron data.seq_length=512`.
 
-Settings come from the recipe function that `--recipe` or the YAML names (in small with `--tiny` or `tiny: true`), then
+Settings come from the recipe that `--recipe` or the YAML names (in small with `--tiny` or `tiny: true`), then
 from the YAML, then from `key=value` arguments. Run it under torchrun for more than one rank. Nothing heavy is imported
 outside `main()`: checkpoint writers import this file again.
 """
@@ -10,59 +10,12 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from recipes.recipe import Recipe
-
-RECIPES = (
-    *("text_sft", "text_pretraining", "llava", "llava_next", "idefics3", "smolvlm", "internvl"),
-    *("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "clip", "siglip", "whisper"),
-)
-"""The functions of `recipes.families` that make recipes."""
+from bridge_data.errors import ConfigError
+from recipes.recipe import RECIPES, Recipe, load_recipe, read_config, to_yaml
 
 CONFIG_FILE = "config.yaml"
 """What a run writes all its settings to, in its `log_dir`."""
-
-
-def load_recipe(
-    config: Path | None, arguments: Sequence[str], *, recipe: str | None = None, tiny: bool = False
-) -> "Recipe":
-    """The recipe of that name, or that `config` names, with the changes of `config` and those of `arguments`; with
-    `tiny`, or `tiny: true` in `config`, in small.
-
-    Raises:
-        ConfigError: for an unknown recipe or setting, or a value that does not fit.
-    """
-    from recipes import families
-    from recipes.overrides import override, parse_arguments
-
-    name, changes = read_config(config, recipe)
-    is_tiny = changes.pop("tiny", False) is True or tiny
-    function = getattr(families, name)
-    made = override(function(tiny=True) if is_tiny else function(), changes, str(config))
-    changed: Recipe = override(made, parse_arguments(arguments), "command line")
-    return changed
-
-
-def read_config(config: Path | None, recipe: str | None) -> tuple[str, dict[str, Any]]:
-    """The name of the recipe, and the changes of `config`.
-
-    Raises:
-        ConfigError: if there is no recipe of that name, or the file cannot be read.
-    """
-    from bridge_data.errors import ConfigError
-    from recipes.overrides import near, read_yaml
-
-    changes = read_yaml(config) if config is not None else {}
-    named = changes.pop("recipe", None)
-    name = named if recipe is None else recipe
-    if name is None:
-        raise ConfigError(f"no recipe is named: give --recipe, or `recipe:` in a YAML; there are: {', '.join(RECIPES)}")
-    if name not in RECIPES:
-        where = config if recipe is None else "--recipe"
-        raise ConfigError(f"{where}: there is no recipe {name!r}{near(name, RECIPES)}; there are: {', '.join(RECIPES)}")
-    return name, changes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,9 +29,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "overrides", nargs="*", metavar="key=value", help="dotted settings, such as data.seq_length=512"
     )
     chosen = parser.parse_args(arguments)
-
-    from bridge_data.errors import ConfigError
-    from recipes.overrides import to_yaml
 
     try:
         recipe = load_recipe(chosen.config, chosen.overrides, recipe=chosen.recipe, tiny=chosen.tiny)
@@ -100,9 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _write_settings(recipe: "Recipe", settings: str) -> None:
+def _write_settings(recipe: Recipe, settings: str) -> None:
     """Write the settings of a run to its `log_dir`, by the first rank."""
-    from bridge_data.errors import ConfigError
     from bridge_data.storage.atomic import write_file
 
     if recipe.log_dir is None or os.environ.get("RANK", "0") != "0":
@@ -114,7 +63,7 @@ def _write_settings(recipe: "Recipe", settings: str) -> None:
         raise ConfigError(f"log_dir={recipe.log_dir}: cannot be written: {error.strerror}") from error
 
 
-def _train(recipe: "Recipe") -> None:
+def _train(recipe: Recipe) -> None:
     """Train with the trainer that the recipe names."""
     if recipe.trainer == "megatron":
         from recipes.train_megatron import train_megatron

@@ -23,7 +23,7 @@ class RecipeLightningModule(lightning.LightningModule):
         super().__init__()
         self.recipe, self.tokenizer = recipe, tokenizer
         self.model: Any = None
-        self.training_config = recipe.training.in_steps(recipe.data.batch_schedule)
+        self.training_config = recipe.training.in_steps(recipe.batch_schedule)
         self._log: StepLog | None = None
         self._micro_batches: list[tuple[float, float, list[str]]] = []
 
@@ -116,7 +116,7 @@ def train_lightning(recipe: Recipe) -> None:
 def _trainer(module: RecipeLightningModule) -> lightning.Trainer:
     recipe, config = module.recipe, module.training_config
     num_ranks = int(os.environ.get("WORLD_SIZE", "1"))
-    num_micro_batches = recipe.data.batch_schedule.num_micro_batches(0, num_ranks)
+    num_micro_batches = recipe.batch_schedule.num_micro_batches(0, num_ranks)
     callbacks: list[lightning.Callback] = []
     if config.save_interval is not None:
         callbacks.append(

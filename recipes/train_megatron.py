@@ -25,7 +25,7 @@ POSITION_MEDIA = ("second_per_grid_ts",)
 def train_megatron(recipe: Recipe) -> None:
     """Train the recipe on this rank, to its end."""
     cpu_shim.install()
-    training = recipe.training.in_steps(recipe.data.batch_schedule)
+    training = recipe.training.in_steps(recipe.batch_schedule)
     groups = initialize_parallel(recipe.parallel, training.seed)
     tokenizer = recipe.build_tokenizer()
     data = recipe.build_data(groups, tokenizer)
@@ -57,8 +57,9 @@ def train_megatron(recipe: Recipe) -> None:
 
     model = recipe.build_megatron_model(groups, tokenizer)
     trainer = MegatronTrainer(training, groups, model, forward_step, on_step, on_evaluation)
-    if recipe.loader.wait_for_workers and recipe.loader.num_workers and not loader.wait_for_workers():
-        raise WorkerError(f"{recipe.loader.num_workers} workers were not ready in time; look at the log above")
+    num_workers = recipe.options.worker.num_workers
+    if recipe.loader["wait_for_workers"] and num_workers and not loader.wait_for_workers():
+        raise WorkerError(f"{num_workers} workers were not ready in time; look at the log above")
     num_steps = trainer.fit(data)
     if num_steps < trainer.num_steps and not training.skip_train and dist.get_rank() == 0:
         print(f"{training.exit_signal}: saved and ended after {num_steps} steps", flush=True)

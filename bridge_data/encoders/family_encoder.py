@@ -8,7 +8,7 @@ processor of transformers is never called, only its parts: the tokenizer and the
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -123,10 +123,6 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         """A batch without loss and keys, also in Bridge's layout."""
         emptied = super().empty_batch(batch)
         return emptied | {"__keys__": []} if isinstance(emptied, dict) else emptied
-
-    def _labelled(self, marked: MarkedTokens, whole: Callable[[], MarkedTokens]) -> dict[str, Tensor]:
-        """Tokens, labels and loss mask of a decoder; `whole` as of `NativeLayout.labels`."""
-        return self._filled(marked.ids, *self._layout.labels(marked, whole))
 
     def _filled(self, ids: Sequence[int], labels: Tensor, loss_mask: Tensor) -> dict[str, Tensor]:
         """The sequence padded as the layout says. A SkipSample if it has no label."""
@@ -272,7 +268,8 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
     def _sequence(self, marked: MarkedTokens, texts: list[list[int]], sample: Sample) -> tuple[dict[str, Tensor], int]:
         """Tokens, labels and loss mask, at most `seq_length` of them; and the number of images that fit."""
         fitting, num_images = self._fitted(marked, texts, sample.__key__)
-        return self._labelled(fitting, lambda: with_image_tokens(marked, self._image_id, texts)[0]), num_images
+        learnt = self._layout.labels(fitting, lambda: with_image_tokens(marked, self._image_id, texts)[0])
+        return self._filled(fitting.ids, *learnt), num_images
 
     def _fitted(self, marked: MarkedTokens, texts: list[list[int]], key: str) -> tuple[MarkedTokens, int]:
         check_length(marked, texts, self.seq_length, self.config.policies.overlong, key)

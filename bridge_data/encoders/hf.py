@@ -90,9 +90,8 @@ class HFTaskEncoder(ConversationTaskEncoder):
         said, key = self.conversation(sample), sample.__key__
         marked, whole, media, aligned = self._process(said, key)
         aligned = {name: self._layout.filled(tensor, 0) for name, tensor in aligned.items()}
-        return FamilySample.derive_from(
-            sample, **sequence_fields(**self._labelled(marked, lambda: whole)), media=media, aligned=aligned
-        )
+        fields = self._filled(marked.ids, *self._layout.labels(marked, lambda: whole))
+        return FamilySample.derive_from(sample, **sequence_fields(**fields), media=media, aligned=aligned)
 
     def join_media(self, rows: list[Media]) -> Media:
         """Concatenate the media of several samples, padded with zeros to one shape."""

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import yaml
 
 from bridge_data import DefaultTaskEncoder, EnergonDatasetConfig, EnergonMultiModalDataModule
 from bridge_data.datamodule import DatasetBuildContext, EnergonDatasetBuilder
-from bridge_data.errors import ConfigError, log_exception, reraise_exception
+from bridge_data.errors import log_exception, reraise_exception
 from bridge_data.options import IGNORED
 from bridge_data.run_options import Ends, StartMethod, option_fields
 from tests.datamodule.parts import make_module
@@ -63,18 +64,16 @@ def of_bridges_config(tmp_path: Path) -> EnergonMultiModalDataModule:
 
 
 def of_a_recipe(tmp_path: Path) -> EnergonMultiModalDataModule:
-    from recipes.run_config import DataConfig as RecipeData
-    from recipes.run_config import LoaderConfig as RecipeLoader
-    from recipes.run_config import data_module
+    from recipes.recipe import load_recipe
 
-    parts = {
-        config: {name: value for name, value in GIVEN.items() if name in {f.name for f in dataclasses.fields(config)}}
-        for config in (RecipeData, RecipeLoader)
-    }
-    rest = {name: value for name, value in GIVEN.items() if not any(name in given for given in parts.values())}
-    data = RecipeData(path=str(tmp_path), **parts[RecipeData])
-    loader = RecipeLoader(**parts[RecipeLoader], options=rest)
-    return data_module(data, loader, None, None, None, DefaultTaskEncoder())
+    plain = {name: value for name, value in GIVEN.items() if not callable(value)}
+    own = load_recipe(None, recipe="text_sft", tiny=True).loader
+    loader = {name: value for name, value in plain.items() if name in own}
+    data = {name: value for name, value in plain.items() if name not in own}
+    config = tmp_path / "run.yaml"
+    config.write_text(yaml.safe_dump({"recipe": "text_sft", "tiny": True, "data": data, "loader": loader}))
+    recipe = load_recipe(config, [f"data.path={tmp_path}"])
+    return recipe.build_data(None, recipe.build_tokenizer())
 
 
 def of_lightning_cli(tmp_path: Path) -> EnergonMultiModalDataModule:
@@ -94,11 +93,5 @@ def test_every_front_takes_every_option_of_data_workers_and_loader(
     front: Callable[[Path], EnergonMultiModalDataModule], tmp_path: Path
 ) -> None:
     options = front(tmp_path).options
-    assert {name: options.get(name) for name in GIVEN} == GIVEN
-
-
-def test_an_option_is_given_to_a_recipe_in_one_place() -> None:
-    from recipes.run_config import LoaderConfig as RecipeLoader
-
-    with pytest.raises(ConfigError, match=r"loader\.options\.seed: .*data\.seed"):
-        RecipeLoader(options={"seed": 3})
+    given = {name: value for name, value in GIVEN.items() if front is not of_a_recipe or not callable(value)}
+    assert {name: options.get(name) for name in given} == given

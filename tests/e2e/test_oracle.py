@@ -17,9 +17,8 @@ from bridge_data import WorkerConfig
 from bridge_data.loader.ledger_files import RunLedger
 from bridge_data.tools.cli.audit_command import compare_with_ledger
 from bridge_data.tools.oracle import RunOrder, read_states
-from recipes.recipe import Recipe
+from recipes.recipe import Recipe, load_recipe
 from recipes.run_log import read_run
-from recipes.train import load_recipe
 from tests.prepared import CRUDE, write_blend, write_dataset
 
 ROOT = Path(__file__).parents[2]
@@ -88,7 +87,7 @@ def settings_of(leg: Leg, folder: Path, trainer: str, packing: int | None) -> li
         f"loader.num_lanes={leg.num_lanes}",
         f"loader.ledger_path={folder / 'ledger'}",
         "loader.strict_restore=false",
-        "encoder.conversation.overlong=skip",
+        "encoder.conversation.policies.overlong=skip",
         f"training.train_steps={leg.end}",
         f"training.save_interval={SAVE_INTERVAL}",
         f"training.checkpoint_dir={folder / 'checkpoints'}",
@@ -135,9 +134,9 @@ def test_oracle_and_ledger_tell_the_steps_of_a_training_run(tmp_path: Path, trai
 
     recipe = recipe_of(settings_of(LEGS[-1], tmp_path, trainer, packing))
     states = read_states([tmp_path / "checkpoints"])
-    config = WorkerConfig(0, 1, 0, num_lanes=recipe.loader.num_lanes, seed_offset=recipe.data.seed)
+    config = WorkerConfig(0, 1, 0, num_lanes=recipe.loader["num_lanes"], seed_offset=recipe.data["seed"])
     dataset = recipe.build_data(None, recipe.build_tokenizer()).datasets_provider(config, "train")
-    schedule, ledger = recipe.data.batch_schedule, RunLedger(tmp_path / "ledger")
+    schedule, ledger = recipe.batch_schedule, RunLedger(tmp_path / "ledger")
     order = RunOrder(dataset, schedule=schedule, states=[one.state for one in states])
     written = RunOrder(dataset, schedule=schedule, states=[one.state for one in states], records=ledger)
     rng = random.Random(f"{trainer} {packing}")

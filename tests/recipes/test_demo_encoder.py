@@ -5,7 +5,7 @@ from bridge_data.encoders import FamilyTaskEncoder
 from bridge_data.errors import SkipSample
 from bridge_data.samples import CaptioningSample
 from recipes.demo_encoder import SkippingTaskEncoder
-from recipes.train import load_recipe
+from recipes.recipe import load_recipe
 
 
 def sample(key: str) -> CaptioningSample:
@@ -22,7 +22,7 @@ def encoder_of(*changes: str) -> FamilyTaskEncoder:
 def test_it_leaves_out_one_sample_and_is_that_of_the_recipe_for_all_others() -> None:
     plain = encoder_of()
     name = "task_encoder=recipes.demo_encoder:SkippingTaskEncoder"
-    encoder = encoder_of(name, "task_encoder_arguments={patch_size: 4, skipped_key: shard/b}")
+    encoder = encoder_of(name, "encoder={patch_size: 4, skipped_key: shard/b}")
     assert isinstance(encoder, SkippingTaskEncoder)
     assert torch.equal(encoder.preencode_sample(sample("shard/a")).tokens, plain.preencode_sample(sample("s/a")).tokens)
     with pytest.raises(SkipSample):

@@ -24,7 +24,7 @@ from recipes.megatron_model import MegatronModel
 from recipes.packed_attention import sequence_numbers
 from recipes.tiny_data import write_tiny_data
 from recipes.tiny_parts import TILE, tiny_model, tiny_tokenizer
-from recipes.train import load_recipe
+from recipes.recipe import load_recipe
 from recipes.trainer.config import ParallelConfig
 from recipes.trainer.parallel import initialize_parallel
 from pathlib import Path

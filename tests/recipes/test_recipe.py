@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from bridge_data.errors import ConfigError
-from recipes.recipe import FAMILIES, Recipe
+from recipes.recipe import FAMILIES, RECIPES, Recipe, load_recipe
 from recipes.tiny_data import write_tiny_data
-from recipes.train import RECIPES, load_recipe, main
+from recipes.train import main
 
 NAMES = RECIPES
 QUICK = ("qwen2_5_vl", "clip")
@@ -82,8 +82,9 @@ def test_the_data_of_tiny_recipes_is_written_once(data: Path) -> None:
         (["--recipe", "llava", "encoder.patchsize=3"], "'encoder.patchsize'; did you mean 'encoder.patch_size'?"),
         (["--recipe", "llava", "pad_to_max_length=true"], "did you mean 'encoder.conversation.pad_to_max_length'?"),
         (["--recipe", "clip", "encoder.patch_size=3"], "there is no setting 'encoder.patch_size'"),
-        (["--recipe", "qwen2_vl", "encoder.generation=4"], "encoder.generation='4': expected '2', '2.5' or '3'"),
-        (["--recipe", "qwen2_vl", "encoder.video.fps=often"], "encoder.video.fps"),
+        (["--recipe", "qwen2_vl", "encoder.generation=4"], "encoder.generation=4: expected '2' or '2.5' or '3'"),
+        (["--recipe", "qwen2_vl", "encoder.video.fps=often"], "encoder.video.fps='often'"),
+        (["--recipe", "qwen2_vl", "encoder.conversation.policies.empty_answer=never"], "empty_answer='never'"),
         (["--recipe", "siglip", "model.dtype=int8"], "model.dtype='int8': expected float32, bfloat16 or float16"),
         (["--recipe", "siglip", "family=siglib"], "family='siglib': expected one of text, llava"),
         (["--tiny"], "no recipe is named: give --recipe, or `recipe:` in a YAML; there are: text_sft, "),
@@ -107,7 +108,14 @@ def test_the_data_of_tiny_recipes_is_written_once(data: Path) -> None:
             "only trainer=megatron saves on a signal",
         ),
         (["--recipe", "llava", "training.train_samples=9"], "expected one of them; set the other to null"),
-        (["--recipe", "llava", "task_encoder_arguments.limit=9"], "there is no task_encoder to pass them to"),
+        (["--recipe", "llava", "task_encoder_arguments.limit=9"], "the arguments of a task encoder are `encoder`"),
+        (["--recipe", "llava", "loader.options.sample_timeout_s=9"], "options of a loader stand in `loader` itself"),
+        (["--recipe", "llava", "loader.sample_timeout=9"], "no setting 'loader.sample_timeout'"),
+        (["--recipe", "llava", "loader.seed=9"], "loader.seed: a recipe has it as data.seed"),
+        (["--recipe", "llava", "loader.prefetch_factor=0"], "prefetch_factor=0: expected"),
+        (["--recipe", "llava", "data.repeat_steps=['3']"], "repeat_steps=['3']: steps are no longer repeated"),
+        (["--recipe", "llava", "encoder.conversation.system=x"], "conversation_template_config.system'"),
+        (["--recipe", "llava", "task_encoder=recipes.task_encoders:lava"], "there is none of this name"),
     ],
 )
 def test_a_wrong_setting_is_one_line_and_exit_code_2(
@@ -119,7 +127,7 @@ def test_a_wrong_setting_is_one_line_and_exit_code_2(
     assert len(printed.splitlines()) == 1
 
 
-@pytest.mark.parametrize("argument", ["encoder.conversation.empty_answer=never", "tokenizer.pretrained=./no/such/one"])
+@pytest.mark.parametrize("argument", ["tokenizer.pretrained=./no/such/one"])
 def test_what_only_shows_when_it_is_built_is_one_line_too(
     argument: str, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,7 +141,7 @@ def test_what_only_shows_when_it_is_built_is_one_line_too(
 def test_a_yaml_may_ask_for_the_recipe_in_small(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("recipe: whisper\ntiny: true\ndata: {seed: 5}\n")
     recipe = load_recipe(tmp_path / "run.yaml", [])
-    assert (recipe.model.pretrained, recipe.data.seed) == ("tiny", 5)
+    assert (recipe.model.pretrained, recipe.data["seed"]) == ("tiny", 5)
     assert load_recipe(tmp_path / "run.yaml", [], tiny=True) == recipe
 
 
@@ -142,13 +150,14 @@ def test_settings_reach_what_is_built() -> None:
         None,
         [
             *("encoder.max_pixels=512", "encoder.video.fps=1", "encoder.video.min_frames=2", "data.seq_length=99"),
-            *("encoder.conversation.system=hello", "encoder.conversation.overlong=skip"),
-            *("encoder.conversation.max_image_tokens=7", "encoder.conversation.pack_in_batch=true"),
+            "encoder.conversation.conversation_template_config.system=hello",
+            "encoder.conversation.policies.overlong=skip",
+            *("encoder.conversation.images.max_image_tokens=7", "encoder.conversation.pack_in_batch=true"),
         ],
         recipe="qwen3_vl",
         tiny=True,
     )
-    built = recipe.encoder.build(recipe.build_tokenizer(), recipe.build_image_processor(), seq_length=99)
+    built = recipe.build_encoder(recipe.build_tokenizer(), recipe.build_image_processor())
     encoder: object = built
     assert encoder.family.grid((64, 64), 0) == (1, 2, 2)  # type: ignore[attr-defined]
     assert (encoder.sampling.fps, encoder.sampling.min_frames) == (1, 2)  # type: ignore[attr-defined]
@@ -160,4 +169,68 @@ def test_settings_reach_what_is_built() -> None:
 def test_a_tokenizer_without_languages_is_refused() -> None:
     recipe = load_recipe(None, ["encoder.language=english"], recipe="whisper", tiny=True)
     with pytest.raises(ConfigError, match="knows none; expected Whisper's"):
-        recipe.encoder.build(recipe.build_tokenizer(), recipe.build_image_processor(), seq_length=1)
+        recipe.build_encoder(recipe.build_tokenizer(), recipe.build_image_processor())
+
+
+@pytest.mark.parametrize("value", ["crops", "3", "[crops]"])
+def test_a_section_is_a_mapping(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"command line: data: got .*, expected a mapping of settings, such as data"):
+        load_recipe(None, [f"data={value}"], recipe="llava")
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("data.seq_lenght", "data.seq_length"),
+        ("seq_length", "data.seq_length"),
+        ("datta.path", "data.path"),
+        ("trainr", "trainer"),
+        ("num_workers", "loader.num_workers"),
+        ("model.path", "data.path"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest_right_one(key: str, nearest: str) -> None:
+    with pytest.raises(ConfigError, match=f"no setting '{key}'; did you mean '{nearest}'"):
+        load_recipe(None, [f"{key}=1"], recipe="llava")
+
+
+def test_an_unknown_key_like_no_other_lists_them_all() -> None:
+    with pytest.raises(ConfigError, match=r"data\.seq_length.*training\.train_steps"):
+        load_recipe(None, ["zzzzzzzz=1"], recipe="llava")
+
+
+@pytest.mark.parametrize("argument", ["data.seq_length=long", "data.seq_length=0", "training.learning_rate=fast"])
+def test_wrong_values_are_config_errors(argument: str) -> None:
+    with pytest.raises(ConfigError, match=f"command line: .*{argument.partition('=')[2]}"):
+        load_recipe(None, [argument], recipe="llava")
+
+
+@pytest.mark.parametrize("argument", ["data.seq_length", "=5"])
+def test_an_argument_without_a_key_or_value_is_an_error(argument: str) -> None:
+    with pytest.raises(ConfigError, match="expected key=value"):
+        load_recipe(None, [argument], recipe="llava")
+
+
+def test_a_missing_or_broken_yaml_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        load_recipe(tmp_path / "none.yaml")
+    for text, message in (("- a\n", "got a list"), ("a: [", "not valid YAML")):
+        (tmp_path / "run.yaml").write_text(text)
+        with pytest.raises(ConfigError, match=message):
+            load_recipe(tmp_path / "run.yaml")
+
+
+def test_a_recipe_takes_every_option_of_a_run() -> None:
+    recipe = load_recipe(None, ["loader.sample_timeout_s=9", "data.where=txt.bytes < 9"], recipe="text_sft")
+    assert (recipe.options.loader.sample_timeout_s, recipe.options.data.where) == (9, "txt.bytes < 9")
+
+
+def test_another_task_encoder_begins_without_arguments() -> None:
+    recipe = load_recipe(None, ["task_encoder=a.b:C", "encoder.x=1"], recipe="llava")
+    assert recipe.encoder == {"x": 1}
+
+
+def test_batch_sizes_grow_as_the_data_say() -> None:
+    sizes = ["data.global_batch_size=8", "data.rampup_batch_size=[2, 2, 12]"]
+    schedule = load_recipe(None, sizes, recipe="llava").batch_schedule
+    assert (schedule.size_after(0), schedule.size_after(100)) == (2, 8)

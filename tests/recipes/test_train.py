@@ -4,17 +4,18 @@ import pytest
 import yaml
 
 from bridge_data.errors import ConfigError
-from recipes.train import load_recipe, main
+from recipes.recipe import load_recipe
+from recipes.train import main
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"
 
 
 def test_arguments_come_after_the_yaml_and_the_yaml_after_the_recipe() -> None:
     recipe = load_recipe(DEMO, ["data.seq_length=300", "trainer=lightning"])
-    assert recipe.data.seq_length == 300
-    assert recipe.data.global_batch_size == yaml.safe_load(DEMO.read_text())["data"]["global_batch_size"]
+    assert recipe.data["seq_length"] == 300
+    assert recipe.data["global_batch_size"] == yaml.safe_load(DEMO.read_text())["data"]["global_batch_size"]
     assert recipe.trainer == "lightning"
-    assert load_recipe(None, [], recipe="llava", tiny=True).data.global_batch_size == 2
+    assert load_recipe(None, [], recipe="llava", tiny=True).data["global_batch_size"] == 2
 
 
 def test_every_yaml_of_a_run_in_configs_is_a_recipe() -> None:
@@ -25,12 +26,12 @@ def test_every_yaml_of_a_run_in_configs_is_a_recipe() -> None:
 
 
 def test_printed_settings_can_be_given_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    changes = ["training.train_steps=7", "task_encoder=a.b:C", "task_encoder_arguments={x: {y: [1, two]}}"]
+    changes = ["training.train_steps=7", "task_encoder=a.b:C", "encoder={x: {y: [1, two]}}"]
     assert main(["--config", str(DEMO), "--print-config", *changes]) == 0
     (tmp_path / "printed.yaml").write_text(capsys.readouterr().out)
     again = load_recipe(tmp_path / "printed.yaml", [])
     assert again == load_recipe(DEMO, changes)
-    assert again.task_encoder_arguments == {"x": {"y": [1, "two"]}}
+    assert again.encoder == {"x": {"y": [1, "two"]}}
 
 
 @pytest.mark.parametrize(

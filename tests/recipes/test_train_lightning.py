@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from recipes.recipe import load_recipe
 from recipes.tiny_data import write_tiny_data
-from recipes.train import load_recipe, main
+from recipes.train import main
 from recipes.train_lightning import newest_checkpoint
 
 TINY = ["--recipe", "text_sft", "--tiny"]
@@ -87,6 +88,6 @@ def test_batches_that_no_model_of_transformers_takes_are_refused(
     encoder = ["task_encoder=bridge_data.encoders:MultiModalTaskEncoder", "data.path=tiny_data/captions"]
     template = "{% for m in messages %}{% generation %}{{ m['content'] }}{% endgeneration %}{% endfor %}"
     config = f'{{patch_size: 4, conversation_template_config: {{chat_template: "{template}"}}}}'
-    arguments = [f"task_encoder_arguments.multimodal_sample_config={config}"]
+    arguments = [f"encoder.multimodal_sample_config={config}"]
     assert main(["--recipe", "llava", "--tiny", *encoder, *arguments]) == 2
     assert "batches of ImageTextBatch without `model_inputs()`" in capsys.readouterr().err

@@ -108,7 +108,7 @@ def test_samples_are_counted_then_a_checkpoint_is_evaluated_without_training(dat
     run = [f"training.checkpoint_dir={data / 'checkpoints'}", "training.train_steps=null", "training.train_samples=7"]
     encoder = ["task_encoder=bridge_data.encoders:MultiModalTaskEncoder"]
     arguments = {"multimodal_sample_config": {"patch_size": 4, "conversation_template_config": {"chat_template": CHAT}}}
-    encoder.append(f"task_encoder_arguments={json.dumps(arguments)}")
+    encoder.append(f"encoder={json.dumps(arguments)}")
     captions = "data.path=tiny_data/captions"
     printed = train(data, "llava", captions, *run, *encoder, "training.save_interval=10", "training.eval_interval=10")
     assert re.findall(r"^step (\d+): loss", printed, re.M) == ["0", "1", "2"], "two samples a step, of seven"

@@ -1,20 +1,8 @@
-"""Auxiliary data at run time: file stores, cache pools and lazies."""
+"""Auxiliary data at run time: file stores, cache pools and lazies. Names are imported on first use."""
 
 from typing import TYPE_CHECKING
 
 from bridge_data.later import names_of
-from bridge_data.task.stores.file_store import (
-    CachePool,
-    DecodeFileStore,
-    DirectLazy,
-    FileStore,
-    FileStoreDecoder,
-    Lazy,
-    MockLazy,
-    NoCachePool,
-    PrimaryFileStore,
-    add_source,
-)
 
 if TYPE_CHECKING:
     from bridge_data.task.stores.cache_pool import CacheFileLazy as CacheFileLazy
@@ -25,28 +13,18 @@ if TYPE_CHECKING:
     from bridge_data.task.stores.dataset_store import WebdatasetFileStore as WebdatasetFileStore
     from bridge_data.task.stores.dataset_store import open_aux as open_aux
     from bridge_data.task.stores.dataset_store import open_primary as open_primary
+    from bridge_data.task.stores.file_store import CachePool as CachePool
+    from bridge_data.task.stores.file_store import DecodeFileStore as DecodeFileStore
+    from bridge_data.task.stores.file_store import DirectLazy as DirectLazy
+    from bridge_data.task.stores.file_store import FileStore as FileStore
+    from bridge_data.task.stores.file_store import FileStoreDecoder as FileStoreDecoder
+    from bridge_data.task.stores.file_store import Lazy as Lazy
+    from bridge_data.task.stores.file_store import MockLazy as MockLazy
+    from bridge_data.task.stores.file_store import NoCachePool as NoCachePool
+    from bridge_data.task.stores.file_store import PrimaryFileStore as PrimaryFileStore
+    from bridge_data.task.stores.file_store import add_source as add_source
 
 
-__all__ = [
-    "CacheFileLazy",
-    "CachePool",
-    "DecodeFileStore",
-    "DirectLazy",
-    "FileCacheLazy",
-    "FileStore",
-    "FileStoreCachePool",
-    "FileStoreDecoder",
-    "JsonlFileStore",
-    "Lazy",
-    "MockLazy",
-    "NoCachePool",
-    "PrimaryFileStore",
-    "SystemFileStore",
-    "WebdatasetFileStore",
-    "add_source",
-    "open_aux",
-    "open_primary",
-]
-
+_find, __all__ = names_of(__name__)
 if not TYPE_CHECKING:
-    __getattr__, _ = names_of(__name__)
+    __getattr__ = _find

@@ -27,6 +27,7 @@ import itertools
 import logging
 import os
 import pickle
+import queue
 import secrets
 import shutil
 import stat
@@ -46,7 +47,6 @@ from bridge_data.errors import BridgeDataError, ConfigError, DatasetError
 from bridge_data.samples import SourceInfo
 from bridge_data.storage.atomic import EXCLUSIVE, SHARED, lock, locked
 from bridge_data.task.stores.file_store import (
-    BackgroundThreads,
     CachePool,
     DecodeFileStore,
     DirectLazy,
@@ -220,7 +220,7 @@ class FileStoreCachePool(CachePool):
         return f"FileStoreCachePool({self.cache_dir}, {self.max_cache_size_gbytes:g} GiB, method={self.method!r})"
 
 
-def _end(folder: "CacheFolder", threads: BackgroundThreads) -> None:
+def _end(folder: "CacheFolder", threads: "BackgroundThreads") -> None:
     """Stop using a folder. Call it again to retry its removal."""
     if folder.is_own:
         threads.close()
@@ -314,6 +314,54 @@ def _content(method: Method, ds: FileStore[Any], fname: str) -> Content:
     value, source = ds.get_raw(fname) if method == "raw" else ds[fname]
     is_pickled = method == "pickle" or not isinstance(value, bytes)
     return pickle.dumps((source, is_pickled)), cloudpickle.dumps(value) if is_pickled else value
+
+
+# Fetching in the background
+
+_Task = tuple["Future[Any]", Callable[[], Any]]
+
+
+class BackgroundThreads:
+    """Up to `num_threads` daemon threads, started when there is work. Queued work can be cancelled."""
+
+    def __init__(self, num_threads: int) -> None:
+        self._num_threads = num_threads
+        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    def submit(self, work: Callable[[], T]) -> "Future[T]":
+        """Queue `work`; returns the future of its result."""
+        future: Future[T] = Future()
+        self._tasks.put((future, work))
+        if len(self._threads) < self._num_threads:
+            thread = threading.Thread(target=_work, args=(self._tasks,), name="bridge_data cache", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        return future
+
+    def close(self) -> None:
+        """Cancel queued work, and wait for running work."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                task = self._tasks.get_nowait()
+                if task is not None:
+                    task[0].cancel()
+        for _ in self._threads:
+            self._tasks.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+
+
+def _work(tasks: "queue.SimpleQueue[_Task | None]") -> None:
+    while (task := tasks.get()) is not None:
+        future, work = task
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(work())
+            except BaseException as error:
+                future.set_exception(error)
+        del task, future, work  # free what they hold while this thread waits
 
 
 # The folder

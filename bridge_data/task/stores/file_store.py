@@ -11,12 +11,8 @@ restored state are cooked again, which creates their lazies again.
 """
 
 import abc
-import contextlib
 import dataclasses
-import queue
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeVar
 
 from bridge_data.errors import ConfigError, SampleError
@@ -277,49 +273,3 @@ class NoCachePool(CachePool):
 
     def close(self) -> None:
         pass
-
-
-_Task = tuple["Future[Any]", Callable[[], Any]]
-
-
-class BackgroundThreads:
-    """Up to `num_threads` daemon threads, started when there is work. Queued work can be cancelled."""
-
-    def __init__(self, num_threads: int) -> None:
-        self._num_threads = num_threads
-        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
-
-    def submit(self, work: Callable[[], T]) -> "Future[T]":
-        """Queue `work`; returns the future of its result."""
-        future: Future[T] = Future()
-        self._tasks.put((future, work))
-        if len(self._threads) < self._num_threads:
-            thread = threading.Thread(target=_work, args=(self._tasks,), name="bridge_data cache", daemon=True)
-            self._threads.append(thread)
-            thread.start()
-        return future
-
-    def close(self) -> None:
-        """Cancel queued work, and wait for running work."""
-        with contextlib.suppress(queue.Empty):
-            while True:
-                task = self._tasks.get_nowait()
-                if task is not None:
-                    task[0].cancel()
-        for _ in self._threads:
-            self._tasks.put(None)
-        for thread in self._threads:
-            thread.join()
-        self._threads.clear()
-
-
-def _work(tasks: "queue.SimpleQueue[_Task | None]") -> None:
-    while (task := tasks.get()) is not None:
-        future, work = task
-        if future.set_running_or_notify_cancel():
-            try:
-                future.set_result(work())
-            except BaseException as error:
-                future.set_exception(error)
-        del task, future, work  # free what they hold while this thread waits

@@ -105,7 +105,7 @@ class RunSettings:
                 f"{file}: has no {', '.join(missing)}: defaults are those of the recipe. Give all settings of the run, "
                 f"as `python -m recipes.train --config {file} --print-config` writes them"
             )
-        given = {**(loader.get("options") or {}), **loader, **data}
+        given = {**(loader.get("options") or {}), **loader, **data}  # `options`: of configs of before
         return cls(path=data["path"], options=RunOptions.of(**_of_order(given, _ONLY_OF_RECIPES)))
 
     @classmethod

@@ -130,13 +130,13 @@ def _of_yaml(file: Path) -> Any:
 
 def _recipe_data(file: Path) -> Any:
     try:
-        train = importlib.import_module("recipes.train")
+        recipes = importlib.import_module("recipes.recipe")
     except ImportError as error:
         raise ConfigError(
             f"--config {file}: a recipe needs the package `recipes` of this project ({error}); or name a DataModule, "
             "my_training.data:make"
         ) from error
-    recipe = train.load_recipe(file, ())
+    recipe = recipes.load_recipe(file)
     return recipe.build_data(None, recipe.build_tokenizer())
 
 

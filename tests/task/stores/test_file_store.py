@@ -20,7 +20,7 @@ from bridge_data.task.stores import (
     SystemFileStore,
     add_source,
 )
-from bridge_data.task.stores.file_store import BackgroundThreads
+from bridge_data.task.stores.cache_pool import BackgroundThreads
 
 
 class Letters(FileStore[bytes]):

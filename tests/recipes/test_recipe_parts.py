@@ -6,20 +6,24 @@ import pytest
 
 from bridge_data.errors import ConfigError
 from recipes.demo_tokenizer import train_tokenizer
-from recipes.run_config import DataConfig, ImageProcessorConfig, ModelConfig, TokenizerConfig
+from recipes.recipe import Pretrained, Recipe, load_recipe
 from recipes.tiny_parts import tiny_image_processor, tiny_tokenizer
+
+
+def recipe_of(*changes: str, name: str = "llava") -> Recipe:
+    return load_recipe(None, changes, recipe=name, tiny=True)
 
 
 def test_a_tokenizer_comes_from_a_folder(tmp_path: Path) -> None:
     train_tokenizer(["a grey crop of the cat"], tmp_path, 300)
-    built = TokenizerConfig(pretrained=str(tmp_path)).build("llava")
+    built = recipe_of(f"tokenizer.pretrained={tmp_path}").build_tokenizer()
     assert built.decode(built("a grey crop").input_ids) == "a grey crop"
     assert built.name_or_path == str(tmp_path)
 
 
 def test_an_image_processor_comes_from_a_folder(tmp_path: Path) -> None:
     tiny_image_processor("llava").save_pretrained(tmp_path)
-    built = ImageProcessorConfig(pretrained=str(tmp_path)).build("llava")
+    built = recipe_of(f"image_processor.pretrained={tmp_path}").build_image_processor()
     assert dict(built.crop_size) == {"height": 16, "width": 16}
 
 
@@ -33,21 +37,16 @@ def test_making_tiny_parts_prints_no_warnings() -> None:
 
 def test_a_missing_tokenizer_says_where_one_comes_from(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"(?s)tokenizer.pretrained=.*make demo.*or 'tiny'"):
-        TokenizerConfig(pretrained=str(tmp_path / "none")).build("llava")
+        recipe_of(f"tokenizer.pretrained={tmp_path / 'none'}").build_tokenizer()
 
 
 def test_an_unknown_automatic_class_is_named() -> None:
     with pytest.raises(ConfigError, match="transformers has no such class"):
-        ModelConfig(pretrained="x", auto_class="AutoModelForNothing").build("text", tiny_tokenizer("text"))
+        Pretrained(pretrained="x").load("AutoModelForNothing", "model")
 
 
 def test_the_weights_of_a_tiny_model_have_the_dtype() -> None:
     import torch
 
-    model = ModelConfig(pretrained="tiny").build("text", tiny_tokenizer("text"))
+    model = recipe_of("model.dtype=bfloat16", name="text_sft").build_model(tiny_tokenizer("text"))
     assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
-
-
-def test_batch_sizes_grow_as_the_data_say() -> None:
-    schedule = DataConfig(path="x", global_batch_size=8, rampup_batch_size=[2, 2, 12]).batch_schedule
-    assert (schedule.size_after(0), schedule.size_after(100)) == (2, 8)

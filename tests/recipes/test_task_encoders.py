@@ -6,7 +6,7 @@ import pytest
 from bridge_data.encoders import ConversationTaskEncoder, FamilyConfig, FamilyTaskEncoder, MultiModalTaskEncoder
 from bridge_data.errors import ConfigError
 from bridge_data.task import DefaultTaskEncoder, TaskEncoder
-from recipes.named_encoder import named_encoder
+from recipes.task_encoders import named_encoder
 from recipes.tiny_parts import tiny_image_processor, tiny_tokenizer
 
 HERE = __name__
@@ -74,8 +74,8 @@ def test_encoders_of_ours_are_made_with_configs_within_configs() -> None:
         ("no.such.module:Short", {}, "no module 'no'"),
         (f"{HERE}:Shrt", {}, "has no Shrt; there is .*Short"),
         (f"{HERE}:HERE", {}, "got .*, expected a class or function"),
-        (f"{HERE}:Short", {}, "it needs task_encoder_arguments.share"),
-        (f"{HERE}:Short", {"share": 1, "limit": {}}, "arguments.limit: .* no such parameter; did you mean 'limits'"),
+        (f"{HERE}:Short", {}, "it needs encoder.share"),
+        (f"{HERE}:Short", {"share": 1, "limit": {}}, "encoder.limit: .* no such parameter; did you mean 'limits'"),
         (f"{HERE}:Short", {"share": 1, "limits": {"longst": 1}}, "limits.longst: Limits has no such field; did you"),
         (f"{HERE}:make_nothing", {}, "it makes a dict, expected a TaskEncoder"),
     ],
