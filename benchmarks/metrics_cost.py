@@ -18,7 +18,7 @@ from bridge_data.lanes import lane
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.produced import NO_COUNTS
 from bridge_data.lanes.work import Work
-from bridge_data.loader.position import Meter, Timed
+from bridge_data.loader.metrics import Meter, Timed
 from bridge_data.order.state import LoaderState
 
 CASES = {("text", 0): 400, ("text", 2): 400, ("jpeg", 0): 4, ("jpeg", 2): 16}

@@ -23,7 +23,7 @@ from benchmarks.numbers_data import write_numbers
 from bridge_data import DefaultTaskEncoder, TextSample, WorkerConfig, batch_stack, get_loader, get_train_dataset
 from bridge_data.lanes.produced import Produced
 from bridge_data.loader import pinning
-from bridge_data.loader.position import Ended
+from bridge_data.loader.lane_runner import Ended
 from bridge_data.loader.workers.worker_pool import WorkerPool
 
 WARM_UP = 10

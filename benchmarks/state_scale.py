@@ -32,7 +32,7 @@ from bridge_data import (
     stateless,
 )
 from bridge_data.loader.checkpoint import save_states
-from bridge_data.loader.rank_states import gather_state, hand_on_state
+from bridge_data.loader.rank_states import distribute_state, gather_state
 from bridge_data.loader.workers.messages import change_of, changed
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
@@ -159,19 +159,19 @@ def _rank(rank: int, state: LoaderState, folder: str, queue: Any) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/ranks", rank=rank, world_size=PROCESSES)
     config = WorkerConfig(rank, PROCESSES, 0)
-    own = state.of_rank(config).to_dict()
+    own = state.of_rank(config)
 
-    def timed(work: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], float]:
+    def timed(work: Callable[[], Any]) -> tuple[Any, float]:
         dist.barrier()
         begin = time.perf_counter()
         result = work()
         dist.barrier()
         return result, time.perf_counter() - begin
 
-    saved, gather = timed(lambda: gather_state(own, config))
-    assert len(saved["lanes"]) == (len(own["lanes"]) if rank else state.num_lanes)
-    _, agree = timed(lambda: hand_on_state(saved, config))
-    given, hand_on = timed(lambda: hand_on_state(None if rank else saved, config))
+    saved, gather = timed(lambda: gather_state(own, config).to_dict())
+    assert len(saved["lanes"]) == (len(own.lanes) if rank else state.num_lanes)
+    _, agree = timed(lambda: distribute_state(saved, config))
+    given, hand_on = timed(lambda: distribute_state(None if rank else saved, config))
     assert given == own
     if rank == 0:
         queue.put({"gather": gather, "agree": agree, "hand on": hand_on})

@@ -108,7 +108,7 @@ def measure(
 
 def cpu_s(loader: SavableDataLoader) -> float:
     """CPU seconds of the workers of a loader."""
-    pool = loader._workers.pool
+    pool = loader._lanes.pool
     return sum(time.clock_gettime((~pid << 3) | 2) for pid in ([] if pool is None else pool.processes()))
 
 

@@ -87,6 +87,8 @@ IGNORED = {
     "checkpoint_every_min_n_samples": "workers keep no checkpoints of their own",
     "n_checkpoints": "workers keep no checkpoints of their own",
     "gc_collect_every_n_steps": "workers free memory as they run, and leave the rest to Python",
+    "worker_log_level": "ledger_path of a loader keeps the samples of each micro-batch, in less than a log of keys",
+    "worker_debug_path": "ledger_path of a loader keeps the samples of each micro-batch",
     "max_samples_per_sequence": "the order is made for all data sets together: pass it to get_train_dataset",
     "parallel_shard_iters": "how many shards are mixed follows from shuffle_buffer_size and max_samples_per_sequence",
     "ignore_decoder_errors": "decoding errors are skipped, counted, passed to WorkerConfig.global_error_handler",

@@ -27,8 +27,8 @@ from bridge_data.plan.source import EpochsPerShuffle
 from bridge_data.task.stores import CachePool
 from bridge_data.topology import WorkerConfig
 
-StartMethod: TypeAlias = Literal["server", "spawn", "fork", "inprocess"]
-Ends: TypeAlias = Literal["uneven", "even", "agreed"]
+StartMethod: TypeAlias = Literal["server", "spawn"]
+Ends: TypeAlias = Literal["uneven", "even"]
 Share: TypeAlias = Literal["replicate", "broadcast"]
 
 
@@ -125,6 +125,14 @@ class TrainingOptions(DatasetOptions):
         )
 
 
+_DELETED_CHOICES = {
+    "fork": 'leave it out; workers are forked from a clean process ("server"), which is safe with threads and CUDA',
+    "inprocess": "take num_workers=0, which runs the lanes in this process, in the same order",
+    "agreed": 'take ends="even": the ranks end together, and agree where the number of batches is not known',
+}
+"""Choices of earlier versions, and the way out for those who ask for them."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoaderConfig:
     """Options of `get_loader` and `get_savable_loader`: how batches are produced. None changes which batches come, or
@@ -148,9 +156,8 @@ class LoaderConfig:
     pin_memory: bool = False
     """Put batches into page-locked memory, if there is a GPU."""
     start_method: StartMethod = "server"
-    """How workers start. "server": forked from a clean process of their own. "spawn": each a new Python process.
-    "fork": forked from this process (refused with threads, CUDA or process groups). "inprocess": no workers, the lanes
-    run here."""
+    """How workers start. "server": forked from a clean process of their own. "spawn": each a new Python process, for
+    modules that start threads when they are imported."""
     sample_timeout_s: float | None = None
     """Seconds that the trainer waits for a worker that is busy with one sample before the worker is replaced; None for
     no limit besides `watchdog_timeout_seconds`."""
@@ -165,8 +172,7 @@ class LoaderConfig:
     """How finite data ends. "uneven": each rank after its own batches. "even": all ranks after the same number, in the
     job's order; a rank that has none left gets batches without loss (`TaskEncoder.empty_batch`). In validation that
     number is arithmetic. For packs, groups, generators and shuffled data the ranks agree on it by one small all-reduce
-    per step. "agreed": as "even", but they always agree, which spares steps that would be empty on all ranks where
-    hooks skip many samples."""
+    per step."""
     ledger_path: str | Path | None = None
     """A folder for the ledger of a training run: which samples each micro-batch had, in one file per data-parallel rank
     (see `RunLedger`). If other processes share that rank, set it on one of them; the DataModule does."""
@@ -181,6 +187,8 @@ class LoaderConfig:
 
     def __post_init__(self) -> None:
         for name, known in (("start_method", get_args(StartMethod)), ("ends", get_args(Ends))):
+            if (way_out := _DELETED_CHOICES.get(getattr(self, name))) is not None:
+                raise ConfigError(f"loader: {name}={getattr(self, name)!r} is no longer supported: {way_out}")
             if getattr(self, name) not in known:
                 expected = ", ".join(map(repr, known))
                 raise ConfigError(f"loader: {name}={getattr(self, name)!r}: expected one of {expected}")

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
 from bridge_data.errors import ConfigError, ErrorHandler, log_exception, reraise_exception
-from bridge_data.options import check_integer
+from bridge_data.options import check_integer, warn_ignored
 
 if TYPE_CHECKING:
     import torch.distributed
@@ -60,7 +60,7 @@ class WorkerConfig:
     workers, rounded up to a multiple of 8, which is logged. Samples stored next to each other are read together; a
     process (a worker, or this one without workers) keeps at most `max_open_bytes` of them until they are needed.
     Sources that do not fit are read sample by sample. `seed_offset` is the seed of order and augmentation.
-    With a `worker_log_level` of 1 the keys of each batch are logged to `worker_debug_path` (see `loader.position`).
+    `worker_log_level` and `worker_debug_path` have no effect: a loader's `ledger_path` keeps the samples of each batch.
 
     Raises:
         ConfigError: if a number is out of range.
@@ -95,6 +95,7 @@ class WorkerConfig:
                 f"WorkerConfig(rank={self.rank}, world_size={self.world_size}): expected 0 <= rank < world_size. "
                 "The rank is that of the data-parallel group, not the global rank."
             )
+        warn_ignored(worker_log_level=self.worker_log_level or None, worker_debug_path=self.worker_debug_path)
         self.num_lanes_given = bool(self.num_lanes)
         self.num_lanes = self.num_lanes or self.world_size * self._default_lanes_per_rank()
         if self.num_lanes % self.world_size:

@@ -18,7 +18,7 @@ from tests.prepared import write_texts
 PACKAGE = Path(bridge_data.__file__).parent
 
 LAYERS = (
-    *("later", "process_counts", "samples", "errors", "limits", "options", "replacement", "topology"),
+    *("later", "child_process", "process_counts", "samples", "errors", "limits", "options", "replacement", "topology"),
     *("storage", "shards", "plan", "order", "decode", "prepare", "dataset_loaders", "energon", "task"),
     *("run_options", "keywords", "lanes", "loader", "encoders", "datamodule", "tools"),
 )

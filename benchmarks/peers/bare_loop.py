@@ -20,8 +20,8 @@ import torch
 import work
 
 from bridge_data import TextSample
+from bridge_data.child_process import keep_freed_memory
 from bridge_data.decode.image import pillow_image
-from bridge_data.loader.workers.worker import keep_freed_memory
 
 SCANNED = 20_000
 

@@ -131,7 +131,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         self.train_dataloader_object: EnergonDataloader | IdleDataloader | None = None
         self.val_dataloader_object: ValLoader | list[ValLoader] | None = None
         self._val_names: list[str] = []
-        self._loaded_state: dict[str, Any] | None = None
+        self._loaded_state: LoaderState | None = None
         self._loaded_in_epoch: int | None = None
         self._loaded_from: Any = None
         self._num_overfitted: int | None = None
@@ -168,7 +168,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         """The samples (with packing: packs) of the whole job that were consumed before this run."""
         if self.train_dataloader_object is not None:
             return int(self.train_dataloader_object.first_micro_batch * self.micro_batch_size)
-        return 0 if self._loaded_state is None else int(self._loaded_state["next_slot"]) * self.micro_batch_size
+        return 0 if self._loaded_state is None else self._loaded_state.next_slot * self.micro_batch_size
 
     def num_micro_batches(self, worker_config: WorkerConfig) -> int:
         """Micro-batches of a rank of `worker_config` per step; with `rampup_batch_size`, after the ramp.
@@ -309,7 +309,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         """The position after the last batch delivered, or before the first of an incomplete step: on data-parallel
         rank 0, whose state Lightning saves, that of the whole job. All ranks must call it."""
         if self.train_dataloader_object is None:
-            return {} if self._loaded_state is None else {LIGHTNING_KEY: self._loaded_state}
+            return {} if self._loaded_state is None else {LIGHTNING_KEY: self._loaded_state.to_dict()}
         state: dict[str, Any] = {LIGHTNING_KEY: self.train_dataloader_object.save_state()}
         if self.trainer is not None:
             config = self._worker_config(self.num_workers)
@@ -330,11 +330,11 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             raise StateError(
                 f"not a state of {type(self).__name__}: got {sorted(state_dict)}, expected [{LIGHTNING_KEY!r}]"
             )
-        LoaderState.from_dict(state_dict[LIGHTNING_KEY])
+        state = LoaderState.from_dict(state_dict[LIGHTNING_KEY])
         if self.train_dataloader_object is None:
-            self._loaded_state = state_dict[LIGHTNING_KEY]
+            self._loaded_state = state
         else:
-            self.train_dataloader_object.restore_state(state_dict[LIGHTNING_KEY])
+            self.train_dataloader_object.restore_state(state)
         self._loaded_in_epoch = state_dict.get(_IN_EPOCH)
         self._loaded_from = None if self.trainer is None else self.trainer.ckpt_path
 

@@ -31,7 +31,8 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader
 from bridge_data.loader.factory import open_loader
 from bridge_data.loader.metrics import LoaderMetrics
-from bridge_data.loader.rank_states import check_same_lists, hand_on_state
+from bridge_data.loader.rank_states import check_same_lists, distribute_state
+from bridge_data.order.state import LoaderState
 from bridge_data.run_options import LoaderConfig, Share
 from bridge_data.topology import WorkerConfig
 
@@ -68,9 +69,9 @@ class IdleDataloader(Iterator[Any]):
         """Empty: the ranks of the first stage save the position."""
         return {}
 
-    def restore_state(self, state: dict[str, Any] | None, *, strict: bool | None = None) -> None:
+    def restore_state(self, state: LoaderState | dict[str, Any] | None, *, strict: bool | None = None) -> None:
         """Set the number of the first micro-batch. All data-parallel ranks of this stage must call it."""
-        self.first_micro_batch = hand_on_state(state, self._worker_config)["next_slot"]
+        self.first_micro_batch = distribute_state(state, self._worker_config).next_slot
 
     def close(self) -> None:
         """Does nothing."""

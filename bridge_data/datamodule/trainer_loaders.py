@@ -16,7 +16,7 @@ from bridge_data.datamodule.parallel import BackgroundLoader
 from bridge_data.datamodule.sharing import RankLoader
 from bridge_data.errors import DatasetError, StateError
 from bridge_data.loader.metrics import LoaderMetrics
-from bridge_data.loader.rank_states import check_same_lists, gather_state, hand_on_state
+from bridge_data.loader.rank_states import check_same_lists, distribute_state, gather_state
 from bridge_data.order.state import LoaderState
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class EnergonDataloader(Iterator[Any]):
         self._num_in_step: Callable[[], int] = int
         self._num_before, self._num_drawn = 0, 0
         # The states before each batch of the current step, then before each batch not delivered yet.
-        self._states: collections.deque[dict[str, Any]] = collections.deque()
+        self._states: collections.deque[LoaderState] = collections.deque()
         self.first_micro_batch = 0
         """The number, in the whole job, of the first micro-batch after the last restore."""
         self.num_draws = 0
@@ -99,7 +99,7 @@ class EnergonDataloader(Iterator[Any]):
                 "if this was one, the trainer's steps are not those of global_batch_size and rampup_batch_size",
                 stacklevel=2,
             )
-        return gather_state(own, self.dataloader.dataset.worker_config)
+        return gather_state(own, self.dataloader.dataset.worker_config).to_dict()
 
     def state_dict(self) -> dict[str, Any]:
         """Empty: the position is in the state of the DataModule. Lightning warns of loaders without this method."""
@@ -108,7 +108,7 @@ class EnergonDataloader(Iterator[Any]):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Does nothing, as `state_dict` is empty."""
 
-    def restore_state(self, state: dict[str, Any] | None, *, strict: bool | None = None) -> None:
+    def restore_state(self, state: LoaderState | dict[str, Any] | None, *, strict: bool | None = None) -> None:
         """Restore a saved position. All data-parallel ranks must call it, each with what it saved, or with the state of
         the whole job, or with None if it has no state. A rank with the whole state sends the others what they lack.
 
@@ -122,12 +122,12 @@ class EnergonDataloader(Iterator[Any]):
         """
         dataset = self.dataloader.dataset
         check_same_lists({} if dataset.forgotten is None else dataset.forgotten.lists, dataset.worker_config)
-        state = hand_on_state(state, dataset.worker_config)
+        own = distribute_state(state, dataset.worker_config)
         strict = self._strict if strict is None else strict
         if not strict:
-            self._check_batch_size(LoaderState.from_dict(state))
-        self._restore(state, strict=strict)
-        self.first_micro_batch = state["next_slot"]
+            self._check_batch_size(own)
+        self._restore(own, strict=strict)
+        self.first_micro_batch = own.next_slot
 
     def wait_for_workers(self, timeout_s: float = 300) -> bool:
         """Wait until the next batch comes from a worker (before, they come from this process); True if it does."""
@@ -145,7 +145,7 @@ class EnergonDataloader(Iterator[Any]):
                 "in micro-batches, so their size must stay; change global_batch_size instead"
             )
 
-    def _restore(self, state: dict[str, Any], *, strict: bool = True) -> None:
+    def _restore(self, state: LoaderState, *, strict: bool = True) -> None:
         self.dataloader.restore_state_rank(state, strict=strict)
         self._cycle = cyclic_iter(self.dataloader)
         self._begin_count()
@@ -229,7 +229,7 @@ class ValidationDataloader(Iterator[Any]):
         self.cyclic = cyclic
         self._eval_batches, self._num_trained = eval_batches, num_trained
         self._trained_before = num_trained()
-        self._start = dataloader.save_state_rank()
+        self._start = dataloader.snapshot()
         self._pass = iter(dataloader)
         self._num_drawn = self._num_in_pass = 0
 

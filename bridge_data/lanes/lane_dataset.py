@@ -27,7 +27,7 @@ from bridge_data.lanes.work import Watch, Work
 from bridge_data.options import check_integer
 from bridge_data.order import Geometry, SampleRef
 from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
-from bridge_data.order.state import FORGOTTEN, LaneState, LoaderState, num_lanes_after
+from bridge_data.order.state import FORGOTTEN, LaneState, LoaderState, num_lanes_after, parse_state
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import Plan
 from bridge_data.replacement import replacement
@@ -225,7 +225,7 @@ class LaneDataset:
         state = state if self.skips is None else with_skips(state, self.skips)
         return state if self.forgotten is None else self._with_forgotten(state)
 
-    def check_state(self, data: dict[str, Any], *, strict: bool = True) -> LoaderState:
+    def check_state(self, data: LoaderState | dict[str, Any], *, strict: bool = True) -> LoaderState:
         """The lanes of this rank from a saved state, its own or a merged one.
 
         Without `strict`, weights, added data sets and the batch size may differ; differences are logged.
@@ -236,7 +236,7 @@ class LaneDataset:
         Raises:
             StateError: if the state is of other data or settings, or lacks lanes that are needed.
         """
-        state = LoaderState.from_dict(data)
+        state = parse_state(data)
         if strict:
             state.check(self.fingerprint())
         else:

@@ -62,14 +62,3 @@ class Produced(Generic[T]):
     references: bytes
     """References of its samples, as in `order.ledger`."""
     counts: CountValues = dataclasses.field(default=NO_COUNTS, compare=False)
-
-
-def keys_of_batch(batch: Any) -> list[str] | None:
-    """The keys of a batch's samples, under `__key__`, `__keys__` or, in a dict, `keys`; None if it has none."""
-    for name in ("__key__", "__keys__", "keys"):
-        found = batch.get(name) if isinstance(batch, dict) else getattr(batch, name, None)
-        if isinstance(found, str):
-            return [found]
-        if isinstance(found, (list, tuple)):
-            return [str(key) for key in found]
-    return None

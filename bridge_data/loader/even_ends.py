@@ -7,8 +7,8 @@ ranks take the same number of steps, so no rank waits in a collective that other
 
 In validation order the number of slots is arithmetic: a skipped sample only makes its lane end earlier. So the
 ranks know without communication when the pass ends. Packs, groups, generators, shuffled data and re-dealt data
-have no such number; then the ranks agree by one small all-reduce a step, as they do for `ends="agreed"`. There a
-rank whose batch fails reports it, and the error of every other rank names it.
+have no such number; then the ranks agree by one small all-reduce a step. There a rank whose batch fails reports it, and
+the error of every other rank names it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.later import torch
 from bridge_data.order.state import LoaderState
-from bridge_data.run_options import Ends
 from bridge_data.topology import WorkerConfig
 
 T = TypeVar("T")
@@ -50,19 +49,16 @@ class EvenEnds:
         ConfigError: for several ranks without torch.distributed.
     """
 
-    def __init__(self, dataset: LaneDataset, ends: Ends) -> None:
+    def __init__(self, dataset: LaneDataset) -> None:
         config = dataset.worker_config
         if config.world_size > 1 and not (torch.distributed.is_available() and torch.distributed.is_initialized()):
             raise ConfigError(
-                f"ends={ends!r} has {config.world_size} data-parallel ranks end together, but torch.distributed is not "
+                f'ends="even" has {config.world_size} data-parallel ranks end together, but torch.distributed is not '
                 'initialised; call init_process_group first, or take ends="uneven"'
             )
         self.num_filled = 0
         """Steps in which this rank had no batch of its own, and got an empty one."""
-        self.num_repeated = 0
-        """Those in which it got a real batch again, because it could not be emptied."""
         self._dataset = dataset
-        self._always_agrees = ends == "agreed"
         self._num_slots: int | None = None
         self._template: Any = None
         self._has_failed = False
@@ -70,17 +66,20 @@ class EvenEnds:
     def begin(self, state: LoaderState) -> None:
         """Continue from `state`. All ranks must be at the same step."""
         self._has_failed = False
-        self._num_slots = None if self._always_agrees else num_slots(self._dataset, state)
+        self._num_slots = num_slots(self._dataset, state)
 
     def step(self, begin: int, batch: Any | None, own_end: int | None) -> EvenStep | None:
         """The step that begins at slot `begin`; None if the pass is over. Every rank calls it once a step, with its
         next batch and the end of the step in which that comes, or with None.
 
         Raises:
+            ConfigError: if an empty batch is needed, and a batch cannot be emptied.
             WorkerError: if another rank has no batch because of an error, or cannot be reached.
         """
         if batch is not None and self._template is None:
             self._template = _shallow(batch)  # the trainer may remove or add fields
+            if self._num_slots is not None and self._num_slots % self._dataset.worker_config.world_size:
+                self._emptied()  # the last step needs it: an error now, on all ranks, spares the pass
         end = self._end_of_step(begin, own_end)
         if end is None:
             return None
@@ -117,7 +116,7 @@ class EvenEnds:
             logger.warning(
                 "rank %d has micro-batches after the last one of this pass, number %d, and drops them: a hook of %s "
                 "makes several of one, but is no generator function (with `yield` in it), so they were not expected. "
-                'Make it one, or take ends="agreed"',
+                "Make it one",
                 *(config.rank, self._num_slots, encoder),
             )
         return None
@@ -126,28 +125,27 @@ class EvenEnds:
         """A batch without loss, shaped like the first real one of this rank; if it never had one, like the first of the
         job, which is made here. None, on all ranks, if the job has none.
 
-        If `empty_batch` of the task encoder fails, the real batch comes again, with a warning: its samples then
-        count twice in metrics, but the job continues.
+        Raises:
+            ConfigError: if it cannot be emptied.
         """
         if self._template is None:
             self._template = self._first_of_job()
         if self._template is None:
             return None
         self.num_filled += 1
+        return self._emptied()
+
+    def _emptied(self) -> Any:
         encoder = self._dataset.task_encoder
         try:
             return encoder.empty_batch(_shallow(self._template))
         except Exception as error:
-            self.num_repeated += 1
-            if self.num_repeated == 1:
-                logger.warning(
-                    "rank %d has no batch left and others have, and a batch cannot be emptied, so it takes its first "
-                    "one again (even_ends.num_repeated of the loader counts them): those samples count twice in its "
-                    "loss and metrics. Override empty_batch in %s, or give it micro-batches for all ranks. The "
-                    "reason: %s: %s",
-                    *(self._dataset.worker_config.rank, type(encoder).__name__, type(error).__name__, error),
-                )
-        return _shallow(self._template)
+            raise ConfigError(
+                f"rank {self._dataset.worker_config.rank} needs a batch without loss, because other ranks have more "
+                f"batches in this pass, and a batch cannot be emptied: {type(error).__name__}: {error}. Override "
+                f'empty_batch in {type(encoder).__name__}; or take ends="uneven", or data that give all ranks equally '
+                "many batches"
+            ) from error
 
     def _first_of_job(self) -> Any | None:
         state = self._dataset.new_state()

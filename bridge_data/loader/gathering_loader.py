@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from bridge_data.errors import BridgeDataError, StateError
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.loader.loader import Iteration, SavableDataLoader
-from bridge_data.loader.rank_states import gather_state, hand_on_state_if_any, is_joined
+from bridge_data.loader.loader import SavableDataLoader
+from bridge_data.loader.rank_states import distribute_state_if_any, gather_state, is_joined
+from bridge_data.order.state import LoaderState
 from bridge_data.run_options import LoaderConfig
 from bridge_data.topology import WorkerConfig
 
@@ -48,12 +49,13 @@ class GatheringLoader(SavableDataLoader):
                 "init_process_group, with WorkerConfig(data_parallel_group=...)",
                 dataset.worker_config.world_size,
             )
-        self._given: dict[str, Any] | None = None
+        self._given: LoaderState | dict[str, Any] | None = None
         self._is_strict = True
         self._refused: StateError | None = None
 
-    def __iter__(self) -> Iterator[Any]:
-        return _SettledIteration(self)
+    def _check_open(self) -> None:
+        self._settle()
+        super()._check_open()
 
     def save_state_rank(self) -> dict[str, Any]:
         """The state of the whole job on rank 0, on the others that of their own lanes. All ranks must call it.
@@ -61,21 +63,15 @@ class GatheringLoader(SavableDataLoader):
         Raises:
             StateError: on every rank, if they are not at the same step, or if a state was refused.
         """
-        self._settle()
-        if self._is_alone:
-            return super().save_state_rank()
-        state: dict[str, Any] = self._together(gather_state, super().snapshot())
-        return state
+        own = self.snapshot()
+        whole: LoaderState = own if self._is_alone else self._together(gather_state, own)
+        return whole.to_dict()
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> LoaderState:
         self._settle()
         return super().snapshot()
 
-    def save_state_global(self, global_dst_rank: int = 0) -> list[dict[str, Any]] | None:
-        self._settle()
-        return super().save_state_global(global_dst_rank)
-
-    def restore_state_rank(self, state: dict[str, Any] | None, *, strict: bool = True) -> None:
+    def restore_state_rank(self, state: LoaderState | dict[str, Any] | None, *, strict: bool = True) -> None:
         """Go to a saved position, of this rank or of the whole job. Before the first batch of several ranks, it may
         lack lanes that another rank has; None: this rank has no state.
 
@@ -97,13 +93,13 @@ class GatheringLoader(SavableDataLoader):
         if self._is_settled or self._is_alone:
             return
         try:
-            state = self._together(hand_on_state_if_any, self._given)
+            state = self._together(distribute_state_if_any, self._given)
         except StateError as error:
             raise self._refuse(error) from error
         self._is_settled, self._given = True, None
         self._restore(state, strict=self._is_strict)
 
-    def _restore(self, state: dict[str, Any] | None, *, strict: bool) -> None:
+    def _restore(self, state: LoaderState | dict[str, Any] | None, *, strict: bool) -> None:
         try:
             if state is not None:
                 super().restore_state_rank(state, strict=strict)
@@ -118,11 +114,9 @@ class GatheringLoader(SavableDataLoader):
         )
         return self._refused
 
-    def _together(self, exchange: Callable[[Any, WorkerConfig], Any], state: dict[str, Any] | None) -> Any:
+    def _together(self, exchange: Callable[[Any, WorkerConfig], Any], state: Any) -> Any:
         """What `exchange` returns on all ranks; if others keep this one waiting, a warning says who must call what."""
         config = self.dataset.worker_config
-        if self._is_alone:
-            return state
         message = (
             "data-parallel rank %d has waited %.0f s for the other %d to save, or to take their first batch: after "
             "replace_energon() all data-parallel ranks must do both together, so that rank 0 saves the state of all. "
@@ -137,13 +131,3 @@ class GatheringLoader(SavableDataLoader):
             return exchange(state, config)
         finally:
             waiting.cancel()
-
-
-class _SettledIteration(Iteration):
-    """One pass, which begins at what was restored."""
-
-    def _next(self) -> Any:
-        self._loader._settle()  # type: ignore[attr-defined]
-        if not self._begun:
-            self._loader._position.begin(self._loader.dataset.skips)
-        return super()._next()

@@ -6,39 +6,27 @@ the position after the last batch handed out, without what was prefetched, and a
 
 from __future__ import annotations
 
-import logging
-import math
 import os
-import time
 import weakref
 from collections.abc import Iterator
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 from bridge_data.errors import WorkerError, no_iterator, no_random_access
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
 from bridge_data.loader import pinning
 from bridge_data.loader.even_ends import EvenEnds
-from bridge_data.loader.global_state import gather_global_state, spread_global_state
-from bridge_data.loader.ledger_writer import LedgerFile
-from bridge_data.loader.metrics import LoaderMetrics, Processes, measured, of_all_ranks
-from bridge_data.loader.position import BatchLog, Ended, LaneRunner, Meter, Position, Timed
-from bridge_data.loader.workers.launch import ServerLost
-from bridge_data.loader.workers.link import OutOfStep
-from bridge_data.loader.workers.slots import Kept
-from bridge_data.loader.workers.worker import give_back_freed_memory
-from bridge_data.loader.workers.worker_pool import Restarts, WorkerPool
+from bridge_data.loader.lane_runner import Ended
+from bridge_data.loader.lane_source import LaneSource
+from bridge_data.loader.ledger_files import LedgerFile
+from bridge_data.loader.metrics import LoaderMetrics, Meter, Timed, of_all_ranks
+from bridge_data.loader.position import Position
+from bridge_data.loader.rank_states import broadcast_state, gather_states
 from bridge_data.order.state import LoaderState
 from bridge_data.run_options import LoaderConfig
-from bridge_data.samples.arena import PrivateArena
 from bridge_data.samples.collation import with_tensors
 
-logger = logging.getLogger("bridge_data")
-
-_SLOW_START_S = 60.0
 _NONE_LEFT = object()
-
-Source: TypeAlias = LaneRunner | WorkerPool | pinning.PinningPool  # runs the lanes: in this process, or in workers
 
 
 class SavableDataLoader:
@@ -57,24 +45,22 @@ class SavableDataLoader:
         self.meter = Meter(dataset.worker_config.rank)
         self.skipped = self.meter.skipped
         """Samples skipped on the way to the batches handed out so far, by stage."""
-        self._source: Source | None = None
         self._fetched: Produced[Any] | None = None
-        self.even_ends = None if self.config.ends == "uneven" else EvenEnds(dataset, self.config.ends)
+        self.even_ends = None if self.config.ends == "uneven" else EvenEnds(dataset)
         """Counts the batches that this rank got in place of its own."""
         self._ledger_file = LedgerFile(path, dataset.worker_config) if (path := self.config.ledger_path) else None
-        self._go_to(dataset.new_state())
         self._pin = pinning.pinned if self.config.pin_memory and pinning.can_pin() else None
-        self._log = BatchLog(dataset.worker_config)
+        self._lanes = LaneSource(dataset, self.config, self._pin)
+        self._go_to(dataset.new_state())
         self._owner = os.getpid()
         self._warn_of_idle_workers()
-        self._workers = _Workers(dataset, self.config, self._pin)
-        self._close = weakref.finalize(self, _close_in, self._owner, self._workers, self.meter)
+        self._lanes.start()
+        self._close = weakref.finalize(self, _close_in, self._owner, self._lanes, self.meter)
 
     __getitem__ = no_random_access
     __next__ = no_iterator
 
     def __iter__(self) -> Iterator[Any]:
-        self._position.begin(self.dataset.skips)
         return Iteration(self)
 
     def __len__(self) -> int:
@@ -95,7 +81,7 @@ class SavableDataLoader:
 
     def metrics(self, *, of_job: bool = False) -> LoaderMetrics:
         """Counts since this loader was made; `of_job`: of all data-parallel ranks, which must all call it."""
-        own = measured(self.dataset, self._position.state, self.meter, self._workers.processes())
+        own = self.meter.measured(self.dataset, self._position.state, self._lanes.processes())
         return of_all_ranks(own, self.dataset.worker_config) if of_job else own
 
     @property
@@ -109,17 +95,13 @@ class SavableDataLoader:
 
     def save_state_rank(self) -> dict[str, Any]:
         """The position after the last batch handed out, as a plain dict (`json` and `weights_only` loads take it)."""
-        return self._own_state()
+        return self.snapshot().to_dict()
 
-    def _own_state(self) -> dict[str, Any]:
-        """The position of this rank alone."""
-        return self._position.settle().to_dict()
+    def snapshot(self) -> LoaderState:
+        """The same as an object, cheap enough for each batch: not for files, but for this job."""
+        return self._position.settle()
 
-    def snapshot(self) -> dict[str, Any]:
-        """The same, cheap enough for each batch: without checksums, so to be restored in this job only."""
-        return self._position.settle().snapshot()
-
-    def restore_state_rank(self, state: dict[str, Any], *, strict: bool = True) -> None:
+    def restore_state_rank(self, state: LoaderState | dict[str, Any], *, strict: bool = True) -> None:
         """Go to a saved position, of this rank or merged from all; batches prefetched meanwhile are dropped.
 
         Without `strict`, weights, added data sets and the batch size may differ; differences are logged.
@@ -141,7 +123,7 @@ class SavableDataLoader:
         Raises:
             StateError: there, if the ranks are not at the same step.
         """
-        return gather_global_state(self._own_state(), self.dataset.worker_config, global_dst_rank)
+        return gather_states(self.snapshot(), self.dataset.worker_config, global_dst_rank)
 
     def restore_state_global(
         self, state: dict[str, Any] | list[dict[str, Any]] | None, *, src_rank: int | None = None, strict: bool = True
@@ -152,7 +134,7 @@ class SavableDataLoader:
         Raises:
             StateError: if the state is of other data or settings, or not complete.
         """
-        self.restore_state_rank(spread_global_state(state, self.dataset.worker_config, src_rank), strict=strict)
+        self.restore_state_rank(broadcast_state(state, self.dataset.worker_config, src_rank), strict=strict)
 
     def restore_sample(self, key: Any) -> Any:
         """The batch, pack or sample with the `__restore_key__` `key`, made again in this process; the position stays.
@@ -169,7 +151,7 @@ class SavableDataLoader:
         Raises:
             WorkerError: if workers cannot be started.
         """
-        return self._workers.wait_ready(timeout_s)
+        return self._lanes.wait_ready(timeout_s)
 
     def close(self) -> None:
         """End the worker processes. Batches handed out stay valid, the state can be saved, iteration is over."""
@@ -191,34 +173,23 @@ class SavableDataLoader:
     def _fetch(self) -> Produced[Any] | None:
         """The next batch, which stays the next one until `_hand_out`; None at the end of all lanes."""
         while self._fetched is None and (lane := self._position.turn()) is not None:
-            # If anything below fails or is interrupted, the source is out of step; the next call starts a new one.
-            source, self._source = self._source, None
-            try:
-                source = self._workers.source(self._position, source)
-                item = source.take(lane)
-            except OutOfStep:
-                continue
-            except ServerLost as error:
-                self._workers.restart(error)
-                continue
+            item = self._lanes.take(lane, self._position)
             if item.skipped:
-                self.meter.leave_out(item.skipped)
+                self.meter.count_skips(item.skipped)
             if isinstance(item, Ended):
                 self._position.end()
-                self._source = source
-                continue
-            if self._pin is not None and isinstance(source, LaneRunner):
-                item.batch = self._pin(item.batch)
-            self._fetched, self._source = item, source
+            else:
+                self._fetched = item
+            self._lanes.resume()
         return self._fetched
 
     def _hand_out(self, item: Produced[Any]) -> Any:
         """The batch that was fetched, noted as handed out."""
-        source, self._source, self._fetched = self._source, None, None
-        slot = self._position.advance(item.state, item.references)
+        self._lanes.suspend()
+        self._fetched = None
+        self._position.advance(item.state, item.references)
         self.meter.note(item.counts)
-        self._log.note(item, slot)
-        self._source = source
+        self._lanes.resume()
         return item.batch
 
     def _rewind(self, *, within_pass: bool = False) -> None:
@@ -230,12 +201,13 @@ class SavableDataLoader:
     def _go_to(self, state: LoaderState) -> None:
         dataset = self.dataset
         self._position = Position(dataset.worker_config, state, dataset.virtual_epoch_length, self._ledger_file)
-        self._source, self._fetched, self._is_within_pass = None, None, False
+        self._lanes.suspend()
+        self._fetched, self._is_within_pass = None, False
         if self.even_ends is not None:
             self.even_ends.begin(state)
 
     def _warn_of_idle_workers(self) -> None:
-        if (config := self.dataset.worker_config).num_workers and self.config.start_method != "inprocess":
+        if (config := self.dataset.worker_config).num_workers:
             config.warn_of_idle_workers(self._position.state.num_lanes)
 
 
@@ -249,7 +221,11 @@ class Iteration(Timed[Any]):
     def _next(self) -> Any:
         if self._over:
             raise StopIteration
-        loader, is_first, self._begun = self._loader, not self._begun, True
+        loader = self._loader
+        loader._check_open()
+        is_first, self._begun = not self._begun, True
+        if is_first:
+            loader._position.begin(loader.dataset.skips)
         if is_first and loader._position.state.ended:
             loader._rewind()
         was_within_pass, is_even = loader._is_within_pass, loader.even_ends is not None
@@ -274,7 +250,6 @@ class Iteration(Timed[Any]):
     def _take(self) -> Any:
         """The next batch of this rank, an empty one where only others have one; or `_NONE_LEFT`."""
         loader, ends = self._loader, self._loader.even_ends
-        loader._check_open()
         if ends is None:
             item = loader._fetch()
             if item is None:
@@ -296,65 +271,7 @@ class Iteration(Timed[Any]):
         return step.filling
 
 
-class _Workers:
-    """Runs the lanes in the worker pool once it is ready; in this process until then, or if there are no workers."""
-
-    def __init__(self, dataset: LaneDataset, config: LoaderConfig, pin: pinning.Pin | None) -> None:
-        self._dataset, self._config, self._pin = dataset, config, pin
-        self._restarts, self._kept = Restarts(config), Kept(config.max_shared_bytes)
-        ranks = dataset.worker_config
-        self._num_workers = 0 if config.start_method == "inprocess" else min(ranks.num_workers, len(ranks.lanes))
-        self.pool: WorkerPool | pinning.PinningPool | None = None
-        self._arena = PrivateArena()
-        self._start()
-
-    def _start(self) -> None:
-        self._slow_at = time.monotonic() + _SLOW_START_S
-        if self._num_workers:
-            pool = WorkerPool(self._dataset, self._num_workers, self._config, self._restarts, self._kept)
-            self.pool = pool if self._pin is None else pinning.PinningPool(pool, self._pin)
-
-    def restart(self, error: ServerLost) -> None:
-        """Start a new server with new workers, if another restart is allowed."""
-        if fatal := self._restarts.spend(str(error)):
-            raise fatal
-        self.close()
-        self._start()
-
-    def source(self, position: Position, current: Source | None) -> Source:
-        """What runs the lanes now: `current`, or a new runner or pool that starts at `position`."""
-        pool = self.pool
-        if pool is not None and current is not pool:
-            if pool.ready():
-                pool.begin(position.lanes(), position.state)
-                self._arena = PrivateArena()  # no batch is made in this process any more
-                give_back_freed_memory()
-                return pool
-            if time.monotonic() > self._slow_at:
-                logger.warning("workers are not ready after %.0f s; the trainer makes batches itself", _SLOW_START_S)
-                self._slow_at = math.inf
-        return current or LaneRunner(self._dataset, position.state, self._arena)
-
-    def processes(self) -> Processes:
-        """The running processes."""
-        return Processes([] if self.pool is None else self.pool.processes(), self._restarts.num_in_all)
-
-    def wait_ready(self, timeout_s: float) -> bool:
-        """Wait for the pool; whether it can take over now."""
-        try:
-            return self.pool is not None and self.pool.wait_ready(timeout_s)
-        except ServerLost as error:
-            self.restart(error)
-            return self.wait_ready(timeout_s)
-
-    def close(self) -> None:
-        """End all worker processes."""
-        pool, self.pool = self.pool, None
-        if pool is not None:
-            pool.close()
-
-
-def _close_in(process: int, workers: _Workers, meter: Meter) -> None:
+def _close_in(process: int, lanes: LaneSource, meter: Meter) -> None:
     if os.getpid() == process:  # not in a child that the trainer forked
         meter.sum_up()
-        workers.close()
+        lanes.close()

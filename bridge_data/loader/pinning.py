@@ -13,15 +13,17 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bridge_data import samples
 from bridge_data.lanes.produced import Produced
 from bridge_data.later import torch
-from bridge_data.loader.position import Ended, Turns
-from bridge_data.loader.workers.link import OutOfStep
-from bridge_data.loader.workers.worker_pool import WorkerPool
+from bridge_data.loader.lane_runner import Ended, OutOfStep
+from bridge_data.loader.position import Turns
 from bridge_data.order.state import LoaderState
+
+if TYPE_CHECKING:
+    from bridge_data.loader.workers.worker_pool import WorkerPool
 
 Pin: TypeAlias = Callable[[Any], Any]
 """Returns a batch in page-locked memory."""

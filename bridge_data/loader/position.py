@@ -5,52 +5,26 @@ Enters: the lane of each batch handed out with its state, and lanes that ended. 
 their slots. Guarantee: batch number n of lane l is that of slot `n * num_lanes + l`, and a rank serves its slots in
 order, without those of lanes that have ended. So the order of batches by slot depends on the lanes alone. If steps
 are skipped, slots and numbers differ as `StepSkips` says.
-
-`BatchLog` writes a line of JSON for each batch that a rank hands out, if `WorkerConfig(worker_log_level=1)`: rank,
-number of the micro-batch in the job, its lane, the keys of its samples. `Meter` counts batches, samples, skipped
-samples, and the time that the trainer waits.
-
-`LaneRunner` runs lanes in this process or in a worker: each batch comes with its lane's state after it.
 """
 
 from __future__ import annotations
 
-import abc
 import dataclasses
-import functools
 import heapq
-import json
 import logging
-import os
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Iterable
 
-from bridge_data.errors import repeats
-from bridge_data.lanes.lane import Lane
-from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.produced import NO_COUNTS, Counts, CountValues, Produced, keys_of_batch, sums_of
-from bridge_data.lanes.skipping import SkippingLane
-from bridge_data.lanes.work import Watch
-from bridge_data.later import profiler_is_active, torch
-from bridge_data.loader.ledger_writer import LedgerFile
+from bridge_data.loader.ledger_files import LedgerFile
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.order.step_skips import StepSkips
-from bridge_data.samples.arena import Arena
-from bridge_data.task import FAILED, TRUNCATED
 from bridge_data.topology import WorkerConfig
 
 logger = logging.getLogger("bridge_data")
-
-T = TypeVar("T")
 
 _MAX_UNCOUNTED_BYTES = 1 << 19
 """Maximum bytes of references that wait for the ledger: of 16,384 samples."""
 _LEAST_BYTES = 1 << 9
 """Minimum that a micro-batch counts for, so that not too many wait."""
-_MAX_COUNTED = 1 << 8
-"""Maximum number of batches whose counts wait to be summed up."""
 
 
 class Turns:
@@ -151,9 +125,9 @@ class Position:
         """The lanes of this rank that have not ended, by their slots."""
         return self._turns.lanes
 
-    def advance(self, state: LaneState, references: bytes) -> int:
+    def advance(self, state: LaneState, references: bytes) -> None:
         """Note that the batch of the lane whose turn it is has been handed out; `state` is the lane's after it, and
-        `references` those of its samples. Returns the slot of the batch."""
+        `references` those of its samples."""
         before, lane, slot = self.state, self._turns.lane, self._turns.slot
         if "extras" in before.lanes[lane]:
             state = {**state, "extras": before.lanes[lane]["extras"]}
@@ -176,7 +150,6 @@ class Position:
         self._uncounted_bytes += num_bytes if num_bytes > _LEAST_BYTES else _LEAST_BYTES
         if self._uncounted_bytes > _MAX_UNCOUNTED_BYTES:
             self.settle()
-        return slot
 
     def settle(self) -> LoaderState:
         """The state with everything in the ledgers: sums of many micro-batches together cost little."""
@@ -212,147 +185,3 @@ class Position:
     def end_pass(self) -> None:
         """Note that the pass is over: a state saved now starts the next one."""
         self.state = dataclasses.replace(self.state, ended=True)
-
-
-class BatchLog:
-    """Writes the log of one rank, if it is enabled: to the file `worker_debug_path` (`{worker_id}` in it is the rank,
-    `{pid}` the process) or, without one, to standard output. Lines that cannot be written are logged and counted."""
-
-    def __init__(self, config: WorkerConfig) -> None:
-        self._rank, self._path, self._is_on = config.rank, config.worker_debug_path, config.worker_log_level > 0
-        self._begin = ""
-
-    def note(self, item: Produced[Any], slot: int) -> None:
-        """Log a batch that was handed out."""
-        if not self._is_on:
-            return
-        try:
-            keys = keys_of_batch(item.batch)
-            self._write(json.dumps({"rank": self._rank, "batch": slot, "lane": item.lane, "keys": keys}))
-        except Exception as error:  # a failing log must not cost the trainer its batch
-            self._begin = "\n"  # a part of the line may be there
-            if number := repeats.count((BatchLog, self._path)):
-                what = f"batch {slot} could not be written to the log of batches; the run continues"
-                where = self._path or "standard output"
-                logger.error("rank %d: %s: %s: %r (failure number %d)", self._rank, what, where, error, number)
-
-    def _write(self, line: str) -> None:
-        if self._path is None:
-            print(line, flush=True)
-            return
-        path = Path(self._path.format(worker_id=self._rank, pid=os.getpid()))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as file:
-            file.write(self._begin + line + "\n")
-        self._begin = ""
-
-
-class Meter:
-    """Counts what one rank gets, what was skipped on the way, and how long it waits, since its loader
-    was made."""
-
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
-        self.batches = 0
-        self._counted: tuple[Counts, list[CountValues]] = NO_COUNTS, []  # summed up, and since
-        self.skipped: dict[str, int] = {}
-        """Samples skipped, by stage."""
-        self.num_truncated = self.num_failed = 0
-        self.elapsed_s = self.wait_s = 0.0
-        self.slowest_key = NO_COUNTS.slowest, ""
-        """The slowest sample whose key was read last, and its key."""
-
-    def leave_out(self, skipped: Mapping[str, int]) -> None:
-        """Count what a lane has skipped since its last batch."""
-        for stage, count in skipped.items():
-            if stage == TRUNCATED:
-                self.num_truncated += count
-            elif stage == FAILED:
-                self.num_failed += count
-            else:
-                self.skipped[stage] = self.skipped.get(stage, 0) + count
-
-    def note(self, counts: CountValues) -> None:
-        """Count a batch that was handed out."""
-        self.batches += 1
-        _, counted = self._counted
-        counted.append(counts)
-        if len(counted) == _MAX_COUNTED:  # summing many together costs little
-            self._counted = self.counts, []
-
-    @property
-    def counts(self) -> Counts:
-        """The sums over all batches noted. Any thread may call it."""
-        before, counted = self._counted
-        return sums_of([before, *counted])
-
-    def sum_up(self) -> None:
-        """Log, at the end, how many samples were skipped, if some of them failed."""
-        if self.num_failed:
-            logger.warning(
-                "rank %d skipped %d samples in all (%s); of these, %d failed: see the errors logged before",
-                self._rank,
-                sum(self.skipped.values()),
-                ", ".join(f"{count} in {stage}" for stage, count in sorted(self.skipped.items())),
-                self.num_failed,
-            )
-
-
-class Timed(Iterator[T]):
-    """An iteration whose batches come from `_next`. Reports to `meter` how long they and the steps between take."""
-
-    def __init__(self, meter: Meter) -> None:
-        self._meter = meter
-        self._last_s: float | None = None
-
-    @abc.abstractmethod
-    def _next(self) -> T:
-        """The next batch; `StopIteration` after the last one."""
-
-    def __next__(self) -> T:
-        clock, meter = time.perf_counter, self._meter
-        begun_s = clock()
-        try:
-            if profiler_is_active():
-                with torch.profiler.record_function("bridge_data.wait"):
-                    return self._next()
-            return self._next()
-        finally:
-            now_s = clock()
-            meter.wait_s += now_s - begun_s
-            meter.elapsed_s += now_s - (begun_s if self._last_s is None else self._last_s)
-            self._last_s = now_s
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Ended:
-    """The lane has no more batches; these samples were skipped after its last one."""
-
-    lane: int
-    skipped: dict[str, int]
-
-
-class LaneRunner:
-    """Runs lanes of one dataset in this process; opens each at its position in `state` on first use.
-
-    Batches are built in `arena`.
-    """
-
-    def __init__(self, dataset: LaneDataset, state: LoaderState, arena: Arena, watch: Watch | None = None) -> None:
-        self._dataset, self._state, self._watch, self._arena = dataset, state, watch, arena
-        self._lanes: dict[int, Lane | SkippingLane] = {}
-
-    def take(self, lane: int) -> Produced[Any] | Ended:
-        """The next item of `lane`. After an exception, make another runner from the last states."""
-        if lane not in self._lanes:
-            open_lane = functools.partial(self._dataset.lane, watch=self._watch)
-            if self._state.skips is None:
-                self._lanes[lane] = open_lane(lane, self._state)
-            else:
-                self._lanes[lane] = SkippingLane(lane, self._state, open_lane)
-        run = self._lanes[lane]
-        try:
-            with self._arena.active():
-                return run.next()
-        except StopIteration:
-            return Ended(lane, run.take_skipped())

@@ -1,10 +1,13 @@
-"""The states of the data-parallel ranks: gathered on rank 0 when saved, distributed by it when restored.
+"""The states of the data-parallel ranks: gathered when saved, distributed when restored.
 
 Enters: the state of each rank, and the lists of forgotten samples that it found. Leaves, when saving: the whole
-state on rank 0, and on every other rank its own lanes, so the total size written by all ranks is linear in the job.
-Leaves, when restoring: on each rank a state that it can be restored from. Guarantee: an error on one rank is an error
-on all, so no rank waits for another. If each rank has what it needs, only a few numbers are exchanged.
+state on rank 0, and on every other rank its own lanes, so the total size written by all ranks is linear in the job; or
+the states of all on one rank, as Energon's loader gives them. Leaves, when restoring: on each rank a state that it can
+be restored from. Guarantee: an error on one rank is an error on all, so no rank waits for another. If each rank has
+what it needs, only a few numbers are exchanged. Plain data is parsed here once; `LoaderState` travels.
 """
+
+from __future__ import annotations
 
 import contextlib
 import dataclasses
@@ -14,13 +17,35 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import torch.distributed as dist
-
 from bridge_data.errors import StateError
 from bridge_data.lanes.forgotten import ListVersions, plain_lists
-from bridge_data.loader.checkpoint.state_files import process_of
-from bridge_data.order.state import LoaderState, ledger_log, merge_states, num_lanes_after
+from bridge_data.later import torch
+from bridge_data.order.state import LoaderState, ledger_log, merge, num_lanes_after, parse_state
 from bridge_data.topology import WorkerConfig
+
+
+def rank_in(group: Any) -> tuple[int, int]:
+    """(rank, size) in a process group, None for all processes; (0, 1) outside a distributed run."""
+    return (torch.distributed.get_rank(group), torch.distributed.get_world_size(group)) if _is_joined() else (0, 1)
+
+
+def process_of(rank: int, group: Any) -> int:
+    """The global rank of a rank of a process group, None for all processes."""
+    return rank if group is None else torch.distributed.get_global_rank(group, rank)
+
+
+def share_of(state: LoaderState, rank: int, world_size: int) -> LoaderState:
+    """The lanes of a state that are those of `rank`: every `world_size`-th one."""
+    return state.of_rank(WorkerConfig(rank=rank, world_size=world_size, num_workers=0))
+
+
+def is_joined(config: WorkerConfig) -> bool:
+    """Whether this rank can exchange states with others: torch.distributed has a group with exactly these ranks."""
+    return config.world_size > 1 and rank_in(config.data_parallel_group)[1] == config.world_size
+
+
+def _is_joined() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 @contextlib.contextmanager
@@ -35,8 +60,32 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
+def _gathered(own: LoaderState, config: WorkerConfig, process: int) -> list[LoaderState] | None:
+    """The states of all ranks, in their order, on the process with the global rank `process`, else None."""
+    if config.world_size == 1:
+        return [own]
+    states: list[Any] | None = [None] * config.world_size if torch.distributed.get_rank() == process else None
+    torch.distributed.gather_object(own, states, dst=process, group=config.data_parallel_group)
+    return states
+
+
 @_no_garbage_collection()
-def gather_state(state: dict[str, Any], config: WorkerConfig) -> dict[str, Any]:
+def gather_states(own: LoaderState, config: WorkerConfig, global_dst_rank: int) -> list[dict[str, Any]] | None:
+    """The states of all ranks as plain data, in their order, on the process `global_dst_rank`, else None; their ledger
+    is logged. All ranks must call it.
+
+    Raises:
+        StateError: there, if the ranks are not at the same step.
+    """
+    states = _gathered(own, config, global_dst_rank)
+    if states is None:
+        return None
+    ledger_log.note(merge(states))
+    return [state.to_dict() for state in states]
+
+
+@_no_garbage_collection()
+def gather_state(own: LoaderState, config: WorkerConfig) -> LoaderState:
     """The state of the whole job on data-parallel rank 0, on the others their own lanes at the same position. All ranks
     must call it.
 
@@ -44,73 +93,33 @@ def gather_state(state: dict[str, Any], config: WorkerConfig) -> dict[str, Any]:
         StateError: on every rank, if they are not at the same step; or if torch.distributed is not initialised.
     """
     if config.world_size == 1:
-        own = LoaderState.from_dict(state)
         ledger_log.note(own)
-        return own.to_dict()
+        return own
     if not _is_joined():
         raise StateError(
             f"the states of {config.world_size} data-parallel ranks cannot be gathered: torch.distributed is not "
             "initialised. Save each rank's own with the loader's save_state_rank, and join them with merge_states"
         )
-    group = config.data_parallel_group
-    is_first, first = dist.get_rank(group) == 0, process_of(0, group)
-    states: list[Any] | None = [None] * config.world_size if is_first else None
-    dist.gather_object(state, states, dst=first, group=group)
-    own = LoaderState.from_dict(state)
+    first = process_of(0, config.data_parallel_group)
+    states = _gathered(own, config, first)
     shared: list[Any] = [None]
     if states is not None:
         try:
-            own = LoaderState.from_dict(merge_states(states))
+            own = merge(states)
             # Near the end of finite data the ranks are at different positions, and the job at the lowest.
             shared = [{"next_slot": own.next_slot, "epoch_batches": own.epoch_batches, "ended": own.ended}]
         except StateError as error:
             shared = [str(error)]
-    dist.broadcast_object_list(shared, src=first, group=group)
+    torch.distributed.broadcast_object_list(shared, src=first, group=config.data_parallel_group)
     if isinstance(shared[0], str):
         raise StateError(shared[0])
     own = dataclasses.replace(own, **shared[0])
     if states is not None:
         ledger_log.note(own)
-    return own.to_dict()
+    return own
 
 
-def check_same_lists(lists: ListVersions, config: WorkerConfig, groups_beside: Sequence[Any] = ()) -> None:
-    """Check that all data-parallel ranks, and the ranks of `groups_beside`, have found the same `lists` of forgotten
-    samples. All of them must call it; only a digest is exchanged.
-
-    Raises:
-        StateError: on every rank of a group in which they differ.
-    """
-    if not _is_joined():
-        return
-    plain = plain_lists(lists)
-    own = hashlib.blake2b(json.dumps(plain, sort_keys=True).encode(), digest_size=16).digest()
-    groups = [("data-parallel ", config.data_parallel_group)] if config.world_size > 1 else []
-    for kind, group in [*groups, *(("model-parallel ", group) for group in groups_beside)]:
-        size = dist.get_world_size(group)
-        digests: list[Any] = [None] * size
-        dist.all_gather_object(digests, own, group=group)
-        if len(set(digests)) > 1:
-            found: list[Any] = [None] * size
-            dist.all_gather_object(found, plain, group=group)
-            _check_lists(found, kind)
-
-
-def _check_lists(found: Sequence[Mapping[str, Any]], kind: str = "data-parallel ") -> None:
-    for rank, lists in enumerate(found):
-        differing = sorted(name for name in {*lists, *found[0]} if lists.get(name) != found[0].get(name))
-        if differing:
-            name = differing[0]
-            more = f" and of {len(differing) - 1} more" if len(differing) > 1 else ""
-            raise StateError(
-                f"{kind}ranks {rank} and 0 have found different lists of forgotten samples: of source {name}{more}, "
-                f"versions {lists.get(name, 'none')} and {found[0].get(name, 'none')} (number, digest). One was "
-                "written while the ranks started, or a shared file system shows it to only some of them: restart all "
-                "ranks"
-            )
-
-
-def hand_on_state(state: dict[str, Any] | None, config: WorkerConfig) -> dict[str, Any]:
+def distribute_state(state: LoaderState | dict[str, Any] | None, config: WorkerConfig) -> LoaderState:
     """A state that this rank can be restored from: `state`, if every rank got the lanes that it needs, else its
     part of the whole state that one of them got. All data-parallel ranks must call it, with None if a rank has no
     state, such as a new rank.
@@ -119,21 +128,21 @@ def hand_on_state(state: dict[str, Any] | None, config: WorkerConfig) -> dict[st
         StateError: on every rank, if a state is not a loader state, if states are of different steps, or if lanes are
             missing and no rank has all.
     """
-    handed = hand_on_state_if_any(state, config)
-    if handed is None:
+    distributed = distribute_state_if_any(state, config)
+    if distributed is None:
         raise StateError(
             "no data-parallel rank was given a state: give rank 0 the one that it saved, or do not restore"
         )
-    return handed
+    return distributed
 
 
-def hand_on_state_if_any(state: dict[str, Any] | None, config: WorkerConfig) -> dict[str, Any] | None:
-    """As `hand_on_state`, but None if no rank has a state."""
+def distribute_state_if_any(state: LoaderState | dict[str, Any] | None, config: WorkerConfig) -> LoaderState | None:
+    """As `distribute_state`, but None if no rank has a state."""
     if config.world_size == 1 or not _is_joined():
-        return state
-    given, whole = _look_at(state, config)
+        return None if state is None else parse_state(state)
+    row, given = _look_at(state, config)
     rows: list[Any] = [None] * config.world_size
-    dist.all_gather_object(rows, given, group=config.data_parallel_group)
+    torch.distributed.all_gather_object(rows, row, group=config.data_parallel_group)
     _check(rows)
     if not any(row.num_lanes for row in rows):
         return None
@@ -144,15 +153,32 @@ def hand_on_state_if_any(state: dict[str, Any] | None, config: WorkerConfig) -> 
     takes_all = is_redealt or (source is not None and any(row.is_finite for row in rows))
     lacking = [rank for rank, row in enumerate(rows) if not (row.is_whole if takes_all else row.has_own)]
     if not lacking:
-        assert state is not None
-        return state
+        return given
     if source is None:
         raise StateError(
             f"data-parallel ranks {lacking[:16]} of {config.world_size} lack lanes of {num_lanes} that they need to "
             "restore, and no rank got a state with all. The state that rank 0 saved has them: restore it "
             "on rank 0, or merge the states of all ranks (merge_states) and restore the result on each"
         )
-    return _handed_on(whole, source, takes_all, config)
+    is_source = rank_in(config.data_parallel_group)[0] == source
+    return _sent(given if is_source else None, source, takes_all, config)
+
+
+def broadcast_state(
+    state: dict[str, Any] | list[dict[str, Any]] | None, config: WorkerConfig, src_rank: int | None
+) -> LoaderState:
+    """`state`, of the whole job or those of all ranks; with `src_rank`, that of the process of this global rank.
+
+    Raises:
+        StateError: if there is none, or the list is not complete.
+    """
+    if src_rank is not None and config.world_size > 1:
+        box = [state]
+        torch.distributed.broadcast_object_list(box, src=src_rank, group=config.data_parallel_group)
+        state = box[0]
+    if state is None:
+        raise StateError("restore_state_global: got None; pass it on every rank, or src_rank=... of its rank")
+    return merge(list(map(parse_state, state))) if isinstance(state, list) else parse_state(state)
 
 
 class _Given(NamedTuple):
@@ -166,11 +192,11 @@ class _Given(NamedTuple):
     has_own: bool = False
 
 
-def _look_at(state: dict[str, Any] | None, config: WorkerConfig) -> tuple[_Given, LoaderState | None]:
+def _look_at(state: LoaderState | dict[str, Any] | None, config: WorkerConfig) -> tuple[_Given, LoaderState | None]:
     if state is None:
         return _Given(), None
     try:
-        given = LoaderState.from_dict(state)
+        given = parse_state(state)
     except StateError as error:
         return _Given(problem=str(error)), None
     mine = range(config.rank, given.num_lanes, config.world_size)
@@ -201,28 +227,51 @@ def _check(rows: list[_Given]) -> None:
 
 
 @_no_garbage_collection()
-def _handed_on(whole: LoaderState | None, source: int, takes_all: bool, config: WorkerConfig) -> dict[str, Any]:
-    """The part that this rank needs of the whole state of rank `source`; only that rank has to give it."""
-    group, size = config.data_parallel_group, config.world_size
-    is_source, process = dist.get_rank(group) == source, process_of(source, group)
+def _sent(whole: LoaderState | None, source: int, takes_all: bool, config: WorkerConfig) -> LoaderState:
+    """The part that this rank needs of the whole state of rank `source`, which alone has to give it."""
+    group, process = config.data_parallel_group, process_of(source, config.data_parallel_group)
+    received: list[Any] = [whole]
     if takes_all:
-        state: list[dict[str, Any]] = [whole.to_dict() if is_source and whole is not None else {}]
-        dist.broadcast_object_list(state, src=process, group=group)
-        return state[0]
-    shares: list[Any] | None = None
-    if is_source and whole is not None:
-        shares = [whole.of_rank(dataclasses.replace(config, rank=rank)).to_dict() for rank in range(size)]
-    share: list[dict[str, Any]] = [{}]
-    dist.scatter_object_list(share, shares, src=process, group=group)
-    return share[0]
+        torch.distributed.broadcast_object_list(received, src=process, group=group)
+    else:
+        size = config.world_size
+        shares = None if whole is None else [share_of(whole, rank, size) for rank in range(size)]
+        torch.distributed.scatter_object_list(received, shares, src=process, group=group)
+    state: LoaderState = received[0]
+    return state
 
 
-def is_joined(config: WorkerConfig) -> bool:
-    """Whether this rank can exchange states with others: torch.distributed has a group with exactly these ranks."""
-    return (
-        config.world_size > 1 and _is_joined() and dist.get_world_size(config.data_parallel_group) == config.world_size
-    )
+def check_same_lists(lists: ListVersions, config: WorkerConfig, groups_beside: Sequence[Any] = ()) -> None:
+    """Check that all data-parallel ranks, and the ranks of `groups_beside`, have found the same `lists` of forgotten
+    samples. All of them must call it; only a digest is exchanged.
+
+    Raises:
+        StateError: on every rank of a group in which they differ.
+    """
+    if not _is_joined():
+        return
+    plain = plain_lists(lists)
+    own = hashlib.blake2b(json.dumps(plain, sort_keys=True).encode(), digest_size=16).digest()
+    groups = [("data-parallel ", config.data_parallel_group)] if config.world_size > 1 else []
+    for kind, group in [*groups, *(("model-parallel ", group) for group in groups_beside)]:
+        size = torch.distributed.get_world_size(group)
+        digests: list[Any] = [None] * size
+        torch.distributed.all_gather_object(digests, own, group=group)
+        if len(set(digests)) > 1:
+            found: list[Any] = [None] * size
+            torch.distributed.all_gather_object(found, plain, group=group)
+            _check_lists(found, kind)
 
 
-def _is_joined() -> bool:
-    return dist.is_available() and dist.is_initialized()
+def _check_lists(found: Sequence[Mapping[str, Any]], kind: str = "data-parallel ") -> None:
+    for rank, lists in enumerate(found):
+        differing = sorted(name for name in {*lists, *found[0]} if lists.get(name) != found[0].get(name))
+        if differing:
+            name = differing[0]
+            more = f" and of {len(differing) - 1} more" if len(differing) > 1 else ""
+            raise StateError(
+                f"{kind}ranks {rank} and 0 have found different lists of forgotten samples: of source {name}{more}, "
+                f"versions {lists.get(name, 'none')} and {found[0].get(name, 'none')} (number, digest). One was "
+                "written while the ranks started, or a shared file system shows it to only some of them: restart all "
+                "ranks"
+            )

@@ -325,6 +325,15 @@ _OTHER_LISTS = (
 )
 
 
+def parse_state(data: LoaderState | dict[str, Any]) -> LoaderState:
+    """`data` as a state, checked in full if it is plain data.
+
+    Raises:
+        StateError: as `LoaderState.from_dict`.
+    """
+    return data if isinstance(data, LoaderState) else LoaderState.from_dict(data)
+
+
 def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Merge the states that the ranks of a job saved at the same step, in any order.
 
@@ -333,9 +342,13 @@ def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
     Raises:
         StateError: if the states are of different runs or steps, or a lane is missing.
     """
-    if not states:
+    return merge([LoaderState.from_dict(state) for state in states]).to_dict()
+
+
+def merge(parts: Sequence[LoaderState]) -> LoaderState:
+    """`merge_states` of states that are parsed already."""
+    if not parts:
         raise StateError("merge_states: got no state; expected one of every data-parallel rank")
-    parts = [LoaderState.from_dict(state) for state in states]
     merged = dataclasses.replace(parts[0], lanes={}, ended=all(part.ended for part in parts))
     same = ["generations", "drawn_before", "extras", "repetition", "next_slot", "epoch_batches"]
     if merged.is_finite:  # near the end, ranks skip lanes that have ended
@@ -357,7 +370,7 @@ def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 raise StateError(f"merge_states: two states of lane {lane} differ; they are of different runs or steps")
     merged.check_complete()
     merged.lanes = dict(sorted(merged.lanes.items()))
-    return merged.to_dict()
+    return merged
 
 
 class LedgerLog:

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from bridge_data.child_process import die_with_parent
 from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.options import check_integer
 from bridge_data.storage.clients import has_clients
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
-
-_PR_SET_PDEATHSIG = 1
 
 Progress = Callable[[int, int | None], None]
 """Called with what is done and the total (None: not known), such as shards, files or steps."""
@@ -127,17 +126,6 @@ def _begin_child(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches all processes, and this one would print a traceback
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)  # its threads do not exist after a fork, and torch would wait for them
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when the thread that created it ends; at once if `parent` is gone already."""
-    import ctypes  # imported here: only children need it
-
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def pool(num_workers: int) -> Pool:

@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from bridge_data.errors import StateError
 from bridge_data.loader.checkpoint import load_states, save_rank_state
-from bridge_data.loader.checkpoint.state_files import process_of, rank_in
+from bridge_data.loader.rank_states import process_of, rank_in
 from bridge_data.storage.atomic import write_file
 
 if TYPE_CHECKING:

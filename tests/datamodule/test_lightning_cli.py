@@ -176,7 +176,7 @@ def test_encoders_of_families_are_made_with_nested_settings(path: Path, parts: P
     ("arguments", "message"),
     [
         (["--data.prefech_factor=3"], "data.prefech_factor"),
-        (["--data.ends=odd"], "Expected a typing.Literal['uneven', 'even', 'agreed']. Got value: odd"),
+        (["--data.ends=odd"], "Expected a typing.Literal['uneven', 'even']. Got value: odd"),
         (["--data.num_lanes=many"], "data.num_lanes"),
         (["--data.multimodal_sample_config.patch_sise=3"], "'patch_sise' is not accepted"),
         (["--data.multimodal_sample_config.policies.overlong=cut"], "'truncate', 'skip', 'error'"),

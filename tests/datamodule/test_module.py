@@ -228,8 +228,8 @@ def test_settings_reach_workers_data_and_loader(path: Path) -> None:
     assert len(train) == 5
     assert (train.dataloader.config.prefetch_factor, train.dataloader.config.max_worker_restarts) == (3, 9)
     assert train.dataloader.config.sample_timeout_s == 2.5
-    inprocess = make_module(path, num_workers=2, start_method="inprocess").train_dataloader()
-    assert not inprocess.dataloader.wait_for_workers()
+    spawned = make_module(path, start_method="spawn").train_dataloader()
+    assert spawned.dataloader.config.start_method == "spawn"
     with pytest.raises(ConfigError, match="did you mean 'prefetch_factor'"):
         make_module(path, prefech_factor=3)
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from bridge_data import StateError, WorkerConfig
-from bridge_data.loader.rank_states import gather_state, hand_on_state
+from bridge_data.loader.rank_states import distribute_state, gather_state, rank_in
+from bridge_data.order.state import LoaderState
 from tests.datamodule.launch import on_ranks, run_job
 from tests.datamodule.parts import NUM_TRAIN, draw, make_module, write_numbers
 from tests.datamodule.state_job import DRAWN, MORE, NUM_LANES
@@ -144,11 +145,15 @@ def test_a_version_that_appears_during_a_run_is_used_by_no_rank_before_the_resta
     assert not gone & drawn["after"] and not drawn["before"] & drawn["after"]
 
 
+def test_a_process_alone_is_rank_0_of_1() -> None:
+    assert rank_in(None) == (0, 1)
+
+
 def test_ranks_that_are_not_there_cannot_be_gathered() -> None:
     with pytest.raises(StateError, match=r"torch.distributed is not initialised.*merge_states"):
-        gather_state({}, WorkerConfig(rank=0, world_size=2, num_workers=0))
+        gather_state(LoaderState({}, [(2, [])], 0, {}), WorkerConfig(rank=0, world_size=2, num_workers=0))
 
 
 def test_a_rank_alone_needs_a_state() -> None:
     with pytest.raises(StateError, match="was given a state"):
-        hand_on_state(None, WorkerConfig(rank=0, world_size=1, num_workers=0))
+        distribute_state(None, WorkerConfig(rank=0, world_size=1, num_workers=0))

@@ -19,8 +19,8 @@ SAVE_EVERY = 5
 
 
 def newest(folder: Path) -> Path | None:
-    """The newest checkpoint with its manifest: one that was being written when the job died has none."""
-    complete = [path.parent for path in folder.glob("iter_*/train_dataloader_manifest.json")]
+    """The newest checkpoint: one that was being written when the job died has no file of rank 0."""
+    complete = [path.parent for path in folder.glob("iter_*/train_dataloader_dprank000.pt")]
     return max(complete, default=None)
 
 

@@ -22,8 +22,8 @@ from bridge_data.decode.sample_loader import open_loader
 from bridge_data.encoders.chat import render_conversation
 from bridge_data.encoders.pretrained import open_image_processor, open_tokenizer
 from bridge_data.errors import ConfigError, SampleError
+from bridge_data.loader.checkpoint.checkpoint_folder import encoded as encoded_state
 from bridge_data.loader.checkpoint.checkpoint_folder import load_states, read_checkpoint, save_states
-from bridge_data.loader.checkpoint.state_files import encoded as encoded_state
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import load_plan
 from bridge_data.prepare.converters.media_files import MediaRoot

@@ -11,7 +11,7 @@ import torch
 from bridge_data.lanes.produced import Produced
 from bridge_data.order import SampleRef
 from bridge_data.order.cursor import packed_references
-from bridge_data.order.state import LoaderState
+from bridge_data.order.state import LoaderState, parse_state
 from bridge_data.samples import Batch, edataclass
 from bridge_data.topology import WorkerConfig
 
@@ -108,8 +108,8 @@ class Streams:
     def describe(self, ref: SampleRef) -> str:
         return f"(source={ref.source}, epoch={ref.epoch}, index={ref.index})"
 
-    def check_state(self, data: dict[str, Any], *, strict: bool = True) -> LoaderState:
-        state = LoaderState.from_dict(data)
+    def check_state(self, data: LoaderState | dict[str, Any], *, strict: bool = True) -> LoaderState:
+        state = parse_state(data)
         state.check(FINGERPRINT)
         if state.ended:
             return self.new_state(state.num_lanes)

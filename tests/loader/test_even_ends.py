@@ -19,7 +19,7 @@ from bridge_data import (
 )
 from bridge_data.loader.even_ends import EvenEnds, num_slots
 from bridge_data.order.state import merge_states
-from tests.loader.ends_job import CASES, dataset_of
+from tests.loader.ends_job import CASES, UNFILLABLE, dataset_of
 from tests.prepared import write_texts
 
 NUM_SAMPLES, WORLD_SIZE = 37, 3
@@ -56,7 +56,7 @@ def passes_of(job: list[dict[str, Any]], case: str) -> list[Any]:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("case", [case for case in CASES if case not in ("no mask", "wrong empty_batch")])
+@pytest.mark.parametrize("case", [case for case in CASES if case not in UNFILLABLE])
 def test_ranks_end_together_and_serve_the_order_of_one_rank(job: Any, data: Path, case: str) -> None:
     alone = [list(batch.__key__) for batch in get_loader(dataset_of(case, str(data), 0, 1))]
     if case == "doubled in hiding":
@@ -70,9 +70,9 @@ def test_ranks_end_together_and_serve_the_order_of_one_rank(job: Any, data: Path
 @pytest.mark.processes
 def test_where_arithmetic_tells_the_number_no_collective_is_called(job: Any) -> None:
     reduced = {case: {of_rank[case]["reduced"] for of_rank in job} for case in CASES}
-    expected = {"packed", "doubled", "filtered, agreed"}
+    expected = {"packed", "doubled"}
     assert {case for case, counts in reduced.items() if counts != {0}} == expected
-    for case in ("packed", "doubled", "filtered, agreed"):  # and once more to see that each pass is over
+    for case in expected:  # and once more to see that each pass is over
         steps = sum(len(of_rank) for of_rank, *_ in passes_of(job, case))
         assert reduced[case] == {steps + 2}
 
@@ -86,14 +86,7 @@ def test_the_number_of_steps_is_that_of_the_data_whatever_is_left_out(job: Any, 
         assert {len(of_rank) for of_rank in steps} == {num_steps}
     empty = [sum(not keys for keys, _, _ in itertools.chain(*of_rank[case]["passes"])) for of_rank in job]
     assert [of_rank[case]["filled"] for of_rank in job] == empty
-    assert sum(empty) > 0 and not any(of_rank[case]["repeated"] for of_rank in job)
-
-
-@pytest.mark.processes
-def test_agreed_ends_spare_steps_that_are_empty_on_all_ranks(job: Any) -> None:
-    for steps in passes_of(job, "filtered, agreed"):
-        assert len(steps[0]) < NUM_STEPS
-        assert all(total > 0 for of_rank in steps for _, _, total in of_rank)
+    assert sum(empty) > 0
 
 
 @pytest.mark.processes
@@ -101,21 +94,15 @@ def test_agreed_ends_spare_steps_that_are_empty_on_all_ranks(job: Any) -> None:
     ("case", "reason"),
     [("no mask", "has no loss_mask to zero"), ("wrong empty_batch", "ZeroDivisionError: a bug")],
 )
-def test_a_batch_that_cannot_be_emptied_comes_again_and_ends_no_job(job: Any, case: str, reason: str) -> None:
-    # 19 micro-batches: ranks 1 and 2 lack one in each of the two passes
-    assert [of_rank[case]["repeated"] for of_rank in job] == [0, 2, 2]
-    assert [of_rank[case]["filled"] for of_rank in job] == [0, 2, 2]
-    for of_rank, steps in zip(job, passes_of(job, case)[0], strict=True):
-        warned = [text for text in of_rank[case]["messages"] if reason in text]
-        assert len(warned) == (of_rank[case]["repeated"] > 0)
-        keys = [keys for keys, _, _ in steps]
-        assert len(keys) == NUM_STEPS
-        if warned:
-            assert "count twice" in warned[0] and keys[-1] == keys[0]
+def test_a_batch_that_cannot_be_emptied_ends_all_ranks_before_the_first_step(job: Any, case: str, reason: str) -> None:
+    for rank, of_rank in enumerate(job):  # 19 micro-batches: ranks 1 and 2 will lack one
+        error = of_rank[case]["error"]
+        assert error.startswith(f"ConfigError: rank {rank} needs a batch without loss")
+        assert reason in error and type(CASES[case][0]()).__name__ in error
 
 
 @pytest.mark.processes
-def test_where_ends_are_agreed_each_rank_names_the_one_that_failed(job: Any) -> None:
+def test_where_ranks_agree_on_the_end_each_rank_names_the_one_that_failed(job: Any) -> None:
     failed = [of_rank["failures"][0] for of_rank in job]
     assert failed[1] == "FatalSampleError: the disk is gone\nin more detail"
     for rank in (0, 2):
@@ -134,7 +121,7 @@ def test_a_rank_that_ended_without_a_word_is_an_error_of_ours(job: Any) -> None:
 @pytest.mark.processes
 def test_micro_batches_that_nobody_could_expect_are_dropped_with_a_warning(job: Any) -> None:
     for of_rank in job:
-        assert any('take ends="agreed"' in text for text in of_rank["doubled in hiding"]["messages"])
+        assert any("is no generator function" in text for text in of_rank["doubled in hiding"]["messages"])
 
 
 @edataclass
@@ -164,9 +151,10 @@ def test_a_batch_without_a_loss_mask_says_what_to_do() -> None:
 def test_ranks_that_cannot_meet_are_refused(tmp_path: Path) -> None:
     data = write_texts(tmp_path / "data", 10)
     dataset = get_val_dataset(data, split_part="train", worker_config=WorkerConfig(0, 2, 0), batch_size=2)
-    for ends in ("even", "agreed"):
-        with pytest.raises(ConfigError, match="init_process_group"):
-            get_loader(dataset, ends=ends)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="init_process_group"):
+        get_loader(dataset, ends="even")
+    with pytest.raises(ConfigError, match=r"ends='agreed' .*even"):
+        get_loader(dataset, ends="agreed")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="ends='odd'"):
         get_loader(dataset, ends="odd")  # type: ignore[arg-type]
 
@@ -191,7 +179,7 @@ def test_a_number_of_slots_holds_from_any_position_but_not_after_lanes_are_dealt
 
 
 def test_what_the_trainer_takes_out_of_a_batch_does_not_matter(data: Path) -> None:
-    ends = EvenEnds(dataset_of("whole", str(data), 0, 1), "even")
+    ends = EvenEnds(dataset_of("whole", str(data), 0, 1))
     batch = {"loss_mask": torch.ones(3), "__key__": ["a"]}
     assert ends.step(0, batch, 1) == (1, None)
     batch.clear()
@@ -199,4 +187,11 @@ def test_what_the_trainer_takes_out_of_a_batch_does_not_matter(data: Path) -> No
         empty = ends.fill()
         assert empty is not None
         assert empty.pop("loss_mask").sum() == 0
-    assert (ends.num_filled, ends.num_repeated) == (2, 0)
+    assert ends.num_filled == 2
+
+
+def test_a_batch_that_cannot_be_emptied_is_an_error_where_it_is_needed(data: Path) -> None:
+    ends = EvenEnds(dataset_of("no mask", str(data), 0, 1))
+    assert ends.step(0, {"tokens": 1}, 1) == (1, None)
+    with pytest.raises(ConfigError, match=r"has no loss_mask to zero.*NoMask"):
+        ends.fill()

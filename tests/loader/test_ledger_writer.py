@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from bridge_data.errors import ConfigError, repeats
-from bridge_data.loader import ledger_writer
+from bridge_data.loader import ledger_files
 from bridge_data.loader.ledger_files import RunLedger, ledger_file
 from bridge_data.order.state import merge_states
 from tests.loader.test_ledger_files import check, make_loader, run, sums_of
@@ -79,7 +79,7 @@ def test_a_disk_that_was_full_for_a_while_costs_a_log_line_and_no_record(
 def test_what_is_more_than_may_be_kept_is_lost_and_said_to_be(
     data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_writer, "MAX_KEPT_BYTES", 1_000)
+    monkeypatch.setattr(ledger_files, "MAX_KEPT_BYTES", 1_000)
     with make_loader(data, (0, 1), tmp_path) as loader:
         steps(loader, 20)
         with full_disk(tmp_path):

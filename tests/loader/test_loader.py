@@ -15,8 +15,8 @@ import torch
 from bridge_data import options
 from bridge_data.errors import ConfigError, StateError, WorkerError
 from bridge_data.loader import LoaderConfig, SavableDataLoader, get_loader, get_savable_loader
+from bridge_data.loader.lane_runner import LaneRunner
 from bridge_data.loader.pinning import PinningPool
-from bridge_data.loader.position import LaneRunner
 from bridge_data.loader.workers.worker_pool import WorkerPool
 from bridge_data.order.state import merge_states
 from tests.loader.conftest import in_turn
@@ -59,7 +59,7 @@ def test_batches_come_in_the_order_of_the_slots() -> None:
 def test_workers_give_the_same_stream(loader: SavableDataLoader) -> None:
     reference = here()
     assert some(loader, 100) == some(reference, 100) == in_turn(100)
-    assert isinstance(loader._source, WorkerPool)
+    assert isinstance(loader._lanes.current, WorkerPool)
     assert loader.skipped == reference.skipped == {"encode_sample": 30}
 
 
@@ -73,7 +73,7 @@ def test_one_spawned_worker_gives_the_same_stream_and_more_than_lanes_warn() -> 
         assert some(loader, 3) == in_turn(3, num_lanes=1)
         assert loader.wait_for_workers()
         assert some(loader, 30) == in_turn(30, num_lanes=1, start=3)
-        assert isinstance(loader._source, WorkerPool) and len(loader._source._links) == 1
+        assert isinstance(loader._lanes.current, WorkerPool) and len(loader._lanes.current._links) == 1
 
 
 @pytest.mark.processes
@@ -240,7 +240,7 @@ def test_the_memory_of_batches_is_used_again(loader: SavableDataLoader) -> None:
 
 
 def num_maps(loader: SavableDataLoader) -> int:
-    pool = loader._source._pool if isinstance(loader._source, PinningPool) else loader._source
+    pool = loader._lanes.current._pool if isinstance(loader._lanes.current, PinningPool) else loader._lanes.current
     assert isinstance(pool, WorkerPool)
     return sum(len(link._slots._maps) for link in pool._links)
 
@@ -249,7 +249,7 @@ def test_a_message_lost_to_an_interrupt_is_made_good(loader: SavableDataLoader) 
     assert some(loader, 5) == in_turn(5)
     stolen = [
         link._channel.receive()
-        for link in loader._source._links  # type: ignore[union-attr]
+        for link in loader._lanes.current._links  # type: ignore[union-attr]
         if len(link._queue) < 2  # else it has no credit, and sends nothing
     ]
     assert stolen
@@ -270,8 +270,8 @@ class Interrupting:
 def test_an_interrupted_step_is_done_again(loader: SavableDataLoader, monkeypatch: pytest.MonkeyPatch) -> None:
     assert some(loader, 5) == in_turn(5)
     with monkeypatch.context() as patch:
-        source = loader._source
-        patch.setattr(loader._workers, "source", lambda position, current: Interrupting(source))
+        source = loader._lanes.current
+        patch.setattr(loader._lanes, "_at", lambda position: Interrupting(source))
         with pytest.raises(KeyboardInterrupt):
             next(iter(loader))
     assert some(loader, 40) == in_turn(40, start=5)
@@ -283,10 +283,10 @@ def test_workers_take_over_when_ready_and_leave_nothing_behind_but_batches() -> 
     gc.collect()
     num_descriptors = len(os.listdir("/proc/self/fd"))
     loader = get_loader(Streams(config(2)))
-    assert some(loader, 1) == ["0/0"] and isinstance(loader._source, LaneRunner)
+    assert some(loader, 1) == ["0/0"] and isinstance(loader._lanes.current, LaneRunner)
     assert loader.wait_for_workers()
     kept = list(itertools.islice(loader, 9))
-    assert isinstance(loader._source, WorkerPool)
+    assert isinstance(loader._lanes.current, WorkerPool)
     state = loader.save_state_rank()
     loader.close()
     loader.close()
@@ -315,7 +315,7 @@ def kinds_of_open_files(pid: int) -> collections.Counter[str]:
 
 def test_workers_keep_to_themselves(loader: SavableDataLoader) -> None:
     some(loader, 10)
-    server = loader._workers.pool._launcher.server.child.pid  # type: ignore[union-attr]
+    server = loader._lanes.pool._launcher.server.process.pid  # type: ignore[union-attr]
     workers = psutil.Process(server).children(recursive=True)
     assert len(workers) == 3
     for worker in workers:  # which work ahead meanwhile
@@ -375,10 +375,10 @@ def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
         LoaderConfig(**wrong)
 
 
-def test_inprocess_runs_the_lanes_here_whatever_the_number_of_workers() -> None:
-    loader = get_loader(Streams(config(3), size=4), start_method="inprocess")
-    assert some(loader, 10) == in_turn(10) and isinstance(loader._source, LaneRunner)
-    assert not loader.wait_for_workers(0)
+@pytest.mark.parametrize(("former", "way_out"), [("fork", '"server"'), ("inprocess", "num_workers=0")])
+def test_a_former_start_method_is_refused_with_its_way_out(former: Any, way_out: str) -> None:
+    with pytest.raises(ConfigError, match=f"start_method='{former}' .*{way_out}"):
+        get_loader(Streams(config(3)), start_method=former)
 
 
 @pytest.mark.gpu

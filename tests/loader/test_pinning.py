@@ -10,9 +10,9 @@ import torch
 
 from bridge_data.lanes.produced import Produced
 from bridge_data.loader import SavableDataLoader, get_loader, pinning
+from bridge_data.loader.lane_runner import Ended, OutOfStep
 from bridge_data.loader.pinning import PinningPool, PinningThread, pinned
-from bridge_data.loader.position import Ended, Turns
-from bridge_data.loader.workers.link import OutOfStep
+from bridge_data.loader.position import Turns
 from bridge_data.loader.workers.worker_pool import Interrupted
 from bridge_data.order.state import LoaderState
 from tests.loader.conftest import in_turn
@@ -217,11 +217,11 @@ def some(loader: SavableDataLoader, num: int) -> list[str]:
 
 def test_the_stream_and_its_states_are_those_without_pinning(loader: SavableDataLoader, pin: Pin) -> None:
     assert some(loader, 30) == in_turn(30)
-    assert isinstance(loader._source, PinningPool)
+    assert isinstance(loader._lanes.current, PinningPool)
     assert set(pin.threads) == {"bridge_data pinning"}
     plain = get_loader(Streams(config(0)))
     for step in range(5):
-        thread = loader._source._thread
+        thread = loader._lanes.current._thread
         until(lambda thread=thread: thread._next is not None)  # one is ahead, and does not count
         state = loader.save_state_rank()
         plain.restore_state_rank(state)
@@ -258,11 +258,11 @@ def test_a_hanging_worker_does_not_delay_a_restore(loader: SavableDataLoader) ->
     assert hanging.read_text() == "now"
     begin = time.monotonic()
     loader.restore_state_rank(loader.dataset.new_state().to_dict())
-    loader._workers.pool._stop()  # type: ignore[union-attr]
+    loader._lanes.pool._stop()  # type: ignore[union-attr]
     assert time.monotonic() - begin < 5
     hanging.unlink()
-    link = loader._workers.pool._pool._links[0]  # type: ignore[union-attr]
-    loader._workers.pool._pool._launcher.kill_worker(link.uid)  # type: ignore[union-attr]
+    link = loader._lanes.pool._pool._links[0]  # type: ignore[union-attr]
+    loader._lanes.pool._pool._launcher.kill_worker(link.uid)  # type: ignore[union-attr]
     assert some(loader, 30) == in_turn(30)
 
 
@@ -292,8 +292,8 @@ def test_batches_are_in_page_locked_memory_before_they_are_asked_for(tmp_path: P
         for batch in itertools.islice(loader, 30):
             assert batch.tokens.is_pinned() and batch.lengths is not None
             kept.append(batch)
-            assert isinstance(loader._source, PinningPool)
-            thread = loader._source._thread
+            assert isinstance(loader._lanes.current, PinningPool)
+            thread = loader._lanes.current._thread
             until(lambda thread=thread: thread._next is not None)
             (_, ahead) = thread._next  # type: ignore[misc]
             assert isinstance(ahead, Produced) and ahead.batch.tokens.is_pinned()

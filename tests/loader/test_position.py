@@ -1,26 +1,13 @@
-import io
-import itertools
-import json
-import os
-import resource
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge_data import (
-    WorkerConfig,
-    get_loader,
-    get_train_dataset,
-)
-from bridge_data.errors import repeats
-from bridge_data.lanes.produced import Produced, keys_of_batch
-from bridge_data.loader.position import BatchLog, Position
+from bridge_data import WorkerConfig
+from bridge_data.loader.position import Position
 from bridge_data.order.state import LoaderState, merge_states
 from tests.loader.streams import FINGERPRINT, GEOMETRY, config, state_after
-from tests.prepared import write_texts
 
 
 def fresh(num_lanes: int, rank: int, world_size: int) -> Position:
@@ -139,82 +126,11 @@ def test_ranks_that_end_evenly_serve_one_order_however_many_they_are(
     assert served == expected
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_texts(tmp_path_factory.mktemp("data") / "texts", 40)
-
-
-def batches_of(data: Path, **config: Any) -> list[Any]:
-    dataset = get_train_dataset(
-        data,
-        worker_config=WorkerConfig(rank=0, world_size=1, num_workers=0, num_lanes=2, **config),
-        batch_size=3,
-        shuffle_buffer_size=None,
-        max_samples_per_sequence=None,
-    )
-    return list(itertools.islice(get_loader(dataset), 4))
-
-
-def test_the_batches_that_a_rank_was_given_are_in_the_log(data: Path, tmp_path: Path) -> None:
-    path = str(tmp_path / "logs" / "{worker_id}-{pid}.jsonl")
-    batches = batches_of(data, worker_log_level=1, worker_debug_path=path)
-    lines = (tmp_path / "logs" / f"0-{os.getpid()}.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == [
-        {"rank": 0, "batch": number, "lane": number % 2, "keys": batch.__key__} for number, batch in enumerate(batches)
-    ]
-
-
-def test_without_a_file_the_log_is_printed(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    batches = batches_of(data, worker_log_level=1)
-    assert [json.loads(line)["keys"] for line in capsys.readouterr().out.splitlines()] == [b.__key__ for b in batches]
-
-
-@pytest.mark.parametrize("path", ["{0}/file/log", "{0}", "/dev/full", "{0}/{{step}}", "{0}/\0"])
-def test_a_log_that_cannot_be_written_costs_no_batch_and_is_told_once(
-    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, path: str
+def test_a_log_of_batches_is_not_written_and_a_warning_names_the_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "file").touch()
-    repeats.after_fork()
-    batches = batches_of(data, worker_log_level=1, worker_debug_path=path.format(tmp_path))
-    assert [batch.__key__ for batch in batches] == [batch.__key__ for batch in batches_of(data)]
-    (line,) = caplog.messages
-    assert line.startswith("rank 0: batch 0 could not be written to the log of batches; the run continues: ")
-    assert line.endswith("(failure number 1)")
-
-
-def test_a_disk_that_was_full_spoils_no_line_but_the_one_that_it_cut(tmp_path: Path) -> None:
-    path, (soft, hard) = tmp_path / "log", resource.getrlimit(resource.RLIMIT_FSIZE)
-    log = BatchLog(WorkerConfig(0, 1, 0, worker_log_level=1, worker_debug_path=str(path)))
-    item = Produced(lane=0, batch={"__key__": ["a", "b"]}, state={}, skipped={}, references=b"")
-    log.note(item, 0)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 9, hard))
-    try:
-        log.note(item, 1)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    log.note(item, 2)
-    first, cut, last = path.read_text().splitlines()
-    assert (json.loads(first)["batch"], len(cut), json.loads(last)["batch"]) == (0, 9, 2)
-
-
-def test_a_standard_output_that_is_closed_costs_no_batch(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    closed = io.StringIO()
-    closed.close()
-    monkeypatch.setattr("sys.stdout", closed)
-    assert len(batches_of(data, worker_log_level=1)) == 4
-
-
-def test_nothing_is_logged_unless_asked_for(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    batches_of(data, worker_debug_path=str(tmp_path / "log"))
-    assert capsys.readouterr().out == ""
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_keys_are_found_under_their_usual_names() -> None:
-    class Batch:
-        __keys__ = ("a", 1)
-
-    assert keys_of_batch(Batch()) == ["a", "1"]
-    assert keys_of_batch({"keys": ["a"]}) == ["a"]
-    assert keys_of_batch({"__key__": "a"}) == ["a"]
-    assert keys_of_batch(3) is None
+    monkeypatch.setattr("bridge_data.options._warned", set())
+    with pytest.warns(UserWarning, match="worker_log_level has no effect .*ledger_path"):
+        WorkerConfig(rank=0, world_size=1, num_workers=0, worker_log_level=1)
+    with pytest.warns(UserWarning, match="worker_debug_path has no effect .*ledger_path"):
+        WorkerConfig(rank=0, world_size=1, num_workers=0, worker_debug_path=str(tmp_path / "log"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge_data.loader.workers.worker import SINGLE_THREADED
+from bridge_data.child_process import SINGLE_THREADED
 
 ROOT = Path(__file__).parents[2]
 
@@ -15,7 +15,6 @@ TRAINER = """
 import dataclasses, itertools, threading
 import torch
 import torch.distributed as dist
-from bridge_data.errors import WorkerError
 from bridge_data.loader import get_loader
 from bridge_data.samples import Batch, edataclass
 from tests.loader.streams import Streams, config
@@ -59,12 +58,6 @@ except MineError as error:
     assert "lane 1" in error.__notes__[0]
 else:
     raise AssertionError("no error")
-try:
-    get_loader(loader.dataset, start_method="fork")
-except WorkerError as error:
-    assert "threads" in str(error) and "process group" in str(error), error
-else:
-    raise AssertionError("fork with threads")
 print("done")
 """
 

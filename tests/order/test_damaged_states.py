@@ -21,7 +21,7 @@ from bridge_data import (
     get_train_dataset,
     get_val_dataset,
 )
-from bridge_data.loader.checkpoint.state_files import decoded, encoded
+from bridge_data.loader.checkpoint.checkpoint_folder import decoded, encoded
 from bridge_data.order.state import LoaderState
 from bridge_data.task import TaskEncoder
 from tests.loader.checkpoint.states import make_state

@@ -136,7 +136,7 @@ class LoaderJob:
 
     def __init__(self, datasets: list[LaneDataset], folder: Path | None = None) -> None:
         self.datasets = datasets
-        self.loaders = [get_savable_loader(dataset, start_method="inprocess") for dataset in datasets]
+        self.loaders = [get_savable_loader(dataset) for dataset in datasets]
         self.next_pass_has_begun = False
         """Whether finite data was over, so that what comes is that of the next pass."""
         if folder is not None:

@@ -1,11 +1,10 @@
-"""Save after every step of a 40-step run; restore each state in a process of its own; compare what follows.
+"""Save after every step of a 40-step run; restore each state in another process; compare what follows.
 
-python -m tests.properties.resume_everywhere NUM_WORKERS fork     forks each process from this one (quick)
-python -m tests.properties.resume_everywhere NUM_WORKERS execute  executes each, with the default start method
+python -m tests.properties.resume_everywhere NUM_WORKERS together  restores all in one process, which shares a server
+python -m tests.properties.resume_everywhere NUM_WORKERS each      restores each in a process of its own
 """
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -31,12 +30,14 @@ def make_dataset(path: Path, num_workers: int, packing: int | None) -> LaneDatas
     )
 
 
-def run(path: Path, num_workers: int, packing: int | None, method: Any, state: dict[str, Any] | None) -> list[Any]:
+def run(path: Path, num_workers: int, packing: int | None, state: dict[str, Any] | None) -> list[Any]:
     """(batch, state after it) to the end of the 40 steps."""
     steps = []
-    with get_savable_loader(make_dataset(path, num_workers, packing), start_method=method) as loader:
+    with get_savable_loader(make_dataset(path, num_workers, packing)) as loader:
         if state is not None:
             loader.restore_state_rank(state)
+        if num_workers:
+            assert loader.wait_for_workers(60)
         for batch in loader:
             saved = loader.save_state_rank()
             steps.append(json.loads(json.dumps([batch, saved])))
@@ -45,23 +46,11 @@ def run(path: Path, num_workers: int, packing: int | None, method: Any, state: d
     raise AssertionError("the data ended")
 
 
-def in_new_process(how: str, path: Path, num_workers: int, packing: int | None, state: dict[str, Any]) -> list[Any]:
-    if how == "execute":
-        command = [sys.executable, "-m", "tests.properties.resume_everywhere", "restore"]
-        question = json.dumps([str(path), num_workers, packing, state])
-        return json.loads(subprocess.run(command, input=question, capture_output=True, text=True, check=True).stdout)
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reading)
-        with open(writing, "w") as answer:
-            json.dump(run(path, num_workers, packing, "fork", state), answer)
-        os._exit(0)
-    os.close(writing)
-    with open(reading) as answer:
-        text = answer.read()
-    assert os.waitpid(child, 0)[1] == 0
-    return json.loads(text)
+def in_new_process(path: Path, num_workers: int, packing: int | None, states: list[dict[str, Any]]) -> list[list[Any]]:
+    """What follows each of these states."""
+    command = [sys.executable, "-m", "tests.properties.resume_everywhere", "restore"]
+    question = json.dumps([str(path), num_workers, packing, states])
+    return json.loads(subprocess.run(command, input=question, capture_output=True, text=True, check=True).stdout)
 
 
 def main(num_workers: int, how: str) -> None:
@@ -70,16 +59,19 @@ def main(num_workers: int, how: str) -> None:
         write_texts(Path(name) / "b", 90)
         path = write_blend(Path(name) / "blend.yaml", {"a": 3, "b": 1})
         for packing in (None, 25):
-            whole = run(path, num_workers, packing, "fork" if how == "fork" else "server", None)
-            for step in range(STEPS - 1):
-                rest = in_new_process(how, path, num_workers, packing, whole[step][1])
-                assert rest == whole[step + 1 :], f"packing {packing}, after step {step + 1}"
-            print(f"{STEPS - 1} resumes equal, packing {packing}")
+            whole = run(path, num_workers, packing, None)
+            states = [state for _, state in whole[:-1]]
+            groups = [states] if how == "together" else [[state] for state in states]
+            rests = [rest for group in groups for rest in in_new_process(path, num_workers, packing, group)]
+            for step, rest in enumerate(rests, 1):
+                assert rest == whole[step:], f"packing {packing}, after step {step}"
+            print(f"{len(rests)} resumes equal, packing {packing}")
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "restore":
-        where, workers, buffer, saved_state = json.load(sys.stdin)
-        print(json.dumps(run(Path(where), workers, buffer, "server", saved_state)))
+        where, workers, buffer, saved = json.load(sys.stdin)
+        with get_savable_loader(make_dataset(Path(where), workers, buffer)):  # keeps the server of all others alive
+            print(json.dumps([run(Path(where), workers, buffer, state) for state in saved]))
     else:
         main(int(sys.argv[1]), sys.argv[2])

@@ -66,7 +66,7 @@ class Case:
             else:
                 dataset = get_train_dataset(path, **shuffling, **settings)
                 dataset = dataset if self.limit is None else dataset.first(self.limit)
-            made.append(get_savable_loader(dataset, start_method="inprocess"))
+            made.append(get_savable_loader(dataset))
             if saved is not None:
                 made[-1].restore_state_rank(saved)
         return made

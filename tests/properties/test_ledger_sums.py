@@ -49,7 +49,7 @@ def run(data: Path, case: Case, folder: Path, legs: list[Leg]) -> LoaderState:
         of_leg = case if leg.batch_size is None else dataclasses.replace(case, batch_size=leg.batch_size)
         saved = []
         for dataset in ranks(data, of_leg, leg.world_size, leg.num_lanes):
-            with get_savable_loader(dataset, start_method="inprocess", ledger_path=folder) as loader:
+            with get_savable_loader(dataset, ledger_path=folder) as loader:
                 if state is not None:
                     loader.restore_state_rank(state, strict=False)
                 batches = iter(loader)

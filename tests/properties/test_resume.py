@@ -12,8 +12,8 @@ from tests.properties.test_topologies import ONE_THREAD
 @pytest.mark.parametrize(
     ("num_workers", "how"),
     [
-        (2, "fork"),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((0, "fork"), (0, "execute"), (2, "execute"))),
+        (2, "together"),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((0, "together"), (0, "each"), (2, "each"))),
     ],
 )
 @pytest.mark.timeout(900)

@@ -1,7 +1,8 @@
 """The first 50 global batches of 8 micro-batches, for 1, 2, 4 and 8 ranks with 0, 1 and 3 workers, drawn by hypothesis;
 and the line of the ledger.
 
-A program of its own, because it forks workers (quick), which a process with threads must not.
+A program of its own, with one thread a process. One loader stays open, which keeps the server alive that starts the
+workers of all others.
 """
 
 import dataclasses
@@ -46,7 +47,7 @@ def global_batches(path: Path, run: Run, world_size: int, num_workers: int) -> t
             max_samples_per_sequence=10,
             task_encoder=Encoder(skip_every=7),
         )
-        with get_savable_loader(dataset, start_method="fork") as loader:
+        with get_savable_loader(dataset) as loader:
             if num_workers:
                 assert loader.wait_for_workers(60)
             count = GLOBAL_BATCHES * MICRO_BATCHES // world_size
@@ -59,6 +60,17 @@ def global_batches(path: Path, run: Run, world_size: int, num_workers: int) -> t
 
 def main(max_examples: int) -> None:
     """Compare every topology with one rank that works in its own process."""
+    with tempfile.TemporaryDirectory() as name:
+        write_texts(Path(name), 8)
+        config = WorkerConfig(rank=0, world_size=1, num_workers=1)
+        dataset = get_train_dataset(
+            name, worker_config=config, batch_size=1, shuffle_buffer_size=None, max_samples_per_sequence=None
+        )
+        with get_savable_loader(dataset):
+            _compare(max_examples)
+
+
+def _compare(max_examples: int) -> None:
 
     @settings(max_examples=max_examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(

@@ -3,10 +3,9 @@
 from bridge_data.datamodule.parallel.assignment import COSTS, Cost, find_cost
 from bridge_data.datamodule.parallel.background import BackgroundLoader
 from bridge_data.datamodule.parallel.balance import BalancedLoader, BalanceReport, Balancing
-from bridge_data.datamodule.parallel.model_parallel import (
+from bridge_data.datamodule.parallel.context_parallel import (
     packed_seq_params,
     slice_for_context_parallel,
-    virtual_iterators,
     zigzag_positions,
 )
 from bridge_data.datamodule.parallel.replica import (
@@ -18,6 +17,7 @@ from bridge_data.datamodule.parallel.replica import (
     join_peers,
     join_replica,
 )
+from bridge_data.datamodule.parallel.virtual_chunks import virtual_iterators
 
 __all__ = [
     "COSTS",

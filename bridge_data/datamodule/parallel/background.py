@@ -22,10 +22,9 @@ import torch
 from bridge_data.errors import WorkerError, no_iterator
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.even_ends import EvenEnds
-from bridge_data.loader.metrics import LoaderMetrics, of_all_ranks
-from bridge_data.loader.position import Meter, Timed
+from bridge_data.loader.metrics import LoaderMetrics, Meter, Timed, of_all_ranks
 from bridge_data.loader.workers.batches import decode, encode_by_reference
-from bridge_data.order.state import LoaderState, with_checksums
+from bridge_data.order.state import LoaderState
 from bridge_data.run_options import Ends
 
 BATCH, END, ERROR, CLOSED = range(4)
@@ -36,12 +35,12 @@ class Arrival(NamedTuple):
 
     kind: int
     content: Any
-    state: dict[str, Any] | None
+    state: LoaderState | None
 
 
 class Arrivals:
-    """The items that have arrived and are not delivered yet. A restore starts a new generation; items of an older one
-    are dropped, even if they arrive later.
+    """The items that have arrived and are not delivered yet. Restores are numbered; items read before the last
+    one are dropped, even if they arrive later.
 
     `size` bounds how far the thread reads ahead; None for a thread that must never wait for its consumer.
     """
@@ -51,16 +50,16 @@ class Arrivals:
         self._ready: collections.deque[tuple[int, Arrival]] = collections.deque()
         self._changed = threading.Condition()
         self._failure: Exception | None = None
-        self.generation = 0
-        self.start: dict[str, Any] | None = None
+        self.restore_number = 0
+        self.start: LoaderState | None = None
         self.closed = False
 
-    def begin(self, start: dict[str, Any]) -> None:
-        """Start a new generation: drop everything that was not read from `start` on."""
+    def begin(self, start: LoaderState) -> None:
+        """A restore: drop everything that was not read from `start` on."""
         with self._changed:
-            self.generation += 1
+            self.restore_number += 1
             self.start = start
-            while self._ready and self._ready[0][0] < self.generation:
+            while self._ready and self._ready[0][0] < self.restore_number:
                 self._ready.popleft()
             self._changed.notify_all()
 
@@ -76,20 +75,23 @@ class Arrivals:
             self._failure = error
             self._changed.notify_all()
 
-    def put(self, generation: int, item: Arrival) -> None:
-        """Add an item, as soon as there is a free slot; drop it if of an older generation, or if this is closed."""
+    def put(self, restore_number: int, item: Arrival) -> None:
+        """Add an item, as soon as there is a free slot; drop it if read before a restore, or if this is closed."""
         with self._changed:
             self._changed.wait_for(
                 lambda: (
-                    self.closed or generation < self.generation or self._size is None or len(self._ready) < self._size
+                    self.closed
+                    or restore_number < self.restore_number
+                    or self._size is None
+                    or len(self._ready) < self._size
                 )
             )
-            if not self.closed and generation >= self.generation:
-                self._ready.append((generation, item))
+            if not self.closed and restore_number >= self.restore_number:
+                self._ready.append((restore_number, item))
                 self._changed.notify_all()
 
     def get(self) -> Arrival:
-        """The next item of this generation; an error is returned by every call."""
+        """The next item since the last restore; an error is returned by every call."""
         with self._changed:
             self._changed.wait_for(lambda: self._next_is_current() or self._failure is not None)
             if not self._next_is_current():
@@ -101,13 +103,13 @@ class Arrivals:
                 self._changed.notify_all()
             return item
 
-    def wait_for_restore(self, generation: int) -> None:
-        """Wait until there is a newer generation, or this is closed."""
+    def wait_for_restore(self, restore_number: int) -> None:
+        """Wait until there was another restore, or this is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self.closed or self.generation > generation)
+            self._changed.wait_for(lambda: self.closed or self.restore_number > restore_number)
 
     def _next_is_current(self) -> bool:
-        return bool(self._ready) and self._ready[0][0] == self.generation
+        return bool(self._ready) and self._ready[0][0] == self.restore_number
 
 
 _CLOSE_WAIT_S = 10.0
@@ -120,8 +122,8 @@ class Reading(Protocol):
     def skipped(self) -> dict[str, int]: ...
     def metrics(self) -> LoaderMetrics: ...
     def __iter__(self) -> Iterator[Any]: ...
-    def snapshot(self) -> dict[str, Any]: ...
-    def restore_state_rank(self, state: dict[str, Any]) -> None: ...
+    def snapshot(self) -> LoaderState: ...
+    def restore_state_rank(self, state: LoaderState | dict[str, Any]) -> None: ...
     def wait_for_workers(self, timeout_s: float = 300) -> bool: ...
     def close(self) -> None: ...
 
@@ -145,7 +147,7 @@ class BackgroundLoader:
         ends: Ends = "uneven",
     ) -> None:
         self.dataset = dataset
-        self.even_ends = None if ends == "uneven" else EvenEnds(dataset, ends)
+        self.even_ends = None if ends == "uneven" else EvenEnds(dataset)
         self._loader = loader
         self._arrivals = arrivals
         self._fetched: Arrival | None = None
@@ -186,13 +188,13 @@ class BackgroundLoader:
 
     def save_state_rank(self) -> dict[str, Any]:
         """The position after the last batch delivered on this rank."""
-        return with_checksums(self._state)
+        return self._state.to_dict()
 
-    def snapshot(self) -> dict[str, Any]:
-        """The same without checksums, as that of `SavableDataLoader`."""
+    def snapshot(self) -> LoaderState:
+        """The same as an object, as that of `SavableDataLoader`."""
         return self._state
 
-    def restore_state_rank(self, state: dict[str, Any], *, strict: bool = True) -> None:
+    def restore_state_rank(self, state: LoaderState | dict[str, Any], *, strict: bool = True) -> None:
         """Restore a saved position, of this replica's rank or merged from all.
 
         Raises:
@@ -219,14 +221,14 @@ class BackgroundLoader:
         self.close()
 
     def _go_to(self, state: LoaderState) -> None:
-        self._state = state.snapshot()
+        self._state = state.settled()
         if self.even_ends is not None:
             self.even_ends.begin(state)
 
     def _begin_pass(self) -> None:
         """Before the first step of a pass: continue from its start, if the pass before is over."""
-        if self.even_ends is not None and self._state.get("ended"):
-            self._go_to(self.dataset.new_state(self._state["generations"][-1][0]))
+        if self.even_ends is not None and self._state.ended:
+            self._go_to(self.dataset.new_state(self._state.num_lanes))
 
     def _fetch_end(self) -> Arrival:
         """The end of this pass; batches before it are dropped."""
@@ -254,7 +256,7 @@ class BackgroundLoader:
         """The content of an item, which counts as delivered; `StopIteration` if it is the end of a pass."""
         assert item.state is not None
         self._fetched = None
-        self.is_within_step = item.kind != END and item.state["next_slot"] == self._state["next_slot"]
+        self.is_within_step = item.kind != END and item.state.next_slot == self._state.next_slot
         self._state = item.state
         if item.kind == END:
             raise StopIteration
@@ -280,11 +282,11 @@ class _Pass(Timed[Any]):
             loader._begin_pass()
         if loader.even_ends is not None:
             own = (None, None) if item.kind == END else (item.content, _slot_after(item))
-            step = loader.even_ends.step(loader._state["next_slot"], *own)
+            step = loader.even_ends.step(loader._state.next_slot, *own)
             if step is None:
                 item = loader._fetch_end()
             elif step.filling is not None:
-                loader._state = {**loader._state, "next_slot": step.end}
+                loader._state = dataclasses.replace(loader._state, next_slot=step.end)
                 return step.filling
         self._over = item.kind == END
         return loader._deliver(item)
@@ -292,7 +294,7 @@ class _Pass(Timed[Any]):
 
 def _slot_after(item: Arrival) -> int:
     assert item.state is not None
-    return int(item.state["next_slot"])
+    return item.state.next_slot
 
 
 def _close(arrivals: Arrivals, thread: threading.Thread, loader: Reading | None) -> None:

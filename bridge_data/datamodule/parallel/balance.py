@@ -40,6 +40,7 @@ from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader
 from bridge_data.loader.pinning import can_pin, pinned
+from bridge_data.order.state import LoaderState
 
 _NONE_LEFT = object()
 
@@ -81,18 +82,18 @@ class Step:
     whole job. `kind` is `BATCH`, or what came instead of the rest: `END`, or `ERROR` with the `error`. `start` is the
     state before the step, `after_end` the state after the end of a pass."""
 
-    start: dict[str, Any]
+    start: LoaderState
     first: int = 0
     size: int = 1
     kind: int = BATCH
     error: Exception | None = None
-    after_end: dict[str, Any] | None = None
+    after_end: LoaderState | None = None
     items: list[Arrival] = dataclasses.field(default_factory=list)
     costs: list[float] = dataclasses.field(default_factory=list)
     parts: list[list[memoryview]] = dataclasses.field(default_factory=list)
 
     @property
-    def end(self) -> dict[str, Any]:
+    def end(self) -> LoaderState:
         """The state after it."""
         state = self.items[-1].state if self.items else self.start
         assert state is not None
@@ -103,7 +104,7 @@ class Step:
 class StepReport:
     """What a rank sends to the others about its step."""
 
-    generation: int
+    restore_number: int
     kind: int
     count: int
     costs: list[float]
@@ -127,7 +128,7 @@ class Exchange:
                     break
                 state = loader.snapshot()
                 if not step.items:  # only now is it known whether a pass continues, or another one has started
-                    step.first = state["next_slot"] - len(self._peers.ranks)
+                    step.first = state.next_slot - len(self._peers.ranks)
                     step.size = self._balancing.step_size(step.first)
                 step.items.append(Arrival(BATCH, batch, state))
                 step.costs.append(check_cost(self._balancing.cost(batch)))
@@ -136,11 +137,11 @@ class Exchange:
             step.kind, step.error = ERROR, error
         return step
 
-    def gather(self, generation: int, step: Step | None) -> list[StepReport]:
+    def gather(self, restore_number: int, step: Step | None) -> list[StepReport]:
         """The reports of all ranks on their steps, in the order of the ranks; None: this rank is closed."""
         width = self._balancing.max_step_size
         own = torch.zeros(3 + 2 * width, dtype=torch.float64)  # whole numbers are exact up to 2**53
-        own[0], own[1] = generation, CLOSED if step is None else step.kind
+        own[0], own[1] = restore_number, CLOSED if step is None else step.kind
         if step is not None:
             own[2] = count = len(step.costs)
             own[3 : 3 + count] = torch.tensor(step.costs, dtype=torch.float64)
@@ -256,54 +257,54 @@ def _run(exchange: Exchange, arrivals: Arrivals, loader: SavableDataLoader) -> N
 def _balance(exchange: Exchange, arrivals: Arrivals, loader: SavableDataLoader) -> None:
     """The thread: one all_gather per step, which also reports ranks that were restored, have failed or are closed.
 
-    The ranks restore at different moments. A step is dropped unless all ranks are of the same generation; a rank of an
-    older one waits for its restore. From the first step that a rank cannot fill because its data has ended, each rank
-    continues alone to its own end. They exchange again from the first step of the next pass.
+    The ranks restore at different moments. A step is dropped unless all ranks have restored equally often; a rank
+    that is behind waits for its restore. From the first step that a rank cannot fill because its data has ended, each
+    rank continues alone to its own end. They exchange again from the first step of the next pass.
     """
-    generation, reading, is_alone = 0, iter(loader), False
+    restore_number, reading, is_alone = 0, iter(loader), False
     step: Step | None = None
     while not arrivals.closed:
-        if arrivals.generation != generation:
-            generation, start = arrivals.generation, arrivals.start
+        if arrivals.restore_number != restore_number:
+            restore_number, start = arrivals.restore_number, arrivals.start
             assert start is not None
             loader.restore_state_rank(start)
             reading, is_alone, step = iter(loader), False, None
         if step is None:
             step = exchange.read(loader, reading)
         if not is_alone:
-            rows = exchange.gather(generation, step)
+            rows = exchange.gather(restore_number, step)
             closed = [rank for rank, row in enumerate(rows) if row.kind == CLOSED]
             if closed:
                 arrivals.fail(
                     WorkerError(f"data-parallel rank {closed[0]}, which shares steps with this one, has closed")
                 )
                 return
-            newest = max(row.generation for row in rows)
-            if generation < newest:
-                _stop(arrivals, generation, WorkerError("other ranks restored a saved position, this one did not"))
-            if any(row.generation < newest for row in rows):
+            newest = max(row.restore_number for row in rows)
+            if restore_number < newest:
+                _stop(arrivals, restore_number, WorkerError("other ranks restored a saved position, this one did not"))
+            if any(row.restore_number < newest for row in rows):
                 continue
             failed = [rank for rank, row in enumerate(rows) if row.kind == ERROR]
             if failed:
                 other = WorkerError(f"data-parallel rank {failed[0]} failed to read its part of a step; see its error")
-                _stop(arrivals, generation, step.error or other)
+                _stop(arrivals, restore_number, step.error or other)
                 step = None
                 continue
             is_alone = any(row.count < step.size for row in rows)
             if not is_alone:
                 exchange.exchange(step, rows)
         for item in step.items:
-            arrivals.put(generation, item)
+            arrivals.put(restore_number, item)
         if step.error is not None:
-            _stop(arrivals, generation, step.error)
+            _stop(arrivals, restore_number, step.error)
         elif step.kind == END:
-            arrivals.put(generation, Arrival(END, None, step.end))
+            arrivals.put(restore_number, Arrival(END, None, step.end))
             reading, is_alone = iter(loader), False
         step = None
-    exchange.gather(generation, None)
+    exchange.gather(restore_number, None)
 
 
-def _stop(arrivals: Arrivals, generation: int, error: Exception) -> None:
+def _stop(arrivals: Arrivals, restore_number: int, error: Exception) -> None:
     """Deliver an error, and wait for the next restore."""
-    arrivals.put(generation, Arrival(ERROR, error, None))
-    arrivals.wait_for_restore(generation)
+    arrivals.put(restore_number, Arrival(ERROR, error, None))
+    arrivals.wait_for_restore(restore_number)

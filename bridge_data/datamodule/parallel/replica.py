@@ -201,10 +201,10 @@ class ReplicaLoader(BackgroundLoader):
 
 def _send(replica: Replica, arrivals: Arrivals, loader: Reading) -> None:
     """The reader's thread: read, broadcast, keep; after a restore, from the new start."""
-    generation, reading = 0, iter(loader)
+    restore_number, reading = 0, iter(loader)
     while not arrivals.closed:
-        if arrivals.generation != generation:
-            generation, start = arrivals.generation, arrivals.start
+        if arrivals.restore_number != restore_number:
+            restore_number, start = arrivals.restore_number, arrivals.start
             assert start is not None
             loader.restore_state_rank(start)
             reading = iter(loader)
@@ -214,23 +214,23 @@ def _send(replica: Replica, arrivals: Arrivals, loader: Reading) -> None:
             item, reading = Arrival(END, None, loader.snapshot()), iter(loader)
         except Exception as error:
             item = Arrival(ERROR, error, None)
-        _broadcast(replica, generation, item)
-        arrivals.put(generation, item)
+        _broadcast(replica, restore_number, item)
+        arrivals.put(restore_number, item)
         if item.kind == ERROR:
-            arrivals.wait_for_restore(generation)
-    _broadcast(replica, generation, Arrival(CLOSED, None, None))
+            arrivals.wait_for_restore(restore_number)
+    _broadcast(replica, restore_number, Arrival(CLOSED, None, None))
     loader.close()
 
 
 def _receive(replica: Replica, arrivals: Arrivals, pin: Pin | None) -> None:
     """The thread of another rank: keep what the reader broadcasts, to its end; with `pin`, in page-locked memory."""
     while True:
-        generation, item = _broadcast(replica)
+        restore_number, item = _broadcast(replica)
         if item.kind == CLOSED:
             return arrivals.fail(WorkerError(f"rank {replica.reader}, which reads for this one, has closed its loader"))
         if pin is not None and item.kind == BATCH:
             item = item._replace(content=pin(item.content))
-        arrivals.put(generation, item)
+        arrivals.put(restore_number, item)
 
 
 def _run(replica: Replica, arrivals: Arrivals, loader: Reading | None, pin: Pin | None) -> None:
@@ -245,22 +245,22 @@ def _run(replica: Replica, arrivals: Arrivals, loader: Reading | None, pin: Pin 
         arrivals.fail(failure)
 
 
-def _broadcast(replica: Replica, generation: int = 0, item: Arrival | None = None) -> tuple[int, Arrival]:
+def _broadcast(replica: Replica, restore_number: int = 0, item: Arrival | None = None) -> tuple[int, Arrival]:
     """Broadcast `item`; the other ranks pass None, and get it."""
     if replica.members.size() == 1:
         assert item is not None
-        return generation, item
+        return restore_number, item
     sizes = torch.zeros(2, dtype=torch.int64)
     parts: list[memoryview] = []
     if item is not None:
         parts = _encoded(item)
-        sizes[0], sizes[1] = generation, num_bytes(parts)
+        sizes[0], sizes[1] = restore_number, num_bytes(parts)
     dist.broadcast(sizes, src=replica.reader, group=replica.members)
     content = torch.empty(int(sizes[1]), dtype=torch.uint8)
     if item is not None:
         fill(content, parts)
     dist.broadcast(content, src=replica.reader, group=replica.members)
-    return (generation, item) if item is not None else (int(sizes[0]), from_bytes(content))
+    return (restore_number, item) if item is not None else (int(sizes[0]), from_bytes(content))
 
 
 def _encoded(item: Arrival) -> list[memoryview]:

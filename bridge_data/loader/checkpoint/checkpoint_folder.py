@@ -1,50 +1,77 @@
 """Checkpoint folders: saved by one process, or by all data-parallel ranks together; loaded by anyone.
 
-Enters: states of the ranks and the step, or a path. Leaves: a file a rank and the manifest; or one merged state.
-Guarantee: a save interrupted at any moment leaves either the previous checkpoint or the new one; one that
-returns has saved the same step of the same run on every rank. A folder with a manifest loads as the state that was
-saved, or is an error that names the file. A folder without one is read if others wrote it (Megatron-Bridge), and its
-files agree and make a whole state.
+    iter_0000010/
+      train_dataloader_dprank000.pt       the checkpoint: the state of the whole job, and its step
+      train_dataloader_dprank001.pt ...   copies of the lanes of each further rank
+
+Enters: states of the ranks and the step, or a path. Leaves: such a folder; or one merged state. Guarantee: the file of
+rank 0 is replaced atomically and is all that a load reads, so a save that is interrupted at any moment leaves the
+previous checkpoint or the new one; one that returns has saved the same step of the same run on every rank. What is
+loaded is what was saved, by the checksums of the state, or an error that names the file. Nothing in a file is executed.
+
+The other files are for trainers in which each rank reads a file of its own, and must have one; the names and the key
+are those of Megatron-LM and Megatron-Bridge. Folders of these (a file a rank, with the state alone) are read if their
+files agree and make a whole state; so are those of version 1, in which a manifest said which files belong together.
 """
 
 import contextlib
 import dataclasses
+import hashlib
+import io
+import json
 import operator
-import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
+import torch
 import torch.distributed as dist
 
-from bridge_data.errors import ConfigError, StateError
+from bridge_data.errors import ConfigError, DatasetError, StateError
 from bridge_data.loader.checkpoint.other_formats import LIGHTNING_SUFFIX, read_lightning
-from bridge_data.loader.checkpoint.state_files import (
-    DamagedManifestError,
-    FileRecord,
-    Manifest,
-    check_foreign,
-    decoded,
-    digest,
-    encoded,
-    new_file,
-    new_files,
-    rank_file,
-    rank_files,
-    rank_in,
-    read_bytes,
-    share_of,
-)
-from bridge_data.order.state import Generation, LoaderState, merge_states
+from bridge_data.loader.rank_states import process_of, rank_in, share_of
+from bridge_data.order.state import FORMAT as STATE_FORMAT
+from bridge_data.order.state import LoaderState, merge, parse_state
 from bridge_data.storage.atomic import sync_folder, write_file
+from bridge_data.storage.reading import read_if_there
 
-T = TypeVar("T")
+FORMAT = "bridge_data.checkpoint"
+"""The name of the format in files: part of the format, it does not follow this module's name."""
+VERSION = 2
+"""The version of the format. Files of version 1 are a part of a checkpoint each, which a manifest completed."""
+
+STATE_KEY = "dataloader_state_dict"
+"""Where the state is in the file. Source: Megatron-LM and Megatron-Bridge, `maybe_save_dataloader_state`."""
+
+MANIFEST = "train_dataloader_manifest.json"
+"""What completed a checkpoint of version 1: step, ranks, size and checksum of each file."""
+
+_NAME = re.compile(r"train_dataloader_dprank(\d{3,})\.pt")
+_ITERATION = re.compile(r"iter_(\d{7,})")
+_LEFT_OVER = (MANIFEST, ".train_dataloader_*.new", ".*train_dataloader_*.tmp")
+"""What earlier saves may have left: the manifest and not yet renamed files of version 1; files half-written."""
 
 _NUM_TRIES = 3
 """How often a folder that seems incomplete is read: a save may be replacing its files at this moment."""
+_MAX_LINES = 12
+"""Maximum number of faults that an error lists."""
 
-_ITERATION = re.compile(r"iter_(\d{7,})")
+
+def rank_file(folder: Path, rank: int) -> Path:
+    """The path of a rank's file, as Megatron-LM names it."""
+    return folder / f"train_dataloader_dprank{rank:03d}.pt"
+
+
+def rank_files(folder: Path) -> dict[str, Path]:
+    """All files of ranks in `folder` by name, in the order of the ranks."""
+    found = ((match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name)))
+    return {path.name: path for match, path in sorted(found, key=lambda item: int(item[0][1]))}
+
+
+def holds_state(folder: Path) -> bool:
+    """Whether there is a data state in `folder`, or a part of one."""
+    return folder.is_dir() and bool(rank_files(folder) or (folder / MANIFEST).exists())
 
 
 def save_states(
@@ -53,168 +80,104 @@ def save_states(
     """Save one whole state, or the states of all ranks in any order, as a checkpoint of `world_size` ranks.
 
     The file of rank 0 holds the whole state, the others the lanes of their rank. An earlier save in `folder` is
-    replaced atomically: a save that is killed or fails leaves one or the other. (While files are renamed, only
-    `load_states` knows which belong together; the next save completes it.)
+    replaced: a save that is killed or fails leaves one or the other.
 
     Raises:
         StateError: if the states do not make a whole one, or the folder cannot be written.
     """
     if world_size < 1:
         raise ConfigError(f"save_states(world_size={world_size}): expected at least 1")
-    merged = LoaderState.from_dict(merge_states([states] if isinstance(states, dict) else states))
-    target = Path(folder)
+    state = merge([parse_state(state) for state in ([states] if isinstance(states, dict) else states)])
     try:
-        _settle(target)
-        written = [_write(target, merged, step, rank, world_size) for rank in range(world_size)]
-        manifest = _commit(target, written)
-        for rank in range(world_size):
-            _publish(target, rank)
-        _clear(target, manifest)
+        _write(Path(folder), state, operator.index(step), world_size)
     except OSError as error:
-        raise StateError(f"{target}: the data state was not saved: {error}") from error
+        raise StateError(f"{folder}: the data state was not saved: {error}") from error
 
 
 def save_rank_state(
     folder: str | Path, state: dict[str, Any], *, step: int, group: "dist.ProcessGroup | None" = None
 ) -> None:
-    """Save the state of this rank of the data-parallel `group`; all its ranks call it, and rank 0 commits.
+    """Save the state of this rank of the data-parallel `group`, as `save_states`; all its ranks call it.
 
-    `state` is the rank's own or a whole one; on rank 0 a whole one is kept unchanged, so that its file restores any
-    number of ranks. If tensor-, context- or pipeline-parallel processes share a
-    data-parallel rank, those with rank 0 in all of these call it, as in Megatron. On return the checkpoint is complete.
-
-    An earlier save in `folder` is replaced atomically, as by `save_states`.
+    `state` is the rank's own or a whole one; if that of rank 0 is whole, it is kept unchanged. Rank 0 gathers the
+    states and writes. If tensor-, context- or pipeline-parallel processes share a data-parallel rank, those with rank 0
+    in all of these call it, as in Megatron. On return the checkpoint is complete.
 
     Raises:
-        StateError: on every rank, if one of them cannot write or is at another step; what was saved before is still
-            there.
+        StateError: on every rank, if the state cannot be written or one of them is at another step; what was saved
+            before is still there, unless the new one is complete.
     """
     target, (rank, world_size) = Path(folder), rank_in(group)
-
-    def begin() -> None:
-        if rank == 0:
-            _settle(target)
-
-    def write() -> _Written:
-        return _write(target, LoaderState.from_dict(state), step, rank, world_size)
-
-    def commit() -> Manifest | None:
-        return _commit(target, written) if rank == 0 else None
-
-    def publish() -> None:
-        _publish(target, rank)
-
-    def clear() -> None:
-        if rank == 0 and manifest is not None:
-            _clear(target, manifest)
-
-    _on_all_ranks(begin, target, group)
-    written = _on_all_ranks(write, target, group)
-    manifest, *_ = _on_all_ranks(commit, target, group)
-    _on_all_ranks(publish, target, group)
-    _on_all_ranks(clear, target, group)
+    gathered: list[Any] = [_given(state, step, rank, world_size)]
+    problem, first = [""], process_of(0, group)
+    if world_size > 1:
+        own, gathered = gathered[0], [None] * world_size
+        dist.gather_object(own, gathered if rank == 0 else None, dst=first, group=group)
+    if rank == 0:
+        try:
+            _write(target, *_agreed(gathered), world_size)
+        except Exception as error:  # of any kind: the other ranks wait for this one
+            problem = [_described(error)]
+    if world_size > 1:
+        dist.broadcast_object_list(problem, src=first, group=group)
+    if problem[0]:
+        raise StateError(f"{target}: the data state was not saved:\n  {problem[0]}")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class _Written:
-    """What a rank reports about the file it wrote."""
+class _Given(NamedTuple):
+    """What a rank has to save, or why it has nothing."""
 
-    name: str
-    record: FileRecord
-    step: int
-    next_slot: int
-    generations: list[Generation]
-    fingerprint: str
+    state: LoaderState | None
+    step: int = 0
+    problem: str = ""
 
 
-def _settle(target: Path) -> None:
-    """Create the folder, or complete an interrupted save there: rename the files in its manifest, and
-    delete files that are in none. Nothing is deleted while the manifest or a file cannot be read."""
-    target.mkdir(parents=True, exist_ok=True)
+def _given(state: dict[str, Any], step: int, rank: int, world_size: int) -> _Given:
     try:
-        manifest = Manifest.read(target)
-    except DamagedManifestError:  # the new one replaces it
-        manifest = None
-    for path, new in new_files(target).items():
-        if manifest is not None and manifest.is_of(path, read_bytes(new)):
-            os.replace(new, path)
-        else:
-            new.unlink()
-    for path in target.glob(".*train_dataloader_*.tmp"):
-        path.unlink()
-    sync_folder(target)
+        own = parse_state(state)
+        return _Given(own if rank == 0 and own.is_whole else share_of(own, rank, world_size), operator.index(step))
+    except Exception as error:  # of any kind: the other ranks wait for this one
+        return _Given(None, problem=f"rank {rank}: {_described(error)}")
 
 
-def _write(target: Path, state: LoaderState, step: int, rank: int, world_size: int) -> _Written:
-    share, path = share_of(state, rank, world_size), rank_file(target, rank)
-    step = operator.index(step)  # of numpy or torch, too
-    if rank == 0 and state.is_whole:
-        share = state
-    data = encoded(share, step=step, rank=rank, world_size=world_size)
-    target.mkdir(parents=True, exist_ok=True)
-    write_file(new_file(path), data)
-    return _Written(
-        name=path.name,
-        record=FileRecord.of(data),
-        step=step,
-        next_slot=share.next_slot,
-        generations=share.generations,
-        fingerprint=digest(share.fingerprint),
-    )
+def _described(error: Exception) -> str:
+    return str(error) if isinstance(error, (OSError, StateError)) else f"{type(error).__name__}: {error}"
 
 
-def _commit(target: Path, written: Sequence[_Written]) -> Manifest:
-    """Write the manifest, if all ranks are at the same step of the same run: this makes the new files the
-    checkpoint."""
-    first = written[0]
-    for rank, file in enumerate(written):
-        for name in ("step", "next_slot", "generations", "fingerprint"):
-            if (got := getattr(file, name)) != (expected := getattr(first, name)):
+def _agreed(gathered: Sequence[_Given]) -> tuple[LoaderState, int]:
+    """The whole state and the step of all ranks."""
+    problems = [given.problem for given in gathered if given.problem]
+    if problems:
+        more = [f"and {len(problems) - 4} more ranks"] if len(problems) > 4 else []
+        raise StateError("\n  ".join(problems[:4] + more))
+    states = [given.state for given in gathered if given.state is not None]
+    for rank, given in enumerate(gathered):
+        pairs = {"step": (given.step, gathered[0].step)}
+        pairs |= {name: (getattr(given.state, name), getattr(states[0], name)) for name in ("next_slot", "generations")}
+        for name, (got, expected) in pairs.items():
+            if got != expected:
                 raise StateError(
                     f"data-parallel rank {rank} has {name} {got}, rank 0 has {expected}: they are of different steps "
                     "or runs. Save after the same number of batches on every rank."
                 )
-    files = {file.name: file.record for file in written}
-    manifest = Manifest(
-        step=first.step,
-        world_size=len(written),
-        fingerprint=first.fingerprint,
-        files=files,
-        replaced=[name for name in rank_files(target) if name not in files],
-    )
-    manifest.write(target)
-    return manifest
+        states[rank].check(states[0].fingerprint)
+    return (states[0] if states[0].is_whole else merge(states)), gathered[0].step
 
 
-def _publish(target: Path, rank: int) -> None:
-    """Rename the file of a rank to the name that Megatron knows."""
-    path = rank_file(target, rank)
-    os.replace(new_file(path), path)
-
-
-def _clear(target: Path, manifest: Manifest) -> None:
-    """Delete the files of an earlier save that have not been replaced by new ones."""
-    for name in manifest.replaced:
-        (target / name).unlink(missing_ok=True)
+def _write(target: Path, state: LoaderState, step: int, world_size: int) -> None:
+    """Write the file of rank 0, which replaces the checkpoint in `target`; then the copies; remove what is older."""
+    target.mkdir(parents=True, exist_ok=True)
+    write_file(rank_file(target, 0), encoded(state, step=step, rank=0, world_size=world_size))
+    names = {rank_file(target, rank).name for rank in range(world_size)}
+    for rank in range(1, world_size):
+        copy = encoded(share_of(state, rank, world_size), step=step, rank=rank, world_size=world_size)
+        write_file(rank_file(target, rank), copy, durable=False)
+    for path in [path for pattern in _LEFT_OVER for path in target.glob(pattern)]:
+        path.unlink(missing_ok=True)
+    for name, path in rank_files(target).items():
+        if name not in names:
+            path.unlink(missing_ok=True)
     sync_folder(target)
-
-
-def _on_all_ranks(act: Callable[[], T], target: Path, group: Any) -> list[T]:
-    """The results of `act` on all ranks; if it failed on one, all ranks raise."""
-    own: tuple[Any, str | None]
-    try:
-        own = act(), None
-    except Exception as error:  # of any kind: the other ranks wait for this one
-        own = None, str(error) if isinstance(error, (OSError, StateError)) else f"{type(error).__name__}: {error}"
-    outcomes: list[Any] = [own]
-    if (world_size := rank_in(group)[1]) > 1:
-        outcomes = [None] * world_size
-        dist.all_gather_object(outcomes, own, group=group)
-    failures = [f"rank {rank}: {failure}" for rank, (_, failure) in enumerate(outcomes) if failure is not None]
-    if failures:
-        more = [f"and {len(failures) - 4} more ranks"] if len(failures) > 4 else []
-        raise StateError(f"{target}: the data state was not saved:\n  " + "\n  ".join(failures[:4] + more))
-    return [result for result, _ in outcomes]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -283,7 +246,22 @@ def _read_folder(folder: Path) -> Checkpoint:
 def _read_folder_now(folder: Path) -> Checkpoint:
     if not folder.is_dir():
         raise StateError(f"{folder}: {'expected a folder' if folder.exists() else 'no such file or folder'}")
-    manifest = Manifest.read(folder)
+    first = rank_file(folder, 0)
+    data = read_if_saved(first)
+    file = None if data is None else decoded(data, first)
+    if file is not None and file.version == VERSION:
+        if not file.state.is_whole:
+            raise StateError(f"{first}: is the file of rank {file.rank}; expected that of rank 0, with the whole state")
+        sizes = [path.stat().st_size for path in rank_files(folder).values()]
+        return Checkpoint(
+            path=folder,
+            state=file.state,
+            step=file.step,
+            world_size=file.world_size,
+            num_files=len(sizes),
+            num_bytes=sum(sizes),
+        )
+    manifest = _Manifest.read(folder)
     if manifest is None:
         contents = {name: read_bytes(path) for name, path in rank_files(folder).items()}
     else:
@@ -292,11 +270,10 @@ def _read_folder_now(folder: Path) -> Checkpoint:
         raise StateError(_nothing_in(folder))
     files = {name: decoded(data, folder / name) for name, data in contents.items()}
     if manifest is None:
-        check_foreign(folder, files)
+        _check_foreign(folder, files)
         named = _ITERATION.fullmatch(folder.absolute().name)
         step = int(named[1]) if named else None
     else:
-        manifest.check(folder, files)
         step = manifest.step
     return Checkpoint(
         path=folder,
@@ -309,14 +286,26 @@ def _read_folder_now(folder: Path) -> Checkpoint:
 
 
 def _nothing_in(folder: Path) -> str:
-    if new_files(folder):
-        return f"{folder}: holds no data state: a save was cut short before it was complete. Take another checkpoint."
     first = rank_file(Path(), 0).name
     below = sorted(path.parent for path in folder.glob(f"*/{first}"))
     hint = f"There is one in {below[-1]}: give that folder." if below else "Give the folder of one iteration."
+    if any(path for pattern in _LEFT_OVER for path in folder.glob(pattern)):
+        hint = "A save was cut short before it was complete. Take another checkpoint."
     if any(folder.glob("*.distcp")):
         hint = "A state in a checkpoint of megatron.core.dist_checkpointing is read by load_sharded_state, in a job."
-    return f"{folder}: holds no data state: expected {first} and one of each further rank. {hint}"
+    return f"{folder}: holds no data state: expected {first}. {hint}"
+
+
+def _check_foreign(folder: Path, files: "Mapping[str, StateFile]") -> None:
+    """Refuse files of ours without the one that completes them: nothing says that they belong together."""
+    for name, file in files.items():
+        if file.version is not None:
+            missing = MANIFEST if file.version == 1 else f"the {rank_file(Path(), 0).name} that was saved with it"
+            raise StateError(
+                f"{folder}: {name} is a part of the checkpoint that {file.world_size} ranks saved at step {file.step}, "
+                f"but {missing} is missing: it was copied without that, or before the save had ended. "
+                "Copy the whole folder again, or take another checkpoint."
+            )
 
 
 def _merged(folder: Path, states: Mapping[str, LoaderState]) -> LoaderState:
@@ -329,6 +318,179 @@ def _merged(folder: Path, states: Mapping[str, LoaderState]) -> LoaderState:
                 "Remove the files that an earlier run left, or take another checkpoint."
             )
     try:
-        return LoaderState.from_dict(merge_states([state.to_dict() for state in states.values()]))
+        return merge([*states.values()])
     except StateError as error:
         raise StateError(f"{folder}: {', '.join([*states][:8])} do not make one whole state: {error}") from error
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class StateFile:
+    """A file's content. Version, step, rank and world size are None in a file that others wrote, without them."""
+
+    state: LoaderState
+    version: int | None = None
+    step: int | None = None
+    rank: int | None = None
+    world_size: int | None = None
+
+
+def encoded(state: LoaderState, *, step: int, rank: int, world_size: int) -> bytes:
+    """The content of a rank's file."""
+    content = {STATE_KEY: state.to_dict(), "format": FORMAT, "version": VERSION}
+    buffer = io.BytesIO()
+    torch.save(content | {"step": step, "rank": rank, "world_size": world_size}, buffer)
+    return buffer.getvalue()
+
+
+def decoded(data: bytes, path: Path) -> StateFile:
+    """The content of a file: ours, Megatron's, or a bare state as `loader.save_state_rank()` and the like return it, or
+    a list of these."""
+    damaged = StateError(
+        f"{path}: cannot be read as a data state, which is plain data written by torch.save: the file is damaged, "
+        "or holds objects (as Energon's states do), which are not loaded. Copy it again from where it was saved, "
+        "or take another checkpoint."
+    )
+    try:
+        content = _content(data)
+    except Exception as error:  # unpickling damaged bytes may raise anything
+        raise damaged from error
+    is_wrapped = isinstance(content, dict) and STATE_KEY in content
+    is_ours = is_wrapped and content.get("format") == FORMAT
+    if is_ours and content.get("version") not in (1, VERSION):
+        raise StateError(
+            f"{path}: got version {content.get('version')} of the file format, expected {VERSION}; "
+            "read it with the release that wrote it"
+        )
+    if (key := _key_of_state(content)) is not None:
+        raise StateError(
+            f"{path}: has a data state in {key}, among other things; expected a state alone, a file as Megatron "
+            f"writes it (the state under {STATE_KEY!r}), or a checkpoint of Lightning (*.ckpt). Rename it if it is the "
+            f"last; else write the state to a file: torch.save(torch.load({str(path)!r}){key}, 'state.pt')"
+        )
+    try:
+        bare = content[STATE_KEY] if is_wrapped else content
+        state = merge(list(map(parse_state, bare))) if isinstance(bare, list) else parse_state(bare)
+        own = ("version", "step", "rank", "world_size") if is_ours else ()
+        return StateFile(state=state, **{name: content[name] for name in own})
+    except StateError as error:
+        raise StateError(f"{path}: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise damaged from error
+
+
+def with_state(data: bytes, state: LoaderState) -> bytes:
+    """The content of a file that `decoded` has read, with another state and all else unchanged."""
+    content = _content(data)
+    buffer = io.BytesIO()
+    torch.save({**content, STATE_KEY: state.to_dict()} if STATE_KEY in content else state.to_dict(), buffer)
+    return buffer.getvalue()
+
+
+def beside_state(data: bytes) -> list[str]:
+    """What others keep with the state in a file that `decoded` has read."""
+    content = _content(data)
+    is_theirs = STATE_KEY in content and content.get("format") != FORMAT
+    return sorted(map(str, content.keys() - {STATE_KEY})) if is_theirs else []
+
+
+def is_part_of_checkpoint(path: Path) -> bool:
+    """Whether the file at `path` is one of those that `save_states` writes, which change together only."""
+    return _NAME.fullmatch(path.name) is not None and decoded(read_bytes(path), path).version is not None
+
+
+def _content(data: bytes) -> Any:
+    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+
+
+def _key_of_state(content: Any) -> str | None:
+    """The expression for a state that a user saved among other things; None if there is none."""
+    if not isinstance(content, dict) or STATE_KEY in content:
+        return None
+    for key, value in content.items():
+        inner = {f"[{key!r}]": value}
+        if isinstance(value, dict):
+            inner |= {f"[{key!r}][{name!r}]": one for name, one in value.items()}
+        for path, one in inner.items():
+            if isinstance(one, dict) and one.get("format") == STATE_FORMAT:
+                return path
+    return None
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file."""
+    data = read_if_saved(path)
+    if data is None:
+        raise StateError(f"{path}: cannot be read: there is no such file")
+    return data
+
+
+def read_if_saved(path: Path) -> bytes | None:
+    """The content of a file, None if there is none. Transient faults of the file system are retried; a file that still
+    cannot be read is a `StateError`, never taken for absent."""
+    try:
+        return read_if_there(path)
+    except DatasetError as error:
+        raise StateError(str(error)) from error
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Manifest:
+    """What a folder of version 1 holds: the files by name, with size in bytes and checksum. `replaced` are files of a
+    still earlier save, no longer valid; they may not all have been deleted."""
+
+    step: int
+    world_size: int
+    files: Mapping[str, tuple[int, str]]
+    replaced: Sequence[str]
+
+    @classmethod
+    def read(cls, folder: Path) -> "_Manifest | None":
+        """The manifest of a folder, None if there is none.
+
+        Raises:
+            StateError: if it cannot be read, is invalid or truncated, or of another version.
+        """
+        path = folder / MANIFEST
+        if (data := read_if_saved(path)) is None:
+            return None
+        try:
+            content = json.loads(data)
+            if (content["format"], content["version"]) != (FORMAT, 1):
+                raise ValueError(f"it is of format {content['format']!r}, version {content['version']!r}")
+            files = {name: (record["size_bytes"], record["blake2b"]) for name, record in content["files"].items()}
+            return cls(
+                step=operator.index(content["step"]),
+                world_size=operator.index(content["world_size"]),
+                files=files,
+                replaced=list(map(str, content.get("replaced", ()))),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise StateError(
+                f"{path}: is no manifest of a checkpoint ({error}): damaged, or something else. "
+                "Restore the file, or take another checkpoint."
+            ) from error
+
+    def read_files(self, folder: Path) -> dict[str, bytes]:
+        """The content of every file. A `StateError` names each that is missing, altered, or of another checkpoint."""
+        contents, faults = {}, []
+        for name, saved in self.files.items():
+            # A save that was killed has left files that the manifest counts under the names that they had before.
+            found = [read_if_saved(path) for path in (folder / name, folder / f".{name}.new")]
+            contents[name] = next((data for data in found if data is not None and _record_of(data) == saved), b"")
+            if not contents[name]:
+                faults.append(f"{name} {'is missing' if found == [None, None] else 'has other content'}")
+        others = rank_files(folder).keys() - {*self.files, *self.replaced}
+        faults += [f"{name} is of another run: {self.world_size} ranks saved" for name in sorted(others)]
+        if faults:
+            more = len(faults) - _MAX_LINES
+            lines = faults[:_MAX_LINES] + ([f"and {more} more"] if more > 0 else [])
+            raise StateError(
+                f"{folder}: these are not the files that step {self.step} saved:\n  " + "\n  ".join(lines) + "\n"
+                "Copy what is missing or altered from where it was saved, remove what is of another run, or take "
+                "another checkpoint."
+            )
+        return contents
+
+
+def _record_of(data: bytes) -> tuple[int, str]:
+    return len(data), hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from bridge_data.errors import StateError
-from bridge_data.loader.checkpoint.state_files import rank_in, share_of
+from bridge_data.loader.rank_states import rank_in, share_of
 from bridge_data.order.state import LoaderState, merge_states
 from bridge_data.storage.atomic import replacing
 

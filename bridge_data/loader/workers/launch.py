@@ -9,7 +9,6 @@ kernel treats as the server's parent lives as long as the server should.
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import select
 import signal
@@ -18,30 +17,20 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
+from bridge_data.child_process import SINGLE_THREADED
 from bridge_data.errors import WorkerError
-from bridge_data.later import torch
+from bridge_data.loader.lane_runner import ServerLost
 from bridge_data.loader.workers.messages import AddLoader, Channel, Environment, Exited, KillWorker, StartWorker, Stop
-from bridge_data.loader.workers.worker import SINGLE_THREADED, close_descriptors, num_threads, reset_signals
-from bridge_data.prepare.executors import die_with_parent
 from bridge_data.run_options import StartMethod
 
 _STOP_TIMEOUT_S = 1.0
 """A server that is ready stops workers in milliseconds; one that takes longer is importing for another loader."""
 
 
-class Child(Protocol):
-    """The process of a server."""
-
-    pid: int
-
-    def end(self, timeout_s: float) -> None:
-        """Reap it; kill it if it has not ended by then."""
-
-
-class Executed:
-    """A server executed from a thread of its own: PR_SET_PDEATHSIG means the death of the thread that forked."""
+class _ServerProcess:
+    """A server, executed from a thread of its own: PR_SET_PDEATHSIG means the death of the thread that forked."""
 
     def __init__(self, method: StartMethod, channel: Channel, environment: Environment) -> None:
         self._started, self._ended = threading.Event(), threading.Event()
@@ -76,6 +65,7 @@ class Executed:
         self._ended.wait()
 
     def end(self, timeout_s: float) -> None:
+        """Reap it; kill it if it has not ended by then."""
         assert self._process is not None
         try:
             self._process.wait(timeout_s)
@@ -84,59 +74,6 @@ class Executed:
             self._process.wait()
         self._ended.set()
         self._thread.join()
-
-
-class Forked:
-    """A server forked from this process, which has imported most of what workers need."""
-
-    def __init__(self, channel: Channel) -> None:
-        _refuse_unsafe_fork()
-        from bridge_data.loader.workers import server, worker  # noqa: F401  before the fork, so that no worker imports
-
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        parent = os.getpid()
-        self.pid = os.fork()
-        if self.pid == 0:
-            try:
-                gc.freeze()  # collecting the trainer's garbage would close descriptors that were reused since
-                die_with_parent(parent)
-                reset_signals()
-                close_descriptors({channel.fileno()})
-                channel.receive()
-                server.serve(channel, parent, server.fork_worker, prepare=server.import_for_workers)
-            finally:
-                os._exit(1)
-
-    def end(self, timeout_s: float) -> None:
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            pidfd = os.pidfd_open(self.pid)
-            if not select.select([pidfd], [], [], timeout_s)[0]:
-                os.kill(self.pid, signal.SIGKILL)
-            os.close(pidfd)
-            os.waitpid(self.pid, 0)
-
-
-def _refuse_unsafe_fork() -> None:
-    reasons = []
-    if (threads := num_threads()) > 1:
-        reasons.append(
-            f"this process has {threads} threads (those of numerical libraries count; they start none with "
-            "OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 in the environment)"
-        )
-    if "torch" in sys.modules:
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            reasons.append("CUDA is initialised")
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            reasons.append("a torch.distributed process group is open")
-    if reasons:
-        raise WorkerError(
-            f'start_method="fork" is not safe here: {"; ".join(reasons)}. Use the default, start_method="server".'
-        )
-
-
-class ServerLost(WorkerError):
-    """The server died, and the workers with it."""
 
 
 class Launcher:
@@ -200,7 +137,7 @@ class _SharedServer:
 
     def __init__(self, method: StartMethod, environment: Environment) -> None:
         self._control, theirs = Channel.pair()
-        self.child: Child = Forked(theirs) if method == "fork" else Executed(method, theirs, environment)
+        self.process = _ServerProcess(method, theirs, environment)
         theirs.close()
         self._control.send(environment)
         self.num_users = 0
@@ -227,7 +164,7 @@ class _SharedServer:
         with contextlib.suppress(OSError):
             self._control.send(Stop())
         self._control.close()
-        self.child.end(0.0 if at_once else _STOP_TIMEOUT_S)
+        self.process.end(0.0 if at_once else _STOP_TIMEOUT_S)
 
 
 _servers: dict[tuple[Any, ...], _SharedServer] = {}
@@ -238,10 +175,6 @@ _lock = threading.RLock()  # a loader may be collected, and release its server, 
 
 def _server_for(method: StartMethod, environment: Environment) -> _SharedServer:
     """A server that starts workers in this way, shared if there is one; it counts one more user."""
-    if method == "fork":  # from this process as it is now
-        forked = _SharedServer(method, environment)
-        forked.num_users += 1
-        return forked
     inherited = os.getcwd(), frozenset(os.environ.items()), frozenset(os.sched_getaffinity(0))
     key = (
         os.getpid(),

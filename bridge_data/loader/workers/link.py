@@ -26,7 +26,7 @@ from typing import Any
 
 from bridge_data.errors import WorkerError
 from bridge_data.lanes.produced import Produced, as_counts
-from bridge_data.loader.position import Ended
+from bridge_data.loader.lane_runner import Ended, OutOfStep
 from bridge_data.loader.workers.batches import decode
 from bridge_data.loader.workers.messages import (
     BatchMessage,
@@ -134,7 +134,7 @@ class WatchPage:
         return f"in lane {lane}, on sample {name(SampleRef(source, epoch, index, part))}"
 
 
-def comes_soon(has_come: Callable[[], bool]) -> bool:
+def spin_briefly(has_come: Callable[[], bool]) -> bool:
     """Poll for a tenth of a millisecond, yielding the core to others; return whether it came. Sleeping and waking takes
     as long, at least on a virtual machine."""
     end = time.perf_counter() + _SOON_S
@@ -148,16 +148,12 @@ def comes_soon(has_come: Callable[[], bool]) -> bool:
 logger = logging.getLogger("bridge_data")
 
 
-class OutOfStep(Exception):
-    """A message was lost (the trainer was interrupted while receiving it): restart from the saved position."""
-
-
 class WorkerLink:
     """Worker number `index`: its channel, its lanes, and the items received but not taken yet."""
 
     def __init__(self, index: int, prefetch_factor: int, kept: Kept) -> None:
         self.index, self._prefetch_factor, self._kept = index, prefetch_factor, kept
-        self._generation = 0
+        self._begin_number = 0
         self._lanes: list[int] = []
         self._state: LoaderState | None = None
         self._queue: collections.deque[tuple[LaneMessage, LaneState, memoryview, SlotReader]] = collections.deque()
@@ -185,13 +181,13 @@ class WorkerLink:
         self._send_begin(self._state)
 
     def _send_begin(self, state: LoaderState) -> None:
-        self._generation, self._number, self.num_received = self._generation + 1, 0, 0
+        self._begin_number, self._number, self.num_received = self._begin_number + 1, 0, 0
         ahead = sum(isinstance(message, BatchMessage) for message, *_ in self._queue)
         lanes = [] if self._failed else list(self._lanes)
         self._allowed = self._prefetch_factor - ahead
         self.page.produce(0)
         self.page.allow(self._allowed)
-        self._send(Begin(self._generation, lanes, state, self._prefetch_factor))
+        self._send(Begin(self._begin_number, lanes, state, self._prefetch_factor))
 
     def receive(self) -> None:
         """Receive all messages that have arrived."""
@@ -221,10 +217,10 @@ class WorkerLink:
         elif isinstance(message, FailureMessage) and message.lane < 0:
             self.broken = WorkerError(f"worker {self.index}: {message.text}")
             return
-        is_next = message.generation == self._generation and message.number == self._number
+        is_next = message.begin_number == self._begin_number and message.number == self._number
         if not is_next and isinstance(message, BatchMessage):
             self._slots.discard(message.body)
-        if message.generation != self._generation:
+        if message.begin_number != self._begin_number:
             return
         if not is_next:
             raise OutOfStep

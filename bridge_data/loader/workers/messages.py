@@ -122,7 +122,7 @@ class Begin(NamedTuple):
     The watch page says how many batches the worker may produce; `num_ahead` of them may wait to be taken.
     """
 
-    generation: int
+    begin_number: int
     lanes: list[int]
     state: LoaderState
     num_ahead: int
@@ -155,10 +155,10 @@ class BatchMessage(NamedTuple):
     """Worker to trainer: a batch of the lane, with the change from the lane's state before it to the state after it,
     and the values of its `Counts` without the last two.
 
-    `number` counts the items of each generation from 0, so that a lost message is noticed.
+    `number` counts the items since each `Begin` from 0, so that a lost message is noticed.
     """
 
-    generation: int
+    begin_number: int
     number: int
     lane: int
     change: StateChange
@@ -171,7 +171,7 @@ class BatchMessage(NamedTuple):
 class EndMessage(NamedTuple):
     """Worker to trainer: the lane has no more batches."""
 
-    generation: int
+    begin_number: int
     number: int
     lane: int
     skipped: dict[str, int]
@@ -181,7 +181,7 @@ class FailureMessage(NamedTuple):
     """Worker to trainer: the lane raised `error` (pickled; None if it cannot be), or loading the dataset did (lane
     -1)."""
 
-    generation: int
+    begin_number: int
     number: int
     lane: int
     error: bytes | None

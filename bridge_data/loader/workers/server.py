@@ -21,9 +21,9 @@ import traceback
 from collections.abc import Callable
 from typing import NamedTuple, NoReturn
 
+from bridge_data.child_process import die_with_parent, num_threads, reset_signals
+from bridge_data.loader.workers import worker
 from bridge_data.loader.workers.messages import AddLoader, Channel, Exited, Joined, KillWorker, StartWorker, Stop
-from bridge_data.loader.workers.worker import adopt, num_threads, reset_signals
-from bridge_data.prepare.executors import die_with_parent
 
 logger = logging.getLogger("bridge_data")
 
@@ -42,18 +42,16 @@ def main(mode: str, channel_descriptor: int, parent: int, watch_descriptor: int 
     die_with_parent(parent)
     reset_signals()
     if mode == "worker":
-        from bridge_data.loader.workers import worker
-
         worker.main(parent, channel_descriptor, watch_descriptor)
     channel = Channel.from_descriptor(channel_descriptor)
     environment = channel.receive().message
     if mode == "spawn":  # it keeps its PYTHONPATH for its workers
-        serve(channel, parent, _execute_worker, prepare=lambda modules: None)
-    adopt(environment)
-    serve(channel, parent, fork_worker, prepare=import_for_workers)
+        _serve(channel, parent, _execute_worker, prepare=lambda modules: None)
+    worker.adopt(environment)
+    _serve(channel, parent, _fork_worker, prepare=_import_for_workers)
 
 
-def serve(control: Channel, parent: int, start: Start, prepare: Callable[[list[str]], None]) -> NoReturn:
+def _serve(control: Channel, parent: int, start: Start, prepare: Callable[[list[str]], None]) -> NoReturn:
     """Start and reap workers until the trainer says stop or ends; then kill the rest, and end the process."""
     server = _Server(start, prepare)
     try:
@@ -145,12 +143,10 @@ def _tell(loader: Channel, message: Joined | Exited) -> None:
         loader.send(message)
 
 
-def fork_worker(channel: int, watch: int) -> int:
+def _fork_worker(channel: int, watch: int) -> int:
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        from bridge_data.loader.workers import worker
-
         worker.main(parent, channel, watch)
     return pid
 
@@ -161,10 +157,8 @@ def _execute_worker(channel: int, watch: int) -> int:
     return child.pid
 
 
-def import_for_workers(modules: list[str]) -> None:
+def _import_for_workers(modules: list[str]) -> None:
     """Import the modules that workers will need. An import that fails here is retried, and reported, in the worker."""
-    from bridge_data.loader.workers import worker  # noqa: F401
-
     for name in modules:
         if name in sys.modules:
             continue

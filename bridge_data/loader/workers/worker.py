@@ -5,22 +5,28 @@ that ended; never more than the watch page allows. Guarantee: a child dies with 
 ignores Ctrl-C and computes in one thread; a worker returns only by `os._exit`.
 """
 
-import contextlib
-import ctypes
 import faulthandler
 import os
 import pickle
-import signal
 import sys
 import traceback
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from bridge_data.child_process import (
+    close_descriptors,
+    die_with_parent,
+    give_back_freed_memory,
+    keep_freed_memory,
+    reset_signals,
+    use_one_thread,
+    write_lines_at_once,
+)
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.later import torch
-from bridge_data.loader.position import Ended, LaneRunner, Turns
+from bridge_data.loader.lane_runner import Ended, LaneRunner
+from bridge_data.loader.position import Turns
 from bridge_data.loader.workers.batches import Encoder
-from bridge_data.loader.workers.link import WatchPage, comes_soon
+from bridge_data.loader.workers.link import WatchPage, spin_briefly
 from bridge_data.loader.workers.messages import (
     BatchMessage,
     Begin,
@@ -35,34 +41,10 @@ from bridge_data.loader.workers.messages import (
 )
 from bridge_data.loader.workers.slots import SlotArena, SlotWriter
 from bridge_data.order.state import LaneState
-from bridge_data.prepare.executors import die_with_parent
 from bridge_data.replacement import replacement
 
 if TYPE_CHECKING:
     from bridge_data.loader.workers.messages import Environment
-
-SINGLE_THREADED = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-"""Set for server and workers: libraries that start threads when imported must not, or they could not be forked."""
-
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-
-
-def close_descriptors(keep: Collection[int]) -> None:
-    """Close every descriptor except standard input, output, error and `keep`."""
-    for descriptor in map(int, os.listdir("/proc/self/fd")):
-        if descriptor > 2 and descriptor not in keep:
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
-
-
-def reset_signals() -> None:
-    """Default handlers for all signals except SIGINT and SIGTERM, which end the trainer and through it this process."""
-    for number in signal.valid_signals():
-        if callable(signal.getsignal(number)) or number == signal.SIGCHLD:
-            signal.signal(number, signal.SIG_DFL)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
 def adopt(environment: "Environment") -> None:
@@ -76,40 +58,6 @@ def adopt(environment: "Environment") -> None:
         from bridge_data.energon.replacing import install
 
         install(environment.replacement)
-
-
-def use_one_thread() -> None:
-    """Make numerical libraries, imported now or later, compute in the calling thread."""
-    os.environ.update(SINGLE_THREADED)
-    if "torch" in sys.modules:
-        torch.set_num_threads(1)
-
-
-def keep_freed_memory() -> None:
-    """Let glibc keep the memory of freed images: otherwise each image costs new page faults."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, 32 << 20)
-        mallopt(_M_TRIM_THRESHOLD, 512 << 20)
-
-
-def give_back_freed_memory() -> None:
-    """Return freed memory to the system, also the part that glibc would keep."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
-def write_lines_at_once() -> None:
-    """Flush each printed line: a killed process flushes nothing."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(line_buffering=True)
-
-
-def num_threads() -> int:
-    """Threads of this process, those of native libraries included."""
-    return len(os.listdir("/proc/self/task"))
 
 
 def main(parent: int, channel_descriptor: int, watch_descriptor: int) -> None:
@@ -152,7 +100,7 @@ class _Worker:
         self._channel, self._page, self._dataset = channel, page, dataset
         self._encoder, self._slots = Encoder(), SlotWriter()
         self._arena = SlotArena(self._slots)
-        self._generation = self._number = self._num_batches = 0
+        self._begin_number = self._number = self._num_batches = 0
         self._turns: Turns | None = None
         self._sent: dict[int, LaneState] = {}
         self._runner: LaneRunner
@@ -178,14 +126,14 @@ class _Worker:
             if isinstance(message, Freed):
                 self._slots.free(message.slots)
             elif isinstance(message, Begin):
-                self._generation, self._number, self._num_batches = message.generation, 0, 0
+                self._begin_number, self._number, self._num_batches = message.begin_number, 0, 0
                 state, self._sent = message.state, {}
                 self._turns = Turns(state, message.lanes)
                 self._slots.num_spare = message.num_ahead  # as many as the trainer may release at once
                 self._runner = LaneRunner(self._dataset, message.state, self._arena, self._page.watch)
 
     def _receive(self) -> Any:
-        if comes_soon(self._may_go_on):
+        if spin_briefly(self._may_go_on):
             return self._channel.receive(wait=False).message
         self._page.wait(True)
         try:
@@ -200,7 +148,7 @@ class _Worker:
         """The next item of the lane whose turn it is: a message, its payload and its descriptors."""
         assert self._turns is not None
         lane = self._turns.lane
-        head = self._generation, self._number, lane
+        head = self._begin_number, self._number, lane
         self._number += 1
         self._page.enter(lane)
         try:

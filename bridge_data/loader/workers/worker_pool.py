@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 from bridge_data.errors import WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
-from bridge_data.loader.position import Ended
+from bridge_data.loader.lane_runner import Ended
 from bridge_data.loader.workers.batches import encode_dataset
 from bridge_data.loader.workers.launch import Launcher
-from bridge_data.loader.workers.link import WatchPage, WorkerLink, comes_soon
+from bridge_data.loader.workers.link import WatchPage, WorkerLink, spin_briefly
 from bridge_data.loader.workers.messages import Channel, Environment, Exited, file_of
 from bridge_data.loader.workers.slots import Kept
 from bridge_data.order import SampleRef
@@ -199,7 +199,7 @@ class WorkerPool:
         poller.register(self._waker, select.POLLIN)
         if not link.hung_up:
             poller.register(link, select.POLLIN)
-        if not comes_soon(lambda: bool(poller.poll(0))):
+        if not spin_briefly(lambda: bool(poller.poll(0))):
             poller.poll(timeout_s * 1000)
 
     def _poll(self, timeout_s: float) -> None:
@@ -215,9 +215,9 @@ class WorkerPool:
             for exited in self._launcher.exits():
                 self._note_exit(exited)
         for link in self._links:
-            self._see_to(link)
+            self._replace_if_stuck(link)
 
-    def _see_to(self, link: WorkerLink) -> None:
+    def _replace_if_stuck(self, link: WorkerLink) -> None:
         """Replace a worker that does not get ready, or whose exit is not reported."""
         now = time.monotonic()
         if link.broken:

@@ -24,10 +24,11 @@ from bridge_data.order import ledger
 from bridge_data.order.cursor import Cursor, SampleRef, packed_references
 from bridge_data.order.ledger import LedgerSums, tallies
 from bridge_data.order.pending import num_pending
-from bridge_data.order.plan_order import PlanOrder, Shuffle
+from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import Plan
 from bridge_data.tools.cli.terminal import counted, echo_json, json_option, setting, table, trust_options
+from bridge_data.tools.oracle.run_settings import options_of_state
 from bridge_data.tools.oracle.sample_numbers import JobNumbers
 from bridge_data.tools.run_folder import find_run, read_states
 
@@ -134,13 +135,7 @@ def _by_arithmetic(state: LoaderState, plan: Plan) -> tuple[LedgerSums | None, s
         return None, "the order can be computed only for training without packing"
     if len(state.generations) > 1 or ledger.NAME in state.extras or state.repetition or state.sums().since:
         return None, "the lanes were dealt again, or not counted from the beginning"
-    shuffle = Shuffle(
-        shuffle_buffer_size=run["shuffle_buffer_size"],
-        max_samples_per_sequence=run["max_samples_per_sequence"],
-        epochs_per_shuffle=run["epochs_per_shuffle"],
-        repeat=run["repeat"],
-    )
-    order = PlanOrder(plan, run["seed"], shuffle, run["batch_size"] or 1)
+    order = PlanOrder(plan, run["seed"], options_of_state(state).data.shuffle, run["batch_size"] or 1)
     start = LoaderState(run, [order.first_generation(state.num_lanes)], 0, {})
     if [text for _, text in state.differences(run | order.fingerprint())] or start.generations != state.generations:
         return None, "the data or their blend are not those of the run"

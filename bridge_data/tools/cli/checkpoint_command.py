@@ -15,9 +15,16 @@ import click
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint, save_states
+from bridge_data.loader.checkpoint.checkpoint_folder import (
+    beside_state,
+    holds_state,
+    is_part_of_checkpoint,
+    rank_files,
+    read_bytes,
+    with_state,
+)
 from bridge_data.loader.checkpoint.other_formats import LIGHTNING_SUFFIX, write_lightning
-from bridge_data.loader.checkpoint.state_files import MANIFEST, beside_state, rank_files, read_bytes, with_state
-from bridge_data.order.state import LoaderState, merge_states
+from bridge_data.order.state import LoaderState, merge
 from bridge_data.order.step_skips import NO_REPEATS
 from bridge_data.storage.atomic import write_file
 from bridge_data.tools.cli.state_contents import (
@@ -148,7 +155,7 @@ def redist(sources: tuple[Path, ...], target: Path, world_size: int, step: int |
     step = found.step if step is None else step
     if step is None:
         raise ConfigError(f"{source}: does not say its step; give --step")
-    if target.is_dir() and (rank_files(target) or (target / MANIFEST).exists()):
+    if holds_state(target):
         raise ConfigError(f"{target}: holds a data state already; give another folder")
     if missing := [lane for lane in range(found.state.num_lanes) if lane not in found.state.lanes]:
         raise StateError(
@@ -233,7 +240,7 @@ def _schedule(state: LoaderState, config: Path | None, global_batch_size: int | 
 
 
 def _write_folder(found: Checkpoint, state: LoaderState, target: Path) -> None:
-    if target != found.path and target.is_dir() and (rank_files(target) or (target / MANIFEST).exists()):
+    if target != found.path and holds_state(target):
         raise ConfigError(f"{target}: holds a data state already; give another folder")
     if found.step is None:
         raise ConfigError(f"{found.path}: does not say its step; name the folder as it was, such as iter_0001200")
@@ -247,7 +254,7 @@ def _write_folder(found: Checkpoint, state: LoaderState, target: Path) -> None:
 
 
 def _write_file(source: Path, state: LoaderState, target: Path) -> None:
-    if source.name in rank_files(source.parent) and (source.parent / MANIFEST).exists():
+    if is_part_of_checkpoint(source):
         raise ConfigError(f"{source}: is a part of a checkpoint: give the folder {source.parent}")
     if target != source and target.exists():
         raise ConfigError(f"{target}: already exists; give another name")
@@ -310,10 +317,9 @@ def _read(paths: Sequence[Path]) -> Checkpoint:
     steps = {part.step for part in parts}
     if len(steps) > 1:
         raise StateError(f"{', '.join(map(str, paths[:4]))}: are of different steps: {sorted(map(str, steps))}")
-    merged = merge_states([part.state.to_dict() for part in parts])
     return Checkpoint(
         path=folder,
-        state=LoaderState.from_dict(merged),
+        state=merge([part.state for part in parts]),
         step=parts[0].step,
         world_size=parts[0].world_size,
         num_files=len(parts),

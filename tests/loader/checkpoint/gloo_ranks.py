@@ -32,7 +32,7 @@ def make_loader(folder: Path, rank: int, world_size: int, num_lanes: int = NUM_L
         max_samples_per_sequence=10,
         task_encoder=Encoder(skip_every=7),
     )
-    return get_savable_loader(dataset, start_method="inprocess")
+    return get_savable_loader(dataset)
 
 
 def draw(loader: Any, count: int) -> list[list[str]]:

@@ -12,22 +12,19 @@ import pytest
 import torch
 
 from bridge_data.errors import ConfigError, StateError
-from bridge_data.loader.checkpoint import load_states, rank_file, read_checkpoint, save_rank_state, save_states
-from bridge_data.loader.checkpoint.state_files import (
-    MANIFEST,
-    STATE_KEY,
-    FileRecord,
-    Manifest,
-    decoded,
-    digest,
-    encoded,
-    new_file,
-    rank_in,
-    share_of,
+from bridge_data.loader.checkpoint import (
+    checkpoint_folder,
+    load_states,
+    rank_file,
+    read_checkpoint,
+    save_rank_state,
+    save_states,
 )
+from bridge_data.loader.checkpoint.checkpoint_folder import MANIFEST, STATE_KEY, decoded
+from bridge_data.loader.rank_states import share_of
 from bridge_data.order.state import LoaderState, merge_states
 from bridge_data.storage import reading
-from tests.loader.checkpoint.states import FINGERPRINT, make_state, rank_states
+from tests.loader.checkpoint.states import make_state, rank_states, write_version_1
 
 WHOLE = LoaderState.from_dict(make_state())
 
@@ -54,15 +51,11 @@ def test_a_state_of_another_rank_is_refused() -> None:
         share_of(share_of(WHOLE, 1, 2), 0, 3)
 
 
-def test_a_process_alone_is_rank_0_of_1() -> None:
-    assert rank_in(None) == (0, 1)
-
-
 @pytest.mark.parametrize("world_size", [1, 2, 4, 8, 3])
 def test_states_are_saved_for_any_number_of_ranks(tmp_path: Path, world_size: int) -> None:
     save_states(tmp_path / "new", rank_states(4)[::-1], step=10, world_size=world_size)
     files = [rank_file(tmp_path / "new", rank) for rank in range(world_size)]
-    assert sorted(os.listdir(tmp_path / "new")) == [file.name for file in files] + [MANIFEST]
+    assert sorted(os.listdir(tmp_path / "new")) == [file.name for file in files]
     for rank, file in enumerate(files):
         content = decoded(file.read_bytes(), file)
         assert (content.step, content.rank, content.world_size) == (10, rank, world_size)
@@ -79,9 +72,11 @@ def test_an_earlier_save_with_more_ranks_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "common.pt").write_text("of the model")
     save_states(tmp_path, make_state(step=10), step=10, world_size=8)
     (tmp_path / ".train_dataloader_dprank002.pt.77.tmp").write_text("left by a crash")
+    (tmp_path / ".train_dataloader_dprank003.pt.new").write_text("left by a crash of an earlier release")
+    (tmp_path / MANIFEST).write_text("{}")
     save_states(tmp_path, make_state(step=20), step=20, world_size=2)
     names = [rank_file(tmp_path, rank).name for rank in range(2)]
-    assert sorted(os.listdir(tmp_path)) == ["common.pt", *names, MANIFEST]
+    assert sorted(os.listdir(tmp_path)) == ["common.pt", *names]
     assert load_states(tmp_path, step=20) == make_state(step=20)
 
 
@@ -102,7 +97,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StateError, match=f"^{tmp_path}/file/below: the data state was not saved: .*Not a directory"):
         save_states(tmp_path / "file" / "below", make_state(), step=10, world_size=1)
-    with pytest.raises(StateError, match=r"was not saved:\n  rank 0: .*Not a directory"):
+    with pytest.raises(StateError, match=r"was not saved:\n  .*Not a directory"):
         save_rank_state(tmp_path / "file" / "below", make_state(), step=10)
 
 
@@ -116,13 +111,15 @@ def test_a_rank_alone_saves_all(tmp_path: Path) -> None:
     assert load_states(tmp_path, step=12) == make_state(step=12)
 
 
-def test_a_rank_that_fails_in_any_way_tells_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(manifest: Manifest, folder: Path) -> None:
+def test_a_failure_of_any_kind_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(Manifest, "write", fail)
-    with pytest.raises(StateError, match=r"rank 0: ZeroDivisionError: a bug"):
+    monkeypatch.setattr(checkpoint_folder, "write_file", fail)
+    with pytest.raises(StateError, match="ZeroDivisionError: a bug"):
         save_rank_state(tmp_path, make_state(), step=10)
+    with pytest.raises(StateError, match="rank 0: TypeError"):
+        save_rank_state(tmp_path, make_state(), step="ten")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("step", [numpy.int64(10), torch.tensor(10)])
@@ -139,94 +136,97 @@ def test_a_save_that_is_killed_leaves_the_old_checkpoint_or_the_new_one(tmp_path
     command = [sys.executable, "-m", "tests.loader.checkpoint.killed_saves", how, str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
     assert result.returncode == 0, result.stderr
-    counts = re.fullmatch(r"(\d+) old, (\d+) new, (\d+) with files to be renamed\n", result.stdout)
+    counts = re.fullmatch(r"(\d+) old, (\d+) new, (\d+) with older files beside it\n", result.stdout)
     assert counts is not None
-    assert min(map(int, counts.groups())) > 0, "the kills did not fall before, into and after the renaming"
+    assert min(map(int, counts.groups())) > 0, "the kills did not fall before and after the file of rank 0 was replaced"
 
 
-def test_a_checkpoint_whose_files_are_not_all_renamed_is_whole(tmp_path: Path) -> None:
+def test_a_load_needs_the_file_of_rank_0_alone(tmp_path: Path) -> None:
     save_states(tmp_path, make_state(step=10), step=10, world_size=4)
-    old = rank_file(tmp_path, 3).read_bytes()
-    save_states(tmp_path, make_state(step=20), step=20, world_size=4)
-    rank_file(tmp_path, 3).rename(tmp_path / ".train_dataloader_dprank003.pt.new")
-    assert load_states(tmp_path, step=20) == make_state(step=20)
-    rank_file(tmp_path, 3).write_bytes(old)
-    assert load_states(tmp_path, step=20) == make_state(step=20)
-    (tmp_path / ".train_dataloader_dprank003.pt.new").write_bytes(old[:-1])
-    with pytest.raises(StateError, match=r"train_dataloader_dprank003\.pt has other content"):
-        load_states(tmp_path)
+    save_states(tmp_path / "later", make_state(step=20), step=20, world_size=4)
+    shutil.copy(rank_file(tmp_path / "later", 1), tmp_path)
+    rank_file(tmp_path, 2).unlink()
+    assert load_states(tmp_path, step=10) == make_state(step=10)
+    found = read_checkpoint(tmp_path)
+    assert (found.step, found.world_size, found.num_files) == (10, 4, 3)
 
 
-def test_files_of_megatron_are_there_until_a_save_over_them_is_complete(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_of_megatron", [True, False])
+def test_older_files_are_there_until_a_save_over_them_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_of_megatron: bool
 ) -> None:
-    folder = write_foreign(tmp_path / "iter_0000010", rank_states(4))
+    folder = tmp_path / "iter_0000010"
+    if is_of_megatron:
+        write_foreign(folder, rank_states(4))
+    else:
+        write_version_1(folder, step=10, world_size=4)
     with monkeypatch.context() as patched:
-        patched.setattr(Manifest, "write", lambda *_: (_ for _ in ()).throw(OSError("no space left")))
+        patched.setattr(checkpoint_folder, "write_file", lambda *_: (_ for _ in ()).throw(OSError("no space left")))
         with pytest.raises(StateError, match="no space left"):
             save_states(folder, make_state(step=20), step=20, world_size=2)
     assert load_states(folder, step=10) == make_state()
-    save_states(folder, make_state(step=20), step=20, world_size=2)
+    with monkeypatch.context() as patched:  # as if killed when the file of rank 0 was written, and nothing else
+        patched.setattr(checkpoint_folder, "share_of", lambda *_: (_ for _ in ()).throw(OSError("killed")))
+        with pytest.raises(StateError, match="killed"):
+            save_states(folder, make_state(step=20), step=20, world_size=2)
     assert load_states(folder, step=20) == make_state(step=20)
-    assert len(os.listdir(folder)) == 3
-
-
-def test_a_damaged_manifest_does_not_hinder_the_next_save(tmp_path: Path) -> None:
-    save_states(tmp_path, make_state(step=10), step=10, world_size=2)
-    (tmp_path / MANIFEST).write_text("{")
-    save_states(tmp_path, make_state(step=20), step=20, world_size=2)
-    assert load_states(tmp_path, step=20) == make_state(step=20)
+    assert len(os.listdir(folder)) == (4 if is_of_megatron else 5)
+    save_states(folder, make_state(step=30), step=30, world_size=2)
+    assert load_states(folder, step=30) == make_state(step=30)
+    assert len(os.listdir(folder)) == 2
 
 
 def cut_short(folder: Path) -> Path:
-    """A save of step 20 over one of step 10 by 2 ranks, killed before the file of rank 1 was renamed."""
-    save_states(folder, make_state(step=10), step=10, world_size=2)
-    old = rank_file(folder, 1).read_bytes()
-    save_states(folder, make_state(step=20), step=20, world_size=2)
-    rank_file(folder, 1).rename(new_file(rank_file(folder, 1)))
+    """A save of step 20 over one of step 10 by 2 ranks of version 1, killed before the file of rank 1 was renamed."""
+    old = rank_file(write_version_1(folder, step=10, world_size=2), 1).read_bytes()
+    write_version_1(folder, step=20, world_size=2)
+    rank_file(folder, 1).rename(folder / NOT_RENAMED)
     rank_file(folder, 1).write_bytes(old)
     return folder
 
 
+NOT_RENAMED = ".train_dataloader_dprank001.pt.new"
+
+
+def test_a_checkpoint_of_version_1_whose_files_are_not_all_renamed_is_whole(tmp_path: Path) -> None:
+    folder = cut_short(tmp_path)
+    assert load_states(folder, step=20) == make_state(step=20)
+    old = rank_file(folder, 1).read_bytes()
+    rank_file(folder, 1).unlink()
+    assert load_states(folder, step=20) == make_state(step=20)
+    (folder / NOT_RENAMED).write_bytes(old[:-1])
+    with pytest.raises(StateError, match=r"train_dataloader_dprank001\.pt has other content"):
+        load_states(folder)
+
+
 @pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE, errno.EACCES])
-@pytest.mark.parametrize("name", [MANIFEST, new_file(rank_file(Path(), 1)).name])
-def test_a_file_that_cannot_be_read_is_not_taken_for_damaged(
+@pytest.mark.parametrize("name", [MANIFEST, NOT_RENAMED, rank_file(Path(), 0).name])
+def test_a_file_that_cannot_be_read_is_not_taken_for_absent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, name: str
 ) -> None:
     folder = cut_short(tmp_path)
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
     read = Path.read_bytes
-    failures = []
 
     def fail(path: Path) -> bytes:
         if path.name == name:
-            failures.append(path)
             raise OSError(error, os.strerror(error), str(path))
         return read(path)
 
     monkeypatch.setattr(reading, "RETRY_WAITS_S", (0.0, 0.0, 0.0))
     with monkeypatch.context() as patched:
         patched.setattr(Path, "read_bytes", fail)
-        for save in (
-            lambda: save_states(folder, make_state(step=30), step=30, world_size=2),
-            lambda: save_rank_state(folder, make_state(step=30), step=30),
-            lambda: load_states(folder),
-        ):
-            with pytest.raises(StateError, match=re.escape(f"{name}: cannot be read: {os.strerror(error)}")):
-                save()
-    assert failures
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+        with pytest.raises(StateError, match=re.escape(f"{name}: cannot be read: {os.strerror(error)}")):
+            load_states(folder)
     assert load_states(folder, step=20) == make_state(step=20)
-    save_states(folder, make_state(step=30), step=30, world_size=2)
-    assert load_states(folder, step=30) == make_state(step=30)
 
 
-def test_a_transient_fault_of_the_manifest_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", [MANIFEST, rank_file(Path(), 0).name])
+def test_a_transient_fault_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     folder = cut_short(tmp_path)
     read, faults = Path.read_bytes, [errno.EIO, errno.ESTALE]
 
     def fail_twice(path: Path) -> bytes:
-        if path.name == MANIFEST and faults:
+        if path.name == name and faults:
             raise OSError(faults.pop(), "transient", str(path))
         return read(path)
 
@@ -236,50 +236,47 @@ def test_a_transient_fault_of_the_manifest_is_retried(tmp_path: Path, monkeypatc
     assert not faults
 
 
-def test_a_checkpoint_of_a_later_format_is_not_replaced(tmp_path: Path) -> None:
-    folder = cut_short(tmp_path)
-    content = json.loads((folder / MANIFEST).read_text())
-    (folder / MANIFEST).write_text(json.dumps(content | {"version": 99}))
-    with pytest.raises(StateError, match="got version 99 of the manifest"):
-        save_states(folder, make_state(step=30), step=30, world_size=2)
-    assert new_file(rank_file(folder, 1)).exists()
-
-
 @pytest.mark.parametrize(
     "edit",
     [
         {"step": "ten"},
         {"world_size": None},
-        {"fingerprint": 3},
         {"replaced": 3},
-        {"replaced": [3]},
         {"files": [3]},
-        {"files": {"train_dataloader_dprank000.pt": {"size_bytes": "many", "blake2b": "0"}}},
-        {"files": {"train_dataloader_dprank000.pt": {"size_bytes": 3, "blake2b": None}}},
+        {"files": {"train_dataloader_dprank000.pt": {"size_bytes": "many"}}},
         {"format": "of others"},
-        {"more": 1},
+        {"version": 99},
     ],
 )
 def test_a_manifest_with_a_wrong_field_is_damaged(tmp_path: Path, edit: dict[str, object]) -> None:
-    save_states(tmp_path, make_state(), step=10, world_size=1)
+    write_version_1(tmp_path, step=10, world_size=1)
     content = json.loads((tmp_path / MANIFEST).read_text())
     (tmp_path / MANIFEST).write_text(json.dumps(content | edit))
     with pytest.raises(StateError, match="is no manifest of a checkpoint"):
         load_states(tmp_path)
 
 
-def test_a_manifest_of_many_levels_is_damaged(tmp_path: Path) -> None:
-    save_states(tmp_path, make_state(), step=10, world_size=1)
-    (tmp_path / MANIFEST).write_text("[" * 100_000)
-    with pytest.raises(StateError, match="is no manifest of a checkpoint"):
+@pytest.mark.parametrize("text", ["", "{", "[1]", "{}", "[" * 100_000])
+def test_what_is_no_manifest_is_damaged(tmp_path: Path, text: str) -> None:
+    write_version_1(tmp_path, step=10, world_size=1)
+    (tmp_path / MANIFEST).write_text(text)
+    with pytest.raises(StateError, match=f"{MANIFEST}: is no manifest of a checkpoint"):
         load_states(tmp_path)
+    save_states(tmp_path, make_state(step=20), step=20, world_size=2)  # and does not hinder the next save
+    assert load_states(tmp_path, step=20) == make_state(step=20)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A checkpoint of step 10 by 4 ranks."""
+    """A checkpoint of step 10 by 4 ranks, as saved today."""
     save_states(tmp_path / "iter_0000010", rank_states(4), step=10, world_size=4)
     return tmp_path / "iter_0000010"
+
+
+@pytest.fixture
+def version_1(tmp_path: Path) -> Path:
+    """The same of an earlier release."""
+    return write_version_1(tmp_path / "iter_0000010", step=10, world_size=4)
 
 
 def write_foreign(folder: Path, states: list[dict[str, object]]) -> Path:
@@ -300,53 +297,51 @@ def refusal(folder: Path, step: int | None = None) -> str:
     return message
 
 
-def test_a_missing_rank_file_is_named(folder: Path) -> None:
-    rank_file(folder, 2).unlink()
-    assert "train_dataloader_dprank002.pt is missing" in refusal(folder)
+def test_a_checkpoint_of_version_1_is_read(version_1: Path) -> None:
+    assert load_states(version_1, step=10) == make_state()
+    found = read_checkpoint(version_1)
+    assert (found.step, found.world_size, found.num_files) == (10, 4, 4)
+    assert read_checkpoint(rank_file(version_1, 1)).state.to_dict() == make_state(1, 5)
 
 
-def test_a_stale_file_of_a_larger_run_is_named(folder: Path, tmp_path: Path) -> None:
-    save_states(tmp_path / "larger", make_state(step=5), step=5, world_size=8)
-    shutil.copy(rank_file(tmp_path / "larger", 7), folder)
-    assert "train_dataloader_dprank007.pt is of another run: 4 ranks saved" in refusal(folder)
+def test_every_fault_of_version_1_is_named(version_1: Path, tmp_path: Path) -> None:
+    larger = write_version_1(tmp_path / "larger", step=11, world_size=8)
+    rank_file(version_1, 2).unlink()
+    for rank in (1, 7):
+        shutil.copy(rank_file(larger, rank), version_1)
+    message = refusal(version_1)
+    assert message.splitlines()[1:-1] == [
+        "  train_dataloader_dprank001.pt has other content",
+        "  train_dataloader_dprank002.pt is missing",
+        "  train_dataloader_dprank007.pt is of another run: 4 ranks saved",
+    ]
+    assert "step 10" in message and "take another checkpoint" in message
 
 
-def test_an_altered_file_is_named(folder: Path, tmp_path: Path) -> None:
-    save_states(tmp_path / "later", rank_states(4, step=11), step=11, world_size=4)
-    shutil.copy(rank_file(tmp_path / "later", 1), folder)
+def test_a_thousand_faults_fit_a_screen(version_1: Path) -> None:
+    for rank in range(4, 1_004):
+        rank_file(version_1, rank).touch()
+    assert "and 988 more" in refusal(version_1)
+
+
+def test_files_without_the_one_that_completes_them_are_refused(folder: Path, tmp_path: Path) -> None:
+    rank_file(folder, 0).unlink()
     message = refusal(folder)
-    assert "train_dataloader_dprank001.pt has other content" in message
-    assert "dprank000" not in message
+    assert "train_dataloader_dprank001.pt is a part of the checkpoint that 4 ranks saved at step 10" in message
+    assert "the train_dataloader_dprank000.pt that was saved with it is missing" in message
+    version_1 = write_version_1(tmp_path / "version_1", step=10, world_size=4)
+    (version_1 / MANIFEST).unlink()
+    assert f"but {MANIFEST} is missing" in refusal(version_1)
 
 
-def test_files_without_the_manifest_are_refused(folder: Path) -> None:
-    (folder / MANIFEST).unlink()
-    assert f"{MANIFEST} is missing, which says what belongs together: train_dataloader_dprank000.pt" in refusal(folder)
+def test_a_share_in_place_of_the_whole_is_refused(folder: Path) -> None:
+    shutil.copy(rank_file(folder, 1), rank_file(folder, 0))
+    assert "train_dataloader_dprank000.pt: is the file of rank 1" in refusal(folder)
 
 
 def test_another_step_than_asked_for_is_refused(folder: Path) -> None:
     assert load_states(folder, step=10) == make_state()
     assert "got the data state of step 10, expected that of step 20" in refusal(folder, step=20)
-
-
-@pytest.mark.parametrize(
-    ("step", "world_size", "settings", "message"),
-    [
-        (11, 4, {}, "train_dataloader_dprank001.pt was saved with step 11"),
-        (10, 8, {}, "train_dataloader_dprank001.pt was saved with world_size 8"),
-        (10, 4, {"seed": 1}, "train_dataloader_dprank001.pt was saved with fingerprint "),
-        (10, 4, {"step": 9}, "train_dataloader_dprank001.pt and train_dataloader_dprank000.pt are of different steps"),
-    ],
-)
-def test_a_manifest_over_files_of_different_saves_is_refused(
-    folder: Path, step: int, world_size: int, settings: dict[str, int], message: str
-) -> None:
-    """As a tool might make it that mends checksums."""
-    other = LoaderState.from_dict(make_state(1, 5, **settings))
-    rank_file(folder, 1).write_bytes(encoded(other, step=step, rank=1, world_size=world_size))
-    files = {rank_file(folder, rank).name: FileRecord.of(rank_file(folder, rank).read_bytes()) for rank in range(4)}
-    Manifest(step=10, world_size=4, fingerprint=digest(FINGERPRINT), files=files).write(folder)
-    assert message in refusal(folder)
 
 
 def test_what_is_no_checkpoint_says_where_to_look(folder: Path, tmp_path: Path) -> None:
@@ -358,8 +353,8 @@ def test_what_is_no_checkpoint_says_where_to_look(folder: Path, tmp_path: Path) 
 
 
 def test_a_first_save_that_was_cut_short_is_told_as_such(tmp_path: Path) -> None:
-    new_file(rank_file(tmp_path, 0)).touch()
-    with pytest.raises(StateError, match="a save was cut short before it was complete"):
+    (tmp_path / ".train_dataloader_dprank000.pt.12ab.77.tmp").touch()
+    with pytest.raises(StateError, match="A save was cut short before it was complete"):
         load_states(tmp_path)
 
 
@@ -398,19 +393,18 @@ def test_single_files_are_read(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("world_size", [1, 2, 4, 8])
 def test_a_folder_is_read_while_a_save_replaces_its_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world_size: int
+    version_1: Path, monkeypatch: pytest.MonkeyPatch, world_size: int
 ) -> None:
-    save_states(tmp_path, rank_states(4), step=10, world_size=4)
-    read = Manifest.read
     replaced: list[Path] = []
 
-    def save_after_reading(folder: Path) -> Manifest | None:
-        manifest = read(folder)
+    def save_after_reading(path: Path) -> bytes | None:
+        data = checkpoint_read(path)
         if not replaced:
-            replaced.append(folder)
-            save_states(tmp_path, rank_states(4), step=11, world_size=world_size)
-        return manifest
+            replaced.append(path)
+            save_states(version_1, rank_states(4), step=11, world_size=world_size)
+        return data
 
-    monkeypatch.setattr(Manifest, "read", save_after_reading)
-    assert load_states(tmp_path, step=11) == make_state()
-    assert replaced
+    checkpoint_read = checkpoint_folder.read_if_saved
+    monkeypatch.setattr(checkpoint_folder, "read_if_saved", save_after_reading)
+    assert load_states(version_1, step=11) == make_state()
+    assert replaced == [rank_file(version_1, 0)]

@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 from typing import Any
 
@@ -6,17 +5,7 @@ import pytest
 import torch
 
 from bridge_data.errors import StateError
-from bridge_data.loader.checkpoint.state_files import (
-    MANIFEST,
-    STATE_KEY,
-    FileRecord,
-    Manifest,
-    decoded,
-    digest,
-    encoded,
-    rank_file,
-    rank_files,
-)
+from bridge_data.loader.checkpoint.checkpoint_folder import STATE_KEY, decoded, encoded, rank_file, rank_files
 from bridge_data.order.state import LoaderState
 from tests.loader.checkpoint.states import make_state
 
@@ -26,7 +15,12 @@ PATH = Path("runs/train_dataloader_dprank001.pt")
 def test_a_file_gives_back_what_was_put_in() -> None:
     state = LoaderState.from_dict(make_state(1, 3))
     file = decoded(encoded(state, step=7, rank=1, world_size=2), PATH)
-    assert (file.state, file.step, file.rank, file.world_size) == (state, 7, 1, 2)
+    assert (file.state, file.version, file.step, file.rank, file.world_size) == (state, 2, 7, 1, 2)
+
+
+def test_the_name_of_the_format_does_not_follow_the_name_of_the_module(tmp_path: Path) -> None:
+    (tmp_path / "file.pt").write_bytes(encoded(LoaderState.from_dict(make_state()), step=7, rank=0, world_size=1))
+    assert torch.load(tmp_path / "file.pt", weights_only=True)["format"] == "bridge_data.checkpoint"
 
 
 def test_megatron_finds_the_state_where_it_looks(tmp_path: Path) -> None:
@@ -40,7 +34,7 @@ def test_files_of_megatron_and_bare_states_are_read(tmp_path: Path, wrapped: boo
     torch.save({STATE_KEY: make_state()} if wrapped else make_state(), tmp_path / "file.pt")
     file = decoded((tmp_path / "file.pt").read_bytes(), PATH)
     assert file.state.to_dict() == make_state()
-    assert (file.step, file.rank, file.world_size) == (None, None, None)
+    assert (file.version, file.step, file.rank, file.world_size) == (None,) * 4
 
 
 def test_files_are_found_in_the_order_of_the_ranks(tmp_path: Path) -> None:
@@ -96,85 +90,3 @@ def test_states_of_other_loaders_and_versions_are_refused_with_the_name_of_the_f
         torch.save(content, tmp_path / "file.pt")
         with pytest.raises(StateError, match=f"dprank001.pt: .*{message}"):
             decoded((tmp_path / "file.pt").read_bytes(), PATH)
-
-
-CONTENTS = {rank_file(Path(), rank).name: bytes([rank]) * 100 for rank in range(3)}
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Three files and their manifest."""
-    for name, data in CONTENTS.items():
-        (tmp_path / name).write_bytes(data)
-    records = {name: FileRecord.of(data) for name, data in CONTENTS.items()}
-    Manifest(step=10, world_size=3, fingerprint="ab", files=records).write(tmp_path)
-    return tmp_path
-
-
-def test_the_name_of_the_format_does_not_follow_the_name_of_the_module(folder: Path) -> None:
-    assert json.loads((folder / MANIFEST).read_text())["format"] == "bridge_data.checkpoint"
-
-
-def read(folder: Path) -> dict[str, bytes]:
-    manifest = Manifest.read(folder)
-    assert manifest is not None
-    return manifest.read_files(folder)
-
-
-def test_the_files_are_read(folder: Path) -> None:
-    assert read(folder) == CONTENTS
-    assert Manifest.read(folder / "..") is None
-
-
-def test_people_can_read_it(folder: Path) -> None:
-    content = json.loads((folder / MANIFEST).read_text())
-    assert (content["step"], content["world_size"], content["fingerprint"]) == (10, 3, "ab")
-    assert content["files"]["train_dataloader_dprank002.pt"]["size_bytes"] == 100
-
-
-def test_every_fault_is_named(folder: Path) -> None:
-    rank_file(folder, 0).unlink()
-    rank_file(folder, 1).write_bytes(b"\x01" * 99 + b"\x02")
-    rank_file(folder, 2).write_bytes(b"\x02" * 99)
-    rank_file(folder, 5).write_bytes(b"of a larger run")
-    with pytest.raises(StateError) as caught:
-        read(folder)
-    lines = str(caught.value).splitlines()
-    assert lines[0] == f"{folder}: these are not the files that step 10 saved:"
-    assert lines[1] == "  train_dataloader_dprank000.pt is missing"
-    assert lines[2].startswith("  train_dataloader_dprank001.pt has other content: 100 bytes, blake2b ")
-    assert lines[3].startswith("  train_dataloader_dprank002.pt has other content: 99 bytes, ")
-    assert lines[4] == "  train_dataloader_dprank005.pt is of another run: 3 ranks saved"
-    assert "take another checkpoint" in lines[5]
-
-
-def test_a_thousand_faults_fit_a_screen(folder: Path) -> None:
-    for rank in range(3, 1003):
-        rank_file(folder, rank).touch()
-    with pytest.raises(StateError) as caught:
-        read(folder)
-    lines = str(caught.value).splitlines()
-    assert len(lines) == 15
-    assert lines[-2] == "  and 988 more"
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "no manifest"),
-        ("[1]", "no manifest"),
-        ("{}", "no manifest"),
-        ('{"format": "bridge_data.checkpoint", "version": 1, "step": 3}', "no manifest"),
-        ('{"format": "bridge_data.checkpoint", "version": 2}', "got version 2 of the manifest, expected 1"),
-        ('{"format": "of others", "version": 1}', "no manifest"),
-    ],
-)
-def test_a_damaged_manifest_is_refused(folder: Path, text: str, message: str) -> None:
-    (folder / MANIFEST).write_text(text)
-    with pytest.raises(StateError, match=f"{MANIFEST}: .*{message}"):
-        read(folder)
-
-
-def test_the_digest_depends_on_the_content_only() -> None:
-    assert digest({"a": 1, "b": [2]}) == digest({"b": [2], "a": 1})
-    assert digest({"a": 1}) != digest({"a": 2})

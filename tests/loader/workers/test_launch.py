@@ -14,9 +14,9 @@ from tests.loader.test_loader import some
 
 
 def server_of(loader: SavableDataLoader) -> psutil.Process:
-    pool = loader._workers.pool
+    pool = loader._lanes.pool
     assert pool is not None
-    return psutil.Process(pool._launcher.server.child.pid)
+    return psutil.Process(pool._launcher.server.process.pid)
 
 
 def one_worker() -> SavableDataLoader:

@@ -1,6 +1,6 @@
 import os
 
-from bridge_data.loader.workers.link import WatchPage, comes_soon
+from bridge_data.loader.workers.link import WatchPage, spin_briefly
 from bridge_data.order import SampleRef
 
 
@@ -38,5 +38,5 @@ def test_the_worker_reads_how_far_it_may_go_and_says_when_it_waits() -> None:
 
 
 def test_what_does_not_come_soon_is_not_waited_for_any_longer() -> None:
-    assert comes_soon(lambda: True)
-    assert not comes_soon(lambda: False)
+    assert spin_briefly(lambda: True)
+    assert not spin_briefly(lambda: False)

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bridge_data.loader.workers.worker import SINGLE_THREADED
+from bridge_data.child_process import SINGLE_THREADED
 from tests.prepared import write_texts
 from tests.waiting import open_files
 
@@ -20,7 +20,7 @@ TRAINERS = """
 # One process that imports what is slow to import, and forks a trainer for each start method that it is given.
 import itertools, os, signal, sys
 from bridge_data.loader import get_loader
-from bridge_data.prepare.executors import die_with_parent
+from bridge_data.child_process import die_with_parent
 from tests.loader.streams import Streams, config
 
 folder, *methods = sys.argv[1:]
@@ -57,9 +57,8 @@ ENDINGS = [
     ("server", "go on", signal.SIGINT, -signal.SIGINT),
     ("server", "go on", signal.SIGKILL, -signal.SIGKILL),
     ("spawn", "go on", signal.SIGKILL, -signal.SIGKILL),
-    ("fork", "return", None, 0),
-    ("fork", "go on", signal.SIGTERM, -signal.SIGTERM),
-    ("fork", "go on", signal.SIGKILL, -signal.SIGKILL),
+    ("server", "return", None, 0),
+    ("server", "go on", signal.SIGTERM, -signal.SIGTERM),
 ]
 
 
@@ -93,7 +92,7 @@ def test_no_process_and_no_file_is_left_however_the_trainer_ends(tmp_path: Path)
     codes = trainers.communicate(timeout=30)[0].split()
     assert codes == [str(int(code)) for *_, code in ENDINGS]
     errors = [(tmp_path / f"errors-{number}").read_text() for number in range(len(ENDINGS))]
-    assert [text.count("Traceback") for text in errors] == [1, 1, 0, 0, 0, 0, 0], errors
+    assert [text.count("Traceback") for text in errors] == [1, 1, 0, 0, 0, 0], errors
     assert [text for text in errors if text and "KeyboardInterrupt" not in text and "trainer failed" not in text] == []
 
 

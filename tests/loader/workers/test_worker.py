@@ -7,31 +7,31 @@ import pytest
 ROOT = Path(__file__).parents[3]
 
 GIVE_BACK = """
-from bridge_data.loader.workers import worker
+from bridge_data import child_process
 
 def anonymous_mb():
     with open("/proc/self/smaps_rollup") as lines:
         return next(int(line.split()[1]) for line in lines if line.startswith("Anonymous:")) / 1024
 
-worker.keep_freed_memory()
+child_process.keep_freed_memory()
 blocks = [b"x" * (1 << 20) for _ in range(100)]
 last = b"x" * (1 << 16)  # above them, so that glibc cannot give them back by itself
 del blocks
 assert anonymous_mb() > 90
-worker.give_back_freed_memory()
+child_process.give_back_freed_memory()
 assert anonymous_mb() < 50, anonymous_mb()
 """
 
 ONE_THREAD = """
 import sys
-from bridge_data.loader.workers import worker
+from bridge_data import child_process
 
-worker.use_one_thread()
+child_process.use_one_thread()
 assert "torch" not in sys.modules
 import torch
 assert torch.get_num_threads() == 1
 torch.set_num_threads(2)
-worker.use_one_thread()
+child_process.use_one_thread()
 assert torch.get_num_threads() == 1
 """
 
@@ -54,7 +54,7 @@ import itertools
 from pathlib import Path
 import psutil
 from bridge_data.loader import get_loader
-from bridge_data.loader.position import LaneRunner
+from bridge_data.loader.lane_runner import LaneRunner
 from tests.loader.streams import Streams, config, expected
 
 made = []
@@ -73,7 +73,7 @@ def below_its_peak_mb(pid):
 loader = get_loader(Streams(config(1, 1), make=make))
 first = next(iter(loader))
 trainer, server = psutil.Process(), psutil.Process().children()[0]
-assert isinstance(loader._source, LaneRunner) and below_its_peak_mb(trainer.pid) < 30
+assert isinstance(loader._lanes.current, LaneRunner) and below_its_peak_mb(trainer.pid) < 30
 assert loader.wait_for_workers()
 batches = list(itertools.islice(loader, 20))
 (worker,) = server.children()

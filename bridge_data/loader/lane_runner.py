@@ -1,0 +1,60 @@
+"""Running lanes: in the trainer's process without workers (or before they are ready), and in each worker.
+
+Enters: a dataset, and a state. Leaves: the items of a lane in their order: batches, each with the lane's state after
+it, and the end of the lane.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+from bridge_data.errors import WorkerError
+from bridge_data.lanes.lane import Lane
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.produced import Produced
+from bridge_data.lanes.skipping import SkippingLane
+from bridge_data.lanes.work import Watch
+from bridge_data.order.state import LoaderState
+from bridge_data.samples.arena import Arena
+
+
+class OutOfStep(Exception):
+    """Items were lost (the trainer was interrupted while receiving one): restart from the position."""
+
+
+class ServerLost(WorkerError):
+    """The server that workers are started from died, and the workers with it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ended:
+    """The lane has no more batches; these samples were skipped after its last one."""
+
+    lane: int
+    skipped: dict[str, int]
+
+
+class LaneRunner:
+    """Runs lanes of one dataset in this process; opens each at its position in `state` on first use.
+
+    Batches are built in `arena`.
+    """
+
+    def __init__(self, dataset: LaneDataset, state: LoaderState, arena: Arena, watch: Watch | None = None) -> None:
+        self._dataset, self._state, self._watch, self._arena = dataset, state, watch, arena
+        self._lanes: dict[int, Lane | SkippingLane] = {}
+
+    def take(self, lane: int) -> Produced[Any] | Ended:
+        """The next item of `lane`. After an exception, make another runner from the last states."""
+        if lane not in self._lanes:
+            open_lane = functools.partial(self._dataset.lane, watch=self._watch)
+            if self._state.skips is None:
+                self._lanes[lane] = open_lane(lane, self._state)
+            else:
+                self._lanes[lane] = SkippingLane(lane, self._state, open_lane)
+        run = self._lanes[lane]
+        try:
+            with self._arena.active():
+                return run.next()
+        except StopIteration:
+            return Ended(lane, run.take_skipped())
