@@ -107,7 +107,7 @@ REPEAT_S = 600.0
 """Seconds after which a repeated failure is reported again, however few there were."""
 
 
-class Repeats:
+class LogThrottle:
     """Counts repeated events in this process, so that the first is reported in full and later ones rarely: the
     10th, 100th, 1,000th time, and the first time after ten minutes of silence."""
 
@@ -131,19 +131,19 @@ class Repeats:
         self._lock, self._counts, self._told_at = threading.Lock(), {}, {}
 
 
-repeats = Repeats()
+log_throttle = LogThrottle()
 """The failures of this process."""
 
-os.register_at_fork(after_in_child=repeats.after_fork)
+os.register_at_fork(after_in_child=log_throttle.after_fork)
 
 
 def log_exception(error: Exception, sample: Any, sources: list[SourceInfo] | None = None) -> None:
     """Log a failure and skip the sample. Failures of the same type, in the same hook and at the same line of code, are
-    logged in full once a process, then counted: see `Repeats`."""
+    logged in full once a process, then counted: see `LogThrottle`."""
     notes = "; ".join(getattr(error, "__notes__", ()))  # names the hook and the sample
     frames = traceback.extract_tb(error.__traceback__)[-2:]
     where = tuple((frame.filename, frame.lineno) for frame in frames)
-    number = repeats.count((type(error), notes.partition(",")[0], where))
+    number = log_throttle.count((type(error), notes.partition(",")[0], where))
     if not number:
         return
     origin = ", ".join(f"{s.dataset_path}/{s.shard_name} #{s.index}" for s in sources or ()) or "unknown origin"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from bridge_data import errors
-from bridge_data.errors import Repeats, listed, log_exception
+from bridge_data.errors import LogThrottle, listed, log_exception
 
 
 def test_of_many_names_the_first_are_listed() -> None:
@@ -15,28 +15,28 @@ def test_of_many_names_the_first_are_listed() -> None:
 
 
 def test_it_is_told_at_powers_of_ten() -> None:
-    repeats = Repeats()
-    told = [number for number in (repeats.count("a") for _ in range(12_345)) if number]
+    log_throttle = LogThrottle()
+    told = [number for number in (log_throttle.count("a") for _ in range(12_345)) if number]
     assert told == [1, 10, 100, 1_000, 10_000]
-    assert repeats.count("b") == 1
+    assert log_throttle.count("b") == 1
 
 
 def test_it_is_told_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    repeats = Repeats()
+    log_throttle = LogThrottle()
     told = []
     for _ in range(9):
-        told.append(repeats.count("a"))
+        told.append(log_throttle.count("a"))
         now[0] += 200
     assert told == [1, 0, 0, 4, 0, 0, 7, 0, 0]
 
 
 def test_a_forked_child_counts_anew() -> None:
-    errors.repeats.count("of the parent")
+    errors.log_throttle.count("of the parent")
     child = os.fork()
     if child == 0:
-        os._exit(errors.repeats.count("of the parent"))
+        os._exit(errors.log_throttle.count("of the parent"))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
 
@@ -63,7 +63,7 @@ def fail(action: Any, reason: str, note: str) -> None:
 def test_failures_are_the_same_by_type_hook_and_line(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(errors, "repeats", Repeats())
+    monkeypatch.setattr(errors, "log_throttle", LogThrottle())
     caplog.set_level(logging.WARNING, "bridge_data")
     for number in range(5):
         for action in (first, second):  # the line that raises is the same, but not the one that calls it

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from bridge_data.errors import ConfigError, repeats
+from bridge_data.errors import ConfigError, log_throttle
 from bridge_data.later import torch
 from bridge_data.loader.metrics import RATES, LoaderMetrics
 
@@ -113,7 +113,7 @@ class MetricsReporter:
         except Exception as error:
             self.num_failures += 1
             name = type(sink).__name__
-            if number := repeats.count((name, type(error))):
+            if number := log_throttle.count((name, type(error))):
                 logger.warning("metrics: %s failed (time %d), the run continues: %r", name, number, error)
 
     def __enter__(self) -> Self:

@@ -156,7 +156,7 @@ class LaneDataset:
             first = first.with_sums_of(last)
         return dataclasses.replace(first, epoch_batches=last.epoch_batches, repetition=repetition)
 
-    def is_repeated_enough(self, state: LoaderState, *, even: bool = False) -> bool:
+    def pass_is_complete(self, state: LoaderState, *, even: bool = False) -> bool:
         """Whether the pass is over in `state` because the last repetition is a fraction: for this rank, or for all."""
         config, slot = self.worker_config, state.next_slot
         slot += 0 if even else (config.rank - slot) % config.world_size

@@ -38,7 +38,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, repeats
+from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, log_throttle
 from bridge_data.lanes.restoring import SampleKey
 from bridge_data.order.ledger import SAMPLE_BYTES, Columns, LedgerSums, MicroBatch, columns_of, tallies, waiting
 from bridge_data.order.state import LoaderState
@@ -405,7 +405,7 @@ class LedgerFile:
 
     def _tell(self, error: Exception) -> None:
         self._fails = True
-        if number := repeats.count((LedgerFile, str(self._folder))):
+        if number := log_throttle.count((LedgerFile, str(self._folder))):
             logger.error(
                 "rank %d: the ledger in %s cannot be written, from micro-batch %d on: %s. The run continues and "
                 "retries; make it writable soon (failure number %d)",

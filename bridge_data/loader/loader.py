@@ -229,7 +229,7 @@ class Iteration(Timed[Any]):
         if is_first and loader._position.state.ended:
             loader._rewind()
         was_within_pass, is_even = loader._is_within_pass, loader.even_ends is not None
-        is_enough = is_first and loader.dataset.is_repeated_enough(loader._position.state, even=is_even)
+        is_enough = is_first and loader.dataset.pass_is_complete(loader._position.state, even=is_even)
         batch = _NONE_LEFT if is_enough else self._take()
         goes_on = batch is _NONE_LEFT and loader.dataset.is_repeated_after(loader._position.state, even=is_even)
         if goes_on or (batch is _NONE_LEFT and is_first and was_within_pass and not is_enough):
@@ -241,7 +241,7 @@ class Iteration(Timed[Any]):
             loader._position.end_pass()
             loader.dataset.note_end(loader._position.state)
             raise StopIteration
-        is_enough = loader.dataset.is_repeated_enough(loader._position.state, even=is_even)
+        is_enough = loader.dataset.pass_is_complete(loader._position.state, even=is_even)
         self._over = is_enough or loader._position.is_at_virtual_epoch
         if self._over and (is_enough or loader.dataset.begins_anew):
             loader._position.end_pass()
@@ -257,7 +257,7 @@ class Iteration(Timed[Any]):
             loader._is_within_pass = True
             return loader._hand_out(item)
         item = ends.fetched(loader._fetch)
-        if loader.dataset.is_repeated_enough(loader._position.state):  # only other ranks have one in this step
+        if loader.dataset.pass_is_complete(loader._position.state):  # only other ranks have one in this step
             item = None
         own = (None, None) if item is None else (item.batch, loader._position.next_slot())
         step = ends.step(loader._position.state.next_slot, *own)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
-from bridge_data.errors import ConfigError, DatasetError, repeats
+from bridge_data.errors import ConfigError, DatasetError, log_throttle
 from bridge_data.process_counts import COUNTS
 
 logger = logging.getLogger("bridge_data")
@@ -156,7 +156,7 @@ def persist(action: Callable[[], T], what: str, done: str = "read") -> T:
 def _tell(what: str, fault: RequestError, attempts: int) -> None:
     """Log a retry: the first of each kind of fault in a bucket, and then now and then."""
     bucket = "/".join(what.split("/", 3)[:3])
-    number = repeats.count((bucket, type(fault), _VARYING.sub("", str(fault))))
+    number = log_throttle.count((bucket, type(fault), _VARYING.sub("", str(fault))))
     if number:
         so_far = "" if number == 1 else f"; failed so {number} times so far in process {os.getpid()}"
         logger.warning("%s: attempt %d failed, and is made again: %s%s", what, attempts, fault, so_far)

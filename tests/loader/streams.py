@@ -98,7 +98,7 @@ class Streams:
     def is_repeated_after(self, state: LoaderState, *, even: bool = False) -> bool:
         return False
 
-    def is_repeated_enough(self, state: LoaderState, *, even: bool = False) -> bool:
+    def pass_is_complete(self, state: LoaderState, *, even: bool = False) -> bool:
         return False
 
     def new_state(self, num_lanes: int | None = None) -> LoaderState:

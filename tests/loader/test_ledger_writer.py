@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from bridge_data.errors import ConfigError, repeats
+from bridge_data.errors import ConfigError, log_throttle
 from bridge_data.loader import ledger_files
 from bridge_data.loader.ledger_files import RunLedger, ledger_file
 from bridge_data.order.state import merge_states
@@ -30,9 +30,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def told_anew() -> Iterator[None]:
-    repeats.after_fork()
+    log_throttle.after_fork()
     yield
-    repeats.after_fork()
+    log_throttle.after_fork()
 
 
 @contextlib.contextmanager

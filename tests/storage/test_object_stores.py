@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from bridge_data.errors import ConfigError, DatasetError, Repeats
+from bridge_data.errors import ConfigError, DatasetError, LogThrottle
 from bridge_data.storage import object_stores
 from bridge_data.storage.object_stores import (
     Denied,
@@ -58,7 +58,7 @@ def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_that_it_is_tried_again_is_told_once_for_each_kind_of_fault(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(object_stores, "repeats", Repeats())
+    monkeypatch.setattr(object_stores, "log_throttle", LogThrottle())
     for number in range(6):
         for text in (f"busy for {number} s at http://host/{number}", "gone"):
             faults = [RequestError(text, is_transient=True)] * 2
