@@ -355,8 +355,8 @@ def sources_of(argument: Any) -> list[SourceInfo] | None:
 
 # Misspelt names
 
-_SHORT, _LIKE_SHORT, _LIKE = 8, 0.8, 0.82
-"""From which ratio of `difflib` on a name is taken for another: one shorter than 8 letters, and a longer one."""
+_SHORT = 8
+"""A name with fewer letters is taken for another if one letter differs; a longer one, if two do."""
 
 _KEEPERS = (functools.partial, functools.partialmethod, functools.cached_property)
 """Wrappers that have their function as `func`. (Others may make any attribute on access.)"""
@@ -439,12 +439,17 @@ def _function_of(value: Any) -> Any:
 
 def _nearest(name: str, alike: Mapping[str, str]) -> str | None:
     """The known name that `name` probably means; None if it is like none of them."""
-    likeness = {other: difflib.SequenceMatcher(None, name, other).ratio() for other in alike}
-    for other in sorted(alike, key=lambda other: (-likeness[other], other)):
-        most, least = (1, _LIKE_SHORT) if len(other) < _SHORT else (2, _LIKE)
-        if name[:1] == other[:1] and abs(len(name) - len(other)) <= most and likeness[other] >= least:
+    for other in sorted(alike, key=lambda other: (_num_other_letters(name, other), other)):
+        most = 1 if len(other) < _SHORT else 2
+        if name[:1] == other[:1] and _num_other_letters(name, other) <= most:
             return alike[other]
     return None
+
+
+def _num_other_letters(name: str, other: str) -> int:
+    """How many letters were changed, added, left out or moved, as `difflib` compares the names."""
+    blocks = difflib.SequenceMatcher(None, name, other, autojunk=False).get_matching_blocks()
+    return max(len(name), len(other)) - sum(block.size for block in blocks)
 
 
 def _folded(name: str) -> str:

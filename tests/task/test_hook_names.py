@@ -218,6 +218,9 @@ def test_an_attribute_that_has_every_attribute_is_none_of_a_hook() -> None:
         "empty_bucket",
         "select_pack",
         "pack",
+        "select_samples_to_save",
+        "select_samples_to_drop",
+        "pack_selected_example",
     ],
 )
 def test_a_longer_name_that_has_more_or_other_letters_is_none(name: str) -> None:

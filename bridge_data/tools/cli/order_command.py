@@ -190,7 +190,7 @@ def _check_steps(run: "RunOrder", saved: "Sequence[Checkpoint]") -> None:
 
 def _changed(settings: "RunSettings", options: dict[str, Any]) -> "RunSettings":
     """The settings, overridden by the options that were given."""
-    given = {name: value for name, value in options.items() if value not in (None, (), False)}
+    given = {name: value for name, value in options.items() if value is not None and value is not False and value != ()}
     changed: dict[str, Any] = {"options": settings.options.with_options(**options_of(given))}
     if "world_size" in given:
         changed["world_size"] = given["world_size"]

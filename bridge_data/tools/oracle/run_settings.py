@@ -116,12 +116,12 @@ class RunSettings:
         given = dict(data.get("init_args", {}) if "class_path" in data else data)
         if "path" not in given:
             raise ConfigError(f"{file}: data has no path: expected the arguments of EnergonMultiModalDataModule")
+        named = inspect.signature(EnergonMultiModalDataModule.__init__).parameters
+        given = {name: one.default for name, one in named.items() if name in PART_OF} | given
         accumulated = trainer.get("accumulate_grad_batches", 1)
         return cls(
             path=given["path"],
-            options=RunOptions.of(
-                **_of_order(given, inspect.signature(EnergonMultiModalDataModule.__init__).parameters)
-            ),
+            options=RunOptions.of(**_of_order(given, named)),
             num_accumulated=accumulated if isinstance(accumulated, int) else 1,
         )
 
