@@ -58,6 +58,8 @@ class EvenEnds:
             )
         self.num_filled = 0
         """Steps in which this rank had no batch of its own, and got an empty one."""
+        self.num_repeated = 0
+        """Those in which it got a real batch again, because it could not be emptied."""
         self._dataset = dataset
         self._num_slots: int | None = None
         self._template: Any = None
@@ -73,13 +75,10 @@ class EvenEnds:
         next batch and the end of the step in which that comes, or with None.
 
         Raises:
-            ConfigError: if an empty batch is needed, and a batch cannot be emptied.
             WorkerError: if another rank has no batch because of an error, or cannot be reached.
         """
         if batch is not None and self._template is None:
             self._template = _shallow(batch)  # the trainer may remove or add fields
-            if self._num_slots is not None and self._num_slots % self._dataset.worker_config.world_size:
-                self._emptied()  # the last step needs it: an error now, on all ranks, spares the pass
         end = self._end_of_step(begin, own_end)
         if end is None:
             return None
@@ -125,27 +124,28 @@ class EvenEnds:
         """A batch without loss, shaped like the first real one of this rank; if it never had one, like the first of the
         job, which is made here. None, on all ranks, if the job has none.
 
-        Raises:
-            ConfigError: if it cannot be emptied.
+        If `empty_batch` of the task encoder fails, the real batch comes again, with a warning: its samples then
+        count twice in metrics, but the job continues.
         """
         if self._template is None:
             self._template = self._first_of_job()
         if self._template is None:
             return None
         self.num_filled += 1
-        return self._emptied()
-
-    def _emptied(self) -> Any:
         encoder = self._dataset.task_encoder
         try:
             return encoder.empty_batch(_shallow(self._template))
         except Exception as error:
-            raise ConfigError(
-                f"rank {self._dataset.worker_config.rank} needs a batch without loss, because other ranks have more "
-                f"batches in this pass, and a batch cannot be emptied: {type(error).__name__}: {error}. Override "
-                f'empty_batch in {type(encoder).__name__}; or take ends="uneven", or data that give all ranks equally '
-                "many batches"
-            ) from error
+            self.num_repeated += 1
+            if self.num_repeated == 1:
+                logger.warning(
+                    "rank %d has no batch left and others have, and a batch cannot be emptied, so it takes its first "
+                    "one again (even_ends.num_repeated of the loader counts them): those samples count twice in its "
+                    "loss and metrics. Override empty_batch in %s, or give it micro-batches for all ranks. The "
+                    "reason: %s: %s",
+                    *(self._dataset.worker_config.rank, type(encoder).__name__, type(error).__name__, error),
+                )
+        return _shallow(self._template)
 
     def _first_of_job(self) -> Any | None:
         state = self._dataset.new_state()

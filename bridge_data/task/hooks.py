@@ -447,9 +447,13 @@ def _nearest(name: str, alike: Mapping[str, str]) -> str | None:
 
 
 def _num_other_letters(name: str, other: str) -> int:
-    """How many letters were changed, added, left out or moved, as `difflib` compares the names."""
-    blocks = difflib.SequenceMatcher(None, name, other, autojunk=False).get_matching_blocks()
-    return max(len(name), len(other)) - sum(block.size for block in blocks)
+    """How many letters were changed, added or left out, as `difflib` aligns the names; two swapped letters are one."""
+    if len(name) == len(other):
+        pairs = [pair for pair in zip(name, other, strict=True) if pair[0] != pair[1]]
+        if len(pairs) == 2 and pairs[0] == pairs[1][::-1]:
+            return 1
+    steps = difflib.SequenceMatcher(None, name, other, autojunk=False).get_opcodes()
+    return sum(max(stop - start, to - since) for tag, start, stop, since, to in steps if tag != "equal")
 
 
 def _folded(name: str) -> str:
