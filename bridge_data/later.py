@@ -64,9 +64,16 @@ def names_of(package: str) -> tuple[Callable[[str], Any], list[str]]:
 
     The names are those that its source imports for type checkers, each as `from module import name as name`: one list
     for them and for Python.
+
+    Raises:
+        ImportError: where the package was installed without its source.
     """
     spec = sys.modules[package].__spec__
-    source = "" if spec is None else spec.loader.get_source(package)  # type: ignore[union-attr]
+    source = None if spec is None else spec.loader.get_source(package)  # type: ignore[union-attr]
+    if source is None:
+        raise ImportError(
+            f"{package}: its source is missing, which says what it exports: install it with its .py files"
+        )
     module_of = {name: module for module, name in _IMPORT_AS_ITSELF.findall(source)}
 
     def find(name: str) -> Any:

@@ -52,6 +52,9 @@ class _Option:
     def __get__(self, module: "EnergonMultiModalDataModule | None", owner: type) -> Any:
         return self if module is None else module.options.get(self._name)
 
+    def __set__(self, module: "EnergonMultiModalDataModule", value: Any) -> None:
+        module.options = module.options.with_options(**{self._name: value})
+
 
 class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  # lightning is not followed
     """Training and validation data at `path`, a prepared folder, a metadataset YAML, or samples in memory.
@@ -74,11 +77,18 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
 
     __signature__ = ShownOptions(option_parameters())
 
+    options: RunOptions
+    """All options. Those that are attributes, too, may be changed there until the loaders are made."""
+
     @property
     def num_val_workers(self) -> int:
         """Workers for validation."""
         given = self.options.trainer.num_val_workers
         return self.options.worker.num_workers if given is None else given
+
+    @num_val_workers.setter
+    def num_val_workers(self, value: int | None) -> None:
+        self.options = self.options.with_options(num_val_workers=value)
 
     micro_batch_size = _Option()
     global_batch_size = _Option()

@@ -223,9 +223,10 @@ class Iteration(Timed[Any]):
             raise StopIteration
         loader = self._loader
         loader._check_open()
-        is_first, self._begun = not self._begun, True
+        is_first = not self._begun
         if is_first:
             loader._position.begin(loader.dataset.skips)
+            self._begun = True
         if is_first and loader._position.state.ended:
             loader._rewind()
         was_within_pass, is_even = loader._is_within_pass, loader.even_ends is not None

@@ -62,7 +62,7 @@ def test_our_config_is_one_of_bridge_s_and_is_built_by_ours() -> None:
     config = make_dataset()
     assert isinstance(config, builders.EnergonDatasetConfig) and isinstance(config, EnergonDatasetConfig)
     assert type(config).__qualname__ == EnergonDatasetConfig.__qualname__
-    assert get_dataset_provider(config).__module__ == "bridge_data.datamodule.dataset_config"
+    assert get_dataset_provider(config).__module__ == "bridge_data.datamodule.bridge"
     theirs = builders.EnergonDatasetConfig(
         path="data", seq_length=8, micro_batch_size=1, task_encoder=config.task_encoder
     )
@@ -91,7 +91,7 @@ def test_it_is_copied_pickled_and_replaced() -> None:
 def test_a_run_s_yaml_holds_it_and_brings_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
     container = validated(monkeypatch, make_dataset(num_workers=3, dataset_kwargs={"seed": 3}))
     told = container.to_dict()["dataset"]
-    assert told["_target_"] == "bridge_data.datamodule.dataset_config.EnergonDatasetConfig"
+    assert told["_target_"] == "bridge_data.datamodule.bridge.EnergonDatasetConfig"
     again = instantiate(told, mode=InstantiationMode.STRICT)
     again.task_encoder.visual_keys = tuple(again.task_encoder.visual_keys)  # YAML has lists
     assert again == container.dataset

@@ -476,3 +476,13 @@ def test_what_is_skipped_is_logged_at_the_start(path: Path, caplog: pytest.LogCa
     stream(make_module(path, global_batch_size=2, skip_steps=["3-5"]), 2)
     told = "from micro-batch 0 of the job on: skip_steps 3-5 (skip micro-batches 6 to 11)"
     assert [record.getMessage() for record in caplog.records].count(told) == 1
+
+
+def test_attributes_of_options_may_be_changed_until_the_loaders_are_made(path: Path) -> None:
+    module = make_module(path, micro_batch_size=1, global_batch_size=8, num_workers=0)
+    module.micro_batch_size, module.shuffle_buffer_size, module.num_val_workers = 4, None, 2
+    expected = make_module(path, micro_batch_size=4, global_batch_size=8, num_workers=0, shuffle_buffer_size=None)
+    assert stream(module, 3) == stream(expected, 3)
+    assert (module.num_val_workers, module.options.trainer.num_val_workers) == (2, 2)
+    with pytest.raises(ConfigError, match="micro_batch_size=0"):
+        module.micro_batch_size = 0

@@ -20,6 +20,7 @@ import hashlib
 import io
 import json
 import operator
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -112,7 +113,9 @@ def save_rank_state(
     problem, first = [""], process_of(0, group)
     if world_size > 1:
         own, gathered = gathered[0], [None] * world_size
-        dist.gather_object(own, gathered if rank == 0 else None, dst=first, group=group)
+        # All ranks send as many bytes as the one that sends most: rank 0, whose state may be whole, sends none.
+        dist.gather_object(None if rank == 0 else own, gathered if rank == 0 else None, dst=first, group=group)
+        gathered[0] = own
     if rank == 0:
         try:
             _write(target, *_agreed(gathered), world_size)
@@ -167,17 +170,40 @@ def _agreed(gathered: Sequence[_Given]) -> tuple[LoaderState, int]:
 def _write(target: Path, state: LoaderState, step: int, world_size: int) -> None:
     """Write the file of rank 0, which replaces the checkpoint in `target`; then the copies; remove what is older."""
     target.mkdir(parents=True, exist_ok=True)
+    _check_replaceable(rank_file(target, 0))
     write_file(rank_file(target, 0), encoded(state, step=step, rank=0, world_size=world_size))
     names = {rank_file(target, rank).name for rank in range(world_size)}
-    for rank in range(1, world_size):
+    copies = [rank_file(target, rank) for rank in range(1, world_size)]
+    for rank, path in enumerate(copies, 1):
         copy = encoded(share_of(state, rank, world_size), step=step, rank=rank, world_size=world_size)
-        write_file(rank_file(target, rank), copy, durable=False)
+        write_file(path, copy, durable=False)
+    for path in copies:  # all are on their way to the disk by now
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
     for path in [path for pattern in _LEFT_OVER for path in target.glob(pattern)]:
         path.unlink(missing_ok=True)
     for name, path in rank_files(target).items():
         if name not in names:
             path.unlink(missing_ok=True)
     sync_folder(target)
+
+
+def _check_replaceable(file: Path) -> None:
+    """Refuse to replace a checkpoint of a later format."""
+    try:
+        content = _content(file.read_bytes())
+    except Exception:  # there is none, or it is damaged
+        return
+    if isinstance(content, dict) and content.get("format") == FORMAT:
+        _check_version(content.get("version"), file)
+
+
+def _check_version(version: object, file: Path) -> None:
+    if version not in (1, VERSION):
+        raise StateError(
+            f"{file}: got version {version} of the file format, expected {VERSION}; "
+            "read it with the release that wrote it"
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -356,11 +382,8 @@ def decoded(data: bytes, path: Path) -> StateFile:
         raise damaged from error
     is_wrapped = isinstance(content, dict) and STATE_KEY in content
     is_ours = is_wrapped and content.get("format") == FORMAT
-    if is_ours and content.get("version") not in (1, VERSION):
-        raise StateError(
-            f"{path}: got version {content.get('version')} of the file format, expected {VERSION}; "
-            "read it with the release that wrote it"
-        )
+    if is_ours:
+        _check_version(content.get("version"), path)
     if (key := _key_of_state(content)) is not None:
         raise StateError(
             f"{path}: has a data state in {key}, among other things; expected a state alone, a file as Megatron "

@@ -80,6 +80,16 @@ def test_an_earlier_save_with_more_ranks_is_replaced(tmp_path: Path) -> None:
     assert load_states(tmp_path, step=20) == make_state(step=20)
 
 
+def test_a_checkpoint_of_a_later_format_is_not_replaced(tmp_path: Path) -> None:
+    save_states(tmp_path, make_state(step=10), step=10, world_size=2)
+    file = rank_file(tmp_path, 0)
+    torch.save(torch.load(file, weights_only=True) | {"version": 99}, file)
+    content = file.read_bytes()
+    with pytest.raises(StateError, match=rf"{file}.*version 99"):
+        save_states(tmp_path, make_state(step=30), step=30, world_size=2)
+    assert file.read_bytes() == content
+
+
 def test_what_is_no_whole_state_is_not_saved(tmp_path: Path) -> None:
     for states, message in (
         (rank_states(4)[1:], "lacks lanes"),
