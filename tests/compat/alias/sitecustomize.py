@@ -96,7 +96,7 @@ class Alias(ModuleType):
 
 set_replacement(Replacement(replaces_imports=True, as_energon=True))
 megatron.energon = sys.modules[THEIRS] = Alias(THEIRS)
-for path in module_paths.PATHS:
+for path in sorted(module_paths.PATHS):  # a package before its modules
     name = f"{THEIRS}.{path}"
     sys.modules[name] = Alias(name)
     parent, _, last = name.rpartition(".")
