@@ -225,6 +225,53 @@ def test_a_recipe_takes_every_option_of_a_run() -> None:
     assert (recipe.options.loader.sample_timeout_s, recipe.options.data.where) == (9, "txt.bytes < 9")
 
 
+def test_text_of_the_environment_becomes_values_of_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"SIZE": "8", "STRICT": "false", "SECONDS": "1e1", "FIRST": "2"}.items():
+        monkeypatch.setenv(name, value)
+    recipe = load_recipe(
+        None,
+        [
+            *("data.global_batch_size=${oc.env:SIZE}", "data.rampup_batch_size=['${oc.env:FIRST}', 2, '12']"),
+            *("loader.strict_restore=${oc.env:STRICT}", "loader.wait_for_workers=${oc.env:STRICT}"),
+            *("loader.num_workers='4'", "loader.sample_timeout_s=${oc.env:SECONDS}", "data.path=7"),
+            *("loader.ledger_path=5", "data.skip_steps=[3, 5-6]", "data.seq_length=${oc.env:SIZE}"),
+        ],
+        recipe="text_sft",
+    )
+    options = recipe.options
+    assert (options.trainer.global_batch_size, options.trainer.rampup_batch_size) == (8, [2, 2, 12])
+    assert options.trainer.strict_restore is False and recipe.loader["wait_for_workers"] is False
+    assert (options.worker.num_workers, options.loader.sample_timeout_s) == (4, 10.0)
+    assert (recipe.data["path"], options.loader.ledger_path, recipe.data["seq_length"]) == ("7", "5", 8)
+    assert options.trainer.skip_steps == [3, "5-6"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("loader.wait_for_workers=maybe", "loader.wait_for_workers='maybe': expected true or false"),
+        ("loader.strict_restore=maybe", "loader.strict_restore='maybe': expected true or false"),
+        ("loader.strict_restore=null", "loader.strict_restore=None: expected true or false"),
+        ("data.path=null", "data.path=None: expected text"),
+        ("data.path=''", "data.path='': expected a path or a URL"),
+        ("data.rampup_batch_size=abc", "data.rampup_batch_size='abc': expected a list or null"),
+        ("data.rampup_batch_size=[2, x, 12]", "data.rampup_batch_size[1]='x': expected an integer"),
+        ("data.global_batch_size=few", "data.global_batch_size='few': expected an integer or null"),
+        ("data.packing_buffer_size=2.5", "data.packing_buffer_size=2.5: expected an integer or null"),
+        ("data.trust_dataset_code=perhaps", "data.trust_dataset_code='perhaps': expected true or false"),
+        ("data.field_map=text", "data.field_map='text': expected a mapping or null"),
+        ("loader.start_method=thread", "expected 'server' or 'spawn'"),
+        ("loader.cache_pool=5", "loader.cache_pool=5: expected null"),
+        ("loader.ledger_path=[a]", "loader.ledger_path=['a']: expected text or null"),
+        ("encoder.conversation=null", "encoder.conversation=None: expected a mapping of the fields of FamilyConfig"),
+        ("data.eval_batches=0", "eval_batches=0: expected an integer of at least 1"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(argument: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^command line: .*{re.escape(message)}"):
+        load_recipe(None, [argument], recipe="text_sft")
+
+
 def test_another_task_encoder_begins_without_arguments() -> None:
     recipe = load_recipe(None, ["task_encoder=a.b:C", "encoder.x=1"], recipe="llava")
     assert recipe.encoder == {"x": 1}
