@@ -56,6 +56,16 @@ def test_nothing_heavy_is_imported_until_something_is_built() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2], stdout=subprocess.DEVNULL)
 
 
+@pytest.mark.processes
+def test_checkpoint_writers_import_the_command_alone() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import recipes.train\n"
+        "ours = {name for name in set(sys.modules) - before if name.startswith(('bridge_data', 'recipes'))}\n"
+        "assert ours == {'recipes', 'recipes.train'}, ours"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in NAMES])
 def test_a_tiny_recipe_trains_for_five_steps(
     name: str, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
