@@ -112,9 +112,12 @@ def warn_ignored(**given: Any) -> None:
 
 
 def _levels_to_caller() -> int:
-    """The `stacklevel` at which `warn_ignored` shows the first line outside this package."""
+    """The `stacklevel` at which `warn_ignored` shows the first line outside this package, and outside `dataclasses`,
+    whose `replace` makes options."""
     level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("bridge_data."):
+    while frame.f_back is not None and f"{frame.f_globals.get('__name__')}.".startswith(
+        ("bridge_data.", "dataclasses.")
+    ):
         level, frame = level + 1, frame.f_back
     return level
 

@@ -12,6 +12,7 @@ import pytest
 
 import bridge_data
 from bridge_data import (
+    DefaultTaskEncoder,
     EnergonMultiModalDataModule,
     WorkerConfig,
     get_loader,
@@ -193,6 +194,23 @@ def test_ignored_arguments_are_warned_of_once_with_the_reason(tmp_path: Path, mo
     assert sorted(text.split()[0] for text in told) == ["handler", "ignore_decoder_errors", "parallel_shard_iters"]
     assert all(options.IGNORED[text.split()[0]] in text for text in told)
     assert {warning.filename for warning in caught} == {__file__}, "the warning shows the caller's line"
+
+
+@pytest.mark.parametrize("name", ["handler", "n_checkpoints", "worker_log_level"])
+def test_a_warning_shows_the_line_of_who_changes_options(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "_warned", set())
+    with pytest.warns(UserWarning, match=f"{name} has no effect") as caught:
+        RunOptions.of(**{name: print if name == "handler" else 3})
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_the_datamodule_warns_at_the_line_that_makes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "_warned", set())
+    with pytest.warns(UserWarning, match="n_checkpoints has no effect") as caught:
+        EnergonMultiModalDataModule(
+            str(tmp_path), task_encoder=DefaultTaskEncoder(), num_workers=0, pin_memory=False, n_checkpoints=3
+        )
+    assert [warning.filename for warning in caught if "no effect" in str(warning.message)] == [__file__]
 
 
 def test_nothing_is_warned_of_that_was_not_given() -> None:
