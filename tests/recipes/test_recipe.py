@@ -43,6 +43,8 @@ def test_a_recipe_is_printed_and_given_back(
     again = load_recipe(tmp_path / "run.yaml", [])
     assert isinstance(again, Recipe)
     assert again == load_recipe(None, ["data.seed=3", "training.train_steps=7"], recipe=name, tiny=tiny)
+    assert main(["--config", str(tmp_path / "run.yaml"), "--print-config"]) == 0
+    assert capsys.readouterr().out == printed
     assert (again.tokenizer.pretrained == again.model.pretrained == "tiny") == tiny
     assert tiny or re.fullmatch(r"[\w-]+/[\w.-]+", again.model.pretrained)
 
@@ -122,6 +124,13 @@ def test_the_data_of_tiny_recipes_is_written_once(data: Path) -> None:
         (["--recipe", "llava", "loader.options.sample_timeout_s=9"], "options of a loader stand in `loader` itself"),
         (["--recipe", "llava", "loader.sample_timeout=9"], "no setting 'loader.sample_timeout'"),
         (["--recipe", "llava", "loader.seed=9"], "loader.seed: a recipe has it as data.seed"),
+        (["--recipe", "llava", "data.batch_size=4"], "no setting 'data.batch_size'; did you mean"),
+        (["--recipe", "llava", "loader.batch_size=4"], "no setting 'loader.batch_size'; did you mean"),
+        (["--recipe", "llava", "data.dataset=x"], "no setting 'data.dataset'"),
+        (["--recipe", "llava", "loader.dataset=x"], "no setting 'loader.dataset'"),
+        (["--recipe", "llava", "data.worker_config={rank: 0}"], "no setting 'data.worker_config.rank'"),
+        (["--recipe", "llava", "loader.worker_config=x"], "no setting 'loader.worker_config'"),
+        (["--recipe", "llava", "loader.eval_batches=0"], "eval_batches=0: expected an integer of at least 1"),
         (["--recipe", "llava", "loader.prefetch_factor=0"], "prefetch_factor=0: expected"),
         (["--recipe", "llava", "data.repeat_steps=['3']"], "repeat_steps=['3']: steps are no longer repeated"),
         (["--recipe", "llava", "encoder.conversation.system=x"], "conversation_template_config.system'"),
