@@ -10,14 +10,16 @@ each, and what replaces them.
 Checks raise errors that say which argument it is, what was given, and what is expected.
 """
 
+import dataclasses
 import difflib
 import functools
 import inspect
 import os
 import sys
+import types
 import warnings
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from bridge_data.errors import ConfigError
 
@@ -110,9 +112,12 @@ def warn_ignored(**given: Any) -> None:
 
 
 def _levels_to_caller() -> int:
-    """The `stacklevel` at which `warn_ignored` shows the first line outside this package."""
+    """The `stacklevel` at which `warn_ignored` shows the first line outside this package, and outside `dataclasses`,
+    whose `replace` makes options."""
     level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("bridge_data."):
+    while frame.f_back is not None and f"{frame.f_globals.get('__name__')}.".startswith(
+        ("bridge_data.", "dataclasses.")
+    ):
         level, frame = level + 1, frame.f_back
     return level
 
@@ -169,8 +174,35 @@ def check_flag(name: str, value: Any) -> None:
     Raises:
         ConfigError: if not.
     """
-    if not isinstance(value, (bool, int)):
+    if not isinstance(value, bool):
         raise ConfigError(f"{name}={value!r}: expected True or False")
+
+
+def check_plain_fields(config: Any, prefix: str = "") -> None:
+    """Check the types of the fields of a dataclass that are flags, numbers or choices (Literal), or None where their
+    type says so. Fields that may have other values are left out.
+
+    Raises:
+        ConfigError: if a value has another type, or is no choice.
+    """
+    for field in dataclasses.fields(config):
+        kinds = get_args(field.type) if isinstance(field.type, types.UnionType) else (field.type,)
+        choices = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
+        plain = [kind for kind in kinds if kind in _EXPECTED]
+        if len(plain) + bool(choices) < len(kinds):
+            continue
+        value = getattr(config, field.name)
+        is_plain = type(value) in plain or (float in plain and type(value) is int)
+        is_index = int in plain and isinstance(value, int) and not isinstance(value, bool)
+        if not (is_plain or is_index or (isinstance(value, str) and value in choices)):
+            expected = [
+                *([f"one of {', '.join(map(repr, choices))}"] if choices else []),
+                *(_EXPECTED[k] for k in plain),
+            ]
+            raise ConfigError(f"{prefix}{field.name}={value!r}: expected {', or '.join(expected)}")
+
+
+_EXPECTED: dict[Any, str] = {bool: "True or False", int: "an integer", float: "a number", types.NoneType: "None"}
 
 
 def path_text(name: str, value: Any) -> str:

@@ -2,7 +2,8 @@
 
 Enters: keyword arguments, as users give them. Leaves: one frozen `RunOptions`, which every front (functions,
 DataModule, Bridge's config, recipes, commands) holds and passes on whole. Guarantees: an unknown name is refused with
-the nearest known one; a value out of range is refused when the options are made.
+the nearest known one; a flag, a number or a choice that is of another type, or out of range, is refused when the
+options are made. Texts, files, classes and functions are checked where they are used.
 
 A new option is one field here, and its use. `takes_options` shows it in the signatures of public functions, and
 `python -m tests.write_keywords` writes it into `bridge_data.keywords`, where type checkers, editors and LightningCLI
@@ -15,11 +16,11 @@ import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias, get_args
+from typing import Any, Literal, Self, TypeAlias
 
 from bridge_data.errors import ConfigError, ErrorHandler
 from bridge_data.limits import Limits
-from bridge_data.options import check_choice, check_flag, check_integer, check_number, warn_ignored
+from bridge_data.options import check_choice, check_integer, check_number, check_plain_fields, warn_ignored
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.order.step_skips import NO_REPEATS
 from bridge_data.plan.document import nearest
@@ -30,6 +31,8 @@ from bridge_data.topology import WorkerConfig
 StartMethod: TypeAlias = Literal["server", "spawn"]
 Ends: TypeAlias = Literal["uneven", "even"]
 Share: TypeAlias = Literal["replicate", "broadcast"]
+BALANCED_BY = ("tokens", "pixels", "frames")
+"""The costs that `balance` has names for."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,7 +89,7 @@ class DatasetOptions:
     def __post_init__(self) -> None:
         for name in ("batch_size", "packing_buffer_size"):
             check_integer(name, getattr(self, name), 1, or_none=True)
-        check_flag("batch_drop_last", self.batch_drop_last)
+        check_plain_fields(self)
         warn_ignored(**{n: getattr(self, n) for n in ("ignore_decoder_errors", "handler", "parallel_shard_iters")})
 
 
@@ -111,8 +114,9 @@ class TrainingOptions(DatasetOptions):
     """Whether to repeat forever; else one epoch."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check_integer("virtual_epoch_length", self.virtual_epoch_length, 0)
         _ = self.shuffle  # checks its own
+        super().__post_init__()
 
     @property
     def shuffle(self) -> Shuffle:
@@ -186,19 +190,15 @@ class LoaderConfig:
     """No effect: see `bridge_data.options`."""
 
     def __post_init__(self) -> None:
-        for name, known in (("start_method", get_args(StartMethod)), ("ends", get_args(Ends))):
-            if (way_out := _DELETED_CHOICES.get(getattr(self, name))) is not None:
-                raise ConfigError(f"loader: {name}={getattr(self, name)!r} is no longer supported: {way_out}")
-            if getattr(self, name) not in known:
-                expected = ", ".join(map(repr, known))
-                raise ConfigError(f"loader: {name}={getattr(self, name)!r}: expected one of {expected}")
+        for name, value in (("start_method", self.start_method), ("ends", self.ends)):
+            if isinstance(value, str) and value in _DELETED_CHOICES:
+                raise ConfigError(f"loader: {name}={value!r} is no longer supported: {_DELETED_CHOICES[value]}")
         at_least = {"prefetch_factor": 1, "max_worker_restarts": 0, "restart_window_batches": 1, "max_shared_bytes": 0}
         for name, least in at_least.items():
             check_integer(f"loader: {name}", getattr(self, name), least)
-        for name in ("pin_memory", "fail_on_timeout"):
-            check_flag(f"loader: {name}", getattr(self, name))
         for name in ("watchdog_timeout_seconds", "watchdog_initial_timeout_seconds", "sample_timeout_s"):
             check_number(f"loader: {name}", getattr(self, name), "a positive number of seconds", or_none=True)
+        check_plain_fields(self, "loader: ")
         if self.cache_pool is not None and not isinstance(self.cache_pool, CachePool):
             raise ConfigError(f"cache_pool={self.cache_pool!r}: expected a CachePool, such as FileStoreCachePool()")
         ignored = (
@@ -258,6 +258,20 @@ class TrainerOptions:
         for name, least in (("global_batch_size", 1), ("num_val_workers", 0), ("eval_batches", 1)):
             check_integer(name, getattr(self, name), least, or_none=True)
         check_choice(self, "share", Share)
+        check_plain_fields(self)
+        if not (isinstance(self.balance, bool) or callable(self.balance) or self.balance in BALANCED_BY):
+            hint = nearest(self.balance, BALANCED_BY) if isinstance(self.balance, str) else ""
+            raise ConfigError(
+                f"balance={self.balance!r}{hint}: expected True (the encoder's batch_cost), "
+                f"{', '.join(map(repr, BALANCED_BY))}, or a function of the batch"
+            )
+        ramp = self.rampup_batch_size
+        is_list = isinstance(ramp, Sequence) and not isinstance(ramp, str)
+        if ramp is not None and not (is_list and all(type(size) is int for size in ramp)):
+            raise ConfigError(
+                f"rampup_batch_size={ramp!r}: expected [first global batch size, increment, samples of the ramp], or "
+                "None"
+            )
 
 
 DELETED = {"repeat_steps": NO_REPEATS}

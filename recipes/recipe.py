@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError
-from bridge_data.options import check_integer
+from bridge_data.options import check_flag, check_integer, path_text
 from bridge_data.run_options import DELETED, PART_OF, RunOptions
 from recipes import task_encoders
+from recipes.option_values import option_value
 from recipes.trainer.config import ParallelConfig, TrainingConfig
 
 if TYPE_CHECKING:
@@ -187,7 +188,9 @@ class Recipe:
             raise ConfigError(f"trainer={self.trainer!r}: expected {' or '.join(TRAINERS)}")
         for twice in self.data.keys() & self.loader.keys():
             raise ConfigError(f"loader.{twice}: a recipe has it as data.{twice}; set that")
+        path_text("data.path", self.data["path"])
         check_integer("data.seq_length", self.data["seq_length"], 1)
+        check_flag("loader.wait_for_workers", self.loader["wait_for_workers"])
         _ = self.options  # checks them
         if self.task_encoder.startswith(_OURS):
             task_encoders.fitted(_our_encoder(self.task_encoder), self.task_encoder, self.encoder)
@@ -432,7 +435,11 @@ def _made(settings: Mapping[str, Any], where: str) -> Recipe:
 
     try:
         typed = _writable(OmegaConf.structured(Recipe))
-        made: Recipe = OmegaConf.to_object(OmegaConf.merge(typed, OmegaConf.create(dict(settings))))
+        merged = OmegaConf.merge(typed, OmegaConf.create(dict(settings)))
+        for section in ("data", "loader"):
+            given = OmegaConf.to_container(merged[section], resolve=True, throw_on_missing=True)
+            merged[section] = {name: option_value(section, name, value) for name, value in given.items()}
+        made: Recipe = OmegaConf.to_object(merged)
     except OmegaConfBaseException as error:
         raise ConfigError(f"{where}: {str(error).splitlines()[0]} (setting {error.full_key})") from error
     except ConfigError as error:

@@ -114,9 +114,14 @@ def _fitted(value: Any, hint: Any, where: str) -> Any:
     plain = [kind for kind in kinds if kind in (str, int, float, bool, types.NoneType)]
     if isinstance(value, int | float) and (str(value) in choices or (str in plain and type(value) not in plain)):
         return str(value)
-    if value in choices or len(plain) + bool(choices) < len(kinds) or _is_one_of(value, plain):
+    num_known = len(plain) + bool(choices) + (config is not None)
+    if value in choices or num_known < len(kinds) or _is_one_of(value, plain):
+        return value
+    if config is not None and isinstance(value, config):
         return value
     expected = [*map(repr, choices), *("null" if kind is types.NoneType else kind.__name__ for kind in plain)]
+    if config is not None:
+        expected.insert(0, f"a mapping of the fields of {config.__name__}")
     raise ConfigError(f"{where}={value!r}: expected {' or '.join(expected)}")
 
 

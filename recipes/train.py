@@ -10,9 +10,10 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bridge_data.errors import ConfigError
-from recipes.recipe import RECIPES, Recipe, load_recipe, read_config, to_yaml
+if TYPE_CHECKING:
+    from recipes.recipe import Recipe
 
 CONFIG_FILE = "config.yaml"
 """What a run writes all its settings to, in its `log_dir`."""
@@ -20,6 +21,9 @@ CONFIG_FILE = "config.yaml"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, or with --print-config print the settings and exit."""
+    from bridge_data.errors import ConfigError
+    from recipes.recipe import RECIPES, load_recipe, read_config, to_yaml
+
     parser = argparse.ArgumentParser(prog="python -m recipes.train", description=__doc__.partition("\n")[0])
     parser.add_argument("--config", type=Path, help="YAML with settings, such as configs/demo.yaml")
     parser.add_argument("--recipe", help=f"one of {', '.join(RECIPES)}; else the YAML names it")
@@ -50,8 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _write_settings(recipe: Recipe, settings: str) -> None:
+def _write_settings(recipe: "Recipe", settings: str) -> None:
     """Write the settings of a run to its `log_dir`, by the first rank."""
+    from bridge_data.errors import ConfigError
     from bridge_data.storage.atomic import write_file
 
     if recipe.log_dir is None or os.environ.get("RANK", "0") != "0":
@@ -63,7 +68,7 @@ def _write_settings(recipe: Recipe, settings: str) -> None:
         raise ConfigError(f"log_dir={recipe.log_dir}: cannot be written: {error.strerror}") from error
 
 
-def _train(recipe: Recipe) -> None:
+def _train(recipe: "Recipe") -> None:
     """Train with the trainer that the recipe names."""
     if recipe.trainer == "megatron":
         from recipes.train_megatron import train_megatron

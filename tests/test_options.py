@@ -5,12 +5,14 @@ import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from types import NoneType, UnionType
+from typing import Any, Literal, get_args
 
 import pytest
 
 import bridge_data
 from bridge_data import (
+    DefaultTaskEncoder,
     EnergonMultiModalDataModule,
     WorkerConfig,
     get_loader,
@@ -20,9 +22,18 @@ from bridge_data import (
     get_val_datasets,
     options,
 )
+from bridge_data.datamodule.parallel import COSTS
 from bridge_data.errors import ConfigError
 from bridge_data.options import check_at_least, check_choice, takes_options
-from bridge_data.run_options import DatasetOptions, LoaderConfig, RunOptions, TrainerOptions, TrainingOptions
+from bridge_data.run_options import (
+    BALANCED_BY,
+    DatasetOptions,
+    LoaderConfig,
+    RunOptions,
+    TrainerOptions,
+    TrainingOptions,
+    option_fields,
+)
 from tests import write_keywords
 from tests.prepared import write_texts
 
@@ -185,6 +196,23 @@ def test_ignored_arguments_are_warned_of_once_with_the_reason(tmp_path: Path, mo
     assert {warning.filename for warning in caught} == {__file__}, "the warning shows the caller's line"
 
 
+@pytest.mark.parametrize("name", ["handler", "n_checkpoints", "worker_log_level"])
+def test_a_warning_shows_the_line_of_who_changes_options(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "_warned", set())
+    with pytest.warns(UserWarning, match=f"{name} has no effect") as caught:
+        RunOptions.of(**{name: print if name == "handler" else 3})
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_the_datamodule_warns_at_the_line_that_makes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "_warned", set())
+    with pytest.warns(UserWarning, match="n_checkpoints has no effect") as caught:
+        EnergonMultiModalDataModule(
+            str(tmp_path), task_encoder=DefaultTaskEncoder(), num_workers=0, pin_memory=False, n_checkpoints=3
+        )
+    assert [warning.filename for warning in caught if "no effect" in str(warning.message)] == [__file__]
+
+
 def test_nothing_is_warned_of_that_was_not_given() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -209,3 +237,53 @@ def test_fields_are_one_of_the_choices_of_a_literal() -> None:
     check_choice(Settings(), "kind", choices)
     with pytest.raises(ConfigError, match=r"^Settings\(kind='keep'\): expected one of 'skip', 'error'$"):
         check_choice(Settings(kind="keep"), "kind", choices)
+
+
+KINDS = {
+    name: set(get_args(field.type) if isinstance(field.type, UnionType) else (field.type,))
+    for fields in option_fields().values()
+    for name, field in fields.items()
+    if name != "worker_log_level"
+}
+
+
+@pytest.mark.parametrize("value", ["false", "true", 0, 1.0])
+@pytest.mark.parametrize("name", [name for name, kinds in KINDS.items() if bool in kinds])
+def test_a_flag_is_true_or_false_and_nothing_that_python_takes_for_it(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"{name}={value!r}.*: expected True"):
+        RunOptions.of(**{name: value})
+
+
+@pytest.mark.parametrize("name", [name for name, kinds in KINDS.items() if kinds <= {int, float, NoneType}])
+def test_a_number_is_no_text_and_no_flag(name: str) -> None:
+    for value in ("1", True):
+        with pytest.raises(ConfigError, match=rf"{name}(=|: got ){value!r}"):
+            RunOptions.of(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"virtual_epoch_length": -1}, "virtual_epoch_length=-1: expected an integer of at least 0"),
+        ({"virtual_epoch_length": "x"}, "virtual_epoch_length='x': expected an integer of at least 0"),
+        ({"virtual_epoch_length": None}, "virtual_epoch_length=None: expected an integer of at least 0"),
+        ({"balance": "nothing"}, "balance='nothing'. Known: frames, pixels, tokens: expected True"),
+        ({"balance": "token"}, "balance='token'; did you mean 'tokens'? Known: "),
+        ({"balance": None}, "balance=None: expected True"),
+        ({"rampup_batch_size": "abc"}, "rampup_batch_size='abc': expected [first global batch size, increment"),
+        ({"rampup_batch_size": [2, "2", 12]}, "rampup_batch_size=[2, '2', 12]: expected [first global"),
+        ({"eval_batches": 0}, "eval_batches=0: expected an integer of at least 1, or None"),
+        ({"start_method": 3}, "loader: start_method=3: expected one of 'server', 'spawn'"),
+        ({"ends": None}, "loader: ends=None: expected one of 'uneven', 'even'"),
+        ({"ends": "agreed"}, "loader: ends='agreed' is no longer supported"),
+        ({"share": ["replicate"]}, "share=['replicate']): expected one of 'replicate', 'broadcast'"),
+        ({"video_decode_audio": "no"}, "video_decode_audio='no': expected True or False, or None"),
+    ],
+)
+def test_options_are_checked_when_they_are_made(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        RunOptions.of(**options)
+
+
+def test_the_costs_of_balance_are_those_that_there_are() -> None:
+    assert tuple(COSTS) == BALANCED_BY

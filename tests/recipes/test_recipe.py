@@ -43,6 +43,8 @@ def test_a_recipe_is_printed_and_given_back(
     again = load_recipe(tmp_path / "run.yaml", [])
     assert isinstance(again, Recipe)
     assert again == load_recipe(None, ["data.seed=3", "training.train_steps=7"], recipe=name, tiny=tiny)
+    assert main(["--config", str(tmp_path / "run.yaml"), "--print-config"]) == 0
+    assert capsys.readouterr().out == printed
     assert (again.tokenizer.pretrained == again.model.pretrained == "tiny") == tiny
     assert tiny or re.fullmatch(r"[\w-]+/[\w.-]+", again.model.pretrained)
 
@@ -54,6 +56,16 @@ def test_nothing_heavy_is_imported_until_something_is_built() -> None:
         "assert not {'torch', 'lightning', 'transformers', 'megatron'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2], stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.processes
+def test_checkpoint_writers_import_the_command_alone() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import recipes.train\n"
+        "ours = {name for name in set(sys.modules) - before if name.startswith(('bridge_data', 'recipes'))}\n"
+        "assert ours == {'recipes', 'recipes.train'}, ours"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in NAMES])
@@ -112,6 +124,13 @@ def test_the_data_of_tiny_recipes_is_written_once(data: Path) -> None:
         (["--recipe", "llava", "loader.options.sample_timeout_s=9"], "options of a loader stand in `loader` itself"),
         (["--recipe", "llava", "loader.sample_timeout=9"], "no setting 'loader.sample_timeout'"),
         (["--recipe", "llava", "loader.seed=9"], "loader.seed: a recipe has it as data.seed"),
+        (["--recipe", "llava", "data.batch_size=4"], "no setting 'data.batch_size'; did you mean"),
+        (["--recipe", "llava", "loader.batch_size=4"], "no setting 'loader.batch_size'; did you mean"),
+        (["--recipe", "llava", "data.dataset=x"], "no setting 'data.dataset'"),
+        (["--recipe", "llava", "loader.dataset=x"], "no setting 'loader.dataset'"),
+        (["--recipe", "llava", "data.worker_config={rank: 0}"], "no setting 'data.worker_config.rank'"),
+        (["--recipe", "llava", "loader.worker_config=x"], "no setting 'loader.worker_config'"),
+        (["--recipe", "llava", "loader.eval_batches=0"], "eval_batches=0: expected an integer of at least 1"),
         (["--recipe", "llava", "loader.prefetch_factor=0"], "prefetch_factor=0: expected"),
         (["--recipe", "llava", "data.repeat_steps=['3']"], "repeat_steps=['3']: steps are no longer repeated"),
         (["--recipe", "llava", "encoder.conversation.system=x"], "conversation_template_config.system'"),
@@ -223,6 +242,53 @@ def test_a_missing_or_broken_yaml_is_named(tmp_path: Path) -> None:
 def test_a_recipe_takes_every_option_of_a_run() -> None:
     recipe = load_recipe(None, ["loader.sample_timeout_s=9", "data.where=txt.bytes < 9"], recipe="text_sft")
     assert (recipe.options.loader.sample_timeout_s, recipe.options.data.where) == (9, "txt.bytes < 9")
+
+
+def test_text_of_the_environment_becomes_values_of_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"SIZE": "8", "STRICT": "false", "SECONDS": "1e1", "FIRST": "2"}.items():
+        monkeypatch.setenv(name, value)
+    recipe = load_recipe(
+        None,
+        [
+            *("data.global_batch_size=${oc.env:SIZE}", "data.rampup_batch_size=['${oc.env:FIRST}', 2, '12']"),
+            *("loader.strict_restore=${oc.env:STRICT}", "loader.wait_for_workers=${oc.env:STRICT}"),
+            *("loader.num_workers='4'", "loader.sample_timeout_s=${oc.env:SECONDS}", "data.path=7"),
+            *("loader.ledger_path=5", "data.skip_steps=[3, 5-6]", "data.seq_length=${oc.env:SIZE}"),
+        ],
+        recipe="text_sft",
+    )
+    options = recipe.options
+    assert (options.trainer.global_batch_size, options.trainer.rampup_batch_size) == (8, [2, 2, 12])
+    assert options.trainer.strict_restore is False and recipe.loader["wait_for_workers"] is False
+    assert (options.worker.num_workers, options.loader.sample_timeout_s) == (4, 10.0)
+    assert (recipe.data["path"], options.loader.ledger_path, recipe.data["seq_length"]) == ("7", "5", 8)
+    assert options.trainer.skip_steps == [3, "5-6"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("loader.wait_for_workers=maybe", "loader.wait_for_workers='maybe': expected true or false"),
+        ("loader.strict_restore=maybe", "loader.strict_restore='maybe': expected true or false"),
+        ("loader.strict_restore=null", "loader.strict_restore=None: expected true or false"),
+        ("data.path=null", "data.path=None: expected text"),
+        ("data.path=''", "data.path='': expected a path or a URL"),
+        ("data.rampup_batch_size=abc", "data.rampup_batch_size='abc': expected a list or null"),
+        ("data.rampup_batch_size=[2, x, 12]", "data.rampup_batch_size[1]='x': expected an integer"),
+        ("data.global_batch_size=few", "data.global_batch_size='few': expected an integer or null"),
+        ("data.packing_buffer_size=2.5", "data.packing_buffer_size=2.5: expected an integer or null"),
+        ("data.trust_dataset_code=perhaps", "data.trust_dataset_code='perhaps': expected true or false"),
+        ("data.field_map=text", "data.field_map='text': expected a mapping or null"),
+        ("loader.start_method=thread", "expected 'server' or 'spawn'"),
+        ("loader.cache_pool=5", "loader.cache_pool=5: expected null"),
+        ("loader.ledger_path=[a]", "loader.ledger_path=['a']: expected text or null"),
+        ("encoder.conversation=null", "encoder.conversation=None: expected a mapping of the fields of FamilyConfig"),
+        ("data.eval_batches=0", "eval_batches=0: expected an integer of at least 1"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(argument: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^command line: .*{re.escape(message)}"):
+        load_recipe(None, [argument], recipe="text_sft")
 
 
 def test_another_task_encoder_begins_without_arguments() -> None:

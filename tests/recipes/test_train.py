@@ -8,6 +8,7 @@ from recipes.recipe import load_recipe
 from recipes.train import main
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"
+RUNS = [file for file in sorted(DEMO.parent.glob("*.yaml")) if "recipe" in yaml.safe_load(file.read_text())]
 
 
 def test_arguments_come_after_the_yaml_and_the_yaml_after_the_recipe() -> None:
@@ -19,10 +20,21 @@ def test_arguments_come_after_the_yaml_and_the_yaml_after_the_recipe() -> None:
 
 
 def test_every_yaml_of_a_run_in_configs_is_a_recipe() -> None:
-    runs = [file for file in DEMO.parent.glob("*.yaml") if "recipe" in yaml.safe_load(file.read_text())]
-    assert DEMO in runs
-    for file in runs:
+    assert DEMO in RUNS
+    for file in RUNS:
         assert load_recipe(file, []).training.train_steps
+
+
+@pytest.mark.parametrize("config", RUNS, ids=lambda file: file.stem)
+def test_what_is_printed_of_a_yaml_is_printed_again(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--config", str(config), "--print-config"]) == 0
+    printed = capsys.readouterr().out
+    (tmp_path / "printed.yaml").write_text(printed)
+    assert main(["--config", str(tmp_path / "printed.yaml"), "--print-config"]) == 0
+    assert capsys.readouterr().out == printed
+    assert load_recipe(tmp_path / "printed.yaml") == load_recipe(config)
 
 
 def test_printed_settings_can_be_given_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
