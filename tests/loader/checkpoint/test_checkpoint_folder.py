@@ -148,7 +148,9 @@ def test_a_save_that_is_killed_leaves_the_old_checkpoint_or_the_new_one(tmp_path
     assert result.returncode == 0, result.stderr
     counts = re.fullmatch(r"(\d+) old, (\d+) new, (\d+) with older files beside it\n", result.stdout)
     assert counts is not None
-    assert min(map(int, counts.groups())) > 0, "the kills did not fall before and after the file of rank 0 was replaced"
+    old, new, unfinished = map(int, counts.groups())
+    assert min(old, new) > 0, "the kills did not fall before and after the file of rank 0 was replaced"
+    assert unfinished or how == "at_random", "no kill fell while the other files were written"
 
 
 def test_a_load_needs_the_file_of_rank_0_alone(tmp_path: Path) -> None:
