@@ -20,7 +20,7 @@ from typing import Any, Literal, Self, TypeAlias
 
 from bridge_data.errors import ConfigError, ErrorHandler
 from bridge_data.limits import Limits
-from bridge_data.options import check_choice, check_integer, check_number, check_plain_fields, warn_ignored
+from bridge_data.options import check_integer, check_number, check_plain_fields, warn_ignored
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.order.step_skips import NO_REPEATS
 from bridge_data.plan.document import nearest
@@ -257,7 +257,6 @@ class TrainerOptions:
     def __post_init__(self) -> None:
         for name, least in (("global_batch_size", 1), ("num_val_workers", 0), ("eval_batches", 1)):
             check_integer(name, getattr(self, name), least, or_none=True)
-        check_choice(self, "share", Share)
         check_plain_fields(self)
         if not (isinstance(self.balance, bool) or callable(self.balance) or self.balance in BALANCED_BY):
             hint = nearest(self.balance, BALANCED_BY) if isinstance(self.balance, str) else ""

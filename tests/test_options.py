@@ -276,7 +276,7 @@ def test_a_number_is_no_text_and_no_flag(name: str) -> None:
         ({"start_method": 3}, "loader: start_method=3: expected one of 'server', 'spawn'"),
         ({"ends": None}, "loader: ends=None: expected one of 'uneven', 'even'"),
         ({"ends": "agreed"}, "loader: ends='agreed' is no longer supported"),
-        ({"share": ["replicate"]}, "share=['replicate']): expected one of 'replicate', 'broadcast'"),
+        ({"share": ["replicate"]}, "share=['replicate']: expected one of 'replicate', 'broadcast'"),
         ({"video_decode_audio": "no"}, "video_decode_audio='no': expected True or False, or None"),
     ],
 )

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 
 from bridge_data.errors import ConfigError
-from bridge_data.plan.document import nearest
 from bridge_data.task import TaskEncoder, hook_of, is_overridden
 
 Cost: TypeAlias = Callable[[Any], float]
@@ -83,11 +82,11 @@ COSTS: dict[str, Cost] = {"tokens": tokens, "pixels": pixels, "frames": frames}
 
 
 def find_cost(balance: Any, encoder: TaskEncoder[Any, Any, Any, Any]) -> Cost:
-    """The cost for the option `balance`: one of `COSTS` by name, a function of the batch, or True for the encoder's
-    `batch_cost`.
+    """The cost for the option `balance`, which `TrainerOptions` has checked: one of `COSTS` by name, a function of the
+    batch, or True for the encoder's `batch_cost`.
 
     Raises:
-        ConfigError: if it is none of these, or the encoder has no cost.
+        ConfigError: if the encoder has no cost.
     """
     if balance is True:
         if not is_overridden(encoder, "batch_cost"):
@@ -97,16 +96,8 @@ def find_cost(balance: Any, encoder: TaskEncoder[Any, Any, Any, Any]) -> Cost:
             )
         cost: Cost = hook_of(encoder, "batch_cost")
         return cost
-    if isinstance(balance, str) and balance in COSTS:
-        return COSTS[balance]
-    if callable(balance):
-        given: Cost = balance
-        return given
-    hint = nearest(balance, COSTS) if isinstance(balance, str) else ""
-    raise ConfigError(
-        f"balance={balance!r}{hint}: expected True (the encoder's batch_cost), {', '.join(map(repr, COSTS))}, or a "
-        "function of the batch"
-    )
+    chosen: Cost = COSTS[balance] if isinstance(balance, str) else balance
+    return chosen
 
 
 def check_cost(value: Any) -> float:
