@@ -18,20 +18,12 @@ from bridge_data.errors import ConfigError
 from bridge_data.options import check_flag, check_integer
 from bridge_data.order import Cursor, Geometry, OrderedCursor, OrderedRow, Phase, Row, Schedule
 from bridge_data.order.random_draws import check_weights, key64
-from bridge_data.order.redeal import migrate, redeal_ordered, redeal_shuffled
+from bridge_data.order.redeal import TOLERATED, migrate, redeal_ordered, redeal_shuffled
 from bridge_data.order.state import Generation, LoaderState
 from bridge_data.plan import Plan, Source
 from bridge_data.plan.source import WITH_REPLACEMENT, EpochsPerShuffle, check_epochs, multiplied, together
 
 logger = logging.getLogger("bridge_data")
-
-MEANING = {
-    "sources": "added data sets start with their first epoch now",
-    "weights": "sources continue where they were, and are drawn by the new weights from here on",
-    "schedule": "weights follow the new schedule from here on, by the samples that the job has drawn",
-    "batch_size": "micro-batches have the new size; samples still come exactly once, in other batches than before",
-}
-"""Effect of each difference that `strict=False` allows."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +169,7 @@ class PlanOrder:
             StateError: if they are not allowed (see `redeal.TOLERATED`).
         """
         for name, difference in state.differences(fingerprint):
-            logger.warning("restoring a state of another run: %s; %s", difference, MEANING.get(name, "not allowed"))
+            logger.warning("restoring a state of another run: %s; %s", difference, TOLERATED.get(name, "not allowed"))
         number = {name: number for number, name in enumerate(self.source_names)}
         kept = [number[name] for name, _ in state.fingerprint["sources"] if name in number]
         weights = state.fingerprint["weights"]

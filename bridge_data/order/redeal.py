@@ -30,8 +30,13 @@ from bridge_data.order.pending import Pending
 from bridge_data.order.row import Row
 from bridge_data.order.state import Generation, LaneState, LoaderState
 
-TOLERATED = frozenset({"sources", "weights", "schedule", "batch_size"})
-"""Items of the fingerprint that may differ in a migration."""
+TOLERATED = {
+    "sources": "added data sets start with their first epoch now",
+    "weights": "sources continue where they were, and are drawn by the new weights from here on",
+    "schedule": "weights follow the new schedule from here on, by the samples that the job has drawn",
+    "batch_size": "micro-batches have the new size; samples still come exactly once, in other batches than before",
+}
+"""Items of the fingerprint that may differ in a migration, which `strict=False` allows, and the effect of each."""
 
 MakeCursor: TypeAlias = Callable[[int], Cursor]
 """Lane number -> a cursor at the start of that lane, under the old geometry."""
@@ -64,34 +69,31 @@ def migrate(
         raise StateError(
             "a validation in progress cannot continue with other data or another batch size; start it again"
         )
-    slots = [new.index(name) for name in old]
+    numbers = [new.index(name) for name in old]
     weights = [[of.get("weights"), of.get("schedule")] for of in (state.fingerprint, fingerprint)]
-    if slots == list(range(len(new))) and weights[0] == weights[1]:
+    if numbers == list(range(len(new))) and weights[0] == weights[1]:
         return dataclasses.replace(state, fingerprint=fingerprint)
     generations = []
     for num_lanes, geometry in state.generations:
         merged = new_generation(num_lanes, [0] * len(new))[1]
-        for number, numbers in zip(slots, geometry, strict=True):
-            merged[number] = numbers
+        for number, of_source in zip(numbers, geometry, strict=True):
+            merged[number] = of_source
         generations.append((num_lanes, merged))
     lanes = {
-        lane: _renumbered(lane_state, make_cursor(lane), slots) if lane_state else {}
+        lane: _renumbered(lane_state, make_cursor(lane), numbers) if lane_state else {}
         for lane, lane_state in state.lanes.items()
     }
     return dataclasses.replace(state, fingerprint=fingerprint, generations=generations, lanes=lanes)
 
 
-def _renumbered(state: LaneState, cursor: Cursor, slots: Sequence[int]) -> LaneState:
+def _renumbered(state: LaneState, cursor: Cursor, numbers: Sequence[int]) -> LaneState:
     """A lane's state with renumbered sources. Pending items become explicit: their draws can no longer be replayed."""
-    pending = Pending.decode(state, cursor).explicit(slots).to_dict()
-    cursors = {str(slots[int(source)]): position for source, position in state["cursors"].items()}
-    moved: LaneState = {"draws": state["draws"], "cursors": cursors, "micro_batches": state["micro_batches"]}
-    if "inbox" in state:
-        moved["inbox"] = {str(slots[int(source)]): entries for source, entries in state["inbox"].items()}
-    if pending:
-        moved["pending"] = pending
-    if "extras" in state:
-        moved["extras"] = state["extras"]
+    moved = dict(state)
+    for name in ("cursors", "inbox"):
+        if name in state:
+            moved[name] = {str(numbers[int(source)]): value for source, value in state[name].items()}
+    if "pending" in state:
+        moved["pending"] = Pending.decode(state, cursor).explicit(numbers).to_dict()
     return moved
 
 
