@@ -245,15 +245,15 @@ def _numbers(count: int) -> struct.Struct:
 
 
 class PackedReferences:
-    """References of the whole samples of one source taken last, packed many at a time for the ledger."""
+    """References of the whole samples taken last of the only source, number 0, packed many at a time for the ledger."""
 
-    def __init__(self, source: int) -> None:
-        self._source, self._packed = source, b""
+    def __init__(self) -> None:
+        self._packed = b""
 
     def add(self, epochs: Ints, indices: Ints) -> None:
         """Append samples taken after the others."""
         samples = np.zeros((len(indices), 4), dtype="<i8")
-        samples[:, 0], samples[:, 1], samples[:, 2] = self._source, epochs, indices
+        samples[:, 1], samples[:, 2] = epochs, indices
         self._packed = self._packed[-_MAX_KEPT_BYTES:] + samples.tobytes()
 
     def last(self, count: int, unread: int) -> bytes | None:
@@ -386,4 +386,4 @@ class Cursor:
         self._runs: list[list[SampleRef]] = [[] for _ in self._rows]
         self._changed: set[int] = set()
         self._ended: set[int] = set()
-        self._packed = PackedReferences(0)
+        self._packed = PackedReferences()

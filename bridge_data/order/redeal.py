@@ -17,7 +17,7 @@ import collections
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -109,7 +109,7 @@ def redeal_shuffled(
     `rows` are the current rows of the sources; `new_generation` makes the new geometry from the first epoch of each
     source's new row. Time is linear in the old lanes and in `lanes`, not in the number of new lanes.
     """
-    old = _OldLanes(state, make_cursor)
+    old, generation_left = _OldLanes(state, make_cursor), len(state.generations) - 1
     ends = [1 + old.last_touched(source, row) for source, row in enumerate(rows)]
     generation = new_generation([row.first_epoch_of(end) for row, end in zip(rows, ends, strict=True)])
     dealt: dict[int, LaneState] = {lane: {"draws": 0, "cursors": {}} for lane in lanes}
@@ -121,8 +121,9 @@ def redeal_shuffled(
         if (left < 0).any():
             lane = int(left.argmin())
             raise old.error(lane, source, f"the lane has {counts[lane]} samples of the shuffles in progress")
-        entries: Sequence[Entry] = _Slices(len(state.generations) - 1, positions, left)
-        used |= {len(state.generations) - 1} if left.any() else set()
+        places = zip(positions[:, :3].tolist(), left.tolist(), strict=True)
+        entries: list[Entry] = [[generation_left, lane, *place, 0, count] for lane, (place, count) in enumerate(places)]
+        used |= {generation_left} if left.any() else set()
         if before := old.before_row(source):
             entries = [entry for lane, own in enumerate(entries) for entry in (*before.get(lane, ()), own)]
             used |= {entry[0] for of_lane in before.values() for entry in of_lane if is_slice(entry)}
@@ -162,7 +163,7 @@ def redeal_ordered(
 
 def deal(entries: Sequence[Entry], num_lanes: int, lanes: Collection[int]) -> dict[int, list[Entry]]:
     """Cut inbox entries into `num_lanes` runs that are equal to one sample; return those of `lanes`."""
-    ends = [0, *itertools.accumulate(_sizes(entries))]
+    ends = [0, *itertools.accumulate(map(entry_size, entries))]
     bounds = {lane: (lane * ends[-1] // num_lanes, (lane + 1) * ends[-1] // num_lanes) for lane in lanes}
     return {lane: _between(entries, ends, *bound) for lane, bound in bounds.items()}
 
@@ -194,24 +195,6 @@ def _between(entries: Sequence[Entry], ends: Sequence[int], start: int, stop: in
         number += 1
         start = ends[number]
     return share
-
-
-class _Slices(Sequence[Entry]):
-    """What each lane has left of a source's row: one slice per lane, made on access."""
-
-    def __init__(self, generation: int, positions: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
-        self._generation, self._positions = generation, positions
-        self.counts: list[int] = counts.tolist()
-
-    def __len__(self) -> int:
-        return len(self.counts)
-
-    def __getitem__(self, lane: Any) -> Any:
-        return [self._generation, lane, *self._positions[lane, :3].tolist(), 0, self.counts[lane]]
-
-
-def _sizes(entries: Sequence[Entry]) -> Iterable[int]:
-    return entries.counts if isinstance(entries, _Slices) else map(entry_size, entries)
 
 
 class _OldLanes:

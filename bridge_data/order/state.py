@@ -168,14 +168,8 @@ class LoaderState:
 
     def to_dict(self) -> dict[str, Any]:
         """The state as plain data, to save: with the checksums that `from_dict` verifies."""
-        return with_checksums(self.snapshot())
-
-    def snapshot(self) -> dict[str, Any]:
-        """The state as plain data without checksums, which cost more than all the rest: for use within this job, after
-        each batch."""
-        if self.uncounted:
-            return self.settled().snapshot()
-        return {
+        lanes = self.settled().lanes
+        data = {
             "format": FORMAT,
             "version": VERSION,
             "fingerprint": self.fingerprint,
@@ -185,9 +179,10 @@ class LoaderState:
             **({"epoch_batches": self.epoch_batches} if self.epoch_batches else {}),
             **({"ended": True} if self.ended else {}),
             **({"repetition": self.repetition} if self.repetition else {}),
-            "lanes": {str(lane): state for lane, state in self.lanes.items()},
+            "lanes": {str(lane): state for lane, state in lanes.items()},
             **({"extras": self.extras} if self.extras else {}),
         }
+        return with_checksums(data)
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
