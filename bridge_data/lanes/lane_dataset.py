@@ -17,7 +17,7 @@ from typing import Any
 from bridge_data import storage
 from bridge_data.decode import Loader, open_loader
 from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
-from bridge_data.lanes.forgotten import ForgottenSamples, ListVersions, check_lists, known_digests, with_lists
+from bridge_data.lanes.forgotten import ForgottenSamples, known_digests
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.reading import Process, ReadAhead, plan_blocks, plan_runs
 from bridge_data.lanes.restoring import Restorer
@@ -25,9 +25,10 @@ from bridge_data.lanes.skipping import caught_up, with_skips
 from bridge_data.lanes.units import Batching
 from bridge_data.lanes.work import Watch, Work
 from bridge_data.options import check_integer
-from bridge_data.order import Geometry, SampleRef
+from bridge_data.order import Geometry, SampleRef, forgotten_lists
+from bridge_data.order.forgotten_lists import ListVersions, check_lists, with_lists
 from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
-from bridge_data.order.state import FORGOTTEN, LaneState, LoaderState, num_lanes_after, parse_state
+from bridge_data.order.state import LaneState, LoaderState, num_lanes_after, parse_state
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import Plan
 from bridge_data.replacement import replacement
@@ -242,7 +243,7 @@ class LaneDataset:
         else:
             state = self.order.migrated(state, self.fingerprint())
         state = state if self.skips is None else with_skips(state, self.skips)
-        if self.forgotten is not None or FORGOTTEN in state.extras:
+        if self.forgotten is not None or forgotten_lists.NAME in state.extras:
             state = self._with_forgotten(state)
         config = self.worker_config
         num_lanes = num_lanes_after(config, state.num_lanes)

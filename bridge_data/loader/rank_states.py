@@ -18,8 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bridge_data.errors import StateError
-from bridge_data.lanes.forgotten import ListVersions, plain_lists
 from bridge_data.later import torch
+from bridge_data.order.forgotten_lists import ListVersions
 from bridge_data.order.state import LoaderState, ledger_log, merge, num_lanes_after, parse_state
 from bridge_data.topology import WorkerConfig
 
@@ -250,8 +250,7 @@ def check_same_lists(lists: ListVersions, config: WorkerConfig, groups_beside: S
     """
     if not _is_joined():
         return
-    plain = plain_lists(lists)
-    own = hashlib.blake2b(json.dumps(plain, sort_keys=True).encode(), digest_size=16).digest()
+    own = hashlib.blake2b(json.dumps(lists, sort_keys=True).encode(), digest_size=16).digest()
     groups = [("data-parallel ", config.data_parallel_group)] if config.world_size > 1 else []
     for kind, group in [*groups, *(("model-parallel ", group) for group in groups_beside)]:
         size = torch.distributed.get_world_size(group)
@@ -259,7 +258,7 @@ def check_same_lists(lists: ListVersions, config: WorkerConfig, groups_beside: S
         torch.distributed.all_gather_object(digests, own, group=group)
         if len(set(digests)) > 1:
             found: list[Any] = [None] * size
-            torch.distributed.all_gather_object(found, plain, group=group)
+            torch.distributed.all_gather_object(found, lists, group=group)
             _check_lists(found, kind)
 
 

@@ -11,6 +11,7 @@ The modules, each using only those above it:
     pending       what a lane has drawn and not yet emitted
     ledger        sums over the samples that were handed out
     step_skips    which micro-batches are skipped
+    forgotten_lists  which lists of forgotten samples a run used
     state         the state of all lanes as plain data, its checks, and the fingerprint of the run
     redeal        continue with another number of lanes, or with other weights or sources
     plan_order    all of this for one run: from a plan to cursors

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data.errors import DAMAGED_STATE, StateError
-from bridge_data.order import ledger, step_skips
+from bridge_data.order import forgotten_lists, ledger, step_skips
 from bridge_data.order.ledger import LedgerSums, Uncounted
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.topology import WorkerConfig
@@ -35,17 +35,6 @@ logger = logging.getLogger("bridge_data")
 FORMAT = "bridge_data.loader"
 VERSION = 2
 """The version of the state format and of the order; it changes with either."""
-
-FORGOTTEN = "forgotten"
-"""The name of the extra that says which lists of forgotten samples a run used; see `lanes.forgotten`."""
-
-EXTRAS: Mapping[str, int] = {ledger.NAME: ledger.VERSION, step_skips.NAME: step_skips.VERSION, FORGOTTEN: 1}
-"""Names of the extras that this release can read, with their newest version.
-
-An extra is an optional part of the state, or of a lane's state: `{name: {"version": int, "data": ...}}` under `extras`.
-A release that does not know the name refuses the state instead of losing the data.
-"""
-
 
 LaneState: TypeAlias = dict[str, Any]
 """The state of one lane: `draws`, `cursors`, `micro_batches`, and maybe `inbox`, `pending` and `extras`;
@@ -206,22 +195,17 @@ class LoaderState:
                 "without the state of its data), or resume with the release that wrote it."
             )
         _check_structure(data)
-        lanes = {int(lane): state for lane, state in data["lanes"].items()}
-        extras = data.get("extras", {})
-        _check_known(extras, "the loader state")
-        for lane, state in lanes.items():
-            _check_known(state.get("extras", {}), f"the state of lane {lane}")
         _check_checksums(data)
         generations = [(num_lanes, geometry) for num_lanes, geometry in data["generations"]]
         return cls(
             fingerprint=data["fingerprint"],
             generations=generations,
             next_slot=data["next_slot"],
-            lanes=lanes,
+            lanes={int(lane): state for lane, state in data["lanes"].items()},
             drawn_before=data["drawn_before"],
             epoch_batches=data.get("epoch_batches", 0),
             ended=data.get("ended", False),
-            extras=extras,
+            extras=data.get("extras", {}),
             repetition=data.get("repetition", 0),
         )
 
@@ -269,16 +253,6 @@ def num_lanes_after(config: WorkerConfig, num_saved: int) -> int:
     """The lanes of a run restored from a state of `num_saved` lanes: the same number, unless the ranks cannot share
     them equally or `num_lanes` was given. If the number changes, a restore needs the state of all lanes."""
     return config.num_lanes if config.num_lanes_given or num_saved % config.world_size else num_saved
-
-
-def _check_known(extras: Mapping[str, Any], where: str) -> None:
-    for name, extra in extras.items():
-        version = extra.get("version") if isinstance(extra, dict) else None
-        if name not in EXTRAS or type(version) is not int or not 0 < version <= EXTRAS[name]:
-            raise StateError(
-                f"{where} holds extra {name!r} of version {version}, which this release does not know (it knows "
-                f"{dict(EXTRAS) or 'none'}); resume with the release that wrote it, or a later one"
-            )
 
 
 def _differences(saved: dict[str, Any], current: dict[str, Any]) -> Iterable[tuple[str, str]]:
@@ -690,12 +664,17 @@ def _check_extras(path: str, state: dict[str, Any]) -> None:
     extras = state.get("extras", {})
     if not isinstance(extras, dict):
         raise _wrong(path, extras, "a dict")
-    checks: dict[str, _Check] = {ledger.NAME: _check_ledger, step_skips.NAME: _check_skips, FORGOTTEN: _check_lists}
-    for name, check in checks.items():
-        extra = extras.get(name)
-        if isinstance(extra, dict) and extra.get("version") == 1:
-            _check_keys(f"{path}.{name}", extra, ("version", "data"), ())
-            check(f"{path}.{name}.data", extra["data"])
+    for name, extra in extras.items():
+        version = extra.get("version") if isinstance(extra, dict) else None
+        known, check = EXTRAS.get(name, (None, None))
+        if check is None or type(version) is not int or version != known:
+            raise StateError(
+                f"{path}.{name}: version {version!r}, which this release does not know (it knows "
+                f"{', '.join(f'{one} {number}' for one, (number, _) in EXTRAS.items())}); resume with the release that "
+                "wrote it, or a later one"
+            )
+        _check_keys(f"{path}.{name}", extra, ("version", "data"), ())
+        check(f"{path}.{name}.data", extra["data"])
 
 
 def _check_ledger(path: str, data: Any) -> None:
@@ -733,6 +712,18 @@ def _check_skips(path: str, skips: Any) -> None:
         end = skip[1]
     if not skips:
         raise _wrong(path, skips, "at least one range")
+
+
+EXTRAS: Mapping[str, tuple[int, _Check]] = {
+    ledger.NAME: (ledger.VERSION, _check_ledger),
+    step_skips.NAME: (step_skips.VERSION, _check_skips),
+    forgotten_lists.NAME: (forgotten_lists.VERSION, _check_lists),
+}
+"""The extras that this release can read: the version of each, and the check of its data.
+
+An extra is an optional part of the state, or of a lane's state: `{name: {"version": int, "data": ...}}` under `extras`.
+A release that does not know the name or the version refuses the state instead of losing the data.
+"""
 
 
 def _are_sums(values: list[Any]) -> bool:

@@ -17,11 +17,12 @@ import click
 
 from bridge_data.dataset_loaders import load_dataset
 from bridge_data.errors import ConfigError
-from bridge_data.lanes.forgotten import ForgottenSamples, history_of
+from bridge_data.lanes.forgotten import ForgottenSamples
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.loader.ledger_files import RunLedger
 from bridge_data.order import ledger
 from bridge_data.order.cursor import Cursor, SampleRef, packed_references
+from bridge_data.order.forgotten_lists import history_of
 from bridge_data.order.ledger import LedgerSums, tallies
 from bridge_data.order.pending import num_pending
 from bridge_data.order.plan_order import PlanOrder

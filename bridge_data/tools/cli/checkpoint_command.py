@@ -24,6 +24,7 @@ from bridge_data.loader.checkpoint.checkpoint_folder import (
     with_state,
 )
 from bridge_data.loader.checkpoint.other_formats import LIGHTNING_SUFFIX, write_lightning
+from bridge_data.order.forgotten_lists import history_of
 from bridge_data.order.state import LoaderState, merge
 from bridge_data.order.step_skips import NO_REPEATS
 from bridge_data.storage.atomic import write_file
@@ -271,9 +272,6 @@ def _write_file(source: Path, state: LoaderState, target: Path) -> None:
 
 def _forgotten(found: Checkpoint) -> list[dict[str, Any]]:
     """Which versions of the lists of forgotten samples the run used, by source, and from which micro-batch on."""
-    # Imported here: lanes are slow to import, and the other commands do not need them.
-    from bridge_data.lanes.forgotten import history_of
-
     labels = dict(found.state.fingerprint["sources"])
     return [
         {

@@ -16,11 +16,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
 from bridge_data.errors import ConfigError, StateError
-from bridge_data.lanes.forgotten import ForgottenSamples, changes_between, lists_at, plain_lists
+from bridge_data.lanes.forgotten import ForgottenSamples
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.skipping import caught_up, with_skips
 from bridge_data.order import Cursor
 from bridge_data.order.cursor import packed_references
+from bridge_data.order.forgotten_lists import ListVersions, changes_between, lists_at
 from bridge_data.order.ledger import tallies
 from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after
@@ -330,8 +331,8 @@ def _gap(state: LoaderState, converted: LoaderState, later: LoaderState, *, is_c
 
 def _other_lists(dataset: LaneDataset, state: LoaderState) -> str:
     """Why samples after the last state cannot be told: the lists of forgotten samples have changed since; "" if not."""
-    then = plain_lists(lists_at(state.extras, state.next_slot))
-    now = {} if dataset.forgotten is None else plain_lists(dataset.forgotten.lists)
+    then = lists_at(state.extras, state.next_slot)
+    now: ListVersions = {} if dataset.forgotten is None else dataset.forgotten.lists
     if then == now:
         return ""
     return (
@@ -342,7 +343,7 @@ def _other_lists(dataset: LaneDataset, state: LoaderState) -> str:
     )
 
 
-def _versions(lists: dict[str, list[list[Any]]]) -> str:
+def _versions(lists: ListVersions) -> str:
     return ", ".join(str(number) for versions in lists.values() for number, _ in versions) or "0"
 
 

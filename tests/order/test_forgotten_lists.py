@@ -4,8 +4,7 @@ from typing import Any
 import pytest
 
 from bridge_data.errors import StateError
-from bridge_data.lanes.forgotten import changes_between, check_lists, lists_at, with_lists
-from bridge_data.order.state import FORGOTTEN as NAME
+from bridge_data.order.forgotten_lists import NAME, changes_between, check_lists, lists_at, with_lists
 from bridge_data.order.state import LoaderState, merge_states
 from bridge_data.shards.tombstones import counts_at
 
@@ -32,11 +31,11 @@ def at_slot(next_slot: int, before: LoaderState) -> LoaderState:
 def test_a_list_is_noted_once_with_the_slot_from_which_on_it_is_used() -> None:
     none = used(state(0), {})
     assert none.extras == {}
-    first = used(at_slot(10, none), {"s": [(1, "d1")]})
+    first = used(at_slot(10, none), {"s": [[1, "d1"]]})
     assert first.extras[NAME]["data"] == [[10, {"s": [[1, "d1"]]}]]
-    assert used(at_slot(15, first), {"s": [(1, "d1")]}).extras == first.extras
-    second = used(at_slot(20, first), {"s": [(2, "d2")]})
-    replaced = used(at_slot(20, second), {"s": [(3, "d3")]})
+    assert used(at_slot(15, first), {"s": [[1, "d1"]]}).extras == first.extras
+    second = used(at_slot(20, first), {"s": [[2, "d2"]]})
+    replaced = used(at_slot(20, second), {"s": [[3, "d3"]]})
     assert [slot for slot, _ in replaced.extras[NAME]["data"]] == [10, 20]
     assert [lists_at(replaced.extras, slot) for slot in (9, 10, 20)] == [{}, {"s": [[1, "d1"]]}, {"s": [[3, "d3"]]}]
     assert changes_between(replaced.extras, 10, 20) == []
@@ -54,7 +53,7 @@ def test_a_damaged_history_is_refused(data: list[object]) -> None:
 
 
 def test_an_older_or_another_list_is_refused() -> None:
-    saved = used(state(5), {"s": [(2, "d2"), (0, "")]})
+    saved = used(state(5), {"s": [[2, "d2"], [0, ""]]})
     check(saved, {"s": [[["d1", "d2"]], []]})
     check(saved, {"s": [[["d1", "d2", "d3"]], [["e1"]]]})
     for known, told in (
@@ -67,7 +66,7 @@ def test_an_older_or_another_list_is_refused() -> None:
 
 
 def test_several_lists_of_a_data_set_are_each_compared_by_their_own_versions() -> None:
-    one, both = used(state(5), {"s": [(2, "d2")]}), used(state(5), {"s": [(3, "d2+e1")]})
+    one, both = used(state(5), {"s": [[2, "d2"]]}), used(state(5), {"s": [[3, "d2+e1"]]})
     for now in ([["d1", "d2"], ["e1"]], [["e1", "e2"], ["d1", "d2", "d3"]]):
         check(one, {"s": [now]})
         check(both, {"s": [now]})
@@ -80,7 +79,7 @@ def test_several_lists_of_a_data_set_are_each_compared_by_their_own_versions() -
 def test_ranks_with_other_lists_cannot_be_merged() -> None:
     ranks = []
     for rank in range(2):
-        own = used(state(0), {"s": [(1 + rank, "d")]})
+        own = used(state(0), {"s": [[1 + rank, "d"]]})
         own.generations, own.lanes = [(2, [[1, 1, 0, 0]])], {rank: {}}
         ranks.append(own.to_dict())
     with pytest.raises(StateError, match="a list of forgotten samples was written while the ranks started"):
