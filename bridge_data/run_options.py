@@ -22,7 +22,6 @@ from bridge_data.errors import ConfigError, ErrorHandler
 from bridge_data.limits import Limits
 from bridge_data.options import check_integer, check_number, check_plain_fields, warn_ignored
 from bridge_data.order.plan_order import Shuffle
-from bridge_data.order.step_skips import NO_REPEATS
 from bridge_data.plan.document import nearest
 from bridge_data.plan.source import EpochsPerShuffle
 from bridge_data.task.stores import CachePool
@@ -273,7 +272,10 @@ class TrainerOptions:
             )
 
 
-DELETED = {"repeat_steps": NO_REPEATS}
+DELETED = {
+    "repeat_steps": "steps are no longer repeated by an option: resume from a checkpoint that was saved before them, "
+    "from which the run takes them again"
+}
 """Options of earlier versions, and the way out for those who ask for them."""
 
 DECIDED_BY_THE_JOB = ("rank", "world_size", "data_parallel_group")

@@ -528,8 +528,6 @@ class _LaneCheck:
         """The state of one lane, `{}` if it has not started."""
         if state == {}:
             return
-        if isinstance(state, dict) and "kept" in state:
-            raise _repeats(f"{path}.kept", state["kept"])
         _check_keys(path, state, (*_CURSOR_KEYS, "micro_batches"), ("inbox", "pending", "extras"))
         self._check_cursor(path, state)
         _check_number(f"{path}.micro_batches", state["micro_batches"])
@@ -706,7 +704,11 @@ def _check_skips(path: str, skips: Any) -> None:
     for number, skip in enumerate(skips):
         is_right = _are_numbers(skip, 3) and end <= skip[0] < skip[1]
         if is_right and skip[2] == 2:
-            raise _repeats(f"{path}.{number}", skip)
+            raise StateError(
+                f"{path}.{number}: {skip}: the state is of a run that repeats steps, which this release does not: "
+                "resume from a checkpoint that was saved before repeat_steps were set, or with the release that wrote "
+                "it"
+            )
         if not is_right or skip[2]:
             raise _wrong(f"{path}.{number}", skip, _SKIPS)
         end = skip[1]
@@ -757,13 +759,6 @@ def _join(path: str, name: str) -> str:
 
 def _missing(path: str) -> StateError:
     return StateError(f"{path}: missing from the state; {DAMAGED_STATE}")
-
-
-def _repeats(path: str, value: Any) -> StateError:
-    return StateError(
-        f"{path}: {reprlib.repr(value)}: the state is of a run that repeats steps, which this release does not: resume "
-        "from a checkpoint that was saved before repeat_steps were set, or with the release that wrote it"
-    )
 
 
 def _wrong(path: str, value: Any, expected: str) -> StateError:

@@ -26,12 +26,6 @@ NAME = "step_edits"
 """The name of the extra."""
 VERSION = 1
 
-NO_REPEATS = (
-    "steps are no longer repeated by an option: resume from a checkpoint that was saved before them, from which the "
-    "run takes them again"
-)
-"""What is said to those who ask for repeats."""
-
 _STEPS = re.compile(r"([0-9]{1,15})(?:(?:-|\.\.)([0-9]{1,15}))?")
 
 

@@ -349,16 +349,7 @@ def test_skips_that_are_no_ranges_in_order_are_refused(data: Any) -> None:
         LoaderState.from_dict(saved)
 
 
-@pytest.mark.parametrize(
-    ("change", "place"),
-    [
-        ({"extras": {"step_edits": {"version": 1, "data": [[0, 4, 0], [8, 12, 2]]}}}, r"extras\.step_edits\.data\.1"),
-        ({"lanes": {"1": {"draws": 0, "cursors": {}, "micro_batches": 0, "kept": {}}}}, r"lanes\.1\.kept"),
-    ],
-)
-def test_a_state_that_repeats_steps_is_refused(change: dict[str, Any], place: str) -> None:
-    saved = make_state()
-    saved |= {**change, "lanes": {**saved["lanes"], **change.get("lanes", {})}}
-    del saved["checksums"]
-    with pytest.raises(StateError, match=rf"{place}: .* resume from a checkpoint that was saved before"):
+def test_a_state_that_repeats_steps_is_refused() -> None:
+    saved = make_state() | {"extras": {"step_edits": {"version": 1, "data": [[0, 4, 0], [8, 12, 2]]}}}
+    with pytest.raises(StateError, match=r"^extras\.step_edits\.data\.1: \[8, 12, 2\]: .*repeat"):
         LoaderState.from_dict(saved)

@@ -26,7 +26,6 @@ from bridge_data.loader.checkpoint.checkpoint_folder import (
 from bridge_data.loader.checkpoint.other_formats import LIGHTNING_SUFFIX, write_lightning
 from bridge_data.order.forgotten_lists import history_of
 from bridge_data.order.state import LoaderState, merge
-from bridge_data.order.step_skips import NO_REPEATS
 from bridge_data.storage.atomic import write_file
 from bridge_data.tools.cli.state_contents import (
     LaneContents,
@@ -174,14 +173,12 @@ def redist(sources: tuple[Path, ...], target: Path, world_size: int, step: int |
 @checkpoint.command()
 @click.argument("source", metavar="STATE", type=_PATH)
 @click.option("--steps", metavar="A..B", multiple=True, required=True, help="Steps, both included. Repeatable.")
-@click.option("--repeat", is_flag=True, hidden=True, help="Refused: steps are no longer repeated.")
 @click.option("--config", type=_PATH, help="The config of the run, which says what a step is.")
 @setting("--global-batch-size", help="Samples or packs of a step, without a ramp.")
 @click.option("--out", type=_PATH, help="A folder, or a file if STATE is one, to write.  [default: STATE itself]")
 def skip(
     source: Path,
     steps: tuple[str, ...],
-    repeat: bool,
     config: Path | None,
     global_batch_size: int | None,
     out: Path | None,
@@ -195,8 +192,6 @@ def skip(
     # Imported here: lanes are slow to import, and the other commands do not need them.
     from bridge_data.lanes.skipping import with_skips
 
-    if repeat:
-        raise ConfigError(f"--repeat: {NO_REPEATS}")
     found = read_checkpoint(source)
     found.state.check_complete()
     schedule = _schedule(found.state, config, global_batch_size)

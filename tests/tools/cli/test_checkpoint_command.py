@@ -306,10 +306,6 @@ def test_skip_takes_the_steps_of_a_config_with_its_ramp(run: Run, saved: Path, t
     ("arguments", "message"),
     [
         (
-            ["--repeat", "--steps", "11..12", *STEPS],
-            "--repeat: steps are no longer repeated by an option: resume from a checkpoint that was saved before them",
-        ),
-        (
             ["--steps", "7..9", *STEPS],
             "nothing to skip: before the position of the state, which cannot be skipped: micro-batches 56 to 79",
         ),
