@@ -230,8 +230,6 @@ class Schedule:
     """
 
     def __init__(self, phases: Sequence[Phase], seed: int) -> None:
-        for _, weights in phases:
-            check_weights(weights)
         self._starts = [sample for sample, _ in phases]
         self._phases, self._seed = phases, seed
         self._blends: dict[int, Blend] = {}

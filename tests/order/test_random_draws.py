@@ -250,11 +250,6 @@ def test_one_phase_is_the_plain_blend() -> None:
     assert np.array_equal(schedule.block(2, 8, 77), blend.block(2, 8, 77))
 
 
-def test_a_wrong_weight_in_a_later_phase_is_refused() -> None:
-    with pytest.raises(ConfigError, match="source number 1"):
-        Schedule([(0, [1, 1]), (10, [1e6, -1])], seed=1)
-
-
 def test_splitmix64_is_the_published_function() -> None:
     """First outputs of the reference generator with seed 0: the finaliser of multiples of the golden ratio."""
     state = np.arange(1, 4, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
