@@ -35,7 +35,7 @@ class SkippingLane:
         assert state.skips is not None
         self._skips, self._num_lanes = state.skips, state.num_lanes
         self._lane = open_lane(lane, state)
-        self._number: int = state.lanes[lane].get("micro_batches", 0) * state.num_lanes + lane
+        self._number = state.number_of(lane)
         self._skipped: collections.Counter[str] = collections.Counter()
 
     def next(self) -> Produced[Any]:
@@ -82,7 +82,7 @@ def caught_up(state: LoaderState, open_lane: OpenLane) -> LoaderState:
     lanes, number = dict(state.lanes), state.next_number
     num_discarded = 0
     for lane, lane_state in state.lanes.items():
-        missing = -(-(number - lane) // state.num_lanes) - lane_state.get("micro_batches", 0)
+        missing = -(-(number - lane) // state.num_lanes) - state.place_of(lane)
         if missing <= 0:
             continue
         run = open_lane(lane, state)

@@ -155,8 +155,7 @@ class PlanOrder:
         if len(state.lanes) < state.num_lanes:
             return False
         for lane, lane_state in state.lanes.items():
-            slot = lane_state.get("micro_batches", 0) * state.num_lanes + lane
-            if max_micro_batches is not None and slot >= max_micro_batches:
+            if max_micro_batches is not None and state.number_of(lane) >= max_micro_batches:
                 continue
             if lane_state.get("pending") or self.has_next(lane, state):
                 return False

@@ -152,7 +152,7 @@ def redeal_ordered(
         left += old.inbox(lane, 0)
         before = row.num_samples_to(first_block, lane) - taken[lane]
         left += [[len(state.generations) - 1, lane, 0, 0, taken[lane], 0, before]] if before > 0 else []
-    shares = deal_blocks(left, num_lanes, row.block_size, first_lane=old.num_emitted % num_lanes)
+    shares = deal_blocks(left, num_lanes, row.block_size, first_lane=old.next_number % num_lanes)
     dealt: dict[int, LaneState] = {
         lane: {"draws": 0, "cursors": {}, **({"inbox": {"0": share}} if share else {})}
         for lane, share in enumerate(shares)
@@ -261,8 +261,8 @@ class _OldLanes:
         return found
 
     @property
-    def num_emitted(self) -> int:
-        """The number of micro-batches that the job has emitted, which is its next slot."""
+    def next_number(self) -> int:
+        """The number of the next micro-batch of the job: the lanes have made all before it."""
         return sum(state.get("micro_batches", 0) for state in self.states)
 
     def positions(self, source: int) -> NDArray[np.int64]:
@@ -277,9 +277,9 @@ class _OldLanes:
 
     def new_state(self, lanes: dict[int, LaneState], generation: Generation) -> LoaderState:
         """The state with the new `lanes`. Partly emitted batches go as a whole to lane (old lane mod `num_lanes`)."""
-        num_lanes, slot = generation[0], self.num_emitted
+        num_lanes, number = generation[0], self.next_number
         for lane, new in lanes.items():
-            new["micro_batches"] = -(-max(0, slot - lane) // num_lanes)
+            new["micro_batches"] = -(-max(0, number - lane) // num_lanes)
         whole: dict[int, Pending[list[int], list[list[int]]]] = collections.defaultdict(Pending)
         for lane, pending in self._pending.items():
             whole[lane % num_lanes].open += pending.open
@@ -292,7 +292,7 @@ class _OldLanes:
         return dataclasses.replace(
             self._state,
             generations=generations,
-            next_slot=slot if self._state.skips is None else self._state.next_slot,
+            next_slot=number if self._state.skips is None else self._state.next_slot,
             lanes=lanes,
             drawn_before=max(0, drawn),
             extras=self._state.sums().in_extras(self._state.extras),

@@ -95,11 +95,20 @@ class LoaderState:
         """The micro-batch that comes in `next_slot`, by its number in the run without skips."""
         return self.next_slot if (skips := self.skips) is None else skips.number(self.next_slot)
 
-    def slot_of(self, lane: int) -> int:
-        """The slot in which the next micro-batch of a lane comes."""
+    def place_of(self, lane: int) -> int:
+        """The next micro-batch of a lane, by its place: how many it has made."""
         place: int = self.lanes[lane].get("micro_batches", 0)
-        skips = self.skips
-        return place * self.num_lanes + lane if skips is None else skips.slot_of_lane(lane, self.num_lanes, place)
+        return place
+
+    def number_of(self, lane: int) -> int:
+        """The next micro-batch of a lane, by its number in the run without skips."""
+        return self.place_of(lane) * self.num_lanes + lane
+
+    def slot_of(self, lane: int) -> int:
+        """The slot in which a lane hands out its next micro-batch."""
+        if (skips := self.skips) is None:
+            return self.number_of(lane)
+        return skips.slot_of_lane(lane, self.num_lanes, self.place_of(lane))
 
     @property
     def is_finite(self) -> bool:
@@ -109,7 +118,7 @@ class LoaderState:
 
     def num_emitted(self, lane: int) -> int:
         """How many micro-batches of a lane the job has handed out."""
-        place: int = self.lanes[lane].get("micro_batches", 0)
+        place = self.place_of(lane)
         return place if (skips := self.skips) is None else skips.num_of_lane(lane, self.num_lanes, place)
 
     def settled(self) -> "LoaderState":

@@ -1,7 +1,8 @@
 """Skipped steps: when each micro-batch of the original run comes.
 
-A micro-batch has a *number* in the run without skips, which says what is in it and which lane makes it. Its *slot* says
-when the job hands it out. Without skips both are equal.
+A micro-batch has a *number* in the run without skips, which says what is in it and which lane makes it. Its *place* is
+its index among those that the lane makes: number = place * num_lanes + lane. Its *slot* says when the job hands it out.
+Without skips, slot and number are equal.
 
 Input: ranges of numbers that are skipped. Output: the number of a slot, the slot of a number, the slots of a lane.
 Guarantee: arithmetic alone, so it is the same on any number of ranks, workers and lanes.
@@ -131,7 +132,7 @@ class StepSkips:
         return None if self.range_with(number) else self.slot_from(number)
 
     def slot_of_lane(self, lane: int, num_lanes: int, place: int) -> int:
-        """The slot of the first micro-batch that a lane hands out, of its own from number `place` on."""
+        """The slot of the first micro-batch that a lane hands out, of its own from `place` on."""
         number = place * num_lanes + lane
         while (skipped := self.range_with(number)) is not None:
             number = skipped.stop + (lane - skipped.stop) % num_lanes

@@ -107,7 +107,7 @@ def _has(state: LoaderState, at: tuple[int, int]) -> bool:
         return number < state.next_slot
     if repetition != state.repetition:
         return repetition < state.repetition
-    num_had: int = state.lanes[number % state.num_lanes].get("micro_batches", 0)
+    num_had = state.place_of(number % state.num_lanes)
     return number // state.num_lanes < num_had
 
 
@@ -163,7 +163,7 @@ def _of_skipping_lane(order: PlanOrder, start: LoaderState, lane: int, state: Lo
     numbers = JobNumbers(order, dataclasses.replace(start, lanes={number: {} for number in state.lanes})).lane(lane)
     batches = [
         (slot, _references(numbers.take(place * size, size)))
-        for place in range(state.lanes[lane].get("micro_batches", 0))
+        for place in range(state.place_of(lane))
         if (slot := skips.slot(place * num_lanes + lane)) is not None
     ]
     found = LedgerSums()

@@ -47,7 +47,7 @@ class LanesFrom:
     def units(self, number: int) -> list[UnitRefs]:
         """As `RunSection.units`."""
         lane, place = number % self._num_lanes, number // self._num_lanes
-        done = self._num_emitted(lane)
+        done = self._state.place_of(lane)
         if place < done:
             raise StateError(f"micro-batch {number}: lane {lane} of the state has emitted {done} already")
         limit = self._dataset.batching.max_micro_batches
@@ -84,19 +84,15 @@ class LanesFrom:
 
     def _lists_of(self, lane: int) -> Changes:
         """The forgotten samples, by the lane's first micro-batch that lacks them, counted from the state."""
-        done = self._num_emitted(lane)
+        done = self._state.place_of(lane)
         return [(max(0, -(-(slot - lane) // self._num_lanes) - done), forgotten) for slot, forgotten in self._lists]
 
     def _micro_batch(self, lane: int, number: int, stop: int) -> int:
         """The micro-batch of a draw; some number >= `stop` if that is not below `stop`."""
         if self._forgets:
-            num_batches = max(0, -(-(stop - lane) // self._num_lanes) - self._num_emitted(lane))
+            num_batches = max(0, -(-(stop - lane) // self._num_lanes) - self._state.place_of(lane))
             number = self._kept_draws(lane).number_of(number, num_batches * self._size)
-        return (self._num_emitted(lane) + number // self._size) * self._num_lanes + lane
-
-    def _num_emitted(self, lane: int) -> int:
-        number: int = self._state.lanes[lane].get("micro_batches", 0)
-        return number
+        return (self._state.place_of(lane) + number // self._size) * self._num_lanes + lane
 
     def _replayed(self, lane: int) -> "_Replayed":
         if lane not in self._lanes:
