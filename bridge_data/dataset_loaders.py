@@ -320,17 +320,16 @@ def load_dataset(
         if not any(is_there(location) for is_there in (is_table, has_raw_tars, storage.is_folder, storage.is_file)):
             raise ConfigError(f"{location}: no such folder or file")
         made = DatasetLoader(location, **given, **trust)
-        made.where = () if where is columns is None else given_where(where, columns)
-        return made
-    for name, value in given.items():
-        if value is not None and not (name == "shuffle_over_epochs_multiplier" and value == 1):
-            raise ConfigError(f"{name}={value!r} is for a single data set, but {location} is a metadataset")
-    is_first, _ = read_splits(document)
-    kind = Metadataset if is_first else MetadatasetV2
-    if isinstance(path, Mapping):
-        made = kind(location, document.mapping("metadataset")["splits"].plain(), **trust)
     else:
-        made = kind._of_document(document, **trust)
+        for name, value in given.items():
+            if value is not None and not (name == "shuffle_over_epochs_multiplier" and value == 1):
+                raise ConfigError(f"{name}={value!r} is for a single data set, but {location} is a metadataset")
+        is_first, _ = read_splits(document)
+        kind = Metadataset if is_first else MetadatasetV2
+        if isinstance(path, Mapping):
+            made = kind(location, document.mapping("metadataset")["splits"].plain(), **trust)
+        else:
+            made = kind._of_document(document, **trust)
     made.where = () if where is columns is None else given_where(where, columns)
     return made
 

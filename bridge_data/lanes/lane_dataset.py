@@ -19,7 +19,7 @@ from bridge_data.decode import Loader, open_loader
 from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
 from bridge_data.lanes.forgotten import ForgottenSamples, known_digests
 from bridge_data.lanes.lane import Lane
-from bridge_data.lanes.reading import Process, ReadAhead, plan_blocks, plan_runs
+from bridge_data.lanes.reading import ReadAhead, plan_blocks, plan_runs
 from bridge_data.lanes.restoring import Restorer
 from bridge_data.lanes.skipping import caught_up, with_skips
 from bridge_data.lanes.units import Batching
@@ -222,9 +222,7 @@ class LaneDataset:
         config = self.worker_config
         num_lanes = num_lanes or config.num_lanes
         lanes: dict[int, LaneState] = {lane: {} for lane in range(config.rank, num_lanes, config.world_size)}
-        state = LoaderState(self.fingerprint(), [self.order.first_generation(num_lanes)], 0, lanes)
-        state = state if self.skips is None else with_skips(state, self.skips)
-        return state if self.forgotten is None else self._with_forgotten(state)
+        return self._from_here(LoaderState(self.fingerprint(), [self.order.first_generation(num_lanes)], 0, lanes))
 
     def check_state(self, data: LoaderState | dict[str, Any], *, strict: bool = True) -> LoaderState:
         """The lanes of this rank from a saved state, its own or a merged one.
@@ -242,9 +240,7 @@ class LaneDataset:
             state.check(self.fingerprint())
         else:
             state = self.order.migrated(state, self.fingerprint())
-        state = state if self.skips is None else with_skips(state, self.skips)
-        if self.forgotten is not None or forgotten_lists.NAME in state.extras:
-            state = self._with_forgotten(state)
+        state = self._from_here(state)
         config = self.worker_config
         num_lanes = num_lanes_after(config, state.num_lanes)
         if state.ended or (self.finite and self.order.is_over(state, self.batching.max_micro_batches)):
@@ -256,12 +252,17 @@ class LaneDataset:
             state = self.order.redealt(state, num_lanes, range(config.rank, num_lanes, config.world_size))
         return state.of_rank(config)
 
-    def _with_forgotten(self, state: LoaderState) -> LoaderState:
-        """`state` of a run that drops the samples now forgotten from here on.
+    def _from_here(self, state: LoaderState) -> LoaderState:
+        """`state` of a run that from here on also skips the steps of `skips`, and drops the samples now forgotten.
 
         Raises:
-            StateError: if the state has a newer list, or a different one.
+            ConfigError: for steps to skip, if the data end. StateError: if the state has a newer list of forgotten
+                samples, or a different one.
         """
+        if self.skips is not None:
+            state = with_skips(state, self.skips)
+        if self.forgotten is None and forgotten_lists.NAME not in state.extras:
+            return state
         known = known_digests(self.plan.sources, self.source_names)
         check_lists(state.extras, state.next_slot, known, dict(state.fingerprint["sources"]))
         lists: ListVersions = {} if self.forgotten is None else self.forgotten.lists
@@ -272,8 +273,8 @@ class LaneDataset:
         self._read_in_blocks(state)
         ahead = None
         if self._is_remote:
-            scout, process = self.order.cursor(lane, state), self._process(state.num_lanes)
-            ahead = ReadAhead(scout, self._loaders, process.num_lanes, self.forgotten)
+            scout, num_lanes = self.order.cursor(lane, state), self._lanes_of_process(state.num_lanes)
+            ahead = ReadAhead(scout, self._loaders, num_lanes, self.forgotten)
         return Lane(
             self.order.cursor(lane, state),
             work or self.work(),
@@ -294,14 +295,15 @@ class LaneDataset:
             cuts = plan_runs(self.plan, self.batching.batch_size or 1)
         else:
             geometries = [Geometry(num_lanes, *numbers) for numbers in geometry]
-            cuts = plan_blocks(self.plan, geometries, self._process(num_lanes))
+            of_process, max_open_bytes = self._lanes_of_process(num_lanes), self.worker_config.max_open_bytes
+            cuts = plan_blocks(self.plan, geometries, num_lanes=of_process, max_open_bytes=max_open_bytes)
         for loader, cut in zip(self._loaders, cuts, strict=True):
             loader.read_in_blocks(cut, self._budget)
 
-    def _process(self, num_lanes: int) -> Process:
-        """The most that a process has, if the job has `num_lanes`."""
+    def _lanes_of_process(self, num_lanes: int) -> int:
+        """The most lanes that a process runs, if the job has `num_lanes`."""
         config = self.worker_config
-        return Process(-(-num_lanes // (config.world_size * max(1, config.num_workers))), config.max_open_bytes)
+        return -(-num_lanes // (config.world_size * max(1, config.num_workers)))
 
     @functools.cached_property
     def _budget(self) -> BlockBudget:
@@ -315,7 +317,7 @@ class LaneDataset:
             ConfigError: if the key is invalid, or of other data. SampleError: if the hooks skip it.
         """
         handler = self.worker_config.restore_error_handler
-        return Restorer(self.work(handler), self.source_names, self.order.sizes).restore(key)
+        return Restorer(self.work(handler), self.order.sizes).restore(key)
 
     def describe(self, ref: SampleRef) -> str:
         """A sample in words: its key, data set, epoch and number."""
@@ -328,17 +330,13 @@ class LaneDataset:
 
     def work(self, handler: ErrorHandler | None = None) -> Work:
         """A lane's own hooks (they count failures) over the loaders that all lanes of this process share."""
-        hooks, order = self._hooks(handler), self.order
+        order = self.order
+        hooks = Hooks(self.task_encoder, self.worker_config, Numbering(order.source_keys, order.sizes), handler)
+        hooks.cache, hooks.observer = self.cache_pool, self._observer
         packing = self.batching.packing_buffer_size is not None
         work = Work(self._loaders, self._cooks, order.source_names, order.source_keys, hooks, packing=packing)
         work.forgotten = self.forgotten
         return work
-
-    def _hooks(self, handler: ErrorHandler | None) -> Hooks:
-        numbering = Numbering(self.order.source_keys, self.order.sizes)
-        hooks = Hooks(self.task_encoder, self.worker_config, numbering, handler)
-        hooks.cache, hooks.observer = self.cache_pool, self._observer
-        return hooks
 
     @functools.cached_property
     def _observer(self) -> Observer | None:

@@ -14,7 +14,6 @@ one. Fetched all at once, they would saturate network and cores for a while, and
 """
 
 import collections
-import dataclasses
 import functools
 import logging
 from collections.abc import Container, Iterable, Sequence
@@ -199,16 +198,9 @@ class _Request(NamedTuple):
     num_bytes: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Process:
-    """A process: its number of lanes, and the maximum bytes of partly read blocks that it may hold."""
-
-    num_lanes: int
-    max_open_bytes: int
-
-
-def plan_blocks(plan: Plan, geometries: Sequence[Geometry], process: Process) -> list[Cut | None]:
-    """How each source of a training order is cut; `geometries` say how it is dealt."""
+def plan_blocks(plan: Plan, geometries: Sequence[Geometry], *, num_lanes: int, max_open_bytes: int) -> list[Cut | None]:
+    """How each source of a training order is cut; `geometries` say how it is dealt. A process runs `num_lanes`, and may
+    hold `max_open_bytes` of partly read blocks."""
     weights = plan.weights or [1.0] * len(plan.sources)
     cuts: list[Cut | None] = [None] * len(plan.sources)
     wanted: list[tuple[float, float, int]] = []
@@ -221,18 +213,18 @@ def plan_blocks(plan: Plan, geometries: Sequence[Geometry], process: Process) ->
             if not geometry.window_size:  # front to back
                 block_size = min(block_size, max(1, int(source.records.read_bytes / sample_bytes)))
             num_open = _num_open(geometry, block_size, source.records.num_samples)
-            num_bytes = process.num_lanes * num_open * (sample_bytes + OVERHEAD_BYTES)
+            num_bytes = num_lanes * num_open * (sample_bytes + OVERHEAD_BYTES)
             if block_size > 1:
                 cuts[number] = ChunkCut(geometry.chunk_size, block_size)
                 wanted.append((-weights[number] / num_bytes, num_bytes, number))
-    left = float(process.max_open_bytes)
+    left = float(max_open_bytes)
     for _, num_bytes, number in sorted(wanted):
         if num_bytes <= left:
             left -= num_bytes
         else:
             cuts[number] = None
             if plan.sources[number].records.read_bytes != READ_BYTES:
-                _warn_of_pages(str(plan.sources[number].records.root), num_bytes, left, process.max_open_bytes)
+                _warn_of_pages(str(plan.sources[number].records.root), num_bytes, left, max_open_bytes)
     return cuts
 
 

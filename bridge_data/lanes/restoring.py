@@ -13,17 +13,15 @@ The number of a batch is its index among the micro-batches of the job, for hooks
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.lanes.units import Item, Unit
 from bridge_data.lanes.work import BATCH, PACK, Work
 from bridge_data.order import SampleRef
+from bridge_data.order.pending import OLD
 from bridge_data.task import NO_STAGES
-
-RESTORED = -1
-"""The draw number of an item that no lane has drawn."""
 
 T = TypeVar("T")
 
@@ -43,28 +41,6 @@ class UnitKey:
 
     members: tuple[SampleKey, ...]
     is_pack: bool
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class BatchKey:
-    """A micro-batch."""
-
-    number: int
-    part: int
-    units: tuple[UnitKey, ...]
-
-
-def read_key(key: Any) -> UnitKey | BatchKey:
-    """The parts of a key.
-
-    Raises:
-        ConfigError: if it is not a key.
-    """
-    match key:
-        case [str(tag), int(number), int(part), *units] if tag == BATCH and units:
-            return BatchKey(number, part, tuple(_unit(unit, key) for unit in units))
-        case _:
-            return _unit(key, key)
 
 
 def _unit(unit: Any, key: Any) -> UnitKey:
@@ -88,12 +64,10 @@ def _sample(sample: Any, key: Any) -> SampleKey:
 
 
 class Restorer:
-    """Restores what `work` made from sources with `names` and `sizes` in samples."""
+    """Restores what `work` made from sources of these `sizes` in samples."""
 
-    def __init__(self, work: Work, names: Sequence[str], sizes: Sequence[int]) -> None:
-        self._work = work
-        self._sources: Mapping[str, int] = {name: number for number, name in enumerate(names)}
-        self._sizes = sizes
+    def __init__(self, work: Work, sizes: Sequence[int]) -> None:
+        self._work, self._sizes = work, sizes
 
     def restore(self, key: Any) -> Any:
         """The sample, pack or batch with the `__restore_key__` `key`. For a member of a pack: as it was before packing.
@@ -101,18 +75,19 @@ class Restorer:
         Raises:
             ConfigError: if the key is invalid, or not of this data set. SampleError: if the hooks now skip it.
         """
-        parsed = read_key(key)
         with self._work.hooks:
-            if isinstance(parsed, BatchKey):
-                return self._batch(parsed)
-            if parsed.is_pack:
-                return self._unit(parsed).sample
-            item = self._item(parsed.members[0])
+            match key:
+                case [str(tag), int(number), int(part), *units] if tag == BATCH and units:
+                    return self._batch(number, part, [_unit(unit, key) for unit in units])
+            unit = _unit(key, key)
+            if unit.is_pack:
+                return self._unit(unit).sample
+            item = self._item(unit.members[0])
             made = self._work.members(item) if self._work.packs else [item.sample]
-            return self._made(made[0] if made else None, parsed)
+            return self._made(made[0] if made else None, unit)
 
-    def _batch(self, key: BatchKey) -> Any:
-        for unit in key.units:
+    def _batch(self, number: int, part: int, keys: Sequence[UnitKey]) -> Any:
+        for unit in keys:
             if unit.is_pack != self._work.packs:
                 raise ConfigError(
                     f"the restore key is of a batch of {'packs' if unit.is_pack else 'samples'}, but this data set "
@@ -121,13 +96,13 @@ class Restorer:
                 )
         hooks = self._work.hooks
         if self._work.batch_index_known_when_encoding:
-            hooks.batch_index = key.number
-        units = [self._unit(unit) for unit in key.units]
-        hooks.batch_index = key.number
+            hooks.batch_index = number
+        units = [self._unit(key) for key in keys]
+        hooks.batch_index = number
         batches = self._work.batch(units, self._work.keys_of(units), collate=True)
-        if key.part >= len(batches):
-            raise self._left_out(f"part {key.part} of the batch of", key.units[0])
-        return batches[key.part]
+        if part >= len(batches):
+            raise self._left_out(f"part {part} of the batch of", keys[0])
+        return batches[part]
 
     def _unit(self, key: UnitKey) -> Unit:
         items = [self._item(member) for member in key.members]
@@ -141,12 +116,13 @@ class Restorer:
         return self._made(self._work.pack(items), key)
 
     def _item(self, key: SampleKey) -> Item:
-        if key.source not in self._sources:
+        sources = self._work.numbers
+        if key.source not in sources:
             raise ConfigError(
                 f"the restore key is of source {key.source!r}, which this data set does not have; it has "
-                f"{', '.join(self._sources)}. (The name stands for the content: data that changed is another source.)"
+                f"{', '.join(sources)}. (The name stands for the content: data that changed is another source.)"
             )
-        number = self._sources[key.source]
+        number = sources[key.source]
         if key.index >= self._sizes[number]:
             raise ConfigError(
                 f"the restore key is of sample {key.index} of source {key.source!r}, which has {self._sizes[number]}"
@@ -155,7 +131,7 @@ class Restorer:
         if self._work.forgotten is not None and ref in self._work.forgotten:
             raise SampleError(f"the sample {tuple(key)} is forgotten (`bridge-data forget`): it cannot be restored")
         made = dict(self._work.load(ref)).get(key.part)
-        return Item(RESTORED, ref, key.part, self._made(made, UnitKey((key,), False)))
+        return Item(OLD, ref, key.part, self._made(made, UnitKey((key,), False)))
 
     def _made(self, made: T | None, key: UnitKey) -> T:
         if made is None:

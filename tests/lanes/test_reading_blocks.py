@@ -7,7 +7,7 @@ import pytest
 
 from bridge_data import TextSample, WorkerConfig, get_loader, get_train_dataset, get_val_dataset
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.reading import Process, plan_blocks, plan_runs
+from bridge_data.lanes.reading import plan_blocks, plan_runs
 from bridge_data.order import Geometry
 from bridge_data.plan import Plan, load_plan
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
@@ -21,7 +21,7 @@ from tests.prepared import TEXT, write_blend, write_texts
 from tests.shards.reads import Reads, record_reads
 from tests.tables import write_text_table
 
-MANY = Process(num_lanes=8, max_open_bytes=256 << 20)
+MANY = {"num_lanes": 8, "max_open_bytes": 256 << 20}
 GEOMETRY = Geometry(8, 50, 10, 100)
 
 
@@ -61,16 +61,16 @@ def test_large_samples_are_read_in_blocks_of_stores_and_of_compressed_shards_but
 ) -> None:
     folder = large(bucket.folder / "a")
     cut = ChunkCut(50, 10)
-    assert plan_blocks(plan_of(folder), [GEOMETRY], MANY) == [None]
-    assert plan_blocks(plan_of(f"{bucket.url}/a"), [GEOMETRY], MANY) == [cut]
-    assert plan_blocks(plan_of(compressed(tmp_path / "b", folder)), [GEOMETRY], MANY) == [cut]
-    assert plan_blocks(plan_of(write_texts(tmp_path / "c", 50)), [GEOMETRY], MANY) == [cut]
+    assert plan_blocks(plan_of(folder), [GEOMETRY], **MANY) == [None]
+    assert plan_blocks(plan_of(f"{bucket.url}/a"), [GEOMETRY], **MANY) == [cut]
+    assert plan_blocks(plan_of(compressed(tmp_path / "b", folder)), [GEOMETRY], **MANY) == [cut]
+    assert plan_blocks(plan_of(write_texts(tmp_path / "c", 50)), [GEOMETRY], **MANY) == [cut]
 
 
 def test_without_an_index_the_size_of_the_first_shard_tells(tmp_path: Path) -> None:
     for folder, expected in ((large(tmp_path / "a"), None), (write_texts(tmp_path / "b", 50), ChunkCut(50, 10))):
         (folder / ".nv-meta/index.bridge").unlink()
-        assert plan_blocks(plan_of(folder), [GEOMETRY], MANY) == [expected]
+        assert plan_blocks(plan_of(folder), [GEOMETRY], **MANY) == [expected]
 
 
 def test_sources_of_which_most_is_drawn_for_what_is_held_come_first(tmp_path: Path) -> None:
@@ -79,7 +79,9 @@ def test_sources_of_which_most_is_drawn_for_what_is_held_come_first(tmp_path: Pa
     plan = plan_of(write_blend(tmp_path / "blend.yaml", {"a": 1, "b": 3, "c": 2}))
     one = 8 * 100 * 2800  # with what the ends of tars have
     fitting = {
-        number: [cut is not None for cut in plan_blocks(plan, [GEOMETRY] * 3, Process(8, int(number * one)))]
+        number: [
+            cut is not None for cut in plan_blocks(plan, [GEOMETRY] * 3, num_lanes=8, max_open_bytes=int(number * one))
+        ]
         for number in (0, 1, 2, 3)
     }
     assert fitting == {0: [False] * 3, 1: [False, True, False], 2: [False, True, True], 3: [True] * 3}
@@ -87,7 +89,7 @@ def test_sources_of_which_most_is_drawn_for_what_is_held_come_first(tmp_path: Pa
 
 def test_what_is_read_front_to_back_is_read_in_blocks_too(tmp_path: Path) -> None:
     plan = plan_of(write_texts(tmp_path / "a", 500, per_shard=500))
-    (cut,) = plan_blocks(plan, [Geometry(1, 500, 500, 0)], Process(1, 1 << 20))
+    (cut,) = plan_blocks(plan, [Geometry(1, 500, 500, 0)], num_lanes=1, max_open_bytes=1 << 20)
     assert isinstance(cut, ChunkCut) and 100 < cut.block_size < 200  # 256 KiB of 2 KiB each
 
 
@@ -150,7 +152,7 @@ def test_what_is_held_is_what_was_expected(bucket: Bucket, kind: str) -> None:
     num_lanes, geometry = dataset.new_state().generations[-1]
     plan, geometries = plan_of(path), [Geometry(num_lanes, *numbers) for numbers in geometry]
     megabytes = range(1 << 20, 256 << 20, 1 << 20)
-    fits = next(size for size in megabytes if plan_blocks(plan, geometries, Process(8, size)) != [None])
+    fits = next(size for size in megabytes if plan_blocks(plan, geometries, num_lanes=8, max_open_bytes=size) != [None])
     most = 0
     with get_loader(dataset) as loader:
         for _ in loader:
@@ -199,9 +201,9 @@ def test_tables_of_any_size_are_read_in_blocks_and_it_is_told_where_they_are_not
     assert data.order.shuffle is not None
     geometry = data.order.shuffle.geometry(plan.sources[0], 8)
     default = WorkerConfig(rank=0, world_size=1, num_workers=0).max_open_bytes
-    (cut,) = plan_blocks(plan, [geometry], Process(8, default))
+    (cut,) = plan_blocks(plan, [geometry], num_lanes=8, max_open_bytes=default)
     assert isinstance(cut, ChunkCut)
     assert cut.block_size >= min(10, geometry.chunk_size)
     assert not caplog.records
-    assert plan_blocks(plan, [geometry], Process(8, 1 << 20)) == [None]
+    assert plan_blocks(plan, [geometry], num_lanes=8, max_open_bytes=1 << 20) == [None]
     assert "each decodes a page" in caplog.text

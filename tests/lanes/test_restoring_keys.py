@@ -1,25 +1,15 @@
-import json
 from typing import Any
 
 import pytest
 
-from bridge_data import ConfigError
-from bridge_data.lanes.restoring import BatchKey, SampleKey, UnitKey, read_key
-
-SAMPLES = [("a1", 0, 3, 0), ("b2#1", 2, 1, 4)]
-MEMBERS = tuple(SampleKey(*sample) for sample in SAMPLES)
+from bridge_data import ConfigError, LaneDataset, WorkerConfig, get_val_dataset
+from tests.prepared import write_texts
 
 
-def test_keys_are_read_as_they_were_made_also_through_json() -> None:
-    pack, single = ("pack", *SAMPLES), SAMPLES[0]
-    batch = ("batch", 17, 1, pack, ("pack", single))
-    for key, expected in (
-        (single, UnitKey(MEMBERS[:1], False)),
-        (pack, UnitKey(MEMBERS, True)),
-        (batch, BatchKey(17, 1, (UnitKey(MEMBERS, True), UnitKey(MEMBERS[:1], True)))),
-        (("batch", 0, 0, *SAMPLES), BatchKey(0, 0, tuple(UnitKey((member,), False) for member in MEMBERS))),
-    ):
-        assert read_key(key) == read_key(json.loads(json.dumps(key))) == expected
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> LaneDataset:
+    folder = write_texts(tmp_path_factory.mktemp("data") / "a", 4)
+    return get_val_dataset(folder, split_part="train", worker_config=WorkerConfig(0, 1, 0), batch_size=2)
 
 
 @pytest.mark.parametrize(
@@ -40,15 +30,15 @@ def test_keys_are_read_as_they_were_made_also_through_json() -> None:
         ("BatchDataset", 0, ("a1", 0, 3, 0)),
     ],
 )
-def test_what_is_no_key_is_refused(key: Any) -> None:
-    with pytest.raises(ConfigError, match=r"is not a restore key.*expected the __restore_key__ of a sample"):
-        read_key(key)
+def test_what_is_no_key_is_refused(dataset: LaneDataset, key: Any) -> None:
+    with pytest.raises(ConfigError) as raised:
+        dataset.restore_sample(key)
+    assert repr(key) in str(raised.value)
 
 
-def test_a_fault_within_a_long_key_is_named() -> None:
+def test_a_fault_within_a_long_key_is_named(dataset: LaneDataset) -> None:
     key = ("batch", 0, 0, *[("a1", 0, index, 0) for index in range(100)], ("a1", 0, 0.5, 0))
-    with pytest.raises(
-        ConfigError, match=r"\.\.\. is not a restore key, because of \('a1', 0, 0\.5, 0\) in it"
-    ) as raised:
-        read_key(key)
+    with pytest.raises(ConfigError) as raised:
+        dataset.restore_sample(key)
+    assert "('a1', 0, 0.5, 0)" in str(raised.value)
     assert len(str(raised.value)) < 600
