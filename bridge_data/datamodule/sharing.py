@@ -109,8 +109,7 @@ def rank_loader(
     loader: SavableDataLoader | BalancedLoader | None = None
     if replica.readers is not None:
         # The reader's thread must not meet the training step in the groups that the step uses.
-        reading = copy.copy(dataset)
-        reading.worker_config = copy.copy(dataset.worker_config)
+        reading = dataset.changed(worker_config=copy.copy(dataset.worker_config))
         reading.worker_config.data_parallel_group = replica.readers.group
         loader = open_loader(reading, dataclasses.replace(config, ends="uneven"))
         if balancing is not None:

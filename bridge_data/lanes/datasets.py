@@ -2,16 +2,11 @@
 
 Enters: a path and the settings of a run. Leaves: one `LaneDataset`, or one for each source. Guarantee: errors in the
 settings or the metadata are raised here, before the first sample is read.
-
-`LimitDataset` and `RepeatDataset` do what Energon's wrappers do: they change how long a pass over a data set is.
 """
 
-import copy
 import dataclasses
-import math
 import os
 from collections.abc import Iterable, Mapping
-from fractions import Fraction
 from typing import Any, TypeAlias, Unpack
 
 from bridge_data.dataset_loaders import Data, DatasetLoaderInterface, load_dataset
@@ -21,7 +16,7 @@ from bridge_data.keywords import DatasetKeywords, TrainingKeywords
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.units import Batching
 from bridge_data.limits import DEFAULT_LIMITS
-from bridge_data.options import check_integer, check_number, takes_options
+from bridge_data.options import check_integer, takes_options
 from bridge_data.plan import Plan, Source
 from bridge_data.plan.factories import BaseCoreDatasetFactory
 from bridge_data.plan.in_memory import in_memory
@@ -30,9 +25,6 @@ from bridge_data.task import Cooker, DefaultTaskEncoder, TaskEncoder, check_hook
 from bridge_data.topology import WorkerConfig
 
 Encoder: TypeAlias = TaskEncoder[Any, Any, Any, Any]
-
-_MAX_DENOMINATOR = 10**6
-"""Maximum denominator of the fraction that the float `repeats` stands for."""
 
 
 @takes_options(TrainingOptions)
@@ -260,57 +252,3 @@ def _batching(options: DatasetOptions, limit: int | None = None) -> Batching:
         packing_buffer_size=options.packing_buffer_size,
         max_micro_batches=limit,
     )
-
-
-def LimitDataset(
-    dataset: LaneDataset, length: int, *, reset_after_epoch: bool = False, worker_config: Any = None
-) -> LaneDataset:
-    """`dataset` with passes that end after the first `length` batches of this rank.
-
-    As in Energon 7.4.1, each pass begins with the first batch. `reset_after_epoch` and `worker_config` have no effect.
-
-    Raises:
-        ConfigError: if `length` is not positive, or `dataset` is not a data set.
-    """
-    _check_dataset("LimitDataset", dataset)
-    check_integer("LimitDataset: length", length, 1)
-    limited = copy.copy(dataset)
-    limited.virtual_epoch_length = min(length, dataset.virtual_epoch_length or length)
-    limited.begins_anew = True
-    return limited
-
-
-def RepeatDataset(
-    dataset: LaneDataset, *, repeats: float | None = None, restart: bool = True, worker_config: Any = None
-) -> LaneDataset:
-    """`dataset` with passes that repeat all batches `repeats` times, consecutively; without end if None.
-
-    If `repeats` is not whole, the job takes that fraction of the micro-batches of the last repetition, rounded down,
-    on any number of ranks; `repeats` is read as a fraction with a denominator of at most a million. Samples that hooks
-    skip are counted as if they were kept. Endless training data is unchanged. `worker_config` has no effect.
-
-    Raises:
-        ConfigError: if `repeats` is not positive, with `restart=False`, or for a `LimitDataset`.
-    """
-    _check_dataset("RepeatDataset", dataset)
-    check_number("RepeatDataset: repeats", repeats, "a positive number (of passes)", or_none=True)
-    if repeats == math.inf:
-        raise ConfigError("RepeatDataset: repeats=inf: leave it out to repeat without end")
-    if not restart and repeats is not None:
-        raise ConfigError("RepeatDataset(restart=False): every pass starts from the beginning; iterate once instead")
-    if dataset.begins_anew:
-        raise ConfigError(
-            "RepeatDataset of a LimitDataset: limit the repeated data set instead, or use get_val_dataset(limit=...)"
-        )
-    exact = None if repeats is None else Fraction(repeats).limit_denominator(_MAX_DENOMINATOR)
-    repeated = copy.copy(dataset)
-    if dataset.virtual_epoch_length:
-        repeated.virtual_epoch_length = 0 if exact is None else math.floor(dataset.virtual_epoch_length * exact)
-    if exact is None or not dataset.virtual_epoch_length:
-        repeated.repeats = math.inf if exact is None else dataset.repeats * exact
-    return repeated
-
-
-def _check_dataset(name: str, dataset: Any) -> None:
-    if not isinstance(dataset, LaneDataset):
-        raise ConfigError(f"{name}({dataset!r}): expected a data set, such as get_val_dataset(...) makes")

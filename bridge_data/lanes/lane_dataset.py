@@ -195,11 +195,11 @@ class LaneDataset:
 
     def with_cache_pool(self, cache_pool: CachePool) -> "LaneDataset":
         """The same data set with this cache pool for its cookers."""
-        return self._changed(cache_pool=cache_pool)
+        return self.changed(cache_pool=cache_pool)
 
     def observed(self, make_observer: Callable[[Sequence[int]], Observer]) -> "LaneDataset":
         """The same data set; in each process, the `Observer` that `make_observer` makes is called around each stage."""
-        return self._changed(make_observer=make_observer)
+        return self.changed(make_observer=make_observer)
 
     def raw_samples(self, num_samples: int) -> list[RawSample]:
         """The first samples of this rank's first lane, as stored."""
@@ -210,10 +210,11 @@ class LaneDataset:
     def first(self, num_micro_batches: int) -> "LaneDataset":
         """The same data set, ending after `num_micro_batches` of the whole job."""
         batching = dataclasses.replace(self.batching, max_micro_batches=num_micro_batches)
-        return self._changed(batching=batching, finite=True)
+        return self.changed(batching=batching, finite=True)
 
-    def _changed(self, **attributes: Any) -> "LaneDataset":
-        """A copy with other attributes."""
+    def changed(self, **attributes: Any) -> "LaneDataset":
+        """A copy with other attributes. It opens its own handles, as a worker does: `__getstate__` leaves those of this
+        one out."""
         vars(changed := copy.copy(self)).update(attributes)
         return changed
 

@@ -1,19 +1,24 @@
-"""Energon's wrappers of a data set that call a function of the user: `MapDataset`, `FilterDataset`, `BatchDataset`.
+"""Energon's wrappers of a data set.
 
-Enters: a data set, or a plan, whose samples come one by one; a function. Leaves: a data set like it, whose task encoder
-is an `AugmentTaskEncoder` around the one before, with the function after its last hook. Guarantee: order, states,
-workers, seeds, restored samples, counted skips and failures are those of any data set; no engine is wrapped.
+`MapDataset`, `FilterDataset` and `BatchDataset` call a function of the user. Enters: a data set, or a plan, whose
+samples come one by one; a function. Leaves: a data set like it, whose task encoder is an `AugmentTaskEncoder` around
+the one before, with the function after its last hook. Guarantee: order, states, workers, seeds, restored samples,
+counted skips and failures are those of any data set; no engine is wrapped.
+
+`LimitDataset` and `RepeatDataset` change how long a pass over a data set is.
 """
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from typing import Any
 
 from bridge_data.errors import ConfigError, SkipSample
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.units import Batching
-from bridge_data.options import check_flag, check_integer
+from bridge_data.options import check_flag, check_integer, check_number
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan import Plan
 from bridge_data.task import AugmentTaskEncoder, DefaultTaskEncoder, TaskEncoder, hook_of, is_overridden
@@ -23,6 +28,9 @@ from bridge_data.topology import WorkerConfig, active_hook
 
 _TOLERANCE = 100
 """Energon's default number of failures in a row."""
+
+_MAX_DENOMINATOR = 10**6
+"""Maximum denominator of the fraction that the float `repeats` stands for."""
 
 
 def samples_of(plan: Plan, worker_config: WorkerConfig | None = None) -> LaneDataset:
@@ -141,9 +149,59 @@ class BatchDataset(LaneDataset):
             setattr(self, name, getattr(inner, name))
 
 
+def LimitDataset(
+    dataset: LaneDataset, length: int, *, reset_after_epoch: bool = False, worker_config: Any = None
+) -> LaneDataset:
+    """`dataset` with passes that end after the first `length` batches of this rank.
+
+    As in Energon 7.4.1, each pass begins with the first batch. `reset_after_epoch` and `worker_config` have no effect.
+
+    Raises:
+        ConfigError: if `length` is not positive, or `dataset` is not a data set.
+    """
+    _checked("LimitDataset", dataset)
+    check_integer("LimitDataset: length", length, 1)
+    length = min(length, dataset.virtual_epoch_length or length)
+    return dataset.changed(virtual_epoch_length=length, begins_anew=True)
+
+
+def RepeatDataset(
+    dataset: LaneDataset, *, repeats: float | None = None, restart: bool = True, worker_config: Any = None
+) -> LaneDataset:
+    """`dataset` with passes that repeat all batches `repeats` times, consecutively; without end if None.
+
+    If `repeats` is not whole, the job takes that fraction of the micro-batches of the last repetition, rounded down,
+    on any number of ranks; `repeats` is read as a fraction with a denominator of at most a million. Samples that hooks
+    skip are counted as if they were kept. Endless training data is unchanged. `worker_config` has no effect.
+
+    Raises:
+        ConfigError: if `repeats` is not positive, with `restart=False`, or for a `LimitDataset`.
+    """
+    _checked("RepeatDataset", dataset)
+    check_number("RepeatDataset: repeats", repeats, "a positive number (of passes)", or_none=True)
+    if repeats == math.inf:
+        raise ConfigError("RepeatDataset: repeats=inf: leave it out to repeat without end")
+    if not restart and repeats is not None:
+        raise ConfigError("RepeatDataset(restart=False): every pass starts from the beginning; iterate once instead")
+    if dataset.begins_anew:
+        raise ConfigError(
+            "RepeatDataset of a LimitDataset: limit the repeated data set instead, or use get_val_dataset(limit=...)"
+        )
+    exact = None if repeats is None else Fraction(repeats).limit_denominator(_MAX_DENOMINATOR)
+    if exact is None:
+        return dataset.changed(virtual_epoch_length=0, repeats=math.inf)
+    if dataset.virtual_epoch_length:
+        return dataset.changed(virtual_epoch_length=math.floor(dataset.virtual_epoch_length * exact))
+    return dataset.changed(repeats=dataset.repeats * exact)
+
+
 def _dataset_in(name: str, dataset: Any, worker_config: WorkerConfig | None) -> LaneDataset:
     if isinstance(dataset, Plan):
         return samples_of(dataset, worker_config)
+    return _checked(name, dataset)
+
+
+def _checked(name: str, dataset: Any) -> LaneDataset:
     if not isinstance(dataset, LaneDataset):
         raise ConfigError(f"{name}({dataset!r}): expected a data set, such as get_train_dataset(...) makes")
     return dataset

@@ -8,7 +8,6 @@ arithmetic if that is exact (see `RunOrder`), else with the run's own lanes and 
 state made from the one before, and a section where that cannot be is `unknown`, with the reason.
 """
 
-import copy
 import dataclasses
 import functools
 import itertools
@@ -393,8 +392,7 @@ def _with_lists(
     if (later is None and lists != "then") or not (run.forgotten or extras):
         return run, ()
     sources, names = run.plan.sources, run.source_names
-    changed = copy.copy(run)
-    changed.forgotten = ForgottenSamples.under(sources, names, lists_at(extras, state.next_slot))
+    changed = run.changed(forgotten=ForgottenSamples.under(sources, names, lists_at(extras, state.next_slot)))
     if later is None:
         return changed, ()
     found = changes_between(later.extras, state.next_slot, later.next_slot)
@@ -425,14 +423,10 @@ def dataset_of(dataset: LaneDataset, fingerprint: dict[str, Any]) -> tuple[LaneD
         weights=tuple(fingerprint["weights"]),
         later_weights=later,
     )
-    changed = copy.copy(dataset)
-    for name in ("_loaders", "_cooks", "_cut_for"):
-        changed.__dict__.pop(name, None)
-    changed.plan = plan
-    changed.batching = dataclasses.replace(dataset.batching, batch_size=fingerprint["batch_size"])
-    seed, shuffle = dataset.worker_config.seed_offset, dataset.order.shuffle
-    changed.order = PlanOrder(plan, seed, shuffle, changed.batching.batch_size or 1)
-    changed.forgotten = ForgottenSamples.newest(plan.sources, changed.source_names)
+    batching = dataclasses.replace(dataset.batching, batch_size=fingerprint["batch_size"])
+    order = PlanOrder(plan, dataset.worker_config.seed_offset, dataset.order.shuffle, batching.batch_size or 1)
+    forgotten = ForgottenSamples.newest(plan.sources, order.source_names)
+    changed = dataset.changed(plan=plan, batching=batching, order=order, forgotten=forgotten)
     LoaderState(fingerprint, [], 0, {}).check(changed.fingerprint(), tolerated=("batch_size",))
     return changed, numbers
 

@@ -6,7 +6,6 @@ the whole job.
 """
 
 import collections
-import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
@@ -48,8 +47,7 @@ class BatchSequence:
     """
 
     def __init__(self, dataset: LaneDataset, states: Sequence[LoaderState] = ()) -> None:
-        self.dataset = dataset = copy.copy(dataset)
-        dataset.skips = skips_of(dataset, states)
+        self.dataset = dataset = dataset.changed(skips=skips_of(dataset, states))
         self._states: dict[int, dict[str, Any] | None] = {state.next_slot: state.to_dict() for state in states}
         lanes = {dataset.worker_config.num_lanes} | {num_lanes for s in states for num_lanes, _ in s.generations}
         if len(lanes) == 1:
