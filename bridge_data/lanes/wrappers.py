@@ -68,8 +68,8 @@ class MapDataset(LaneDataset):
         worker_config: WorkerConfig | None = None,
     ) -> None:
         inner = _dataset_in("MapDataset", dataset, worker_config)
-        vars(self).update(vars(inner))
-        self.task_encoder = _followed(inner, _callable("MapDataset: map_fn", map_fn), failure_tolerance)
+        encoder = _followed(inner, _callable("MapDataset: map_fn", map_fn), failure_tolerance)
+        vars(self).update(vars(inner.changed(task_encoder=encoder)))
         self.work()  # raises for contradictory hooks
 
 
@@ -90,10 +90,10 @@ class FilterDataset(LaneDataset):
         worker_config: WorkerConfig | None = None,
     ) -> None:
         inner = _dataset_in("FilterDataset", dataset, worker_config)
-        vars(self).update(vars(inner))
         kept = functools.partial(_kept, _callable("FilterDataset: filter_fn", filter_fn))
         functools.update_wrapper(kept, filter_fn)
-        self.task_encoder = _followed(inner, kept, inner.task_encoder.__default_failure_tolerance__)
+        encoder = _followed(inner, kept, inner.task_encoder.__default_failure_tolerance__)
+        vars(self).update(vars(inner.changed(task_encoder=encoder)))
         self.work()
 
 
