@@ -20,7 +20,7 @@ from bridge_data.order import ALL_PARTS, SampleRef
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import RawSample
 from bridge_data.task import STAGES, TRUNCATED, Hooks, Packing, SourceCook, does_something, hook_of, is_overridden
-from bridge_data.task.observer import observed
+from bridge_data.task.observer import StageTracer, observed_iterator
 
 Key: TypeAlias = tuple[Any, ...]
 """A restore key; see `restoring`."""
@@ -206,8 +206,11 @@ class Work:
         return {source: iter(numbers) for source, numbers in indices.items()}
 
     def _stream(self, source: int, indices: Iterator[int]) -> Iterator[Any] | None:
-        is_observed = self.hooks.observer is not None  # an observer separates reading and decoding of each sample
-        return None if is_observed else self._loaders[source].stream(indices)
+        observer = self.hooks.observer  # a tracer separates reading and decoding, so samples come one by one
+        stream = None if isinstance(observer, StageTracer) else self._loaders[source].stream(indices)
+        if stream is None or observer is None:
+            return stream
+        return observed_iterator(stream, observer, "decode", self._keys[source])
 
     def note_time(self, ref: SampleRef, began_ns: int) -> int:
         """Note that work on a sample, or on many that start with it, ran from `began_ns` until now. Returns now, when
@@ -229,9 +232,9 @@ class Work:
         failed read stops the run."""
         loader = self._loaders[ref.source]
         build = functools.partial(_built, loader, index=ref.index)
-        with observed(self.hooks.observer, "read", self._keys[ref.source]):
-            raw = _read(loader, ref.index)
-        for sample in self.hooks.run("decode", build, raw, self._sample_key(ref, 0)):
+        observer = self.hooks.observer
+        read = observer.reading(_read) if isinstance(observer, StageTracer) else _read
+        for sample in self.hooks.run("decode", build, read(loader, ref.index), self._sample_key(ref, 0)):
             if isinstance(sample, dict):
                 return self._cooked(sample, ref)
             sample.__restore_key__ = self._key(ref, 0)

@@ -5,10 +5,16 @@ batches are the same with and without it; without an observer, nothing is wrappe
 """
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any, Protocol
+import dataclasses
+from collections.abc import Callable, Container, Iterator
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from bridge_data.later import torch
+from bridge_data.plan import Source
+from bridge_data.shards import RawSample, RecordReader, Records
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Observer(Protocol):
@@ -16,11 +22,9 @@ class Observer(Protocol):
 
     def begin_batch(self) -> None:
         """A lane starts to make a batch."""
-        return
 
     def end_batch(self) -> None:
         """The batch is done, or has failed."""
-        return
 
     def begin(self, stage: str, source_key: int | None = None) -> None:
         """A stage starts, maybe inside another: `read`, a hook, `seed` (or `seed` and the name of a hook); with the
@@ -33,13 +37,19 @@ class Observer(Protocol):
         """What the lane hands out in place of its new `batch`."""
 
 
-class StageTracer(Observer):
+class StageTracer:
     """Names the stages in the profile that torch's profiler records: `bridge_data.read`, `.decode`, `.encode`, `.pack`,
     `.collate`. It observes the lanes that the profiled process runs itself; with workers, a profile has only the
     trainer's `bridge_data.wait`."""
 
     def __init__(self) -> None:
         self._open: list[contextlib.AbstractContextManager[Any]] = []
+
+    def begin_batch(self) -> None:
+        """Does nothing: the wait is recorded where the trainer waits."""
+
+    def end_batch(self) -> None:
+        """Does nothing."""
 
     def begin(self, stage: str, source_key: int | None = None) -> None:
         """Open a range of the profile."""
@@ -55,6 +65,15 @@ class StageTracer(Observer):
         """The batch, unchanged."""
         return batch
 
+    def reading(self, read: Callable[P, T]) -> Callable[P, T]:
+        """`read`, inside the stage `read`."""
+
+        def observed_read(*args: P.args, **kwargs: P.kwargs) -> T:
+            with _inside(self, "read"):
+                return read(*args, **kwargs)
+
+        return observed_read
+
 
 _TRACED = {
     "read": "read",
@@ -68,17 +87,62 @@ _TRACED = {
 _NOT_OBSERVED = contextlib.nullcontext()
 
 
-def observed(
-    observer: Observer | None, stage: str, source_key: int | None = None
-) -> contextlib.AbstractContextManager[None]:
+def observed(observer: Observer | None, stage: str) -> contextlib.AbstractContextManager[None]:
     """A `with` block that is inside `stage`; without an observer, it does nothing."""
-    return _NOT_OBSERVED if observer is None else _inside(observer, stage, source_key)
+    return _NOT_OBSERVED if observer is None else _inside(observer, stage)
 
 
 @contextlib.contextmanager
-def _inside(observer: Observer, stage: str, source_key: int | None) -> Iterator[None]:
-    observer.begin(stage, source_key)
+def _inside(observer: Observer, stage: str) -> Iterator[None]:
+    observer.begin(stage)
     try:
         yield
     finally:
         observer.end()
+
+
+def observed_iterator(items: Iterator[T], observer: Observer, stage: str, source_key: int) -> Iterator[T]:
+    """The same items, each made inside `stage`."""
+    while True:
+        observer.begin(stage, source_key)
+        try:
+            item = next(items)
+        except StopIteration:
+            return
+        finally:
+            observer.end()
+        yield item
+
+
+def observed_source(source: Source, observer: Observer, source_key: int) -> Source:
+    """The same source, each sample of which is read inside the stage `read`."""
+    records = _ObservedRecords(source.records, observer, source_key)
+    return dataclasses.replace(source, records=cast(Records, records))
+
+
+class _ObservedRecords:
+    """Records whose readers are observed."""
+
+    def __init__(self, records: Records, observer: Observer, source_key: int) -> None:
+        self._records, self._observer, self._source_key = records, observer, source_key
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._records, name)
+
+    def reader(self) -> RecordReader:
+        return cast(RecordReader, _ObservedReader(self._records.reader(), self._observer, self._source_key))
+
+
+class _ObservedReader:
+    def __init__(self, reader: RecordReader, observer: Observer, source_key: int) -> None:
+        self._reader, self._observer, self._source_key = reader, observer, source_key
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
+        self._observer.begin("read", self._source_key)
+        try:
+            return self._reader.read(index, parts)
+        finally:
+            self._observer.end()

@@ -17,7 +17,8 @@ from bridge_data import (
     get_train_dataset,
     stateless,
 )
-from bridge_data.task.observer import observed
+from bridge_data.plan import Source, load_plan
+from bridge_data.task.observer import observed, observed_iterator, observed_source
 from tests.prepared import write_texts
 
 
@@ -55,6 +56,11 @@ class Listening:
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_texts(tmp_path_factory.mktemp("data") / "texts", 40)
+
+
+@pytest.fixture(scope="module")
+def source(data: Path) -> Source:
+    return load_plan(data, split_part="train").sources[0]
 
 
 def loader_of(data: Path, encoder: Any, observer: Listening | None) -> Any:
@@ -143,16 +149,33 @@ def test_each_stage_ends_when_a_hook_stops_the_run(data: Path) -> None:
     assert observer.num_batches == [1, 1]
 
 
-def test_a_read_that_fails_ends(tmp_path: Path) -> None:
+def test_a_read_that_fails_ends(source: Source) -> None:
     observer = Listening()
-    loader = loader_of(write_texts(tmp_path / "a", 20), DefaultTaskEncoder(), observer)
-    for shard in (tmp_path / "a").rglob("*.tar"):
-        shard.unlink()
-    with pytest.raises(DatasetError):
-        next(iter(loader))
-    assert observer.begun[-1] == ("read",)
+    reader = observed_source(source, observer, 7).records.reader()
+    assert reader.read(0).key == source.records.reader().read(0).key
+    with pytest.raises((DatasetError, IndexError)):
+        reader.read(source.num_samples + 1)
+    assert observer.begun == [("read",)] * 2
     assert observer.running == []
-    assert observer.sources == set(loader.dataset.order.source_keys)
+    assert observer.sources == {7}
+
+
+def test_items_are_made_inside_a_stage() -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        yield 2
+        raise ValueError("no more")
+
+    observer, taken = Listening(), []
+    with pytest.raises(ValueError, match="no more"):
+        for item in observed_iterator(items(), observer, "decode", 7):
+            assert observer.running == [], "what the caller does with an item is not part of making it"
+            taken.append(item)
+    assert taken == [1, 2]
+    assert observer.begun == [("decode",)] * 3
+    assert observer.running == []
+    assert list(observed_iterator(iter([]), observer, "decode", 7)) == []
+    assert observer.running == []
 
 
 def test_a_block_that_fails_ends() -> None:
