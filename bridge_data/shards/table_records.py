@@ -18,9 +18,8 @@ from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from typing import Any, NoReturn
 
 from bridge_data.errors import ConfigError, DatasetError, SampleError
-from bridge_data.shards.blocks import BlockReader, Samples
 from bridge_data.shards.key_column import KEY_COLUMN, checked_keys, keys_of_rows
-from bridge_data.shards.records import ByteRange, RawSample, RecordReader
+from bridge_data.shards.records import Block, ByteRange, RawSample, RecordReader, Samples
 from bridge_data.shards.table_columns import (
     KEY,
     Column,
@@ -248,22 +247,24 @@ def _digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
-class TableReader(BlockReader):
+class TableReader(RecordReader):
     """Reads the samples of `records`. It opens files on demand, and can be pickled."""
+
+    has_blocks = True
 
     def __init__(self, records: TableRecords) -> None:
         self._records = records
         self.dataset_path = str(records.root)
         self._tables: collections.OrderedDict[int, TableFile] = collections.OrderedDict()
 
-    def read_one(self, index: int, parts: Container[str] | None) -> RawSample:
-        shard_name, samples, _ = self._read(range(index, index + 1), parts)
-        (key,) = samples.keys
+    def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
+        block = self.read_block(range(index, index + 1), parts)
+        (key,) = block.keys
         if key is None:
             raise self._without_content(index, parts)
-        (content,) = samples.contents
-        found = {samples.name: content} if samples.name else content
-        return RawSample(key, shard_name, index, found, self.dataset_path)
+        (content,) = block.contents
+        found = {block.name: content} if block.name else content
+        return RawSample(key, block.shard_name, index, found, self.dataset_path)
 
     def byte_ranges(self, index: int, parts: Container[str] | None = None) -> list[ByteRange]:
         """None: the pages with a sample are known only when they are read."""
@@ -274,16 +275,9 @@ class TableReader(BlockReader):
         group = self._records.group_of(index)
         return self._records.starts[group], self._records.counts[group]
 
-    def block_bytes(self, block: range) -> ByteRange | None:
-        return None
-
-    def read_block(self, block: range) -> tuple[str, Samples, int]:
-        assert self._blocks is not None
-        return self._read(block, self._blocks.parts)
-
-    def _read(self, block: range, parts: Container[str] | None) -> tuple[str, Samples, int]:
-        """The name of the file, the samples of a block, and their approximate bytes. Missing values are left out; a
-        sample whose media are not stored in the table has the key None."""
+    def read_block(self, block: range, parts: Container[str] | None) -> Block:
+        """The samples of a block, whose bytes are estimated. Missing values are left out; a sample whose media are not
+        stored in the table has the key None."""
         records = self._records
         group = records.group_of(block[0])
         file = bisect.bisect_right(records.first_groups, group) - 1
@@ -300,13 +294,13 @@ class TableReader(BlockReader):
         num_bytes = int(len(block) * (records.sample_bytes or 0))
         names = [column.part for column in columns]
         if len(names) == 1 and None not in values[0]:
-            return records.files[file].name, Samples(keys, values[0], names[0]), num_bytes
+            return Block(records.files[file].name, block, Samples(keys, values[0], names[0]), num_bytes)
         contents = [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
         contents = contents or [{} for _ in block]
         for column, found in zip(columns, values, strict=True):
             if None in found:
                 self._leave_out(table, column, rows, Samples(keys, contents))
-        return records.files[file].name, Samples(keys, contents), num_bytes
+        return Block(records.files[file].name, block, Samples(keys, contents), num_bytes)
 
     def _leave_out(self, table: TableFile, column: Column, rows: tuple[int, int, int], samples: Samples) -> None:
         """Remove the missing values of a column from the samples."""
