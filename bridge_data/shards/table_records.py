@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from typing import Any, NoReturn
 
 from bridge_data.errors import ConfigError, DatasetError, SampleError
-from bridge_data.shards.key_column import KEY_COLUMN, checked_keys, keys_of_rows
 from bridge_data.shards.records import Block, ByteRange, RawSample, RecordReader, Samples
 from bridge_data.shards.table_columns import (
     KEY,
@@ -40,6 +39,11 @@ MAX_OPEN_TABLES = 32
 
 MAX_OPENING = 16
 """Maximum files in an object store that are opened at the same time."""
+
+KEYS_AT_ONCE = 1 << 14
+"""Maximum keys that are read at once, so that memory does not grow with the size of a row group."""
+
+KEY_COLUMN = Column(KEY, KEY, KEY)
 
 _PARQUET_SUFFIX = ".parquet"
 
@@ -174,7 +178,25 @@ class TableRecords(ListedFiles):
         """
         for number, entry in enumerate(self.files):
             if is_wanted(entry.name):
-                yield from ((entry.name, first, keys) for first, keys in keys_of_rows(self, self.rows_of(number)))
+                yield from ((entry.name, first, keys) for first, keys in self.keys(self.rows_of(number)))
+
+    def keys(self, samples: range) -> Iterator[tuple[int, list[str]]]:
+        """(number of the first sample, keys) of runs of these samples; only the column of keys is read.
+
+        Raises:
+            DatasetError: if it is damaged, or has no key in a row.
+        """
+        opened: tuple[int, TableFile] | None = None
+        first = samples.start
+        while first < samples.stop:
+            group, (file, row) = self.group_of(first), self.file_of(first)
+            if opened is None or opened[0] != file:
+                opened = file, self.files[file].opened()
+            table, start = opened[1], self.starts[group]
+            end = min(first + KEYS_AT_ONCE, self.starts[group + 1], samples.stop)
+            keys = table.values(KEY_COLUMN, group - self.first_groups[file], first - start, end - start)
+            yield first, _checked_keys(keys, table.path, row)
+            first = end
 
     def reader(self) -> RecordReader:
         return TableReader(self)
@@ -241,6 +263,13 @@ def _check_schema(first: TableFile, other: TableFile, columns: Sequence[Column],
         raise DatasetError(f"{other.path}: has a column {KEY!r}, but {first.path} has none")
 
 
+def _checked_keys(keys: Sequence[Any], path: str, first: int) -> list[str]:
+    """The keys as texts; row `first` is that of the first one, for messages."""
+    if None in keys:
+        raise DatasetError(f"{path}: row {first + keys.index(None)} has no {KEY}")
+    return [str(key) for key in keys]
+
+
 def _digest(content: bytes) -> str:
     import hashlib  # here: it is slow to import, and most data are no tables
 
@@ -288,7 +317,7 @@ class TableReader(RecordReader):
         values = [table.values(column, *rows) for column in columns]
         if records.has_keys:
             found = table.values(KEY_COLUMN, *rows)
-            keys: list[str | None] = [*checked_keys(found, table.path, self._row(block[0]))]
+            keys: list[str | None] = [*_checked_keys(found, table.path, self._row(block[0]))]
         else:
             keys = list(map(str, range(self._row(block[0]), self._row(block[0]) + len(block))))
         num_bytes = int(len(block) * (records.sample_bytes or 0))
