@@ -19,7 +19,7 @@ from bridge_data.plan.document import is_jsonl
 from bridge_data.samples import CrudeSample, Sample, SourceInfo
 from bridge_data.samples.collation import flat_sources
 from bridge_data.shards import ByteRange, RawSample, RecordReader
-from bridge_data.shards.blocks import BlockBudget, Cut, OpenBlocks
+from bridge_data.shards.blocks import BlockBudget, BlockCache, Cut
 from bridge_data.shards.joined_records import JoinedRawSample
 
 
@@ -33,6 +33,7 @@ class Loader(abc.ABC):
 
     def __init__(self, source: Source) -> None:
         self._source = source
+        self._blocks: BlockCache | None = None
 
     @functools.cached_property
     def _reader(self) -> RecordReader:
@@ -44,7 +45,8 @@ class Loader(abc.ABC):
 
     def read(self, index: int) -> RawSample:
         """The stored parts of sample `index`, not decoded. A `DatasetError` if it cannot be read."""
-        return self._reader.read(index, self._source.parts)
+        blocks = self._blocks
+        return self._reader.read(index, self._source.parts) if blocks is None else blocks.read(index)
 
     @abc.abstractmethod
     def build(self, raw: RawSample, index: int) -> Sample | CrudeSample:
@@ -74,15 +76,16 @@ class Loader(abc.ABC):
 
     def read_in_blocks(self, cut: Cut | None, budget: BlockBudget) -> None:
         """From now on, read whole blocks of neighbouring samples, as `cut` says, within `budget`; None: one by one."""
-        self._reader.read_in_blocks(None if cut is None else OpenBlocks(cut, self._source.parts, budget))
+        is_cut = cut is not None and self._reader.has_blocks
+        self._blocks = BlockCache(self._reader, cut, self._source.parts, budget) if cut is not None and is_cut else None
 
     def block(self, index: int) -> range | None:
         """The indices of the block that sample `index` is in; None if samples are read one by one."""
-        return self._reader.block(index)
+        return None if self._blocks is None else self._blocks.block(index)
 
     def block_bytes(self, block: range) -> ByteRange | None:
         """The byte range read for the first sample of `block`; None if its samples are read one by one."""
-        return self._reader.block_bytes(block)
+        return None if self._blocks is None else self._blocks.block_bytes(block)
 
 
 def open_loader(source: Source, decoder: SampleDecoder | None, *, bare_keys: bool = False) -> Loader:
@@ -126,11 +129,11 @@ class SampleLoader(Loader):
 
     def _streamed(self, indices: Iterable[int]) -> Iterator[Sample | CrudeSample]:
         # Inlined `read` and `build`: for small samples, function calls take most of the time.
-        read, wanted = self._reader.read, self._source.parts
+        read = self.read
         whole, make, subflavors, bare = self._whole_parts, self._class, self._subflavors, self._bare_keys
         num_whole = len(whole)
         for index in indices:
-            raw = read(index, wanted)
+            raw = read(index)
             parts, shard, key = raw.parts, raw.shard_name, raw.key
             if len(parts) != num_whole or type(raw) is not RawSample:
                 yield self.build(raw, index)
@@ -145,20 +148,21 @@ class SampleLoader(Loader):
 
     def take_held(self, indices: Sequence[int], name: str, epochs: Sequence[int]) -> list[Any | None]:
         # `_streamed` without a `RawSample`: for small samples, objects and function calls take most of the time.
-        held = self._reader.held(self._source.parts) if self._whole_parts and self.is_plain else None
-        if held is None:
+        if self._blocks is None or not self.is_plain or not self._whole_parts:
             return []
-        blocks, first, path = held
+        reader, blocks = self._reader, self._blocks.held
+        if reader.sample_class is not RawSample:
+            return []
+        path = reader.dataset_path
         whole, make, subflavors, bare = self._whole_parts, self._class, self._subflavors, self._bare_keys
         (field, part, decode), num_whole, new = whole[0], len(whole), object.__new__
         taken: list[Any | None] = []
         for index, epoch in zip(indices, epochs, strict=True):
-            at = index + first
-            block = blocks.get(at)
+            block = blocks.get(index)
             if block is None:
                 taken.append(None)
                 continue
-            number, shard = at - block.first, block.shard_name
+            number, shard = index - block.first, block.shard_name
             key, content = block.keys[number], block.contents[number]
             try:
                 if block.name is not None:
@@ -168,7 +172,8 @@ class SampleLoader(Loader):
                     fields = {target: decode_one(content[one]) for target, one, decode_one in whole}
                     files = tuple([f"{key}.{one}" for one in content])
                 source = new(SourceInfo)  # not by its constructor, which takes three times as long
-                source.dataset_path, source.index, source.shard_name, source.file_names = path, at, shard, files
+                source.dataset_path, source.index = path, block.numbers[number]
+                source.shard_name, source.file_names = shard, files
                 sample = make(
                     __key__=key if bare else f"{shard}/{key}",
                     __restore_key__=(name, epoch, index, 0),
@@ -181,7 +186,7 @@ class SampleLoader(Loader):
             if sample is None or len(files) != num_whole:
                 taken.append(None)  # it stays in the block, to be built by itself
                 continue
-            del blocks[at]
+            del blocks[index]
             block.keys[number] = block.contents[number] = None
             taken.append(sample)
         return taken

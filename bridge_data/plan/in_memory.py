@@ -19,7 +19,7 @@ from bridge_data.plan.factories import BaseCoreDatasetFactory, Decode
 from bridge_data.plan.source import EpochsPerShuffle, Parts, SampleClass, Source
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import SubsetRange
-from bridge_data.shards.blocks import READ_BYTES, Held, OpenBlocks
+from bridge_data.shards.blocks import READ_BYTES
 from bridge_data.shards.records import ByteRange, RawSample, RecordReader
 from bridge_data.storage import Location, location
 
@@ -119,8 +119,10 @@ class MemoryRecords:
         raise ConfigError("verify_digests: samples in memory have no digests; leave it out")
 
 
-class MemoryReader:
+class MemoryReader(RecordReader):
     """Returns copies of the items of `records`, one by one."""
+
+    dataset_path = MEMORY
 
     def __init__(self, records: MemoryRecords) -> None:
         self._records = records
@@ -139,19 +141,6 @@ class MemoryReader:
         """None: nothing is read from files."""
         self._check(index)
         return []
-
-    def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
-        """No effect."""
-
-    def held(self, parts: Container[str] | None) -> Held | None:
-        return None
-
-    def block(self, index: int) -> range | None:
-        self._check(index)
-        return None
-
-    def block_bytes(self, block: range) -> ByteRange | None:
-        return None
 
     def _check(self, index: int) -> None:
         if not 0 <= index < self._records.num_samples:

@@ -13,7 +13,6 @@ from typing import Protocol
 
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.shards import Records, ShardSet, Subset
-from bridge_data.shards.key_column import keys_of_rows
 from bridge_data.shards.key_index import KeyIndex
 from bridge_data.shards.segment import DamagedIndexError
 from bridge_data.shards.table_columns import KEY, pyarrow_for
@@ -155,7 +154,7 @@ class RowKeys:
         return _ranges(self.records.num_samples, num_samples)
 
     def of(self, samples: range) -> Iterator[str]:
-        return (key for _, keys in keys_of_rows(self.records, samples) for key in keys)
+        return (key for _, keys in self.records.keys(samples) for key in keys)
 
     def key(self, index: int) -> str:
         """Its file, key and row."""

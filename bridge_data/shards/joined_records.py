@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from bridge_data.errors import DatasetError
 from bridge_data.samples import SourceInfo
-from bridge_data.shards.blocks import READ_BYTES, Held, OpenBlocks
-from bridge_data.shards.records import ByteRange, Forgetting, RawSample, Records
+from bridge_data.shards.blocks import READ_BYTES
+from bridge_data.shards.records import ByteRange, Forgetting, RawSample, RecordReader, Records
 from bridge_data.shards.tombstones import ForgetList, ListedFiles, Version
 from bridge_data.storage import Location
 
@@ -130,12 +130,13 @@ class _ForgottenRows(Container[int]):
         return any(row[member] in forgotten for member, forgotten in self.by_member.items())
 
 
-class JoinReader:
-    """Reads the samples of all members of a join."""
+class JoinReader(RecordReader):
+    """Reads the samples of all members of a join, singly: neighbours in it need not be neighbours in all members."""
 
     def __init__(self, records: JoinRecords) -> None:
         self._records = records
         self._readers = [member.reader() for member in records.members]
+        self.dataset_path = str(records.root)
 
     def read(self, index: int, parts: Container[str] | None = None) -> JoinedRawSample:
         members = [
@@ -162,18 +163,6 @@ class JoinReader:
             if number >= 0
             for byte_range in reader.byte_ranges(number, _both(wanted, parts))
         ]
-
-    def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
-        """Do nothing: samples are read singly, as neighbours in the join need not be neighbours in all members."""
-
-    def held(self, parts: Container[str] | None) -> Held | None:
-        return None
-
-    def block(self, index: int) -> range | None:
-        return None
-
-    def block_bytes(self, block: range) -> ByteRange | None:
-        return None
 
     def _row(self, index: int) -> Sequence[int]:
         records = self._records

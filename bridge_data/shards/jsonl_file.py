@@ -23,9 +23,9 @@ from typing import Any, NoReturn, overload
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.shards.blocks import MAX_BLOCK_BYTES, READ_BYTES, BlockReader, Samples
+from bridge_data.shards.blocks import MAX_BLOCK_BYTES, READ_BYTES
 from bridge_data.shards.metadata import parse_document
-from bridge_data.shards.records import ByteRange, RawSample, RecordReader, Records
+from bridge_data.shards.records import Block, ByteRange, RawSample, RecordReader, Records, Samples
 from bridge_data.shards.shard_table import DIGESTED_BYTES, are_ascending, decode_offsets, offsets_digest
 from bridge_data.shards.subset import Subset, SubsetRange, gaps
 from bridge_data.shards.tombstones import ListedFiles, ShardStamp, read_lists
@@ -228,10 +228,10 @@ class JsonlSample(RawSample):
         return self.key
 
 
-class JsonlReader(BlockReader):
+class JsonlReader(RecordReader):
     """Reads the samples of `lines`: each its line, without white space around it."""
 
-    sample_class = JsonlSample
+    sample_class, has_blocks = JsonlSample, True
 
     def __init__(self, lines: JsonlLines) -> None:
         self._lines = lines
@@ -239,7 +239,7 @@ class JsonlReader(BlockReader):
         self._index: str | None = None
         self._pages: collections.OrderedDict[int, array.array[int]] = collections.OrderedDict()
 
-    def read_one(self, index: int, parts: Container[str] | None) -> RawSample:
+    def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
         start, end = self._bounds(index)
         content = {}
         if parts is None or PART in parts:
@@ -262,22 +262,20 @@ class JsonlReader(BlockReader):
             raise IndexError(f"{lines.root} [{lines.split_part}]: sample {index} of {lines.num_samples}")
         return 0, lines.num_samples
 
-    def block_bytes(self, block: range) -> ByteRange | None:
+    def block_bytes(self, block: range, parts: Container[str] | None) -> ByteRange | None:
         """The lines of a block, and the byte before them; None if they are read singly."""
-        if len(block) == 1:
-            return None
         (start, _), (_, end) = self._bounds(block[0]), self._bounds(block[-1])
         start = max(0, start - 1)
         is_sound = 0 < end - start <= MAX_BLOCK_BYTES and end <= self._lines.num_bytes
         return (self.dataset_path, start, end - start) if is_sound else None
 
-    def read_block(self, block: range) -> tuple[str, Samples, int] | None:
-        found = self.block_bytes(block)
+    def read_block(self, block: range, parts: Container[str] | None) -> Block | None:
+        found = self.block_bytes(block, parts)
         if found is None:
             return None
         _, start, num_bytes = found
         samples = self._cut_out(block, start, storage.read(self.dataset_path, start, num_bytes))
-        return self._lines.root.name, samples, num_bytes
+        return Block(self._lines.root.name, block, samples, num_bytes)
 
     def _cut_out(self, block: range, start: int, data: bytes) -> Samples:
         samples = Samples([None] * len(block), [None] * len(block), PART)

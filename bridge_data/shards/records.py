@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import json
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, runtime_checkable
 
 from bridge_data.errors import ForgottenSampleError
@@ -19,7 +19,6 @@ from bridge_data.shards.tombstones import newest_versions
 from bridge_data.storage import Location
 
 if TYPE_CHECKING:
-    from bridge_data.shards.blocks import Held, OpenBlocks
     from bridge_data.shards.tombstones import ForgetList, Version
 
 
@@ -75,9 +74,58 @@ ByteRange: TypeAlias = tuple[str, int, int]
 """Path or URL of a file, offset in it, number of bytes."""
 
 
-class RecordReader(Protocol):
+@dataclasses.dataclass(slots=True)
+class Samples:
+    """Consecutive samples, in columns: one object for each sample would slow the garbage collector down.
+
+    Each of `contents` is the one part `name` of a sample, or a dict of its parts if `name` is None. A sample that could
+    not be extracted has the key None.
+    """
+
+    keys: list[str | None]
+    contents: list[Any]
+    name: str | None = None
+
+    def at(self, positions: Iterable[int]) -> Samples:
+        """Those at some positions."""
+        chosen = [(self.keys[position], self.contents[position]) for position in positions]
+        return Samples([key for key, _ in chosen], [content for _, content in chosen], self.name)
+
+
+class Block:
+    """Samples that were read at once, `num_bytes` in all. `numbers` are those that they have in the data set itself; in
+    the cache that holds the block, they are numbered from `first` on. Samples that were taken are None."""
+
+    __slots__ = ("contents", "first", "keys", "name", "num_bytes", "numbers", "shard_name")
+
+    def __init__(self, shard_name: str, numbers: Sequence[int], samples: Samples, num_bytes: int) -> None:
+        self.shard_name, self.numbers, self.num_bytes = shard_name, numbers, num_bytes
+        self.keys: list[Any] = samples.keys
+        self.contents, self.name = samples.contents, samples.name
+        self.first = 0
+
+    def drop(self, index: int) -> None:
+        """Release a sample."""
+        self.keys[index - self.first] = self.contents[index - self.first] = None
+
+    def at(self, positions: Sequence[int]) -> Block:
+        """The samples at some positions."""
+        samples = Samples(self.keys, self.contents, self.name).at(positions)
+        num_bytes = self.num_bytes * len(positions) // len(self.keys)
+        return Block(self.shard_name, [self.numbers[position] for position in positions], samples, num_bytes)
+
+
+class RecordReader(abc.ABC):
     """Reads samples by number. It opens files on demand, and can be pickled."""
 
+    dataset_path: str
+    """Path or URL of the data set that holds the samples."""
+    sample_class: type[RawSample] = RawSample
+    """Of the samples in blocks."""
+    has_blocks = False
+    """Whether neighbours can be read at once; see `blocks`."""
+
+    @abc.abstractmethod
     def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
         """Sample number `index`, with those of its parts that are among `parts` (None: with all). A part that the
         sample lacks is missing from the result, too.
@@ -86,6 +134,7 @@ class RecordReader(Protocol):
             IndexError: if there is no such sample. DatasetError: if it cannot be read.
         """
 
+    @abc.abstractmethod
     def byte_ranges(self, index: int, parts: Container[str] | None = None) -> Sequence[ByteRange]:
         """The byte ranges that `read` will read, as far as an index has them without reading the data.
 
@@ -93,26 +142,29 @@ class RecordReader(Protocol):
             IndexError: if there is no such sample. DatasetError: if the index cannot be read.
         """
 
-    def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
-        """From now on, read whole blocks if `read` gets the `parts` of `blocks`; None: read single samples. The samples
-        are the same."""
-
-    def held(self, parts: Container[str] | None) -> Held | None:
-        """The samples in memory that `read` would return, for a caller that takes many; None if there never are any."""
-
-    def block(self, index: int) -> range | None:
-        """The numbers of the samples in the block of sample `index`; None if samples are read singly.
+    def shard_of(self, index: int) -> tuple[int, int]:
+        """(number of the first sample, number of samples) of the shard of sample `index`.
 
         Raises:
             IndexError: if there is no such sample.
         """
+        raise NotImplementedError
 
-    def block_bytes(self, block: range) -> ByteRange | None:
-        """The byte range that `read` reads for the first sample of `block`; None if it reads the samples singly.
+    def block_bytes(self, block: range, parts: Container[str] | None) -> ByteRange | None:
+        """The byte range that `read_block` reads; None if it reads nothing, or only reading says what.
 
         Raises:
             DatasetError: if the index cannot be read.
         """
+        return None
+
+    def read_block(self, block: range, parts: Container[str] | None) -> Block | None:
+        """The samples of a block of more than one, with these parts; None if they are better read singly.
+
+        Raises:
+            DatasetError: if the block cannot be read.
+        """
+        return None
 
 
 class Records(Protocol):
@@ -223,8 +275,13 @@ class RecordsView(abc.ABC):
         """The number in `records` of sample `index`, which must exist."""
 
     @abc.abstractmethod
+    def rank(self, sample: int) -> int:
+        """How many samples of the view come before sample number `sample` of `records`."""
+
     def number(self, sample: int) -> int | None:
         """The number in the view of sample number `sample` of `records`; None if it is not in it."""
+        number = self.rank(sample)
+        return number if number < self.num_samples and self.sample(number) == sample else None
 
     @abc.abstractmethod
     def shard(self, number: int) -> int:
@@ -256,22 +313,34 @@ class RecordsView(abc.ABC):
     def verified(self) -> Self:
         return dataclasses.replace(self, records=self.records.verified())
 
+    def reader(self) -> RecordReader:
+        return _ViewReader(self)
 
-class _Withholding:
+
+class _Withholding(RecordReader):
     """A reader of `records` that has no parts of the samples numbered `gone`."""
 
     def __init__(self, records: Records, gone: Container[int]) -> None:
         self._records, self._gone, self._reader = records, gone, records.reader()
-        self.read_in_blocks, self.block_bytes = self._reader.read_in_blocks, self._reader.block_bytes
-        self.block, self.byte_ranges = self._reader.block, self._reader.byte_ranges
+        self.dataset_path, self.sample_class = self._reader.dataset_path, self._reader.sample_class
+        self.has_blocks = self._reader.has_blocks
 
     def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
         if parts != () and index in self._gone:
             raise ForgottenSampleError.of(f"{self._records.root}: {self._reader.read(index, ()).full_key}")
         return self._reader.read(index, parts)
 
-    def held(self, parts: Container[str] | None) -> Held | None:
-        return None
+    def byte_ranges(self, index: int, parts: Container[str] | None = None) -> Sequence[ByteRange]:
+        return self._reader.byte_ranges(index, parts)
+
+    def shard_of(self, index: int) -> tuple[int, int]:
+        return self._reader.shard_of(index)
+
+    def block_bytes(self, block: range, parts: Container[str] | None) -> ByteRange | None:
+        return self._reader.block_bytes(block, parts)
+
+    def read_block(self, block: range, parts: Container[str] | None) -> Block | None:
+        return None if any(index in self._gone for index in block) else self._reader.read_block(block, parts)
 
 
 def without_views(records: Records) -> Records:
@@ -292,18 +361,45 @@ class _InView(Container[int]):
         return self.view.sample(number) in self.numbers
 
 
-class ViewReader:
-    """Reads the samples of a view one by one."""
+MAX_READ_PER_CHOSEN = 8
+"""Maximum samples read together per sample of a view; beyond it, they are read singly."""
+
+
+class _ViewReader(RecordReader):
+    """Reads the samples of a view; neighbours in it together, even if others are between them."""
 
     def __init__(self, view: RecordsView) -> None:
         self._view = view
-        self._reader = view.records.reader()
+        self._reader = reader = view.records.reader()
+        self.dataset_path, self.sample_class = reader.dataset_path, reader.sample_class
+        self.has_blocks = reader.has_blocks
 
     def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
         return self._reader.read(self._sample(index), parts)
 
     def byte_ranges(self, index: int, parts: Container[str] | None = None) -> Sequence[ByteRange]:
         return self._reader.byte_ranges(self._sample(index), parts)
+
+    def shard_of(self, index: int) -> tuple[int, int]:
+        first, count = self._reader.shard_of(self._sample(index))
+        begin = self._view.rank(first)
+        return begin, self._view.rank(first + count) - begin
+
+    def block_bytes(self, block: range, parts: Container[str] | None) -> ByteRange | None:
+        whole = self._whole(block)
+        return None if whole is None else self._reader.block_bytes(whole, parts)
+
+    def read_block(self, block: range, parts: Container[str] | None) -> Block | None:
+        whole = self._whole(block)
+        found = None if whole is None else self._reader.read_block(whole, parts)
+        if found is None or whole is None or len(whole) == len(block):
+            return found
+        return found.at([self._view.sample(index) - whole.start for index in block])
+
+    def _whole(self, block: range) -> range | None:
+        """The samples of `records` from the first of a block to the last; None if these are too many."""
+        whole = range(self._view.sample(block[0]), self._view.sample(block[-1]) + 1)
+        return whole if len(whole) <= MAX_READ_PER_CHOSEN * len(block) else None
 
     def _sample(self, index: int) -> int:
         view = self._view

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError, bridge_command
-from bridge_data.shards.blocks import MAX_BLOCK_BYTES, MAX_UNWANTED_BYTES, TOGETHER_BYTES, BlockReader, Samples
-from bridge_data.shards.records import ByteRange, RawSample
+from bridge_data.shards.blocks import MAX_BLOCK_BYTES, MAX_UNWANTED_BYTES, TOGETHER_BYTES
+from bridge_data.shards.records import Block, ByteRange, RawSample, RecordReader, Samples
 from bridge_data.shards.segment import DamagedIndexError, Part, Segment
 from bridge_data.shards.tar_bytes import GZIP_SUFFIXES, FileTar, GzipTar
 from bridge_data.shards.tar_headers import BLOCK
@@ -142,9 +142,10 @@ def _span(parts: Sequence[Part]) -> tuple[int, int]:
     return start, parts[-1][1] + parts[-1][2] - start
 
 
-class ShardReader(BlockReader):
-    """Reads the samples of `shards`. It opens files when they are needed, and may be pickled: a copy reads singly until
-    `read_in_blocks` is called again."""
+class ShardReader(RecordReader):
+    """Reads the samples of `shards`. It opens files when they are needed, and may be pickled."""
+
+    has_blocks = True
 
     def __init__(self, shards: "ShardSet") -> None:
         self.shards = shards
@@ -158,7 +159,7 @@ class ShardReader(BlockReader):
     def __len__(self) -> int:
         return self.shards.num_samples
 
-    def read_one(self, index: int, parts: Container[str] | None) -> RawSample:
+    def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
         shard, position = self.shards.locate(index)
         key, content = self._using(index, shard, position, lambda table: table.read(position, parts))
         return RawSample(key, self.shards.names[shard], index, content, self.dataset_path)
@@ -174,39 +175,27 @@ class ShardReader(BlockReader):
         first, end = self.shards.starts[shard : shard + 2]
         return first, end - first
 
-    def block_bytes(self, block: range) -> ByteRange | None:
-        if len(block) == 1:
-            return None
+    def block_bytes(self, block: range, parts: Container[str] | None) -> ByteRange | None:
         shard, first = self.shards.locate(block[0])
         _, last = self.shards.locate(block[-1])
-        start, num_bytes = self._using(block[0], shard, first, lambda table: self._block_range(table, first, last))
+        start, num_bytes = self._using(block[0], shard, first, lambda table: _block_range(table, first, last, parts))
         return (f"{self.dataset_path}/{self.shards.names[shard]}", start, num_bytes) if num_bytes else None
 
-    def read_block(self, block: range) -> tuple[str, Samples, int] | None:
-        if len(block) == 1:
-            return None
-        assert self._blocks is not None
-        parts = self._blocks.parts
+    def read_block(self, block: range, parts: Container[str] | None) -> Block | None:
         shard, first = self.shards.locate(block[0])
         _, last = self.shards.locate(block[-1])
 
-        def read(table: "ShardTable") -> tuple[str, Samples, int] | None:
-            start, num_bytes = self._block_range(table, first, last)
+        def read(table: "ShardTable") -> Block | None:
+            start, num_bytes = _block_range(table, first, last, parts)
             if not num_bytes:
                 return None
             positions: Sequence[int] = range(first, last + 1)
             if len(positions) > len(block):  # some are excluded
                 positions = [self.shards.locate(index)[1] for index in block]
             samples = table.cut_out(positions, parts, start, table.content(start, num_bytes))
-            return self.shards.names[shard], samples, num_bytes
+            return Block(self.shards.names[shard], block, samples, num_bytes)
 
         return self._using(block[0], shard, first, read)
-
-    def _block_range(self, table: "ShardTable", first: int, last: int) -> tuple[int, int]:
-        """(offset, number of bytes) of the samples at positions `first` to `last`; 0 bytes if they are read singly."""
-        assert self._blocks is not None
-        start, num_bytes = table.block_range(first, last, self._blocks.parts)
-        return start, num_bytes if num_bytes <= MAX_BLOCK_BYTES else 0
 
     def _using(self, index: int, shard: int, position: int, action: Callable[["ShardTable"], T]) -> T:
         """The result of `action` for the table of shard number `shard`, where sample `index` is at `position`. If the
@@ -294,6 +283,12 @@ class ShardReader(BlockReader):
 
     def __reduce__(self) -> tuple[type["ShardReader"], tuple["ShardSet"]]:
         return ShardReader, (self.shards,)
+
+
+def _block_range(table: "ShardTable", first: int, last: int, parts: Container[str] | None) -> tuple[int, int]:
+    """(offset, number of bytes) of the samples at positions `first` to `last`; 0 bytes if they are read singly."""
+    start, num_bytes = table.block_range(first, last, parts)
+    return start, num_bytes if num_bytes <= MAX_BLOCK_BYTES else 0
 
 
 def ends_plainly(content: ReadContent, segment: Segment) -> bool:

@@ -24,8 +24,9 @@ from itertools import chain
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
-from bridge_data.shards.blocks import TOGETHER_BYTES, Samples
+from bridge_data.shards.blocks import TOGETHER_BYTES
 from bridge_data.shards.metadata import tar_index_path
+from bridge_data.shards.records import Samples
 from bridge_data.shards.segment import Part, Segment, split_name
 from bridge_data.shards.shard_reader import IndexedShard, KeyAndParts, ReadContent
 from bridge_data.shards.tar_bytes import FileTar, GzipTar, MemoryTar, open_tar

@@ -12,12 +12,11 @@ import bisect
 import dataclasses
 import functools
 import itertools
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from bridge_data.errors import ConfigError
-from bridge_data.shards.blocks import Held, OpenBlocks
-from bridge_data.shards.records import ByteRange, RecordReader, RecordsView, ViewReader
+from bridge_data.shards.records import RecordsView
 
 _EXAMPLES = "expected two bounds such as [10%, 50%], [100, 200] or [100, end]"
 
@@ -170,8 +169,8 @@ class Subset(RecordsView):
     def sample(self, index: int) -> int:
         return self.start + index
 
-    def number(self, sample: int) -> int | None:
-        return sample - self.start if self.start <= sample < self.end else None
+    def rank(self, sample: int) -> int:
+        return min(max(sample, self.start), self.end) - self.start
 
     def shard(self, number: int) -> int:
         return self._first_shard + number
@@ -198,31 +197,6 @@ class Subset(RecordsView):
     def identity(self) -> dict[str, Any]:
         """The identity of `records`, and the range."""
         return {"of": self.records.identity(), "range": [self.start, self.end]}
-
-    def reader(self) -> RecordReader:
-        return _SubsetReader(self)
-
-
-class _SubsetReader(ViewReader):
-    """Reads the samples of a subset, which has blocks of its own."""
-
-    def __init__(self, subset: Subset) -> None:
-        super().__init__(subset)
-        self._start, self._end = subset.start, subset.end
-
-    def read_in_blocks(self, blocks: OpenBlocks | None) -> None:
-        self._reader.read_in_blocks(None if blocks is None else blocks.within(self._start, self._end))
-
-    def held(self, parts: Container[str] | None) -> Held | None:
-        found = self._reader.held(parts)
-        return None if found is None else found._replace(first=found.first + self._start)
-
-    def block(self, index: int) -> range | None:
-        whole, start = self._reader.block(self._sample(index)), self._start
-        return None if whole is None else range(whole.start - start, whole.stop - start)
-
-    def block_bytes(self, block: range) -> ByteRange | None:
-        return self._reader.block_bytes(range(block.start + self._start, block.stop + self._start))
 
 
 def gaps(parts: Iterable[tuple[int, int]], num_samples: int) -> tuple[int, int]:

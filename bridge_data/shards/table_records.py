@@ -18,9 +18,7 @@ from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from typing import Any, NoReturn
 
 from bridge_data.errors import ConfigError, DatasetError, SampleError
-from bridge_data.shards.blocks import BlockReader, Samples
-from bridge_data.shards.key_column import KEY_COLUMN, checked_keys, keys_of_rows
-from bridge_data.shards.records import ByteRange, RawSample, RecordReader
+from bridge_data.shards.records import Block, ByteRange, RawSample, RecordReader, Samples
 from bridge_data.shards.table_columns import (
     KEY,
     Column,
@@ -41,6 +39,11 @@ MAX_OPEN_TABLES = 32
 
 MAX_OPENING = 16
 """Maximum files in an object store that are opened at the same time."""
+
+KEYS_AT_ONCE = 1 << 14
+"""Maximum keys that are read at once, so that memory does not grow with the size of a row group."""
+
+KEY_COLUMN = Column(KEY, KEY, KEY)
 
 _PARQUET_SUFFIX = ".parquet"
 
@@ -175,7 +178,25 @@ class TableRecords(ListedFiles):
         """
         for number, entry in enumerate(self.files):
             if is_wanted(entry.name):
-                yield from ((entry.name, first, keys) for first, keys in keys_of_rows(self, self.rows_of(number)))
+                yield from ((entry.name, first, keys) for first, keys in self.keys(self.rows_of(number)))
+
+    def keys(self, samples: range) -> Iterator[tuple[int, list[str]]]:
+        """(number of the first sample, keys) of runs of these samples; only the column of keys is read.
+
+        Raises:
+            DatasetError: if it is damaged, or has no key in a row.
+        """
+        opened: tuple[int, TableFile] | None = None
+        first = samples.start
+        while first < samples.stop:
+            group, (file, row) = self.group_of(first), self.file_of(first)
+            if opened is None or opened[0] != file:
+                opened = file, self.files[file].opened()
+            table, start = opened[1], self.starts[group]
+            end = min(first + KEYS_AT_ONCE, self.starts[group + 1], samples.stop)
+            keys = table.values(KEY_COLUMN, group - self.first_groups[file], first - start, end - start)
+            yield first, _checked_keys(keys, table.path, row)
+            first = end
 
     def reader(self) -> RecordReader:
         return TableReader(self)
@@ -242,28 +263,37 @@ def _check_schema(first: TableFile, other: TableFile, columns: Sequence[Column],
         raise DatasetError(f"{other.path}: has a column {KEY!r}, but {first.path} has none")
 
 
+def _checked_keys(keys: Sequence[Any], path: str, first: int) -> list[str]:
+    """The keys as texts; row `first` is that of the first one, for messages."""
+    if None in keys:
+        raise DatasetError(f"{path}: row {first + keys.index(None)} has no {KEY}")
+    return [str(key) for key in keys]
+
+
 def _digest(content: bytes) -> str:
     import hashlib  # here: it is slow to import, and most data are no tables
 
     return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
-class TableReader(BlockReader):
+class TableReader(RecordReader):
     """Reads the samples of `records`. It opens files on demand, and can be pickled."""
+
+    has_blocks = True
 
     def __init__(self, records: TableRecords) -> None:
         self._records = records
         self.dataset_path = str(records.root)
         self._tables: collections.OrderedDict[int, TableFile] = collections.OrderedDict()
 
-    def read_one(self, index: int, parts: Container[str] | None) -> RawSample:
-        shard_name, samples, _ = self._read(range(index, index + 1), parts)
-        (key,) = samples.keys
+    def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
+        block = self.read_block(range(index, index + 1), parts)
+        (key,) = block.keys
         if key is None:
             raise self._without_content(index, parts)
-        (content,) = samples.contents
-        found = {samples.name: content} if samples.name else content
-        return RawSample(key, shard_name, index, found, self.dataset_path)
+        (content,) = block.contents
+        found = {block.name: content} if block.name else content
+        return RawSample(key, block.shard_name, index, found, self.dataset_path)
 
     def byte_ranges(self, index: int, parts: Container[str] | None = None) -> list[ByteRange]:
         """None: the pages with a sample are known only when they are read."""
@@ -274,16 +304,9 @@ class TableReader(BlockReader):
         group = self._records.group_of(index)
         return self._records.starts[group], self._records.counts[group]
 
-    def block_bytes(self, block: range) -> ByteRange | None:
-        return None
-
-    def read_block(self, block: range) -> tuple[str, Samples, int]:
-        assert self._blocks is not None
-        return self._read(block, self._blocks.parts)
-
-    def _read(self, block: range, parts: Container[str] | None) -> tuple[str, Samples, int]:
-        """The name of the file, the samples of a block, and their approximate bytes. Missing values are left out; a
-        sample whose media are not stored in the table has the key None."""
+    def read_block(self, block: range, parts: Container[str] | None) -> Block:
+        """The samples of a block, whose bytes are estimated. Missing values are left out; a sample whose media are not
+        stored in the table has the key None."""
         records = self._records
         group = records.group_of(block[0])
         file = bisect.bisect_right(records.first_groups, group) - 1
@@ -294,19 +317,19 @@ class TableReader(BlockReader):
         values = [table.values(column, *rows) for column in columns]
         if records.has_keys:
             found = table.values(KEY_COLUMN, *rows)
-            keys: list[str | None] = [*checked_keys(found, table.path, self._row(block[0]))]
+            keys: list[str | None] = [*_checked_keys(found, table.path, self._row(block[0]))]
         else:
             keys = list(map(str, range(self._row(block[0]), self._row(block[0]) + len(block))))
         num_bytes = int(len(block) * (records.sample_bytes or 0))
         names = [column.part for column in columns]
         if len(names) == 1 and None not in values[0]:
-            return records.files[file].name, Samples(keys, values[0], names[0]), num_bytes
+            return Block(records.files[file].name, block, Samples(keys, values[0], names[0]), num_bytes)
         contents = [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
         contents = contents or [{} for _ in block]
         for column, found in zip(columns, values, strict=True):
             if None in found:
                 self._leave_out(table, column, rows, Samples(keys, contents))
-        return records.files[file].name, Samples(keys, contents), num_bytes
+        return Block(records.files[file].name, block, Samples(keys, contents), num_bytes)
 
     def _leave_out(self, table: TableFile, column: Column, rows: tuple[int, int, int], samples: Samples) -> None:
         """Remove the missing values of a column from the samples."""

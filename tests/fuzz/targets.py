@@ -36,7 +36,7 @@ from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.prepare.tars import prepare
 from bridge_data.shards import open_shards
-from bridge_data.shards.blocks import BlockBudget, ChunkCut, OpenBlocks
+from bridge_data.shards.blocks import BlockBudget, BlockCache, ChunkCut
 from bridge_data.shards.jsonl_file import open_jsonl
 from bridge_data.shards.key_index import PartReader
 from bridge_data.shards.media_metadata import decode_metadata
@@ -402,9 +402,8 @@ def read_table(file: Path) -> object:
     """Reads rows in blocks, and then singly."""
     records = open_records(file, [(file.name, str(file))], "train", list)
     seen = []
-    for blocks in (OpenBlocks(ChunkCut(20, 5), None, BlockBudget(1 << 20)), None):
-        reader = records.reader()
-        reader.read_in_blocks(blocks)
+    alone = records.reader()
+    for reader in (BlockCache(records.reader(), ChunkCut(20, 5), None, BlockBudget(1 << 20)), alone):
         for index in range(min(records.num_samples, MAX_SAMPLES)):
             with contextlib.suppress(SampleError):
                 seen.append(reader.read(index).parts)

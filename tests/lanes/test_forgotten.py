@@ -175,8 +175,8 @@ def test_nothing_of_a_forgotten_sample_is_read_and_it_is_counted(tmp_path, monke
     read = []
     monkeypatch.setattr(
         ShardReader,
-        "read_one",
-        lambda self, index, parts, one=ShardReader.read_one: read.append(index) or one(self, index, parts),
+        "read",
+        lambda self, index, parts, one=ShardReader.read: read.append(index) or one(self, index, parts),
     )
     config = WorkerConfig(0, 1, 0, max_open_bytes=0)
     dataset = get_val_dataset(tmp_path / "a", split_part="train", worker_config=config, batch_size=4)

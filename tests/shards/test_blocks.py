@@ -1,11 +1,13 @@
+import bisect
+import functools
 import gc
 import itertools
 import json
-import pickle
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +19,10 @@ from bridge_data.errors import DatasetError
 from bridge_data.order.chunks import ChunkTable
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.shards import RecordReader, Records, Subset, open_shards
-from bridge_data.shards.blocks import BlockBudget, ChunkCut, Cut, OpenBlocks, RunCut
+from bridge_data.shards.blocks import BlockBudget, BlockCache, ChunkCut, Cut, RunCut
 from bridge_data.shards.index_file import BridgeIndexWriter
 from bridge_data.shards.jsonl_file import open_jsonl
+from bridge_data.shards.records import RecordsView
 from bridge_data.shards.segment import build_segment
 from tests.prepared import write_dataset, write_texts
 from tests.shards.reads import Reads, record_reads
@@ -33,11 +36,10 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
     return record_reads(monkeypatch)
 
 
-def in_blocks(reader: RecordReader, cut: Cut, max_bytes: int = PLENTY) -> BlockBudget:
-    """Have a reader of all parts read in blocks."""
+def in_blocks(reader: RecordReader, cut: Cut, max_bytes: int = PLENTY) -> tuple[BlockCache, BlockBudget]:
+    """All parts, read in blocks."""
     budget = BlockBudget(max_bytes)
-    reader.read_in_blocks(OpenBlocks(cut, None, budget))
-    return budget
+    return BlockCache(reader, cut, None, budget), budget
 
 
 def window(counts: Sequence[int], cut: Cut, num_blocks: int, seed: int = 0) -> Iterator[list[int]]:
@@ -88,20 +90,6 @@ def test_runs_are_those_of_the_whole_row_of_sources(counts: list[int], size: int
         first += count
 
 
-@given(counts, st.data(), st.sampled_from([ChunkCut(7, 3), RunCut(4, 5)]))
-def test_a_subset_is_cut_as_if_it_were_all_there_is(counts: list[int], data: st.DataObject, cut: Cut) -> None:
-    num_samples = sum(counts)
-    start = data.draw(st.integers(0, num_samples - 1))
-    end = data.draw(st.integers(start + 1, num_samples))
-    first, whole = 0, cut.within(start, end)
-    for count in counts:
-        inner = range(max(first, start), min(first + count, end))
-        for index in inner:
-            alone = cut.block(index - start, inner.start - start, len(inner))
-            assert whole.block(index, first, count) == range(alone.start + start, alone.stop + start)
-        first += count
-
-
 def write_lines(path: Path, num_samples: int) -> Path:
     path.write_text("".join(json.dumps({"n": number}) + "\n" for number in range(num_samples)))
     prepare_jsonl(path)
@@ -137,12 +125,62 @@ def some_of_them(folder: Path) -> Records:
     return Subset(with_our_index(folder), 33, 471)
 
 
+class Third(RecordsView):
+    """Two of three samples, without those of the second shard of 50."""
+
+    @functools.cached_property
+    def _kept(self) -> list[int]:
+        return [index for index in range(self.records.num_samples) if index % 3 and index // 50 != 1]
+
+    @property
+    def num_samples(self) -> int:
+        return len(self._kept)
+
+    def sample(self, index: int) -> int:
+        return self._kept[index]
+
+    def rank(self, sample: int) -> int:
+        return bisect.bisect_left(self._kept, sample)
+
+    def shard(self, number: int) -> int:
+        return number + (number > 0)
+
+    @property
+    def counts(self) -> list[int]:
+        shards = map(self.shard, range(len(self.records.counts) - 1))
+        return [self.rank(50 * shard + 50) - self.rank(50 * shard) for shard in shards]
+
+    @property
+    def names(self) -> list[str]:
+        return [self.records.names[self.shard(number)] for number in range(len(self.counts))]
+
+    def identity(self) -> dict[str, Any]:
+        return {}
+
+
+def chosen_ones(folder: Path) -> Records:
+    return Third(with_our_index(folder))
+
+
+def some_of_the_chosen(folder: Path) -> Records:
+    return Subset(chosen_ones(folder), 11, 222)
+
+
 def lines(folder: Path) -> Records:
     folder.mkdir()
     return open_jsonl(write_lines(folder / "a.jsonl", 500), "train")
 
 
-KINDS = [with_our_index, without, with_several_parts, without_some, some_of_them, lines]
+KINDS = [
+    with_our_index,
+    without,
+    with_several_parts,
+    without_some,
+    some_of_them,
+    chosen_ones,
+    some_of_the_chosen,
+    lines,
+]
 
 
 @pytest.mark.parametrize("records_in", KINDS)
@@ -151,11 +189,11 @@ def test_samples_are_those_that_are_read_singly_and_each_block_is_read_once(
     tmp_path: Path, reads: Reads, records_in: Callable[[Path], Records], cut: Cut
 ) -> None:
     records = records_in(tmp_path / "data")
-    alone, reader = records.reader(), records.reader()
-    budget = in_blocks(reader, cut)
+    alone, below = records.reader(), records.reader()
+    reader, budget = in_blocks(below, cut)
     for samples in window(records.counts, cut, 16):
         for index in samples:  # opens every shard
-            alone.read(index), reader.byte_ranges(index)
+            alone.read(index), below.byte_ranges(index)
         reads.clear()
         taken = [reader.read(index) for index in samples]
         blocks = {reader.block(index) for index in samples}
@@ -163,9 +201,7 @@ def test_samples_are_those_that_are_read_singly_and_each_block_is_read_once(
             reads[:] = [read for read in reads if read in {reader.block_bytes(block) for block in blocks}]
             blocks = {block for block in blocks if len(block) > 1}
         assert len(reads) == len(set(reads)) == len(blocks)
-        if any(block is not None and len(block) > 1 for block in blocks):
-            places = {reader.block_bytes(block) for block in blocks if block is not None and len(block) > 1}
-            assert places <= set(reads)
+        assert {reader.block_bytes(block) for block in blocks if len(block) > 1} <= set(reads)
         assert taken == [alone.read(index) for index in samples]
         assert budget.num_bytes == 0
 
@@ -175,17 +211,17 @@ def test_beyond_the_budget_no_more_is_held_and_no_block_is_read_again(
     tmp_path: Path, reads: Reads, records_in: Callable[[Path], Records]
 ) -> None:
     records, cut = records_in(tmp_path / "data"), ChunkCut(50, 10)
-    alone, reader = records.reader(), records.reader()
+    alone, below = records.reader(), records.reader()
     (samples,) = window(records.counts, cut, 1000)
     for index in samples:
-        alone.read(index), reader.read(index)
-    free = in_blocks(reader, cut)
+        alone.read(index), below.read(index)
+    reader, free = in_blocks(below, cut)
     most = 0
     for index in samples:
         reader.read(index)
         most = max(most, free.num_bytes)
     for max_bytes in (2 * most, most // 3, most // 20):
-        budget = in_blocks(reader, cut, max_bytes)
+        reader, budget = in_blocks(below, cut, max_bytes)
         reads.clear()
         taken = []
         for index in samples:
@@ -199,8 +235,7 @@ def test_beyond_the_budget_no_more_is_held_and_no_block_is_read_again(
 
 def test_what_was_left_of_a_window_is_dropped_when_there_is_too_much(tmp_path: Path, reads: Reads) -> None:
     records, cut = with_our_index(tmp_path / "data"), ChunkCut(50, 10)
-    reader = records.reader()
-    budget = in_blocks(reader, cut, 8 * 10 * 2200)
+    reader, budget = in_blocks(records.reader(), cut, 8 * 10 * 2200)
     for begin in range(0, 500, 10):  # one sample of each block, as if all others had been taken before a restart
         reader.read(begin)
     assert 0 < budget.num_bytes <= 8 * 10 * 2200
@@ -219,10 +254,10 @@ def test_large_samples_are_let_go_one_by_one(tmp_path: Path, reads: Reads, kind:
         path.write_text("".join(json.dumps({"text": f"{number:02}" * 10_000}) + "\n" for number in range(20)))
         prepare_jsonl(path)
         records = open_jsonl(path, "train")
-    alone, reader = records.reader(), records.reader()
+    alone, below = records.reader(), records.reader()
     expected = [alone.read(index) for index in range(20)]
-    reader.read(0)
-    budget = in_blocks(reader, ChunkCut(20, 5))
+    below.read(0)
+    reader, budget = in_blocks(below, ChunkCut(20, 5))
     reads.clear()
     assert reader.read(7) == expected[7]
     held = []
@@ -235,8 +270,7 @@ def test_large_samples_are_let_go_one_by_one(tmp_path: Path, reads: Reads, kind:
 
 
 def test_a_reader_that_goes_lets_go_of_its_blocks(tmp_path: Path) -> None:
-    reader = with_our_index(tmp_path / "data").reader()
-    budget = in_blocks(reader, ChunkCut(50, 10))
+    reader, budget = in_blocks(with_our_index(tmp_path / "data").reader(), ChunkCut(50, 10))
     reader.read(3)
     assert budget.num_bytes > 9 * 2048
     gc.disable()
@@ -247,36 +281,18 @@ def test_a_reader_that_goes_lets_go_of_its_blocks(tmp_path: Path) -> None:
         gc.enable()
 
 
-@pytest.mark.parametrize("records_in", [with_our_index, some_of_them, lines])
-def test_a_reader_travels_without_its_blocks(tmp_path: Path, records_in: Callable[[Path], Records]) -> None:
-    reader = records_in(tmp_path / "data").reader()
-    in_blocks(reader, ChunkCut(50, 10))
-    expected = reader.read(5)
-    there = pickle.loads(pickle.dumps(reader))
-    assert there.block(5) is None
-    assert there.read(5) == expected
-
-
-def test_other_parts_than_those_that_are_wanted_are_read_singly(tmp_path: Path, reads: Reads) -> None:
-    reader = with_several_parts(tmp_path / "data").reader()
-    reader.read(0)
-    budget = in_blocks(reader, ChunkCut(50, 10))
-    assert reader.read(4, ("b.txt",)).parts == {"b.txt": b"b 4"}
-    assert budget.num_bytes == 0
-
-
 @pytest.mark.parametrize(("video_bytes", "num_reads"), [(20_000, 12), (200, 2)])
 def test_parts_that_nobody_wants_are_not_read_if_they_are_large(
     tmp_path: Path, reads: Reads, video_bytes: int, num_reads: int
 ) -> None:
     samples = ({"__key__": f"{n:04d}", "mp4": bytes(video_bytes), "txt": f"caption {n}"} for n in range(12))
     records = open_shards(write_dataset(tmp_path / "data", samples), "train")
-    reader, wanted = records.reader(), ("txt",)
-    reader.read(0)
-    reader.read_in_blocks(OpenBlocks(ChunkCut(12, 6), wanted, BlockBudget(PLENTY)))
+    below = records.reader()
+    below.read(0)
+    reader = BlockCache(below, ChunkCut(12, 6), ("txt",), BlockBudget(PLENTY))
     reads.clear()
     for index in random.Random(1).sample(range(12), 12):
-        assert reader.read(index, wanted).parts == {"txt": f"caption {index}".encode()}
+        assert reader.read(index).parts == {"txt": f"caption {index}".encode()}
     assert len(reads) == num_reads
     place = reader.block_bytes(range(6))
     assert place is None if num_reads == 12 else place in reads
@@ -285,9 +301,9 @@ def test_parts_that_nobody_wants_are_not_read_if_they_are_large(
 def test_a_block_of_very_large_samples_is_read_singly(tmp_path: Path, reads: Reads) -> None:
     samples = ({"__key__": f"{n:04d}", "bin": bytes([n]) * (300_000 if n < 4 else 3000)} for n in range(8))
     records = open_shards(write_dataset(tmp_path / "data", samples), "train")
-    reader = records.reader()
-    reader.read(0)
-    in_blocks(reader, ChunkCut(8, 4))
+    below = records.reader()
+    below.read(0)
+    reader, _ = in_blocks(below, ChunkCut(8, 4))
     reads.clear()
     for index in (1, 6, 2, 7, 0, 5, 3, 4):
         assert reader.read(index).parts["bin"][:1] == bytes([index])
@@ -297,8 +313,7 @@ def test_a_block_of_very_large_samples_is_read_singly(tmp_path: Path, reads: Rea
 
 def test_threads_get_the_samples_too(tmp_path: Path) -> None:
     records, cut = with_our_index(tmp_path / "data"), ChunkCut(50, 10)
-    reader = records.reader()
-    budget = in_blocks(reader, cut, 100_000)
+    reader, budget = in_blocks(records.reader(), cut, 100_000)
     wrong: list[int] = []
 
     def read(number: int) -> None:
@@ -316,14 +331,14 @@ def test_threads_get_the_samples_too(tmp_path: Path) -> None:
 
 def test_of_a_shard_that_is_cut_off_while_it_is_read_nothing_more_is_read(tmp_path: Path) -> None:
     records = with_our_index(tmp_path / "data")
-    reader = records.reader()
+    below = records.reader()
     for index in range(0, 500, 50):
-        reader.read(index)
+        below.read(index)
     shard = tmp_path / "data/data-0000.tar"
     with open(shard, "r+b") as file:
         file.truncate(37 * 2048)
     storage.close_files()
-    in_blocks(reader, ChunkCut(50, 10))
+    reader, _ = in_blocks(below, ChunkCut(50, 10))
     for index in (39, 31, 36, 3, 30):
         with pytest.raises(DatasetError, match=rf"data-0000.tar: wa(nted.*truncated|s replaced).*\[sample {index}, n"):
             reader.read(index)
@@ -332,10 +347,10 @@ def test_of_a_shard_that_is_cut_off_while_it_is_read_nothing_more_is_read(tmp_pa
 
 def test_a_changed_line_is_named_and_its_neighbours_are_read(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl", 100)
-    reader = open_jsonl(path, "train").reader()
+    below = open_jsonl(path, "train").reader()
     text = path.read_text()
     path.write_text(text.replace('{"n": 15}\n', '{"n"\n: 15}'))
-    in_blocks(reader, ChunkCut(100, 10))
+    reader, _ = in_blocks(below, ChunkCut(100, 10))
     assert reader.read(13).parts["json"] == b'{"n": 13}'
     with pytest.raises(
         DatasetError, match=r"a.jsonl: sample 15, at byte 140: .* were? not one line|lines do not begin"
@@ -366,6 +381,5 @@ def test_parts_outside_of_a_block_are_what_they_are_when_they_are_read_singly(tm
     records = open_shards(tmp_path, "train")
     expected = [records.reader().read(index) for index in range(20)]
     assert expected[5].parts[name] == expected[0].parts[name]
-    reader = records.reader()
-    in_blocks(reader, ChunkCut(20, 4))
+    reader, _ = in_blocks(records.reader(), ChunkCut(20, 4))
     assert [reader.read(index) for index in range(20)] == expected

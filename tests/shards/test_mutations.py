@@ -24,8 +24,8 @@ from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.prepare.tars import prepare
-from bridge_data.shards import ShardSet, open_shards
-from bridge_data.shards.blocks import BlockBudget, ChunkCut, OpenBlocks
+from bridge_data.shards import RecordReader, ShardSet, open_shards
+from bridge_data.shards.blocks import BlockBudget, BlockCache, ChunkCut
 from bridge_data.shards.jsonl_file import open_jsonl
 from bridge_data.shards.key_index import PartReader
 from tests.shards.tars import write_tar
@@ -86,9 +86,9 @@ def damaged(data: bytes, draw: random.Random) -> bytes:
 
 def read_samples(shards: ShardSet, draw: random.Random) -> list[Sample | None]:
     """Every sample, singly or in blocks; None for one that is refused."""
-    reader = shards.reader()
+    reader: RecordReader | BlockCache = shards.reader()
     if draw.random() < 0.5:
-        reader.read_in_blocks(OpenBlocks(ChunkCut(8, 4), None, BlockBudget(1 << 20)))
+        reader = BlockCache(shards.reader(), ChunkCut(8, 4), None, BlockBudget(1 << 20))
     found: list[Sample | None] = [None] * shards.num_samples
     for index in draw.sample(range(shards.num_samples), shards.num_samples):
         try:
@@ -225,11 +225,11 @@ def read_lines(path: Path, draw: random.Random) -> list[bytes | None]:
     """Every line, singly or in blocks; None for one that is refused."""
     found: list[bytes | None] = [None] * len(LINES)
     try:
-        reader = open_jsonl(path, "train").reader()
+        reader: RecordReader | BlockCache = open_jsonl(path, "train").reader()
     except BridgeDataError:
         return found
     if draw.random() < 0.5:
-        reader.read_in_blocks(OpenBlocks(ChunkCut(8, 4), None, BlockBudget(1 << 20)))
+        reader = BlockCache(open_jsonl(path, "train").reader(), ChunkCut(8, 4), None, BlockBudget(1 << 20))
     for index in draw.sample(range(len(LINES)), len(LINES)):
         with contextlib.suppress(BridgeDataError):
             found[index] = reader.read(index).parts["json"]

@@ -12,7 +12,7 @@ from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.prepare.tars import refresh_index
 from bridge_data.shards import ShardReader, Subset, open_shards, shard_reader
-from bridge_data.shards.blocks import BlockBudget, ChunkCut, OpenBlocks
+from bridge_data.shards.blocks import BlockBudget, BlockCache, ChunkCut
 from bridge_data.storage import close_files
 from tests.object_store import Bucket
 from tests.shards.reads import record_reads
@@ -277,8 +277,8 @@ def test_members_that_are_no_parts_may_be_between_those_that_are_checked(tmp_pat
     os.utime(tmp_path / "a.tar", (1, 1))
     expected = [{"a": b"one", "b": b"two"}, {"a": b"three"}]
     assert [samples.read(index).parts for index in (0, 1)] == expected
-    samples.read_in_blocks(OpenBlocks(ChunkCut(2, 2), None, BlockBudget(1 << 20)))
-    assert [samples.read(index, None).parts for index in (0, 1)] == expected
+    together = BlockCache(samples, ChunkCut(2, 2), None, BlockBudget(1 << 20))
+    assert [together.read(index).parts for index in (0, 1)] == expected
 
 
 def test_a_damaged_page_of_the_index_is_not_needed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -313,10 +313,10 @@ def test_digests_are_compared_where_it_is_asked_for(tmp_path: Path) -> None:
     for records in (shards.verified(), Subset(shards, 0, 20).verified()):
         for cut in (None, ChunkCut(5, 5)):
             reader = pickle.loads(pickle.dumps(records)).reader()
-            reader.read_in_blocks(cut and OpenBlocks(cut, None, BlockBudget(1 << 20)))
-            assert reader.read(6).key == "000006"
+            samples = reader if cut is None else BlockCache(reader, cut, None, BlockBudget(1 << 20))
+            assert samples.read(6).key == "000006"
             with pytest.raises(DatasetError, match=r"-000001\.tar: sample '000007': the content of its part 'json'"):
-                reader.read(7)
+                samples.read(7)
             assert reader.read(7, {"txt"}).parts == {"txt": text_of(7)}
 
 

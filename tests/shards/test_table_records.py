@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bridge_data.errors import ConfigError, DatasetError, SampleError
-from bridge_data.shards.blocks import BlockBudget, ChunkCut, OpenBlocks
+from bridge_data.shards.blocks import BlockBudget, BlockCache, ChunkCut
 from bridge_data.shards.sample_lookup import find_sample
 from bridge_data.shards.table_records import TableRecords, open_records
 from bridge_data.storage import location
@@ -39,10 +39,10 @@ def test_samples_are_the_rows_of_all_files(two_files: TableRecords) -> None:
 
 @pytest.mark.parametrize("parts", [None, frozenset({"text"}), frozenset({"none"})])
 def test_blocks_have_the_samples_that_single_reads_have(two_files: TableRecords, parts: Any) -> None:
-    blocks, single = two_files.reader(), two_files.reader()
-    blocks.read_in_blocks(OpenBlocks(ChunkCut(30, 8), parts, BlockBudget(1 << 20)))
+    single = two_files.reader()
+    blocks = BlockCache(two_files.reader(), ChunkCut(30, 8), parts, BlockBudget(1 << 20))
     for index in reversed(range(200)):
-        assert blocks.read(index, parts) == single.read(index, parts)
+        assert blocks.read(index) == single.read(index, parts)
 
 
 def test_a_column_of_keys_has_the_keys(tmp_path: Path) -> None:
@@ -108,8 +108,7 @@ def test_media_that_are_elsewhere_are_an_error_of_the_sample(tmp_path: Path) -> 
     write_parquet(tmp_path / "a.parquet", table)
     save_to_disk(tmp_path, table)
     for name in ("a.parquet", "data-00000-of-00001.arrow"):
-        reader = records_of(tmp_path, name).reader()
-        reader.read_in_blocks(OpenBlocks(ChunkCut(3, 3), None, BlockBudget(1 << 20)))
+        reader = BlockCache(records_of(tmp_path, name).reader(), ChunkCut(3, 3), None, BlockBudget(1 << 20))
         assert reader.read(0).parts == {"image.jpg": b"content"}
         with pytest.raises(SampleError, match=r"column 'image' has only the path of a file"):
             reader.read(1)

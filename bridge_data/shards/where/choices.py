@@ -68,13 +68,6 @@ class Choice:
         start = self._starts[page]
         return start + bisect.bisect_left(_kept_page(self, page), at) if at else start
 
-    def number(self, sample: int) -> int | None:
-        """The number of `sample` among the chosen ones; None if it is not chosen."""
-        if not 0 <= sample < self.num_samples:
-            return None
-        number = self.rank(sample)
-        return number if number < self.num_chosen and self.sample(number) == sample else None
-
     def between(self, first: int, end: int) -> list[int]:
         """The chosen samples from `first` to `end` - 1."""
         return [self.sample(number) for number in range(self.rank(first), self.rank(end))]

@@ -10,12 +10,11 @@ from typing import Any
 from bridge_data import storage
 from bridge_data.errors import ConfigError
 from bridge_data.shards.jsonl_file import JsonlLines
-from bridge_data.shards.key_column import KEY_COLUMN
 from bridge_data.shards.prepared import ShardSet
 from bridge_data.shards.records import Records
 from bridge_data.shards.subset import Subset
 from bridge_data.shards.table_columns import Column, columns_of
-from bridge_data.shards.table_records import TableRecords
+from bridge_data.shards.table_records import KEY_COLUMN, TableRecords
 from bridge_data.shards.where.sample_columns import (
     BYTES,
     INDEX,

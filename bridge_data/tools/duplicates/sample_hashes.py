@@ -32,7 +32,7 @@ from bridge_data.plan.document import is_jsonl
 from bridge_data.plan.opening import WHOLE
 from bridge_data.prepare.executors import Progress, in_parallel, no_progress, usual_workers
 from bridge_data.shards import Records, ShardSet
-from bridge_data.shards.blocks import BlockBudget, OpenBlocks, RunCut
+from bridge_data.shards.blocks import BlockBudget, BlockCache, RunCut
 from bridge_data.shards.jsonl_file import open_jsonl, read_ranges
 from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.shards.records import RawSample, RecordReader, reader_of
@@ -266,15 +266,14 @@ def _hash_task(config: HashConfig, task: HashTask) -> _Result:
     allow_pixels(config.limits)
     records = _opened(task.path, task.split_part, config)
     wanted = frozenset(config.parts) or None
-    reader = reader_of(records)
-    reader.read_in_blocks(OpenBlocks(RunCut(BLOCK_SAMPLES, 0), wanted, BlockBudget(HELD_BYTES)))
+    samples = BlockCache(reader_of(records), RunCut(BLOCK_SAMPLES, 0), wanted, BlockBudget(HELD_BYTES))
     count = task.end - task.first
     faults = HashFaults()
     high, pictures = np.zeros(count, np.uint64), np.zeros(count, np.uint64)
     result = _Result(high, np.zeros(count, np.uint32), np.zeros(count, np.float32), pictures, faults)
     for row, index in enumerate(range(task.first, task.end)):
         try:
-            sample = reader.read(index, wanted)
+            sample = samples.read(index)
         except ConfigError:  # such as a missing package: all samples would fail
             raise
         except ForgottenSampleError as error:
