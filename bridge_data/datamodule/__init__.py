@@ -1,5 +1,20 @@
 """The DataModule: training and validation loaders of one rank, for Megatron and for Lightning.
 
+Enters: plain arguments or Bridge's config, and the process groups of a job. Leaves: endless training loaders and finite
+evaluations, with `save_state` and `restore_state`.
+
+    module             `EnergonMultiModalDataModule`, the front; Lightning's hooks
+    bridge             the same as Megatron-Bridge's `DatasetProvider`: its config, and the builder of its loaders
+    sharing            the data-parallel rank of this process, and which loader that gives it
+    trainer_loaders    `EnergonDataloader`: endless, saved and restored for all ranks at once; evaluations
+    batch_schedule     the global batch size of each step
+    lightning_trainer  what a Lightning `Trainer` must be set to, and its progress
+    metric_sinks       metrics to the log, JSONL, TensorBoard, Prometheus
+    parallel           batches sent between ranks: replicas, balance, context parallelism, virtual pipeline
+
+To change: a default or a check of an option, `run_options` (those of `WorkerConfig` in `topology`); what is done when
+training starts, `module` (`train_dataloader`, `setup`); the state that Lightning keeps, `module.state_dict`.
+
 Lightning takes seconds to import, and only the DataModule itself needs it: names are imported when they are first used.
 """
 

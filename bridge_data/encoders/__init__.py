@@ -3,6 +3,15 @@ families, whose batches equal those of transformers' processors.
 
     conversations ─ chat (template, tokens) ─ visuals (limits, decoding) ─ sequences (labels, packs, batches)
     family_encoder calls them in order; multimodal_encoder, qwen_encoder and hf build on it
+
+    families        what each family makes of an image or a video: sizes, tiles, tokens
+    layouts         what batches look like: ours, or that of Megatron-Bridge
+    encoder_config  settings, with their defaults and checks; what is done with bad samples
+    text, contrastive, speech   encoders of their own, without conversations
+    pretrained      opens tokenizers and processors
+
+To change: a default or a limit, `encoder_config`; whether a bad sample is skipped or an error, `encoder_config.refuse`;
+the order of steps, `FamilyTaskEncoder.preencode_sample`; the fields of a batch, `sequences` and `layouts`.
 """
 
 from typing import TYPE_CHECKING

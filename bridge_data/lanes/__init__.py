@@ -1,1 +1,22 @@
-"""Lanes: independent streams of micro-batches; how samples are processed and read ahead."""
+"""Lanes: independent streams of micro-batches, each with an order, hooks and a state of its own.
+
+Enters: a path or samples in memory, a task encoder, the options of a run. Leaves: micro-batches of a lane, each with
+the state after it. Nothing here knows of other lanes, processes or ranks: `loader` runs them, and says whose turn it is.
+
+    datasets      a path and options become a `LaneDataset`: `get_train_dataset`, `get_val_dataset`
+    lane_dataset  plan, order and encoder as one object: opens lanes, checks and re-deals states, the length of a pass
+    lane          one lane: draws references, fills packing buffers and groups, cuts batches; its state
+    work          what is done to samples, packs and batches: calls the hooks, in their order
+    units         what a batch is made of: a sample, or a pack
+    reading       in which blocks samples are read, and how far ahead
+    produced      what leaves a lane
+    survival      when a source whose samples are all skipped counts as empty
+    forgotten     samples that may not be used any more: lanes drop them
+    skipping      lanes of a run that skips steps
+    restoring     a sample or a batch made again from its `__restore_key__`
+    wrappers      `MapDataset`, `FilterDataset`, `BatchDataset`: functions of the user around the encoder
+
+To change: a default or a check of an option, `run_options`; the order of hooks, `Work` (`load`, `pack`, `batch`), and
+`Restorer`, which follows it; the order of drawing, packing and grouping, `Lane.next` downwards; the state of a lane,
+`Lane.state` and `Lane._restore`, with `_LaneCheck` of `order.state`; a restore key, `Work` and `restoring.read_key`.
+"""

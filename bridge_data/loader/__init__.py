@@ -1,4 +1,25 @@
-"""Worker processes that run lanes, and the loader that hands out their batches in order."""
+"""The loader: the batches of a rank in the order of the job, and the state to save after any of them.
+
+Enters: a `LaneDataset` and a `LoaderConfig`. Leaves: batches, `LoaderState`, checkpoints, ledger files, metrics.
+
+    factory           `get_savable_loader`, `get_loader`
+    loader            `SavableDataLoader`: iterators, saving, restoring, closing
+    position          whose turn it is in the job's sequence of micro-batches, and the state to save
+    lane_source       who runs the lanes: workers when they are ready, this process until then, or without workers
+    lane_runner       running lanes; in this process, and in each worker
+    workers           worker processes, their replacement, and batches in shared memory
+    pinning           batches of workers copied to page-locked memory, in a thread
+    even_ends         ranks of finite data take equally many batches
+    rank_states       states of all ranks gathered to save, distributed to restore
+    gathering_loader  for training code that saves and restores each rank by itself
+    checkpoint        the state in a folder, or in a checkpoint of Lightning or Megatron
+    ledger_files      which samples each micro-batch had, for audits
+    metrics           what was handed out, and how long the trainer waited
+
+To change: a default or a check of an option, `run_options.LoaderConfig`; what happens for each batch, in which order,
+`loader.Iteration`; the state, `order.state.LoaderState`; the file of a checkpoint, `checkpoint_folder.encoded` and
+`decoded`; a ledger file, `ledger_files`. An error is worded where it is raised; its class is in `errors`.
+"""
 
 from bridge_data.loader.factory import get_loader, get_savable_loader
 from bridge_data.loader.loader import SavableDataLoader

@@ -21,6 +21,10 @@ permuted together, usually one. A *window* is the samples that a lane reads shuf
 taken by a lane. A *geometry* is how a source is cut and dealt: number of lanes, sizes of chunks, blocks and windows,
 first epoch. A *re-deal* changes the number of lanes: it starts a new *generation* with new geometries, and puts the
 rest of the epochs in progress into the *inboxes* of the new lanes.
+
+To change: a default, `run_options` (`Shuffle` of `plan_order` is made of it); what is drawn next, `Cursor`; the state
+of a run, `LoaderState`, and of a lane, `Cursor.state` and `Pending.to_dict`, with `_LaneCheck` in `state` and `redeal`.
+The order itself may only change with `VERSION`: golden files hold it.
 """
 
 from bridge_data.order.chunks import Geometry

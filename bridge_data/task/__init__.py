@@ -1,4 +1,18 @@
-"""Task encoders: the user's part of the pipeline. Their hooks, and how these are called.
+"""Task encoders: the user's part of the pipeline. Their hooks, and how one of them is called.
+
+    task_encoder    `TaskEncoder`: the hooks, in the order in which a sample meets them; `@stateless`
+    hooks           one call of a hook: seeded generators, counted skips, a bounded number of failures
+    generators      the random generators that a hook may use
+    cooking         cookers: typed samples from crude ones
+    crude_examples  what to write so that crude samples become typed: for messages
+    packers         which sequences share a pack
+    grouping        which samples may be in one batch
+    augment         a task encoder around another one
+    observer        called around each stage, for profilers
+    stores          auxiliary files of samples, read through a cache on a disk
+
+To change: a default of a hook, `task_encoder`; what a failure does, `hooks`; the order in which hooks are called,
+`lanes.work`, which calls them: the numbers in `hooks` only seed them, and are never changed.
 
 Names are imported on first use: a run without packing, groups or crude data needs nothing of them.
 """

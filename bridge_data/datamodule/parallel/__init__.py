@@ -1,4 +1,12 @@
-"""Batches sent between ranks: one reader for a whole replica, and micro-batches exchanged to balance the ranks."""
+"""Batches between ranks: one reader for a whole replica, and micro-batches exchanged so that ranks finish together.
+
+background        a loader whose batches come from a thread; any batch as bytes. The next two build on it
+replica           the ranks of one data-parallel replica: one reads and sends its batches to those that need them
+balance           a step: costs are gathered, `assignment` decides, batches are exchanged, each rank has its own
+assignment        what a micro-batch costs, and which rank works on which of a step
+context_parallel  a rank's part of a batch under context parallelism
+virtual_chunks    an iterator of the same batches for each model chunk of a virtual pipeline
+"""
 
 from bridge_data.datamodule.parallel.assignment import COSTS, Cost, find_cost
 from bridge_data.datamodule.parallel.background import BackgroundLoader

@@ -1,1 +1,14 @@
-"""Worker processes: starting, watching, replacing, messages, and batches in shared memory."""
+"""Worker processes: they run the lanes of a rank, and are replaced when they die or hang; no batch is lost or repeated.
+
+    worker_pool  in the trainer: which lane runs on which worker; whom to replace, and how often
+    link         one worker as the trainer sees it, across its processes; the page on which it says what it works on
+    launch       the trainer's end of the server: starts it, asks it for workers, shares it between loaders
+    server       the process that starts workers and reaps them
+    worker       the process that runs lanes: `main` says in which order it sets itself up
+    messages     what they tell each other, and the socket for it; of a lane's state only what has changed is sent
+    batches      batches, data sets and errors as bytes, with tensors and arrays as buffers of their own
+    slots        the shared memory that batches are collated in
+
+Options and their defaults are in `run_options.LoaderConfig` and `topology.WorkerConfig`. The order of batches is not
+decided here (`loader.position`), and nothing is written to files: a worker is sent the state of its lanes to begin.
+"""
