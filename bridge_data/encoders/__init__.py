@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from bridge_data.encoders.sequences import ImageTextBatch as ImageTextBatch
     from bridge_data.encoders.sequences import ImageTextSample as ImageTextSample
     from bridge_data.encoders.sequences import TokenizedSample as TokenizedSample
-    from bridge_data.encoders.speech import LogMel as LogMel
     from bridge_data.encoders.speech import SpeechBatch as SpeechBatch
     from bridge_data.encoders.speech import SpeechConfig as SpeechConfig
     from bridge_data.encoders.speech import SpeechTaskEncoder as SpeechTaskEncoder
