@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from bridge_data.encoders.sequences import FamilyBatch as FamilyBatch
     from bridge_data.encoders.sequences import FamilySample as FamilySample
     from bridge_data.encoders.sequences import ImageTextBatch as ImageTextBatch
-    from bridge_data.encoders.sequences import ImageTextSample as ImageTextSample
     from bridge_data.encoders.sequences import TokenizedSample as TokenizedSample
     from bridge_data.encoders.speech import SpeechBatch as SpeechBatch
     from bridge_data.encoders.speech import SpeechConfig as SpeechConfig

@@ -7,7 +7,6 @@ Megatron-Bridge's step, as its collator for such images makes it.
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -26,14 +25,11 @@ from bridge_data.encoders.pretrained import open_image_processor
 from bridge_data.encoders.sequences import (
     FamilySample,
     ImageTextBatch,
-    ImageTextSample,
-    SequenceSample,
     TokenizedSample,
     batched,
     check_multiple,
+    joined,
     last_answer,
-    packed,
-    sequence_fields,
 )
 from bridge_data.encoders.visuals import Images
 from bridge_data.errors import ConfigError
@@ -119,19 +115,12 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
             )
 
     @stateless
-    def postencode_sample(self, sample: TokenizedSample) -> ImageTextSample | FamilySample:
-        """The sequence with its images as pixel values."""
-        if self._for_bridge:
-            made: FamilySample = super().postencode_sample(sample)
-            made.media = {name: pixels.to(torch.bfloat16) for name, pixels in made.media.items()}
-            return made
-        pixels = self._media(sample).get("pixel_values", torch.zeros(0, *self._image_shape))
-        return ImageTextSample.derive_from(
-            sample,
-            **sequence_fields(sample.tokens, sample.labels, sample.loss_mask),
-            images=pixels.to(torch.float32),
-            num_image_tiles=torch.ones(len(pixels), dtype=torch.int64),
-        )
+    def postencode_sample(self, sample: TokenizedSample) -> FamilySample:
+        """The sequence with its images as `pixel_values`."""
+        made: FamilySample = super().postencode_sample(sample)
+        dtype = torch.bfloat16 if self._for_bridge else torch.float32
+        made.media = {name: pixels.to(dtype) for name, pixels in made.media.items()}
+        return made
 
     @stateless
     def select_samples_to_pack(self, samples: list[TokenizedSample]) -> list[list[TokenizedSample]]:
@@ -143,27 +132,23 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
         return [[samples[number] for number in pack] for pack in packs]
 
     @stateless
-    def pack_selected_samples(self, samples: list[Any]) -> SequenceSample:
-        if self._for_bridge:
-            pack: FamilySample = super().pack_selected_samples(samples)
-            return pack
-        return ImageTextSample(**packed(samples), **_images_of(samples))
-
-    @stateless
     def batch(self, samples: list[Any]) -> ImageTextBatch | dict[str, Any]:
         if self._for_bridge:
             made = super().batch(samples)
             assert isinstance(made, dict)
             return made if made["visual_inputs"].as_model_kwargs() else made | {"visual_inputs": None}
         fixed = self.config.pad_to_max_length
-        rows = batched(
-            [self.pack_selected_samples(samples)] if self._pack_in_batch else samples,
+        rows = [self.pack_selected_samples(samples)] if self._pack_in_batch else samples
+        sequences = batched(
+            rows,
             pad=self._layout.pad_id,
             ignored=self.config.ignore_place_holder,
             length=self.seq_length if fixed else 0,
             label_length=(self.decoder_seq_length or self.seq_length) if fixed else 0,
         )
-        return ImageTextBatch.from_samples(samples, **rows, **_images_of(samples))
+        images = joined([row.media for row in rows]).get("pixel_values", torch.zeros(0, *self._image_shape))
+        num_tiles = torch.ones(len(images), dtype=torch.int64)
+        return ImageTextBatch.from_samples(samples, **sequences, images=images, num_image_tiles=num_tiles)
 
     def _check_template(self) -> None:
         """None is needed for plain text: a missing one is found with the first conversation."""
@@ -193,8 +178,3 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
         fitting, num_images = self._fitted(prompt, texts[: prompt.ids.count(self._image_id)], sample.__key__)
         labels = torch.tensor(answer.ids[: self.decoder_seq_length], dtype=torch.int64)
         return self._filled(fitting.ids, labels, torch.ones(len(labels))), num_images
-
-
-def _images_of(samples: Sequence[ImageTextSample]) -> dict[str, Any]:
-    """The images of several samples, concatenated."""
-    return {name: torch.cat([getattr(sample, name) for sample in samples]) for name in ("images", "num_image_tiles")}

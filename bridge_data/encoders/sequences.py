@@ -4,8 +4,8 @@ Enters: marked tokens and images. Leaves: tensors. Guarantees: an image has all 
 `FamilyBatch.model_inputs()` has the names, shapes and values of the family's processor of transformers for the same
 conversations, padded on the right, with labels.
 
-    SequenceSample ─ ImageTextSample (default encoder), FamilySample (model families)
-    SequenceBatch ─ ImageTextBatch, FamilyBatch
+    SequenceSample ─ FamilySample, with images
+    SequenceBatch ─ ImageTextBatch (default encoder), FamilyBatch (model families)
 """
 
 import sys
@@ -71,19 +71,6 @@ class SequenceSample(Sample):
 
 
 @edataclass
-class ImageTextSample(SequenceSample):
-    """A sequence and its images, as the default encoder makes it.
-
-    `images` float32 (images, channels, height, width) are in the order of their tokens; `num_image_tiles` int64
-    (images,) is the number of tiles of each image: 1. With a `decoder_seq_length`, `tokens` are the prompt alone, and
-    `labels` (L,) the answer, not shifted.
-    """
-
-    images: Tensor
-    num_image_tiles: Tensor
-
-
-@edataclass
 class FamilySample(SequenceSample):
     """A sequence and its images, as a model family takes them.
 
@@ -123,7 +110,11 @@ class SequenceBatch(Batch):
 
 @edataclass
 class ImageTextBatch(SequenceBatch):
-    """A batch of `ImageTextSample`. `images` and `num_image_tiles` of all rows are concatenated, without a B."""
+    """A batch of the default encoder, with the images of all rows in the order of their tokens.
+
+    `images` float32 (images, channels, height, width); `num_image_tiles` int64 (images,) is the number of tiles of each
+    image: 1. With a `decoder_seq_length`, `tokens` are the prompts alone, and `labels` (B, L) the answers, not shifted.
+    """
 
     images: Tensor
     num_image_tiles: Tensor
