@@ -25,8 +25,14 @@ from bridge_data.encoders.chat import (
     tokenize_spans,
     tokenize_text,
 )
-from bridge_data.encoders.conversations import Conversation, conversation_cooker, conversation_of, cook_conversation
-from bridge_data.encoders.encoder_config import ConversationConfig, FamilyConfig, refuse
+from bridge_data.encoders.conversations import (
+    Conversation,
+    check_written,
+    conversation_cooker,
+    conversation_of,
+    cook_conversation,
+)
+from bridge_data.encoders.encoder_config import ConversationConfig, FamilyConfig
 from bridge_data.encoders.families import Pieces, VisionFamily, check_family
 from bridge_data.encoders.layouts import layout_of
 from bridge_data.encoders.pretrained import open_tokenizer
@@ -208,9 +214,7 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
             )
         marked = self._tokenize(said)
         found = marked.ids.count(self._image_id) if self.family is not None else len(said.images)
-        if found != len(said.images):
-            what = f"the chat template made {found} image placeholders of {len(said.images)}"
-            refuse(self.config.policies.image_mismatch, sample.__key__, what)
+        check_written(found, len(said.images), "image", self.config, sample.__key__)
         return marked, said.images
 
     def _tokenize(self, said: Conversation) -> MarkedTokens:

@@ -24,7 +24,7 @@ from bridge_data.encoders.chat import (
     tokenize_text,
     touching,
 )
-from bridge_data.encoders.conversations import Conversation
+from bridge_data.encoders.conversations import Conversation, check_written
 from bridge_data.encoders.encoder_config import FamilyConfig, refuse
 from bridge_data.encoders.family_encoder import ConversationTaskEncoder
 from bridge_data.encoders.sequences import (
@@ -124,9 +124,8 @@ class HFTaskEncoder(ConversationTaskEncoder):
         text, spans = render_conversation(renderer, messages, self.chat_template, self.answers, said.tools)
         spans = self._layout.spans_with_loss(text, spans)
         special = lacks_beginning(renderer, text)
-        if self.image_token is not None and (found := text.count(self.image_token)) != len(images):
-            what = f"the chat template made {found} image placeholders of {len(images)}"
-            refuse(self.config.policies.image_mismatch, key, what)
+        if self.image_token is not None:
+            check_written(text.count(self.image_token), len(images), "image", self.config, key)
         made = self._call(text, images, special)
         marked, images_at = _marked(made, spans)
         whole = marked = self._layout.learnt(marked)

@@ -19,7 +19,13 @@ from PIL import Image
 from torch import Tensor
 
 from bridge_data.encoders.chat import MarkedTokens, only_token
-from bridge_data.encoders.conversations import Conversation, ConversationSample, VideoConversationSample
+from bridge_data.encoders.conversations import (
+    Conversation,
+    ConversationSample,
+    VideoConversationSample,
+    check_written,
+    with_placeholders,
+)
 from bridge_data.encoders.encoder_config import FamilyConfig, refuse
 from bridge_data.encoders.families import MAX_ASPECT, Grid, Pieces, Qwen2VL
 from bridge_data.encoders.family_encoder import FamilyTaskEncoder
@@ -147,13 +153,13 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
     def _marked(self, sample: Sample) -> tuple[MarkedTokens, list[Any]]:
         """The tokens of a sample, with one image token for each image and video; and these, in their order."""
         videos, key = self.videos(sample), sample.__key__
-        said = self._with_videos(self.conversation(sample), len(videos), key)
+        said = with_placeholders(
+            self.conversation(sample), self.family.video_placeholder, len(videos), "videos", self.config, key
+        )
         marked = self._tokenize(said)
         kinds = [number for number in marked.ids if number in (self._image_id, self._video_id)]
-        for number, visuals, kind in ((self._image_id, said.images, "image"), (self._video_id, videos, "video")):
-            if kinds.count(number) != len(visuals):
-                what = f"the chat template made {kinds.count(number)} {kind} placeholders of {len(visuals)}"
-                refuse(self.config.policies.image_mismatch, key, what)
+        check_written(kinds.count(self._image_id), len(said.images), "image", self.config, key)
+        check_written(kinds.count(self._video_id), len(videos), "video", self.config, key)
         opened = iter([self._open(video, key) for video in videos])
         images = iter(said.images)
         ids = [self._image_id if number == self._video_id else number for number in marked.ids]
@@ -163,24 +169,6 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
     def _open(self, video: Any, key: str) -> VideoFrames:
         """The video, with no frame decoded yet."""
         return self._layout.video(open_video(video, key, self.sampling, self.family.choose_frames))
-
-    def _with_videos(self, said: Conversation, num_videos: int, key: str) -> Conversation:
-        """The conversation with placeholders for its videos; without any, they come first."""
-        placeholder = self.family.video_placeholder
-        found = said.text.count(placeholder) + sum(turn["content"].count(placeholder) for turn in said.messages)
-        if found and found != num_videos:
-            what = (
-                f"the text has {found} placeholders {placeholder!r} for {num_videos} videos; there must be one for "
-                "each, or none at all"
-            )
-            refuse(self.config.policies.image_mismatch, key, what)
-        if found or not num_videos:
-            return said
-        asks = self.config.conversation_template_config.roles[0]
-        turns = [dict(turn) for turn in said.messages]
-        first = next((turn for turn in turns if turn["role"] == asks), turns[0])
-        first["content"] = f"{placeholder}\n" * num_videos + first["content"]
-        return Conversation(messages=turns, images=said.images, tools=said.tools)
 
     def _messages(self, messages: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:
         family = self.family
