@@ -40,7 +40,6 @@ from bridge_data.encoders.sequences import (
     FamilySample,
     Media,
     TokenizedSample,
-    WaitingSample,
     check_length,
     check_multiple,
     joined,
@@ -189,7 +188,7 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         marked, visuals = self._marked(sample)
         detail, texts = self._visual_tokens(visuals, key)
         fields, num_visuals = self._sequence(marked, texts, sample)
-        return WaitingSample.derive_from(sample, **fields, images=visuals[:num_visuals], detail=detail)
+        return TokenizedSample.derive_from(sample, **fields, images=visuals[:num_visuals], detail=detail)
 
     @stateless
     def postencode_sample(self, sample: Any) -> Any:
@@ -279,11 +278,11 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         check_length(marked, texts, self.seq_length, self.config.policies.overlong, key)
         return with_image_tokens(marked, self._image_id, texts, self.seq_length)
 
-    def _media(self, sample: Any) -> Media:
+    def _media(self, sample: TokenizedSample) -> Media:
         if not sample.images or self.family is None:
             return {}
         made = pictures(sample.images, self._limits, sample.__key__)
-        return self.family.pixels(made, sample.detail if isinstance(sample, WaitingSample) else 0)
+        return self.family.pixels(made, sample.detail)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_piece_ids": {}}

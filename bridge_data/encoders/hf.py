@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from bridge_data.encoders.chat import (
     MarkedTokens,
@@ -33,7 +34,6 @@ from bridge_data.encoders.sequences import (
     check_length,
     joined,
     sequence_fields,
-    stack_padded,
 )
 from bridge_data.encoders.visuals import picture_sizes, pictures
 from bridge_data.errors import ConfigError, SkipSample
@@ -102,8 +102,7 @@ class HFTaskEncoder(ConversationTaskEncoder):
         media = joined([{n: v for n, v in row.items() if n not in self._by_rows} for row in _evened(rows)])
         some = next((row for row in rows if row), {})
         for name in self._by_rows & some.keys():
-            groups = [row.get(name, some[name][:0]) for row in rows]
-            media[name] = stack_padded(groups, max(map(len, groups)))
+            media[name] = pad_sequence([row.get(name, some[name][:0]) for row in rows], batch_first=True)
         return media
 
     def _process(self, said: Conversation, key: str) -> tuple[MarkedTokens, MarkedTokens, Media, dict[str, Tensor]]:

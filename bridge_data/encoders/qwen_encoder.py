@@ -29,7 +29,7 @@ from bridge_data.encoders.conversations import (
 from bridge_data.encoders.encoder_config import FamilyConfig, refuse
 from bridge_data.encoders.families import MAX_ASPECT, Grid, Pieces, Qwen2VL
 from bridge_data.encoders.family_encoder import FamilyTaskEncoder
-from bridge_data.encoders.sequences import FamilyBatch, FamilySample, Media, WaitingSample
+from bridge_data.encoders.sequences import FamilyBatch, FamilySample, Media, TokenizedSample
 from bridge_data.encoders.visuals import VideoFrames, VideoSampling, open_video, pictures
 from bridge_data.samples import Sample, VidQASample, VQASample, edataclass
 from bridge_data.task import stateless
@@ -199,7 +199,7 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         """Tokens of images and videos, without the times between them."""
         return sum(ids.count(self._image_id) + ids.count(self._video_id) for ids in texts)
 
-    def _media(self, sample: WaitingSample) -> Media:
+    def _media(self, sample: TokenizedSample) -> Media:
         images = [visual for visual in sample.images if not isinstance(visual, VideoFrames)]
         videos = [visual for visual in sample.images if isinstance(visual, VideoFrames)]
         media: Media = {}

@@ -29,18 +29,13 @@ Media: TypeAlias = dict[str, Tensor]
 
 @edataclass
 class TokenizedSample(Sample):
-    """A sample in the packing buffer: its tokens as in `SequenceSample`, its images not yet decoded."""
+    """A sample in the packing buffer: its tokens as in `SequenceSample`; its images not yet decoded, and the level of
+    detail that they will have."""
 
     tokens: Tensor
     labels: Tensor
     loss_mask: Tensor
     images: list[Any]
-
-
-@edataclass
-class WaitingSample(TokenizedSample):
-    """A sample of a model family in the packing buffer, with the level of detail of its images."""
-
     detail: int = 0
 
 
@@ -274,14 +269,6 @@ def joined(rows: Sequence[Mapping[str, Tensor]]) -> Media:
     """Concatenate the media of several samples along dimension 0; skip samples without any."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: torch.cat([row[name] for row in rows if name in row]) for name in names}
-
-
-def stack_padded(groups: Sequence[Tensor], num_tiles: int) -> Tensor:
-    """Stack groups of tiles (tiles, ...) to (groups, num_tiles, ...), padded with zeros."""
-    made = groups[0].new_zeros(len(groups), num_tiles, *groups[0].shape[1:])
-    for row, group in zip(made, groups, strict=True):
-        row[: len(group)] = group
-    return made
 
 
 def pack_family(samples: Sequence[FamilySample], media: Media | None = None) -> FamilySample:
