@@ -64,6 +64,8 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
     decoder = SampleDecoder(handlers=dict.fromkeys(IMAGE_EXTENSIONS, bytes))
     cookers: Sequence[Cooker[Any]] = (Cooker(cook_conversation),)
     config: ConversationConfig
+    _pack_pad_id: int | None = 0
+    """The token that pads the samples of a pack for Bridge; None: the padding token."""
 
     def __init__(self, tokenizer: Any, config: FamilyConfig | None, seq_length: int) -> None:
         super().__init__()
@@ -80,7 +82,7 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         self.tokenizer, self.seq_length, self.config = tokenizer, seq_length, config
         self._cook_with(config.placeholder)
         self._limits, self._pack_in_batch = config.images, config.pack_in_batch
-        self._layout = layout_of(tokenizer, config, seq_length)
+        self._layout = layout_of(tokenizer, config, seq_length, self._pack_pad_id)
         if type(self).select_samples_to_pack is TaskEncoder.select_samples_to_pack:  # else a subclass has its own
             self.select_samples_to_pack = Packing(  # type: ignore[method-assign]
                 length=functools.partial(padded_length, multiple=config.pad_to_multiple_of),
@@ -224,7 +226,7 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         text, spans = render_conversation(self.tokenizer, messages, template, self.answers, said.tools)
         added = self._adds_special_tokens and lacks_beginning(self.tokenizer, text)
         spans = self._layout.spans_with_loss(text, spans)
-        return self._layout.learnt(tokenize_spans(self.tokenizer, text, spans, add_special_tokens=added))
+        return tokenize_spans(self.tokenizer, text, spans, add_special_tokens=added)
 
     def _messages(self, messages: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:
         """The messages in the form that the template reads."""
@@ -271,8 +273,8 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
     def _sequence(self, marked: MarkedTokens, texts: list[list[int]], sample: Sample) -> tuple[dict[str, Tensor], int]:
         """Tokens, labels and loss mask, at most `seq_length` of them; and the number of images that fit."""
         fitting, num_images = self._fitted(marked, texts, sample.__key__)
-        learnt = self._layout.labels(fitting, lambda: with_image_tokens(marked, self._image_id, texts)[0])
-        return self._filled(fitting.ids, *learnt), num_images
+        labels = self._layout.labels(fitting, lambda: with_image_tokens(marked, self._image_id, texts)[0])
+        return self._filled(fitting.ids, *labels), num_images
 
     def _fitted(self, marked: MarkedTokens, texts: list[list[int]], key: str) -> tuple[MarkedTokens, int]:
         check_length(marked, texts, self.seq_length, self.config.policies.overlong, key)

@@ -26,7 +26,7 @@ from bridge_data.encoders.chat import (
     touching,
 )
 from bridge_data.encoders.conversations import Conversation, check_written
-from bridge_data.encoders.encoder_config import FamilyConfig, refuse
+from bridge_data.encoders.encoder_config import FamilyConfig
 from bridge_data.encoders.family_encoder import ConversationTaskEncoder
 from bridge_data.encoders.sequences import (
     FamilySample,
@@ -76,8 +76,8 @@ class HFTaskEncoder(ConversationTaskEncoder):
         self.processor = processor
         self.processor_options = dict(processor_options or {})
         template = self.config.conversation_template_config
-        own = None if getattr(processor, "chat_template", None) else tokenizer
-        self.chat_template = chat_template_of(own or processor, template)
+        self._renderer = processor if getattr(processor, "chat_template", None) else tokenizer
+        self.chat_template = chat_template_of(self._renderer, template)
         self.image_token = getattr(processor, "image_token", None)
         kinds = {kind.__name__ for kind in type(processor).__mro__}
         self._is_qwen = not kinds.isdisjoint(_QWEN_PROCESSORS)
@@ -119,27 +119,26 @@ class HFTaskEncoder(ConversationTaskEncoder):
         placeholder = self.config.placeholder
         media_tokens = {placeholder: ("image", self.image_token or placeholder)}
         messages = self._layout.messages(said.messages, self.chat_template, media_tokens)
-        renderer = self.processor if getattr(self.processor, "chat_template", None) else self.tokenizer
-        text, spans = render_conversation(renderer, messages, self.chat_template, self.answers, said.tools)
+        text, spans = render_conversation(self._renderer, messages, self.chat_template, self.answers, said.tools)
         spans = self._layout.spans_with_loss(text, spans)
-        special = lacks_beginning(renderer, text)
+        special = lacks_beginning(self._renderer, text)
         if self.image_token is not None:
             check_written(text.count(self.image_token), len(images), "image", self.config, key)
         made = self._call(text, images, special)
         marked, images_at = _marked(made, spans)
-        whole = marked = self._layout.learnt(marked)
-        if limits.max_image_tokens is not None and _total(images_at) > limits.max_image_tokens:
+        whole = marked
+        num_image_tokens = sum(end - start for start, end in images_at)
+        if limits.max_image_tokens is not None and num_image_tokens > limits.max_image_tokens:
             raise SkipSample(f"its images take more than max_image_tokens={limits.max_image_tokens}")
-        length, limit = len(marked.ids), self.seq_length
-        if length > limit:
-            if self.config.policies.overlong != "truncate":
-                refuse(self.config.policies.overlong, key, f"it has {length} tokens, a sequence holds {limit}")
+        limit = self.seq_length
+        check_length(marked, [], limit, self.config.policies.overlong, key)
+        if len(marked.ids) > limit:
             cut = next((number for number, (_, end) in enumerate(images_at) if end > limit), None)
             if cut is not None:
                 # Process the text again without the images that are cut off, so that they have no pixel values.
                 text = text[: made["text_replacement_offsets"][0][cut]["span"][0]]
                 made = self._call(text, images[:cut], special)
-                marked = self._layout.learnt(_marked(made, spans)[0])
+                marked, _ = _marked(made, spans)
         kept = MarkedTokens(marked.ids[:limit], marked.has_loss[:limit])
         media, aligned = self._sorted(made, len(marked.ids))
         return kept, whole, media, {name: value[: len(kept.ids)] for name, value in aligned.items()}
@@ -256,7 +255,3 @@ def _moved(offset: int, replaced: Sequence[Mapping[str, Any]]) -> int:
     """The offset of a character of the text after its image tokens were replaced."""
     grown = sum(len(one["replacement"]) - len(one["text"]) for one in replaced if one["span"][1] <= offset)
     return offset + grown
-
-
-def _total(ranges: Sequence[Span]) -> int:
-    return sum(end - start for start, end in ranges)

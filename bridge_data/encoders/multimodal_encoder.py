@@ -72,6 +72,7 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
     family: FixedTokens | None
     _images_need = "image_processor; pass one"
     _adds_special_tokens = False
+    _pack_pad_id = None
 
     def __init__(
         self,
@@ -103,8 +104,6 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
         super().__init__(tokenizer, family, family_config, seq_length=seq_length)
         self.config = config
         self._for_bridge = isinstance(self._layout, BridgeLayout)
-        if isinstance(self._layout, BridgeLayout):
-            self._layout.pack_pad_id = self._layout.pad_id
         check_multiple(decoder_seq_length, config.pad_to_multiple_of, "decoder_seq_length")
         if decoder_seq_length is not None and isinstance(self.select_samples_to_pack, Packing):
             self.select_samples_to_pack = _no_packs  # type: ignore[method-assign]

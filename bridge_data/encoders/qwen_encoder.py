@@ -160,6 +160,7 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         kinds = [number for number in marked.ids if number in (self._image_id, self._video_id)]
         check_written(kinds.count(self._image_id), len(said.images), "image", self.config, key)
         check_written(kinds.count(self._video_id), len(videos), "video", self.config, key)
+        # From here on, `visuals` say what is a video: `with_image_tokens` puts the tokens of each in place of one id.
         opened = iter([self._open(video, key) for video in videos])
         images = iter(said.images)
         ids = [self._image_id if number == self._video_id else number for number in marked.ids]
