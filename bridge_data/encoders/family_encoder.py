@@ -32,7 +32,7 @@ from bridge_data.encoders.conversations import (
     conversation_of,
     cook_conversation,
 )
-from bridge_data.encoders.encoder_config import ConversationConfig, FamilyConfig
+from bridge_data.encoders.encoder_config import SEQ_LENGTH, ConversationConfig, FamilyConfig
 from bridge_data.encoders.families import Pieces, VisionFamily, check_family
 from bridge_data.encoders.layouts import layout_of
 from bridge_data.encoders.pretrained import open_tokenizer
@@ -50,7 +50,8 @@ from bridge_data.encoders.sequences import (
 from bridge_data.encoders.visuals import picture_sizes, pictures
 from bridge_data.errors import ConfigError, SkipSample
 from bridge_data.samples import Batch, Sample
-from bridge_data.task import Cooker, DefaultTaskEncoder, Packing, TaskEncoder, stateless
+from bridge_data.task import Cooker, DefaultTaskEncoder, Packing, stateless
+from bridge_data.task.packers import pack_by
 
 
 class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
@@ -83,14 +84,14 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         self._cook_with(config.placeholder)
         self._limits, self._pack_in_batch = config.images, config.pack_in_batch
         self._layout = layout_of(tokenizer, config, seq_length, self._pack_pad_id)
-        if type(self).select_samples_to_pack is TaskEncoder.select_samples_to_pack:  # else a subclass has its own
-            self.select_samples_to_pack = Packing(  # type: ignore[method-assign]
-                length=functools.partial(padded_length, multiple=config.pad_to_multiple_of),
-                capacity=seq_length,
-                overlong="drop",  # nothing is: sequences were truncated before
-                packer=config.packer,
-                carry_over=config.carry_over,
-            )
+        packing = Packing(
+            length=functools.partial(padded_length, multiple=config.pad_to_multiple_of),
+            capacity=seq_length,
+            overlong="drop",  # nothing is: sequences were truncated before
+            packer=config.packer,
+            carry_over=config.carry_over,
+        )
+        pack_by(self, packing)
 
     def _cook_with(self, *placeholders: str) -> None:
         """Set these placeholders of images and videos for cooked conversations, unless a subclass has own cookers."""
@@ -167,7 +168,7 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         family: VisionFamily | None = None,
         config: FamilyConfig | None = None,
         *,
-        seq_length: int = 2048,
+        seq_length: int = SEQ_LENGTH,
     ) -> None:
         super().__init__(tokenizer, config, seq_length)
         if family is not None:
@@ -290,7 +291,9 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         return self.__dict__ | {"_piece_ids": {}}
 
 
-def text_encoder(tokenizer: Any, config: FamilyConfig | None = None, *, seq_length: int = 2048) -> FamilyTaskEncoder:
+def text_encoder(
+    tokenizer: Any, config: FamilyConfig | None = None, *, seq_length: int = SEQ_LENGTH
+) -> FamilyTaskEncoder:
     """The encoder of text SFT: conversations without images, with labels on the answers."""
     return FamilyTaskEncoder(tokenizer, None, config, seq_length=seq_length)
 

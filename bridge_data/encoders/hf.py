@@ -26,7 +26,7 @@ from bridge_data.encoders.chat import (
     touching,
 )
 from bridge_data.encoders.conversations import Conversation, check_written
-from bridge_data.encoders.encoder_config import FamilyConfig
+from bridge_data.encoders.encoder_config import SEQ_LENGTH, FamilyConfig
 from bridge_data.encoders.family_encoder import ConversationTaskEncoder
 from bridge_data.encoders.sequences import (
     FamilySample,
@@ -63,7 +63,7 @@ class HFTaskEncoder(ConversationTaskEncoder):
         processor: Any,
         config: FamilyConfig | None = None,
         *,
-        seq_length: int = 2048,
+        seq_length: int = SEQ_LENGTH,
         processor_options: Mapping[str, Any] | None = None,
     ) -> None:
         tokenizer = getattr(processor, "tokenizer", None)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bridge_data.encoders.chat import MarkedTokens
 from bridge_data.encoders.encoder_config import (
+    SEQ_LENGTH,
     ConversationConfig,
     FamilyConfig,
     MultiModalSampleConfig,
@@ -80,7 +81,7 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
         image_processor: Any = None,
         multimodal_sample_config: MultiModalSampleConfig | None = None,
         *,
-        seq_length: int = 2048,
+        seq_length: int = SEQ_LENGTH,
         decoder_seq_length: int | None = None,
     ) -> None:
         if decoder_seq_length is not None and decoder_seq_length < 1:

@@ -26,7 +26,7 @@ from bridge_data.encoders.conversations import (
     check_written,
     with_placeholders,
 )
-from bridge_data.encoders.encoder_config import FamilyConfig, refuse
+from bridge_data.encoders.encoder_config import IGNORED, SEQ_LENGTH, FamilyConfig, refuse
 from bridge_data.encoders.families import MAX_ASPECT, Grid, Pieces, Qwen2VL
 from bridge_data.encoders.family_encoder import FamilyTaskEncoder
 from bridge_data.encoders.sequences import FamilyBatch, FamilySample, Media, TokenizedSample
@@ -71,7 +71,7 @@ def mrope_positions(
 class QwenVLBatch(FamilyBatch):
     """As `FamilyBatch`; `position_ids` are int64 (B, 3, S), and `aligned` holds `mm_token_type_ids`."""
 
-    def model_inputs(self, ignored: int = -100) -> dict[str, Tensor]:
+    def model_inputs(self, ignored: int = IGNORED) -> dict[str, Tensor]:
         """As `FamilyBatch.model_inputs`. The positions of a packed batch are (4, B, S), as in transformers: first those
         of the text, which restart with each sample, then the other three."""
         inputs = FamilyBatch.model_inputs(self, ignored)
@@ -102,7 +102,7 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         family: Qwen2VL,
         config: FamilyConfig | None = None,
         *,
-        seq_length: int = 2048,
+        seq_length: int = SEQ_LENGTH,
         sampling: VideoSampling | None = None,
     ) -> None:
         super().__init__(tokenizer, family, config, seq_length=seq_length)
@@ -160,9 +160,9 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         kinds = [number for number in marked.ids if number in (self._image_id, self._video_id)]
         check_written(kinds.count(self._image_id), len(said.images), "image", self.config, key)
         check_written(kinds.count(self._video_id), len(videos), "video", self.config, key)
-        # From here on, `visuals` say what is a video: `with_image_tokens` puts the tokens of each in place of one id.
         opened = iter([self._open(video, key) for video in videos])
         images = iter(said.images)
+        # `with_image_tokens` looks for one id; `visuals`, in the order of these ids, say which are videos.
         ids = [self._image_id if number == self._video_id else number for number in marked.ids]
         visuals = [next(images if kind == self._image_id else opened) for kind in kinds]
         return MarkedTokens(ids, marked.has_loss), visuals

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bridge_data.encoders.chat import MarkedTokens
-from bridge_data.encoders.encoder_config import refuse
+from bridge_data.encoders.encoder_config import IGNORED, refuse
 from bridge_data.errors import ConfigError
 from bridge_data.samples import Batch, Sample, SourceInfo, edataclass
 
@@ -122,7 +122,7 @@ class FamilyBatch(SequenceBatch):
     media: Media
     aligned: dict[str, Tensor]
 
-    def model_inputs(self, ignored: int = -100) -> dict[str, Any]:
+    def model_inputs(self, ignored: int = IGNORED) -> dict[str, Any]:
         """Keyword arguments of the `forward` of a model of transformers: `input_ids`, `labels` (not shifted: the model
         does that), `media`, and `attention_mask`.
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
-from bridge_data.encoders.encoder_config import OverlongPolicy, Policy, refuse
+from bridge_data.encoders.encoder_config import IGNORED, OverlongPolicy, Policy, refuse
 from bridge_data.encoders.sequences import padded
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.options import check_at_least, check_choice
@@ -89,7 +89,7 @@ class SpeechConfig:
     max_target_length: int = 448
     overlong: OverlongPolicy = "skip"
     empty_text: Policy = "skip"
-    ignore_place_holder: int = -100
+    ignore_place_holder: int = IGNORED
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "max_target_length")
