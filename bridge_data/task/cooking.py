@@ -213,6 +213,8 @@ class SourceCook:
         if not self._takes_cooker:
             if any(cooker.need_primary for cooker in self._cookers):  # the hook may call any of them
                 stores |= self._primary(stores)
+            if any(cooker.need_cache for cooker in self._cookers):
+                self._refuse(CACHE, stores)
             return None, stores
         what = f"samples of {source.path} [{source.split_part}]"
         if source.config_file == source.path and has_raw_tars(source.path):
