@@ -561,7 +561,7 @@ class CacheFolder:
                 usage.count -= 1
             if error.errno not in _DISK_FULL:
                 raise
-            self._is_full("its disk is full")
+            self._pause_as_full("its disk is full")
             return False
         return True
 
@@ -573,7 +573,7 @@ class CacheFolder:
             if not self._fits(usage, num_bytes):
                 self._clean(usage, num_bytes)
                 if not self._fits(usage, num_bytes):
-                    self._is_full("all of its entries are still needed, or its disk is nearly full")
+                    self._pause_as_full("all of its entries are still needed, or its disk is nearly full")
                     return False
             os.ftruncate(descriptor, num_bytes)  # so that a process that counts the files counts it
             usage.num_bytes += num_bytes
@@ -588,8 +588,8 @@ class CacheFolder:
             and disk.f_bavail * disk.f_frsize - num_bytes >= KEEP_FREE_BYTES
         )
 
-    def _is_full(self, why: str) -> None:
-        """Pause the search for free space for a moment."""
+    def _pause_as_full(self, why: str) -> None:
+        """Pause the search for free space for a moment, and warn once."""
         self._full_until = time.monotonic() + _RETRY_S
         self._warn_once(
             f"it is full ({why}), so files are read when they are needed; a larger max_cache_size_gbytes or a smaller "
