@@ -39,6 +39,7 @@ from bridge_data.task.generators import Generators, seed_generators
 from bridge_data.task.observer import Observer, StageTracer, observed
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.task.task_encoder import (
+    HOOKS,
     Declared,
     DefaultTaskEncoder,
     TaskEncoder,
@@ -51,18 +52,7 @@ from bridge_data.topology import HookContext, WorkerConfig, active_hook
 if TYPE_CHECKING:
     from bridge_data.order.plan_order import Numbering
 
-STAGES = (
-    "decode",
-    "cook_crude_sample",
-    "encode_sample",
-    "preencode_sample",
-    "postencode_sample",
-    "select_samples_to_pack",
-    "pack_selected_samples",
-    "batch_group_criterion",
-    "batch",
-    "encode_batch",
-)
+STAGES = ("decode", *HOOKS)
 
 _OF_SAMPLES = frozenset({"cook_crude_sample", "encode_sample", "preencode_sample", "postencode_sample"})
 
@@ -196,17 +186,14 @@ class Hooks:
         """Consecutive failures of each hook."""
         self.last_skip = "", ""
         """The hook of the last skip, and the reason."""
-        self._declared = {name: declaration(encoder, name) for name in STAGES if name != "decode"}
+        self._declared = {name: declaration(encoder, name) for name in HOOKS}
         self._seeded = frozenset(name for name, hook in self._declared.items() if hook.seeded)
         self._tolerance = encoder.__default_failure_tolerance__
         check_tolerance(f"{type(encoder).__name__}(__default_failure_tolerance__", self._tolerance)
-
-    @functools.cached_property
-    def has_no_generators(self) -> bool:
-        """Whether no hook of samples is a generator, so that a sample goes into the batch it is encoded for."""
-        hooks = [hook_of(self.encoder, stage) for stage in _OF_SAMPLES]
-        hooks += [cooker.cook for cooker in self.encoder.cookers]
-        return not any(map(may_yield, hooks))
+        of_samples = [hook_of(encoder, stage) for stage in _OF_SAMPLES] + [cooker.cook for cooker in encoder.cookers]
+        self.has_no_generators = not any(map(may_yield, of_samples))
+        """Whether no hook of samples is a generator, so that a sample goes into the batch it is encoded for. What is
+        found while they run counts, too."""
 
     @property
     def makes_batches_of_one(self) -> bool:
@@ -407,7 +394,7 @@ def _check(where: str, name: str, value: Any, known: Mapping[str, bool]) -> None
     if not is_setting and get_stateless(_function_of(value)):
         raise ConfigError(
             f"{where} is decorated with @stateless like a hook, but it is not a hook, and nothing calls it. "
-            f"The hooks are {', '.join(STAGES[1:])}; remove the decorator if it is something else"
+            f"The hooks are {', '.join(HOOKS)}; remove the decorator if it is something else"
         )
 
 
