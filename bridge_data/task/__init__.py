@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from bridge_data.task.cooking import cooker as cooker
     from bridge_data.task.crude_examples import class_mismatch as class_mismatch
     from bridge_data.task.crude_examples import fields_in_words as fields_in_words
-    from bridge_data.task.generators import seed_generators as seed_generators
     from bridge_data.task.grouping import group_by as group_by
     from bridge_data.task.grouping import homogeneous_concat_mix as homogeneous_concat_mix
     from bridge_data.task.grouping import shape_of as shape_of
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from bridge_data.task.hooks import does_something as does_something
     from bridge_data.task.hooks import hook_of as hook_of
     from bridge_data.task.hooks import is_overridden as is_overridden
-    from bridge_data.task.hooks import rng_key as rng_key
     from bridge_data.task.packers import Packing as Packing
     from bridge_data.task.task_encoder import DefaultTaskEncoder as DefaultTaskEncoder
     from bridge_data.task.task_encoder import TaskEncoder as TaskEncoder

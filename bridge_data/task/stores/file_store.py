@@ -143,10 +143,6 @@ class PrimaryFileStore(_FileStoreAround[T]):
     def resolve(self, key: str) -> tuple[FileStore[T], str]:
         return self.inner.resolve(f"{self.current_key}{key}" if key.startswith(".") else key)
 
-    def __getitem__(self, key: str) -> tuple[T, SourceInfo]:
-        store, full_key = self.resolve(key)
-        return store[full_key]
-
     def get_raw(self, key: str) -> tuple[Any, SourceInfo]:
         store, full_key = self.resolve(key)
         return store.get_raw(full_key)
