@@ -18,7 +18,7 @@ from bridge_data.errors import ConfigError
 from bridge_data.plan import Source
 from bridge_data.plan.document import has_raw_tars, is_jsonl
 from bridge_data.plan.opening import has_tables
-from bridge_data.samples import CrudeSample, SourceInfo
+from bridge_data.samples import CrudeSample, SourceInfo, required_fields
 from bridge_data.samples.collation import PROVENANCE, collected, columns_of, generic_batch
 from bridge_data.task.stores import FileStore, PrimaryFileStore
 from bridge_data.topology import current_cache
@@ -324,10 +324,7 @@ def _made(target: type, fields: dict[str, Any], origin: type) -> Any:
 def _fields_of(target: type) -> tuple[Sequence[str], list[str]]:
     """The names of a type's fields, and of the required ones."""
     if dataclasses.is_dataclass(target):
-        fields = [field for field in dataclasses.fields(target) if field.init]
-        missing = dataclasses.MISSING
-        needed = [f.name for f in fields if f.default is missing and f.default_factory is missing]
-        return [field.name for field in fields], needed
+        return [field.name for field in dataclasses.fields(target) if field.init], required_fields(target)
     if issubclass(target, tuple) and hasattr(target, "_fields"):
         defaults: dict[str, Any] = getattr(target, "_field_defaults", {})
         return target._fields, [name for name in target._fields if name not in defaults]

@@ -33,7 +33,7 @@ from bridge_data.errors import (
 )
 from bridge_data.later import profiler_is_active
 from bridge_data.order.random_draws import key64
-from bridge_data.samples import SourceInfo
+from bridge_data.samples import SourceInfo, provenance_of
 from bridge_data.task.augment import AugmentTaskEncoder
 from bridge_data.task.generators import Generators, seed_generators
 from bridge_data.task.observer import Observer, StageTracer, observed
@@ -328,7 +328,7 @@ def keys_of(argument: Any) -> str:
     if isinstance(argument, Sequence) and not isinstance(argument, str):
         shown = ", ".join(keys_of(item) for item in argument[:3])
         return f"[{shown}{', ...' if len(argument) > 3 else ''}]"
-    key = argument.get("__key__") if isinstance(argument, dict) else getattr(argument, "__key__", None)
+    key = provenance_of(argument, "__key__")
     return "of unknown key" if key is None else str(key)
 
 
@@ -336,7 +336,7 @@ def sources_of(argument: Any) -> list[SourceInfo] | None:
     """The sources of a sample, of the samples of a list, or of a batch."""
     if isinstance(argument, Sequence) and not isinstance(argument, str):
         return [source for item in argument for source in sources_of(item) or ()] or None
-    sources = argument.get("__sources__") if isinstance(argument, dict) else getattr(argument, "__sources__", None)
+    sources = provenance_of(argument, "__sources__")
     return list(sources) if sources else None
 
 
