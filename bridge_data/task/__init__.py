@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from bridge_data.task.grouping import source_of as source_of
     from bridge_data.task.grouping import subflavor as subflavor
     from bridge_data.task.grouping import type_of as type_of
+    from bridge_data.task.hook_names import check_hook_names as check_hook_names
     from bridge_data.task.hooks import FAILED as FAILED
     from bridge_data.task.hooks import NO_STAGES as NO_STAGES
     from bridge_data.task.hooks import STAGES as STAGES
     from bridge_data.task.hooks import TRUNCATED as TRUNCATED
     from bridge_data.task.hooks import Hooks as Hooks
-    from bridge_data.task.hooks import check_hook_names as check_hook_names
     from bridge_data.task.hooks import does_something as does_something
     from bridge_data.task.hooks import hook_of as hook_of
     from bridge_data.task.hooks import is_overridden as is_overridden

@@ -43,8 +43,9 @@ from bridge_data import (
 )
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.samples import SourceInfo
-from bridge_data.task.cooking import as_type, batch_as, choose_cooker
+from bridge_data.task.cooking import choose_cooker
 from bridge_data.task.crude_examples import fields_in_words
+from bridge_data.task.field_mapping import as_type, batch_as
 from tests.object_store import Bucket
 from tests.task.stores.media import SAMPLES, content, dataset, write_job
 
