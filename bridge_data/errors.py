@@ -21,7 +21,7 @@ import traceback
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NoReturn, Self, TypeAlias
 
-from bridge_data.samples import SourceInfo
+from bridge_data.samples import SourceInfo, provenance_of
 
 logger = logging.getLogger("bridge_data")
 
@@ -49,8 +49,7 @@ class SampleError(BridgeDataError):
     @classmethod
     def from_sample(cls, sample: Any, message: str = "") -> Self:
         """The error that says that this sample failed, for a hook to raise."""
-        key = sample.get("__key__") if isinstance(sample, dict) else getattr(sample, "__key__", None)
-        return cls(f"sample {key} failed" + (f": {message}" if message else ""))
+        return cls(f"sample {provenance_of(sample, '__key__')} failed" + (f": {message}" if message else ""))
 
 
 class FatalSampleError(SampleError):

@@ -33,11 +33,6 @@ if TYPE_CHECKING:
     from bridge_data.encoders.encoder_config import ImageToken as ImageToken
     from bridge_data.encoders.encoder_config import MultiModalSampleConfig as MultiModalSampleConfig
     from bridge_data.encoders.encoder_config import SamplePolicies as SamplePolicies
-    from bridge_data.encoders.families import IDEFICS3_TEMPLATE as IDEFICS3_TEMPLATE
-    from bridge_data.encoders.families import INTERNVL_TEMPLATE as INTERNVL_TEMPLATE
-    from bridge_data.encoders.families import LLAVA_TEMPLATE as LLAVA_TEMPLATE
-    from bridge_data.encoders.families import QWEN2_VL_TEMPLATE as QWEN2_VL_TEMPLATE
-    from bridge_data.encoders.families import QWEN3_VL_TEMPLATE as QWEN3_VL_TEMPLATE
     from bridge_data.encoders.families import Idefics3 as Idefics3
     from bridge_data.encoders.families import InternVL as InternVL
     from bridge_data.encoders.families import Llava as Llava
@@ -56,9 +51,7 @@ if TYPE_CHECKING:
     from bridge_data.encoders.sequences import FamilyBatch as FamilyBatch
     from bridge_data.encoders.sequences import FamilySample as FamilySample
     from bridge_data.encoders.sequences import ImageTextBatch as ImageTextBatch
-    from bridge_data.encoders.sequences import ImageTextSample as ImageTextSample
     from bridge_data.encoders.sequences import TokenizedSample as TokenizedSample
-    from bridge_data.encoders.speech import LogMel as LogMel
     from bridge_data.encoders.speech import SpeechBatch as SpeechBatch
     from bridge_data.encoders.speech import SpeechConfig as SpeechConfig
     from bridge_data.encoders.speech import SpeechTaskEncoder as SpeechTaskEncoder

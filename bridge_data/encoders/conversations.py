@@ -356,11 +356,11 @@ def conversation_of(sample: Any, config: ConversationConfig) -> Conversation:
         case TextSample():
             if not sample.text.strip():
                 raise SkipSample("its text has no words")
-            _check_placeholders(sample, sample.text.count(config.placeholder), 0, config)
-            return Conversation(text=sample.text)
+            said = Conversation(text=sample.text)
+            return with_placeholders(said, config.placeholder, 0, "images", config, sample.__key__)
         case ConversationSample():
-            said = _with_placeholders(sample, sample.messages, sample.images, config)
-            return dataclasses.replace(said, tools=sample.tools)
+            said = Conversation(messages=sample.messages, images=sample.images, tools=sample.tools)
+            return _by_the_rules(sample, said, config)
     raise ConfigError(
         f"sample {sample.__key__!r}: expected a CaptioningSample, VQASample, TextSample or ConversationSample, got "
         f"{type(sample).__name__}; add a cooker that makes one of these, or override `conversation` in a subclass"
@@ -389,28 +389,52 @@ def _dialog(
     if config.placeholder in answer:
         raise SampleError(f"sample {sample.__key__!r}: the answer {answer[:80]!r} holds the placeholder of an image")
     messages = [{"role": asks, "content": question}, {"role": answers, "content": answer.strip()}]
-    return _with_placeholders(sample, messages, [] if sample.image is None else [sample.image], config)
+    images = [] if sample.image is None else [sample.image]
+    return _by_the_rules(sample, Conversation(messages=messages, images=images), config)
 
 
-def _with_placeholders(
-    sample: Sample, messages: list[dict[str, Any]], images: list[Any], config: ConversationConfig
-) -> Conversation:
-    template, placeholder = config.conversation_template_config, config.placeholder
-    _check_answers(sample, messages, config)
-    num_placeholders = sum(turn["content"].count(placeholder) for turn in messages)
-    turns = [dict(turn) for turn in messages]
-    if not num_placeholders:
-        first = next((turn for turn in turns if turn["role"] == template.roles[0]), turns[0])
-        first["content"] = f"{placeholder}\n" * len(images) + first["content"]
-    else:
-        _check_placeholders(sample, num_placeholders, len(images), config)
-    _check_roles(sample, messages, config)
+def _by_the_rules(sample: Sample, said: Conversation, config: ConversationConfig) -> Conversation:
+    """The checked turns of a sample, with placeholders, stop strings and the system message."""
+    template = config.conversation_template_config
+    _check_answers(sample, said.messages, config)
+    said = with_placeholders(said, config.placeholder, len(said.images), "images", config, sample.__key__)
+    _check_roles(sample, said.messages, config)
+    turns = [dict(turn) for turn in said.messages]
     if template.stop_string:
         for turn in turns:
             turn["content"] += template.stop_string if turn["role"] == template.roles[1] else ""
     if template.system is not None and turns[0]["role"] != "system":
         turns.insert(0, {"role": "system", "content": template.system})
-    return Conversation(messages=turns, images=images)
+    return dataclasses.replace(said, messages=turns)
+
+
+def with_placeholders(
+    said: Conversation, placeholder: str, number: int, kind: str, config: ConversationConfig, key: str
+) -> Conversation:
+    """The conversation of sample `key` with a placeholder for each of its `number` images or videos (`kind`): those
+    that it has, or else new ones before the first question. Another number of them is handled as the policies say."""
+    found = said.text.count(placeholder) + sum(turn["content"].count(placeholder) for turn in said.messages)
+    if found != number and (found or not said.messages):
+        refuse(
+            config.policies.image_mismatch,
+            key,
+            f"the text has {found} placeholders {placeholder!r} for {number} {kind}; there must be one for each, or "
+            "none at all",
+        )
+    if found or not number:
+        return said
+    turns = [dict(turn) for turn in said.messages]
+    asks = config.conversation_template_config.roles[0]
+    first = next((turn for turn in turns if turn["role"] == asks), turns[0])
+    first["content"] = f"{placeholder}\n" * number + first["content"]
+    return dataclasses.replace(said, messages=turns)
+
+
+def check_written(found: int, number: int, kind: str, config: ConversationConfig, key: str) -> None:
+    """Refuse sample `key` if the chat template wrote `found` tokens of images or videos (`kind`) for `number`."""
+    if found != number:
+        what = f"the chat template made {found} {kind} placeholders of {number}"
+        refuse(config.policies.image_mismatch, key, what)
 
 
 def _check_answers(sample: Sample, messages: list[dict[str, Any]], config: ConversationConfig) -> None:
@@ -434,13 +458,3 @@ def _check_roles(sample: Sample, messages: list[dict[str, Any]], config: Convers
     if turns != [roles[number % 2] for number in range(len(turns))]:
         expected = f"one {'system'!r} at most, then {roles[0]!r} and {roles[1]!r} by turns"
         refuse(policy, sample.__key__, f"its roles are {', '.join(map(repr, got))}; expected {expected}")
-
-
-def _check_placeholders(sample: Sample, found: int, num_images: int, config: ConversationConfig) -> None:
-    if found != num_images:
-        refuse(
-            config.policies.image_mismatch,
-            sample.__key__,
-            f"the text has {found} placeholders {config.placeholder!r} for {num_images} images; there must "
-            "be one for each, or none at all",
-        )

@@ -19,6 +19,12 @@ from bridge_data.errors import ConfigError, SampleError, SkipSample
 from bridge_data.options import check_at_least, check_choice
 from bridge_data.task.packers import Packer
 
+SEQ_LENGTH = 2048
+"""How many tokens a sequence holds by default."""
+
+IGNORED = -100
+"""The label of positions without loss by default, which torch's losses ignore."""
+
 PLAIN_CHAT_TEMPLATE = """\
 {%- for message in messages -%}
 {%- if message['role'] == 'assistant' -%}
@@ -123,7 +129,7 @@ class ConversationConfig:
     )
     policies: SamplePolicies = dataclasses.field(default_factory=SamplePolicies)
     caption_prompt: str = "Describe the image."
-    ignore_place_holder: int = -100
+    ignore_place_holder: int = IGNORED
     pad_to_max_length: bool = False
     pad_to_multiple_of: int = 1
     pack_in_batch: bool = False
@@ -135,7 +141,7 @@ class ConversationConfig:
         if self.ignore_place_holder >= 0:
             raise ConfigError(
                 f"{type(self).__name__}(ignore_place_holder={self.ignore_place_holder}): expected a negative number: "
-                "tokens are 0 or more; losses ignore -100 by default"
+                f"tokens are 0 or more; losses ignore {IGNORED} by default"
             )
 
     @property

@@ -30,9 +30,10 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from bridge_data.encoders.chat import chatml
-from bridge_data.encoders.sequences import Media, joined, stack_padded
+from bridge_data.encoders.sequences import Media, joined
 from bridge_data.encoders.visuals import (
     Images,
     Size,
@@ -260,7 +261,7 @@ class LlavaNext(_Tower):
         if not media:
             return {}
         counts = media["num_tiles"]
-        pixels = stack_padded(torch.split(media["pixel_values"], counts.tolist()), int(counts.max()))
+        pixels = pad_sequence(list(torch.split(media["pixel_values"], counts.tolist())), batch_first=True)
         return {"pixel_values": pixels, "image_sizes": media["image_sizes"]}
 
     def _best(self, size: Size, detail: int) -> tuple[int, int]:
@@ -372,8 +373,7 @@ class Idefics3:
         if some is None:
             return {}
         filled = [row or {name: value[:0] for name, value in some.items()} for row in rows]
-        num_tiles = max(len(row["pixel_values"]) for row in filled)
-        return {name: stack_padded([row[name] for row in filled], num_tiles) for name in some}
+        return {name: pad_sequence([row[name] for row in filled], batch_first=True) for name in some}
 
     def _grid(self, size: Size, detail: int) -> tuple[int, int]:
         """Rows and columns of tiles; (0, 0) if the image is not split."""

@@ -25,8 +25,14 @@ from bridge_data.encoders.chat import (
     tokenize_spans,
     tokenize_text,
 )
-from bridge_data.encoders.conversations import Conversation, conversation_cooker, conversation_of, cook_conversation
-from bridge_data.encoders.encoder_config import ConversationConfig, FamilyConfig, refuse
+from bridge_data.encoders.conversations import (
+    Conversation,
+    check_written,
+    conversation_cooker,
+    conversation_of,
+    cook_conversation,
+)
+from bridge_data.encoders.encoder_config import SEQ_LENGTH, ConversationConfig, FamilyConfig
 from bridge_data.encoders.families import Pieces, VisionFamily, check_family
 from bridge_data.encoders.layouts import layout_of
 from bridge_data.encoders.pretrained import open_tokenizer
@@ -34,7 +40,6 @@ from bridge_data.encoders.sequences import (
     FamilySample,
     Media,
     TokenizedSample,
-    WaitingSample,
     check_length,
     check_multiple,
     joined,
@@ -45,7 +50,8 @@ from bridge_data.encoders.sequences import (
 from bridge_data.encoders.visuals import picture_sizes, pictures
 from bridge_data.errors import ConfigError, SkipSample
 from bridge_data.samples import Batch, Sample
-from bridge_data.task import Cooker, DefaultTaskEncoder, Packing, TaskEncoder, stateless
+from bridge_data.task import Cooker, DefaultTaskEncoder, Packing, stateless
+from bridge_data.task.packers import pack_by
 
 
 class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
@@ -59,6 +65,8 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
     decoder = SampleDecoder(handlers=dict.fromkeys(IMAGE_EXTENSIONS, bytes))
     cookers: Sequence[Cooker[Any]] = (Cooker(cook_conversation),)
     config: ConversationConfig
+    _pack_pad_id: int | None = 0
+    """The token that pads the samples of a pack for Bridge; None: the padding token."""
 
     def __init__(self, tokenizer: Any, config: FamilyConfig | None, seq_length: int) -> None:
         super().__init__()
@@ -75,15 +83,15 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         self.tokenizer, self.seq_length, self.config = tokenizer, seq_length, config
         self._cook_with(config.placeholder)
         self._limits, self._pack_in_batch = config.images, config.pack_in_batch
-        self._layout = layout_of(tokenizer, config, seq_length)
-        if type(self).select_samples_to_pack is TaskEncoder.select_samples_to_pack:  # else a subclass has its own
-            self.select_samples_to_pack = Packing(  # type: ignore[method-assign]
-                length=functools.partial(padded_length, multiple=config.pad_to_multiple_of),
-                capacity=seq_length,
-                overlong="drop",  # nothing is: sequences were truncated before
-                packer=config.packer,
-                carry_over=config.carry_over,
-            )
+        self._layout = layout_of(tokenizer, config, seq_length, self._pack_pad_id)
+        packing = Packing(
+            length=functools.partial(padded_length, multiple=config.pad_to_multiple_of),
+            capacity=seq_length,
+            overlong="drop",  # nothing is: sequences were truncated before
+            packer=config.packer,
+            carry_over=config.carry_over,
+        )
+        pack_by(self, packing)
 
     def _cook_with(self, *placeholders: str) -> None:
         """Set these placeholders of images and videos for cooked conversations, unless a subclass has own cookers."""
@@ -160,7 +168,7 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         family: VisionFamily | None = None,
         config: FamilyConfig | None = None,
         *,
-        seq_length: int = 2048,
+        seq_length: int = SEQ_LENGTH,
     ) -> None:
         super().__init__(tokenizer, config, seq_length)
         if family is not None:
@@ -183,7 +191,7 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         marked, visuals = self._marked(sample)
         detail, texts = self._visual_tokens(visuals, key)
         fields, num_visuals = self._sequence(marked, texts, sample)
-        return WaitingSample.derive_from(sample, **fields, images=visuals[:num_visuals], detail=detail)
+        return TokenizedSample.derive_from(sample, **fields, images=visuals[:num_visuals], detail=detail)
 
     @stateless
     def postencode_sample(self, sample: Any) -> Any:
@@ -208,9 +216,7 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
             )
         marked = self._tokenize(said)
         found = marked.ids.count(self._image_id) if self.family is not None else len(said.images)
-        if found != len(said.images):
-            what = f"the chat template made {found} image placeholders of {len(said.images)}"
-            refuse(self.config.policies.image_mismatch, sample.__key__, what)
+        check_written(found, len(said.images), "image", self.config, sample.__key__)
         return marked, said.images
 
     def _tokenize(self, said: Conversation) -> MarkedTokens:
@@ -221,7 +227,7 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         text, spans = render_conversation(self.tokenizer, messages, template, self.answers, said.tools)
         added = self._adds_special_tokens and lacks_beginning(self.tokenizer, text)
         spans = self._layout.spans_with_loss(text, spans)
-        return self._layout.learnt(tokenize_spans(self.tokenizer, text, spans, add_special_tokens=added))
+        return tokenize_spans(self.tokenizer, text, spans, add_special_tokens=added)
 
     def _messages(self, messages: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:
         """The messages in the form that the template reads."""
@@ -268,24 +274,26 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
     def _sequence(self, marked: MarkedTokens, texts: list[list[int]], sample: Sample) -> tuple[dict[str, Tensor], int]:
         """Tokens, labels and loss mask, at most `seq_length` of them; and the number of images that fit."""
         fitting, num_images = self._fitted(marked, texts, sample.__key__)
-        learnt = self._layout.labels(fitting, lambda: with_image_tokens(marked, self._image_id, texts)[0])
-        return self._filled(fitting.ids, *learnt), num_images
+        labels = self._layout.labels(fitting, lambda: with_image_tokens(marked, self._image_id, texts)[0])
+        return self._filled(fitting.ids, *labels), num_images
 
     def _fitted(self, marked: MarkedTokens, texts: list[list[int]], key: str) -> tuple[MarkedTokens, int]:
         check_length(marked, texts, self.seq_length, self.config.policies.overlong, key)
         return with_image_tokens(marked, self._image_id, texts, self.seq_length)
 
-    def _media(self, sample: Any) -> Media:
+    def _media(self, sample: TokenizedSample) -> Media:
         if not sample.images or self.family is None:
             return {}
         made = pictures(sample.images, self._limits, sample.__key__)
-        return self.family.pixels(made, sample.detail if isinstance(sample, WaitingSample) else 0)
+        return self.family.pixels(made, sample.detail)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_piece_ids": {}}
 
 
-def text_encoder(tokenizer: Any, config: FamilyConfig | None = None, *, seq_length: int = 2048) -> FamilyTaskEncoder:
+def text_encoder(
+    tokenizer: Any, config: FamilyConfig | None = None, *, seq_length: int = SEQ_LENGTH
+) -> FamilyTaskEncoder:
     """The encoder of text SFT: conversations without images, with labels on the answers."""
     return FamilyTaskEncoder(tokenizer, None, config, seq_length=seq_length)
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from bridge_data.encoders.chat import (
     MarkedTokens,
@@ -24,8 +25,8 @@ from bridge_data.encoders.chat import (
     tokenize_text,
     touching,
 )
-from bridge_data.encoders.conversations import Conversation
-from bridge_data.encoders.encoder_config import FamilyConfig, refuse
+from bridge_data.encoders.conversations import Conversation, check_written
+from bridge_data.encoders.encoder_config import SEQ_LENGTH, FamilyConfig
 from bridge_data.encoders.family_encoder import ConversationTaskEncoder
 from bridge_data.encoders.sequences import (
     FamilySample,
@@ -33,7 +34,6 @@ from bridge_data.encoders.sequences import (
     check_length,
     joined,
     sequence_fields,
-    stack_padded,
 )
 from bridge_data.encoders.visuals import picture_sizes, pictures
 from bridge_data.errors import ConfigError, SkipSample
@@ -63,7 +63,7 @@ class HFTaskEncoder(ConversationTaskEncoder):
         processor: Any,
         config: FamilyConfig | None = None,
         *,
-        seq_length: int = 2048,
+        seq_length: int = SEQ_LENGTH,
         processor_options: Mapping[str, Any] | None = None,
     ) -> None:
         tokenizer = getattr(processor, "tokenizer", None)
@@ -76,8 +76,8 @@ class HFTaskEncoder(ConversationTaskEncoder):
         self.processor = processor
         self.processor_options = dict(processor_options or {})
         template = self.config.conversation_template_config
-        own = None if getattr(processor, "chat_template", None) else tokenizer
-        self.chat_template = chat_template_of(own or processor, template)
+        self._renderer = processor if getattr(processor, "chat_template", None) else tokenizer
+        self.chat_template = chat_template_of(self._renderer, template)
         self.image_token = getattr(processor, "image_token", None)
         kinds = {kind.__name__ for kind in type(processor).__mro__}
         self._is_qwen = not kinds.isdisjoint(_QWEN_PROCESSORS)
@@ -102,8 +102,7 @@ class HFTaskEncoder(ConversationTaskEncoder):
         media = joined([{n: v for n, v in row.items() if n not in self._by_rows} for row in _evened(rows)])
         some = next((row for row in rows if row), {})
         for name in self._by_rows & some.keys():
-            groups = [row.get(name, some[name][:0]) for row in rows]
-            media[name] = stack_padded(groups, max(map(len, groups)))
+            media[name] = pad_sequence([row.get(name, some[name][:0]) for row in rows], batch_first=True)
         return media
 
     def _process(self, said: Conversation, key: str) -> tuple[MarkedTokens, MarkedTokens, Media, dict[str, Tensor]]:
@@ -120,28 +119,26 @@ class HFTaskEncoder(ConversationTaskEncoder):
         placeholder = self.config.placeholder
         media_tokens = {placeholder: ("image", self.image_token or placeholder)}
         messages = self._layout.messages(said.messages, self.chat_template, media_tokens)
-        renderer = self.processor if getattr(self.processor, "chat_template", None) else self.tokenizer
-        text, spans = render_conversation(renderer, messages, self.chat_template, self.answers, said.tools)
+        text, spans = render_conversation(self._renderer, messages, self.chat_template, self.answers, said.tools)
         spans = self._layout.spans_with_loss(text, spans)
-        special = lacks_beginning(renderer, text)
-        if self.image_token is not None and (found := text.count(self.image_token)) != len(images):
-            what = f"the chat template made {found} image placeholders of {len(images)}"
-            refuse(self.config.policies.image_mismatch, key, what)
+        special = lacks_beginning(self._renderer, text)
+        if self.image_token is not None:
+            check_written(text.count(self.image_token), len(images), "image", self.config, key)
         made = self._call(text, images, special)
         marked, images_at = _marked(made, spans)
-        whole = marked = self._layout.learnt(marked)
-        if limits.max_image_tokens is not None and _total(images_at) > limits.max_image_tokens:
+        whole = marked
+        num_image_tokens = sum(end - start for start, end in images_at)
+        if limits.max_image_tokens is not None and num_image_tokens > limits.max_image_tokens:
             raise SkipSample(f"its images take more than max_image_tokens={limits.max_image_tokens}")
-        length, limit = len(marked.ids), self.seq_length
-        if length > limit:
-            if self.config.policies.overlong != "truncate":
-                refuse(self.config.policies.overlong, key, f"it has {length} tokens, a sequence holds {limit}")
+        limit = self.seq_length
+        check_length(marked, [], limit, self.config.policies.overlong, key)
+        if len(marked.ids) > limit:
             cut = next((number for number, (_, end) in enumerate(images_at) if end > limit), None)
             if cut is not None:
                 # Process the text again without the images that are cut off, so that they have no pixel values.
                 text = text[: made["text_replacement_offsets"][0][cut]["span"][0]]
                 made = self._call(text, images[:cut], special)
-                marked = self._layout.learnt(_marked(made, spans)[0])
+                marked, _ = _marked(made, spans)
         kept = MarkedTokens(marked.ids[:limit], marked.has_loss[:limit])
         media, aligned = self._sorted(made, len(marked.ids))
         return kept, whole, media, {name: value[: len(kept.ids)] for name, value in aligned.items()}
@@ -258,7 +255,3 @@ def _moved(offset: int, replaced: Sequence[Mapping[str, Any]]) -> int:
     """The offset of a character of the text after its image tokens were replaced."""
     grown = sum(len(one["replacement"]) - len(one["text"]) for one in replaced if one["span"][1] <= offset)
     return offset + grown
-
-
-def _total(ranges: Sequence[Span]) -> int:
-    return sum(end - start for start, end in ranges)

@@ -65,10 +65,6 @@ class NativeLayout:
         """The ranges of the text of a conversation that have loss; `spans` are those of the answers."""
         return spans
 
-    def learnt(self, marked: MarkedTokens) -> MarkedTokens:
-        """The tokens without the marks of those that are never learnt."""
-        return marked
-
     def labels(self, marked: MarkedTokens, whole: Callable[[], MarkedTokens]) -> tuple[Tensor, Tensor]:
         """Labels and loss mask of a decoder, for the tokens that fit; `whole` makes all tokens of the sample."""
         return next_token_labels(marked, self._ignored)
@@ -100,14 +96,17 @@ class NativeLayout:
 
 class BridgeLayout(NativeLayout):
     """The rows of a batch are padded to a multiple, rather than each sample; the samples of a pack are too. A batch is
-    a dict, and packs come in one row. `pack_pad_id` pads the samples of packs."""
+    a dict, and packs come in one row, in which `pack_pad_id` (None: the padding token) pads each sample."""
 
     has_positions = False
 
-    def __init__(self, tokenizer: Any, config: ConversationConfig, seq_length: int) -> None:
+    def __init__(
+        self, tokenizer: Any, config: ConversationConfig, seq_length: int, pack_pad_id: int | None = 0
+    ) -> None:
         super().__init__(tokenizer, config, seq_length)
-        self.pack_pad_id = 0
-        self._never_learnt = never_learnt_ids(tokenizer)
+        self._pack_pad_id = self.pad_id if pack_pad_id is None else pack_pad_id
+        added = getattr(tokenizer, "added_tokens_decoder", {})
+        self._never_learnt = frozenset(number for number, token in added.items() if str(token) in NEVER_LEARNT)
 
     def messages(
         self,
@@ -122,20 +121,22 @@ class BridgeLayout(NativeLayout):
         return [{**turn, "content": bridge_parts(turn["content"], media, media_first=media_first)} for turn in messages]
 
     def spans_with_loss(self, text: str, spans: list[Span]) -> list[Span]:
-        return turn_ends(text, spans)
-
-    def learnt(self, marked: MarkedTokens) -> MarkedTokens:
-        pairs = zip(marked.ids, marked.has_loss, strict=True)
-        return MarkedTokens(marked.ids, [answer and number not in self._never_learnt for number, answer in pairs])
+        """The answers with the line break after their end token: it is learnt, too."""
+        return [(start, end + (text[:end].endswith(_TURN_END) and text[end : end + 1] == "\n")) for start, end in spans]
 
     def labels(self, marked: MarkedTokens, whole: Callable[[], MarkedTokens]) -> tuple[Tensor, Tensor]:
-        """The last position of a full sequence learns the token that was cut off after it."""
-        labels, loss_mask = super().labels(marked, whole)
+        """Some tokens are never learnt; the last position of a full sequence learns the token that was cut off after
+        it."""
+        labels, loss_mask = super().labels(self._learnt(marked), whole)
         if len(marked.ids) == self._seq_length:
-            following = whole()
+            following = self._learnt(whole())
             if any(following.has_loss[self._seq_length : self._seq_length + 1]):
                 labels[-1], loss_mask[-1] = following.ids[self._seq_length], 1
         return labels, loss_mask
+
+    def _learnt(self, marked: MarkedTokens) -> MarkedTokens:
+        pairs = zip(marked.ids, marked.has_loss, strict=True)
+        return MarkedTokens(marked.ids, [answer and number not in self._never_learnt for number, answer in pairs])
 
     def filled(self, tensor: Tensor, value: float) -> Tensor:
         return tensor
@@ -155,14 +156,15 @@ class BridgeLayout(NativeLayout):
     def batch(self, rows: list[FamilySample], media: Media, samples: list[Sample]) -> dict[str, Any]:
         ignored, multiple = self._ignored, self._multiple
         if isinstance(rows[0], PackedSample):
-            return packed_row(rows, media, samples, pad=self.pack_pad_id, ignored=ignored, multiple=multiple)
+            return packed_row(rows, media, samples, pad=self._pack_pad_id, ignored=ignored, multiple=multiple)
         return padded_rows(rows, media, pad=self.pad_id, ignored=ignored, multiple=multiple, length=self._length)
 
 
-def layout_of(tokenizer: Any, config: ConversationConfig, seq_length: int) -> NativeLayout:
+def layout_of(tokenizer: Any, config: ConversationConfig, seq_length: int, pack_pad_id: int | None) -> NativeLayout:
     """The layout that the settings name."""
-    kind = BridgeLayout if config.layout == "bridge" else NativeLayout
-    return kind(tokenizer, config, seq_length)
+    if config.layout == "bridge":
+        return BridgeLayout(tokenizer, config, seq_length, pack_pad_id)
+    return NativeLayout(tokenizer, config, seq_length)
 
 
 # Tokens for Bridge
@@ -200,12 +202,6 @@ NEVER_LEARNT = frozenset(
 _TURN_END = "<|im_end|>"
 
 
-def never_learnt_ids(tokenizer: Any) -> frozenset[int]:
-    """The ids of those of `NEVER_LEARNT` that the tokenizer has as special tokens."""
-    added = getattr(tokenizer, "added_tokens_decoder", {})
-    return frozenset(number for number, token in added.items() if str(token) in NEVER_LEARNT)
-
-
 def bridge_parts(content: str, media: Mapping[str, tuple[str, str]], *, media_first: bool) -> list[dict[str, str]]:
     """The content of a turn as parts for a chat template; `media` as of `messages_for`.
 
@@ -221,11 +217,6 @@ def bridge_parts(content: str, media: Mapping[str, tuple[str, str]], *, media_fi
         if piece
     ]
     return sorted(parts, key=lambda part: part["type"] == "text") if media_first else parts
-
-
-def turn_ends(text: str, spans: Sequence[Span]) -> list[Span]:
-    """The spans of answers with the line break after their end token: it is learnt, too."""
-    return [(start, end + (text[:end].endswith(_TURN_END) and text[end : end + 1] == "\n")) for start, end in spans]
 
 
 # Images and videos for Bridge

@@ -7,7 +7,6 @@ Megatron-Bridge's step, as its collator for such images makes it.
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,31 +14,28 @@ from torch import Tensor
 
 from bridge_data.encoders.chat import MarkedTokens
 from bridge_data.encoders.encoder_config import (
+    SEQ_LENGTH,
     ConversationConfig,
     FamilyConfig,
     MultiModalSampleConfig,
 )
 from bridge_data.encoders.families import FixedSizeFamily
-from bridge_data.encoders.family_encoder import FamilyTaskEncoder, padded_length
+from bridge_data.encoders.family_encoder import FamilyTaskEncoder
 from bridge_data.encoders.layouts import BridgeLayout
 from bridge_data.encoders.pretrained import open_image_processor
 from bridge_data.encoders.sequences import (
     FamilySample,
     ImageTextBatch,
-    ImageTextSample,
-    SequenceSample,
     TokenizedSample,
     batched,
     check_multiple,
+    joined,
     last_answer,
-    packed,
-    sequence_fields,
 )
 from bridge_data.encoders.visuals import Images
 from bridge_data.errors import ConfigError
 from bridge_data.samples import Sample
-from bridge_data.task import stateless
-from bridge_data.task.packers import first_fit_decreasing
+from bridge_data.task import Packing, stateless
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +73,7 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
     family: FixedTokens | None
     _images_need = "image_processor; pass one"
     _adds_special_tokens = False
+    _pack_pad_id = None
 
     def __init__(
         self,
@@ -84,7 +81,7 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
         image_processor: Any = None,
         multimodal_sample_config: MultiModalSampleConfig | None = None,
         *,
-        seq_length: int = 2048,
+        seq_length: int = SEQ_LENGTH,
         decoder_seq_length: int | None = None,
     ) -> None:
         if decoder_seq_length is not None and decoder_seq_length < 1:
@@ -104,14 +101,13 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
             self._image_shape = images.shape
             family = FixedTokens(self.image_processor, config.placeholder, images.num_tokens(config))
         shared = {field.name: getattr(config, field.name) for field in dataclasses.fields(ConversationConfig)}
-        super().__init__(
-            tokenizer, family, FamilyConfig(**shared, image_placeholder=config.placeholder), seq_length=seq_length
-        )
+        family_config = FamilyConfig(**shared, image_placeholder=config.placeholder, carry_over=False)
+        super().__init__(tokenizer, family, family_config, seq_length=seq_length)
         self.config = config
         self._for_bridge = isinstance(self._layout, BridgeLayout)
-        if isinstance(self._layout, BridgeLayout):
-            self._layout.pack_pad_id = self._layout.pad_id
         check_multiple(decoder_seq_length, config.pad_to_multiple_of, "decoder_seq_length")
+        if decoder_seq_length is not None and isinstance(self.select_samples_to_pack, Packing):
+            self.select_samples_to_pack = _no_packs  # type: ignore[method-assign]
         if family is not None and family.num_tokens > seq_length:
             raise ConfigError(
                 f"an image takes {family.num_tokens} tokens, so none fits into seq_length={seq_length}; "
@@ -119,35 +115,12 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
             )
 
     @stateless
-    def postencode_sample(self, sample: TokenizedSample) -> ImageTextSample | FamilySample:
-        """The sequence with its images as pixel values."""
-        if self._for_bridge:
-            made: FamilySample = super().postencode_sample(sample)
-            made.media = {name: pixels.to(torch.bfloat16) for name, pixels in made.media.items()}
-            return made
-        pixels = self._media(sample).get("pixel_values", torch.zeros(0, *self._image_shape))
-        return ImageTextSample.derive_from(
-            sample,
-            **sequence_fields(sample.tokens, sample.labels, sample.loss_mask),
-            images=pixels.to(torch.float32),
-            num_image_tiles=torch.ones(len(pixels), dtype=torch.int64),
-        )
-
-    @stateless
-    def select_samples_to_pack(self, samples: list[TokenizedSample]) -> list[list[TokenizedSample]]:
-        """First-fit decreasing into `seq_length`; every sample gets into a pack."""
-        if self.decoder_seq_length is not None:
-            raise ConfigError("packing (packing_buffer_size) is for decoders alone; leave out decoder_seq_length")
-        lengths = [padded_length(sample, multiple=self.config.pad_to_multiple_of) for sample in samples]
-        packs = first_fit_decreasing(lengths, self.seq_length)
-        return [[samples[number] for number in pack] for pack in packs]
-
-    @stateless
-    def pack_selected_samples(self, samples: list[Any]) -> SequenceSample:
-        if self._for_bridge:
-            pack: FamilySample = super().pack_selected_samples(samples)
-            return pack
-        return ImageTextSample(**packed(samples), **_images_of(samples))
+    def postencode_sample(self, sample: TokenizedSample) -> FamilySample:
+        """The sequence with its images as `pixel_values`."""
+        made: FamilySample = super().postencode_sample(sample)
+        dtype = torch.bfloat16 if self._for_bridge else torch.float32
+        made.media = {name: pixels.to(dtype) for name, pixels in made.media.items()}
+        return made
 
     @stateless
     def batch(self, samples: list[Any]) -> ImageTextBatch | dict[str, Any]:
@@ -156,14 +129,17 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
             assert isinstance(made, dict)
             return made if made["visual_inputs"].as_model_kwargs() else made | {"visual_inputs": None}
         fixed = self.config.pad_to_max_length
-        rows = batched(
-            [self.pack_selected_samples(samples)] if self._pack_in_batch else samples,
+        rows = [self.pack_selected_samples(samples)] if self._pack_in_batch else samples
+        sequences = batched(
+            rows,
             pad=self._layout.pad_id,
             ignored=self.config.ignore_place_holder,
             length=self.seq_length if fixed else 0,
             label_length=(self.decoder_seq_length or self.seq_length) if fixed else 0,
         )
-        return ImageTextBatch.from_samples(samples, **rows, **_images_of(samples))
+        images = joined([row.media for row in rows]).get("pixel_values", torch.zeros(0, *self._image_shape))
+        num_tiles = torch.ones(len(images), dtype=torch.int64)
+        return ImageTextBatch.from_samples(samples, **sequences, images=images, num_image_tiles=num_tiles)
 
     def _check_template(self) -> None:
         """None is needed for plain text: a missing one is found with the first conversation."""
@@ -195,6 +171,6 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
         return self._filled(fitting.ids, labels, torch.ones(len(labels))), num_images
 
 
-def _images_of(samples: Sequence[ImageTextSample]) -> dict[str, Any]:
-    """The images of several samples, concatenated."""
-    return {name: torch.cat([getattr(sample, name) for sample in samples]) for name in ("images", "num_image_tiles")}
+@stateless
+def _no_packs(samples: list[TokenizedSample]) -> list[list[TokenizedSample]]:
+    raise ConfigError("packing (packing_buffer_size) is for decoders alone; leave out decoder_seq_length")

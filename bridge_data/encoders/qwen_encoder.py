@@ -19,11 +19,17 @@ from PIL import Image
 from torch import Tensor
 
 from bridge_data.encoders.chat import MarkedTokens, only_token
-from bridge_data.encoders.conversations import Conversation, ConversationSample, VideoConversationSample
-from bridge_data.encoders.encoder_config import FamilyConfig, refuse
+from bridge_data.encoders.conversations import (
+    Conversation,
+    ConversationSample,
+    VideoConversationSample,
+    check_written,
+    with_placeholders,
+)
+from bridge_data.encoders.encoder_config import IGNORED, SEQ_LENGTH, FamilyConfig, refuse
 from bridge_data.encoders.families import MAX_ASPECT, Grid, Pieces, Qwen2VL
 from bridge_data.encoders.family_encoder import FamilyTaskEncoder
-from bridge_data.encoders.sequences import FamilyBatch, FamilySample, Media, WaitingSample
+from bridge_data.encoders.sequences import FamilyBatch, FamilySample, Media, TokenizedSample
 from bridge_data.encoders.visuals import VideoFrames, VideoSampling, open_video, pictures
 from bridge_data.samples import Sample, VidQASample, VQASample, edataclass
 from bridge_data.task import stateless
@@ -65,7 +71,7 @@ def mrope_positions(
 class QwenVLBatch(FamilyBatch):
     """As `FamilyBatch`; `position_ids` are int64 (B, 3, S), and `aligned` holds `mm_token_type_ids`."""
 
-    def model_inputs(self, ignored: int = -100) -> dict[str, Tensor]:
+    def model_inputs(self, ignored: int = IGNORED) -> dict[str, Tensor]:
         """As `FamilyBatch.model_inputs`. The positions of a packed batch are (4, B, S), as in transformers: first those
         of the text, which restart with each sample, then the other three."""
         inputs = FamilyBatch.model_inputs(self, ignored)
@@ -96,7 +102,7 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         family: Qwen2VL,
         config: FamilyConfig | None = None,
         *,
-        seq_length: int = 2048,
+        seq_length: int = SEQ_LENGTH,
         sampling: VideoSampling | None = None,
     ) -> None:
         super().__init__(tokenizer, family, config, seq_length=seq_length)
@@ -147,15 +153,16 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
     def _marked(self, sample: Sample) -> tuple[MarkedTokens, list[Any]]:
         """The tokens of a sample, with one image token for each image and video; and these, in their order."""
         videos, key = self.videos(sample), sample.__key__
-        said = self._with_videos(self.conversation(sample), len(videos), key)
+        said = with_placeholders(
+            self.conversation(sample), self.family.video_placeholder, len(videos), "videos", self.config, key
+        )
         marked = self._tokenize(said)
         kinds = [number for number in marked.ids if number in (self._image_id, self._video_id)]
-        for number, visuals, kind in ((self._image_id, said.images, "image"), (self._video_id, videos, "video")):
-            if kinds.count(number) != len(visuals):
-                what = f"the chat template made {kinds.count(number)} {kind} placeholders of {len(visuals)}"
-                refuse(self.config.policies.image_mismatch, key, what)
+        check_written(kinds.count(self._image_id), len(said.images), "image", self.config, key)
+        check_written(kinds.count(self._video_id), len(videos), "video", self.config, key)
         opened = iter([self._open(video, key) for video in videos])
         images = iter(said.images)
+        # `with_image_tokens` looks for one id; `visuals`, in the order of these ids, say which are videos.
         ids = [self._image_id if number == self._video_id else number for number in marked.ids]
         visuals = [next(images if kind == self._image_id else opened) for kind in kinds]
         return MarkedTokens(ids, marked.has_loss), visuals
@@ -163,24 +170,6 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
     def _open(self, video: Any, key: str) -> VideoFrames:
         """The video, with no frame decoded yet."""
         return self._layout.video(open_video(video, key, self.sampling, self.family.choose_frames))
-
-    def _with_videos(self, said: Conversation, num_videos: int, key: str) -> Conversation:
-        """The conversation with placeholders for its videos; without any, they come first."""
-        placeholder = self.family.video_placeholder
-        found = said.text.count(placeholder) + sum(turn["content"].count(placeholder) for turn in said.messages)
-        if found and found != num_videos:
-            what = (
-                f"the text has {found} placeholders {placeholder!r} for {num_videos} videos; there must be one for "
-                "each, or none at all"
-            )
-            refuse(self.config.policies.image_mismatch, key, what)
-        if found or not num_videos:
-            return said
-        asks = self.config.conversation_template_config.roles[0]
-        turns = [dict(turn) for turn in said.messages]
-        first = next((turn for turn in turns if turn["role"] == asks), turns[0])
-        first["content"] = f"{placeholder}\n" * num_videos + first["content"]
-        return Conversation(messages=turns, images=said.images, tools=said.tools)
 
     def _messages(self, messages: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:
         family = self.family
@@ -211,7 +200,7 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         """Tokens of images and videos, without the times between them."""
         return sum(ids.count(self._image_id) + ids.count(self._video_id) for ids in texts)
 
-    def _media(self, sample: WaitingSample) -> Media:
+    def _media(self, sample: TokenizedSample) -> Media:
         images = [visual for visual in sample.images if not isinstance(visual, VideoFrames)]
         videos = [visual for visual in sample.images if isinstance(visual, VideoFrames)]
         media: Media = {}

@@ -4,8 +4,8 @@ Enters: marked tokens and images. Leaves: tensors. Guarantees: an image has all 
 `FamilyBatch.model_inputs()` has the names, shapes and values of the family's processor of transformers for the same
 conversations, padded on the right, with labels.
 
-    SequenceSample ─ ImageTextSample (default encoder), FamilySample (model families)
-    SequenceBatch ─ ImageTextBatch, FamilyBatch
+    SequenceSample ─ FamilySample, with images
+    SequenceBatch ─ ImageTextBatch (default encoder), FamilyBatch (model families)
 """
 
 import sys
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bridge_data.encoders.chat import MarkedTokens
-from bridge_data.encoders.encoder_config import refuse
+from bridge_data.encoders.encoder_config import IGNORED, refuse
 from bridge_data.errors import ConfigError
 from bridge_data.samples import Batch, Sample, SourceInfo, edataclass
 
@@ -29,18 +29,13 @@ Media: TypeAlias = dict[str, Tensor]
 
 @edataclass
 class TokenizedSample(Sample):
-    """A sample in the packing buffer: its tokens as in `SequenceSample`, its images not yet decoded."""
+    """A sample in the packing buffer: its tokens as in `SequenceSample`; its images not yet decoded, and the level of
+    detail that they will have."""
 
     tokens: Tensor
     labels: Tensor
     loss_mask: Tensor
     images: list[Any]
-
-
-@edataclass
-class WaitingSample(TokenizedSample):
-    """A sample of a model family in the packing buffer, with the level of detail of its images."""
-
     detail: int = 0
 
 
@@ -68,19 +63,6 @@ class SequenceSample(Sample):
     def length(self) -> int:
         """Tokens of the sequence."""
         return int(self.tokens.shape[-1])
-
-
-@edataclass
-class ImageTextSample(SequenceSample):
-    """A sequence and its images, as the default encoder makes it.
-
-    `images` float32 (images, channels, height, width) are in the order of their tokens; `num_image_tiles` int64
-    (images,) is the number of tiles of each image: 1. With a `decoder_seq_length`, `tokens` are the prompt alone, and
-    `labels` (L,) the answer, not shifted.
-    """
-
-    images: Tensor
-    num_image_tiles: Tensor
 
 
 @edataclass
@@ -123,7 +105,11 @@ class SequenceBatch(Batch):
 
 @edataclass
 class ImageTextBatch(SequenceBatch):
-    """A batch of `ImageTextSample`. `images` and `num_image_tiles` of all rows are concatenated, without a B."""
+    """A batch of the default encoder, with the images of all rows in the order of their tokens.
+
+    `images` float32 (images, channels, height, width); `num_image_tiles` int64 (images,) is the number of tiles of each
+    image: 1. With a `decoder_seq_length`, `tokens` are the prompts alone, and `labels` (B, L) the answers, not shifted.
+    """
 
     images: Tensor
     num_image_tiles: Tensor
@@ -136,7 +122,7 @@ class FamilyBatch(SequenceBatch):
     media: Media
     aligned: dict[str, Tensor]
 
-    def model_inputs(self, ignored: int = -100) -> dict[str, Any]:
+    def model_inputs(self, ignored: int = IGNORED) -> dict[str, Any]:
         """Keyword arguments of the `forward` of a model of transformers: `input_ids`, `labels` (not shifted: the model
         does that), `media`, and `attention_mask`.
 
@@ -283,14 +269,6 @@ def joined(rows: Sequence[Mapping[str, Tensor]]) -> Media:
     """Concatenate the media of several samples along dimension 0; skip samples without any."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: torch.cat([row[name] for row in rows if name in row]) for name in names}
-
-
-def stack_padded(groups: Sequence[Tensor], num_tiles: int) -> Tensor:
-    """Stack groups of tiles (tiles, ...) to (groups, num_tiles, ...), padded with zeros."""
-    made = groups[0].new_zeros(len(groups), num_tiles, *groups[0].shape[1:])
-    for row, group in zip(made, groups, strict=True):
-        row[: len(group)] = group
-    return made
 
 
 def pack_family(samples: Sequence[FamilySample], media: Media | None = None) -> FamilySample:

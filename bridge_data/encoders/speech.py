@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
-from bridge_data.encoders.encoder_config import OverlongPolicy, Policy, refuse
+from bridge_data.encoders.encoder_config import IGNORED, OverlongPolicy, Policy, refuse
 from bridge_data.encoders.sequences import padded
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.options import check_at_least, check_choice
@@ -26,69 +26,6 @@ from bridge_data.samples import Batch, CrudeSample, Sample, edataclass
 from bridge_data.task import Cooker, DefaultTaskEncoder, basic_sample_keys, stateless
 
 _ZEROS, _ROLLOFF = 6, 0.99
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LogMel:
-    """Settings of a spectrogram: `num_mels` bands, a window of `n_fft` samples every `hop_length` samples, over
-    `num_samples` samples; a shorter waveform is padded with silence, a longer one cut. A `WhisperFeatureExtractor`
-    makes it.
-
-    Raises:
-        ConfigError: if a number is out of range.
-    """
-
-    num_mels: int = 80
-    sampling_rate: int = 16_000
-    hop_length: int = 160
-    n_fft: int = 400
-    num_samples: int = 480_000
-
-    def __post_init__(self) -> None:
-        check_at_least(self, 1, *(field.name for field in dataclasses.fields(self)))
-
-    @classmethod
-    def of(cls, feature_extractor: Any) -> "LogMel":
-        """The settings of a `WhisperFeatureExtractor`, which makes the spectrograms.
-
-        Raises:
-            ConfigError: if it is of another class, or adds noise.
-        """
-        names = ("feature_size", "sampling_rate", "hop_length", "n_fft", "n_samples", "dither")
-        missing = [name for name in names if not hasattr(feature_extractor, name)]
-        if missing or feature_extractor.dither or feature_extractor.padding_value:
-            raise ConfigError(
-                f"{type(feature_extractor).__name__}: expected a WhisperFeatureExtractor, with dither=0.0 and "
-                f"padding_value=0.0{f'; it has no {missing[0]}' if missing else ''}"
-            )
-        mels, rate, hop, n_fft, num_samples, _ = (getattr(feature_extractor, name) for name in names)
-        made = cls(num_mels=mels, sampling_rate=rate, hop_length=hop, n_fft=n_fft, num_samples=num_samples)
-        vars(made)["_extractor"] = feature_extractor
-        return made
-
-    @property
-    def num_frames(self) -> int:
-        """Frames of every spectrogram."""
-        return self.num_samples // self.hop_length
-
-    @functools.cached_property
-    def _extractor(self) -> Any:
-        """The feature extractor with these settings."""
-        from transformers import WhisperFeatureExtractor
-
-        made = WhisperFeatureExtractor(self.num_mels, self.sampling_rate, self.hop_length, n_fft=self.n_fft)
-        made.n_samples = self.num_samples  # else whole seconds
-        return made
-
-    def features(self, waveform: Tensor) -> Tensor:
-        """The spectrogram of a waveform, float32 (samples,) in -1..1, at `sampling_rate`."""
-        made = self._extractor(waveform.numpy(), sampling_rate=self.sampling_rate, return_tensors="pt")
-        return torch.as_tensor(made["input_features"][0])
-
-    def mask(self, num_samples: int) -> Tensor:
-        """Which frames hold samples of a waveform of `num_samples`, int32 (frames,)."""
-        starts = torch.arange(self.num_frames) * self.hop_length
-        return (starts < num_samples).to(torch.int32)
 
 
 def resampled(waveform: Tensor, rate: int, to: int) -> Tensor:
@@ -152,7 +89,7 @@ class SpeechConfig:
     max_target_length: int = 448
     overlong: OverlongPolicy = "skip"
     empty_text: Policy = "skip"
-    ignore_place_holder: int = -100
+    ignore_place_holder: int = IGNORED
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "max_target_length")
@@ -184,10 +121,13 @@ class SpeechBatch(Batch):
 
 
 class SpeechTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
-    """Recordings to the batches of Whisper. `feature_extractor` is Whisper's (for its settings), or a `LogMel`.
+    """Recordings to the batches of Whisper, whose tokenizer and `WhisperFeatureExtractor` it takes.
 
     The tokenizer adds the tokens before the words (`set_prefix_tokens`). Models put the decoder's start token before
     the labels themselves: pass it as `start_token_id` to keep it out of the labels.
+
+    Raises:
+        ConfigError: if the feature extractor is of another class, or adds noise.
     """
 
     cookers = (Cooker(cook_transcription),)
@@ -201,8 +141,8 @@ class SpeechTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         start_token_id: int | None = None,
     ) -> None:
         super().__init__()
-        self.tokenizer = tokenizer
-        self.log_mel = feature_extractor if isinstance(feature_extractor, LogMel) else LogMel.of(feature_extractor)
+        _check_extractor(feature_extractor)
+        self.tokenizer, self.feature_extractor = tokenizer, feature_extractor
         self.config = config or SpeechConfig()
         self.start_token_id = start_token_id
 
@@ -223,13 +163,19 @@ class SpeechTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         if len(ids) > config.max_target_length and config.overlong != "truncate":
             refuse(config.overlong, key, f"its text has {len(ids)} tokens, a target holds {config.max_target_length}")
         waveform = self._waveform(sample)
-        most = self.log_mel.num_samples
+        most = self.feature_extractor.n_samples
         if len(waveform) > most and config.overlong != "truncate":
             refuse(config.overlong, key, f"its recording has {len(waveform)} samples, the model hears {most}")
+        made = self.feature_extractor(
+            waveform.numpy(),
+            sampling_rate=self.feature_extractor.sampling_rate,
+            return_attention_mask=True,
+            return_tensors="pt",
+        )
         return SpeechSample.derive_from(
             sample,
-            input_features=self.log_mel.features(waveform),
-            attention_mask=self.log_mel.mask(len(waveform)),
+            input_features=made["input_features"][0],
+            attention_mask=made["attention_mask"][0].to(torch.int32),
             labels=torch.tensor(ids[: config.max_target_length]),
         )
 
@@ -252,7 +198,17 @@ class SpeechTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
             raise SampleError(
                 f"sample {sample.__key__!r}: a waveform has shape {tuple(waveform.shape)}; expected (samples,)"
             )
-        return resampled(waveform, rate, self.log_mel.sampling_rate)
+        return resampled(waveform, rate, self.feature_extractor.sampling_rate)
+
+
+def _check_extractor(extractor: Any) -> None:
+    names = ("n_samples", "sampling_rate", "dither", "padding_value")
+    missing = [name for name in names if not hasattr(extractor, name)]
+    if missing or extractor.dither or extractor.padding_value:
+        raise ConfigError(
+            f"{type(extractor).__name__}: expected a WhisperFeatureExtractor, with dither=0.0 and padding_value=0.0"
+            f"{f'; it has no {missing[0]}' if missing else ''}"
+        )
 
 
 def mono(clip: Tensor) -> Tensor:

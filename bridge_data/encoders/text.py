@@ -15,12 +15,13 @@ from typing import Any
 import torch
 
 from bridge_data.encoders.chat import padding_token_of, tokenize_text
+from bridge_data.encoders.encoder_config import IGNORED, SEQ_LENGTH
 from bridge_data.encoders.pretrained import open_tokenizer
 from bridge_data.encoders.sequences import FamilyBatch, FamilySample, batch_family, pack_family, sequence_fields
 from bridge_data.errors import ConfigError, SkipSample
 from bridge_data.samples import Sample, TextSample
-from bridge_data.task import DefaultTaskEncoder, Packing, TaskEncoder, stateless
-from bridge_data.task.packers import Packer
+from bridge_data.task import DefaultTaskEncoder, Packing, stateless
+from bridge_data.task.packers import Packer, pack_by
 
 
 class PretrainingTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
@@ -35,20 +36,18 @@ class PretrainingTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         self,
         tokenizer: Any,
         *,
-        seq_length: int = 2048,
+        seq_length: int = SEQ_LENGTH,
         packer: str | Packer = "best_fit",
         carry_over: bool = True,
-        ignore_place_holder: int = -100,
+        ignore_place_holder: int = IGNORED,
     ) -> None:
         super().__init__()
         if seq_length < 2:
             raise ConfigError(f"PretrainingTaskEncoder(seq_length={seq_length}): expected at least 2")
         self.tokenizer, self.seq_length = open_tokenizer(tokenizer), seq_length
         self._ignored = ignore_place_holder
-        if type(self).select_samples_to_pack is TaskEncoder.select_samples_to_pack:  # else a subclass has its own
-            self.select_samples_to_pack = Packing(  # type: ignore[method-assign]
-                length=_length, capacity=seq_length, overlong="drop", packer=packer, carry_over=carry_over
-            )
+        packing = Packing(length=_length, capacity=seq_length, overlong="drop", packer=packer, carry_over=carry_over)
+        pack_by(self, packing)
 
     def text(self, sample: Any) -> str:
         """The document; override it for your own sample classes.

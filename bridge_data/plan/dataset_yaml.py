@@ -34,7 +34,7 @@ from bridge_data.errors import ConfigError
 from bridge_data.plan.document import Node, given, nearest
 from bridge_data.plan.source import FieldAccess, SampleClass, SampleMaker, parse_access
 from bridge_data.replacement import replacement
-from bridge_data.samples import CrudeSample, Sample
+from bridge_data.samples import CrudeSample, Sample, required_fields
 
 if TYPE_CHECKING:
     from bridge_data.shards import Records
@@ -271,14 +271,11 @@ def find_object(module: Node, name: Node, trusted_modules: Collection[str]) -> A
 
 def check_fields(sample_class: SampleClass, field_map: Node, columns: Sequence[str] = ()) -> None:
     """Check that `field_map` has the fields that the class requires, and no unknown ones."""
-    fields = [f for f in dataclasses.fields(sample_class) if f.init and not f.name.startswith("__")]
-    entries = field_map.mapping(f"field_map of {sample_class.__name__}", [f.name for f in fields])
-    for field in fields:
-        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if required and field.name not in entries:
-            way_out = f"add a line such as `{field.name}: jpg` or `{field.name}: json[{field.name}]`"
+    names = [f.name for f in dataclasses.fields(sample_class) if f.init and not f.name.startswith("__")]
+    entries = field_map.mapping(f"field_map of {sample_class.__name__}", names)
+    for name in required_fields(sample_class):
+        if not name.startswith("__") and name not in entries:
+            way_out = f"add a line such as `{name}: jpg` or `{name}: json[{name}]`"
             if columns:
-                way_out = f"add {field.name!r} with one of the columns {', '.join(columns)}"
-            raise field_map.error(
-                f"field_map: {field.name!r} is missing, which {sample_class.__name__} requires; {way_out}"
-            )
+                way_out = f"add {name!r} with one of the columns {', '.join(columns)}"
+            raise field_map.error(f"field_map: {name!r} is missing, which {sample_class.__name__} requires; {way_out}")

@@ -17,7 +17,7 @@ from bridge_data.plan.dataset_yaml import find_class, find_object, is_our_module
 from bridge_data.plan.declared import NO_MEMBER, JoinNode
 from bridge_data.plan.document import Node, given
 from bridge_data.plan.source import Join, SampleClass, Source
-from bridge_data.samples import CrudeSample, Sample
+from bridge_data.samples import CrudeSample, Sample, required_fields
 from bridge_data.shards import Records, ShardSet
 from bridge_data.shards.joined_records import JoinRecords
 from bridge_data.shards.joins import JoinIndex, JoinMember, join_folder, open_join
@@ -124,8 +124,7 @@ def _check_fields(join: Join, index: JoinIndex, sample_class: SampleClass) -> No
     own = f"{sample_class.__name__} has the from_joined that all samples have, which"
     if join.names is not None:
         raise ConfigError(f"{own} takes no names: write the join as a list, or define from_joined in it")
-    wanted = {field.name: field for field in dataclasses.fields(sample_class) if field.init}
-    given: dict[str, list[int]] = {name: [] for name in wanted}
+    given: dict[str, list[int]] = {field.name: [] for field in dataclasses.fields(sample_class) if field.init}
     for number, member in enumerate(join.members):
         if issubclass(member.sample_class, CrudeSample):
             raise ConfigError(f"{member.name} is crude, and {own} joins samples by their fields: define it in yours")
@@ -136,9 +135,8 @@ def _check_fields(join: Join, index: JoinIndex, sample_class: SampleClass) -> No
                     "takes all: add the field, or define from_joined in it"
                 )
             given[field.name].append(number)
-    for name, field in wanted.items():
-        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if required and all(map(index.lacks_some, given[name])):
+    for name in required_fields(sample_class):
+        if all(map(index.lacks_some, given[name])):
             raise ConfigError(
                 f"{sample_class.__name__} requires {name!r}, which "
                 + ("not all samples have (nonmatch: none)" if given[name] else "no data set of the join has")

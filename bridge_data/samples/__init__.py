@@ -34,6 +34,17 @@ class SourceInfo:
     """Members of the shard that were read."""
 
 
+def provenance_of(sample: Any, name: str) -> Any:
+    """The provenance `name`, such as `__key__`, of a sample or a dict; None if it has none."""
+    return sample.get(name) if isinstance(sample, dict) else getattr(sample, name, None)
+
+
+def required_fields(cls: type[Any]) -> list[str]:
+    """The names of the fields without which a dataclass cannot be made."""
+    missing = dataclasses.MISSING
+    return [f.name for f in dataclasses.fields(cls) if f.init and f.default is missing and f.default_factory is missing]
+
+
 def map_tensors(value: Any, fn: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """Apply `fn` to every tensor in nested dicts, dataclasses, named tuples, lists and tuples."""
     if is_tensor(value):

@@ -29,23 +29,21 @@ if TYPE_CHECKING:
     from bridge_data.task.cooking import cooker as cooker
     from bridge_data.task.crude_examples import class_mismatch as class_mismatch
     from bridge_data.task.crude_examples import fields_in_words as fields_in_words
-    from bridge_data.task.generators import seed_generators as seed_generators
     from bridge_data.task.grouping import group_by as group_by
     from bridge_data.task.grouping import homogeneous_concat_mix as homogeneous_concat_mix
     from bridge_data.task.grouping import shape_of as shape_of
     from bridge_data.task.grouping import source_of as source_of
     from bridge_data.task.grouping import subflavor as subflavor
     from bridge_data.task.grouping import type_of as type_of
+    from bridge_data.task.hook_names import check_hook_names as check_hook_names
     from bridge_data.task.hooks import FAILED as FAILED
     from bridge_data.task.hooks import NO_STAGES as NO_STAGES
     from bridge_data.task.hooks import STAGES as STAGES
     from bridge_data.task.hooks import TRUNCATED as TRUNCATED
     from bridge_data.task.hooks import Hooks as Hooks
-    from bridge_data.task.hooks import check_hook_names as check_hook_names
     from bridge_data.task.hooks import does_something as does_something
     from bridge_data.task.hooks import hook_of as hook_of
     from bridge_data.task.hooks import is_overridden as is_overridden
-    from bridge_data.task.hooks import rng_key as rng_key
     from bridge_data.task.packers import Packing as Packing
     from bridge_data.task.task_encoder import DefaultTaskEncoder as DefaultTaskEncoder
     from bridge_data.task.task_encoder import TaskEncoder as TaskEncoder

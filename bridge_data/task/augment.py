@@ -1,12 +1,9 @@
 """A task encoder around another one."""
 
-from collections.abc import Generator, Hashable, Mapping
+import functools
 from typing import Any
 
-from bridge_data.samples import CrudeSample
-from bridge_data.task.cooking import Cooker
-from bridge_data.task.stores import FileStore
-from bridge_data.task.task_encoder import T_batch, T_encoded_sample, T_raw_batch, T_sample, TaskEncoder, stateless
+from bridge_data.task.task_encoder import HOOKS, T_batch, T_encoded_sample, T_raw_batch, T_sample, TaskEncoder
 
 _ATTRIBUTES = ("decoder", "cookers", "__default_failure_tolerance__")
 
@@ -30,50 +27,14 @@ class AugmentTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
         """The inner encoder."""
         return self._task_encoder
 
-    @stateless
-    def cook_crude_sample(
-        self,
-        sample: T_sample | CrudeSample,
-        cooker: Cooker[T_sample] | None = None,
-        aux: Mapping[str, FileStore[Any]] | None = None,
-    ) -> T_sample:
-        given = (cooker, aux) if cooker is not None else ()  # the inner hook may take only the sample
-        return self._task_encoder.cook_crude_sample(sample, *given)
 
-    @stateless
-    def encode_sample(self, sample: T_sample) -> T_encoded_sample | Generator[T_encoded_sample, None, None]:
-        return self._task_encoder.encode_sample(sample)
+def _of_the_inner_encoder(name: str) -> Any:
+    @functools.wraps(getattr(TaskEncoder, name))
+    def hook(self: AugmentTaskEncoder[Any, Any, Any, Any], *args: Any, **kwargs: Any) -> Any:
+        return getattr(self.task_encoder, name)(*args, **kwargs)
 
-    @stateless
-    def preencode_sample(self, sample: T_sample) -> T_sample | Generator[T_sample, None, None]:
-        return self._task_encoder.preencode_sample(sample)
+    return hook
 
-    @stateless
-    def postencode_sample(self, sample: T_sample) -> T_encoded_sample:
-        return self._task_encoder.postencode_sample(sample)
 
-    @stateless
-    def select_samples_to_pack(self, samples: list[T_sample]) -> list[list[T_sample]]:
-        return self._task_encoder.select_samples_to_pack(samples)
-
-    @stateless
-    def pack_selected_samples(self, samples: list[T_encoded_sample]) -> T_encoded_sample:
-        return self._task_encoder.pack_selected_samples(samples)
-
-    @stateless
-    def batch_group_criterion(self, sample: T_encoded_sample) -> tuple[Hashable, int | None]:
-        return self._task_encoder.batch_group_criterion(sample)
-
-    @stateless
-    def batch(self, samples: list[T_encoded_sample]) -> T_raw_batch:
-        return self._task_encoder.batch(samples)
-
-    @stateless
-    def encode_batch(self, batch: T_raw_batch) -> T_batch | Generator[T_batch, None, None]:
-        return self._task_encoder.encode_batch(batch)
-
-    def batch_cost(self, batch: T_batch) -> float:
-        return self._task_encoder.batch_cost(batch)
-
-    def empty_batch(self, batch: T_batch) -> T_batch:
-        return self._task_encoder.empty_batch(batch)
+for _name in (*HOOKS, "batch_cost", "empty_batch"):
+    setattr(AugmentTaskEncoder, _name, _of_the_inner_encoder(_name))

@@ -1,4 +1,4 @@
-"""Typed samples: cookers, which make them from crude samples, and mapping to the user's own types by field name.
+"""Cookers, which make typed samples from crude ones.
 
 A cooker is chosen by the sub-flavors of the data set. It gets the crude sample and, by keyword, the file stores of the
 auxiliary data that the metadataset names; if `@cooker` asks for them, also `primary`, its own data set, and `cache`,
@@ -19,7 +19,7 @@ from bridge_data.plan import Source
 from bridge_data.plan.document import has_raw_tars, is_jsonl
 from bridge_data.plan.opening import has_tables
 from bridge_data.samples import CrudeSample, SourceInfo
-from bridge_data.samples.collation import PROVENANCE, collected, columns_of, generic_batch
+from bridge_data.samples.collation import PROVENANCE
 from bridge_data.task.stores import FileStore, PrimaryFileStore
 from bridge_data.topology import current_cache
 
@@ -213,6 +213,8 @@ class SourceCook:
         if not self._takes_cooker:
             if any(cooker.need_primary for cooker in self._cookers):  # the hook may call any of them
                 stores |= self._primary(stores)
+            if any(cooker.need_cache for cooker in self._cookers):
+                self._refuse(CACHE, stores)
             return None, stores
         what = f"samples of {source.path} [{source.split_part}]"
         if source.config_file == source.path and has_raw_tars(source.path):
@@ -267,66 +269,3 @@ def _obstacle(function: Callable[..., Any], *arguments: Any, **keywords: Any) ->
     except ValueError:
         return None
     return None
-
-
-def as_type(value: Any, target: type | None) -> Any:
-    """`value` as an object of `target`, field by field; unchanged if it is one, or `target` is None."""
-    if target is None or isinstance(value, target):
-        return value
-    columns = columns_of([value])
-    if columns is None:
-        raise ConfigError(f"cannot turn a {type(value).__name__} into {target.__name__}: it has no named fields")
-    return _made(target, {name: column[0] for name, column in columns.items()}, type(value))
-
-
-def batch_as(
-    samples: Sequence[Any],
-    target: type,
-    actions: Mapping[str, Callable[[list[Any]], Any]],
-    default_action: Callable[[list[Any]], Any] = generic_batch,
-) -> Any:
-    """Collate the samples to one object of `target`, field by field: by the field's action, or the default one.
-
-    A dataclass with `from_samples` (such as a `Batch`) makes its batch itself.
-    """
-    if dataclasses.is_dataclass(target) and hasattr(target, "from_samples"):
-        return target.from_samples(samples)
-    columns = columns_of(samples)
-    if columns is None:
-        raise ConfigError(f"cannot batch {type(samples[0]).__name__} by field: it has no named fields; override batch")
-    fields = {
-        name: actions[name](column) if name in actions else collected(name, column, default_action)
-        for name, column in columns.items()
-    }
-    return _made(target, fields, type(samples[0]))
-
-
-def _made(target: type, fields: dict[str, Any], origin: type) -> Any:
-    if issubclass(target, dict):
-        return fields if target is dict else target(fields)
-    known, needed = _fields_of(target)
-    extra, missing = [name for name in fields if name not in known], [name for name in needed if name not in fields]
-    if extra or missing:
-        raise ConfigError(
-            f"cannot turn the fields of {origin.__name__} into {target.__name__}: "
-            + "; ".join(
-                f"{target.__name__} {what} {', '.join(names)}"
-                for what, names in (("has no", extra), ("also needs", missing))
-                if names
-            )
-            + ". Give both the same fields, or override the hook"
-        )
-    return target(**fields)
-
-
-def _fields_of(target: type) -> tuple[Sequence[str], list[str]]:
-    """The names of a type's fields, and of the required ones."""
-    if dataclasses.is_dataclass(target):
-        fields = [field for field in dataclasses.fields(target) if field.init]
-        missing = dataclasses.MISSING
-        needed = [f.name for f in fields if f.default is missing and f.default_factory is missing]
-        return [field.name for field in fields], needed
-    if issubclass(target, tuple) and hasattr(target, "_fields"):
-        defaults: dict[str, Any] = getattr(target, "_field_defaults", {})
-        return target._fields, [name for name in target._fields if name not in defaults]
-    raise ConfigError(f"fields cannot be mapped to {target.__name__}: use a dataclass, NamedTuple or dict")

@@ -15,7 +15,7 @@ from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.plan import Source
 from bridge_data.plan.opening import has_tables
-from bridge_data.samples import CaptioningSample, CrudeSample, ImageSample, TextSample
+from bridge_data.samples import CaptioningSample, CrudeSample, ImageSample, TextSample, required_fields
 
 _TEXTS = ("txt", "text")
 """What names of parts with texts end with."""
@@ -162,18 +162,17 @@ def _field_map(kind: Any, sample: Mapping[str, Any]) -> str:
     image, texts = _image_in(sample), _texts_in(sample)
     columns = {_column(name) for name in sample}
     chosen = {}
-    for field in dataclasses.fields(kind):
-        is_required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if not is_required or field.name.startswith("__"):
+    for name in required_fields(kind):
+        if name.startswith("__"):
             continue
         found = "..."
-        if field.name in columns:
-            found = field.name
-        elif field.name == "image" and image is not None:
+        if name in columns:
+            found = name
+        elif name == "image" and image is not None:
             found = _column(image)
-        elif field.name in _LIKELY and (text := _likeliest(texts, field.name)):
+        elif name in _LIKELY and (text := _likeliest(texts, name)):
             found = text[0]
-        chosen[field.name] = found
+        chosen[name] = found
     return f"field_map={json.dumps(chosen, ensure_ascii=False)}"
 
 

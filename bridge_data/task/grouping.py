@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from bridge_data.errors import ConfigError
+from bridge_data.samples import provenance_of
 from bridge_data.samples.collation import generic_concat
 from bridge_data.task.task_encoder import stateless
 
@@ -51,7 +52,7 @@ stateless(group_by)
 
 def source_of(sample: Any) -> Hashable:
     """The data set of a sample, or of the first sample of a pack."""
-    key = _provenance(sample, "__restore_key__")
+    key = provenance_of(sample, "__restore_key__")
     if key and isinstance(key[1], tuple):  # of a pack: ("pack", key of a member, ...)
         key = key[1]
     if not key:
@@ -66,7 +67,7 @@ def subflavor(name: str) -> Key:
     """The value of a sub-flavor, None if a data set does not have it."""
 
     def subflavor_of(sample: Any) -> Hashable:
-        return (_provenance(sample, "__subflavors__") or {}).get(name)
+        return (provenance_of(sample, "__subflavors__") or {}).get(name)
 
     return subflavor_of
 
@@ -99,7 +100,3 @@ def homogeneous_concat_mix(samples: list[Any]) -> Any:
             "(batch_group_criterion = group_by(type_of)), or return them as a list"
         )
     return generic_concat(samples)
-
-
-def _provenance(sample: Any, name: str) -> Any:
-    return sample.get(name) if isinstance(sample, dict) else getattr(sample, name, None)

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from bridge_data.errors import ConfigError, SkipSample
 from bridge_data.options import check_at_least
-from bridge_data.task.task_encoder import stateless
+from bridge_data.task.task_encoder import TaskEncoder, stateless
 
 Packer: TypeAlias = Callable[[Sequence[int], int], list[list[int]]]
 """(lengths, capacity) -> groups of positions."""
@@ -233,3 +233,9 @@ class Packing:
 
 
 stateless(Packing)
+
+
+def pack_by(encoder: TaskEncoder[Any, Any, Any, Any], packing: Packing) -> None:
+    """Let `encoder` select the samples of its packs by `packing`, unless its class selects them itself."""
+    if type(encoder).select_samples_to_pack is TaskEncoder.select_samples_to_pack:
+        encoder.select_samples_to_pack = packing  # type: ignore[method-assign]

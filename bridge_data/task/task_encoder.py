@@ -19,14 +19,28 @@ from bridge_data.errors import ConfigError
 from bridge_data.later import torch
 from bridge_data.samples import CrudeSample
 from bridge_data.samples.collation import generic_batch
-from bridge_data.task.cooking import Cooker, as_type, batch_as, cook
+from bridge_data.task.cooking import Cooker, cook
+from bridge_data.task.field_mapping import as_type, batch_as
 from bridge_data.task.stores import CachePool, FileStore
 from bridge_data.topology import current_batch_index, current_cache, current_sample_index
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_ATTRIBUTE = "__bridge_data_declared__"
+HOOKS = (
+    "cook_crude_sample",
+    "encode_sample",
+    "preencode_sample",
+    "postencode_sample",
+    "select_samples_to_pack",
+    "pack_selected_samples",
+    "batch_group_criterion",
+    "batch",
+    "encode_batch",
+)
+"""The hooks by which batches are made. The position of a hook is part of its random seed: append only."""
+
+_SEEDED = "__bridge_data_seeded__"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +78,8 @@ def stateless(
         check_tolerance("stateless(failure_tolerance", failure_tolerance)
 
     def declare(hook: Callable[..., Any]) -> Callable[..., Any]:
-        setattr(hook, _ATTRIBUTE, Declared(seeded=restore_seeds, failure_tolerance=failure_tolerance))
-        setattr(hook, "__stateless__", True)  # noqa: B010  # Energon's own marks, for code that reads them
+        setattr(hook, _SEEDED, restore_seeds)
+        setattr(hook, "__stateless__", True)  # noqa: B010  # this mark and the next are Energon's
         if failure_tolerance is not None:
             setattr(hook, "__failure_tolerance__", failure_tolerance)  # noqa: B010
         return hook
@@ -83,12 +97,12 @@ def check_tolerance(name: str, tolerance: Any) -> None:
 
 def declared(hook: Callable[..., Any]) -> Declared:
     """What `hook` declared; a hook without `@stateless` may draw random numbers."""
-    return getattr(hook, _ATTRIBUTE, None) or Declared()
+    return Declared(seeded=getattr(hook, _SEEDED, True), failure_tolerance=getattr(hook, "__failure_tolerance__", None))
 
 
 def get_stateless(fn: Callable[..., Any]) -> bool:
     """Whether `@stateless` was put on a function."""
-    return hasattr(fn, _ATTRIBUTE)
+    return bool(getattr(fn, "__stateless__", False))
 
 
 _DATA = (

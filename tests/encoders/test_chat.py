@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from bridge_data.encoders import LLAVA_TEMPLATE, PLAIN_CHAT_TEMPLATE, ConversationTemplateConfig
+from bridge_data.encoders import PLAIN_CHAT_TEMPLATE, ConversationTemplateConfig
 from bridge_data.encoders.chat import (
     chat_template_of,
     render_conversation,
@@ -10,6 +10,7 @@ from bridge_data.encoders.chat import (
     tokenize_spans,
     tokenize_text,
 )
+from bridge_data.encoders.families import LLAVA_TEMPLATE
 from bridge_data.errors import ConfigError, SampleError
 from tests.encoders.multimodal_parts import (
     END,

@@ -73,9 +73,9 @@ def says(role: str, content: str) -> dict[str, str]:
 
 BAD = {
     "image_mismatch": [
-        (talk(says("user", "<image> or <image> ?"), ANSWER, images=((8, 8),)), "2 placeholders '<image>' for 1 images"),
-        (talk(says("user", "<image> ?"), ANSWER), "1 placeholders '<image>' for 0 images"),
-        (talk(says("user", "<image> ?"), ANSWER, images=((8, 8),) * 2), "1 placeholders '<image>' for 2 images"),
+        (talk(says("user", "<image> or <image> ?"), ANSWER, images=((8, 8),)), "2 .*'<image>'.* 1 images"),
+        (talk(says("user", "<image> ?"), ANSWER), "1 .*'<image>'.* 0 images"),
+        (talk(says("user", "<image> ?"), ANSWER, images=((8, 8),) * 2), "1 .*'<image>'.* 2 images"),
     ],
     "roles_out_of_order": [
         (talk(ANSWER, ASK), "its roles are 'assistant', 'user'; expected"),
@@ -120,7 +120,7 @@ def test_images_without_a_placeholder_come_first() -> None:
 @pytest.mark.parametrize("driven", [False, True])
 def test_a_token_of_images_in_the_text_is_no_image(driven: bool) -> None:
     encoder = make_encoder("internvl", driven=driven)
-    with pytest.raises(SampleError, match="made 1 image placeholders of 0"):
+    with pytest.raises(SampleError, match=r"template.* 1 image .* 0"):
         encode(encoder, talk(says("user", "what is <IMG_CONTEXT> ?"), ANSWER))
 
 

@@ -26,10 +26,9 @@ from bridge_data.encoders.layouts import (
     PackedSample,
     UtilsVideo,
     VisualInputs,
-    bridge_parts,
+    layout_of,
     packed_row,
     padded_rows,
-    turn_ends,
     utils_size,
     visual_inputs,
 )
@@ -42,6 +41,17 @@ from tests.prepared import CRUDE, write_dataset
 
 MEDIA = {"<image>": ("image", "<|image_pad|>"), "<video>": ("video", "<|video_pad|>")}
 IMAGE, VIDEO = {"type": "image"}, {"type": "video"}
+
+
+def bridge_layout() -> Any:
+    return layout_of(make_tokenizer(), FamilyConfig(layout="bridge"), 512, 0)
+
+
+def parts_of(content: str, media: Any, media_first: bool) -> Any:
+    """What a turn with this content becomes for a template that takes parts."""
+    turns = [{"role": "user", "content": content}]
+    (turn,) = bridge_layout().messages(turns, TEMPLATE.chat_template, media, media_first=media_first)
+    return turn["content"]
 
 
 def text(said: str) -> dict[str, str]:
@@ -59,18 +69,22 @@ def text(said: str) -> dict[str, str]:
     ],
 )
 def test_texts_keep_line_breaks_and_lose_spaces_beside_images(content: str, media_first: bool, expected: Any) -> None:
-    assert bridge_parts(content, MEDIA, media_first=media_first) == expected
+    assert parts_of(content, MEDIA, media_first) == expected
 
 
 def test_without_media_a_turn_is_one_text():
-    assert bridge_parts("so it is", {}, media_first=True) == [{"type": "text", "text": "so it is"}]
+    assert parts_of("so it is", {}, True) == [{"type": "text", "text": "so it is"}]
 
 
 def test_the_line_break_after_an_end_token_is_learnt() -> None:
     said = "Q\nyes<|im_end|>\nQ\nno\nQ\nso<|im_end|>"
     spans = [(2, 15), (18, 20), (23, 35)]
     assert [said[start:end] for start, end in spans] == ["yes<|im_end|>", "no", "so<|im_end|>"]
-    assert [said[start:end] for start, end in turn_ends(said, spans)] == ["yes<|im_end|>\n", "no", "so<|im_end|>"]
+    assert [said[start:end] for start, end in bridge_layout().spans_with_loss(said, spans)] == [
+        "yes<|im_end|>\n",
+        "no",
+        "so<|im_end|>",
+    ]
 
 
 @given(st.integers(1, 20_000), st.integers(1, 20_000))

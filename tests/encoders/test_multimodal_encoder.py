@@ -69,9 +69,9 @@ def test_tokens_labels_and_loss_mask_of_a_caption() -> None:
     assert encoded.loss_mask.tolist() == (encoded.labels != -100).float().tolist()
     assert encoded.position_ids.tolist() == list(range(len(encoded.tokens)))
     assert encoded.cu_seqlens.tolist() == [0, 13]
-    assert encoded.images.shape == (1, 3, 16, 16)
-    assert encoded.num_image_tiles.tolist() == [1]
-    dtypes = {name: getattr(encoded, name).dtype for name in ("tokens", "labels", "loss_mask", "cu_seqlens", "images")}
+    assert encoded.media["pixel_values"].shape == (1, 3, 16, 16)
+    dtypes = {name: getattr(encoded, name).dtype for name in ("tokens", "labels", "loss_mask", "cu_seqlens")}
+    dtypes["images"] = encoded.media["pixel_values"].dtype
     assert list(dtypes.values()) == [torch.int64, torch.int64, torch.float32, torch.int32, torch.float32]
 
 
@@ -88,7 +88,9 @@ def test_questions_and_plain_text_are_taken_too() -> None:
     text = encode(make_encoder(), TextSample(__key__="k", text="a red boat"))
     assert words(text.tokens) == "a red boat <end>"
     assert words(text.labels) == "red boat <end> -"
-    assert text.images.shape == (0, 3, 16, 16)
+    assert text.media == {}
+    batch = make_encoder().batch([text])
+    assert batch.images.shape == (0, 3, 16, 16) and batch.num_image_tiles.shape == (0,)
 
 
 def test_settings_of_the_sample_config_are_seen_in_the_sequence() -> None:
@@ -115,7 +117,7 @@ def test_truncation_cuts_the_end_and_leaves_out_what_has_nothing_to_learn(length
         encoded = encode(encoder, caption())
         assert len(encoded.tokens) == length
         assert encoded.loss_mask.sum() == length - 10
-        assert len(encoded.images) == 1
+        assert len(encoded.media["pixel_values"]) == 1
     else:
         with pytest.raises(SkipSample):
             encode(encoder, caption())
@@ -129,11 +131,12 @@ def test_truncation_never_cuts_an_image_from_its_tokens() -> None:
     for length in range(first_turn, first_turn + TOKENS_PER_IMAGE):
         encoded = encode(make_encoder(seq_length=length), sample)
         assert len(encoded.tokens) == first_turn
-        assert len(encoded.images) == 1
+        assert len(encoded.media["pixel_values"]) == 1
         assert (encoded.tokens == IMAGE).sum() == TOKENS_PER_IMAGE
-        assert torch.equal(encoded.images[0], whole.images[0])
-    encoded = encode(make_encoder(seq_length=first_turn + TOKENS_PER_IMAGE), sample)
-    assert (len(encoded.images), encoded.num_image_tiles.tolist()) == (2, [1, 1])
+        assert torch.equal(encoded.media["pixel_values"][0], whole.media["pixel_values"][0])
+    encoder = make_encoder(seq_length=first_turn + TOKENS_PER_IMAGE)
+    batch = encoder.batch([encode(encoder, sample)])
+    assert (len(batch.images), batch.num_image_tiles.tolist()) == (2, [1, 1])
 
 
 def test_images_are_decoded_after_packs_are_chosen() -> None:
@@ -192,7 +195,7 @@ def test_a_pack_is_one_sequence_whose_samples_can_be_told_apart() -> None:
             assert torch.equal(getattr(pack, name)[start:end], getattr(sample, name))
     assert pack.position_ids[pack.cu_seqlens[:-1].long()].tolist() == [0, 0, 0]
     assert pack.labels[pack.cu_seqlens[1:].long() - 1].eq(-100).all(), "no sample may learn the next one's first token"
-    assert pack.images.shape[0] == 2
+    assert pack.media["pixel_values"].shape[0] == 2
     assert pack.__key__ == "x,y,z"
     batch = encoder.batch([pack, samples[1]])
     assert batch.cu_seqlens.tolist() == [pack.cu_seqlens.tolist(), [0, 2, 2, 2]]

@@ -203,11 +203,11 @@ def test_a_video_question_is_a_conversation() -> None:
 @pytest.mark.parametrize(
     ("content", "images", "videos", "message"),
     [
-        ("<video> <video> what", 0, 1, "2 placeholders '<video>' for 1 videos"),
-        ("<video> what", 0, 0, "1 placeholders '<video>' for 0 videos"),
-        ("<image> what", 0, 0, "1 placeholders '<image>' for 0 images"),
-        ("what <|video_pad|>", 0, 0, "1 video placeholders of 0"),
-        ("what <|image_pad|>", 0, 0, "1 image placeholders of 0"),
+        ("<video> <video> what", 0, 1, "2 .*'<video>'.* 1 videos"),
+        ("<video> what", 0, 0, "1 .*'<video>'.* 0 videos"),
+        ("<image> what", 0, 0, "1 .*'<image>'.* 0 images"),
+        ("what <|video_pad|>", 0, 0, "template.* 1 video .* 0"),
+        ("what <|image_pad|>", 0, 0, "template.* 1 image .* 0"),
     ],
 )
 def test_placeholders_must_match(content: str, images: int, videos: int, message: str) -> None:

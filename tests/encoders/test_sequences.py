@@ -1,9 +1,8 @@
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data.encoders.chat import MarkedTokens
-from bridge_data.encoders.sequences import last_answer, next_token_labels, with_image_tokens
+from bridge_data.encoders.sequences import last_answer, with_image_tokens
 
 PLACEHOLDER, IMAGE_ID = 7, 99
 marked_tokens = st.lists(st.tuples(st.sampled_from([1, 2, PLACEHOLDER]), st.booleans()), max_size=30).map(
@@ -24,13 +23,6 @@ def test_an_image_is_there_with_all_its_tokens_or_not_at_all(marked: MarkedToken
         assert whole.ids[len(fitted.ids)] == IMAGE_ID
         assert len(fitted.ids) + per_image > limit
     assert not any(mark for token, mark in zip(fitted.ids, fitted.has_loss, strict=True) if token == IMAGE_ID)
-
-
-def test_labels_are_the_next_tokens_where_these_belong_to_an_answer() -> None:
-    labels, loss_mask = next_token_labels(MarkedTokens([5, 6, 8, 9], [False, False, True, True]), -100)
-    assert labels.tolist() == [-100, 8, 9, -100]
-    assert loss_mask.tolist() == [0, 1, 1, 0]
-    assert (labels.dtype, loss_mask.dtype) == (torch.int64, torch.float32)
 
 
 def test_the_last_answer_is_cut_off_with_what_follows_it() -> None:

@@ -14,7 +14,7 @@ from tokenizers.processors import TemplateProcessing
 
 from bridge_data import ConfigError, SampleError, SkipSample, TextSample
 from bridge_data.decode.av import AVDecoder
-from bridge_data.encoders import LogMel, SpeechConfig, SpeechTaskEncoder, TranscriptionSample, cook_transcription
+from bridge_data.encoders import SpeechConfig, SpeechTaskEncoder, TranscriptionSample, cook_transcription
 from bridge_data.encoders.speech import mono, resampled
 from bridge_data.samples import CrudeSample
 from tests.encoders.parts import TEXT, make_tokenizer, unchecked
@@ -115,7 +115,8 @@ def test_recordings_of_any_form_become_mono_at_the_rate_of_the_model() -> None:
     encoder = SpeechTaskEncoder(speech_tokenizer(), extractor())
     stereo = np.random.default_rng(0).normal(0, 3000, (22_050, 2)).astype(np.int16)
     waveform = torch.from_numpy(stereo.astype(np.float32).mean(1)) / 32768
-    expected = encoder.log_mel.features(resampled(waveform, 44_100, 16_000))
+    heard = resampled(waveform, 44_100, 16_000).numpy()
+    expected = extractor()(heard, sampling_rate=16_000, return_tensors="pt")["input_features"][0]
     given = [
         TranscriptionSample(__key__="s", audio=wav(stereo, 44_100), text="a"),
         TranscriptionSample(__key__="s", audio=AVDecoder(wav(stereo, 44_100)), text="a"),
@@ -173,11 +174,12 @@ def test_features_and_mask_are_those_of_the_feature_extractor(num_mels: int, num
     extractor = hf.WhisperFeatureExtractor(feature_size=num_mels, chunk_length=2)
     waveform = np.random.default_rng(num_samples).normal(0, 0.1, num_samples).astype(np.float32)
     made = extractor(waveform, sampling_rate=16_000, return_tensors="pt", return_attention_mask=True)
-    for log_mel in (LogMel.of(extractor), LogMel(num_mels=num_mels, num_samples=32_000)):
-        features = log_mel.features(torch.from_numpy(waveform))
-        assert features.dtype == torch.float32
-        assert torch.equal(features, made["input_features"][0])
-        assert torch.equal(log_mel.mask(num_samples), made["attention_mask"][0].to(torch.int32))
+    encoder = SpeechTaskEncoder(speech_tokenizer(), extractor, SpeechConfig(overlong="truncate"))
+    sample = encoder.encode_sample(TranscriptionSample(__key__="s", audio=torch.from_numpy(waveform), text="a"))
+    assert sample.input_features.dtype == torch.float32
+    assert torch.equal(sample.input_features, made["input_features"][0])
+    assert sample.attention_mask.dtype == torch.int32
+    assert torch.equal(sample.attention_mask, made["attention_mask"][0].to(torch.int32))
 
 
 @pytest.mark.parametrize(("rate", "to"), [(44_100, 16_000), (8_000, 16_000), (48_000, 16_000), (22_050, 16_000)])
@@ -200,9 +202,8 @@ def test_a_waveform_at_its_rate_is_left_alone() -> None:
 
 
 def test_other_extractors_are_refused() -> None:
-    with pytest.raises(ConfigError, match="expected a WhisperFeatureExtractor"):
-        LogMel.of(object())
-    with pytest.raises(ConfigError, match=r"dither=0\.0"):
-        LogMel.of(hf.WhisperFeatureExtractor(dither=0.1))
-    with pytest.raises(ConfigError, match="hop_length=0"):
-        LogMel(hop_length=0)
+    tokenizer = speech_tokenizer()
+    with pytest.raises(ConfigError, match=r"object.* WhisperFeatureExtractor"):
+        SpeechTaskEncoder(tokenizer, object())
+    with pytest.raises(ConfigError, match=r"WhisperFeatureExtractor.*dither=0\.0"):
+        SpeechTaskEncoder(tokenizer, hf.WhisperFeatureExtractor(dither=0.1))

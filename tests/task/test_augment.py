@@ -80,7 +80,7 @@ def test_what_is_not_overridden_is_the_other_encoders() -> None:
 def test_cooking_is_the_other_encoders_too() -> None:
     crude = CrudeSample(__key__="a", txt="raw")
     assert Outer(Inner()).cook_crude_sample(crude).text == "cooked"
-    assert Outer(Inner()).cook_crude_sample(crude, Cooker(cook), {}).text == "cooked"
+    assert Outer(Inner()).cook_crude_sample(crude, Cooker(cook), aux={}).text == "cooked"
 
 
 def test_super_calls_the_other_encoder_at_any_depth() -> None:

@@ -14,6 +14,7 @@ from bridge_data.prepare.converters.record_layout import RecordColumn, columns_o
 from bridge_data.prepare.converters.sample_files import UsualParts
 from bridge_data.prepare.converters.source_records import RecordSource
 from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES, find_sample_type
+from bridge_data.samples import required_fields
 
 _MEDIA = {"image": "image", "video": "clip"}
 """Fields that are media."""
@@ -145,13 +146,7 @@ def _spelled(sample_type: str) -> str:
 
 
 def _required_of(name: str) -> set[str]:
-    return {
-        field.name
-        for field in dataclasses.fields(SAMPLE_TYPES[name])
-        if field.default is dataclasses.MISSING
-        and field.default_factory is dataclasses.MISSING
-        and not field.name.startswith("__")
-    }
+    return {field for field in required_fields(SAMPLE_TYPES[name]) if not field.startswith("__")}
 
 
 def _class_for(columns: Sequence[RecordColumn], fields: Mapping[str, str]) -> str:

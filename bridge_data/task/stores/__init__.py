@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from bridge_data.later import names_of
 
 if TYPE_CHECKING:
-    from bridge_data.task.stores.cache_pool import CacheFileLazy as CacheFileLazy
     from bridge_data.task.stores.cache_pool import FileCacheLazy as FileCacheLazy
     from bridge_data.task.stores.cache_pool import FileStoreCachePool as FileStoreCachePool
     from bridge_data.task.stores.dataset_store import JsonlFileStore as JsonlFileStore
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from bridge_data.task.stores.file_store import MockLazy as MockLazy
     from bridge_data.task.stores.file_store import NoCachePool as NoCachePool
     from bridge_data.task.stores.file_store import PrimaryFileStore as PrimaryFileStore
-    from bridge_data.task.stores.file_store import add_source as add_source
 
 
 _find, __all__ = names_of(__name__)

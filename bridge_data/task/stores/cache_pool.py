@@ -39,11 +39,12 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar
 
 import cloudpickle
 
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError
+from bridge_data.options import check_at_least, check_choice
 from bridge_data.samples import SourceInfo
 from bridge_data.storage.atomic import EXCLUSIVE, SHARED, lock, locked
 from bridge_data.task.stores.file_store import (
@@ -96,18 +97,13 @@ class FileStoreCachePool(CachePool):
         max_cache_count: int = 10_000_000,
         method: Method = "raw",
     ) -> None:
-        if method not in get_args(Method):
-            raise ConfigError(f"FileStoreCachePool: method={method!r}: expected 'raw' or 'pickle'")
         if not isinstance(parent_cache_dir, str | os.PathLike | None):
             raise ConfigError(
-                f"FileStoreCachePool: parent_cache_dir={parent_cache_dir!r}: expected the path of a folder, or None"
+                f"FileStoreCachePool(parent_cache_dir={parent_cache_dir!r}): expected the path of a folder, or None"
             )
-        for name, value in (("num_workers", num_workers), ("max_cache_count", max_cache_count)):
-            if value < 1:
-                raise ConfigError(f"FileStoreCachePool: {name}={value}: expected 1 or more")
-        if not max_cache_size_gbytes > 0:
+        if not max_cache_size_gbytes > 0:  # NaN too
             raise ConfigError(
-                f"FileStoreCachePool: max_cache_size_gbytes={max_cache_size_gbytes}: expected more than 0"
+                f"FileStoreCachePool(max_cache_size_gbytes={max_cache_size_gbytes}): expected more than 0"
             )
         self.parent_cache_dir = Path(parent_cache_dir or tempfile.gettempdir()).absolute()
         self.cache_dir = self.parent_cache_dir / f"bridge_data_cache_{os.getuid()}"
@@ -115,6 +111,8 @@ class FileStoreCachePool(CachePool):
         self.max_cache_size_gbytes = max_cache_size_gbytes
         self.max_cache_count = max_cache_count
         self.method: Method = method
+        check_at_least(self, 1, "num_workers", "max_cache_count")
+        check_choice(self, "method", Method)
         self._token = secrets.token_hex(8)
         self._closed = False
         self._identities: weakref.WeakKeyDictionary[FileStore[Any], str] = weakref.WeakKeyDictionary()
@@ -561,7 +559,7 @@ class CacheFolder:
                 usage.count -= 1
             if error.errno not in _DISK_FULL:
                 raise
-            self._is_full("its disk is full")
+            self._pause_as_full("its disk is full")
             return False
         return True
 
@@ -573,7 +571,7 @@ class CacheFolder:
             if not self._fits(usage, num_bytes):
                 self._clean(usage, num_bytes)
                 if not self._fits(usage, num_bytes):
-                    self._is_full("all of its entries are still needed, or its disk is nearly full")
+                    self._pause_as_full("all of its entries are still needed, or its disk is nearly full")
                     return False
             os.ftruncate(descriptor, num_bytes)  # so that a process that counts the files counts it
             usage.num_bytes += num_bytes
@@ -588,8 +586,8 @@ class CacheFolder:
             and disk.f_bavail * disk.f_frsize - num_bytes >= KEEP_FREE_BYTES
         )
 
-    def _is_full(self, why: str) -> None:
-        """Pause the search for free space for a moment."""
+    def _pause_as_full(self, why: str) -> None:
+        """Pause the search for free space for a moment, and warn once."""
         self._full_until = time.monotonic() + _RETRY_S
         self._warn_once(
             f"it is full ({why}), so files are read when they are needed; a larger max_cache_size_gbytes or a smaller "

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from bridge_data.errors import ConfigError, SampleError
-from bridge_data.samples import SourceInfo
+from bridge_data.samples import SourceInfo, provenance_of
 from bridge_data.shards.media_metadata import MediaMetadata
 
 T = TypeVar("T")
@@ -143,10 +143,6 @@ class PrimaryFileStore(_FileStoreAround[T]):
     def resolve(self, key: str) -> tuple[FileStore[T], str]:
         return self.inner.resolve(f"{self.current_key}{key}" if key.startswith(".") else key)
 
-    def __getitem__(self, key: str) -> tuple[T, SourceInfo]:
-        store, full_key = self.resolve(key)
-        return store[full_key]
-
     def get_raw(self, key: str) -> tuple[Any, SourceInfo]:
         store, full_key = self.resolve(key)
         return store.get_raw(full_key)
@@ -165,7 +161,7 @@ def asked_for(read: Callable[[], tuple[T, SourceInfo]], sample: Any) -> T:
     try:
         content, source = read()
     except SampleError as error:
-        name = sample.get("__key__") if isinstance(sample, dict) else getattr(sample, "__key__", None)
+        name = provenance_of(sample, "__key__")
         if name is None:
             raise
         raise type(error)(f"{error} Sample {name} requested it.") from error

@@ -17,7 +17,7 @@ from bridge_data.errors import ConfigError, DatasetError, SampleError, listed
 from bridge_data.plan.source import FieldAccess, parse_access
 from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES, find_sample_type, read_definition
 from bridge_data.prepare.splits import parse_ratio
-from bridge_data.samples import Sample
+from bridge_data.samples import Sample, required_fields
 from bridge_data.shards.plain_data import parse_json
 from bridge_data.shards.segment import Part
 from bridge_data.shards.shard_table import first_samples
@@ -39,12 +39,9 @@ class Field:
 def fields_of(sample_class: type[Sample]) -> list[Field]:
     """The fields that data fill."""
     hints = typing.get_type_hints(sample_class)
+    required = required_fields(sample_class)
     return [
-        Field(
-            field.name,
-            str(hints[field.name]),
-            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
-        )
+        Field(field.name, str(hints[field.name]), field.name in required)
         for field in dataclasses.fields(sample_class)
         if field.init and not field.name.startswith("__")
     ]

@@ -18,9 +18,9 @@ from bridge_data.task.stores import (
     NoCachePool,
     PrimaryFileStore,
     SystemFileStore,
-    add_source,
 )
 from bridge_data.task.stores.cache_pool import BackgroundThreads
+from bridge_data.task.stores.file_store import add_source
 
 
 class Letters(FileStore[bytes]):
