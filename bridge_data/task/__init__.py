@@ -2,8 +2,10 @@
 
     task_encoder    `TaskEncoder`: the hooks, in the order in which a sample meets them; `@stateless`
     hooks           one call of a hook: seeded generators, counted skips, a bounded number of failures
+    hook_names      overridden names that are almost those of a hook
     generators      the random generators that a hook may use
     cooking         cookers: typed samples from crude ones
+    field_mapping   samples and batches as the user's own types, by field name
     crude_examples  what to write so that crude samples become typed: for messages
     packers         which sequences share a pack
     grouping        which samples may be in one batch
