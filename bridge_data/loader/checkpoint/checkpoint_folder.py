@@ -153,18 +153,15 @@ def _agreed(gathered: Sequence[_Given]) -> tuple[LoaderState, int]:
     if problems:
         more = [f"and {len(problems) - 4} more ranks"] if len(problems) > 4 else []
         raise StateError("\n  ".join(problems[:4] + more))
-    states = [given.state for given in gathered if given.state is not None]
+    states, step = [given.state for given in gathered if given.state is not None], gathered[0].step
     for rank, given in enumerate(gathered):
-        pairs = {"step": (given.step, gathered[0].step)}
-        pairs |= {name: (getattr(given.state, name), getattr(states[0], name)) for name in ("next_slot", "generations")}
-        for name, (got, expected) in pairs.items():
-            if got != expected:
-                raise StateError(
-                    f"data-parallel rank {rank} has {name} {got}, rank 0 has {expected}: they are of different steps "
-                    "or runs. Save after the same number of batches on every rank."
-                )
-        states[rank].check(states[0].fingerprint)
-    return (states[0] if states[0].is_whole else merge(states)), gathered[0].step
+        if given.step != step:
+            raise StateError(
+                f"data-parallel rank {rank} saves step {given.step}, rank 0 step {step}. Save after the same number of "
+                "batches on every rank"
+            )
+    merged = merge(states, [f"data-parallel rank {rank}" for rank in range(len(states))])
+    return (states[0] if states[0].is_whole else merged), step
 
 
 def _write(target: Path, state: LoaderState, step: int, world_size: int) -> None:
@@ -335,18 +332,13 @@ def _check_foreign(folder: Path, files: "Mapping[str, StateFile]") -> None:
 
 
 def _merged(folder: Path, states: Mapping[str, LoaderState]) -> LoaderState:
-    first_name, first = next(iter(states.items()))
-    for name, state in states.items():
-        if (state.next_slot, state.generations) != (first.next_slot, first.generations):
-            raise StateError(
-                f"{folder}: {name} and {first_name} are of different steps: got micro-batch {state.next_slot} of "
-                f"{state.num_lanes} lanes and micro-batch {first.next_slot} of {first.num_lanes}. "
-                "Remove the files that an earlier run left, or take another checkpoint."
-            )
     try:
-        return merge([*states.values()])
+        return merge([*states.values()], [*states])
     except StateError as error:
-        raise StateError(f"{folder}: {', '.join([*states][:8])} do not make one whole state: {error}") from error
+        raise StateError(
+            f"{folder}: {', '.join([*states][:8])} do not make one whole state: {error}. Add files that are missing, "
+            "remove those that an earlier run left, or take another checkpoint"
+        ) from error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -377,7 +377,16 @@ def test_whole_files_of_others_are_read_as_far_as_they_agree(tmp_path: Path) -> 
     rank_file(folder, 2).unlink()
     assert load_states(folder) == make_state()
     torch.save({STATE_KEY: make_state(step=9)}, rank_file(folder, 3))
-    assert "train_dataloader_dprank003.pt and train_dataloader_dprank000.pt are of different steps" in refusal(folder)
+    message = refusal(folder)
+    assert "train_dataloader_dprank003.pt has next_slot 72, train_dataloader_dprank000.pt has 80" in message
+
+
+def test_files_of_others_are_read_when_one_rank_has_no_more_batches_of_finite_data(tmp_path: Path) -> None:
+    states = [make_state(*lanes, repeat=False) for lanes in ((0, 2, 4, 6), (1, 3, 5, 7))]
+    ended = LoaderState.from_dict(states[1])
+    ended.next_slot, ended.ended = ended.next_slot - 2, True
+    folder = write_foreign(tmp_path / "iter_0000010", [states[0], ended.to_dict()])
+    assert load_states(folder, step=10) == make_state(repeat=False)
 
 
 def test_files_of_others_with_a_share_each_are_read_if_all_are_there(tmp_path: Path) -> None:
