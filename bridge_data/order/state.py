@@ -257,13 +257,13 @@ class LoaderState:
                 "ranks (merge_states), or pass all of them"
             )
 
-    def of_rank(self, config: WorkerConfig) -> Self:
-        """The state with only the lanes of the rank of `config`."""
-        mine = range(config.rank, self.num_lanes, config.world_size)
+    def of_rank(self, rank: int, world_size: int) -> Self:
+        """The state with only the lanes of `rank`: every `world_size`-th one."""
+        mine = range(rank, self.num_lanes, world_size)
         missing = [lane for lane in mine if lane not in self.lanes]
         if missing:
             raise StateError(
-                f"data-parallel rank {config.rank} of {config.world_size} needs lanes {missing[:16]}, the state holds "
+                f"data-parallel rank {rank} of {world_size} needs lanes {missing[:16]}, the state holds "
                 f"{sorted(self.lanes)[:16]}: it was saved by one rank of another topology. Merge the states of all "
                 "ranks (merge_states) and restore the result on each."
             )

@@ -117,7 +117,9 @@ def test_ranks_that_end_evenly_serve_one_order_however_many_they_are(
     ).to_dict()
     for world_size, steps in [*chain, (chain[0][0], 1_000)]:
         configs = [config(0, 12, rank, world_size) for rank in range(world_size)]
-        positions = [Position(ranks, LoaderState.from_dict(state).of_rank(ranks)) for ranks in configs]
+        positions = [
+            Position(ranks, LoaderState.from_dict(state).of_rank(ranks.rank, ranks.world_size)) for ranks in configs
+        ]
         for _ in range(steps):
             if (batches := step(positions, lengths)) is None:
                 break

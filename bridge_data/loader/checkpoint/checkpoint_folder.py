@@ -24,18 +24,21 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 
 from bridge_data.errors import ConfigError, DatasetError, StateError
 from bridge_data.loader.checkpoint.other_formats import LIGHTNING_SUFFIX, read_lightning
-from bridge_data.loader.rank_states import process_of, rank_in, share_of
+from bridge_data.loader.rank_states import by_first_rank, described, gathered
 from bridge_data.order.state import FORMAT as STATE_FORMAT
 from bridge_data.order.state import LoaderState, merge, parse_state
 from bridge_data.storage.atomic import sync_folder, write_file
 from bridge_data.storage.reading import read_if_there
+from bridge_data.topology import rank_in
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
 
 FORMAT = "bridge_data.checkpoint"
 """The name of the format in files: part of the format, it does not follow this module's name."""
@@ -109,59 +112,37 @@ def save_rank_state(
             before is still there, unless the new one is complete.
     """
     target, (rank, world_size) = Path(folder), rank_in(group)
-    gathered: list[Any] = [_given(state, step, rank, world_size)]
-    problem, first = [""], process_of(0, group)
-    if world_size > 1:
-        own, gathered = gathered[0], [None] * world_size
-        # All ranks send as many bytes as the one that sends most: rank 0, whose state may be whole, sends none.
-        dist.gather_object(None if rank == 0 else own, gathered if rank == 0 else None, dst=first, group=group)
-        gathered[0] = own
-    if rank == 0:
-        try:
-            _write(target, *_agreed(gathered), world_size)
-        except Exception as error:  # of any kind: the other ranks wait for this one
-            problem = [_described(error)]
-    if world_size > 1:
-        dist.broadcast_object_list(problem, src=first, group=group)
-    if problem[0]:
-        raise StateError(f"{target}: the data state was not saved:\n  {problem[0]}")
+    of_ranks = gathered(_given(state, step, rank, world_size), group)
+    try:
+        by_first_rank(lambda: _write(target, *_agreed(of_ranks or []), world_size), group)
+    except StateError as error:
+        raise StateError(f"{target}: the data state was not saved:\n  {error}") from error
 
 
-class _Given(NamedTuple):
-    """What a rank has to save, or why it has nothing."""
-
-    state: LoaderState | None
-    step: int = 0
-    problem: str = ""
-
-
-def _given(state: dict[str, Any], step: int, rank: int, world_size: int) -> _Given:
+def _given(state: dict[str, Any], step: int, rank: int, world_size: int) -> tuple[LoaderState, int] | str:
+    """What a rank has to save, its state and step; or why it has nothing."""
     try:
         own = parse_state(state)
-        return _Given(own if rank == 0 and own.is_whole else share_of(own, rank, world_size), operator.index(step))
+        return own if rank == 0 and own.is_whole else own.of_rank(rank, world_size), operator.index(step)
     except Exception as error:  # of any kind: the other ranks wait for this one
-        return _Given(None, problem=f"rank {rank}: {_described(error)}")
+        return f"rank {rank}: {described(error)}"
 
 
-def _described(error: Exception) -> str:
-    return str(error) if isinstance(error, (OSError, StateError)) else f"{type(error).__name__}: {error}"
-
-
-def _agreed(gathered: Sequence[_Given]) -> tuple[LoaderState, int]:
+def _agreed(of_ranks: Sequence[tuple[LoaderState, int] | str]) -> tuple[LoaderState, int]:
     """The whole state and the step of all ranks."""
-    problems = [given.problem for given in gathered if given.problem]
+    problems = [given for given in of_ranks if isinstance(given, str)]
     if problems:
         more = [f"and {len(problems) - 4} more ranks"] if len(problems) > 4 else []
         raise StateError("\n  ".join(problems[:4] + more))
-    states, step = [given.state for given in gathered if given.state is not None], gathered[0].step
-    for rank, given in enumerate(gathered):
-        if given.step != step:
+    states, steps = zip(*(given for given in of_ranks if not isinstance(given, str)), strict=True)
+    for rank, step in enumerate(steps):
+        if step != steps[0]:
             raise StateError(
-                f"data-parallel rank {rank} saves step {given.step}, rank 0 step {step}. Save after the same number of "
+                f"data-parallel rank {rank} saves step {step}, rank 0 step {steps[0]}. Save after the same number of "
                 "batches on every rank"
             )
     merged = merge(states, [f"data-parallel rank {rank}" for rank in range(len(states))])
-    return (states[0] if states[0].is_whole else merged), step
+    return (states[0] if states[0].is_whole else merged), steps[0]
 
 
 def _write(target: Path, state: LoaderState, step: int, world_size: int) -> None:
@@ -172,7 +153,7 @@ def _write(target: Path, state: LoaderState, step: int, world_size: int) -> None
     names = {rank_file(target, rank).name for rank in range(world_size)}
     copies = [rank_file(target, rank) for rank in range(1, world_size)]
     for rank, path in enumerate(copies, 1):
-        copy = encoded(share_of(state, rank, world_size), step=step, rank=rank, world_size=world_size)
+        copy = encoded(state.of_rank(rank, world_size), step=step, rank=rank, world_size=world_size)
         write_file(path, copy, durable=False)
     for path in copies:  # all are on their way to the disk by now
         with open(path, "rb") as file:

@@ -21,7 +21,6 @@ from bridge_data.loader.checkpoint import (
     save_states,
 )
 from bridge_data.loader.checkpoint.checkpoint_folder import MANIFEST, STATE_KEY, decoded
-from bridge_data.loader.rank_states import share_of
 from bridge_data.order.state import LoaderState, merge_states
 from bridge_data.storage import reading
 from tests.loader.checkpoint.states import make_state, rank_states, write_version_1
@@ -31,24 +30,24 @@ WHOLE = LoaderState.from_dict(make_state())
 
 @pytest.mark.parametrize("world_size", [1, 2, 4, 8])
 def test_ranks_share_the_lanes_where_they_can(world_size: int) -> None:
-    shares = [share_of(WHOLE, rank, world_size) for rank in range(world_size)]
+    shares = [WHOLE.of_rank(rank, world_size) for rank in range(world_size)]
     assert [len(share.lanes) for share in shares] == [8 // world_size] * world_size
     assert merge_states([share.to_dict() for share in shares]) == make_state()
-    assert [share_of(share, rank, world_size) for rank, share in enumerate(shares)] == shares
+    assert [share.of_rank(rank, world_size) for rank, share in enumerate(shares)] == shares
 
 
 @pytest.mark.parametrize("world_size", [3, 5, 16])
 def test_otherwise_some_keep_more(world_size: int) -> None:
-    shares = [share_of(WHOLE, rank, world_size) for rank in range(world_size)]
+    shares = [WHOLE.of_rank(rank, world_size) for rank in range(world_size)]
     assert sum(len(share.lanes) for share in shares) == 8
     assert merge_states([share.to_dict() for share in shares]) == make_state()
 
 
 def test_a_state_of_another_rank_is_refused() -> None:
     with pytest.raises(StateError, match=r"rank 0 of 2 needs lanes \[0, 2, 4, 6\], the state holds \[1, 3, 5, 7\]"):
-        share_of(share_of(WHOLE, 1, 2), 0, 2)
+        WHOLE.of_rank(1, 2).of_rank(0, 2)
     with pytest.raises(StateError, match=r"rank 0 of 3 needs lanes \[0, 6\], the state holds \[1, 3, 5, 7\]"):
-        share_of(share_of(WHOLE, 1, 2), 0, 3)
+        WHOLE.of_rank(1, 2).of_rank(0, 3)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4, 8, 3])
@@ -178,7 +177,7 @@ def test_older_files_are_there_until_a_save_over_them_is_complete(
             save_states(folder, make_state(step=20), step=20, world_size=2)
     assert load_states(folder, step=10) == make_state()
     with monkeypatch.context() as patched:  # as if killed when the file of rank 0 was written, and nothing else
-        patched.setattr(checkpoint_folder, "share_of", lambda *_: (_ for _ in ()).throw(OSError("killed")))
+        patched.setattr(LoaderState, "of_rank", lambda *_: (_ for _ in ()).throw(OSError("killed")))
         with pytest.raises(StateError, match="killed"):
             save_states(folder, make_state(step=20), step=20, world_size=2)
     assert load_states(folder, step=20) == make_state(step=20)
