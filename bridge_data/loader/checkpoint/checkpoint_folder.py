@@ -57,7 +57,7 @@ _LEFT_OVER = (MANIFEST, ".train_dataloader_*.new", ".*train_dataloader_*.tmp")
 """What earlier saves may have left: the manifest and not yet renamed files of version 1; files half-written."""
 
 _NUM_TRIES = 3
-"""How often a folder that seems incomplete is read: a save may be replacing its files at this moment."""
+"""How often a folder is read while saves replace its files."""
 _MAX_LINES = 12
 """Maximum number of faults that an error lists."""
 
@@ -238,25 +238,34 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
 
 
 def _read_folder(folder: Path) -> Checkpoint:
-    for _ in range(_NUM_TRIES - 1):
-        with contextlib.suppress(StateError, OSError):
-            return _read_folder_now(folder)
-    try:
-        return _read_folder_now(folder)
-    except OSError as error:
-        raise StateError(f"{folder}: cannot be read: {error.strerror or error}") from error
+    """What is in a folder. A save may replace its files meanwhile; it begins with that of rank 0."""
+    first, num_tries = rank_file(folder, 0), 0
+    while True:
+        data = read_if_saved(first)
+        try:
+            return _read_with(folder, data)
+        except (OSError, StateError) as error:
+            num_tries += 1
+            if num_tries < _NUM_TRIES and read_if_saved(first) != data:
+                continue
+            if isinstance(error, OSError):
+                raise StateError(f"{folder}: cannot be read: {error.strerror or error}") from error
+            raise
 
 
-def _read_folder_now(folder: Path) -> Checkpoint:
+def _read_with(folder: Path, data: bytes | None) -> Checkpoint:
+    """What is in a folder whose file of rank 0 has the content `data`."""
     if not folder.is_dir():
         raise StateError(f"{folder}: {'expected a folder' if folder.exists() else 'no such file or folder'}")
     first = rank_file(folder, 0)
-    data = read_if_saved(first)
     file = None if data is None else decoded(data, first)
     if file is not None and file.version == VERSION:
         if not file.state.is_whole:
             raise StateError(f"{first}: is the file of rank {file.rank}; expected that of rank 0, with the whole state")
-        sizes = [path.stat().st_size for path in rank_files(folder).values()]
+        sizes = []
+        for path in rank_files(folder).values():
+            with contextlib.suppress(FileNotFoundError):  # a save that goes on removes older ones
+                sizes.append(path.stat().st_size)
         return Checkpoint(
             path=folder,
             state=file.state,

@@ -355,6 +355,15 @@ def test_another_step_than_asked_for_is_refused(folder: Path) -> None:
     assert "got the data state of step 10, expected that of step 20" in refusal(folder, step=20)
 
 
+def test_a_damaged_file_is_parsed_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = rank_file(folder, 0)
+    file.write_bytes(file.read_bytes()[:-100])
+    load, parsed = torch.load, []
+    monkeypatch.setattr(torch, "load", lambda *args, **options: parsed.append(1) or load(*args, **options))
+    assert file.name in refusal(folder)
+    assert len(parsed) == 1
+
+
 def test_what_is_no_checkpoint_says_where_to_look(folder: Path, tmp_path: Path) -> None:
     assert f"There is one in {folder}" in refusal(tmp_path)
     (tmp_path / "empty").mkdir()
