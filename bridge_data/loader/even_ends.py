@@ -84,7 +84,7 @@ class EvenEnds:
             return None
         if own_end is not None and own_end <= end:
             return EvenStep(end, None)
-        filling = self.fill()
+        filling = self._fill()
         return None if filling is None else EvenStep(end, filling)
 
     def fetched(self, fetch: Callable[[], T]) -> T:
@@ -120,7 +120,7 @@ class EvenEnds:
             )
         return None
 
-    def fill(self) -> Any | None:
+    def _fill(self) -> Any | None:
         """A batch without loss, shaped like the first real one of this rank; if it never had one, like the first of the
         job, which is made here. None, on all ranks, if the job has none.
 

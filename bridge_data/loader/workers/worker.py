@@ -154,7 +154,7 @@ class _Worker:
         try:
             item = self._runner.take(lane)
             if isinstance(item, Ended):
-                self._turns.end()
+                self._turns.end_lane()
                 return EndMessage(*head, item.skipped), [], []
             state, skipped, references, counts = item.state, item.skipped, item.references, item.counts[:-2]
             parts = self._encoder.encode(item.batch)
