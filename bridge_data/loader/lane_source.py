@@ -22,7 +22,7 @@ from bridge_data.run_options import LoaderConfig
 from bridge_data.samples.arena import PrivateArena
 
 if TYPE_CHECKING:
-    from bridge_data.loader.workers.slots import Kept
+    from bridge_data.loader.workers.slots import HeldSlots
     from bridge_data.loader.workers.worker_pool import Restarts, WorkerPool
 
 logger = logging.getLogger("bridge_data")
@@ -46,7 +46,7 @@ class LaneSource:
         ranks = dataset.worker_config
         self._num_workers = min(ranks.num_workers, len(ranks.lanes))
         self._restarts: Restarts | None = None
-        self._kept: Kept | None = None
+        self._held: HeldSlots | None = None
         self.pool: WorkerPool | None = None
         self.pinning_thread: pinning.PinningThread | None = None
         self._arena = PrivateArena()
@@ -62,13 +62,13 @@ class LaneSource:
         if not self._num_workers:
             return
         # Imported here: without workers none of it is needed.
-        from bridge_data.loader.workers.slots import Kept
+        from bridge_data.loader.workers.slots import HeldSlots
         from bridge_data.loader.workers.worker_pool import Restarts, WorkerPool
 
         self._slow_at = time.monotonic() + _SLOW_START_S
         self._restarts = self._restarts or Restarts(self._config)
-        self._kept = self._kept or Kept(self._config.max_shared_bytes)
-        self.pool = WorkerPool(self._dataset, self._num_workers, self._config, self._restarts, self._kept)
+        self._held = self._held or HeldSlots(self._config.max_shared_bytes)
+        self.pool = WorkerPool(self._dataset, self._num_workers, self._config, self._restarts, self._held)
 
     def take(self, lane: int, position: Position) -> Produced[Any] | Ended:
         """The next item of `lane`, whose turn it is at `position`. Suspends. Raises what the lane raised."""
