@@ -46,11 +46,6 @@ def reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
-def num_threads() -> int:
-    """Threads of this process, those of native libraries included."""
-    return len(os.listdir("/proc/self/task"))
-
-
 def use_one_thread() -> None:
     """Make numerical libraries, imported now or later, compute in the calling thread."""
     os.environ.update(SINGLE_THREADED)

@@ -27,6 +27,27 @@ LANES_PER_RANK = 8
 """The default number of lanes per rank: the same for 0 to 8 workers, so that the sequence is the same."""
 
 
+def is_distributed() -> bool:
+    """Whether torch.distributed is initialised."""
+    import torch.distributed as dist
+
+    return dist.is_available() and dist.is_initialized()
+
+
+def rank_in(group: Any) -> tuple[int, int]:
+    """(rank, size) in a process group, None for all processes; (0, 1) outside a distributed run."""
+    import torch.distributed as dist
+
+    return (dist.get_rank(group), dist.get_world_size(group)) if is_distributed() else (0, 1)
+
+
+def process_of(rank: int, group: Any) -> int:
+    """The global rank of a rank of a process group, None for all processes."""
+    import torch.distributed as dist
+
+    return rank if group is None else dist.get_global_rank(group, rank)
+
+
 class _Active:
     """The configuration of the loader whose hook runs in this thread; None outside hooks."""
 
@@ -116,16 +137,9 @@ class WorkerConfig:
         cls, num_workers: int = 4, data_parallel_group: "torch.distributed.ProcessGroup | None" = None
     ) -> Self:
         """Rank and world size from `torch.distributed` (of `data_parallel_group`, or of all processes), else 0 of 1."""
-        import torch.distributed as dist
-
-        if dist.is_available() and dist.is_initialized():
-            return cls(
-                rank=dist.get_rank(data_parallel_group),
-                world_size=dist.get_world_size(data_parallel_group),
-                num_workers=num_workers,
-                data_parallel_group=data_parallel_group,
-            )
-        return cls(rank=0, world_size=1, num_workers=num_workers)
+        rank, world_size = rank_in(data_parallel_group)
+        group = data_parallel_group if is_distributed() else None
+        return cls(rank=rank, world_size=world_size, num_workers=num_workers, data_parallel_group=group)
 
     def config(self) -> dict[str, int | None]:
         """The ranks and workers as plain numbers; `data_parallel_group` is the size of the group."""
@@ -165,9 +179,7 @@ class WorkerConfig:
 
     def global_rank(self) -> int:
         """The rank among all processes of the job, 0 outside a distributed run."""
-        import torch.distributed as dist
-
-        return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+        return rank_in(None)[0]
 
     def __getstate__(self) -> dict[str, object]:
         """A process group cannot leave its process: workers get the numbers without it."""

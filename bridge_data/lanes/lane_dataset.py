@@ -251,7 +251,7 @@ class LaneDataset:
         if num_lanes != state.num_lanes:
             state = state if state.skips is None else caught_up(state, self.lane)
             state = self.order.redealt(state, num_lanes, range(config.rank, num_lanes, config.world_size))
-        return state.of_rank(config)
+        return state.of_rank(config.rank, config.world_size)
 
     def _from_here(self, state: LoaderState) -> LoaderState:
         """`state` of a run that from here on also skips the steps of `skips`, and drops the samples now forgotten.

@@ -24,7 +24,7 @@ from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.later import torch
 from bridge_data.order.state import LoaderState
-from bridge_data.topology import WorkerConfig
+from bridge_data.topology import WorkerConfig, is_distributed, process_of
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ class EvenEnds:
 
     def __init__(self, dataset: LaneDataset) -> None:
         config = dataset.worker_config
-        if config.world_size > 1 and not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        if config.world_size > 1 and not is_distributed():
             raise ConfigError(
                 f'ends="even" has {config.world_size} data-parallel ranks end together, but torch.distributed is not '
                 'initialised; call init_process_group first, or take ends="uneven"'
@@ -84,7 +84,7 @@ class EvenEnds:
             return None
         if own_end is not None and own_end <= end:
             return EvenStep(end, None)
-        filling = self.fill()
+        filling = self._fill()
         return None if filling is None else EvenStep(end, filling)
 
     def fetched(self, fetch: Callable[[], T]) -> T:
@@ -120,7 +120,7 @@ class EvenEnds:
             )
         return None
 
-    def fill(self) -> Any | None:
+    def _fill(self) -> Any | None:
         """A batch without loss, shaped like the first real one of this rank; if it never had one, like the first of the
         job, which is made here. None, on all ranks, if the job has none.
 
@@ -192,9 +192,10 @@ def _agree(own: int, config: WorkerConfig) -> int:
 def _tell(rank: int, text: str, config: WorkerConfig) -> str:
     """The text that `rank` sends: `text` on this rank, received on all others."""
     group, said = config.data_parallel_group, [text]
-    source = rank if group is None else torch.distributed.get_global_rank(group, rank)
     with _reaching_others(config):
-        torch.distributed.broadcast_object_list(said, src=source, group=group, device=_device_of(config))
+        torch.distributed.broadcast_object_list(
+            said, src=process_of(rank, group), group=group, device=_device_of(config)
+        )
     return said[0]
 
 

@@ -53,9 +53,9 @@ class GatheringLoader(SavableDataLoader):
         self._is_strict = True
         self._refused: StateError | None = None
 
-    def _check_open(self) -> None:
+    def _prepare_step(self) -> None:
         self._settle()
-        super()._check_open()
+        super()._prepare_step()
 
     def save_state_rank(self) -> dict[str, Any]:
         """The state of the whole job on rank 0, on the others that of their own lanes. All ranks must call it.

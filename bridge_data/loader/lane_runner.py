@@ -35,7 +35,8 @@ class Ended:
 
 
 class LaneRunner:
-    """Runs lanes of one dataset in this process; opens each at its position in `state` on first use.
+    """Runs lanes of one dataset in this process; opens each at its position in `state` on first use. What fails is not
+    used again: see `LaneSource`.
 
     Batches are built in `arena`.
     """
@@ -45,7 +46,7 @@ class LaneRunner:
         self._lanes: dict[int, Lane | SkippingLane] = {}
 
     def take(self, lane: int) -> Produced[Any] | Ended:
-        """The next item of `lane`. After an exception, make another runner from the last states."""
+        """The next item of `lane`. Raises what the lane raises."""
         if lane not in self._lanes:
             open_lane = functools.partial(self._dataset.lane, watch=self._watch)
             if self._state.skips is None:

@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any
 from bridge_data.child_process import give_back_freed_memory
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
+from bridge_data.loader import pinning
 from bridge_data.loader.lane_runner import Ended, LaneRunner, OutOfStep, ServerLost
-from bridge_data.loader.metrics import Processes
-from bridge_data.loader.pinning import Pin, PinningPool
-from bridge_data.loader.position import Position
+from bridge_data.loader.position import Position, Turns
 from bridge_data.run_options import LoaderConfig
 from bridge_data.samples.arena import PrivateArena
 
 if TYPE_CHECKING:
-    from bridge_data.loader.workers.slots import Kept
+    from bridge_data.loader.workers.slots import HeldSlots
     from bridge_data.loader.workers.worker_pool import Restarts, WorkerPool
 
 logger = logging.getLogger("bridge_data")
@@ -34,20 +33,25 @@ _SLOW_START_S = 60.0
 class LaneSource:
     """Runs lanes of `dataset`; `start` starts workers, if it has some.
 
-    It is suspended from `take` to `resume`, while the caller notes what it got: if that is interrupted, the next `take`
-    starts again from the position. `suspend` has the same effect.
+    What runs the lanes (a `LaneRunner`, or the pool) has its own place in them, which must be that of the position. So
+    it is `current` only between steps: `take` suspends it, the caller notes what it got, and `resume` makes it current
+    again. If anything in between is interrupted or fails, it is forgotten, and the next `take` starts from the
+    position. A caller that moves the position, or notes a part of a step by itself, calls `suspend` before.
+
+    Batches of workers are pinned by a thread, to which the pool belongs while it runs; all others as they are taken.
     """
 
-    def __init__(self, dataset: LaneDataset, config: LoaderConfig, pin: Pin | None) -> None:
+    def __init__(self, dataset: LaneDataset, config: LoaderConfig, pin: pinning.Pin | None) -> None:
         self._dataset, self._config, self._pin = dataset, config, pin
         ranks = dataset.worker_config
         self._num_workers = min(ranks.num_workers, len(ranks.lanes))
         self._restarts: Restarts | None = None
-        self._kept: Kept | None = None
-        self.pool: WorkerPool | PinningPool | None = None
+        self._held: HeldSlots | None = None
+        self.pool: WorkerPool | None = None
+        self.pinning_thread: pinning.PinningThread | None = None
         self._arena = PrivateArena()
-        self.current: LaneRunner | WorkerPool | PinningPool | None = None
-        self._suspended: LaneRunner | WorkerPool | PinningPool | None = None
+        self.current: LaneRunner | WorkerPool | None = None
+        self._suspended: LaneRunner | WorkerPool | None = None
 
     def start(self) -> None:
         """Start the workers.
@@ -58,14 +62,13 @@ class LaneSource:
         if not self._num_workers:
             return
         # Imported here: without workers none of it is needed.
-        from bridge_data.loader.workers.slots import Kept
+        from bridge_data.loader.workers.slots import HeldSlots
         from bridge_data.loader.workers.worker_pool import Restarts, WorkerPool
 
         self._slow_at = time.monotonic() + _SLOW_START_S
         self._restarts = self._restarts or Restarts(self._config)
-        self._kept = self._kept or Kept(self._config.max_shared_bytes)
-        pool = WorkerPool(self._dataset, self._num_workers, self._config, self._restarts, self._kept)
-        self.pool = pool if self._pin is None else PinningPool(pool, self._pin)
+        self._held = self._held or HeldSlots(self._config.max_shared_bytes)
+        self.pool = WorkerPool(self._dataset, self._num_workers, self._config, self._restarts, self._held)
 
     def take(self, lane: int, position: Position) -> Produced[Any] | Ended:
         """The next item of `lane`, whose turn it is at `position`. Suspends. Raises what the lane raised."""
@@ -73,17 +76,28 @@ class LaneSource:
             self.suspend()
             try:
                 current = self._at(position)
-                item = current.take(lane)
+                item = self._taken(lane, current)
             except OutOfStep:
                 self._suspended = None
                 continue
             except ServerLost as error:
                 self._restart(error)
                 continue
-            if self._pin is not None and isinstance(current, LaneRunner) and isinstance(item, Produced):
-                item.batch = self._pin(item.batch)
             self._suspended = current
             return item
+
+    def _taken(self, lane: int, current: LaneRunner | WorkerPool) -> Produced[Any] | Ended:
+        """The next item of `lane`, pinned."""
+        if self.pinning_thread is not None:
+            try:
+                return self.pinning_thread.take(lane)
+            except Exception:
+                self._stop_pinning()
+                raise
+        item = current.take(lane)
+        if self._pin is not None and isinstance(item, Produced):
+            item.batch = self._pin(item.batch)
+        return item
 
     def suspend(self) -> None:
         """Begin a step that `resume` ends."""
@@ -93,13 +107,13 @@ class LaneSource:
         """What was taken is noted: the next item follows it."""
         self.current = self._suspended
 
-    def _at(self, position: Position) -> LaneRunner | WorkerPool | PinningPool:
+    def _at(self, position: Position) -> LaneRunner | WorkerPool:
         """What runs the lanes now: what did before, or a new runner or the pool, which start at `position`."""
         pool, before = self.pool, self._suspended
         self._suspended = None
         if pool is not None and before is not pool:
-            if pool.ready():
-                pool.begin(position.lanes(), position.state)
+            if self.pinning_thread is not None or pool.ready():
+                self._begin(pool, position)
                 self._arena = PrivateArena()  # no batch is made in this process any more
                 give_back_freed_memory()
                 return pool
@@ -108,6 +122,19 @@ class LaneSource:
                 self._slow_at = math.inf
         return before or LaneRunner(self._dataset, position.state, self._arena)
 
+    def _begin(self, pool: WorkerPool, position: Position) -> None:
+        """Have the workers start at `position`."""
+        self._stop_pinning()
+        lanes = position.lanes()
+        pool.begin(lanes, position.state)
+        if self._pin is not None:
+            self.pinning_thread = pinning.PinningThread(pool, Turns(position.state, lanes), self._pin)
+
+    def _stop_pinning(self) -> None:
+        if self.pinning_thread is not None:
+            self.pinning_thread.stop()
+            self.pinning_thread = None  # not before: if waiting for its end is interrupted, the next call waits again
+
     def _restart(self, error: ServerLost) -> None:
         """Start a new server with new workers, if another restart is allowed."""
         if self._restarts is not None and (fatal := self._restarts.spend(str(error))):
@@ -115,21 +142,26 @@ class LaneSource:
         self.close()
         self.start()
 
-    def processes(self) -> Processes:
-        """The running processes."""
-        num_restarts = 0 if self._restarts is None else self._restarts.num_in_all
-        return Processes([] if self.pool is None else self.pool.processes(), num_restarts)
+    def processes(self) -> list[int]:
+        """The ids of the running processes."""
+        return [] if self.pool is None else self.pool.processes()
+
+    @property
+    def num_restarts(self) -> int:
+        """How often a process was replaced."""
+        return 0 if self._restarts is None else self._restarts.num_in_all
 
     def wait_ready(self, timeout_s: float) -> bool:
         """Wait for the workers; whether they can take over now."""
         try:
-            return self.pool is not None and self.pool.wait_ready(timeout_s)
+            return self.pool is not None and (self.pinning_thread is not None or self.pool.wait_ready(timeout_s))
         except ServerLost as error:
             self._restart(error)
             return self.wait_ready(timeout_s)
 
     def close(self) -> None:
-        """End all worker processes."""
+        """End the thread and all worker processes."""
+        self._stop_pinning()
         pool, self.pool = self.pool, None
         if pool is not None:
             pool.close()

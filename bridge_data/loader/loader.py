@@ -81,7 +81,8 @@ class SavableDataLoader:
 
     def metrics(self, *, of_job: bool = False) -> LoaderMetrics:
         """Counts since this loader was made; `of_job`: of all data-parallel ranks, which must all call it."""
-        own = self.meter.measured(self.dataset, self._position.state, self._lanes.processes())
+        lanes = self._lanes
+        own = self.meter.measured(self.dataset, self._position.state, lanes.processes(), lanes.num_restarts)
         return of_all_ranks(own, self.dataset.worker_config) if of_job else own
 
     @property
@@ -164,7 +165,8 @@ class SavableDataLoader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _check_open(self) -> None:
+    def _prepare_step(self) -> None:
+        """Check that this process may take a batch now; a `GatheringLoader` meets the other ranks before the first."""
         if os.getpid() != self._owner:
             raise WorkerError(f"this loader belongs to process {self._owner}; make another one in this process")
         if not self._close.alive:
@@ -177,7 +179,7 @@ class SavableDataLoader:
             if item.skipped:
                 self.meter.count_skips(item.skipped)
             if isinstance(item, Ended):
-                self._position.end()
+                self._position.end_lane()
             else:
                 self._fetched = item
             self._lanes.resume()
@@ -202,7 +204,10 @@ class SavableDataLoader:
         dataset = self.dataset
         self._position = Position(dataset.worker_config, state, dataset.virtual_epoch_length, self._ledger_file)
         self._lanes.suspend()
-        self._fetched, self._is_within_pass = None, False
+        self._fetched = None
+        self._is_within_pass = False
+        """Whether the pass is known to have begun before this position, so that an iteration which gets nothing here
+        may begin the next one: batches were taken since the last move, or a state was restored."""
         if self.even_ends is not None:
             self.even_ends.begin(state)
 
@@ -222,7 +227,7 @@ class Iteration(Timed[Any]):
         if self._over:
             raise StopIteration
         loader = self._loader
-        loader._check_open()
+        loader._prepare_step()
         is_first = not self._begun
         if is_first:
             loader._position.begin(loader.dataset.skips)

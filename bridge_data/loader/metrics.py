@@ -18,7 +18,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from bridge_data.errors import DatasetError
 from bridge_data.lanes.produced import NO_COUNTS, Counts, CountValues, sums_of
@@ -177,13 +177,6 @@ _COUNTS = (
 )
 
 
-class Processes(NamedTuple):
-    """The worker processes of a loader: their ids, how often one was replaced."""
-
-    ids: Sequence[int]
-    num_restarts: int
-
-
 class Meter:
     """Counts what one rank gets, what was skipped on the way, and how long it waits, since its loader
     was made."""
@@ -222,8 +215,11 @@ class Meter:
         before, counted = self._counted
         return sums_of([before, *counted])
 
-    def measured(self, dataset: LaneDataset, state: LoaderState, processes: Processes) -> LoaderMetrics:
-        """The metrics of this rank, at the position `state`."""
+    def measured(
+        self, dataset: LaneDataset, state: LoaderState, workers: Sequence[int], num_restarts: int
+    ) -> LoaderMetrics:
+        """The metrics of this rank, at the position `state`, with the process ids of `workers`, and how often one was
+        replaced."""
         counts = self.counts._asdict()
         return LoaderMetrics(
             elapsed_s=self.elapsed_s,
@@ -234,10 +230,10 @@ class Meter:
             skipped=dict(self.skipped),
             failed=self.num_failed,
             truncated=self.num_truncated,
-            worker_restarts=processes.num_restarts,
+            worker_restarts=num_restarts,
             epochs=_epochs(state, dataset),
             trainer_bytes=_resident_bytes(os.getpid()),
-            workers_bytes=sum(map(_resident_bytes, processes.ids)),
+            workers_bytes=sum(map(_resident_bytes, workers)),
         )
 
     def _slowest(self, dataset: LaneDataset, slowest: tuple[int, int, int, int]) -> SlowestSample | None:

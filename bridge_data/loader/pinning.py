@@ -20,7 +20,6 @@ from bridge_data.lanes.produced import Produced
 from bridge_data.later import torch
 from bridge_data.loader.lane_runner import Ended, OutOfStep
 from bridge_data.loader.position import Turns
-from bridge_data.order.state import LoaderState
 
 if TYPE_CHECKING:
     from bridge_data.loader.workers.worker_pool import WorkerPool
@@ -37,52 +36,6 @@ def can_pin() -> bool:
 def pinned(batch: Any) -> Any:
     """The batch, copied to page-locked memory; torch reuses that of freed batches."""
     return batch.pin_memory() if hasattr(batch, "pin_memory") else samples.pin(batch)
-
-
-class PinningPool:
-    """A worker pool whose batches are pinned by `pin` in a thread. Use it like the pool, from one thread at a time."""
-
-    def __init__(self, pool: WorkerPool, pin: Pin) -> None:
-        self._pool, self._pin = pool, pin
-        self._thread: PinningThread | None = None
-
-    def ready(self) -> bool:
-        """Whether all workers have loaded the dataset; does not wait."""
-        return self._thread is not None or self._pool.ready()
-
-    def wait_ready(self, timeout_s: float) -> bool:
-        """Wait until all workers have loaded the dataset; False if that takes longer."""
-        return self._thread is not None or self._pool.wait_ready(timeout_s)
-
-    def begin(self, lanes: list[int], state: LoaderState) -> None:
-        """Drop all prefetched batches, and produce these lanes in the order of their slots, from `state`."""
-        self._stop()
-        self._pool.begin(lanes, state)
-        turns = Turns(state, lanes)
-        self._thread = PinningThread(self._pool, turns, self._pin)
-
-    def take(self, lane: int) -> Produced[Any] | Ended:
-        """The next item of `lane`, whose turn it must be. Raises what the lane raised, or pinning."""
-        assert self._thread is not None
-        try:
-            return self._thread.take(lane)
-        except Exception:
-            self._stop()
-            raise
-
-    def processes(self) -> list[int]:
-        """The process ids of the workers that have started."""
-        return self._pool.processes()
-
-    def close(self) -> None:
-        """End the thread and all worker processes. Batches that were handed out stay valid."""
-        self._stop()
-        self._pool.close()
-
-    def _stop(self) -> None:
-        if self._thread is not None:
-            self._thread.stop()
-            self._thread = None  # not before: if waiting for its end is interrupted, the next call waits again
 
 
 class PinningThread:
@@ -136,7 +89,7 @@ class PinningThread:
     def _made(self, lane: int) -> Produced[Any] | Ended:
         item = self._pool.take(lane)
         if isinstance(item, Ended):
-            self._turns.end()
+            self._turns.end_lane()
             return item
         self._turns.advance()
         return dataclasses.replace(item, batch=self._pin(item.batch))

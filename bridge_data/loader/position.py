@@ -61,7 +61,7 @@ class Turns:
             after = self._skips.slot_of_lane(lane, self._num_lanes, place + 1)
         heapq.heapreplace(self._slots, (after, lane))
 
-    def end(self) -> None:
+    def end_lane(self) -> None:
         """Note that the lane whose turn it is has no more batches."""
         heapq.heappop(self._slots)
 
@@ -134,16 +134,15 @@ class Position:
         # In one assignment, so that an interrupt (Ctrl-C, a signal handler that saves) finds all of it or none.
         # Not by `dataclasses.replace`, which takes longer than all the rest.
         self.state = LoaderState(
-            before.fingerprint,
-            before.generations,
-            self.next_slot(),
-            {**before.lanes, lane: state},
-            before.drawn_before,
-            self._next_epoch_batches(),
-            False,
-            before.extras,
-            before.repetition,
-            ((slot, references), before.uncounted),
+            fingerprint=before.fingerprint,
+            generations=before.generations,
+            next_slot=self.next_slot(),
+            lanes={**before.lanes, lane: state},
+            drawn_before=before.drawn_before,
+            epoch_batches=self._next_epoch_batches(),
+            extras=before.extras,
+            repetition=before.repetition,
+            uncounted=((slot, references), before.uncounted),
         )
         self._turns.advance()
         num_bytes = len(references)
@@ -178,9 +177,9 @@ class Position:
     def _next_epoch_batches(self) -> int:
         return (self.state.epoch_batches + 1) % self._epoch_length if self._epoch_length else 0
 
-    def end(self) -> None:
+    def end_lane(self) -> None:
         """Note that the lane whose turn it is has no more batches."""
-        self._turns.end()
+        self._turns.end_lane()
 
     def end_pass(self) -> None:
         """Note that the pass is over: a state saved now starts the next one."""

@@ -14,38 +14,21 @@ import dataclasses
 import gc
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
 
 from bridge_data.errors import StateError
 from bridge_data.later import torch
 from bridge_data.order.forgotten_lists import ListVersions
 from bridge_data.order.state import LoaderState, ledger_log, merge, num_lanes_after, parse_state
-from bridge_data.topology import WorkerConfig
+from bridge_data.topology import WorkerConfig, is_distributed, process_of, rank_in
 
-
-def rank_in(group: Any) -> tuple[int, int]:
-    """(rank, size) in a process group, None for all processes; (0, 1) outside a distributed run."""
-    return (torch.distributed.get_rank(group), torch.distributed.get_world_size(group)) if _is_joined() else (0, 1)
-
-
-def process_of(rank: int, group: Any) -> int:
-    """The global rank of a rank of a process group, None for all processes."""
-    return rank if group is None else torch.distributed.get_global_rank(group, rank)
-
-
-def share_of(state: LoaderState, rank: int, world_size: int) -> LoaderState:
-    """The lanes of a state that are those of `rank`: every `world_size`-th one."""
-    return state.of_rank(WorkerConfig(rank=rank, world_size=world_size, num_workers=0))
+T = TypeVar("T")
 
 
 def is_joined(config: WorkerConfig) -> bool:
     """Whether this rank can exchange states with others: torch.distributed has a group with exactly these ranks."""
     return config.world_size > 1 and rank_in(config.data_parallel_group)[1] == config.world_size
-
-
-def _is_joined() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 @contextlib.contextmanager
@@ -60,13 +43,45 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _gathered(own: LoaderState, config: WorkerConfig, process: int) -> list[LoaderState] | None:
-    """The states of all ranks, in their order, on the process with the global rank `process`, else None."""
-    if config.world_size == 1:
+def gathered(own: T, group: Any, process: int | None = None) -> list[T] | None:
+    """What each rank of a group has, in their order, on one of its processes, by default its first; else None."""
+    rank, size = rank_in(group)
+    if size == 1:
         return [own]
-    states: list[Any] | None = [None] * config.world_size if torch.distributed.get_rank() == process else None
-    torch.distributed.gather_object(own, states, dst=process, group=config.data_parallel_group)
-    return states
+    process = process_of(0, group) if process is None else process
+    receives = torch.distributed.get_rank() == process
+    all_of_them: list[Any] | None = [None] * size if receives else None
+    # All ranks send as many bytes as the one that sends most: the receiver, whose state may be whole, sends none.
+    torch.distributed.gather_object(None if receives else own, all_of_them, dst=process, group=group)
+    if all_of_them is not None:
+        all_of_them[rank] = own
+    return all_of_them
+
+
+def by_first_rank(act: Callable[[], T], group: Any) -> T:
+    """What `act` returns on the first rank of a group, which alone does it. All its ranks must call it.
+
+    Raises:
+        StateError: on every rank, if it fails.
+    """
+    rank, size = rank_in(group)
+    outcome: list[Any] = [None, ""]
+    if rank == 0:
+        try:
+            outcome[0] = act()
+        except Exception as error:  # of any kind: the other ranks wait for this one
+            outcome[1] = described(error)
+    if size > 1:
+        torch.distributed.broadcast_object_list(outcome, src=process_of(0, group), group=group)
+    result, problem = outcome
+    if problem:
+        raise StateError(problem)
+    return cast(T, result)
+
+
+def described(error: Exception) -> str:
+    """The message of an error, with its class if that does not say what it is of."""
+    return str(error) if isinstance(error, (OSError, StateError)) else f"{type(error).__name__}: {error}"
 
 
 @_no_garbage_collection()
@@ -77,7 +92,7 @@ def gather_states(own: LoaderState, config: WorkerConfig, global_dst_rank: int) 
     Raises:
         StateError: there, if the ranks are not at the same step.
     """
-    states = _gathered(own, config, global_dst_rank)
+    states = [own] if config.world_size == 1 else gathered(own, config.data_parallel_group, global_dst_rank)
     if states is None:
         return None
     ledger_log.note(merge(states))
@@ -95,25 +110,21 @@ def gather_state(own: LoaderState, config: WorkerConfig) -> LoaderState:
     if config.world_size == 1:
         ledger_log.note(own)
         return own
-    if not _is_joined():
+    if not is_distributed():
         raise StateError(
             f"the states of {config.world_size} data-parallel ranks cannot be gathered: torch.distributed is not "
             "initialised. Save each rank's own with the loader's save_state_rank, and join them with merge_states"
         )
-    first = process_of(0, config.data_parallel_group)
-    states = _gathered(own, config, first)
-    shared: list[Any] = [None]
-    if states is not None:
-        try:
-            own = merge(states)
-            # Near the end of finite data the ranks are at different positions, and the job at the lowest.
-            shared = [{"next_slot": own.next_slot, "epoch_batches": own.epoch_batches, "ended": own.ended}]
-        except StateError as error:
-            shared = [str(error)]
-    torch.distributed.broadcast_object_list(shared, src=first, group=config.data_parallel_group)
-    if isinstance(shared[0], str):
-        raise StateError(shared[0])
-    own = dataclasses.replace(own, **shared[0])
+    states = gathered(own, config.data_parallel_group)
+
+    def merged() -> dict[str, Any]:
+        nonlocal own
+        own = merge(states or [])
+        # Near the end of finite data the ranks are at different positions, and the job at the lowest.
+        return {"next_slot": own.next_slot, "epoch_batches": own.epoch_batches, "ended": own.ended}
+
+    of_job = by_first_rank(merged, config.data_parallel_group)  # which has replaced `own` there
+    own = dataclasses.replace(own, **of_job)
     if states is not None:
         ledger_log.note(own)
     return own
@@ -138,7 +149,7 @@ def distribute_state(state: LoaderState | dict[str, Any] | None, config: WorkerC
 
 def distribute_state_if_any(state: LoaderState | dict[str, Any] | None, config: WorkerConfig) -> LoaderState | None:
     """As `distribute_state`, but None if no rank has a state."""
-    if config.world_size == 1 or not _is_joined():
+    if config.world_size == 1 or not is_distributed():
         return None if state is None else parse_state(state)
     row, given = _look_at(state, config)
     rows: list[Any] = [None] * config.world_size
@@ -235,7 +246,7 @@ def _sent(whole: LoaderState | None, source: int, takes_all: bool, config: Worke
         torch.distributed.broadcast_object_list(received, src=process, group=group)
     else:
         size = config.world_size
-        shares = None if whole is None else [share_of(whole, rank, size) for rank in range(size)]
+        shares = None if whole is None else [whole.of_rank(rank, size) for rank in range(size)]
         torch.distributed.scatter_object_list(received, shares, src=process, group=group)
     state: LoaderState = received[0]
     return state
@@ -248,7 +259,7 @@ def check_same_lists(lists: ListVersions, config: WorkerConfig, groups_beside: S
     Raises:
         StateError: on every rank of a group in which they differ.
     """
-    if not _is_joined():
+    if not is_distributed():
         return
     own = hashlib.blake2b(json.dumps(lists, sort_keys=True).encode(), digest_size=16).digest()
     groups = [("data-parallel ", config.data_parallel_group)] if config.world_size > 1 else []

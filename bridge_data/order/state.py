@@ -245,13 +245,13 @@ class LoaderState:
                 "ranks (merge_states), or pass all of them"
             )
 
-    def of_rank(self, config: WorkerConfig) -> Self:
-        """The state with only the lanes of the rank of `config`."""
-        mine = range(config.rank, self.num_lanes, config.world_size)
+    def of_rank(self, rank: int, world_size: int) -> Self:
+        """The state with only the lanes of `rank`: every `world_size`-th one."""
+        mine = range(rank, self.num_lanes, world_size)
         missing = [lane for lane in mine if lane not in self.lanes]
         if missing:
             raise StateError(
-                f"data-parallel rank {config.rank} of {config.world_size} needs lanes {missing[:16]}, the state holds "
+                f"data-parallel rank {rank} of {world_size} needs lanes {missing[:16]}, the state holds "
                 f"{sorted(self.lanes)[:16]}: it was saved by one rank of another topology. Merge the states of all "
                 "ranks (merge_states) and restore the result on each."
             )
@@ -323,8 +323,8 @@ def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return merge([LoaderState.from_dict(state) for state in states]).to_dict()
 
 
-def merge(parts: Sequence[LoaderState]) -> LoaderState:
-    """`merge_states` of states that are parsed already."""
+def merge(parts: Sequence[LoaderState], names: Sequence[str] | None = None) -> LoaderState:
+    """`merge_states` of states that are parsed already; errors call them by `names`."""
     if not parts:
         raise StateError("merge_states: got no state; expected one of every data-parallel rank")
     merged = dataclasses.replace(parts[0], lanes={}, ended=all(part.ended for part in parts))
@@ -334,18 +334,22 @@ def merge(parts: Sequence[LoaderState]) -> LoaderState:
         slots = [part.next_slot for part in parts if not part.ended]
         merged.next_slot = min(slots) if slots else max(part.next_slot for part in parts)
         merged.epoch_batches = max(part.epoch_batches for part in parts)
-    for number, part in enumerate(parts):
+    names = names or [f"state number {number}" for number in range(len(parts))]
+    for of, part in zip(names, parts, strict=True):
         part.check(merged.fingerprint)
         for name in same:
             if getattr(part, name) != getattr(merged, name):
                 raise StateError(
-                    f"merge_states: state number {number} has {name} {getattr(part, name)}, the first one "
-                    f"{getattr(merged, name)}: they were not saved at the same step of one run"
+                    f"{of} has {name} {getattr(part, name)}, {names[0]} has {getattr(merged, name)}: they were not "
+                    "saved at the same step of one run"
                     + (_UNEVEN_REPETITIONS if name == "repetition" else _OTHER_LISTS if name == "extras" else "")
                 )
         for lane, state in part.lanes.items():
             if merged.lanes.setdefault(lane, state) != state:
-                raise StateError(f"merge_states: two states of lane {lane} differ; they are of different runs or steps")
+                raise StateError(
+                    f"{of} and one before it have different states of lane {lane}: they were not saved at the same "
+                    "step of one run"
+                )
     merged.check_complete()
     merged.lanes = dict(sorted(merged.lanes.items()))
     return merged

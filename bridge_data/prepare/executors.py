@@ -13,13 +13,12 @@ import importlib
 import itertools
 import os
 import signal
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from bridge_data.child_process import die_with_parent
+from bridge_data.child_process import die_with_parent, use_one_thread
 from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.options import check_integer
 from bridge_data.storage.clients import has_clients
@@ -124,8 +123,7 @@ def _do(call: int, argument: Any) -> Any:
 def _begin_child(parent: int) -> None:
     die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches all processes, and this one would print a traceback
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)  # its threads do not exist after a fork, and torch would wait for them
+    use_one_thread()  # those of torch do not exist after a fork, and it would wait for them
 
 
 def pool(num_workers: int) -> Pool:

@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from bridge_data.errors import StateError
 from bridge_data.loader.checkpoint import load_states, save_rank_state
-from bridge_data.loader.rank_states import process_of, rank_in
+from bridge_data.loader.rank_states import by_first_rank
 from bridge_data.storage.atomic import write_file
 
 if TYPE_CHECKING:
@@ -123,15 +123,11 @@ def load_checkpoint(
 
 def _data_state(folder: Path, iteration: int, group: "dist.ProcessGroup | None") -> dict[str, Any] | None:
     """The merged data state on rank 0 of the group, which reads all files; None on the others."""
-    rank, world_size = rank_in(group)
-    state, problem = None, [""]
-    if rank == 0:
-        try:
-            state = load_states(folder, step=iteration)
-        except (StateError, OSError) as error:
-            problem = [str(error)]
-    if world_size > 1:
-        dist.broadcast_object_list(problem, src=process_of(0, group), group=group)
-    if problem[0]:
-        raise StateError(problem[0])
+    state: dict[str, Any] | None = None
+
+    def read() -> None:
+        nonlocal state
+        state = load_states(folder, step=iteration)
+
+    by_first_rank(read, group)
     return state

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from bridge_data import StateError, WorkerConfig
-from bridge_data.loader.rank_states import distribute_state, gather_state, rank_in
+from bridge_data.loader.rank_states import distribute_state, gather_state
 from bridge_data.order.state import LoaderState
 from tests.datamodule.launch import on_ranks, run_job
 from tests.datamodule.parts import NUM_TRAIN, draw, make_module, write_numbers
@@ -143,10 +143,6 @@ def test_a_version_that_appears_during_a_run_is_used_by_no_rank_before_the_resta
     gone = set(finders[0]["forgotten meanwhile"])
     assert gone & drawn["before"], "the list took effect in the run, when its workers were replaced"
     assert not gone & drawn["after"] and not drawn["before"] & drawn["after"]
-
-
-def test_a_process_alone_is_rank_0_of_1() -> None:
-    assert rank_in(None) == (0, 1)
 
 
 def test_ranks_that_are_not_there_cannot_be_gathered() -> None:

@@ -153,6 +153,8 @@ def main(rank: int, world_size: int, rendezvous: str, data: str) -> None:
                     total = torch.tensor(weight)
                     all_reduce(total)
                     steps.append([list(batch.__key__), weight, float(total)])
+                    if hasattr(batch, "loss_mask"):
+                        del batch.loss_mask  # a trainer may take out what it used
                 passes.append(steps)
             assert loader.even_ends is not None
             filled, repeated = loader.even_ends.num_filled, loader.even_ends.num_repeated

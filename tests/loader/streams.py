@@ -113,7 +113,7 @@ class Streams:
         state.check(FINGERPRINT)
         if state.ended:
             return self.new_state(state.num_lanes)
-        return state.of_rank(self.worker_config)
+        return state.of_rank(self.worker_config.rank, self.worker_config.world_size)
 
     def lane(self, lane: int, state: LoaderState, watch: Any = None) -> Stream:
         return Stream(self, lane, state.lanes[lane], watch)

@@ -17,7 +17,7 @@ from bridge_data import (
     get_loader,
     get_val_dataset,
 )
-from bridge_data.loader.even_ends import EvenEnds, num_slots
+from bridge_data.loader.even_ends import num_slots
 from bridge_data.order.state import merge_states
 from tests.loader.ends_job import CASES, dataset_of
 from tests.prepared import write_texts
@@ -182,15 +182,3 @@ def test_a_number_of_slots_holds_from_any_position_but_not_after_lanes_are_dealt
     assert num_slots(three, three.check_state(state)) == num_slots(three, three.new_state()) == NUM_SLOTS
     four = dataset_of("whole", str(data), 0, 4, num_lanes=8)
     assert num_slots(four, four.check_state(state)) is None
-
-
-def test_what_the_trainer_takes_out_of_a_batch_does_not_matter(data: Path) -> None:
-    ends = EvenEnds(dataset_of("whole", str(data), 0, 1))
-    batch = {"loss_mask": torch.ones(3), "__key__": ["a"]}
-    assert ends.step(0, batch, 1) == (1, None)
-    batch.clear()
-    for _ in range(2):
-        empty = ends.fill()
-        assert empty is not None
-        assert empty.pop("loss_mask").sum() == 0
-    assert (ends.num_filled, ends.num_repeated) == (2, 0)

@@ -16,7 +16,6 @@ from bridge_data import options
 from bridge_data.errors import ConfigError, StateError, WorkerError
 from bridge_data.loader import LoaderConfig, SavableDataLoader, get_loader, get_savable_loader
 from bridge_data.loader.lane_runner import LaneRunner
-from bridge_data.loader.pinning import PinningPool
 from bridge_data.loader.workers.worker_pool import WorkerPool
 from bridge_data.order.state import merge_states
 from tests.loader.conftest import in_turn
@@ -240,7 +239,7 @@ def test_the_memory_of_batches_is_used_again(loader: SavableDataLoader) -> None:
 
 
 def num_maps(loader: SavableDataLoader) -> int:
-    pool = loader._lanes.current._pool if isinstance(loader._lanes.current, PinningPool) else loader._lanes.current
+    pool = loader._lanes.current
     assert isinstance(pool, WorkerPool)
     return sum(len(link._slots._maps) for link in pool._links)
 

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from bridge_data.lanes.produced import Produced
-from bridge_data.loader import SavableDataLoader, get_loader, pinning
+from bridge_data.loader import LoaderConfig, SavableDataLoader, get_loader, pinning
 from bridge_data.loader.lane_runner import Ended, OutOfStep
-from bridge_data.loader.pinning import PinningPool, PinningThread, pinned
-from bridge_data.loader.position import Turns
+from bridge_data.loader.lane_source import LaneSource
+from bridge_data.loader.pinning import PinningThread, pinned
+from bridge_data.loader.position import Position, Turns
 from bridge_data.loader.workers.worker_pool import Interrupted
 from bridge_data.order.state import LoaderState
 from tests.loader.conftest import in_turn
@@ -118,6 +119,9 @@ def test_a_thread_that_waits_for_the_pool_or_for_the_trainer_can_be_stopped() ->
     assert not thread._thread.is_alive()
 
 
+STATE = LoaderState({}, [(1, [[0]])], 0, {0: {}})
+
+
 def test_a_pool_begins_again_only_when_the_thread_has_left_it(monkeypatch: pytest.MonkeyPatch) -> None:
     pool, begun = Pool([3]), []
     running = pool.take
@@ -131,13 +135,21 @@ def test_a_pool_begins_again_only_when_the_thread_has_left_it(monkeypatch: pytes
             begun.append("left")
 
     monkeypatch.setattr(pool, "take", take)
-    monkeypatch.setattr(pool, "begin", lambda lanes, state: begun.append("begun"), raising=False)
-    state = LoaderState({}, [(1, [[0]])], 0, {0: {}})
-    over = PinningPool(pool, str.upper)  # type: ignore[arg-type]
-    over.begin([0], state)
-    until(lambda: pool.begun)
-    assert over._thread is not None
-    thread = over._thread._thread
+
+    def begin(lanes: list[int], state: LoaderState) -> None:
+        pool.is_interrupted.clear()
+        begun.append("begun")
+
+    monkeypatch.setattr(pool, "begin", begin, raising=False)
+    monkeypatch.setattr(pool, "ready", lambda: True, raising=False)
+    source, position = LaneSource(Streams(config(0)), LoaderConfig(), str.upper), Position(config(0), STATE)
+    source.pool = pool  # type: ignore[assignment]
+    pool.allowed.release()
+    source.take(0, position)
+    until(lambda: len(pool.begun) == 2)
+    begun.remove("left")
+    assert source.pinning_thread is not None
+    thread = source.pinning_thread._thread
     join = thread.join
 
     def interrupted() -> None:
@@ -146,12 +158,12 @@ def test_a_pool_begins_again_only_when_the_thread_has_left_it(monkeypatch: pytes
 
     monkeypatch.setattr(thread, "join", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        over.begin([0], state)
+        source.take(0, position)
     pool.allowed.release()
-    over.begin([0], state)
+    source.take(0, position)
     assert begun[:3] == ["begun", "left", "begun"]
-    pool.allowed.release()
-    over._stop()
+    monkeypatch.setattr(pool, "close", lambda: None, raising=False)
+    source.close()
 
 
 def test_without_a_gpu_nothing_is_pinned() -> None:
@@ -217,11 +229,10 @@ def some(loader: SavableDataLoader, num: int) -> list[str]:
 
 def test_the_stream_and_its_states_are_those_without_pinning(loader: SavableDataLoader, pin: Pin) -> None:
     assert some(loader, 30) == in_turn(30)
-    assert isinstance(loader._lanes.current, PinningPool)
     assert set(pin.threads) == {"bridge_data pinning"}
     plain = get_loader(Streams(config(0)))
     for step in range(5):
-        thread = loader._lanes.current._thread
+        thread = loader._lanes.pinning_thread
         until(lambda thread=thread: thread._next is not None)  # one is ahead, and does not count
         state = loader.save_state_rank()
         plain.restore_state_rank(state)
@@ -258,11 +269,11 @@ def test_a_hanging_worker_does_not_delay_a_restore(loader: SavableDataLoader) ->
     assert hanging.read_text() == "now"
     begin = time.monotonic()
     loader.restore_state_rank(loader.dataset.new_state().to_dict())
-    loader._lanes.pool._stop()  # type: ignore[union-attr]
+    loader._lanes._stop_pinning()
     assert time.monotonic() - begin < 5
     hanging.unlink()
-    link = loader._lanes.pool._pool._links[0]  # type: ignore[union-attr]
-    loader._lanes.pool._pool._launcher.kill_worker(link.uid)  # type: ignore[union-attr]
+    link = loader._lanes.pool._links[0]  # type: ignore[union-attr]
+    loader._lanes.pool._launcher.kill_worker(link.uid)  # type: ignore[union-attr]
     assert some(loader, 30) == in_turn(30)
 
 
@@ -292,8 +303,7 @@ def test_batches_are_in_page_locked_memory_before_they_are_asked_for(tmp_path: P
         for batch in itertools.islice(loader, 30):
             assert batch.tokens.is_pinned() and batch.lengths is not None
             kept.append(batch)
-            assert isinstance(loader._lanes.current, PinningPool)
-            thread = loader._lanes.current._thread
+            thread = loader._lanes.pinning_thread
             until(lambda thread=thread: thread._next is not None)
             (_, ahead) = thread._next  # type: ignore[misc]
             assert isinstance(ahead, Produced) and ahead.batch.tokens.is_pinned()

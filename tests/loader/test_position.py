@@ -21,7 +21,7 @@ def run(position: Position, lengths: list[int], num: int) -> list[tuple[int, int
     while len(taken) < num and (lane := position.turn()) is not None:
         done = position.state.lanes[lane].get("micro_batches", 0)
         if done == lengths[lane]:
-            position.end()
+            position.end_lane()
         else:
             position.advance(state_after(done + 1), b"")
             taken.append((lane, done))
@@ -83,7 +83,7 @@ def step(positions: list[Position], lengths: list[int]) -> list[tuple[int, int]]
     """One step of ranks that end evenly: what they serve; None if none of them has anything left."""
     for position in positions:
         while (lane := position.turn()) is not None and done(position, lane) == lengths[lane]:
-            position.end()
+            position.end_lane()
     own = [None if position.turn() is None else position.next_slot() for position in positions]
     agreed = min((slot for slot in own if slot is not None), default=None)
     if agreed is None:
@@ -117,7 +117,9 @@ def test_ranks_that_end_evenly_serve_one_order_however_many_they_are(
     ).to_dict()
     for world_size, steps in [*chain, (chain[0][0], 1_000)]:
         configs = [config(0, 12, rank, world_size) for rank in range(world_size)]
-        positions = [Position(ranks, LoaderState.from_dict(state).of_rank(ranks)) for ranks in configs]
+        positions = [
+            Position(ranks, LoaderState.from_dict(state).of_rank(ranks.rank, ranks.world_size)) for ranks in configs
+        ]
         for _ in range(steps):
             if (batches := step(positions, lengths)) is None:
                 break

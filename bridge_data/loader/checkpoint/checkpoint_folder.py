@@ -24,18 +24,21 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 
 from bridge_data.errors import ConfigError, DatasetError, StateError
 from bridge_data.loader.checkpoint.other_formats import LIGHTNING_SUFFIX, read_lightning
-from bridge_data.loader.rank_states import process_of, rank_in, share_of
+from bridge_data.loader.rank_states import by_first_rank, described, gathered
 from bridge_data.order.state import FORMAT as STATE_FORMAT
 from bridge_data.order.state import LoaderState, merge, parse_state
 from bridge_data.storage.atomic import sync_folder, write_file
 from bridge_data.storage.reading import read_if_there
+from bridge_data.topology import rank_in
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
 
 FORMAT = "bridge_data.checkpoint"
 """The name of the format in files: part of the format, it does not follow this module's name."""
@@ -54,7 +57,7 @@ _LEFT_OVER = (MANIFEST, ".train_dataloader_*.new", ".*train_dataloader_*.tmp")
 """What earlier saves may have left: the manifest and not yet renamed files of version 1; files half-written."""
 
 _NUM_TRIES = 3
-"""How often a folder that seems incomplete is read: a save may be replacing its files at this moment."""
+"""How often a folder is read while saves replace its files."""
 _MAX_LINES = 12
 """Maximum number of faults that an error lists."""
 
@@ -109,62 +112,37 @@ def save_rank_state(
             before is still there, unless the new one is complete.
     """
     target, (rank, world_size) = Path(folder), rank_in(group)
-    gathered: list[Any] = [_given(state, step, rank, world_size)]
-    problem, first = [""], process_of(0, group)
-    if world_size > 1:
-        own, gathered = gathered[0], [None] * world_size
-        # All ranks send as many bytes as the one that sends most: rank 0, whose state may be whole, sends none.
-        dist.gather_object(None if rank == 0 else own, gathered if rank == 0 else None, dst=first, group=group)
-        gathered[0] = own
-    if rank == 0:
-        try:
-            _write(target, *_agreed(gathered), world_size)
-        except Exception as error:  # of any kind: the other ranks wait for this one
-            problem = [_described(error)]
-    if world_size > 1:
-        dist.broadcast_object_list(problem, src=first, group=group)
-    if problem[0]:
-        raise StateError(f"{target}: the data state was not saved:\n  {problem[0]}")
+    of_ranks = gathered(_given(state, step, rank, world_size), group)
+    try:
+        by_first_rank(lambda: _write(target, *_agreed(of_ranks or []), world_size), group)
+    except StateError as error:
+        raise StateError(f"{target}: the data state was not saved:\n  {error}") from error
 
 
-class _Given(NamedTuple):
-    """What a rank has to save, or why it has nothing."""
-
-    state: LoaderState | None
-    step: int = 0
-    problem: str = ""
-
-
-def _given(state: dict[str, Any], step: int, rank: int, world_size: int) -> _Given:
+def _given(state: dict[str, Any], step: int, rank: int, world_size: int) -> tuple[LoaderState, int] | str:
+    """What a rank has to save, its state and step; or why it has nothing."""
     try:
         own = parse_state(state)
-        return _Given(own if rank == 0 and own.is_whole else share_of(own, rank, world_size), operator.index(step))
+        return own if rank == 0 and own.is_whole else own.of_rank(rank, world_size), operator.index(step)
     except Exception as error:  # of any kind: the other ranks wait for this one
-        return _Given(None, problem=f"rank {rank}: {_described(error)}")
+        return f"rank {rank}: {described(error)}"
 
 
-def _described(error: Exception) -> str:
-    return str(error) if isinstance(error, (OSError, StateError)) else f"{type(error).__name__}: {error}"
-
-
-def _agreed(gathered: Sequence[_Given]) -> tuple[LoaderState, int]:
+def _agreed(of_ranks: Sequence[tuple[LoaderState, int] | str]) -> tuple[LoaderState, int]:
     """The whole state and the step of all ranks."""
-    problems = [given.problem for given in gathered if given.problem]
+    problems = [given for given in of_ranks if isinstance(given, str)]
     if problems:
         more = [f"and {len(problems) - 4} more ranks"] if len(problems) > 4 else []
         raise StateError("\n  ".join(problems[:4] + more))
-    states = [given.state for given in gathered if given.state is not None]
-    for rank, given in enumerate(gathered):
-        pairs = {"step": (given.step, gathered[0].step)}
-        pairs |= {name: (getattr(given.state, name), getattr(states[0], name)) for name in ("next_slot", "generations")}
-        for name, (got, expected) in pairs.items():
-            if got != expected:
-                raise StateError(
-                    f"data-parallel rank {rank} has {name} {got}, rank 0 has {expected}: they are of different steps "
-                    "or runs. Save after the same number of batches on every rank."
-                )
-        states[rank].check(states[0].fingerprint)
-    return (states[0] if states[0].is_whole else merge(states)), gathered[0].step
+    states, steps = zip(*(given for given in of_ranks if not isinstance(given, str)), strict=True)
+    for rank, step in enumerate(steps):
+        if step != steps[0]:
+            raise StateError(
+                f"data-parallel rank {rank} saves step {step}, rank 0 step {steps[0]}. Save after the same number of "
+                "batches on every rank"
+            )
+    merged = merge(states, [f"data-parallel rank {rank}" for rank in range(len(states))])
+    return (states[0] if states[0].is_whole else merged), steps[0]
 
 
 def _write(target: Path, state: LoaderState, step: int, world_size: int) -> None:
@@ -175,7 +153,7 @@ def _write(target: Path, state: LoaderState, step: int, world_size: int) -> None
     names = {rank_file(target, rank).name for rank in range(world_size)}
     copies = [rank_file(target, rank) for rank in range(1, world_size)]
     for rank, path in enumerate(copies, 1):
-        copy = encoded(share_of(state, rank, world_size), step=step, rank=rank, world_size=world_size)
+        copy = encoded(state.of_rank(rank, world_size), step=step, rank=rank, world_size=world_size)
         write_file(path, copy, durable=False)
     for path in copies:  # all are on their way to the disk by now
         with open(path, "rb") as file:
@@ -260,25 +238,34 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
 
 
 def _read_folder(folder: Path) -> Checkpoint:
-    for _ in range(_NUM_TRIES - 1):
-        with contextlib.suppress(StateError, OSError):
-            return _read_folder_now(folder)
-    try:
-        return _read_folder_now(folder)
-    except OSError as error:
-        raise StateError(f"{folder}: cannot be read: {error.strerror or error}") from error
+    """What is in a folder. A save may replace its files meanwhile; it begins with that of rank 0."""
+    first, num_tries = rank_file(folder, 0), 0
+    while True:
+        data = read_if_saved(first)
+        try:
+            return _read_with(folder, data)
+        except (OSError, StateError) as error:
+            num_tries += 1
+            if num_tries < _NUM_TRIES and read_if_saved(first) != data:
+                continue
+            if isinstance(error, OSError):
+                raise StateError(f"{folder}: cannot be read: {error.strerror or error}") from error
+            raise
 
 
-def _read_folder_now(folder: Path) -> Checkpoint:
+def _read_with(folder: Path, data: bytes | None) -> Checkpoint:
+    """What is in a folder whose file of rank 0 has the content `data`."""
     if not folder.is_dir():
         raise StateError(f"{folder}: {'expected a folder' if folder.exists() else 'no such file or folder'}")
     first = rank_file(folder, 0)
-    data = read_if_saved(first)
     file = None if data is None else decoded(data, first)
     if file is not None and file.version == VERSION:
         if not file.state.is_whole:
             raise StateError(f"{first}: is the file of rank {file.rank}; expected that of rank 0, with the whole state")
-        sizes = [path.stat().st_size for path in rank_files(folder).values()]
+        sizes = []
+        for path in rank_files(folder).values():
+            with contextlib.suppress(FileNotFoundError):  # a save that goes on removes older ones
+                sizes.append(path.stat().st_size)
         return Checkpoint(
             path=folder,
             state=file.state,
@@ -335,18 +322,13 @@ def _check_foreign(folder: Path, files: "Mapping[str, StateFile]") -> None:
 
 
 def _merged(folder: Path, states: Mapping[str, LoaderState]) -> LoaderState:
-    first_name, first = next(iter(states.items()))
-    for name, state in states.items():
-        if (state.next_slot, state.generations) != (first.next_slot, first.generations):
-            raise StateError(
-                f"{folder}: {name} and {first_name} are of different steps: got micro-batch {state.next_slot} of "
-                f"{state.num_lanes} lanes and micro-batch {first.next_slot} of {first.num_lanes}. "
-                "Remove the files that an earlier run left, or take another checkpoint."
-            )
     try:
-        return merge([*states.values()])
+        return merge([*states.values()], [*states])
     except StateError as error:
-        raise StateError(f"{folder}: {', '.join([*states][:8])} do not make one whole state: {error}") from error
+        raise StateError(
+            f"{folder}: {', '.join([*states][:8])} do not make one whole state: {error}. Add files that are missing, "
+            "remove those that an earlier run left, or take another checkpoint"
+        ) from error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

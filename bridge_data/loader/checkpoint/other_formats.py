@@ -19,9 +19,9 @@ import torch
 import torch.distributed as dist
 
 from bridge_data.errors import StateError
-from bridge_data.loader.rank_states import rank_in, share_of
 from bridge_data.order.state import LoaderState, merge_states
 from bridge_data.storage.atomic import replacing
+from bridge_data.topology import is_distributed, rank_in
 
 if TYPE_CHECKING:
     from megatron.core.dist_checkpointing.mapping import ShardedObject
@@ -104,7 +104,7 @@ def sharded_state(state: dict[str, Any], group: "dist.ProcessGroup | None" = Non
 
     rank, world_size = rank_in(group)
     replica = min(dist.get_process_group_ranks(group or dist.group.WORLD))
-    share = share_of(LoaderState.from_dict(state), rank, world_size).to_dict()
+    share = LoaderState.from_dict(state).of_rank(rank, world_size).to_dict()
     return {SHARD_KEY: ShardedObject(SHARD_KEY, share, (world_size,), (rank,), replica_id=replica)}
 
 
@@ -142,7 +142,7 @@ def load_sharded_state(path: str | Path) -> dict[str, Any]:
 
 
 def _check_joined() -> None:
-    if not (dist.is_available() and dist.is_initialized()):
+    if not is_distributed():
         raise StateError(
             "megatron.core.dist_checkpointing needs a process group, even for one process: "
             "torch.distributed.init_process_group('gloo', store=torch.distributed.HashStore(), rank=0, world_size=1)"

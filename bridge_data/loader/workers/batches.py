@@ -12,7 +12,7 @@ import io
 import pickle
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -20,6 +20,8 @@ import cloudpickle
 import numpy as np
 from cloudpickle import cloudpickle as _internals
 
+from bridge_data.errors import WorkerError
+from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.later import is_tensor, torch
 from bridge_data.samples import Batch, Sample, SourceInfo
 from bridge_data.samples.collation import is_plain
@@ -30,9 +32,9 @@ _MAX_TRACEBACK_CHARS = 8_000
 class _Pickler(pickle.Pickler):
     """Pickles by reference, which is fast and enough for most batches."""
 
-    def __init__(self, encoder: Encoder, file: io.BytesIO, **options: Any) -> None:
+    def __init__(self, file: io.BytesIO, trainer_classes: Mapping[type, str], **options: Any) -> None:
         super().__init__(file, protocol=5, **options)
-        self._trainer_classes = encoder.trainer_classes
+        self._trainer_classes = trainer_classes
 
     def reducer_override(self, obj: Any) -> Any:
         return _reduce(obj, self._trainer_classes)
@@ -41,9 +43,9 @@ class _Pickler(pickle.Pickler):
 class _CloudPickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Also pickles functions and classes by value that the trainer cannot import."""
 
-    def __init__(self, encoder: Encoder, file: io.BytesIO, **options: Any) -> None:
+    def __init__(self, file: io.BytesIO, trainer_classes: Mapping[type, str], **options: Any) -> None:
         super().__init__(file, protocol=5, **options)
-        self._trainer_classes = encoder.trainer_classes
+        self._trainer_classes = trainer_classes
 
     def reducer_override(self, obj: Any) -> Any:
         reduced = _reduce(obj, self._trainer_classes)
@@ -64,8 +66,13 @@ class _DatasetPickler(cloudpickle.Pickler):  # type: ignore[misc]
         return super().reducer_override(obj)
 
 
-def encode_dataset(dataset: Any) -> tuple[bytes, list[str]]:
-    """The pickle of a dataset, with classes from `__main__` by value, and the modules that loading it imports."""
+def encode_dataset(dataset: LaneDataset) -> tuple[bytes, list[str]]:
+    """The pickle of a dataset, with classes from `__main__` by value, and the modules that loading and reading it
+    import.
+
+    Raises:
+        WorkerError: if it cannot be pickled.
+    """
     stream = io.BytesIO()
     pickler = _DatasetPickler(stream)
     script = sys.modules.get("__mp_main__")  # `__main__` in processes that multiprocessing spawns
@@ -73,10 +80,16 @@ def encode_dataset(dataset: Any) -> tuple[bytes, list[str]]:
         cloudpickle.register_pickle_by_value(script)
     try:
         pickler.dump(dataset)
+    except Exception as error:
+        raise WorkerError(
+            f"the dataset cannot be sent to worker processes: {type(error).__name__}: {error}. "
+            "Create what cannot be pickled (locks, open files, connections) when it is first used, "
+            "and keep it out of global variables that your functions read; or use num_workers=0."
+        ) from error
     finally:
         if script is not None:
             cloudpickle.unregister_pickle_by_value(script)
-    return stream.getvalue(), list(pickler.modules)
+    return stream.getvalue(), [*dataset.modules, *pickler.modules]
 
 
 class Encoder:
@@ -85,23 +98,17 @@ class Encoder:
     def __init__(self) -> None:
         # Classes of `__main__` came with the dataset by value. Sent back by value, each batch would be slow and large,
         # and would overwrite the methods of the trainer's class; cloudpickle's own ids lead back to that class.
-        self.trainer_classes: dict[type, str] = dict(_internals._DYNAMIC_CLASS_TRACKER_BY_CLASS)
+        self._trainer_classes: dict[type, str] = dict(_internals._DYNAMIC_CLASS_TRACKER_BY_CLASS)
         self._pickler: type[_Pickler] | type[_CloudPickler] = _Pickler
 
     def encode(self, batch: Any) -> list[pickle.PickleBuffer]:
         """`batch` in parts: its pickle first, then the memory of each tensor and array."""
         if self._pickler is _Pickler:
             with contextlib.suppress(Exception):
-                return self._dump(batch)
-        parts = self._dump(batch, _CloudPickler)
+                return _parts_of(batch, _Pickler, self._trainer_classes)
+        parts = _parts_of(batch, _CloudPickler, self._trainer_classes)
         self._pickler = _CloudPickler  # later batches will need it too
         return parts
-
-    def _dump(self, batch: Any, pickler: type[_Pickler] | type[_CloudPickler] = _Pickler) -> list[pickle.PickleBuffer]:
-        stream = io.BytesIO()
-        buffers: list[pickle.PickleBuffer] = []
-        pickler(self, stream, buffer_callback=buffers.append).dump(batch)
-        return [pickle.PickleBuffer(stream.getbuffer()), *buffers]
 
     def encode_error(self, error: BaseException, where: str) -> tuple[bytes | None, str]:
         """An exception with its traceback as a note, pickled (None if it cannot be), and the traceback as text."""
@@ -112,26 +119,23 @@ class Encoder:
         with contextlib.suppress(Exception):
             error.add_note(text)
             stream = io.BytesIO()
-            _CloudPickler(self, stream).dump(error)
+            _CloudPickler(stream, self._trainer_classes).dump(error)
             if type(pickle.loads(stream.getvalue())) is type(error):
                 return stream.getvalue(), text
         return None, text
 
 
-class _RankPickler(pickle.Pickler):
-    """Pickles classes by reference: all ranks run the same script."""
-
-    def reducer_override(self, obj: Any) -> Any:
-        if is_tensor(obj) and type(obj) is torch.Tensor and is_plain(obj):
-            return _reduce_tensor(obj)
-        return NotImplemented
-
-
 def encode_by_reference(value: Any) -> list[pickle.PickleBuffer]:
     """`value` in parts, as `Encoder.encode` returns them, for another process that runs the same script."""
+    return _parts_of(value, _Pickler, {})
+
+
+def _parts_of(
+    value: Any, pickler: type[_Pickler] | type[_CloudPickler], trainer_classes: Mapping[type, str]
+) -> list[pickle.PickleBuffer]:
     stream = io.BytesIO()
     buffers: list[pickle.PickleBuffer] = []
-    _RankPickler(stream, protocol=5, buffer_callback=buffers.append).dump(value)
+    pickler(stream, trainer_classes, buffer_callback=buffers.append).dump(value)
     return [pickle.PickleBuffer(stream.getbuffer()), *buffers]
 
 
@@ -166,7 +170,7 @@ def _empty_tensor(dtype: torch.dtype, shape: tuple[int, ...], requires_grad: boo
     return torch.empty(shape, dtype=dtype, requires_grad=requires_grad)
 
 
-def _reduce(obj: Any, trainer_classes: dict[type, str]) -> Any:
+def _reduce(obj: Any, trainer_classes: Mapping[type, str]) -> Any:
     """The result of `reducer_override` for an object of a batch."""
     kind = type(obj)
     if is_tensor(obj) and kind is torch.Tensor:

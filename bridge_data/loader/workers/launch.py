@@ -91,11 +91,11 @@ class Launcher:
 
     def start_worker(self, uid: int, channel: Channel, watch: int) -> None:
         """Start a worker with its end of the channel and its watch page."""
-        self._send(StartWorker(uid), channel.fileno(), watch)
+        self._channel.send(StartWorker(uid), [channel.fileno(), watch])
 
     def kill_worker(self, uid: int) -> None:
         """Kill a worker, if it still runs."""
-        self._send(KillWorker(uid))
+        self._channel.send(KillWorker(uid))
 
     def exits(self) -> list[Exited]:
         """Workers that have ended since the last call. Raises `ServerLost` if the server has."""
@@ -115,7 +115,7 @@ class Launcher:
 
     def close(self) -> None:
         """End all workers and wait for them; end the server if no other loader uses it."""
-        self._send(Stop())
+        self._channel.send(Stop())
         with contextlib.suppress(EOFError):
             for _ in self._heard():
                 pass
@@ -126,10 +126,6 @@ class Launcher:
                     pass
         self._channel.close()
         self.server.let_go(at_once=not self._joined)
-
-    def _send(self, message: Any, *descriptors: int) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `exits` will report it
-            self._channel.send(message, descriptors)
 
 
 class _SharedServer:
@@ -150,8 +146,7 @@ class _SharedServer:
 
     def admit(self, loader: Channel, modules: list[str]) -> None:
         """Connect one more loader to the server."""
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the loader will notice that it is lost
-            self._control.send(AddLoader(modules), [loader.fileno()])
+        self._control.send(AddLoader(modules), [loader.fileno()])
 
     def let_go(self, *, at_once: bool) -> None:
         """Release the server; it ends with its last user. `at_once`: kill it, as it is not ready yet."""
@@ -161,8 +156,7 @@ class _SharedServer:
                 return
             for key in [key for key, server in _servers.items() if server is self]:
                 del _servers[key]
-        with contextlib.suppress(OSError):
-            self._control.send(Stop())
+        self._control.send(Stop())
         self._control.close()
         self.process.end(0.0 if at_once else _STOP_TIMEOUT_S)
 
@@ -176,14 +170,7 @@ _lock = threading.RLock()  # a loader may be collected, and release its server, 
 def _server_for(method: StartMethod, environment: Environment) -> _SharedServer:
     """A server that starts workers in this way, shared if there is one; it counts one more user."""
     inherited = os.getcwd(), frozenset(os.environ.items()), frozenset(os.sched_getaffinity(0))
-    key = (
-        os.getpid(),
-        method,
-        tuple(environment.sys_path),
-        tuple(environment.argv),
-        environment.replacement,
-        *inherited,
-    )
+    key = os.getpid(), method, environment, *inherited
     with _lock:
         while True:
             server = _servers.get(key)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import logging
 import math
 import mmap
 import os
@@ -41,7 +40,7 @@ from bridge_data.loader.workers.messages import (
     Ready,
     changed,
 )
-from bridge_data.loader.workers.slots import Kept, SlotReader
+from bridge_data.loader.workers.slots import HeldSlots, SlotReader
 from bridge_data.order import SampleRef
 from bridge_data.order.state import LaneState, LoaderState
 
@@ -145,26 +144,22 @@ def spin_briefly(has_come: Callable[[], bool]) -> bool:
     return True
 
 
-logger = logging.getLogger("bridge_data")
-
-
 class WorkerLink:
     """Worker number `index`: its channel, its lanes, and the items received but not taken yet."""
 
-    def __init__(self, index: int, prefetch_factor: int, kept: Kept) -> None:
-        self.index, self._prefetch_factor, self._kept = index, prefetch_factor, kept
+    def __init__(self, index: int, prefetch_factor: int, held: HeldSlots) -> None:
+        self.index, self._prefetch_factor, self._held = index, prefetch_factor, held
         self._begin_number = 0
         self._lanes: list[int] = []
         self._state: LoaderState | None = None
         self._queue: collections.deque[tuple[LaneMessage, LaneState, memoryview, SlotReader]] = collections.deque()
-        self._failed = False
         self._num_ready = 0
         self.broken: WorkerError | None = None
 
     def attach(self, uid: int, channel: Channel, page: WatchPage, environment: Environment, dataset: int) -> None:
         """Connect to a new process. If lanes had started, it continues after the last batch received."""
         self.uid, self._channel, self.page = uid, channel, page
-        self._slots = SlotReader(self._kept)
+        self._slots = SlotReader(self._held)
         self.ready, self.started_at, self.hung_up_at = False, time.monotonic(), math.inf
         self._send(environment, dataset)
         if self._state is not None:
@@ -176,18 +171,17 @@ class WorkerLink:
             if isinstance(message, BatchMessage):
                 slots.discard(message.body)
         self._queue.clear()
-        self._lanes, self._failed = list(lanes), False
+        self._lanes = list(lanes)
         self._state = dataclasses.replace(state, lanes={lane: state.lanes[lane] for lane in lanes}, uncounted=None)
         self._send_begin(self._state)
 
     def _send_begin(self, state: LoaderState) -> None:
-        self._begin_number, self._number, self.num_received = self._begin_number + 1, 0, 0
+        self._begin_number, self.num_received = self._begin_number + 1, 0
         ahead = sum(isinstance(message, BatchMessage) for message, *_ in self._queue)
-        lanes = [] if self._failed else list(self._lanes)
         self._allowed = self._prefetch_factor - ahead
         self.page.produce(0)
         self.page.allow(self._allowed)
-        self._send(Begin(self._begin_number, lanes, state, self._prefetch_factor))
+        self._send(Begin(self._begin_number, list(self._lanes), state, self._prefetch_factor))
 
     def receive(self) -> None:
         """Receive all messages that have arrived."""
@@ -212,19 +206,17 @@ class WorkerLink:
         if isinstance(message, BatchMessage):
             self._slots.note(message.body, packet.descriptors)
         elif isinstance(message, Ready):
-            self.ready = True
+            self.ready = message.failure is None
+            if not self.ready:
+                self.broken = WorkerError(f"worker {self.index}: {message.failure}")
             return
-        elif isinstance(message, FailureMessage) and message.lane < 0:
-            self.broken = WorkerError(f"worker {self.index}: {message.text}")
-            return
-        is_next = message.begin_number == self._begin_number and message.number == self._number
+        is_next = message.begin_number == self._begin_number and message.number == self.num_received
         if not is_next and isinstance(message, BatchMessage):
             self._slots.discard(message.body)
         if message.begin_number != self._begin_number:
             return
         if not is_next:
             raise OutOfStep
-        self._number += 1
         self.num_received += 1
         state: LaneState = {}
         if isinstance(message, BatchMessage):
@@ -234,7 +226,7 @@ class WorkerLink:
         if isinstance(message, EndMessage):
             self._lanes.remove(message.lane)
         elif isinstance(message, FailureMessage):
-            self._failed = True
+            self._lanes.clear()
 
     @property
     def hung_up(self) -> bool:
@@ -279,17 +271,12 @@ class WorkerLink:
         self._channel.close()
 
     def _send(self, message: Any, *descriptors: int) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its exit is reported by the server
-            self._channel.send(message, descriptors)
+        self._channel.send(message, descriptors)
 
 
 def _error_of(message: FailureMessage) -> BaseException:
     if message.error is not None:
-        try:
-            error = pickle.loads(message.error)
-        except Exception:
-            logger.debug("cannot load the exception of a worker", exc_info=True)
-        else:
-            if isinstance(error, BaseException):
-                return error
+        with contextlib.suppress(Exception):  # it may be of a class that only the worker has
+            error: BaseException = pickle.loads(message.error)
+            return error
     return WorkerError(message.text)

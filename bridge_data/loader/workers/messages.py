@@ -11,6 +11,7 @@ share are kept, as states never change; so the packs of a packing buffer are sen
 from __future__ import annotations
 
 import array
+import contextlib
 import errno
 import mmap
 import os
@@ -77,8 +78,8 @@ def changed(before: LaneState, change: StateChange) -> LaneState:
 class Environment(NamedTuple):
     """Trainer to server and worker, the first message: where to import modules from, what Energon is replaced by."""
 
-    sys_path: list[str]
-    argv: list[str]
+    sys_path: tuple[str, ...]
+    argv: tuple[str, ...]
     pythonpath: str | None
     replacement: Replacement
 
@@ -135,7 +136,9 @@ class Freed(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """Worker to trainer: the dataset is loaded."""
+    """Worker to trainer: the dataset is loaded, or why it cannot be."""
+
+    failure: str | None = None
 
 
 class Body(NamedTuple):
@@ -178,8 +181,7 @@ class EndMessage(NamedTuple):
 
 
 class FailureMessage(NamedTuple):
-    """Worker to trainer: the lane raised `error` (pickled; None if it cannot be), or loading the dataset did (lane
-    -1)."""
+    """Worker to trainer: the lane raised `error` (pickled; None if it cannot be)."""
 
     begin_number: int
     number: int
@@ -221,10 +223,8 @@ class Channel:
         self._socket.close()
 
     def send(self, message: Any, descriptors: Sequence[int] = (), payload: Sequence[Any] = ()) -> None:
-        """Send `message`, with duplicates of `descriptors` and the bytes of the buffers `payload`.
-
-        Raises `OSError` if the other end is gone.
-        """
+        """Send `message`, with duplicates of `descriptors` and the bytes of the buffers `payload`; nothing if the other
+        end is gone: whoever receives is told, and whoever has to know watches the process."""
         data = pickle.dumps(message, 5)
         parts = [_LENGTH.pack(len(data)), data, *payload]
         if sum(map(len, parts)) <= _MAX_PACKET_BYTES:
@@ -255,7 +255,8 @@ class Channel:
 
     def _send_packet(self, parts: list[Any], descriptors: Sequence[int]) -> None:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
-        self._socket.sendmsg(parts, rights, _NO_SIGNAL)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._socket.sendmsg(parts, rights, _NO_SIGNAL)
 
     def _receive_packet(self, flags: int) -> tuple[bytes, list[int]]:
         try:

@@ -21,7 +21,7 @@ import traceback
 from collections.abc import Callable
 from typing import NamedTuple, NoReturn
 
-from bridge_data.child_process import die_with_parent, num_threads, reset_signals
+from bridge_data.child_process import die_with_parent, reset_signals
 from bridge_data.loader.workers import worker
 from bridge_data.loader.workers.messages import AddLoader, Channel, Exited, Joined, KillWorker, StartWorker, Stop
 
@@ -99,7 +99,7 @@ class _Server:
                 self._prepare(message.modules)
                 loader = Channel.from_descriptor(descriptors[0])
                 self._loaders[loader.fileno()] = loader
-                _tell(loader, Joined())
+                loader.send(Joined())
 
     def _hear(self, loader: Channel) -> None:
         try:
@@ -127,7 +127,7 @@ class _Server:
         worker = self.workers.pop(pidfd)
         os.close(pidfd)
         _, status = os.waitpid(worker.pid, 0)
-        _tell(worker.loader, Exited(worker.uid, os.waitstatus_to_exitcode(status)))
+        worker.loader.send(Exited(worker.uid, os.waitstatus_to_exitcode(status)))
 
     def end(self, pidfds: list[int]) -> None:
         """Kill these workers, and wait for them."""
@@ -135,12 +135,6 @@ class _Server:
             os.kill(self.workers[pidfd].pid, signal.SIGKILL)
         for pidfd in pidfds:
             self._reap(pidfd)
-
-
-def _tell(loader: Channel, message: Joined | Exited) -> None:
-    """Send a message to a loader. If it is gone, its channel will report that."""
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        loader.send(message)
 
 
 def _fork_worker(channel: int, watch: int) -> int:
@@ -164,7 +158,7 @@ def _import_for_workers(modules: list[str]) -> None:
             continue
         with contextlib.suppress(Exception):
             importlib.import_module(name)
-        if num_threads() > 1:
+        if len(os.listdir("/proc/self/task")) > 1:  # those of native libraries included
             logger.warning(
                 "importing %s started a thread in the fork server, which may block workers forked from it. "
                 'If they hang, use start_method="spawn".',

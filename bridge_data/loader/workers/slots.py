@@ -34,7 +34,7 @@ Placed: TypeAlias = tuple[Body, list[memoryview | bytes], list[int]]
 class SlotWriter:
     """The slots of one worker, on the worker's side. It keeps at most `num_spare` free slots in the long run."""
 
-    def __init__(self, num_spare: int = 4) -> None:
+    def __init__(self, num_spare: int) -> None:
         self.num_spare = num_spare
         self.maps: dict[int, mmap.mmap] = {}
         self._new: dict[int, int] = {}
@@ -100,11 +100,11 @@ class SlotWriter:
             os.close(descriptor)
 
 
-MAX_KEPT_SLOTS = 256
+MAX_HELD_SLOTS = 256
 """Each uses a file descriptor in the trainer and one in a worker; the usual limit of a process is 1,024."""
 
 
-class Kept:
+class HeldSlots:
     """Counts the slots and bytes that the trainer holds, over all workers of a loader."""
 
     def __init__(self, max_bytes: int) -> None:
@@ -116,7 +116,7 @@ class Kept:
         while self.released:
             self._num_bytes -= self.released.popleft()
             self._num_slots -= 1
-        if self._num_bytes + num_bytes > self._max_bytes or self._num_slots >= MAX_KEPT_SLOTS:
+        if self._num_bytes + num_bytes > self._max_bytes or self._num_slots >= MAX_HELD_SLOTS:
             return False
         self._num_bytes += num_bytes
         self._num_slots += 1
@@ -126,8 +126,8 @@ class Kept:
 class SlotReader:
     """The slots of one worker, on the trainer's side."""
 
-    def __init__(self, kept: Kept) -> None:
-        self._kept = kept
+    def __init__(self, held: HeldSlots) -> None:
+        self._held = held
         self._maps: dict[int, mmap.mmap] = {}
         self.released: collections.deque[int] = collections.deque()
 
@@ -148,8 +148,8 @@ class SlotReader:
             view = memoryview(bytearray(payload)) if len(body.ranges) > 1 else payload
             return [view[start:end] for start, end in body.ranges]
         memory = self._maps[body.slot]
-        if self._kept.admits(len(memory)):
-            owner = watched(memory, _release, body.slot, self.released, len(memory), self._kept.released)
+        if self._held.admits(len(memory)):
+            owner = watched(memory, _release, body.slot, self.released, len(memory), self._held.released)
             view = memoryview(owner).cast("B")
             return [view[start:end] for start, end in body.ranges]
         self.released.append(body.slot)
@@ -166,10 +166,10 @@ class SlotReader:
         return [self.released.popleft() for _ in range(len(self.released))]
 
 
-def _release(slot: int, slots: collections.deque[int], num_bytes: int, kept: collections.deque[int]) -> None:
+def _release(slot: int, slots: collections.deque[int], num_bytes: int, held: collections.deque[int]) -> None:
     """Runs in the thread in which the last view dies, where only appending to a deque is safe."""
     slots.append(slot)
-    kept.append(num_bytes)
+    held.append(num_bytes)
 
 
 def _layout(lengths: Iterable[int]) -> tuple[list[tuple[int, int]], int]:
@@ -192,7 +192,7 @@ def _padded(views: Sequence[memoryview], ranges: Sequence[tuple[int, int]]) -> I
         position = end
 
 
-_MAX_KEPT = 8
+_MAX_TENSORS_KEPT = 8
 """A `SlotArena` stops allocating after this many batches of which a hook kept a tensor: each of them costs a slot."""
 
 _MAX_OPEN = 4
@@ -221,7 +221,7 @@ class SlotArena(Arena):
     def open_buffer(self, num_bytes: int) -> tuple[ArenaBuffer, Memory] | None:
         """A free slot; None if hooks keep too many of them."""
         self._collect()
-        if self._num_kept >= _MAX_KEPT or len(self._open) >= _MAX_OPEN:
+        if self._num_kept >= _MAX_TENSORS_KEPT or len(self._open) >= _MAX_OPEN:
             return None
         slot = self._slots.take(max(self._batch_bytes, num_bytes + _REST_BYTES))
         buffer, memory = opened(watched(self._slots.maps[slot], self._unused.append, slot))

@@ -74,7 +74,7 @@ def main(parent: int, channel_descriptor: int, watch_descriptor: int) -> None:
         page.belong_to(os.getpid())
         os.close(watch_descriptor)
         _serve(Channel.from_descriptor(channel_descriptor), page)
-    except (EOFError, BrokenPipeError, ConnectionResetError):
+    except EOFError:
         os._exit(0)  # the trainer has closed the channel
     except BaseException:
         traceback.print_exc()
@@ -87,9 +87,8 @@ def _serve(channel: Channel, page: WatchPage) -> None:
         adopt(environment)
         dataset = pickle.loads(contents_of(file))
     except BaseException as error:
-        channel.send(
-            FailureMessage(0, 0, -1, *Encoder().encode_error(error, "while the dataset was loaded in a worker"))
-        )
+        _, text = Encoder().encode_error(error, "while the dataset was loaded in a worker")
+        channel.send(Ready(failure=text))
         return
     channel.send(Ready())
     _Worker(channel, page, dataset).run()
@@ -98,7 +97,7 @@ def _serve(channel: Channel, page: WatchPage) -> None:
 class _Worker:
     def __init__(self, channel: Channel, page: WatchPage, dataset: LaneDataset) -> None:
         self._channel, self._page, self._dataset = channel, page, dataset
-        self._encoder, self._slots = Encoder(), SlotWriter()
+        self._encoder, self._slots = Encoder(), SlotWriter(num_spare=0)  # until `Begin` says how many
         self._arena = SlotArena(self._slots)
         self._begin_number = self._number = self._num_batches = 0
         self._turns: Turns | None = None
@@ -154,7 +153,7 @@ class _Worker:
         try:
             item = self._runner.take(lane)
             if isinstance(item, Ended):
-                self._turns.end()
+                self._turns.end_lane()
                 return EndMessage(*head, item.skipped), [], []
             state, skipped, references, counts = item.state, item.skipped, item.references, item.counts[:-2]
             parts = self._encoder.encode(item.batch)

@@ -8,14 +8,13 @@ batches, `WorkerError` says when each died, where it was, and why. Every wait ha
 from __future__ import annotations
 
 import collections
-import contextlib
 import logging
 import os
 import select
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from bridge_data.errors import WorkerError
@@ -26,7 +25,7 @@ from bridge_data.loader.workers.batches import encode_dataset
 from bridge_data.loader.workers.launch import Launcher
 from bridge_data.loader.workers.link import WatchPage, WorkerLink, spin_briefly
 from bridge_data.loader.workers.messages import Channel, Environment, Exited, file_of
-from bridge_data.loader.workers.slots import Kept
+from bridge_data.loader.workers.slots import HeldSlots
 from bridge_data.order import SampleRef
 from bridge_data.order.state import LoaderState
 from bridge_data.replacement import replacement
@@ -98,19 +97,17 @@ class WorkerPool:
     """Worker processes; lanes go to them in turn. Use it from one thread at a time, except `interrupt`."""
 
     def __init__(
-        self, dataset: LaneDataset, num_workers: int, config: LoaderConfig, restarts: Restarts, kept: Kept
+        self, dataset: LaneDataset, num_workers: int, config: LoaderConfig, restarts: Restarts, held: HeldSlots
     ) -> None:
         self._config, self._restarts, self._name = config, restarts, dataset.describe
-        data, modules = _encode(dataset)
+        data, modules = encode_dataset(dataset)
         self._dataset = file_of(data)
-        self._environment = Environment(list(sys.path), list(sys.argv), os.environ.get("PYTHONPATH"), replacement())
-        self._links = [WorkerLink(index, config.prefetch_factor, kept) for index in range(num_workers)]
+        self._environment = Environment(tuple(sys.path), tuple(sys.argv), os.environ.get("PYTHONPATH"), replacement())
+        self._links = [WorkerLink(index, config.prefetch_factor, held) for index in range(num_workers)]
         self._link_of: dict[int, WorkerLink] = {}
         self._num_started = 0
         self._launcher = Launcher(config.start_method, self._environment, modules)
         self._interrupted, self._waker = False, os.eventfd(0, os.EFD_CLOEXEC)
-        self._poller = select.poll()
-        self._poller.register(self._launcher, select.POLLIN)
         for link in self._links:
             self._start(link)
 
@@ -122,7 +119,6 @@ class WorkerPool:
         theirs.close()
         os.close(descriptor)
         link.attach(self._num_started, ours, page, self._environment, self._dataset)
-        self._poller.register(link, select.POLLIN)
 
     def ready(self) -> bool:
         """Whether all workers have loaded the dataset; does not wait."""
@@ -162,7 +158,7 @@ class WorkerPool:
     def take(self, lane: int) -> Produced[Any] | Ended:
         """The next item of `lane`, whose turn it must be. Raises what the lane raised, unchanged."""
         link = self._link_of[lane]
-        if not (link.ask() or (link.receive_one() and link.has_item())):
+        if not (link.ask() or (self._receive(link) and link.has_item())):
             self._wait_for(link)
         item = link.take(lane)
         self._restarts.num_batches += isinstance(item, Produced)
@@ -194,28 +190,38 @@ class WorkerPool:
     def _sleep(self, link: WorkerLink, timeout_s: float) -> None:
         """Wait for a message of this worker, or for the exit of any. Messages of other workers are received later:
         receiving them all at once is faster than waking up for each."""
-        poller = select.poll()
-        poller.register(self._launcher, select.POLLIN)
+        poller = self._poller_of([link])
         poller.register(self._waker, select.POLLIN)
-        if not link.hung_up:
-            poller.register(link, select.POLLIN)
         if not spin_briefly(lambda: bool(poller.poll(0))):
             poller.poll(timeout_s * 1000)
 
     def _poll(self, timeout_s: float) -> None:
         """Receive messages, waiting up to `timeout_s` for one; replace workers that have ended."""
-        ready = {descriptor for descriptor, _ in self._poller.poll(timeout_s * 1000)}
+        ready = {descriptor for descriptor, _ in self._poller_of(self._links).poll(timeout_s * 1000)}
         for link in self._links:
             if link.fileno() in ready:
-                link.receive_one()
-                if link.hung_up:
-                    self._unwatch(link)
-                    self._launcher.kill_worker(link.uid)  # without a channel it is useless
+                self._receive(link)
         if self._launcher.fileno() in ready:
             for exited in self._launcher.exits():
                 self._note_exit(exited)
         for link in self._links:
             self._replace_if_stuck(link)
+
+    def _poller_of(self, links: Iterable[WorkerLink]) -> select.poll:
+        """What waits for messages of these workers, and for exits of any."""
+        poller = select.poll()
+        poller.register(self._launcher, select.POLLIN)
+        for link in links:
+            if not link.hung_up:
+                poller.register(link, select.POLLIN)
+        return poller
+
+    def _receive(self, link: WorkerLink) -> bool:
+        """Receive one message of a worker; False if none has arrived."""
+        was_connected, received = not link.hung_up, link.receive_one()
+        if was_connected and link.hung_up:
+            self._launcher.kill_worker(link.uid)  # without a channel it is useless
+        return received
 
     def _replace_if_stuck(self, link: WorkerLink) -> None:
         """Replace a worker that does not get ready, or whose exit is not reported."""
@@ -239,14 +245,9 @@ class WorkerPool:
     def _replace(self, link: WorkerLink, cause: str) -> None:
         link.broken = self._restarts.spend(cause)
         self._launcher.kill_worker(link.uid)
-        self._unwatch(link)
         link.close()
         if not link.broken:
             self._start(link)
-
-    def _unwatch(self, link: WorkerLink) -> None:
-        with contextlib.suppress(KeyError):  # it hung up, and is no longer watched
-            self._poller.unregister(link)
 
     def close(self) -> None:
         """End all worker processes. Batches that were handed out stay valid."""
@@ -284,18 +285,6 @@ class _Patience:
             f"worker {self._link.index} made no progress for {self._limit_s:g} s {where} "
             "(watchdog_timeout_seconds, sample_timeout_s)"
         )
-
-
-def _encode(dataset: LaneDataset) -> tuple[bytes, list[str]]:
-    try:
-        data, modules = encode_dataset(dataset)
-    except Exception as error:
-        raise WorkerError(
-            f"the dataset cannot be sent to worker processes: {type(error).__name__}: {error}. "
-            "Create what cannot be pickled (locks, open files, connections) when it is first used, "
-            "and keep it out of global variables that your functions read; or use num_workers=0."
-        ) from error
-    return data, [*dataset.modules, *modules]
 
 
 def _describe(code: int) -> str:

@@ -6,6 +6,7 @@ the time), and dist_checkpointing starts processes that import the main module, 
 """
 
 import contextlib
+import itertools
 import json
 import multiprocessing
 import pickle
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 NUM_LANES, STEPS, MORE = 8, 3, 4
+STEPS_OF_SOME = 22
+"""More steps than some of 4 ranks have in the pass over the data."""
 
 
 def make_loader(folder: Path, rank: int, world_size: int, num_lanes: int = NUM_LANES) -> Any:
@@ -33,6 +36,14 @@ def make_loader(folder: Path, rank: int, world_size: int, num_lanes: int = NUM_L
         task_encoder=Encoder(skip_every=7),
     )
     return get_savable_loader(dataset)
+
+
+def make_finite_loader(folder: Path, rank: int, world_size: int) -> Any:
+    """The loader of a rank over 600 samples, of which `STEPS_OF_SOME` steps leave one to some ranks, to others none."""
+    from bridge_data import WorkerConfig, get_savable_loader, get_val_dataset
+
+    config = WorkerConfig(rank, world_size, 0, num_lanes=NUM_LANES)
+    return get_savable_loader(get_val_dataset(folder / "texts", worker_config=config, batch_size=7, split_part="train"))
 
 
 def draw(loader: Any, count: int) -> list[list[str]]:
@@ -75,7 +86,11 @@ def save(folder: Path, rank: int, world_size: int) -> dict[str, Any]:
         refusal = ""
     except StateError as error:
         refusal = str(error)
-    return {"before": before, "after": after, "refusal": refusal}
+    ending = make_finite_loader(folder, rank, world_size)
+    list(itertools.islice(ending, STEPS_OF_SOME))
+    of_rank = ending.save_state_rank()
+    save_rank_state(folder / "ending", of_rank, step=STEPS_OF_SOME)
+    return {"before": before, "after": after, "refusal": refusal, "ending": of_rank}
 
 
 def save_replicas(folder: Path, rank: int, world_size: int) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from bridge_data.loader.checkpoint import rank_file
-from bridge_data.loader.rank_states import share_of
 from bridge_data.order.state import LoaderState
 
 FINGERPRINT = {
@@ -50,7 +49,7 @@ def write_version_1(folder: Path, *, step: int, world_size: int) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     files, whole = {}, LoaderState.from_dict(make_state(step=step))
     for rank in range(world_size):
-        state = share_of(whole, rank, world_size) if rank else whole
+        state = whole.of_rank(rank, world_size) if rank else whole
         content = {"dataloader_state_dict": state.to_dict(), "format": "bridge_data.checkpoint", "version": 1}
         buffer = io.BytesIO()
         torch.save(content | {"step": step, "rank": rank, "world_size": world_size}, buffer)

@@ -20,35 +20,34 @@ from bridge_data.loader.checkpoint import (
     save_rank_state,
     save_states,
 )
-from bridge_data.loader.checkpoint.checkpoint_folder import MANIFEST, STATE_KEY, decoded
-from bridge_data.loader.rank_states import share_of
 from bridge_data.order.state import LoaderState, merge_states
 from bridge_data.storage import reading
 from tests.loader.checkpoint.states import make_state, rank_states, write_version_1
 
 WHOLE = LoaderState.from_dict(make_state())
+STATE_KEY, MANIFEST = "dataloader_state_dict", "train_dataloader_manifest.json"
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4, 8])
 def test_ranks_share_the_lanes_where_they_can(world_size: int) -> None:
-    shares = [share_of(WHOLE, rank, world_size) for rank in range(world_size)]
+    shares = [WHOLE.of_rank(rank, world_size) for rank in range(world_size)]
     assert [len(share.lanes) for share in shares] == [8 // world_size] * world_size
     assert merge_states([share.to_dict() for share in shares]) == make_state()
-    assert [share_of(share, rank, world_size) for rank, share in enumerate(shares)] == shares
+    assert [share.of_rank(rank, world_size) for rank, share in enumerate(shares)] == shares
 
 
 @pytest.mark.parametrize("world_size", [3, 5, 16])
 def test_otherwise_some_keep_more(world_size: int) -> None:
-    shares = [share_of(WHOLE, rank, world_size) for rank in range(world_size)]
+    shares = [WHOLE.of_rank(rank, world_size) for rank in range(world_size)]
     assert sum(len(share.lanes) for share in shares) == 8
     assert merge_states([share.to_dict() for share in shares]) == make_state()
 
 
 def test_a_state_of_another_rank_is_refused() -> None:
     with pytest.raises(StateError, match=r"rank 0 of 2 needs lanes \[0, 2, 4, 6\], the state holds \[1, 3, 5, 7\]"):
-        share_of(share_of(WHOLE, 1, 2), 0, 2)
+        WHOLE.of_rank(1, 2).of_rank(0, 2)
     with pytest.raises(StateError, match=r"rank 0 of 3 needs lanes \[0, 6\], the state holds \[1, 3, 5, 7\]"):
-        share_of(share_of(WHOLE, 1, 2), 0, 3)
+        WHOLE.of_rank(1, 2).of_rank(0, 3)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4, 8, 3])
@@ -57,9 +56,9 @@ def test_states_are_saved_for_any_number_of_ranks(tmp_path: Path, world_size: in
     files = [rank_file(tmp_path / "new", rank) for rank in range(world_size)]
     assert sorted(os.listdir(tmp_path / "new")) == [file.name for file in files]
     for rank, file in enumerate(files):
-        content = decoded(file.read_bytes(), file)
-        assert (content.step, content.rank, content.world_size) == (10, rank, world_size)
-        assert list(content.state.lanes) == list(range(rank, 8, world_size) if rank else range(8))
+        found = read_checkpoint(file)
+        assert (found.step, found.world_size) == (10, world_size)
+        assert list(found.state.lanes) == list(range(rank, 8, world_size) if rank else range(8))
     assert load_states(tmp_path / "new", step=10) == make_state()
 
 
@@ -178,7 +177,7 @@ def test_older_files_are_there_until_a_save_over_them_is_complete(
             save_states(folder, make_state(step=20), step=20, world_size=2)
     assert load_states(folder, step=10) == make_state()
     with monkeypatch.context() as patched:  # as if killed when the file of rank 0 was written, and nothing else
-        patched.setattr(checkpoint_folder, "share_of", lambda *_: (_ for _ in ()).throw(OSError("killed")))
+        patched.setattr(LoaderState, "of_rank", lambda *_: (_ for _ in ()).throw(OSError("killed")))
         with pytest.raises(StateError, match="killed"):
             save_states(folder, make_state(step=20), step=20, world_size=2)
     assert load_states(folder, step=20) == make_state(step=20)
@@ -356,6 +355,15 @@ def test_another_step_than_asked_for_is_refused(folder: Path) -> None:
     assert "got the data state of step 10, expected that of step 20" in refusal(folder, step=20)
 
 
+def test_a_damaged_file_is_parsed_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = rank_file(folder, 0)
+    file.write_bytes(file.read_bytes()[:-100])
+    load, parsed = torch.load, []
+    monkeypatch.setattr(torch, "load", lambda *args, **options: parsed.append(1) or load(*args, **options))
+    assert file.name in refusal(folder)
+    assert len(parsed) == 1
+
+
 def test_what_is_no_checkpoint_says_where_to_look(folder: Path, tmp_path: Path) -> None:
     assert f"There is one in {folder}" in refusal(tmp_path)
     (tmp_path / "empty").mkdir()
@@ -377,7 +385,16 @@ def test_whole_files_of_others_are_read_as_far_as_they_agree(tmp_path: Path) -> 
     rank_file(folder, 2).unlink()
     assert load_states(folder) == make_state()
     torch.save({STATE_KEY: make_state(step=9)}, rank_file(folder, 3))
-    assert "train_dataloader_dprank003.pt and train_dataloader_dprank000.pt are of different steps" in refusal(folder)
+    message = refusal(folder)
+    assert "train_dataloader_dprank003.pt has next_slot 72, train_dataloader_dprank000.pt has 80" in message
+
+
+def test_files_of_others_are_read_when_one_rank_has_no_more_batches_of_finite_data(tmp_path: Path) -> None:
+    states = [make_state(*lanes, repeat=False) for lanes in ((0, 2, 4, 6), (1, 3, 5, 7))]
+    ended = LoaderState.from_dict(states[1])
+    ended.next_slot, ended.ended = ended.next_slot - 2, True
+    folder = write_foreign(tmp_path / "iter_0000010", [states[0], ended.to_dict()])
+    assert load_states(folder, step=10) == make_state(repeat=False)
 
 
 def test_files_of_others_with_a_share_each_are_read_if_all_are_there(tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from bridge_data.errors import StateError
-from bridge_data.loader.checkpoint import load_sharded_state, read_checkpoint, sharded_state
+from bridge_data.loader.checkpoint import load_sharded_state, load_states, read_checkpoint, sharded_state
 from bridge_data.loader.checkpoint.other_formats import write_lightning
-from bridge_data.order.state import LoaderState
+from bridge_data.order.state import LoaderState, merge_states
 from bridge_data.tools.oracle import read_states
-from tests.loader.checkpoint.gloo_ranks import MORE, STEPS
+from tests.loader.checkpoint.gloo_ranks import MORE, STEPS, STEPS_OF_SOME
 from tests.loader.checkpoint.states import make_state
 from tests.prepared import write_texts
 
@@ -158,8 +158,16 @@ def test_three_ranks_deal_anew_and_repeat_nothing(folder: Path) -> None:
 def test_a_rank_at_another_step_fails_the_save_on_all(folder: Path) -> None:
     messages = {rank["refusal"] for rank in results(folder, "save", 4)}
     assert len(messages) == 1
-    assert "data-parallel rank 2 has next_slot 12, rank 0 has 28" in messages.pop()
-    assert not (folder / "failed" / "train_dataloader_manifest.json").exists()
+    message = messages.pop()
+    assert "data-parallel rank 2" in message and "next_slot 12" in message and "28" in message
+    assert not (folder / "failed").exists()
+
+
+@pytest.mark.processes
+def test_ranks_of_which_some_have_no_more_batches_are_saved_at_the_same_step(folder: Path) -> None:
+    states = [rank["ending"] for rank in results(folder, "save", 4)]
+    assert len({(state["next_slot"], state.get("ended", False)) for state in states}) == 2, "some have ended"
+    assert load_states(folder / "ending", step=STEPS_OF_SOME) == merge_states(states)
 
 
 @pytest.mark.processes

@@ -5,46 +5,39 @@ import pytest
 import torch
 
 from bridge_data.errors import StateError
-from bridge_data.loader.checkpoint.checkpoint_folder import STATE_KEY, decoded, encoded, rank_file, rank_files
-from bridge_data.order.state import LoaderState
+from bridge_data.loader.checkpoint import rank_file, read_checkpoint, save_states
 from tests.loader.checkpoint.states import make_state
 
-PATH = Path("runs/train_dataloader_dprank001.pt")
-
-
-def test_a_file_gives_back_what_was_put_in() -> None:
-    state = LoaderState.from_dict(make_state(1, 3))
-    file = decoded(encoded(state, step=7, rank=1, world_size=2), PATH)
-    assert (file.state, file.version, file.step, file.rank, file.world_size) == (state, 2, 7, 1, 2)
+STATE_KEY = "dataloader_state_dict"
 
 
 def test_the_name_of_the_format_does_not_follow_the_name_of_the_module(tmp_path: Path) -> None:
-    (tmp_path / "file.pt").write_bytes(encoded(LoaderState.from_dict(make_state()), step=7, rank=0, world_size=1))
-    assert torch.load(tmp_path / "file.pt", weights_only=True)["format"] == "bridge_data.checkpoint"
+    save_states(tmp_path, make_state(), step=7, world_size=1)
+    assert torch.load(rank_file(tmp_path, 0), weights_only=True)["format"] == "bridge_data.checkpoint"
 
 
 def test_megatron_finds_the_state_where_it_looks(tmp_path: Path) -> None:
-    state = LoaderState.from_dict(make_state(1, 3))
-    (tmp_path / "file.pt").write_bytes(encoded(state, step=7, rank=1, world_size=2))
-    assert torch.load(tmp_path / "file.pt", weights_only=True)[STATE_KEY] == state.to_dict()
+    save_states(tmp_path, make_state(), step=7, world_size=2)
+    assert rank_file(tmp_path, 1).name == "train_dataloader_dprank001.pt"
+    assert torch.load(rank_file(tmp_path, 1), weights_only=True)[STATE_KEY] == make_state(1, 3, 5, 7)
 
 
 @pytest.mark.parametrize("wrapped", [True, False])
 def test_files_of_megatron_and_bare_states_are_read(tmp_path: Path, wrapped: bool) -> None:
     torch.save({STATE_KEY: make_state()} if wrapped else make_state(), tmp_path / "file.pt")
-    file = decoded((tmp_path / "file.pt").read_bytes(), PATH)
-    assert file.state.to_dict() == make_state()
-    assert (file.version, file.step, file.rank, file.world_size) == (None,) * 4
+    found = read_checkpoint(tmp_path / "file.pt")
+    assert found.state.to_dict() == make_state()
+    assert found.step is None and found.world_size is None
 
 
 def test_files_are_found_in_the_order_of_the_ranks(tmp_path: Path) -> None:
-    assert rank_file(tmp_path, 7).name == "train_dataloader_dprank007.pt"
-    for name in [rank_file(tmp_path, rank).name for rank in (1000, 10, 2)] + [
-        "common.pt",
-        "train_dataloader_dprank1.pt",
-    ]:
+    for rank in (1000, 999, 2):
+        torch.save(make_state(1, 5), rank_file(tmp_path, rank))
+    for name in ("common.pt", "train_dataloader_dprank1.pt"):
         (tmp_path / name).touch()
-    assert list(rank_files(tmp_path)) == [rank_file(tmp_path, rank).name for rank in (2, 10, 1000)]
+    names = ", ".join(rank_file(tmp_path, rank).name for rank in (2, 999, 1000))
+    with pytest.raises(StateError, match=f": {names} do not make one whole state"):
+        read_checkpoint(tmp_path)
 
 
 class Marker:
@@ -53,12 +46,13 @@ class Marker:
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut short", b"no zip at all", b"something else", Marker()])
 def test_what_is_no_plain_data_is_refused_and_not_executed(tmp_path: Path, content: Any) -> None:
+    file = rank_file(tmp_path, 1)
     if isinstance(content, bytes):
-        (tmp_path / "file.pt").write_bytes(content)
+        file.write_bytes(content)
     else:
-        torch.save({STATE_KEY: content}, tmp_path / "file.pt")
-    with pytest.raises(StateError, match=r"^runs/train_dataloader_dprank001.pt: cannot be read as a data state"):
-        decoded((tmp_path / "file.pt").read_bytes(), PATH)
+        torch.save({STATE_KEY: content}, file)
+    with pytest.raises(StateError, match=rf"^{file}: cannot be read as a data state"):
+        read_checkpoint(file)
 
 
 def test_a_state_with_something_missing_is_damaged(tmp_path: Path) -> None:
@@ -66,16 +60,19 @@ def test_a_state_with_something_missing_is_damaged(tmp_path: Path) -> None:
         {name: value for name, value in make_state().items() if name != "lanes"},
         make_state() | {"lanes": 1},
     ):
-        torch.save(content, tmp_path / "file.pt")
-        with pytest.raises(StateError, match=rf"{PATH.name}: lanes: .*damaged"):
-            decoded((tmp_path / "file.pt").read_bytes(), PATH)
+        torch.save(content, file := rank_file(tmp_path, 1))
+        with pytest.raises(StateError, match=rf"{file.name}: lanes: .*damaged"):
+            read_checkpoint(file)
 
 
-def test_a_file_cut_at_any_place_is_refused() -> None:
-    data = encoded(LoaderState.from_dict(make_state()), step=7, rank=1, world_size=2)
+def test_a_file_cut_at_any_place_is_refused(tmp_path: Path) -> None:
+    save_states(tmp_path, make_state(), step=7, world_size=2)
+    file = rank_file(tmp_path, 1)
+    data = file.read_bytes()
     for length in range(0, len(data), 97):
-        with pytest.raises(StateError, match="train_dataloader_dprank001"):
-            decoded(data[:length], PATH)
+        file.write_bytes(data[:length])
+        with pytest.raises(StateError, match=file.name):
+            read_checkpoint(file)
 
 
 def test_states_of_other_loaders_and_versions_are_refused_with_the_name_of_the_file(tmp_path: Path) -> None:
@@ -87,6 +84,6 @@ def test_states_of_other_loaders_and_versions_are_refused_with_the_name_of_the_f
             "got version 9 of the file",
         ),
     ):
-        torch.save(content, tmp_path / "file.pt")
-        with pytest.raises(StateError, match=f"dprank001.pt: .*{message}"):
-            decoded((tmp_path / "file.pt").read_bytes(), PATH)
+        torch.save(content, file := rank_file(tmp_path, 1))
+        with pytest.raises(StateError, match=f"{file.name}: .*{message}"):
+            read_checkpoint(file)

@@ -174,7 +174,10 @@ def test_the_modules_that_a_dataset_needs_are_found() -> None:
 
 def test_what_multiprocessing_has_of_the_script_travels_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
     script = types.ModuleType("__mp_main__")
-    exec("import colorsys\nclass Job:\n    lanes = 3\n    def size(self):\n        return self.lanes", vars(script))
+    exec(
+        "import colorsys\nclass Job:\n    lanes, modules = 3, ()\n    def size(self):\n        return self.lanes",
+        vars(script),
+    )
     exec("def hue():\n    return colorsys.rgb_to_hsv(0, 0, 1)[0]\nJob.hue = staticmethod(hue)", vars(script))
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "__mp_main__", script)

@@ -44,8 +44,7 @@ def test_an_empty_channel_does_not_block_unless_it_should() -> None:
     one.close()
     with pytest.raises(EOFError):
         other.receive()
-    with pytest.raises(BrokenPipeError):
-        other.send(Stop())
+    other.send(Stop())  # is lost, and no error
     other.close()
 
 

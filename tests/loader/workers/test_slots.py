@@ -10,7 +10,7 @@ import torch
 from bridge_data.loader.workers import slots
 from bridge_data.loader.workers.batches import Encoder, decode
 from bridge_data.loader.workers.messages import Body
-from bridge_data.loader.workers.slots import Kept, SlotArena, SlotReader, SlotWriter
+from bridge_data.loader.workers.slots import HeldSlots, SlotArena, SlotReader, SlotWriter
 from bridge_data.samples import collation
 
 
@@ -18,7 +18,7 @@ class SlotEnds:
     """A writer and a reader in one process."""
 
     def __init__(self, max_bytes: int = 1 << 30) -> None:
-        self.writer, self.reader = SlotWriter(), SlotReader(Kept(max_bytes))
+        self.writer, self.reader = SlotWriter(num_spare=4), SlotReader(HeldSlots(max_bytes))
         self.slots: set[int] = set()
 
     def send(self, value: Any) -> Body:
@@ -91,7 +91,7 @@ def test_kept_batches_never_change_and_make_new_slots() -> None:
 def test_beyond_the_bounds_the_trainer_gets_private_copies_and_slots_stay_few(
     max_bytes: int, max_slots: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slots, "MAX_KEPT_SLOTS", max_slots)
+    monkeypatch.setattr(slots, "MAX_HELD_SLOTS", max_slots)
     ends = SlotEnds(max_bytes)
     kept = [ends.pass_on(torch.full((50_000,), number)) for number in range(30)]
     assert all((batch.numpy() == number).all() for number, batch in enumerate(kept))
@@ -142,8 +142,8 @@ class Ends:
     """The arena of a worker, and the reader in the trainer."""
 
     def __init__(self) -> None:
-        self.slots = SlotWriter()
-        self.arena, self.reader = SlotArena(self.slots), SlotReader(Kept(1 << 30))
+        self.slots = SlotWriter(num_spare=4)
+        self.arena, self.reader = SlotArena(self.slots), SlotReader(HeldSlots(1 << 30))
         self.copied: list[bool] = []
         place = self.slots.place
 
