@@ -15,7 +15,8 @@ from lightning.pytorch import LightningDataModule
 from bridge_data.datamodule import lightning_trainer
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.datamodule.parallel import find_cost
-from bridge_data.datamodule.sharing import IdleDataloader, balancing_of, on_this_rank, rank_loader
+from bridge_data.datamodule.parallel.groups import on_this_rank
+from bridge_data.datamodule.sharing import IdleDataloader, balancing_of, rank_loader
 from bridge_data.datamodule.trainer_loaders import EnergonDataloader, ValidationDataloader
 from bridge_data.encoders import MultiModalSampleConfig, MultiModalTaskEncoder
 from bridge_data.encoders.pretrained import open_image_processor, open_tokenizer

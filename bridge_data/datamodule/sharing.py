@@ -1,17 +1,11 @@
-"""The data-parallel rank of this process, and its loader: who reads for a replica, and whether ranks balance.
+"""The loader of this rank: who reads for a replica, whether ranks balance, and what stands where no data is needed.
 
-Enters: process groups; a data set of this data-parallel rank. Leaves: a `WorkerConfig`; a loader of batches for this
-rank. Guarantee: batches and states are the same, whichever rank reads; if balanced, the same per step of all replicas
-together.
-
-The rank is the pure data-parallel rank. The context-parallel ranks of a replica work on parts of the same sequences, so
-they read the same data, as tensor- and pipeline-parallel ranks do. The group of data and context parallelism together
-(`dp_cp`) would give each of them different data.
+Enters: process groups; a data set of this data-parallel rank. Leaves: a loader of batches for this rank. Guarantee:
+batches and states are the same, whichever rank reads; if balanced, the same per step of all replicas together.
 """
 
 import copy
 import dataclasses
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
@@ -137,21 +131,3 @@ def balancing_of(
         return schedule.num_micro_batches(first_micro_batch * schedule.micro_batch_size, config.world_size)
 
     return Balancing(cost=cost, step_size=step_size, max_step_size=num_micro_batches)
-
-
-def on_this_rank(worker: WorkerConfig, pg_collection: Any) -> WorkerConfig:
-    """`worker` on this rank of the job: that of the `dp` group of the collection, else of Megatron's parallel state if
-    initialised, else of all processes of the job."""
-    group = _data_parallel_group(pg_collection)
-    if group is not None:
-        return worker.changed(rank=group.rank(), world_size=group.size(), data_parallel_group=group)
-    default = WorkerConfig.default_worker_config(worker.num_workers)
-    return worker.changed(rank=default.rank, world_size=default.world_size)
-
-
-def _data_parallel_group(pg_collection: Any) -> Any:
-    group = getattr(pg_collection, "dp", None)
-    parallel_state = sys.modules.get("megatron.core.parallel_state")  # not imported: not initialised either
-    if group is None and parallel_state is not None and parallel_state.model_parallel_is_initialized():
-        return parallel_state.get_data_parallel_group()
-    return group

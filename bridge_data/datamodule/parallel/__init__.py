@@ -8,12 +8,11 @@ from bridge_data.datamodule.parallel.context_parallel import (
     slice_for_context_parallel,
     zigzag_positions,
 )
+from bridge_data.datamodule.parallel.groups import groups_beside, is_first_of_replica
 from bridge_data.datamodule.parallel.replica import (
     Peers,
     Replica,
     ReplicaLoader,
-    groups_beside,
-    is_first_of_replica,
     join_peers,
     join_replica,
 )

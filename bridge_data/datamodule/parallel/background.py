@@ -10,9 +10,12 @@ aligned in the received memory.
 """
 
 import collections
+import contextlib
 import dataclasses
+import functools
 import pickle
 import threading
+import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol, Self
@@ -62,6 +65,15 @@ class Arrivals:
             while self._ready and self._ready[0][0] < self.restore_number:
                 self._ready.popleft()
             self._changed.notify_all()
+
+    def follow(self, loader: "Reading", restore_number: int) -> int:
+        """The number of the last restore; unless it is `restore_number`, restore `loader` from where that starts."""
+        with self._changed:
+            newest, start = self.restore_number, self.start
+        if newest != restore_number:
+            assert start is not None
+            loader.restore_state_rank(start)
+        return newest
 
     def close(self) -> None:
         """No more items are wanted."""
@@ -131,10 +143,11 @@ class Reading(Protocol):
 class BackgroundLoader:
     """The batches that the thread `run` puts into `arrivals`.
 
-    The thread reads `loader` and closes it at its end; None if it only receives. Such a thread starts at once, others
-    with the first draw. Unless `ends` is "uneven", the ranks take equally many batches, and agree on them in the
-    groups of `dataset` and in the thread that draws. `run` must not refer to this object. Use it from one thread at a
-    time.
+    The thread reads `loader`; None if it only receives. Such a thread starts at once, others with the first draw. When
+    `run` returns or raises, the loader is closed; an error reaches the consumer after the batches before it, as a
+    `WorkerError` that begins with `failure`. Unless `ends` is "uneven", the ranks take equally many batches, and agree
+    on them in the groups of `dataset` and in the thread that draws. `run` must not refer to this object. Use it from
+    one thread at a time.
     """
 
     def __init__(
@@ -143,6 +156,7 @@ class BackgroundLoader:
         loader: Reading | None,
         arrivals: Arrivals,
         run: Callable[[], None],
+        failure: str,
         *,
         ends: Ends = "uneven",
     ) -> None:
@@ -155,7 +169,8 @@ class BackgroundLoader:
         self._go_to(dataset.new_state())
         self.is_within_step = False
         """Whether the last batch came with the state before it, because the rest of its step is still to come."""
-        self._thread = threading.Thread(target=run, name=f"bridge_data {type(self).__name__}", daemon=True)
+        thread = functools.partial(_run, run, arrivals, loader, failure)
+        self._thread = threading.Thread(target=thread, name=f"bridge_data {type(self).__name__}", daemon=True)
         self._close = weakref.finalize(self, _close, arrivals, self._thread, loader)
         if loader is None:
             self._thread.start()  # the rank that reads must not wait until this one draws
@@ -295,6 +310,20 @@ class _Pass(Timed[Any]):
 def _slot_after(item: Arrival) -> int:
     assert item.state is not None
     return item.state.next_slot
+
+
+def _run(run: Callable[[], None], arrivals: Arrivals, loader: Reading | None, failure: str) -> None:
+    """The thread."""
+    try:
+        with contextlib.nullcontext() if loader is None else contextlib.closing(loader):
+            run()
+    except Exception as error:
+        # `arrivals` is in the traceback, and keeps it. Without its variables, batches are freed; in such a cycle,
+        # views of their memory crash CPython's garbage collector.
+        traceback.clear_frames(error.__traceback__)
+        failed = WorkerError(f"{failure}: {error}")
+        failed.__cause__ = error
+        arrivals.fail(failed)
 
 
 def _close(arrivals: Arrivals, thread: threading.Thread, loader: Reading | None) -> None:

@@ -12,7 +12,6 @@ state saved within a step is the state at its start: after a restore the whole s
 lost. At the end of finite data, ranks may have different numbers of micro-batches left: then each keeps its own.
 """
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
@@ -241,17 +240,9 @@ class BalancedLoader(BackgroundLoader):
         self.report = BalanceReport()
         arrivals = Arrivals(balancing.max_step_size)
         exchange = Exchange(peers, dataset.worker_config.rank, balancing, self.report, pin_memory and can_pin())
-        super().__init__(dataset, loader, arrivals, functools.partial(_run, exchange, arrivals, loader))
-
-
-def _run(exchange: Exchange, arrivals: Arrivals, loader: SavableDataLoader) -> None:
-    try:
-        with contextlib.closing(loader):
-            _balance(exchange, arrivals, loader)
-    except Exception as error:
-        failure = WorkerError(f"micro-batches can no longer be exchanged between data-parallel ranks: {error}")
-        failure.__cause__ = error
-        arrivals.fail(failure)
+        run = functools.partial(_balance, exchange, arrivals, loader)
+        failure = "micro-batches can no longer be exchanged between data-parallel ranks"
+        super().__init__(dataset, loader, arrivals, run, failure)
 
 
 def _balance(exchange: Exchange, arrivals: Arrivals, loader: SavableDataLoader) -> None:
@@ -264,11 +255,8 @@ def _balance(exchange: Exchange, arrivals: Arrivals, loader: SavableDataLoader) 
     restore_number, reading, is_alone = 0, iter(loader), False
     step: Step | None = None
     while not arrivals.closed:
-        if arrivals.restore_number != restore_number:
-            restore_number, start = arrivals.restore_number, arrivals.start
-            assert start is not None
-            loader.restore_state_rank(start)
-            reading, is_alone, step = iter(loader), False, None
+        if (newest := arrivals.follow(loader, restore_number)) != restore_number:
+            restore_number, reading, is_alone, step = newest, iter(loader), False, None
         if step is None:
             step = exchange.read(loader, reading)
         if not is_alone:
@@ -279,10 +267,10 @@ def _balance(exchange: Exchange, arrivals: Arrivals, loader: SavableDataLoader) 
                     WorkerError(f"data-parallel rank {closed[0]}, which shares steps with this one, has closed")
                 )
                 return
-            newest = max(row.restore_number for row in rows)
-            if restore_number < newest:
+            newest_of_all = max(row.restore_number for row in rows)
+            if restore_number < newest_of_all:
                 _stop(arrivals, restore_number, WorkerError("other ranks restored a saved position, this one did not"))
-            if any(row.restore_number < newest for row in rows):
+            if any(row.restore_number < newest_of_all for row in rows):
                 continue
             failed = [rank for rank, row in enumerate(rows) if row.kind == ERROR]
             if failed:
