@@ -115,10 +115,11 @@ class WorkerConfig:
     def default_worker_config(
         cls, num_workers: int = 4, data_parallel_group: "torch.distributed.ProcessGroup | None" = None
     ) -> Self:
-        """Rank and world size from `torch.distributed` (of `data_parallel_group`, or of all processes), else 0 of 1."""
+        """Rank and world size from `torch.distributed` (of `data_parallel_group`, or of all processes), else 0 of 1.
+        The default number of workers is that of Energon."""
         import torch.distributed as dist
 
-        if dist.is_available() and dist.is_initialized():
+        if is_distributed():
             return cls(
                 rank=dist.get_rank(data_parallel_group),
                 world_size=dist.get_world_size(data_parallel_group),
@@ -167,7 +168,7 @@ class WorkerConfig:
         """The rank among all processes of the job, 0 outside a distributed run."""
         import torch.distributed as dist
 
-        return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+        return dist.get_rank() if is_distributed() else 0
 
     def __getstate__(self) -> dict[str, object]:
         """A process group cannot leave its process: workers get the numbers without it."""
@@ -177,6 +178,13 @@ class WorkerConfig:
     def __setstate__(self, state: dict[str, object]) -> None:
         for name, value in state.items():
             setattr(self, name, value)
+
+
+def is_distributed() -> bool:
+    """Whether `torch.distributed` is initialised in this process."""
+    import torch.distributed as dist
+
+    return dist.is_available() and dist.is_initialized()
 
 
 @functools.cache  # so that it is logged once

@@ -8,12 +8,13 @@ import copy
 import dataclasses
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.datamodule.parallel import (
     BalancedLoader,
     Balancing,
+    RankLoader,
     ReplicaLoader,
     groups_beside,
     is_first_of_replica,
@@ -22,15 +23,12 @@ from bridge_data.datamodule.parallel import (
 )
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.loader import SavableDataLoader
 from bridge_data.loader.factory import open_loader
 from bridge_data.loader.metrics import LoaderMetrics
 from bridge_data.loader.rank_states import check_same_lists, distribute_state
 from bridge_data.order.state import LoaderState
 from bridge_data.run_options import LoaderConfig, Share
 from bridge_data.topology import WorkerConfig
-
-RankLoader: TypeAlias = SavableDataLoader | BalancedLoader | ReplicaLoader
 
 
 class IdleDataloader(Iterator[Any]):
@@ -77,7 +75,7 @@ def rank_loader(
     share: Share,
     pg_collection: Any,
     balancing: Balancing | None = None,
-) -> RankLoader | None:
+) -> "RankLoader | None":
     """The loader of this rank; None if it needs no data. All ranks of its data-, tensor- and context-parallel groups
     must call it, and with "broadcast" or `balancing` all of the job, in the same order.
 
@@ -87,9 +85,8 @@ def rank_loader(
     """
     lists = {} if dataset.forgotten is None else dataset.forgotten.lists
     check_same_lists(lists, dataset.worker_config, groups_beside(pg_collection) if share == "replicate" else ())
-    if dataset.worker_config.world_size == 1:
-        balancing = None  # there is no one to share with
-    if dataset.fingerprint()["order"] == "ordered" or (share == "replicate" and not is_first_of_replica(pg_collection)):
+    is_validation = dataset.fingerprint()["order"] == "ordered"
+    if is_validation or (share == "replicate" and not is_first_of_replica(pg_collection)):
         config = dataclasses.replace(config, ledger_path=None)
     if share == "replicate":
         own = open_loader(dataset, config)
@@ -100,15 +97,16 @@ def rank_loader(
     replica = join_replica(pg_collection)
     if not replica.needs_data:
         return None
-    loader: SavableDataLoader | BalancedLoader | None = None
+    loader: RankLoader | None = None
     if replica.readers is not None:
         # The reader's thread must not meet the training step in the groups that the step uses.
         reading = copy.copy(dataset)
         reading.worker_config = copy.copy(dataset.worker_config)
         reading.worker_config.data_parallel_group = replica.readers.group
-        loader = open_loader(reading, dataclasses.replace(config, ends="uneven"))
+        own = open_loader(reading, dataclasses.replace(config, ends="uneven"))
+        loader = own
         if balancing is not None:
-            loader = BalancedLoader(reading, loader, replica.readers, balancing, pin_memory=config.pin_memory)
+            loader = BalancedLoader(reading, own, replica.readers, balancing, pin_memory=config.pin_memory)
     return ReplicaLoader(dataset, replica, loader, pin_memory=config.pin_memory, ends=config.ends)
 
 

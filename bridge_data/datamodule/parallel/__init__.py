@@ -1,7 +1,7 @@
 """Batches sent between ranks: one reader for a whole replica, and micro-batches exchanged to balance the ranks."""
 
 from bridge_data.datamodule.parallel.assignment import COSTS, Cost, find_cost
-from bridge_data.datamodule.parallel.background import BackgroundLoader
+from bridge_data.datamodule.parallel.background import BackgroundLoader, RankLoader
 from bridge_data.datamodule.parallel.balance import BalancedLoader, BalanceReport, Balancing
 from bridge_data.datamodule.parallel.context_parallel import (
     packed_seq_params,
@@ -26,6 +26,7 @@ __all__ = [
     "Balancing",
     "Cost",
     "Peers",
+    "RankLoader",
     "Replica",
     "ReplicaLoader",
     "find_cost",

@@ -18,12 +18,13 @@ import threading
 import traceback
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import torch
 
 from bridge_data.errors import WorkerError, no_iterator
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.loader import SavableDataLoader
 from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.metrics import LoaderMetrics, Meter, Timed, of_all_ranks
 from bridge_data.loader.workers.batches import decode, encode_by_reference
@@ -66,7 +67,7 @@ class Arrivals:
                 self._ready.popleft()
             self._changed.notify_all()
 
-    def follow(self, loader: "Reading", restore_number: int) -> int:
+    def follow(self, loader: "RankLoader", restore_number: int) -> int:
         """The number of the last restore; unless it is `restore_number`, restore `loader` from where that starts."""
         with self._changed:
             newest, start = self.restore_number, self.start
@@ -127,17 +128,8 @@ class Arrivals:
 _CLOSE_WAIT_S = 10.0
 
 
-class Reading(Protocol):
-    """The loader that a thread reads: a `SavableDataLoader`, or a `BackgroundLoader` around one."""
-
-    @property
-    def skipped(self) -> dict[str, int]: ...
-    def metrics(self) -> LoaderMetrics: ...
-    def __iter__(self) -> Iterator[Any]: ...
-    def snapshot(self) -> LoaderState: ...
-    def restore_state_rank(self, state: LoaderState | dict[str, Any]) -> None: ...
-    def wait_for_workers(self, timeout_s: float = 300) -> bool: ...
-    def close(self) -> None: ...
+RankLoader: TypeAlias = "SavableDataLoader | BackgroundLoader"
+"""A loader of one rank: that of its own lanes, or one whose batches come from a thread, which may read another."""
 
 
 class BackgroundLoader:
@@ -153,7 +145,7 @@ class BackgroundLoader:
     def __init__(
         self,
         dataset: LaneDataset,
-        loader: Reading | None,
+        loader: "RankLoader | None",
         arrivals: Arrivals,
         run: Callable[[], None],
         failure: str,
@@ -312,7 +304,7 @@ def _slot_after(item: Arrival) -> int:
     return item.state.next_slot
 
 
-def _run(run: Callable[[], None], arrivals: Arrivals, loader: Reading | None, failure: str) -> None:
+def _run(run: Callable[[], None], arrivals: Arrivals, loader: "RankLoader | None", failure: str) -> None:
     """The thread."""
     try:
         with contextlib.nullcontext() if loader is None else contextlib.closing(loader):
@@ -326,7 +318,7 @@ def _run(run: Callable[[], None], arrivals: Arrivals, loader: Reading | None, fa
         arrivals.fail(failed)
 
 
-def _close(arrivals: Arrivals, thread: threading.Thread, loader: Reading | None) -> None:
+def _close(arrivals: Arrivals, thread: threading.Thread, loader: "RankLoader | None") -> None:
     """End the thread; do not wait long for other ranks to end theirs."""
     arrivals.close()
     if thread.ident is None and loader is not None:
@@ -339,8 +331,16 @@ _ALIGNMENT = 64
 
 
 def to_parts(value: Any) -> list[memoryview]:
-    """The parts of `value`, uncopied; each is padded so that the next one is aligned."""
-    parts = [part.raw() for part in encode_by_reference(value)]
+    """The parts of `value`, uncopied; each is padded so that the next one is aligned.
+
+    Raises:
+        WorkerError: if it cannot be pickled.
+    """
+    try:
+        parts = [part.raw() for part in encode_by_reference(value)]
+    except Exception as error:
+        shown = value.content if isinstance(value, Arrival) else value
+        raise WorkerError(f"{shown!r:.200} cannot be sent to another rank: {error!r}") from error
     table = pickle.dumps([part.nbytes for part in parts])
     head = len(table).to_bytes(8, "little") + table
     padded = [memoryview(head), _padding(len(head))]
@@ -354,12 +354,14 @@ def num_bytes(parts: list[memoryview]) -> int:
     return sum(part.nbytes for part in parts)
 
 
-def fill(content: torch.Tensor, parts: list[memoryview]) -> None:
-    """Copy the parts into a uint8 tensor of their length."""
+def filled(parts: list[memoryview]) -> torch.Tensor:
+    """A copy of the parts in a uint8 tensor of their length."""
+    content = torch.empty(num_bytes(parts), dtype=torch.uint8)
     target, offset = content.numpy().data, 0
     for part in parts:
         target[offset : offset + part.nbytes] = part
         offset += part.nbytes
+    return content
 
 
 def from_bytes(content: torch.Tensor) -> Any:

@@ -8,7 +8,7 @@ tensor- and context-parallel ranks in the replica's first and last pipeline stag
 of the stages between need no data); on each rank of the replica the same batches, each with the state after it.
 
 Guarantees: all ranks of the job create the same groups in the same order. Batches and states are the same as if each
-rank read them itself; a rank may be up to `prefetch_factor` batches ahead of another without waiting, so no schedule of
+rank read them itself; a rank may be up to `NUM_AHEAD` batches ahead of another without waiting, so no schedule of
 pipeline stages can deadlock; tensors of any dtype and shape, empty ones too, arrive unchanged.
 
 The groups use gloo and belong to one loader, so its transfers, which run during the training step, never interfere with
@@ -32,10 +32,9 @@ from bridge_data.datamodule.parallel.background import (
     Arrival,
     Arrivals,
     BackgroundLoader,
-    Reading,
-    fill,
+    RankLoader,
+    filled,
     from_bytes,
-    num_bytes,
     to_parts,
 )
 from bridge_data.datamodule.parallel.groups import groups_of, has_megatron_groups
@@ -43,6 +42,10 @@ from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.pinning import Pin, can_pin, pinned
 from bridge_data.run_options import Ends
+from bridge_data.topology import is_distributed
+
+NUM_AHEAD = 2
+"""Batches that the reader keeps ready beside those that its workers prepare (`prefetch_factor`)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,7 +129,7 @@ def join_replica(pg_collection: Any = None) -> Replica:
 
 
 def _check_distributed(why: str, way_out: str) -> None:
-    if not (dist.is_available() and dist.is_initialized()):
+    if not is_distributed():
         raise ConfigError(
             f"{why}, but torch.distributed is not initialised; call init_process_group first, or {way_out}"
         )
@@ -142,7 +145,7 @@ class ReplicaLoader(BackgroundLoader):
     `ends` is that of `LoaderConfig`. `loader` itself must have "uneven" ends: how far its thread has read ahead
     differs between replicas, so the ranks could not agree there.
 
-    The reader reads `prefetch_factor` batches ahead. The others accept everything it sends, so that it never waits
+    The reader reads `NUM_AHEAD` batches ahead. The others accept everything it sends, so that it never waits
     for them: a rank that is behind keeps more batches, a few micro-batches in a pipeline.
     """
 
@@ -150,13 +153,12 @@ class ReplicaLoader(BackgroundLoader):
         self,
         dataset: LaneDataset,
         replica: Replica,
-        loader: Reading | None,
+        loader: "RankLoader | None",
         *,
         pin_memory: bool = False,
-        prefetch_factor: int = 2,
         ends: Ends = "uneven",
     ) -> None:
-        arrivals = Arrivals(None if loader is None else prefetch_factor)
+        arrivals = Arrivals(None if loader is None else NUM_AHEAD)
         pin = pinned if pin_memory and can_pin() else None
         run: Callable[[], None]
         if loader is None:
@@ -167,7 +169,7 @@ class ReplicaLoader(BackgroundLoader):
         super().__init__(dataset, loader, arrivals, run, failure, ends=ends)
 
 
-def _send(replica: Replica, arrivals: Arrivals, loader: Reading) -> None:
+def _send(replica: Replica, arrivals: Arrivals, loader: RankLoader) -> None:
     """The reader's thread: read, broadcast, keep; after a restore, from the new start."""
     restore_number, reading = 0, iter(loader)
     while not arrivals.closed:
@@ -203,22 +205,19 @@ def _broadcast(replica: Replica, restore_number: int = 0, item: Arrival | None =
         assert item is not None
         return restore_number, item
     sizes = torch.zeros(2, dtype=torch.int64)
-    parts: list[memoryview] = []
     if item is not None:
-        parts = _encoded(item)
-        sizes[0], sizes[1] = restore_number, num_bytes(parts)
+        content = filled(_sendable(item))
+        sizes[0], sizes[1] = restore_number, content.numel()
     dist.broadcast(sizes, src=replica.reader, group=replica.members)
-    content = torch.empty(int(sizes[1]), dtype=torch.uint8)
-    if item is not None:
-        fill(content, parts)
+    if item is None:
+        content = torch.empty(int(sizes[1]), dtype=torch.uint8)
     dist.broadcast(content, src=replica.reader, group=replica.members)
     return (restore_number, item) if item is not None else (int(sizes[0]), from_bytes(content))
 
 
-def _encoded(item: Arrival) -> list[memoryview]:
-    """The item; if its content cannot be sent, an error."""
+def _sendable(item: Arrival) -> list[memoryview]:
+    """The parts of the item; if it cannot be sent, of the error that says so."""
     try:
         return to_parts(item)
-    except Exception as error:
-        failure = WorkerError(f"{item.content!r:.200} cannot be sent to the other ranks of the replica: {error!r}")
+    except WorkerError as failure:
         return to_parts(Arrival(ERROR, failure, None))
