@@ -20,7 +20,7 @@ from typing import Any, Literal, Self, TypeAlias
 
 from bridge_data.errors import ConfigError, ErrorHandler
 from bridge_data.limits import Limits
-from bridge_data.options import check_integer, check_number, check_plain_fields, warn_ignored
+from bridge_data.options import IGNORED, check_integer, check_number, check_plain_fields, warn_ignored
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.order.step_skips import NO_REPEATS
 from bridge_data.plan.document import nearest
@@ -201,13 +201,9 @@ class LoaderConfig:
         check_plain_fields(self, "loader: ")
         if self.cache_pool is not None and not isinstance(self.cache_pool, CachePool):
             raise ConfigError(f"cache_pool={self.cache_pool!r}: expected a CachePool, such as FileStoreCachePool()")
-        ignored = (
-            "checkpoint_every_sec",
-            "checkpoint_every_min_n_samples",
-            "n_checkpoints",
-            "gc_collect_every_n_steps",
+        warn_ignored(
+            **{field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name in IGNORED}
         )
-        warn_ignored(**{name: getattr(self, name) for name in ignored})
 
     def patience_s(self, *, first_batch: bool, on_sample: bool) -> float | None:
         """Seconds that the trainer waits for a worker that makes no progress; None: forever."""

@@ -21,7 +21,7 @@ from bridge_data.errors import ConfigError
 from bridge_data.options import check_flag, check_integer, path_text
 from bridge_data.run_options import DELETED, PART_OF, RunOptions
 from recipes import task_encoders
-from recipes.option_values import option_value
+from recipes.option_values import OWN_KINDS, option_value
 from recipes.trainer.config import ParallelConfig, TrainingConfig
 
 if TYPE_CHECKING:
@@ -67,10 +67,6 @@ FAMILIES: dict[str, str | None] = {
 }
 """The families, and why they cannot be trained under Megatron (None: they can)."""
 
-_OF_DATA = ("path", "seq_length")
-"""Settings of `data` besides options of a run."""
-_OF_LOADER = ("wait_for_workers",)
-"""Settings of `loader` besides options of a run."""
 _OURS = "recipes.task_encoders:"
 _OLD = {
     "loader.options": "options of a loader stand in `loader` itself",
@@ -226,7 +222,7 @@ class Recipe:
     @property
     def _options(self) -> dict[str, Any]:
         given = self.data | self.loader
-        return {name: value for name, value in given.items() if name not in (*_OF_DATA, *_OF_LOADER)}
+        return {name: value for name, value in given.items() if name not in OWN_KINDS}
 
     @property
     def batch_schedule(self) -> BatchSchedule:
