@@ -129,14 +129,6 @@ class TrainingOptions(DatasetOptions):
         )
 
 
-_DELETED_CHOICES = {
-    "fork": 'leave it out; workers are forked from a clean process ("server"), which is safe with threads and CUDA',
-    "inprocess": "take num_workers=0, which runs the lanes in this process, in the same order",
-    "agreed": 'take ends="even": the ranks end together, and agree where the number of batches is not known',
-}
-"""Choices of earlier versions, and the way out for those who ask for them."""
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoaderConfig:
     """Options of `get_loader` and `get_savable_loader`: how batches are produced. None changes which batches come, or
@@ -190,9 +182,9 @@ class LoaderConfig:
     """No effect: see `bridge_data.options`."""
 
     def __post_init__(self) -> None:
-        for name, value in (("start_method", self.start_method), ("ends", self.ends)):
-            if isinstance(value, str) and value in _DELETED_CHOICES:
-                raise ConfigError(f"loader: {name}={value!r} is no longer supported: {_DELETED_CHOICES[value]}")
+        for choice in (f"start_method={self.start_method!r}", f"ends={self.ends!r}"):
+            if choice in DELETED:
+                raise ConfigError(f"loader: {choice} is no longer supported: {DELETED[choice]}")
         at_least = {"prefetch_factor": 1, "max_worker_restarts": 0, "restart_window_batches": 1, "max_shared_bytes": 0}
         for name, least in at_least.items():
             check_integer(f"loader: {name}", getattr(self, name), least)
@@ -269,8 +261,13 @@ class TrainerOptions:
             )
 
 
-DELETED = {"repeat_steps": NO_REPEATS}
-"""Options of earlier versions, and the way out for those who ask for them."""
+DELETED = {
+    "repeat_steps": NO_REPEATS,
+    "start_method='fork'": "leave it out; workers are forked from a clean process, which is safe with threads and CUDA",
+    "start_method='inprocess'": "take num_workers=0, which runs the lanes in this process, in the same order",
+    "ends='agreed'": 'take ends="even": the ranks end together, and agree where the number of batches is not known',
+}
+"""Options and choices of earlier versions, and the way out for those who ask for them."""
 
 DECIDED_BY_THE_JOB = ("rank", "world_size", "data_parallel_group")
 """Fields of `WorkerConfig` that are no options: a job has them once its ranks are known."""
