@@ -18,9 +18,9 @@ from tests.prepared import write_texts
 PACKAGE = Path(bridge_data.__file__).parent
 
 LAYERS = (
-    *("later", "child_process", "process_counts", "samples", "errors", "limits", "options", "replacement", "topology"),
-    *("storage", "shards", "plan", "order", "decode", "prepare", "dataset_loaders", "energon", "task"),
-    *("run_options", "keywords", "lanes", "loader", "encoders", "datamodule", "tools"),
+    *("later", "child_process", "process_counts", "samples", "errors", "limits", "options", "replacement"),
+    *("running_hook", "topology", "storage", "shards", "plan", "order", "decode", "prepare", "dataset_loaders"),
+    *("energon", "task", "run_options", "keywords", "lanes", "loader", "encoders", "datamodule", "tools"),
 )
 """From the first to the last: what all stages use, then the stages and what stands beside them."""
 

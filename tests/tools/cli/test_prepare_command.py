@@ -216,7 +216,7 @@ CAPTION = ("--sample-type", "CaptioningSample")
         ([*RATIO, "--exclude", "("], ["exclude '(' is not a regular expression"]),
         ([*RATIO, "--exclude", "tar"], ["leaves out all 6 tars"]),
         ([*RATIO, "--num-workers", "0"], ["--num-workers 0"]),
-        ([*RATIO, "--sample-type", "CaptioningSampel"], ["unknown sample class", "did you mean CaptioningSample"]),
+        ([*RATIO, "--sample-type", "CaptioningSampel"], ["unknown sample class", "did you mean 'CaptioningSample"]),
         ([*RATIO, *CAPTION], ['needs --field-map \'{"image": "…", "caption": "…"}\'', "json, png, txt"]),
         ([*RATIO, *CAPTION, "--field-map", "{"], ["--field-map '{' is not JSON"]),
         ([*RATIO, *CAPTION, "--field-map", '{"image": 1}'], ["expected fields with parts"]),
