@@ -18,7 +18,7 @@ import shlex
 import threading
 import time
 import traceback
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NoReturn, Self, TypeAlias
 
 from bridge_data.samples import SourceInfo, provenance_of
@@ -80,6 +80,14 @@ def listed(names: Sequence[str], most: int = 10) -> str:
         return "none"
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def did_you_mean(wanted: str, known: Iterable[str], otherwise: str = "") -> str:
+    """`; did you mean 'known'?`, to end a message about an unknown name; `otherwise` if none is spelled alike."""
+    import difflib
+
+    near = difflib.get_close_matches(wanted, sorted(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else otherwise
 
 
 def bridge_command(*words: object) -> str:

@@ -11,7 +11,6 @@ Checks raise errors that say which argument it is, what was given, and what is e
 """
 
 import dataclasses
-import difflib
 import functools
 import inspect
 import os
@@ -21,7 +20,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,8 +40,7 @@ def takes_options(options: Callable[..., Any]) -> Callable[[F], F]:
         def call(*args: Any, **given: Any) -> Any:
             for name in given:
                 if name not in known:
-                    near = difflib.get_close_matches(name, known, n=1)
-                    hint = f"; did you mean {near[0]!r}?" if near else ""
+                    hint = did_you_mean(name, known)
                     raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}")
             return function(*args, **given)
 
@@ -91,7 +89,7 @@ IGNORED = {
     "gc_collect_every_n_steps": "workers free memory as they run, and leave the rest to Python",
     "worker_log_level": "ledger_path of a loader keeps the samples of each micro-batch, in less than a log of keys",
     "worker_debug_path": "ledger_path of a loader keeps the samples of each micro-batch",
-    "max_samples_per_sequence": "the order is made for all data sets together: pass it to get_train_dataset",
+    "max_samples_per_sequence": "the order is made for all data sets together: get_train_dataset takes it, with effect",
     "parallel_shard_iters": "how many shards are mixed follows from shuffle_buffer_size and max_samples_per_sequence",
     "ignore_decoder_errors": "decoding errors are skipped, counted, passed to WorkerConfig.global_error_handler",
     "handler": "failures are passed to WorkerConfig.global_error_handler",
@@ -152,7 +150,8 @@ def check_at_least(config: Any, least: int, *names: str) -> None:
     """
     for name in names:
         value = getattr(config, name)
-        if value is not None and value < least:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (is_number and value >= least):
             raise ConfigError(f"{type(config).__name__}({name}={value!r}): expected at least {least}")
 
 

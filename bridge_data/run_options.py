@@ -20,7 +20,7 @@ from typing import Any, Literal, Self, TypeAlias
 
 from bridge_data.errors import ConfigError, ErrorHandler
 from bridge_data.limits import Limits
-from bridge_data.options import check_integer, check_number, check_plain_fields, warn_ignored
+from bridge_data.options import IGNORED, check_integer, check_number, check_plain_fields, warn_ignored
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan.document import nearest
 from bridge_data.plan.source import EpochsPerShuffle
@@ -128,14 +128,6 @@ class TrainingOptions(DatasetOptions):
         )
 
 
-_DELETED_CHOICES = {
-    "fork": 'leave it out; workers are forked from a clean process ("server"), which is safe with threads and CUDA',
-    "inprocess": "take num_workers=0, which runs the lanes in this process, in the same order",
-    "agreed": 'take ends="even": the ranks end together, and agree where the number of batches is not known',
-}
-"""Choices of earlier versions, and the way out for those who ask for them."""
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoaderConfig:
     """Options of `get_loader` and `get_savable_loader`: how batches are produced. None changes which batches come, or
@@ -189,9 +181,9 @@ class LoaderConfig:
     """No effect: see `bridge_data.options`."""
 
     def __post_init__(self) -> None:
-        for name, value in (("start_method", self.start_method), ("ends", self.ends)):
-            if isinstance(value, str) and value in _DELETED_CHOICES:
-                raise ConfigError(f"loader: {name}={value!r} is no longer supported: {_DELETED_CHOICES[value]}")
+        for choice in (f"start_method={self.start_method!r}", f"ends={self.ends!r}"):
+            if choice in DELETED:
+                raise ConfigError(f"loader: {choice} is no longer supported: {DELETED[choice]}")
         at_least = {"prefetch_factor": 1, "max_worker_restarts": 0, "restart_window_batches": 1, "max_shared_bytes": 0}
         for name, least in at_least.items():
             check_integer(f"loader: {name}", getattr(self, name), least)
@@ -200,13 +192,9 @@ class LoaderConfig:
         check_plain_fields(self, "loader: ")
         if self.cache_pool is not None and not isinstance(self.cache_pool, CachePool):
             raise ConfigError(f"cache_pool={self.cache_pool!r}: expected a CachePool, such as FileStoreCachePool()")
-        ignored = (
-            "checkpoint_every_sec",
-            "checkpoint_every_min_n_samples",
-            "n_checkpoints",
-            "gc_collect_every_n_steps",
+        warn_ignored(
+            **{field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name in IGNORED}
         )
-        warn_ignored(**{name: getattr(self, name) for name in ignored})
 
     def patience_s(self, *, first_batch: bool, on_sample: bool) -> float | None:
         """Seconds that the trainer waits for a worker that makes no progress; None: forever."""
@@ -274,9 +262,12 @@ class TrainerOptions:
 
 DELETED = {
     "repeat_steps": "steps are no longer repeated by an option: resume from a checkpoint that was saved before them, "
-    "from which the run takes them again"
+    "from which the run takes them again",
+    "start_method='fork'": "leave it out; workers are forked from a clean process, which is safe with threads and CUDA",
+    "start_method='inprocess'": "take num_workers=0, which runs the lanes in this process, in the same order",
+    "ends='agreed'": 'take ends="even": the ranks end together, and agree where the number of batches is not known',
 }
-"""Options of earlier versions, and the way out for those who ask for them."""
+"""Options and choices of earlier versions, and the way out for those who ask for them."""
 
 DECIDED_BY_THE_JOB = ("rank", "world_size", "data_parallel_group")
 """Fields of `WorkerConfig` that are no options: a job has them once its ranks are known."""

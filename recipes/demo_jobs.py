@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from recipes.run_log import read_lines
+from recipes.run_log import log_file, read_lines
 
 POLL_S = 0.1
 PR_SET_CHILD_SUBREAPER = 36
@@ -75,7 +75,7 @@ def run_job(
             env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **(environment or {})},
         )
     try:
-        was_killed = _watch(job, folder / "steps_dprank000.jsonl", on_step, kill_after_step, timeout_s)
+        was_killed = _watch(job, log_file(folder, 0), on_step, kill_after_step, timeout_s)
         if was_killed is None:
             end_descendants(not_ours)
         status = job.wait()

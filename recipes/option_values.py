@@ -13,8 +13,9 @@ from typing import Any, Literal
 from bridge_data.errors import ConfigError
 from bridge_data.run_options import option_fields
 
-_OF_RECIPES = {"path": str, "seq_length": int, "wait_for_workers": bool}
-_KINDS = _OF_RECIPES | {name: field.type for fields in option_fields().values() for name, field in fields.items()}
+OWN_KINDS = {"path": str, "seq_length": int, "wait_for_workers": bool}
+"""The settings of `data` and `loader` that are no options of a run."""
+_KINDS = OWN_KINDS | {name: field.type for fields in option_fields().values() for name, field in fields.items()}
 _NAMES = {
     types.NoneType: "null",
     bool: "true or false",

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, did_you_mean
 from bridge_data.options import check_flag, check_integer, path_text
 from bridge_data.run_options import DELETED, PART_OF, RunOptions
 from recipes import task_encoders
-from recipes.option_values import option_value
+from recipes.option_values import OWN_KINDS, option_value
 from recipes.trainer.config import ParallelConfig, TrainingConfig
 
 if TYPE_CHECKING:
@@ -67,16 +67,7 @@ FAMILIES: dict[str, str | None] = {
 }
 """The families, and why they cannot be trained under Megatron (None: they can)."""
 
-_OF_DATA = ("path", "seq_length")
-"""Settings of `data` besides options of a run."""
-_OF_LOADER = ("wait_for_workers",)
-"""Settings of `loader` besides options of a run."""
 _OURS = "recipes.task_encoders:"
-_OLD = {
-    "loader.options": "options of a loader stand in `loader` itself",
-    "task_encoder_arguments": "the arguments of a task encoder are `encoder`",
-}
-"""Settings of earlier versions, and where they are now."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -226,7 +217,7 @@ class Recipe:
     @property
     def _options(self) -> dict[str, Any]:
         given = self.data | self.loader
-        return {name: value for name, value in given.items() if name not in (*_OF_DATA, *_OF_LOADER)}
+        return {name: value for name, value in given.items() if name not in OWN_KINDS}
 
     @property
     def batch_schedule(self) -> BatchSchedule:
@@ -317,7 +308,6 @@ def load_recipe(
     """
     name, changes = read_config(config, recipe)
     settings = _settings_of(name, is_tiny=changes.pop("tiny", False) is True or tiny)
-    _made(settings, name)
     for changed, where in ((changes, str(config)), (_parsed(arguments), "command line")):
         settings = _changed(settings, changed, where)
         made = _made(settings, where)
@@ -336,7 +326,7 @@ def read_config(config: Path | None, recipe: str | None) -> tuple[str, dict[str,
     if name is None:
         raise ConfigError(f"no recipe is named: give --recipe, or `recipe:` in a YAML; there are: {', '.join(RECIPES)}")
     if name not in RECIPES:
-        where, near = config if recipe is None else "--recipe", task_encoders.near(name, RECIPES)
+        where, near = config if recipe is None else "--recipe", did_you_mean(str(name), RECIPES)
         raise ConfigError(f"{where}: there is no recipe {name!r}{near}; there are: {', '.join(RECIPES)}")
     return name, changes
 
@@ -402,9 +392,6 @@ def _changed(settings: Mapping[str, Any], changes: Mapping[str, Any], where: str
     known = [*_leaves(sections)]
     for key, value in _leaves(changes):
         section, _, name = key.partition(".")
-        for old, way_out in _OLD.items():
-            if f"{key}.".startswith(f"{old}."):
-                raise ConfigError(f"{where}: there is no setting {key!r}: {way_out}")
         inner = [one for one, _ in known if one.startswith(f"{key}.")]
         if inner and value is not None and not isinstance(value, Mapping):
             shown = f"{key}.path" if f"{key}.path" in inner else inner[0]

@@ -25,12 +25,17 @@ class GlobalBatch:
     keys: tuple[tuple[str, ...], ...]
 
 
+def log_file(folder: Path, dp_rank: int) -> Path:
+    """The file of a data-parallel rank in the folder of a run."""
+    return folder / f"steps_dprank{dp_rank:03d}.jsonl"
+
+
 class StepLog:
     """Appends this rank's steps to its file; `keys` of a micro-batch are under its number in the whole job."""
 
     def __init__(self, folder: Path, dp_rank: int, dp_size: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = folder / f"steps_dprank{dp_rank:03d}.jsonl"
+        self._file = log_file(folder, dp_rank)
         self._dp_size = dp_size
 
     def append(self, step: int, loss: float, keys: Sequence[tuple[int, Sequence[str]]], **more: Any) -> None:

@@ -9,7 +9,6 @@ The functions here are the `task_encoder` of our recipes; nothing heavy is impor
 """
 
 import dataclasses
-import difflib
 import inspect
 import json
 import types
@@ -18,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from bridge_data.encoders.encoder_config import FamilyConfig
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from bridge_data.encoders import VisionFamily
@@ -64,7 +63,7 @@ def fitted(make: Callable[..., Any], name: str, arguments: Mapping[str, Any]) ->
         if given not in parameters and not takes_any:
             known = ", ".join(key for key in parameters if key not in PROVIDED)
             raise ConfigError(
-                f"encoder.{given}: {name} has no such parameter{near(given, list(parameters))}; it has {known}"
+                f"encoder.{given}: {name} has no such parameter{did_you_mean(given, list(parameters))}; it has {known}"
             )
     return {key: _fitted(value, hints.get(key), f"encoder.{key}") for key, value in arguments.items()}
 
@@ -79,12 +78,6 @@ def defaults_of(make: Callable[..., Any]) -> dict[str, Any]:
             found[key] = dataclasses.asdict(default) if is_config else default
     plain: dict[str, Any] = json.loads(json.dumps(found))
     return plain
-
-
-def near(key: str, known: Sequence[str]) -> str:
-    """What the user may have meant, as a question; empty if nothing is spelled alike."""
-    found = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
-    return f"; did you mean {found[0]!r}?" if found else ""
 
 
 def _hints(make: Callable[..., Any]) -> dict[str, Any]:
@@ -105,7 +98,7 @@ def _fitted(value: Any, hint: Any, where: str) -> Any:
         known = [field.name for field in dataclasses.fields(config) if field.init]
         for key in value:
             if key not in known:
-                raise ConfigError(f"{where}.{key}: {config.__name__} has no such field{near(key, known)}")
+                raise ConfigError(f"{where}.{key}: {config.__name__} has no such field{did_you_mean(str(key), known)}")
         hints = _hints(config)
         return config(**{key: _fitted(one, hints.get(key), f"{where}.{key}") for key, one in value.items()})
     if isinstance(value, list) and any(typing.get_origin(kind) is tuple for kind in kinds):

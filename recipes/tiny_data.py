@@ -16,46 +16,35 @@ import math
 import sys
 import wave
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
+from bridge_data import write
+
 COLOURS = {"red": (200, 30, 30), "green": (30, 160, 40), "blue": (40, 60, 200), "white": (240, 240, 240)}
 NUM_SAMPLES = 24
-
-_CRUDE = {"__module__": "megatron.energon", "__class__": "CrudeWebdataset"}
+SPLIT = {"train": 3, "val": 1}
 
 
 def write_tiny_data(folder: Path) -> None:
     """Write the data sets that are not there yet below `folder`."""
     makers: dict[str, tuple[Callable[[int], dict[str, Any]], dict[str, Any]]] = {
-        "captions": (_caption, _definition("CaptioningSample", image="png", caption="txt")),
-        "conversations": (functools.partial(_conversation, most_images=2), _CRUDE),
-        "dialogs": (functools.partial(_conversation, most_images=0), _CRUDE),
-        "documents": (_document, _definition("TextSample", text="txt")),
-        "speech": (_recording, _CRUDE),
+        "captions": (
+            _caption,
+            {"sample_type": "CaptioningSample", "field_map": {"image": "png", "caption": "txt"}},
+        ),
+        "conversations": (functools.partial(_conversation, most_images=2), {}),
+        "dialogs": (functools.partial(_conversation, most_images=0), {}),
+        "documents": (_document, {"sample_type": "TextSample", "field_map": {"text": "txt"}}),
+        "speech": (_recording, {}),
     }
     for name, (make, definition) in makers.items():
         if not (folder / name / ".nv-meta").exists():
-            _write(folder / name, ({"__key__": f"{n:03d}", **make(n)} for n in range(NUM_SAMPLES)), definition)
-
-
-def _write(folder: Path, samples: Iterator[dict[str, Any]], definition: dict[str, Any]) -> None:
-    import webdataset as wds
-
-    from bridge_data.prepare.splits import parse_ratio, split_by_ratio
-    from bridge_data.prepare.tars import prepare, write_dataset_yaml
-
-    folder.mkdir(parents=True, exist_ok=True)
-    with wds.ShardWriter(str(folder / "data-%03d.tar"), maxcount=NUM_SAMPLES // 4, verbose=0) as sink:
-        for sample in samples:
-            sink.write(sample)
-    prepare(folder, functools.partial(split_by_ratio, ratio=parse_ratio("3,1,0")))
-    write_dataset_yaml(folder, definition, "dataset.yaml")
-
-
-def _definition(kind: str, **fields: str) -> dict[str, Any]:
-    return {"sample_type": {"__module__": "megatron.energon", "__class__": kind}, "field_map": fields}
+            samples = ({"__key__": f"{n:03d}", **make(n)} for n in range(NUM_SAMPLES))
+            write(samples, folder / name, max_samples=NUM_SAMPLES // 4, split=SPLIT, split_by="shard", **definition)
 
 
 def _colour(number: int) -> str:
@@ -63,8 +52,6 @@ def _colour(number: int) -> str:
 
 
 def _square(number: int) -> bytes:
-    from PIL import Image
-
     size = 16 + number * 5 % 24, 16 + number * 7 % 24
     file = io.BytesIO()
     Image.new("RGB", size, COLOURS[_colour(number)]).save(file, "png")

@@ -5,9 +5,13 @@ with patches of `PATCH`, of which `MERGE`² are merged into a token where the fa
 some ten thousand.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
+
+import torch
+import transformers as hf
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
 
 from bridge_data.encoders.chat import chatml
 
@@ -31,15 +35,11 @@ _SPECIAL = [
 
 def tiny_tokenizer(family: str) -> Any:
     """A tokenizer for a family; those of pairs and of speech begin and end texts by themselves."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from tokenizers.processors import TemplateProcessing
-    from transformers import PreTrainedTokenizerFast
-
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(alphabet)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(
+    tokenizer = hf.PreTrainedTokenizerFast(
         tokenizer_object=backend, pad_token="<pad>", eos_token="<|im_end|>", bos_token="<s>"
     )
     tokenizer.add_special_tokens({"additional_special_tokens": [*_SPECIAL, *_TILE_TOKENS]})
@@ -57,42 +57,40 @@ def tiny_tokenizer(family: str) -> Any:
 
 def tiny_image_processor(family: str) -> Any:
     """The image processor of a family, for Whisper its feature extractor; None for text."""
-    from transformers import WhisperFeatureExtractor
-
-    tile = {"height": TILE, "width": TILE}
-    made = {
-        "llava": functools.partial(_image_processor, "CLIP", size={"shortest_edge": TILE}, crop_size=tile),
-        "llava_next": functools.partial(
-            _image_processor, "LlavaNext", size={"shortest_edge": TILE}, crop_size=tile, image_grid_pinpoints=GRIDS
-        ),
-        "idefics3": functools.partial(
-            _image_processor, "Idefics3", size={"longest_edge": 2 * TILE}, max_image_size={"longest_edge": TILE}
-        ),
-        "smolvlm": functools.partial(
-            _image_processor, "SmolVLM", size={"longest_edge": 2 * TILE}, max_image_size={"longest_edge": TILE}
-        ),
-        "internvl": functools.partial(_image_processor, "GotOcr2", size=tile, max_patches=4),
-        "clip": functools.partial(_image_processor, "CLIP", size={"shortest_edge": TILE}, crop_size=tile),
-        "siglip": functools.partial(_image_processor, "Siglip", size=tile),
-        "whisper": functools.partial(WhisperFeatureExtractor, chunk_length=SECONDS),
-    }
-    if family in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl"):
-        size = {"shortest_edge": (PATCH * MERGE) ** 2, "longest_edge": 16 * (PATCH * MERGE) ** 2}
-        return _image_processor("Qwen2VL", patch_size=PATCH, merge_size=MERGE, size=size)
-    return made[family]() if family in made else None
-
-
-def _image_processor(kind: str, **settings: Any) -> Any:
-    """The image processor of transformers on Pillow: the other one needs torchvision, and warns without it."""
-    import transformers as hf
-
+    if family == "whisper":
+        return hf.WhisperFeatureExtractor(chunk_length=SECONDS)
+    if family == "text":
+        return None
+    kind, settings = _IMAGE_PROCESSORS[family]
+    # The one on Pillow: the other one needs torchvision, and warns without it.
     return (getattr(hf, f"{kind}ImageProcessorPil", None) or getattr(hf, f"{kind}ImageProcessor"))(**settings)
+
+
+_TILE_SIZE = {"height": TILE, "width": TILE}
+_CROPPED = {"size": {"shortest_edge": TILE}, "crop_size": _TILE_SIZE}
+_SPLIT = {"size": {"longest_edge": 2 * TILE}, "max_image_size": {"longest_edge": TILE}}
+_QWEN = {
+    "patch_size": PATCH,
+    "merge_size": MERGE,
+    "size": {"shortest_edge": (PATCH * MERGE) ** 2, "longest_edge": 16 * (PATCH * MERGE) ** 2},
+}
+_IMAGE_PROCESSORS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llava": ("CLIP", _CROPPED),
+    "llava_next": ("LlavaNext", {**_CROPPED, "image_grid_pinpoints": GRIDS}),
+    "idefics3": ("Idefics3", _SPLIT),
+    "smolvlm": ("SmolVLM", _SPLIT),
+    "internvl": ("GotOcr2", {"size": _TILE_SIZE, "max_patches": 4}),
+    "qwen2_vl": ("Qwen2VL", _QWEN),
+    "qwen2_5_vl": ("Qwen2VL", _QWEN),
+    "qwen3_vl": ("Qwen2VL", _QWEN),
+    "clip": ("CLIP", _CROPPED),
+    "siglip": ("Siglip", {"size": _TILE_SIZE}),
+}
+"""The kind of image processor of each family, and its settings."""
 
 
 def tiny_model(family: str, tokenizer: Any, seed: int = 1234) -> Any:
     """A model of the family, the same for the same seed."""
-    import torch
-
     torch.manual_seed(seed)
     return _MAKERS[family](tokenizer)
 
@@ -104,27 +102,19 @@ def _text_options(tokenizer: Any) -> dict[str, Any]:
 
 
 def _text(tokenizer: Any) -> Any:
-    import transformers as hf
-
     return hf.LlamaForCausalLM(hf.LlamaConfig(**_text_options(tokenizer)))
 
 
 def _llava(tokenizer: Any) -> Any:
-    import transformers as hf
-
     return hf.LlavaForConditionalGeneration(hf.LlavaConfig(**_llava_options(tokenizer)))
 
 
 def _llava_next(tokenizer: Any) -> Any:
-    import transformers as hf
-
     options = _llava_options(tokenizer)
     return hf.LlavaNextForConditionalGeneration(hf.LlavaNextConfig(image_grid_pinpoints=GRIDS, **options))
 
 
 def _llava_options(tokenizer: Any) -> dict[str, Any]:
-    import transformers as hf
-
     return {
         "vision_config": hf.CLIPVisionConfig(projection_dim=_WIDTH, **_TOWER),
         "text_config": hf.LlamaConfig(**_text_options(tokenizer)),
@@ -134,8 +124,6 @@ def _llava_options(tokenizer: Any) -> dict[str, Any]:
 
 
 def _idefics3(tokenizer: Any) -> Any:
-    import transformers as hf
-
     config = hf.Idefics3Config(
         vision_config=_TOWER,
         text_config=hf.LlamaConfig(**_text_options(tokenizer)),
@@ -147,8 +135,6 @@ def _idefics3(tokenizer: Any) -> Any:
 
 
 def _internvl(tokenizer: Any) -> Any:
-    import transformers as hf
-
     config = hf.InternVLConfig(
         vision_config=hf.InternVLVisionConfig(image_size=[TILE, TILE], patch_size=[PATCH, PATCH], **_SIZES),
         text_config=hf.LlamaConfig(**_text_options(tokenizer)),
@@ -171,23 +157,17 @@ def _qwen_options(tokenizer: Any, **vision: Any) -> dict[str, Any]:
 
 
 def _qwen2_vl(tokenizer: Any) -> Any:
-    import transformers as hf
-
     options = _qwen_options(tokenizer, embed_dim=_WIDTH, hidden_size=_WIDTH, mlp_ratio=2)
     return hf.Qwen2VLForConditionalGeneration(hf.Qwen2VLConfig(**options))
 
 
 def _qwen2_5_vl(tokenizer: Any) -> Any:
-    import transformers as hf
-
     widths = {"hidden_size": _WIDTH, "out_hidden_size": _WIDTH, "intermediate_size": 64}
     options = _qwen_options(tokenizer, window_size=16, fullatt_block_indexes=[1], tokens_per_second=2, **widths)
     return hf.Qwen2_5_VLForConditionalGeneration(hf.Qwen2_5_VLConfig(**options))
 
 
 def _qwen3_vl(tokenizer: Any) -> Any:
-    import transformers as hf
-
     widths = {"hidden_size": _WIDTH, "out_hidden_size": _WIDTH, "intermediate_size": 64}
     options = _qwen_options(tokenizer, num_position_embeddings=64, deepstack_visual_indexes=[0], **widths)
     return hf.Qwen3VLForConditionalGeneration(hf.Qwen3VLConfig(**options))
@@ -200,20 +180,14 @@ def _pair_options(tokenizer: Any) -> dict[str, Any]:
 
 
 def _clip(tokenizer: Any) -> Any:
-    import transformers as hf
-
     return hf.CLIPModel(hf.CLIPConfig(projection_dim=_WIDTH, **_pair_options(tokenizer)))
 
 
 def _siglip(tokenizer: Any) -> Any:
-    import transformers as hf
-
     return hf.SiglipModel(hf.SiglipConfig(**_pair_options(tokenizer)))
 
 
 def _whisper(tokenizer: Any) -> Any:
-    import transformers as hf
-
     sizes = {"layers": 1, "attention_heads": 2, "ffn_dim": 64}
     config = hf.WhisperConfig(
         vocab_size=len(tokenizer),

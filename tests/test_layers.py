@@ -18,9 +18,9 @@ from tests.prepared import write_texts
 PACKAGE = Path(bridge_data.__file__).parent
 
 LAYERS = (
-    *("later", "child_process", "process_counts", "samples", "errors", "limits", "options", "replacement", "topology"),
-    *("storage", "shards", "plan", "order", "decode", "prepare", "dataset_loaders", "energon", "task"),
-    *("run_options", "keywords", "lanes", "loader", "encoders", "datamodule", "tools"),
+    *("later", "child_process", "process_counts", "samples", "errors", "limits", "options", "replacement"),
+    *("running_hook", "topology", "storage", "shards", "plan", "order", "decode", "prepare", "dataset_loaders"),
+    *("energon", "task", "run_options", "keywords", "lanes", "loader", "encoders", "datamodule", "tools"),
 )
 """From the first to the last: what all stages use, then the stages and what stands beside them."""
 
@@ -74,6 +74,17 @@ def test_the_names_of_a_package_are_those_that_type_checkers_see(package: Module
     assert sorted(shown | elsewhere) == sorted(package.__all__)
     for name in shown:
         assert getattr(package, name) is not None
+
+
+def test_no_module_imports_the_package_itself() -> None:
+    """Its public names are taken from all of them, so that would be a circle."""
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                assert "bridge_data" not in {alias.name for alias in node.names}, f"{path}:{node.lineno}"
+            elif isinstance(node, ast.ImportFrom) and node.module == "bridge_data":
+                modules = {alias.name for alias in node.names} & NUMBERS.keys()
+                assert modules == {alias.name for alias in node.names}, f"{path}:{node.lineno}"
 
 
 def test_no_recipe_or_test_is_imported() -> None:

@@ -230,6 +230,8 @@ def test_fields_are_at_least_a_number_or_none() -> None:
     check_at_least(Settings(share=2), 2, "size", "share")
     with pytest.raises(ConfigError, match=r"^Settings\(share=0\.5\): expected at least 1$"):
         check_at_least(Settings(), 1, "size", "share")
+    with pytest.raises(ConfigError, match=r"Settings\(kind='skip'\)"):
+        check_at_least(Settings(), 1, "kind")
 
 
 def test_fields_are_one_of_the_choices_of_a_literal() -> None:

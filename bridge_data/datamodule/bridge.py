@@ -11,6 +11,7 @@ Source: the names and defaults are those of Megatron-Bridge: `EnergonProvider` (
 """
 
 import dataclasses
+import functools
 import importlib
 import importlib.util
 import warnings
@@ -40,21 +41,16 @@ _BUILDERS = "megatron.bridge.data.builders.energon"
 _PROVIDERS = "megatron.bridge.data.utils"
 _TARGETS = "megatron.bridge.utils.instantiate_utils"
 
-_made: dict[type[Any], type[Any]] = {}
 
-
+@functools.cache
 def _bridge_class(config: type[C]) -> type[C]:
     """`config`, or if Bridge is installed, a subclass that is also Bridge's `EnergonDatasetConfig`, and whose data
     Bridge builds with `_build_for_bridge`. It is made only once.
 
     Bridge's `ConfigContainer` knows by its own class which batch sizes to compare, and what to pad and pack.
     """
-    if config not in _made:
-        _made[config] = _joined(config) if _is_installed() else config
-    return _made[config]
-
-
-def _joined(config: type[C]) -> type[C]:
+    if not _is_installed():
+        return config
     try:
         theirs = importlib.import_module(_BUILDERS).EnergonDatasetConfig
         builders = importlib.import_module(_PROVIDERS)._REGISTRY
@@ -63,7 +59,7 @@ def _joined(config: type[C]) -> type[C]:
         warnings.warn(
             f"megatron.bridge is installed, but cannot be used ({error}), so its checks of the configuration do not "
             f"know {config.__name__}: batch sizes are not compared, padding and packing not derived",
-            stacklevel=5,
+            stacklevel=3,
         )
         return config
     if issubclass(config, theirs):
@@ -176,7 +172,8 @@ class EnergonDatasetConfig:
     dataset_kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __new__(cls, **settings: Any) -> Self:
-        return super().__new__(_bridge_class(cls))
+        found: type[Self] = _bridge_class(cls)  # type: ignore[arg-type]  # a class is hashable, if not its instances
+        return super().__new__(found)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The subclass made for Bridge cannot be found by its name.
@@ -343,20 +340,10 @@ def _build_for_bridge(
     return config.build_datasets(DatasetBuildContext(**samples, tokenizer=tokenizer, pg_collection=pg_collection))
 
 
-class BuildContext(Protocol):
-    """The fields of Bridge's `DatasetBuildContext` that the builder reads, and from 0.6 on `pg_collection`."""
-
-    @property
-    def train_samples(self) -> int: ...
-    @property
-    def valid_samples(self) -> int: ...
-    @property
-    def tokenizer(self) -> Any: ...
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class DatasetBuildContext:
-    """A `BuildContext` without Bridge. Of the numbers of samples, only whether they are 0 matters."""
+    """The fields that the builder reads of Bridge's class of this name, which has `pg_collection` from 0.6 on. Of the
+    numbers of samples, only whether they are 0 matters."""
 
     train_samples: int
     valid_samples: int
@@ -376,8 +363,9 @@ class EnergonDatasetBuilder:
         config.validate()
         self.config = config
 
-    def build(self, context: BuildContext) -> tuple[Any, Any, None]:
-        """The loaders for training, validation and test; None if not wanted. There is never one for test.
+    def build(self, context: Any) -> tuple[Any, Any, None]:
+        """The loaders for training, validation and test; None if not wanted. There is never one for test. `context` is
+        a `DatasetBuildContext`, of Bridge or of ours.
 
         Raises:
             ConfigError: if data or tokenizer do not fit the settings.
@@ -387,7 +375,7 @@ class EnergonDatasetBuilder:
         wants_validation = self.config.do_validation and context.valid_samples > 0
         return train, module.val_dataloader() if wants_validation else None, None
 
-    def datamodule(self, context: BuildContext) -> "EnergonMultiModalDataModule":
+    def datamodule(self, context: Any) -> "EnergonMultiModalDataModule":
         """The DataModule that makes the loaders."""
         from bridge_data.datamodule.module import EnergonMultiModalDataModule  # here: it imports Lightning
 

@@ -23,10 +23,11 @@ from bridge_data.errors import ConfigError, StateError
 def check_steps(
     trainer: Any, schedule: BatchSchedule, num_micro_batches: int, virtual_epoch_length: int, balanced: bool
 ) -> None:
-    """Check that the trainer takes `num_micro_batches` of a rank per step; if `balanced`, also `check_whole_steps`.
+    """Check that the trainer takes `num_micro_batches` of a rank per step; if `balanced`, also that no epoch of the
+    trainer's own length ends within a step, where balanced ranks have no position.
 
     Raises:
-        ConfigError: if it takes another number.
+        ConfigError: if it takes another number, or an epoch ends there.
     """
     if schedule.rampup_batch_size is not None:
         raise ConfigError(
@@ -47,29 +48,20 @@ def check_steps(
             "max_steps",
             stacklevel=4,
         )
-    if length is not None and length % num_micro_batches and not trainer.fast_dev_run:
+    if length is None or length % num_micro_batches == 0:
+        return
+    if balanced and length != virtual_epoch_length:
+        raise ConfigError(
+            f"limit_train_batches={trainer.limit_train_batches} ends an epoch within a step of {num_micro_batches} "
+            "micro-batches, which balanced ranks draw together, so some would come again in the next epoch; make it a "
+            f"multiple of {num_micro_batches}, or leave balance out"
+        )
+    if not trainer.fast_dev_run:
         warnings.warn(
             f"an epoch of {length} batches (limit_train_batches={trainer.limit_train_batches}, virtual_epoch_length="
             f"{virtual_epoch_length}) ends within a step of {num_micro_batches} micro-batches: Lightning takes that "
             "step with fewer samples than global_batch_size. Make it a multiple",
             stacklevel=4,
-        )
-    if balanced:
-        check_whole_steps(trainer, num_micro_batches, virtual_epoch_length)
-
-
-def check_whole_steps(trainer: Any, num_micro_batches: int, virtual_epoch_length: int) -> None:
-    """Check that no epoch of the trainer ends within a step, where balanced ranks have no position.
-
-    Raises:
-        ConfigError: if one does, and not because the loader's epoch ends.
-    """
-    length = _limited(trainer.limit_train_batches, virtual_epoch_length)
-    if length not in (None, virtual_epoch_length) and length % num_micro_batches:
-        raise ConfigError(
-            f"limit_train_batches={trainer.limit_train_batches} ends an epoch within a step of {num_micro_batches} "
-            "micro-batches, which balanced ranks draw together, so some would come again in the next epoch; make it a "
-            f"multiple of {num_micro_batches}, or leave balance out"
         )
 
 

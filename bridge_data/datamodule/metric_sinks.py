@@ -17,13 +17,13 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from bridge_data.errors import ConfigError, log_throttle
-from bridge_data.later import torch
 from bridge_data.loader.metrics import RATES, LoaderMetrics
+from bridge_data.topology import rank_in
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -89,7 +89,7 @@ class MetricsReporter:
         interval = total if self._before is None else total.since(self._before)
         self._before = total
         report = MetricsReport(step=step, total=total, interval=interval)
-        if not self._of_job or is_first_rank():
+        if not self._of_job or rank_in(None)[0] == 0:
             for sink in self._sinks:
                 with self._failures_of(sink):
                     sink.write(report)
@@ -121,12 +121,6 @@ class MetricsReporter:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def is_first_rank() -> bool:
-    """Whether this process is the first of its job, or the only one."""
-    distributed = torch.distributed
-    return not (distributed.is_available() and distributed.is_initialized()) or distributed.get_rank() == 0
 
 
 class LogSink:
@@ -304,10 +298,6 @@ class _Collector:
         yield self._family("Gauge", "slowest_sample_seconds", "The slowest sample so far", slowest, "key")
         memory = {"trainer": now.trainer_bytes, "workers": now.workers_bytes}
         yield self._family("Gauge", "resident_bytes", "Resident memory", memory, "process")
-
-    def describe(self) -> Iterable[Metric]:
-        """Nothing: the names are known only when there is data."""
-        return ()
 
     def _family(self, kind: str, name: str, text: str, values: Mapping[str, float], label: str | None = None) -> Metric:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily

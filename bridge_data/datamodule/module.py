@@ -1,6 +1,6 @@
 """The DataModule of Megatron-Bridge and Lightning: one object that makes this rank's loaders from plain arguments.
 
-Source: the names and their order are those of Megatron-Bridge's `EnergonMultiModalDataModule`.
+Source: the names, their order and their defaults are those of Megatron-Bridge's `EnergonMultiModalDataModule`.
 """
 
 import dataclasses
@@ -9,13 +9,13 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, TypeAlias, Unpack
 
-import torch.distributed as dist
 from lightning.pytorch import LightningDataModule
 
 from bridge_data.datamodule import lightning_trainer
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.datamodule.parallel import find_cost
-from bridge_data.datamodule.sharing import IdleDataloader, balancing_of, on_this_rank, rank_loader
+from bridge_data.datamodule.parallel.groups import on_this_rank
+from bridge_data.datamodule.sharing import IdleDataloader, balancing_of, rank_loader
 from bridge_data.datamodule.trainer_loaders import EnergonDataloader, ValidationDataloader
 from bridge_data.encoders import MultiModalSampleConfig, MultiModalTaskEncoder
 from bridge_data.encoders.pretrained import open_image_processor, open_tokenizer
@@ -31,7 +31,7 @@ from bridge_data.plan import EmptySplitError, Source
 from bridge_data.plan.source import distinct_names
 from bridge_data.run_options import LoaderConfig, RunOptions, TrainingOptions, option_parameters
 from bridge_data.task import TaskEncoder
-from bridge_data.topology import WorkerConfig
+from bridge_data.topology import WorkerConfig, is_distributed
 
 if TYPE_CHECKING:
     from megatron.core.process_groups_config import ProcessGroupCollection
@@ -146,7 +146,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         self._loaded_from: Any = None
         self._num_overfitted: int | None = None
         self._test_dataloader: ValLoader | None = None
-        self._skips(1)  # checks the sizes
+        self._checked_skips(1)
         self.task_encoder = self._default_encoder() if task_encoder is None else task_encoder
         self.validation_task_encoder = validation_task_encoder or self.task_encoder
         balance = self.options.trainer.balance
@@ -199,7 +199,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         """
         if split == "train":
             dataset = training_data(self.path, self.options.data, worker_config, self.task_encoder)
-            dataset.skips = self._skips(worker_config.world_size)
+            dataset.skips = self._checked_skips(worker_config.world_size)
             return dataset
         if split in ("val", "test"):
             encoder = self.validation_task_encoder
@@ -282,7 +282,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         return list(self._val_names)
 
     def _validation_loader(self, dataset: LaneDataset) -> ValidationDataloader | IdleDataloader:
-        ends = self._val_ends or ("even" if dist.is_initialized() else "uneven")
+        ends = self._val_ends or ("even" if is_distributed() else "uneven")
         config: LoaderConfig = dataclasses.replace(self.options.loader, ends=ends)
         loader = rank_loader(dataset, config, self.options.trainer.share, self.pg_collection)
         if loader is None:
@@ -352,11 +352,12 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
     def _validation_options(self) -> TrainingOptions:
         return dataclasses.replace(self.options.data, batch_drop_last=self.options.trainer.val_batch_drop_last)
 
-    def _skips(self, num_ranks: int) -> StepSkips | None:
-        """The micro-batches that are skipped; None if none are.
+    def _checked_skips(self, num_ranks: int) -> StepSkips | None:
+        """The micro-batches that are skipped, None if none are; the sizes of steps are checked, too.
 
         Raises:
-            ConfigError: if the steps are invalid, overlap, or depend on the number of ranks.
+            ConfigError: if sizes do not fit each other, or the steps are invalid, overlap, or depend on the number of
+                ranks.
         """
         steps = self.options.trainer
         found = self._batch_schedule(num_ranks).skips(steps.skip_steps)

@@ -1,25 +1,20 @@
-"""The data-parallel rank of this process, and its loader: who reads for a replica, and whether ranks balance.
+"""The loader of this rank: who reads for a replica, whether ranks balance, and what stands where no data is needed.
 
-Enters: process groups; a data set of this data-parallel rank. Leaves: a `WorkerConfig`; a loader of batches for this
-rank. Guarantee: batches and states are the same, whichever rank reads; if balanced, the same per step of all replicas
-together.
-
-The rank is the pure data-parallel rank. The context-parallel ranks of a replica work on parts of the same sequences, so
-they read the same data, as tensor- and pipeline-parallel ranks do. The group of data and context parallelism together
-(`dp_cp`) would give each of them different data.
+Enters: process groups; a data set of this data-parallel rank. Leaves: a loader of batches for this rank. Guarantee:
+batches and states are the same, whichever rank reads; if balanced, the same per step of all replicas together.
 """
 
 import copy
 import dataclasses
-import sys
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.datamodule.parallel import (
     BalancedLoader,
     Balancing,
+    RankLoader,
     ReplicaLoader,
     groups_beside,
     is_first_of_replica,
@@ -28,15 +23,12 @@ from bridge_data.datamodule.parallel import (
 )
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.loader import SavableDataLoader
 from bridge_data.loader.factory import open_loader
 from bridge_data.loader.metrics import LoaderMetrics
 from bridge_data.loader.rank_states import check_same_lists, distribute_state
 from bridge_data.order.state import LoaderState
 from bridge_data.run_options import LoaderConfig, Share
 from bridge_data.topology import WorkerConfig
-
-RankLoader: TypeAlias = SavableDataLoader | BalancedLoader | ReplicaLoader
 
 
 class IdleDataloader(Iterator[Any]):
@@ -83,7 +75,7 @@ def rank_loader(
     share: Share,
     pg_collection: Any,
     balancing: Balancing | None = None,
-) -> RankLoader | None:
+) -> "RankLoader | None":
     """The loader of this rank; None if it needs no data. All ranks of its data-, tensor- and context-parallel groups
     must call it, and with "broadcast" or `balancing` all of the job, in the same order.
 
@@ -93,9 +85,8 @@ def rank_loader(
     """
     lists = {} if dataset.forgotten is None else dataset.forgotten.lists
     check_same_lists(lists, dataset.worker_config, groups_beside(pg_collection) if share == "replicate" else ())
-    if dataset.worker_config.world_size == 1:
-        balancing = None  # there is no one to share with
-    if dataset.fingerprint()["order"] == "ordered" or (share == "replicate" and not is_first_of_replica(pg_collection)):
+    is_validation = dataset.fingerprint()["order"] == "ordered"
+    if is_validation or (share == "replicate" and not is_first_of_replica(pg_collection)):
         config = dataclasses.replace(config, ledger_path=None)
     if share == "replicate":
         own = open_loader(dataset, config)
@@ -106,14 +97,15 @@ def rank_loader(
     replica = join_replica(pg_collection)
     if not replica.needs_data:
         return None
-    loader: SavableDataLoader | BalancedLoader | None = None
+    loader: RankLoader | None = None
     if replica.readers is not None:
         # The reader's thread must not meet the training step in the groups that the step uses.
         reading = dataset.changed(worker_config=copy.copy(dataset.worker_config))
         reading.worker_config.data_parallel_group = replica.readers.group
-        loader = open_loader(reading, dataclasses.replace(config, ends="uneven"))
+        own = open_loader(reading, dataclasses.replace(config, ends="uneven"))
+        loader = own
         if balancing is not None:
-            loader = BalancedLoader(reading, loader, replica.readers, balancing, pin_memory=config.pin_memory)
+            loader = BalancedLoader(reading, own, replica.readers, balancing, pin_memory=config.pin_memory)
     return ReplicaLoader(dataset, replica, loader, pin_memory=config.pin_memory, ends=config.ends)
 
 
@@ -136,21 +128,3 @@ def balancing_of(
         return schedule.num_micro_batches(first_micro_batch * schedule.micro_batch_size, config.world_size)
 
     return Balancing(cost=cost, step_size=step_size, max_step_size=num_micro_batches)
-
-
-def on_this_rank(worker: WorkerConfig, pg_collection: Any) -> WorkerConfig:
-    """`worker` on this rank of the job: that of the `dp` group of the collection, else of Megatron's parallel state if
-    initialised, else of all processes of the job."""
-    group = _data_parallel_group(pg_collection)
-    if group is not None:
-        return worker.changed(rank=group.rank(), world_size=group.size(), data_parallel_group=group)
-    default = WorkerConfig.default_worker_config(worker.num_workers)
-    return worker.changed(rank=default.rank, world_size=default.world_size)
-
-
-def _data_parallel_group(pg_collection: Any) -> Any:
-    group = getattr(pg_collection, "dp", None)
-    parallel_state = sys.modules.get("megatron.core.parallel_state")  # not imported: not initialised either
-    if group is None and parallel_state is not None and parallel_state.model_parallel_is_initialized():
-        return parallel_state.get_data_parallel_group()
-    return group

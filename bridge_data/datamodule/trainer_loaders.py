@@ -12,8 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from bridge_data.datamodule.parallel import BackgroundLoader
-from bridge_data.datamodule.sharing import RankLoader
+from bridge_data.datamodule.parallel import BackgroundLoader, RankLoader
 from bridge_data.errors import DatasetError, StateError
 from bridge_data.loader.metrics import LoaderMetrics
 from bridge_data.loader.rank_states import check_same_lists, distribute_state, gather_state

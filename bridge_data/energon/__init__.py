@@ -5,7 +5,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-import bridge_data
 from bridge_data.energon import module_paths
 from bridge_data.later import names_of
 
@@ -51,7 +50,7 @@ def __getattr__(name: str) -> Any:
     Raises:
         ImportError: if Energon has it and this package does not, saying what to use instead.
     """
-    if name not in _own_names and (name in bridge_data.__all__ or name in module_paths.NAMES or name == "__version__"):
+    if name not in _own_names and (name in module_paths.PUBLIC or name in module_paths.NAMES or name == "__version__"):
         return module_paths.value_of(name)
     try:
         return _own(name)

@@ -12,9 +12,12 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-import bridge_data
+from bridge_data.later import names_of
 
 ROOT = "bridge_data.energon"
+
+PUBLIC = frozenset(names_of("bridge_data")[1])
+"""The public names of this package."""
 
 ELSEWHERE = {
     "bridge_data.decode.av": (
@@ -266,7 +269,7 @@ def public_names() -> set[str]:
     """The names that Energon's package itself exports and this package has."""
     names = {_place(entry)[0] for entries in PATHS.values() for entry in entries.split()}
     wrappers = {"BatchDataset", "FilterDataset", "LimitDataset", "MapDataset", "RepeatDataset"}
-    return names & {*bridge_data.__all__} | wrappers | {"SavableDataset"}
+    return names & PUBLIC | wrappers | {"SavableDataset"}
 
 
 def value_of(name: str) -> Any:

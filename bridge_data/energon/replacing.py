@@ -159,7 +159,7 @@ class _Finder(MetaPathFinder, Loader):
             yield _Energon()
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = _Replacement(spec.name)
+        module = _StandIn(spec.name)
         if spec.name == _THEIRS:
             vars(module)["__version__"] = ENERGON_VERSION
         return module
@@ -180,7 +180,7 @@ class _Energon(Distribution):
         return Path(path)
 
 
-class _Replacement(ModuleType):
+class _StandIn(ModuleType):
     """The names of the module of `bridge_data.energon` with the same path, and those of `bridge_data`, which modules of
     Energon import from one another."""
 

@@ -21,10 +21,11 @@ from bridge_data.lanes.units import Batching
 from bridge_data.options import check_flag, check_integer, check_number
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan import Plan
+from bridge_data.running_hook import active_hook
 from bridge_data.task import AugmentTaskEncoder, DefaultTaskEncoder, TaskEncoder, hook_of, is_overridden
 from bridge_data.task.hooks import Hooks, may_yield
 from bridge_data.task.task_encoder import declared, stateless
-from bridge_data.topology import WorkerConfig, active_hook
+from bridge_data.topology import WorkerConfig
 
 _TOLERANCE = 100
 """Energon's default number of failures in a row."""

@@ -9,7 +9,6 @@ store.
 """
 
 import dataclasses
-import difflib
 import os
 import posixpath
 import re
@@ -20,7 +19,7 @@ from typing import Any
 import yaml
 
 from bridge_data import storage
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, did_you_mean
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.options import path_text
 from bridge_data.shards.metadata import JSONL_SUFFIX, META_FOLDER
@@ -118,9 +117,7 @@ def given(entries: Mapping[str, Node], key: str) -> Node | None:
 
 def nearest(wanted: str, known: Collection[str]) -> str:
     """`; did you mean ...? Known are: ...`, to end a message about an unknown name."""
-    near = difflib.get_close_matches(wanted, sorted(known), n=1, cutoff=0.5)
-    guess = f"; did you mean {near[0]!r}?" if near else "."
-    return f"{guess} Known: {', '.join(sorted(known)) or 'none'}"
+    return f"{did_you_mean(wanted, known, '.')} Known: {', '.join(sorted(known)) or 'none'}"
 
 
 def parse_yaml(text: str | bytes, file: str, limits: Limits = DEFAULT_LIMITS) -> Node:

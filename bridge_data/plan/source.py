@@ -8,14 +8,13 @@ exists is used.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import json
 import re
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from bridge_data.errors import ConfigError, DatasetError, SampleError, listed
+from bridge_data.errors import ConfigError, DatasetError, SampleError, did_you_mean, listed
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.auxiliary import AuxReference
 from bridge_data.shards import Records, Subset, SubsetRange
@@ -278,5 +277,4 @@ def _contents(value: Any, step: str) -> str:
 def _offer(wanted: str, present: Iterable[str]) -> str:
     """The available alternatives, the nearest first."""
     names = sorted(present)
-    near = difflib.get_close_matches(wanted, names, n=1)
-    return f"there is {listed(names, 12)}" + (f"; did you mean {near[0]!r}?" if near else "")
+    return f"there is {listed(names, 12)}{did_you_mean(wanted, names)}"

@@ -4,14 +4,13 @@ Enters: a sample class or its name, and a field map. Leaves: a dict to write as 
 class, and it has every field that the map names.
 """
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
 from bridge_data import samples as sample_classes
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, did_you_mean
 from bridge_data.plan.dataset_yaml import SampleConfig, read_sample_config
 from bridge_data.plan.document import parse_yaml
 from bridge_data.samples import CrudeSample, Sample
@@ -45,10 +44,8 @@ def find_sample_type(text: str) -> str:
         stem = name.removesuffix("Sample").removesuffix("Webdataset")
         if wanted in (name, stem, f"{stem}Sample", f"{stem}Webdataset"):
             return name
-    near = difflib.get_close_matches(wanted, names, n=1)
-    raise ConfigError(
-        f"unknown sample class {wanted!r}{f'; did you mean {near[0]}?' if near else ''} There is {', '.join(names)}."
-    )
+    guess = did_you_mean(wanted, names, ".")
+    raise ConfigError(f"unknown sample class {wanted!r}{guess} There is {', '.join(names)}.")
 
 
 def definition(sample_type: str, field_map: Mapping[str, str]) -> dict[str, Any]:

@@ -18,10 +18,10 @@ from bridge_data.errors import ConfigError
 from bridge_data.plan import Source
 from bridge_data.plan.document import has_raw_tars, is_jsonl
 from bridge_data.plan.opening import has_tables
+from bridge_data.running_hook import current_cache
 from bridge_data.samples import CrudeSample, SourceInfo
 from bridge_data.samples.collation import PROVENANCE
 from bridge_data.task.stores import FileStore, PrimaryFileStore
-from bridge_data.topology import current_cache
 
 T_sample = TypeVar("T_sample", covariant=True)
 F = TypeVar("F", bound=Callable[..., Any])

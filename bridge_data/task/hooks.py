@@ -28,6 +28,7 @@ from bridge_data.errors import (
 )
 from bridge_data.later import profiler_is_active
 from bridge_data.order.random_draws import key64
+from bridge_data.running_hook import HookContext, active_hook
 from bridge_data.samples import SourceInfo, provenance_of
 from bridge_data.task.augment import AugmentTaskEncoder
 from bridge_data.task.generators import Generators, seed_generators
@@ -41,7 +42,7 @@ from bridge_data.task.task_encoder import (
     check_tolerance,
     declared,
 )
-from bridge_data.topology import HookContext, WorkerConfig, active_hook
+from bridge_data.topology import WorkerConfig
 
 if TYPE_CHECKING:
     from bridge_data.order.plan_order import Numbering

@@ -17,12 +17,12 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError
 from bridge_data.later import torch
+from bridge_data.running_hook import current_batch_index, current_cache, current_sample_index
 from bridge_data.samples import CrudeSample
 from bridge_data.samples.collation import generic_batch
 from bridge_data.task.cooking import Cooker, cook
 from bridge_data.task.field_mapping import as_type, batch_as
 from bridge_data.task.stores import CachePool, FileStore
-from bridge_data.topology import current_batch_index, current_cache, current_sample_index
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -11,7 +11,7 @@ batch. The model's random numbers depend on (seed, step, DP rank, stage), so no 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -28,34 +28,12 @@ if TYPE_CHECKING:
     from megatron.core.process_groups_config import ProcessGroupCollection
     from megatron.core.rerun_state_machine import RerunDataIterator
 
+    from bridge_data import EnergonDataloader, EnergonMultiModalDataModule
+    from bridge_data.datamodule.sharing import IdleDataloader
+
 ForwardStep = Callable[[Iterator[Any], torch.nn.Module], tuple[torch.Tensor, Callable[..., Any]]]
 """Megatron's forward step: (data iterator, model) -> (output, loss function). The loss function returns (sum of token
 losses, number of tokens as int, outputs); outputs are a dict with `loss_sum`, `num_tokens`, and more for the report."""
-
-
-class SavableLoader(Protocol):
-    """What the loop needs from a training loader, such as `EnergonDataloader`."""
-
-    first_micro_batch: int
-    """The number, in the whole job, of the first micro-batch after a restore."""
-
-    def __next__(self) -> Any: ...
-    def save_state(self) -> dict[str, Any]: ...
-    def restore_state(self, state: dict[str, Any] | None) -> None: ...
-
-
-class TrainingData(Protocol):
-    """What the loop needs from a DataModule, such as `EnergonMultiModalDataModule`."""
-
-    seq_length: int
-    micro_batch_size: int
-    global_batch_size: int
-    batch_schedule: BatchSchedule
-
-    @property
-    def val_names(self) -> list[str]: ...
-    def train_dataloader(self) -> Any: ...
-    def val_dataloader(self) -> Any: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +52,6 @@ class StepReport:
     loss: float
     num_tokens: int
     grad_norm: float
-    learning_rate: float
     micro_batches: tuple[MicroBatchReport, ...]
 
 
@@ -92,8 +69,8 @@ class MegatronTrainer:
         groups: "ProcessGroupCollection",
         model: torch.nn.Module,
         forward_step: ForwardStep,
-        on_step: Callable[[StepReport], None] | None = None,
-        on_evaluation: Callable[[int, Mapping[str, float]], None] | None = None,
+        on_step: Callable[[StepReport], None],
+        on_evaluation: Callable[[int, Mapping[str, float]], None],
     ) -> None:
         from megatron.core import rerun_state_machine
 
@@ -171,7 +148,7 @@ class MegatronTrainer:
         )
         return optimizer, schedule
 
-    def fit(self, data: TrainingData) -> int:
+    def fit(self, data: "EnergonMultiModalDataModule") -> int:
         """Resume from the newest checkpoint, if any, and train to `train_steps` or an `exit_signal`. With `skip_train`,
         only evaluate it.
 
@@ -180,7 +157,7 @@ class MegatronTrainer:
         """
         from megatron.core.rerun_state_machine import RerunDataIterator
 
-        loader: SavableLoader = data.train_dataloader()  # checks that the batch sizes fit the number of ranks
+        loader = data.train_dataloader()  # checks that the batch sizes fit the number of ranks
         step = self._restore(loader)
         if self.config.skip_train:
             self._report_evaluation(step, self.evaluate(data))
@@ -194,8 +171,7 @@ class MegatronTrainer:
                 num_micro_batches = schedule.num_micro_batches(first * data.micro_batch_size, dp_size)
                 report = self._train_step(step, first, iterator, num_micro_batches, data)
                 step, first = step + 1, first + num_micro_batches * dp_size
-                if self._on_step is not None:
-                    self._on_step(report)
+                self._on_step(report)
                 is_over = exit_signal.received()
                 if self._is_due(step, self.config.save_interval) or is_over:
                     self._save(step, iterator)
@@ -205,7 +181,7 @@ class MegatronTrainer:
                     self._report_evaluation(step, self.evaluate(data))
         return step
 
-    def evaluate(self, data: TrainingData) -> dict[str, float]:
+    def evaluate(self, data: "EnergonMultiModalDataModule") -> dict[str, float]:
         """Mean token loss over the first `eval_iters` global batches of each validation set, by name.
 
         Empty if the split is declared empty. The same on any number of ranks, unless the batches reach the end of the
@@ -230,11 +206,16 @@ class MegatronTrainer:
         return interval is not None and (step % interval == 0 or step == self.num_steps)
 
     def _report_evaluation(self, step: int, losses: Mapping[str, float]) -> None:
-        if self._on_evaluation is not None and losses:
+        if losses:
             self._on_evaluation(step, losses)
 
     def _train_step(
-        self, step: int, first: int, iterator: "RerunDataIterator", num_micro_batches: int, data: TrainingData
+        self,
+        step: int,
+        first: int,
+        iterator: "RerunDataIterator",
+        num_micro_batches: int,
+        data: "EnergonMultiModalDataModule",
     ) -> StepReport:
         """One step; `first` is the number of its first micro-batch in the whole job."""
         from megatron.core.rerun_state_machine import get_rerun_state_machine
@@ -245,7 +226,6 @@ class MegatronTrainer:
             self.model.zero_grad_buffer()
             self.optimizer.zero_grad()
             outputs = self._run_micro_batches(iterator, num_micro_batches, data, forward_only=False)
-        learning_rate = self.optimizer.param_groups[0]["lr"]
         _, grad_norm, _ = self.optimizer.step()
         self.scheduler.step(1)
         loss, num_tokens = self._global_loss(outputs, num_micro_batches, first)
@@ -256,14 +236,13 @@ class MegatronTrainer:
             loss=loss,
             num_tokens=num_tokens,
             grad_norm=float(grad_norm or 0.0),
-            learning_rate=learning_rate,
             micro_batches=tuple(
                 MicroBatchReport(number=own + i * dp_size, outputs=output) for i, output in enumerate(outputs)
             ),
         )
 
     def _run_micro_batches(
-        self, iterator: Any, num_micro_batches: int, data: TrainingData, *, forward_only: bool
+        self, iterator: Any, num_micro_batches: int, data: "EnergonMultiModalDataModule", *, forward_only: bool
     ) -> list[dict[str, Any]]:
         """The outputs of the loss function, one dict per micro-batch; empty except on the last stage."""
         from megatron.core.pipeline_parallel import get_forward_backward_func
@@ -300,7 +279,7 @@ class MegatronTrainer:
         if self._checkpoint_dir is not None:
             save_checkpoint(self._checkpoint_dir, step, self._sharded_state(is_loading=False), data_state, self.groups)
 
-    def _restore(self, loader: SavableLoader) -> int:
+    def _restore(self, loader: "EnergonDataloader | IdleDataloader") -> int:
         """Restore model, optimizer, schedule and data from the newest checkpoint; returns the number of steps done."""
         step = latest_iteration(self._checkpoint_dir) if self._checkpoint_dir is not None else None
         if self._checkpoint_dir is None or step is None:

@@ -53,6 +53,11 @@ def main(data: str, folder: str) -> None:
     seen["trained"] += draw(iterator, 3)
     iterator.rewind()
 
+    beside = SimpleNamespace(tp=groups.tp, pp=groups.pp)  # the data-parallel group is that of Megatron
+    shared = make_module(data, pg_collection=beside, share="broadcast", **options).train_dataloader()
+    seen["shared"] = draw(shared, 3)
+    shared.close()
+
     resumed = make_module(data, pg_collection=groups, **options)
     resumed.train_dataloader().restore_state(state)
     seen["resumed"] = draw(resumed.train_dataloader(), 3)

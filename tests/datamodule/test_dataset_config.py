@@ -2,6 +2,8 @@ import copy
 import dataclasses
 import importlib.util
 import pickle
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -109,3 +111,25 @@ def test_an_encoder_that_pads_by_itself_says_so() -> None:
     encoder: Any = DefaultTaskEncoder()
     encoder.pad_to_max_length = True
     make_config(task_encoder=encoder, pad_to_max_length=True).finalize()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("megatron.bridge") is not None, reason="Bridge is installed")
+def test_a_bridge_that_cannot_be_used_is_told_once_where_the_settings_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import megatron
+
+    class Settings(EnergonDatasetConfig):
+        """A class of its own, as what is made of one is kept."""
+
+    (tmp_path / "bridge").mkdir()
+    (tmp_path / "bridge" / "__init__.py").write_text("")
+    monkeypatch.setattr(megatron, "__path__", [*megatron.__path__, str(tmp_path)])
+    try:
+        with pytest.warns(UserWarning, match="cannot be used") as warned:
+            made = [Settings(path="data", seq_length=8, micro_batch_size=2) for _ in range(2)]
+    finally:
+        sys.modules.pop("megatron.bridge", None)
+        vars(megatron).pop("bridge", None)
+    assert [Path(one.filename) for one in warned] == [Path(__file__)]
+    assert [type(one) for one in made] == [Settings, Settings]

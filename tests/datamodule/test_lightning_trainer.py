@@ -11,7 +11,8 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint, OnExceptionCh
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from bridge_data import ConfigError
-from bridge_data.datamodule.lightning_trainer import check_whole_steps, num_overfitted
+from bridge_data.datamodule.batch_schedule import BatchSchedule
+from bridge_data.datamodule.lightning_trainer import check_steps, num_overfitted
 from bridge_data.plan import EmptySplitError
 from tests.datamodule.lightning_parts import VAL, Recorder, fit, make_trainer
 from tests.datamodule.parts import draw, make_module, numbers, write_numbers
@@ -375,12 +376,18 @@ def test_epochs_that_never_end_are_warned_of(path: Path, tmp_path: Path) -> None
         make_trainer(tmp_path, max_epochs=2, callbacks=[Stop()]).fit(Recorder(), datamodule=make_module(path))
 
 
+def check_balanced(limit: Any, virtual_epoch_length: int) -> None:
+    """Check a trainer with steps of two micro-batches."""
+    trainer = SimpleNamespace(accumulate_grad_batches=2, max_steps=4, fast_dev_run=1, limit_train_batches=limit)
+    check_steps(trainer, BatchSchedule(2, 1), 2, virtual_epoch_length, True)
+
+
 @pytest.mark.parametrize(("limit", "virtual_epoch_length"), [(1.0, 0), (6, 0), (1.0, 5), (4, 5), (7, 5), (0.5, 8)])
 def test_balanced_epochs_of_whole_steps_or_of_the_loader_go_on(limit: Any, virtual_epoch_length: int) -> None:
-    check_whole_steps(SimpleNamespace(limit_train_batches=limit), 2, virtual_epoch_length)
+    check_balanced(limit, virtual_epoch_length)
 
 
 @pytest.mark.parametrize(("limit", "virtual_epoch_length"), [(5, 0), (3, 5), (0.6, 5)])
 def test_balanced_epochs_that_end_within_a_step_are_refused(limit: Any, virtual_epoch_length: int) -> None:
-    with pytest.raises(ConfigError, match=f"limit_train_batches={limit} ends an epoch within a step of 2"):
-        check_whole_steps(SimpleNamespace(limit_train_batches=limit), 2, virtual_epoch_length)
+    with pytest.raises(ConfigError, match=f"limit_train_batches={limit} .* step of 2"):
+        check_balanced(limit, virtual_epoch_length)

@@ -23,5 +23,6 @@ def test_ranks_read_save_and_resume_as_megatron_divides_them(tmp_path: Path) -> 
         assert seen["trained"] == reference[rank::2]
         assert seen["evaluated"] == 2 * [[number] for number in range(NUM_TRAIN + rank, NUM_TRAIN + 6, 2)]
         assert seen["lanes"] == (["1"] if rank else ["0", "1"]), "the state of rank 0 is whole"
+        assert seen["shared"] == reference[rank::2][:3], "the data-parallel rank is the same whoever looks it up"
         assert seen["resumed"] == reference[rank::2][5:8]
         assert seen["init_global_step"] == 5

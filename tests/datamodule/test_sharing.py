@@ -5,7 +5,8 @@ import pytest
 
 from bridge_data import WorkerConfig
 from bridge_data.datamodule.batch_schedule import BatchSchedule
-from bridge_data.datamodule.sharing import balancing_of, on_this_rank
+from bridge_data.datamodule.parallel.groups import on_this_rank
+from bridge_data.datamodule.sharing import balancing_of
 
 
 def test_without_a_cost_or_other_ranks_nothing_is_balanced() -> None:

@@ -77,7 +77,7 @@ def test_definitions_that_cannot_be_read() -> None:
         (Local, {"text": "txt"}, "could not import it"),
         (not_a_class, None, "expected a class derived from Sample"),
         (dict, None, "expected a class derived from Sample"),
-        ("TextSampel", None, "did you mean TextSample"),
+        ("TextSampel", None, "did you mean .TextSample"),
         (TextSample, None, "give a field_map too"),
     ):
         with pytest.raises(ConfigError, match=message):

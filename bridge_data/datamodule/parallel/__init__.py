@@ -9,19 +9,18 @@ virtual_chunks    an iterator of the same batches for each model chunk of a virt
 """
 
 from bridge_data.datamodule.parallel.assignment import COSTS, Cost, find_cost
-from bridge_data.datamodule.parallel.background import BackgroundLoader
+from bridge_data.datamodule.parallel.background import BackgroundLoader, RankLoader
 from bridge_data.datamodule.parallel.balance import BalancedLoader, BalanceReport, Balancing
 from bridge_data.datamodule.parallel.context_parallel import (
     packed_seq_params,
     slice_for_context_parallel,
     zigzag_positions,
 )
+from bridge_data.datamodule.parallel.groups import groups_beside, is_first_of_replica
 from bridge_data.datamodule.parallel.replica import (
     Peers,
     Replica,
     ReplicaLoader,
-    groups_beside,
-    is_first_of_replica,
     join_peers,
     join_replica,
 )
@@ -35,6 +34,7 @@ __all__ = [
     "Balancing",
     "Cost",
     "Peers",
+    "RankLoader",
     "Replica",
     "ReplicaLoader",
     "find_cost",

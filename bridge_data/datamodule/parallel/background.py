@@ -10,17 +10,21 @@ aligned in the received memory.
 """
 
 import collections
+import contextlib
 import dataclasses
+import functools
 import pickle
 import threading
+import traceback
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import torch
 
 from bridge_data.errors import WorkerError, no_iterator
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.loader import SavableDataLoader
 from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.metrics import LoaderMetrics, Meter, Timed, of_all_ranks
 from bridge_data.loader.workers.batches import decode, encode_by_reference
@@ -62,6 +66,15 @@ class Arrivals:
             while self._ready and self._ready[0][0] < self.restore_number:
                 self._ready.popleft()
             self._changed.notify_all()
+
+    def follow(self, loader: "RankLoader", restore_number: int) -> int:
+        """The number of the last restore; unless it is `restore_number`, restore `loader` from where that starts."""
+        with self._changed:
+            newest, start = self.restore_number, self.start
+        if newest != restore_number:
+            assert start is not None
+            loader.restore_state_rank(start)
+        return newest
 
     def close(self) -> None:
         """No more items are wanted."""
@@ -115,34 +128,27 @@ class Arrivals:
 _CLOSE_WAIT_S = 10.0
 
 
-class Reading(Protocol):
-    """The loader that a thread reads: a `SavableDataLoader`, or a `BackgroundLoader` around one."""
-
-    @property
-    def skipped(self) -> dict[str, int]: ...
-    def metrics(self) -> LoaderMetrics: ...
-    def __iter__(self) -> Iterator[Any]: ...
-    def snapshot(self) -> LoaderState: ...
-    def restore_state_rank(self, state: LoaderState | dict[str, Any]) -> None: ...
-    def wait_for_workers(self, timeout_s: float = 300) -> bool: ...
-    def close(self) -> None: ...
+RankLoader: TypeAlias = "SavableDataLoader | BackgroundLoader"
+"""A loader of one rank: that of its own lanes, or one whose batches come from a thread, which may read another."""
 
 
 class BackgroundLoader:
     """The batches that the thread `run` puts into `arrivals`.
 
-    The thread reads `loader` and closes it at its end; None if it only receives. Such a thread starts at once, others
-    with the first draw. Unless `ends` is "uneven", the ranks take equally many batches, and agree on them in the
-    groups of `dataset` and in the thread that draws. `run` must not refer to this object. Use it from one thread at a
-    time.
+    The thread reads `loader`; None if it only receives. Such a thread starts at once, others with the first draw. When
+    `run` returns or raises, the loader is closed; an error reaches the consumer after the batches before it, as a
+    `WorkerError` that begins with `failure`. Unless `ends` is "uneven", the ranks take equally many batches, and agree
+    on them in the groups of `dataset` and in the thread that draws. `run` must not refer to this object. Use it from
+    one thread at a time.
     """
 
     def __init__(
         self,
         dataset: LaneDataset,
-        loader: Reading | None,
+        loader: "RankLoader | None",
         arrivals: Arrivals,
         run: Callable[[], None],
+        failure: str,
         *,
         ends: Ends = "uneven",
     ) -> None:
@@ -155,7 +161,8 @@ class BackgroundLoader:
         self._go_to(dataset.new_state())
         self.is_within_step = False
         """Whether the last batch came with the state before it, because the rest of its step is still to come."""
-        self._thread = threading.Thread(target=run, name=f"bridge_data {type(self).__name__}", daemon=True)
+        thread = functools.partial(_run, run, arrivals, loader, failure)
+        self._thread = threading.Thread(target=thread, name=f"bridge_data {type(self).__name__}", daemon=True)
         self._close = weakref.finalize(self, _close, arrivals, self._thread, loader)
         if loader is None:
             self._thread.start()  # the rank that reads must not wait until this one draws
@@ -297,7 +304,21 @@ def _slot_after(item: Arrival) -> int:
     return item.state.next_slot
 
 
-def _close(arrivals: Arrivals, thread: threading.Thread, loader: Reading | None) -> None:
+def _run(run: Callable[[], None], arrivals: Arrivals, loader: "RankLoader | None", failure: str) -> None:
+    """The thread."""
+    try:
+        with contextlib.nullcontext() if loader is None else contextlib.closing(loader):
+            run()
+    except Exception as error:
+        # `arrivals` is in the traceback, and keeps it. Without its variables, batches are freed; in such a cycle,
+        # views of their memory crash CPython's garbage collector.
+        traceback.clear_frames(error.__traceback__)
+        failed = WorkerError(f"{failure}: {error}")
+        failed.__cause__ = error
+        arrivals.fail(failed)
+
+
+def _close(arrivals: Arrivals, thread: threading.Thread, loader: "RankLoader | None") -> None:
     """End the thread; do not wait long for other ranks to end theirs."""
     arrivals.close()
     if thread.ident is None and loader is not None:
@@ -310,8 +331,16 @@ _ALIGNMENT = 64
 
 
 def to_parts(value: Any) -> list[memoryview]:
-    """The parts of `value`, uncopied; each is padded so that the next one is aligned."""
-    parts = [part.raw() for part in encode_by_reference(value)]
+    """The parts of `value`, uncopied; each is padded so that the next one is aligned.
+
+    Raises:
+        WorkerError: if it cannot be pickled.
+    """
+    try:
+        parts = [part.raw() for part in encode_by_reference(value)]
+    except Exception as error:
+        shown = value.content if isinstance(value, Arrival) else value
+        raise WorkerError(f"{shown!r:.200} cannot be sent to another rank: {error!r}") from error
     table = pickle.dumps([part.nbytes for part in parts])
     head = len(table).to_bytes(8, "little") + table
     padded = [memoryview(head), _padding(len(head))]
@@ -325,12 +354,14 @@ def num_bytes(parts: list[memoryview]) -> int:
     return sum(part.nbytes for part in parts)
 
 
-def fill(content: torch.Tensor, parts: list[memoryview]) -> None:
-    """Copy the parts into a uint8 tensor of their length."""
+def filled(parts: list[memoryview]) -> torch.Tensor:
+    """A copy of the parts in a uint8 tensor of their length."""
+    content = torch.empty(num_bytes(parts), dtype=torch.uint8)
     target, offset = content.numpy().data, 0
     for part in parts:
         target[offset : offset + part.nbytes] = part
         offset += part.nbytes
+    return content
 
 
 def from_bytes(content: torch.Tensor) -> Any:

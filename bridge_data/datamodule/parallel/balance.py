@@ -12,7 +12,6 @@ state saved within a step is the state at its start: after a restore the whole s
 lost. At the end of finite data, ranks may have different numbers of micro-batches left: then each keeps its own.
 """
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
@@ -30,7 +29,7 @@ from bridge_data.datamodule.parallel.background import (
     Arrival,
     Arrivals,
     BackgroundLoader,
-    fill,
+    filled,
     from_bytes,
     num_bytes,
     to_parts,
@@ -132,7 +131,7 @@ class Exchange:
                     step.size = self._balancing.step_size(step.first)
                 step.items.append(Arrival(BATCH, batch, state))
                 step.costs.append(check_cost(self._balancing.cost(batch)))
-                step.parts.append(_encoded(batch))
+                step.parts.append(to_parts(batch))
         except Exception as error:
             step.kind, step.error = ERROR, error
         return step
@@ -159,28 +158,34 @@ class Exchange:
 
     def exchange(self, step: Step, rows: list[StepReport]) -> None:
         """Send and receive micro-batches, so that `step` has those assigned to this rank."""
-        num_ranks = len(rows)
-        first_rank = step.first % num_ranks  # of the first micro-batch of the step
-        turns = [rows[(first_rank + turn) % num_ranks] for turn in range(num_ranks)]
-        costs = [turns[number % num_ranks].costs[number // num_ranks] for number in range(num_ranks * step.size)]
+        num_ranks, first = len(rows), step.first % len(rows)
+        readers = [*range(first, num_ranks), *range(first)]  # in the order of their micro-batches in the step
+
+        def read_as(number: int) -> tuple[int, int]:
+            """The rank that has read a micro-batch of the step, and its number there."""
+            return readers[number % num_ranks], number // num_ranks
+
+        numbers = range(num_ranks * step.size)
+        costs = [rows[reader].costs[index] for reader, index in map(read_as, numbers)]
         assignment = assign(costs, num_ranks)
-        own_turn = (self.rank - first_rank) % num_ranks
+        assigned = dict(zip(readers, assignment, strict=True))
         coming: dict[int, torch.Tensor] = {}
         transfers: list[Any] = []
-        for number in assignment[own_turn]:
-            index, turn = divmod(number, num_ranks)
-            if turn != own_turn:
-                coming[number] = torch.empty(turns[turn].sizes[index], dtype=torch.uint8)
-                transfers.append(self._receive(coming[number], turn + first_rank, number))
-        for turn, numbers in enumerate(assignment):
-            if turn != own_turn:
-                leaving = [number for number in numbers if number % num_ranks == own_turn]
-                transfers += [self._send(step.parts[n // num_ranks], turn + first_rank, n) for n in leaving]
+        for number in assigned[self.rank]:
+            reader, index = read_as(number)
+            if reader != self.rank:
+                coming[number] = torch.empty(rows[reader].sizes[index], dtype=torch.uint8)
+                transfers.append(self._receive(coming[number], reader, number))
+        for rank in readers:
+            for number in assigned[rank]:
+                reader, index = read_as(number)
+                if reader == self.rank != rank:
+                    transfers.append(self._send(step.parts[index], rank, number))
         for transfer, _ in transfers:
             transfer.wait()
         contents = [
             self._opened(coming[number]) if number in coming else step.items[number // num_ranks].content
-            for number in assignment[own_turn]
+            for number in assigned[self.rank]
         ]
         # The only position within a step is its start, as batches are no longer in the order of lanes.
         states = [step.start] * (step.size - 1) + [step.end]
@@ -192,26 +197,16 @@ class Exchange:
 
     def _send(self, parts: list[memoryview], rank: int, number: int) -> tuple[Any, torch.Tensor]:
         """The transfer, and the memory to keep until its end."""
-        content = torch.empty(num_bytes(parts), dtype=torch.uint8)
-        fill(content, parts)
+        content = filled(parts)
         self._report.num_bytes_sent += content.numel()
-        peer = self._peers.ranks[rank % len(self._peers.ranks)]
-        return dist.isend(content, dst=peer, group=self._peers.group, tag=number), content
+        return dist.isend(content, dst=self._peers.ranks[rank], group=self._peers.group, tag=number), content
 
     def _receive(self, content: torch.Tensor, rank: int, number: int) -> tuple[Any, torch.Tensor]:
-        peer = self._peers.ranks[rank % len(self._peers.ranks)]
-        return dist.irecv(content, src=peer, group=self._peers.group, tag=number), content
+        return dist.irecv(content, src=self._peers.ranks[rank], group=self._peers.group, tag=number), content
 
     def _opened(self, content: torch.Tensor) -> Any:
         batch = from_bytes(content)
         return pinned(batch) if self._pin else batch
-
-
-def _encoded(batch: Any) -> list[memoryview]:
-    try:
-        return to_parts(batch)
-    except Exception as error:
-        raise WorkerError(f"{batch!r:.200} cannot be sent to another rank: {error!r}") from error
 
 
 class BalancedLoader(BackgroundLoader):
@@ -241,17 +236,9 @@ class BalancedLoader(BackgroundLoader):
         self.report = BalanceReport()
         arrivals = Arrivals(balancing.max_step_size)
         exchange = Exchange(peers, dataset.worker_config.rank, balancing, self.report, pin_memory and can_pin())
-        super().__init__(dataset, loader, arrivals, functools.partial(_run, exchange, arrivals, loader))
-
-
-def _run(exchange: Exchange, arrivals: Arrivals, loader: SavableDataLoader) -> None:
-    try:
-        with contextlib.closing(loader):
-            _balance(exchange, arrivals, loader)
-    except Exception as error:
-        failure = WorkerError(f"micro-batches can no longer be exchanged between data-parallel ranks: {error}")
-        failure.__cause__ = error
-        arrivals.fail(failure)
+        run = functools.partial(_balance, exchange, arrivals, loader)
+        failure = "micro-batches can no longer be exchanged between data-parallel ranks"
+        super().__init__(dataset, loader, arrivals, run, failure)
 
 
 def _balance(exchange: Exchange, arrivals: Arrivals, loader: SavableDataLoader) -> None:
@@ -264,11 +251,8 @@ def _balance(exchange: Exchange, arrivals: Arrivals, loader: SavableDataLoader) 
     restore_number, reading, is_alone = 0, iter(loader), False
     step: Step | None = None
     while not arrivals.closed:
-        if arrivals.restore_number != restore_number:
-            restore_number, start = arrivals.restore_number, arrivals.start
-            assert start is not None
-            loader.restore_state_rank(start)
-            reading, is_alone, step = iter(loader), False, None
+        if (newest := arrivals.follow(loader, restore_number)) != restore_number:
+            restore_number, reading, is_alone, step = newest, iter(loader), False, None
         if step is None:
             step = exchange.read(loader, reading)
         if not is_alone:
@@ -279,10 +263,10 @@ def _balance(exchange: Exchange, arrivals: Arrivals, loader: SavableDataLoader) 
                     WorkerError(f"data-parallel rank {closed[0]}, which shares steps with this one, has closed")
                 )
                 return
-            newest = max(row.restore_number for row in rows)
-            if restore_number < newest:
+            newest_of_all = max(row.restore_number for row in rows)
+            if restore_number < newest_of_all:
                 _stop(arrivals, restore_number, WorkerError("other ranks restored a saved position, this one did not"))
-            if any(row.restore_number < newest for row in rows):
+            if any(row.restore_number < newest_of_all for row in rows):
                 continue
             failed = [rank for rank, row in enumerate(rows) if row.kind == ERROR]
             if failed:

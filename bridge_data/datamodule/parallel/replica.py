@@ -8,7 +8,7 @@ tensor- and context-parallel ranks in the replica's first and last pipeline stag
 of the stages between need no data); on each rank of the replica the same batches, each with the state after it.
 
 Guarantees: all ranks of the job create the same groups in the same order. Batches and states are the same as if each
-rank read them itself; a rank may be up to `prefetch_factor` batches ahead of another without waiting, so no schedule of
+rank read them itself; a rank may be up to `NUM_AHEAD` batches ahead of another without waiting, so no schedule of
 pipeline stages can deadlock; tensors of any dtype and shape, empty ones too, arrive unchanged.
 
 The groups use gloo and belong to one loader, so its transfers, which run during the training step, never interfere with
@@ -18,7 +18,7 @@ after one of their sizes.
 
 import dataclasses
 import functools
-import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -32,18 +32,20 @@ from bridge_data.datamodule.parallel.background import (
     Arrival,
     Arrivals,
     BackgroundLoader,
-    Reading,
-    fill,
+    RankLoader,
+    filled,
     from_bytes,
-    num_bytes,
     to_parts,
 )
+from bridge_data.datamodule.parallel.groups import groups_of, has_megatron_groups
 from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.pinning import Pin, can_pin, pinned
 from bridge_data.run_options import Ends
+from bridge_data.topology import is_distributed
 
-_AXES = ("dp", "pp", "cp", "tp")
+NUM_AHEAD = 2
+"""Batches that the reader keeps ready beside those that its workers prepare (`prefetch_factor`)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,15 +90,18 @@ def join_peers(data_parallel_group: Any = None) -> Peers:
 
 
 def join_replica(pg_collection: Any = None) -> Replica:
-    """The role of this rank, from the groups of `pg_collection` or else of Megatron's parallel state. All ranks of the
-    job must call it, the same number of times.
+    """The role of this rank, from its groups. All ranks of the job must call it, the same number of times.
 
     Raises:
         ConfigError: outside a distributed run, or without model-parallel groups.
     """
     _check_distributed('share="broadcast" sends batches between ranks', 'set share="replicate"')
-    groups = pg_collection if pg_collection is not None else _megatron_groups()
-    own = tuple(_coordinate(getattr(groups, axis, None)) for axis in _AXES)
+    if pg_collection is None and not has_megatron_groups():
+        raise ConfigError(
+            'share="broadcast" needs to know the replicas: pass pg_collection, or call '
+            "megatron.core.parallel_state.initialize_model_parallel first"
+        )
+    own = groups_of(pg_collection).coordinates
     coordinates: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(coordinates, own)
     replicas: dict[int, dict[tuple[int, ...], int]] = {}
@@ -110,7 +115,7 @@ def join_replica(pg_collection: Any = None) -> Replica:
                 )
             members[pp, cp, tp] = rank
     reader_of = {dp: members[min(members)] for dp, members in sorted(replicas.items())}
-    groups_of = {dp: dist.new_group(sorted(replicas[dp].values()), backend="gloo") for dp in reader_of}
+    members_of = {dp: dist.new_group(sorted(replicas[dp].values()), backend="gloo") for dp in reader_of}
     readers = Peers(
         group=dist.new_group(sorted(reader_of.values()), backend="gloo"),
         ranks=tuple(reader_of[dp] for dp in sorted(reader_of)),
@@ -118,55 +123,16 @@ def join_replica(pg_collection: Any = None) -> Replica:
     dp, rank = own[0][0], dist.get_rank()
     return Replica(
         reader=reader_of[dp],
-        members=groups_of[dp] if rank in replicas[dp].values() else None,
+        members=members_of[dp] if rank in replicas[dp].values() else None,
         readers=readers if rank == reader_of[dp] else None,
     )
 
 
-def is_first_of_replica(pg_collection: Any = None) -> bool:
-    """Whether this rank is the first of its data-parallel replica, by the same groups; alone if there are none."""
-    if pg_collection is None and not _has_megatron_groups():
-        return True
-    groups = pg_collection if pg_collection is not None else _megatron_groups()
-    return all(_coordinate(getattr(groups, axis, None))[0] == 0 for axis in _AXES if axis != "dp")
-
-
-def groups_beside(pg_collection: Any = None) -> list[Any]:
-    """The tensor- and context-parallel groups of several ranks that this rank is in, whose ranks get the same batches;
-    by the same groups, none if there are none."""
-    if pg_collection is None and not _has_megatron_groups():
-        return []
-    groups = pg_collection if pg_collection is not None else _megatron_groups()
-    found = [getattr(groups, axis, None) for axis in ("cp", "tp")]
-    return [group for group in found if _coordinate(group)[1] > 1]
-
-
 def _check_distributed(why: str, way_out: str) -> None:
-    if not (dist.is_available() and dist.is_initialized()):
+    if not is_distributed():
         raise ConfigError(
             f"{why}, but torch.distributed is not initialised; call init_process_group first, or {way_out}"
         )
-
-
-def _coordinate(group: Any) -> tuple[int, int]:
-    """(rank, size) in a group; (0, 1) if there is none."""
-    return (0, 1) if group is None else (group.rank(), group.size())
-
-
-def _has_megatron_groups() -> bool:
-    parallel_state = sys.modules.get("megatron.core.parallel_state")
-    return parallel_state is not None and bool(parallel_state.model_parallel_is_initialized())
-
-
-def _megatron_groups() -> Any:
-    if not _has_megatron_groups():
-        raise ConfigError(
-            'share="broadcast" needs to know the replicas: pass pg_collection, or call '
-            "megatron.core.parallel_state.initialize_model_parallel first"
-        )
-    from megatron.core.process_groups_config import ProcessGroupCollection
-
-    return ProcessGroupCollection.use_mpu_process_groups()
 
 
 class ReplicaLoader(BackgroundLoader):
@@ -179,7 +145,7 @@ class ReplicaLoader(BackgroundLoader):
     `ends` is that of `LoaderConfig`. `loader` itself must have "uneven" ends: how far its thread has read ahead
     differs between replicas, so the ranks could not agree there.
 
-    The reader reads `prefetch_factor` batches ahead. The others accept everything it sends, so that it never waits
+    The reader reads `NUM_AHEAD` batches ahead. The others accept everything it sends, so that it never waits
     for them: a rank that is behind keeps more batches, a few micro-batches in a pipeline.
     """
 
@@ -187,27 +153,28 @@ class ReplicaLoader(BackgroundLoader):
         self,
         dataset: LaneDataset,
         replica: Replica,
-        loader: Reading | None,
+        loader: "RankLoader | None",
         *,
         pin_memory: bool = False,
-        prefetch_factor: int = 2,
         ends: Ends = "uneven",
     ) -> None:
-        arrivals = Arrivals(None if loader is None else prefetch_factor)
+        arrivals = Arrivals(None if loader is None else NUM_AHEAD)
         pin = pinned if pin_memory and can_pin() else None
-        run = functools.partial(_run, replica, arrivals, loader, pin)
-        super().__init__(dataset, loader, arrivals, run, ends=ends)
+        run: Callable[[], None]
+        if loader is None:
+            run = functools.partial(_receive, replica, arrivals, pin)
+        else:
+            run = functools.partial(_send, replica, arrivals, loader)
+        failure = f"batches of rank {replica.reader} can no longer be broadcast in its replica"
+        super().__init__(dataset, loader, arrivals, run, failure, ends=ends)
 
 
-def _send(replica: Replica, arrivals: Arrivals, loader: Reading) -> None:
+def _send(replica: Replica, arrivals: Arrivals, loader: RankLoader) -> None:
     """The reader's thread: read, broadcast, keep; after a restore, from the new start."""
     restore_number, reading = 0, iter(loader)
     while not arrivals.closed:
-        if arrivals.restore_number != restore_number:
-            restore_number, start = arrivals.restore_number, arrivals.start
-            assert start is not None
-            loader.restore_state_rank(start)
-            reading = iter(loader)
+        if (newest := arrivals.follow(loader, restore_number)) != restore_number:
+            restore_number, reading = newest, iter(loader)
         try:
             item = Arrival(BATCH, next(reading), loader.snapshot())
         except StopIteration:
@@ -219,7 +186,6 @@ def _send(replica: Replica, arrivals: Arrivals, loader: Reading) -> None:
         if item.kind == ERROR:
             arrivals.wait_for_restore(restore_number)
     _broadcast(replica, restore_number, Arrival(CLOSED, None, None))
-    loader.close()
 
 
 def _receive(replica: Replica, arrivals: Arrivals, pin: Pin | None) -> None:
@@ -233,40 +199,25 @@ def _receive(replica: Replica, arrivals: Arrivals, pin: Pin | None) -> None:
         arrivals.put(restore_number, item)
 
 
-def _run(replica: Replica, arrivals: Arrivals, loader: Reading | None, pin: Pin | None) -> None:
-    try:
-        if loader is None:
-            _receive(replica, arrivals, pin)
-        else:
-            _send(replica, arrivals, loader)
-    except Exception as error:
-        failure = WorkerError(f"batches of rank {replica.reader} can no longer be broadcast in its replica: {error}")
-        failure.__cause__ = error
-        arrivals.fail(failure)
-
-
 def _broadcast(replica: Replica, restore_number: int = 0, item: Arrival | None = None) -> tuple[int, Arrival]:
     """Broadcast `item`; the other ranks pass None, and get it."""
     if replica.members.size() == 1:
         assert item is not None
         return restore_number, item
     sizes = torch.zeros(2, dtype=torch.int64)
-    parts: list[memoryview] = []
     if item is not None:
-        parts = _encoded(item)
-        sizes[0], sizes[1] = restore_number, num_bytes(parts)
+        content = filled(_sendable(item))
+        sizes[0], sizes[1] = restore_number, content.numel()
     dist.broadcast(sizes, src=replica.reader, group=replica.members)
-    content = torch.empty(int(sizes[1]), dtype=torch.uint8)
-    if item is not None:
-        fill(content, parts)
+    if item is None:
+        content = torch.empty(int(sizes[1]), dtype=torch.uint8)
     dist.broadcast(content, src=replica.reader, group=replica.members)
     return (restore_number, item) if item is not None else (int(sizes[0]), from_bytes(content))
 
 
-def _encoded(item: Arrival) -> list[memoryview]:
-    """The item; if its content cannot be sent, an error."""
+def _sendable(item: Arrival) -> list[memoryview]:
+    """The parts of the item; if it cannot be sent, of the error that says so."""
     try:
         return to_parts(item)
-    except Exception as error:
-        failure = WorkerError(f"{item.content!r:.200} cannot be sent to the other ranks of the replica: {error!r}")
+    except WorkerError as failure:
         return to_parts(Arrival(ERROR, failure, None))

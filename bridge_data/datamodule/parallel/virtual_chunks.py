@@ -41,36 +41,32 @@ class ChunkIterator(Iterator[Any]):
 
 
 class _Shared:
+    """The loader, and for each drawing chunk the batches that others have drawn and it has not."""
+
     def __init__(self, loader: Savable, drawing: Collection[int]) -> None:
         self.loader = loader
-        self._draws = dict.fromkeys(drawing, 0)
-        self._drawn: collections.deque[Any] = collections.deque()
-        self._num_dropped = 0
+        self._waiting: dict[int, collections.deque[Any]] = {chunk: collections.deque() for chunk in drawing}
 
     def next_of(self, chunk: int) -> Any:
-        if chunk not in self._draws:
-            raise ConfigError(f"model chunk {chunk} draws a batch, but only {sorted(self._draws)} are in `drawing`")
-        ahead = self._draws[chunk] - self._num_dropped
-        if ahead == len(self._drawn):
-            if ahead == MAX_APART:
-                idle = min(self._draws, key=lambda other: self._draws[other])
+        own = self._waiting.get(chunk)
+        if own is None:
+            raise ConfigError(f"model chunk {chunk} draws a batch, but only {sorted(self._waiting)} are in `drawing`")
+        if not own:
+            last, batches = max(self._waiting.items(), key=lambda one: len(one[1]))
+            if len(batches) == MAX_APART:
                 raise ConfigError(
-                    f"model chunk {chunk} is {MAX_APART} batches ahead of chunk {idle}; remove chunks that draw none "
+                    f"model chunk {chunk} is {MAX_APART} batches ahead of chunk {last}; remove chunks that draw none "
                     "from `drawing`"
                 )
-            self._drawn.append(next(self.loader))
-        batch = self._drawn[ahead]
-        self._draws[chunk] += 1
-        while self._num_dropped < min(self._draws.values()):
-            self._drawn.popleft()
-            self._num_dropped += 1
-        return batch
+            batch = next(self.loader)
+            for waiting in self._waiting.values():
+                waiting.append(batch)
+        return own.popleft()
 
     def restore(self, state: dict[str, Any] | None) -> None:
         self.loader.restore_state(state)
-        self._drawn.clear()
-        self._draws = dict.fromkeys(self._draws, 0)
-        self._num_dropped = 0
+        for waiting in self._waiting.values():
+            waiting.clear()
 
 
 def virtual_iterators(

@@ -4,19 +4,19 @@ from typing import Any
 import pytest
 import torch
 
+from bridge_data import WorkerError
 from bridge_data.datamodule.parallel.background import (
     BATCH,
     ERROR,
     Arrival,
     Arrivals,
-    fill,
+    filled,
     from_bytes,
-    num_bytes,
     to_parts,
 )
 
 
-def batch(number: int) -> Arrival:
+def batch(number: Any) -> Arrival:
     return Arrival(BATCH, number, {"at": number})
 
 
@@ -67,10 +67,12 @@ def test_where_nothing_will_come_any_more_the_reason_is_raised_after_the_rest() 
 
 
 def travelled(value: Any) -> Any:
-    parts = to_parts(value)
-    content = torch.empty(num_bytes(parts), dtype=torch.uint8)
-    fill(content, parts)
-    return from_bytes(content)
+    return from_bytes(filled(to_parts(value)))
+
+
+def test_what_cannot_be_sent_is_named() -> None:
+    with pytest.raises(WorkerError, match=r"<function .*<lambda>"):
+        to_parts(batch(lambda: None))
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.bfloat16, torch.float64, torch.int64, torch.complex64])

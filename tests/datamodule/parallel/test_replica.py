@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from bridge_data import ConfigError, DatasetError, storage
-from bridge_data.datamodule.parallel import join_replica
+from bridge_data import ConfigError, DatasetError, WorkerError, storage
+from bridge_data.datamodule.parallel import Replica, ReplicaLoader, join_replica
 from tests.datamodule.parts import draw, make_module, write_numbers
 
 
@@ -51,6 +51,18 @@ def test_errors_of_the_reader_come_with_the_next_batch(alone: None, tmp_path: An
     with pytest.raises(DatasetError, match=r"data-\d+\.tar"):
         draw(loader, 50)
     loader.close()
+
+
+def test_a_failed_broadcast_is_told_and_the_workers_of_the_reader_end(tmp_path: Any) -> None:
+    own = make_module(write_numbers(tmp_path / "data"), num_workers=1).train_dataloader().dataloader
+    assert own.wait_for_workers()
+    replica = Replica(reader=0, members=SimpleNamespace(size=lambda: 2), readers=None)  # no group to broadcast in
+    shared = ReplicaLoader(own.dataset, replica, own)
+    with pytest.raises(WorkerError, match="rank 0"):
+        next(iter(shared))
+    shared.close()
+    with pytest.raises(WorkerError, match="closed"):
+        next(iter(own))
 
 
 def test_another_way_to_share_is_refused(tmp_path: Any) -> None:

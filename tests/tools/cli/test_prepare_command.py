@@ -71,7 +71,7 @@ class TestQuestions:
         output = succeeded(run("prepare", tars, typed=typed)).output
         assert output.count("expected three numbers for train, val and test") == 2
         assert "unknown sample class '17'" in output
-        assert "unknown sample class 'Captoining'; did you mean CaptioningSample?" in output
+        assert "unknown sample class 'Captoining'; did you mean 'CaptioningSample'?" in output
         assert "field 'image': no part 'jpg' in the first 2 samples" in output
         assert "the parts there are: json, png, txt" in output
         assert "json has no [capt]; there is caption, turns; did you mean 'caption'?" in output
@@ -216,7 +216,7 @@ CAPTION = ("--sample-type", "CaptioningSample")
         ([*RATIO, "--exclude", "("], ["exclude '(' is not a regular expression"]),
         ([*RATIO, "--exclude", "tar"], ["leaves out all 6 tars"]),
         ([*RATIO, "--num-workers", "0"], ["--num-workers 0"]),
-        ([*RATIO, "--sample-type", "CaptioningSampel"], ["unknown sample class", "did you mean CaptioningSample"]),
+        ([*RATIO, "--sample-type", "CaptioningSampel"], ["unknown sample class", "did you mean 'CaptioningSample"]),
         ([*RATIO, *CAPTION], ['needs --field-map \'{"image": "…", "caption": "…"}\'', "json, png, txt"]),
         ([*RATIO, *CAPTION, "--field-map", "{"], ["--field-map '{' is not JSON"]),
         ([*RATIO, *CAPTION, "--field-map", '{"image": 1}'], ["expected fields with parts"]),
