@@ -10,8 +10,11 @@ families, whose batches equal those of transformers' processors.
     text, contrastive, speech   encoders of their own, without conversations
     pretrained      opens tokenizers and processors
 
-To change: a default or a limit, `encoder_config`; whether a bad sample is skipped or an error, `encoder_config.refuse`;
-the order of steps, `FamilyTaskEncoder.preencode_sample`; the fields of a batch, `sequences` and `layouts`.
+To change: a default or a limit, the settings in `encoder_config`; of videos `visuals.VideoSampling`, of speech and of
+pairs beside their encoders; whether a bad sample is skipped or an error, `SamplePolicies` and `encoder_config.refuse`;
+the order of steps, `FamilyTaskEncoder.preencode_sample` and `postencode_sample`, where media are decoded, or
+`encode_sample` of `hf`; the fields of a batch, `sequences` (with those of Qwen in `qwen_encoder`, of the default
+encoder in `multimodal_encoder`), or `layouts` for Bridge.
 """
 
 from typing import TYPE_CHECKING

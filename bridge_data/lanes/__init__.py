@@ -1,8 +1,8 @@
 """Lanes: independent streams of micro-batches, each with an order, hooks and a state of its own.
 
 Enters: a path or samples in memory, a task encoder, the options of a run. Leaves: micro-batches of a lane, each with
-the state after it. Nothing here knows of other lanes, processes or ranks: `loader` runs them and
-says whose turn it is.
+the state after it. A lane knows of no other lane, process or
+rank: `loader` runs them, and says whose turn it is.
 
     datasets      a path and options become a `LaneDataset`: `get_train_dataset`, `get_val_dataset`
     lane_dataset  plan, order and encoder as one object: opens lanes, checks and re-deals states, the length of a pass
@@ -17,7 +17,10 @@ says whose turn it is.
     restoring     a sample or a batch made again from its `__restore_key__`
     wrappers      `MapDataset`, `FilterDataset`, `BatchDataset`: functions of the user around the encoder
 
-To change: a default or a check of an option, `run_options`; the order of hooks, `Work` (`load`, `pack`, `batch`), and
-`Restorer`, which follows it; the order of drawing, packing and grouping, `Lane.next` downwards; the state of a lane,
-`Lane.state` and `Lane._restore`, with `_LaneCheck` of `order.state`; a restore key, `Work` and `restoring.read_key`.
+To change: a default, `run_options` (the split part and the limit of validations: `datasets`); what is checked when data
+are opened, `datasets._plan` and `LaneDataset`; the order of hooks, `Work`: of samples in its constructor and `load`, of
+packs in `pack` and `members`, of batches in `batch`, and `Restorer`, which follows it; the order of drawing, packing
+and grouping, `Lane.next` downwards; the state of a lane, `Lane.state`, `_encoded_packs` and `_restore`, with
+`_LaneCheck` of `order.state`; a restore key, `Work.keys_of`, `pack` and `batch`, and `Restorer.restore`, which reads
+it.
 """

@@ -107,7 +107,7 @@ class Lane:
         return Produced(self._number, batch, self.state(), self.take_skipped(), self._references, counts)
 
     def _counts(self, batch: Any) -> CountValues:
-        """The counts of a new batch; it takes those of the process."""
+        """The `Counts` of a new batch, in the order of their fields; it takes those of the process."""
         if images := COUNTS.num_images:
             COUNTS.num_images -= images
         if bytes_read := COUNTS.num_bytes:

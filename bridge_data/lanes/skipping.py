@@ -29,7 +29,7 @@ OpenLane: TypeAlias = Callable[[int, LoaderState], Lane]
 
 
 class SkippingLane:
-    """Lane number `lane` of a job that skips steps, from `state` on."""
+    """Lane number `lane` of a job that skips steps, from `state` on; `loader.lane_runner` opens it."""
 
     def __init__(self, lane: int, state: LoaderState, open_lane: OpenLane) -> None:
         assert state.skips is not None

@@ -17,8 +17,10 @@ Enters: a `LaneDataset` and a `LoaderConfig`. Leaves: batches, `LoaderState`, ch
     metrics           what was handed out, and how long the trainer waited
 
 To change: a default or a check of an option, `run_options.LoaderConfig`; what happens for each batch, in which order,
-`loader.Iteration`; the state, `order.state.LoaderState`; the file of a checkpoint, `checkpoint_folder.encoded` and
-`decoded`; a ledger file, `ledger_files`. An error is worded where it is raised; its class is in `errors`.
+`SavableDataLoader._fetch` and `_hand_out`; at the end of a pass, `loader.Iteration`; the hooks of the task encoder,
+`lanes.work`. The state is `order.state.LoaderState`, which `Position.advance` makes after each batch; the file of a
+checkpoint is `checkpoint_folder.encoded` and `decoded`, a ledger file the same of `ledger_files`. An error is worded
+where it is raised; those that users may want to catch are classes in `errors`.
 """
 
 from bridge_data.loader.factory import get_loader, get_savable_loader

@@ -47,7 +47,7 @@ class SavableDataLoader:
         """Samples skipped on the way to the batches handed out so far, by stage."""
         self._fetched: Produced[Any] | None = None
         self.even_ends = None if self.config.ends == "uneven" else EvenEnds(dataset)
-        """Counts the batches that this rank got in place of its own."""
+        """Has the ranks end together; counts the batches that this rank got in place of its own."""
         self._ledger_file = LedgerFile(path, dataset.worker_config) if (path := self.config.ledger_path) else None
         self._pin = pinning.pinned if self.config.pin_memory and pinning.can_pin() else None
         self._lanes = LaneSource(dataset, self.config, self._pin)

@@ -132,7 +132,7 @@ class Position:
         if "extras" in before.lanes[lane]:
             state = {**state, "extras": before.lanes[lane]["extras"]}
         # In one assignment, so that an interrupt (Ctrl-C, a signal handler that saves) finds all of it or none.
-        # Not by `dataclasses.replace`, which takes longer than all the rest.
+        # Not by `dataclasses.replace`, which takes longer than all the rest: a new field must be handed on here.
         self.state = LoaderState(
             fingerprint=before.fingerprint,
             generations=before.generations,

@@ -5,11 +5,11 @@ The modules, each using only those above it:
     random_draws  keyed random numbers and permutations; which source a draw takes, by weights
     chunks        a source cut into chunks (each read by one lane) and blocks (each fetched by one read)
     row           the training order of one source: chunks permuted per epoch, dealt to lanes, shuffled in windows
+    ledger        sums over the samples that were handed out
     cursor        the samples of one lane, in one row and in all sources, as `SampleRef(source, epoch, index)`; what a
                   re-deal left to it comes first
     ordered       the same for the validation order
     pending       what a lane has drawn and not yet emitted
-    ledger        sums over the samples that were handed out
     step_skips    which micro-batches are skipped
     forgotten_lists  which lists of forgotten samples a run used
     state         the state of all lanes as plain data, its checks, and the fingerprint of the run
@@ -22,9 +22,14 @@ taken by a lane. A *geometry* is how a source is cut and dealt: number of lanes,
 first epoch. A *re-deal* changes the number of lanes: it starts a new *generation* with new geometries, and puts the
 rest of the epochs in progress into the *inboxes* of the new lanes.
 
-To change: a default, `run_options` (`Shuffle` of `plan_order` is made of it); what is drawn next, `Cursor`; the state
-of a run, `LoaderState`, and of a lane, `Cursor.state` and `Pending.to_dict`, with `_LaneCheck` in `state` and `redeal`.
-The order itself may only change with `VERSION`: golden files hold it.
+A *slot* is the place of a micro-batch in the job's sequence; skipped steps have a *number*, but no slot.
+
+To change: a default, `run_options.TrainingOptions`, of which `Shuffle` is made; what is drawn next, `Cursor`. A new
+field of the state of a run: `LoaderState` with `to_dict`, `from_dict`, `_check_structure` and the names that `merge`
+compares; of a lane: `Cursor.state` or `Pending.to_dict`, `_LaneCheck`, and `redeal`. Errors about the form of a state
+are in `state`; about positions that do not exist, where they are opened (`Stream.fault`, `Cursor._opened`, `Inbox`).
+The fingerprint is made by `PlanOrder` and `LaneDataset`, and compared in `state`. The order itself may only change with
+`state.VERSION`: golden files hold it.
 """
 
 from bridge_data.order.chunks import Geometry

@@ -21,7 +21,7 @@ import numpy as np
 
 from bridge_data.errors import DAMAGED_STATE, StateError
 from bridge_data.order.ledger import SAMPLE_BYTES
-from bridge_data.order.random_draws import BLOCK, Blend, Schedule
+from bridge_data.order.random_draws import DRAWS_PER_BLOCK, Blend, Schedule
 from bridge_data.order.row import Ints, SampleRow, SampleWindow
 
 State = dict[str, Any]
@@ -312,11 +312,11 @@ class Cursor:
         runs, changed, ended, draw = self._runs, self._changed, self._ended, self.draws
         number, sources = self._block
         while len(drawn) < count and len(ended) < len(self._rows):
-            if draw // BLOCK != number:
-                number = draw // BLOCK
+            if draw // DRAWS_PER_BLOCK != number:
+                number = draw // DRAWS_PER_BLOCK
                 sources = blend.block(self.lane, self._num_lanes, number).tolist()
                 self._block = number, sources
-            source = sources[draw % BLOCK]
+            source = sources[draw % DRAWS_PER_BLOCK]
             draw += 1
             run = runs[source]
             if not run and source not in ended:

@@ -123,7 +123,7 @@ class Columns(NamedTuple):
 
     @classmethod
     def of(cls, batches: Sequence[MicroBatch]) -> Self:
-        """The hashes of some micro-batches."""
+        """The numbers, sizes and samples of some micro-batches."""
         numbers = np.array([number for number, _ in batches], dtype=np.int64)
         sizes = np.array([len(references) // SAMPLE_BYTES for _, references in batches], dtype=np.int64)
         return cls(numbers, sizes, columns_of(b"".join([references for _, references in batches])))

@@ -44,11 +44,11 @@ _ROUNDS = 6
 
 U64Array = NDArray[np.uint64]
 
-BLOCK = 64
-"""Draws per block."""
+DRAWS_PER_BLOCK = 64
+"""Sources are drawn in blocks of so many; these have nothing to do with the blocks in which samples are read."""
 
 _FRACTION_BITS = 64
-_UNKEYED = np.arange(1, BLOCK + 1, dtype=np.uint64) * np.uint64(GOLDEN)
+_UNKEYED = np.arange(1, DRAWS_PER_BLOCK + 1, dtype=np.uint64) * np.uint64(GOLDEN)
 """Combined with a key and splitmix64: one random number per draw of a block, to shuffle it."""
 
 _PRIMES = (593, 109, 433, 83, 367, 569, 613, 307, 673, 11, 283, 487, 271, 499, 347, 199)
@@ -182,16 +182,16 @@ class Blend:
     def block(self, lane: int, num_lanes: int, number: int) -> NDArray[np.int64]:
         """The sources of draws `64 * number` to `64 * number + 63` of `lane`."""
         sources: list[int] = []
-        for source, count in self._split(lane, num_lanes, number * BLOCK, BLOCK):
+        for source, count in self._split(lane, num_lanes, number * DRAWS_PER_BLOCK, DRAWS_PER_BLOCK):
             sources += [source] * count
         key = np.uint64(key64(self._seed, _BLOCK_STAGE, lane, number))
         return np.array(sources, dtype=np.int64)[np.argsort(splitmix64(_UNKEYED ^ key))]
 
     def counts(self, lane: int, num_lanes: int, draws: int) -> NDArray[np.int64]:
         """How often each source was drawn in the first `draws` draws of `lane`."""
-        number, rest = divmod(draws, BLOCK)
+        number, rest = divmod(draws, DRAWS_PER_BLOCK)
         counts = np.zeros(self._num_sources, dtype=np.int64)
-        for source, count in self._split(lane, num_lanes, 0, number * BLOCK):
+        for source, count in self._split(lane, num_lanes, 0, number * DRAWS_PER_BLOCK):
             counts[source] = count
         if rest:
             counts += np.bincount(self.block(lane, num_lanes, number)[:rest], minlength=self._num_sources)
@@ -243,7 +243,7 @@ class Schedule:
 
     def block(self, lane: int, num_lanes: int, number: int) -> NDArray[np.int64]:
         """The sources of draws `64 * number` to `64 * number + 63` of `lane`."""
-        drawn = self._num_drawn + number * BLOCK * num_lanes
+        drawn = self._num_drawn + number * DRAWS_PER_BLOCK * num_lanes
         return self.blend_of(bisect.bisect_right(self._starts, drawn) - 1).block(lane, num_lanes, number)
 
     def counts(self, lane: int, num_lanes: int, draws: int) -> NDArray[np.int64]:
@@ -259,7 +259,7 @@ class Schedule:
     def first_draw(self, phase: int, num_lanes: int) -> int:
         """The first draw of a phase, in every lane: the first of a block."""
         left = self._starts[phase] - self._num_drawn
-        return max(0, -(-left // (num_lanes * BLOCK))) * BLOCK
+        return max(0, -(-left // (num_lanes * DRAWS_PER_BLOCK))) * DRAWS_PER_BLOCK
 
     @property
     def num_phases(self) -> int:

@@ -6,17 +6,18 @@
     generators      the random generators that a hook may use
     cooking         cookers: typed samples from crude ones
     field_mapping   samples and batches as the user's own types, by field name
-    crude_examples  what to write so that crude samples become typed: for messages
+    crude_examples  what crude samples hold, and what to write so that they become typed; where conversations have turns
     packers         which sequences share a pack
     grouping        which samples may be in one batch
     augment         a task encoder around another one
     observer        called around each stage, for profilers
-    stores          auxiliary files of samples, read through a cache on a disk
+    stores          auxiliary files of samples: `file_store`, `dataset_store`, and their cache on a disk, `cache_pool`
 
-To change: a default of a hook, `task_encoder`; what a failure does, `hooks`; the order in which hooks are called,
-`lanes.work`, which calls them: the numbers in `hooks` only seed them, and are never changed.
+To change: a default of a hook, `task_encoder`; what a failure does and how it is worded, `hooks`; the order in which
+hooks are called, `lanes.work`, which also says when one is missing; the form of cached files, `stores.cache_pool` with
+its `_FORMAT`. `HOOKS` of `task_encoder` numbers the hooks for their random seeds: append, never insert.
 
-Names are imported on first use: a run without packing, groups or crude data needs nothing of them.
+Names are imported on first use: `import bridge_data` needs none of them.
 """
 
 from typing import TYPE_CHECKING

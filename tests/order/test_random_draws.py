@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bridge_data.errors import ConfigError
 from bridge_data.order.random_draws import (
-    BLOCK,
+    DRAWS_PER_BLOCK,
     TABLE_LIMIT,
     Blend,
     Permutation,
@@ -58,7 +58,7 @@ def worst(counts: np.ndarray, weights: list[float], draws: int) -> Fraction:
 @given(
     weights=WEIGHTS,
     lanes=st.integers(1, 1_000),
-    blocks=st.integers(0, 10**12 // BLOCK),
+    blocks=st.integers(0, 10**12 // DRAWS_PER_BLOCK),
     seed=st.integers(0, 2**32),
     data=st.data(),
 )
@@ -66,9 +66,9 @@ def test_every_source_has_its_share_at_every_block_of_a_lane(
     weights: list[float], lanes: int, blocks: int, seed: int, data: st.DataObject
 ) -> None:
     lane = data.draw(st.integers(0, lanes - 1))
-    counts = Blend(weights, seed).counts(lane, lanes, blocks * BLOCK)
-    assert counts.sum() == blocks * BLOCK
-    assert worst(counts, weights, blocks * BLOCK) < PER_LANE
+    counts = Blend(weights, seed).counts(lane, lanes, blocks * DRAWS_PER_BLOCK)
+    assert counts.sum() == blocks * DRAWS_PER_BLOCK
+    assert worst(counts, weights, blocks * DRAWS_PER_BLOCK) < PER_LANE
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -76,13 +76,13 @@ def test_shares_hold_for_weights_of_every_size(name: str) -> None:
     weights = FAMILIES[name]
     blend = Blend(weights, seed=2)
     for lane, blocks in itertools.product((0, 3, 7), (1, 2, 3, 17, 1_000, 15_625_000_000)):
-        assert worst(blend.counts(lane, 8, blocks * BLOCK), weights, blocks * BLOCK) < PER_LANE
+        assert worst(blend.counts(lane, 8, blocks * DRAWS_PER_BLOCK), weights, blocks * DRAWS_PER_BLOCK) < PER_LANE
 
 
 @settings(max_examples=15, deadline=None)
 @given(weights=WEIGHTS, lanes=st.integers(1, 1_000) | st.just(1_000), blocks=st.integers(1, 10**6))
 def test_lanes_in_step_have_the_shares_together(weights: list[float], lanes: int, blocks: int) -> None:
-    blend, draws = Blend(weights, seed=7), blocks * BLOCK
+    blend, draws = Blend(weights, seed=7), blocks * DRAWS_PER_BLOCK
     together = sum(blend.counts(lane, lanes, draws) for lane in range(lanes))
     assert worst(np.asarray(together), weights, lanes * draws) < PER_JOB
 
@@ -98,7 +98,7 @@ def test_lanes_in_step_have_the_shares_together(weights: list[float], lanes: int
 )
 def test_1000_lanes_have_the_shares_together(weights: list[float], seed: int, blocks: int) -> None:
     """Where phases by the square roots of 2, 3, 5, ..., or random ones, are off by 35 to 41."""
-    blend, draws = Blend(weights, seed), blocks * BLOCK
+    blend, draws = Blend(weights, seed), blocks * DRAWS_PER_BLOCK
     together = sum(blend.counts(lane, 1_000, draws) for lane in range(1_000))
     assert worst(np.asarray(together), weights, 1_000 * draws) < PER_JOB
 
@@ -114,7 +114,7 @@ def test_10000_sources_are_built_quickly_and_hold_their_shares() -> None:
     assert time.process_time() - began < 2, "with the tracing, which takes most of it"
     assert held < 10_000 * 500
     shares = np.array(weights) / math.fsum(weights)
-    draws, lanes = 500 * BLOCK, 64
+    draws, lanes = 500 * DRAWS_PER_BLOCK, 64
     together = np.zeros(len(weights), dtype=np.int64)
     for lane in range(lanes):
         counts = blend.counts(lane, lanes, draws)
@@ -127,16 +127,16 @@ def test_10000_sources_are_built_quickly_and_hold_their_shares() -> None:
 def test_counts_are_those_of_a_replay(weights: list[float], lanes: int, draws: int, data: st.DataObject) -> None:
     lane = data.draw(st.integers(0, lanes - 1))
     blend = Blend(weights, seed=5)
-    blocks = [blend.block(lane, lanes, number) for number in range(draws // BLOCK + 1)]
-    assert all(block.shape == (BLOCK,) and block.dtype == np.int64 for block in blocks)
+    blocks = [blend.block(lane, lanes, number) for number in range(draws // DRAWS_PER_BLOCK + 1)]
+    assert all(block.shape == (DRAWS_PER_BLOCK,) and block.dtype == np.int64 for block in blocks)
     replayed = np.bincount(np.concatenate(blocks)[:draws], minlength=len(weights))
     assert np.array_equal(blend.counts(lane, lanes, draws), replayed)
 
 
-@given(weights=WEIGHTS, blocks=st.integers(10**6, 10**12 // BLOCK))
+@given(weights=WEIGHTS, blocks=st.integers(10**6, 10**12 // DRAWS_PER_BLOCK))
 def test_a_block_far_on_is_what_the_counts_differ_by(weights: list[float], blocks: int) -> None:
     blend = Blend(weights, seed=5)
-    differ = blend.counts(1, 3, (blocks + 1) * BLOCK) - blend.counts(1, 3, blocks * BLOCK)
+    differ = blend.counts(1, 3, (blocks + 1) * DRAWS_PER_BLOCK) - blend.counts(1, 3, blocks * DRAWS_PER_BLOCK)
     assert np.array_equal(np.bincount(blend.block(1, 3, blocks), minlength=len(weights)), differ)
 
 
@@ -197,7 +197,7 @@ PHASES = st.lists(st.integers(1, 200_000), max_size=3, unique=True).flatmap(
 
 
 def drawn(schedule: Schedule, lane: int, lanes: int, draws: int) -> list[int]:
-    blocks = [schedule.block(lane, lanes, number) for number in range(-(-draws // BLOCK))]
+    blocks = [schedule.block(lane, lanes, number) for number in range(-(-draws // DRAWS_PER_BLOCK))]
     return np.concatenate(blocks)[:draws].tolist() if blocks else []
 
 
@@ -217,9 +217,9 @@ def test_a_phase_begins_with_the_first_block_at_which_the_job_has_drawn_so_much(
     schedule = Schedule(phases, seed=5).since(before)
     for number, (start, _) in enumerate(phases):
         draw = schedule.first_draw(number, lanes)
-        assert draw % BLOCK == 0
+        assert draw % DRAWS_PER_BLOCK == 0
         assert before + draw * lanes >= start
-        assert draw == 0 or before + (draw - BLOCK) * lanes < start
+        assert draw == 0 or before + (draw - DRAWS_PER_BLOCK) * lanes < start
 
 
 def test_in_each_phase_sources_have_their_shares() -> None:
@@ -237,12 +237,12 @@ def test_all_lanes_change_together_and_a_re_deal_does_not_move_the_change() -> N
         later = schedule.since(before)
         changes = {drawn(later, lane, lanes, 2_000).index(1) for lane in range(lanes)}
         assert len(changes) == 1
-        assert abs(before + lanes * changes.pop() - max(before, 10_000)) <= lanes * BLOCK
+        assert abs(before + lanes * changes.pop() - max(before, 10_000)) <= lanes * DRAWS_PER_BLOCK
 
 
 def test_phases_shorter_than_a_block_are_passed_over() -> None:
     schedule = Schedule([(0, [1, 1]), (100, [1, 0]), (120, [0, 1])], seed=1)
-    assert set(drawn(schedule, 0, 4, 200)[BLOCK:]) == {1}
+    assert set(drawn(schedule, 0, 4, 200)[DRAWS_PER_BLOCK:]) == {1}
 
 
 def test_one_phase_is_the_plain_blend() -> None:

@@ -4,11 +4,14 @@
     link         one worker as the trainer sees it, across its processes; the page on which it says what it works on
     launch       the trainer's end of the server: starts it, asks it for workers, shares it between loaders
     server       the process that starts workers and reaps them
-    worker       the process that runs lanes: `main` says in which order it sets itself up
+    worker       the process that runs lanes: `main` sets it up, `_serve` runs it
     messages     what they tell each other, and the socket for it; of a lane's state only what has changed is sent
     batches      batches, data sets and errors as bytes, with tensors and arrays as buffers of their own
     slots        the shared memory that batches are collated in
 
-Options and their defaults are in `run_options.LoaderConfig` and `topology.WorkerConfig`. The order of batches is not
-decided here (`loader.position`), and nothing is written to files: a worker is sent the state of its lanes to begin.
+Options and their defaults are in `run_options.LoaderConfig` and `topology.WorkerConfig`; fixed limits are constants of
+these modules. What went wrong with a worker is worded in `worker_pool.Restarts`; `ServerLost` and `OutOfStep`, which
+the loader catches, are in `loader.lane_runner`. The order of batches is not decided here (`loader.position`), and
+nothing is written to files: a worker is sent the state of its lanes to begin. A slot is one of memory here, unless it
+is `next_slot`.
 """

@@ -52,7 +52,7 @@ _SOON_S = 1e-4
 
 
 class WatchPage:
-    """A page shared by a worker, who writes it, and the trainer, who reads it."""
+    """A page shared by a worker, who says what it works on, and the trainer, who says how far ahead it may be."""
 
     def __init__(self, descriptor: int) -> None:
         self._memory = mmap.mmap(descriptor, mmap.PAGESIZE)

@@ -90,7 +90,7 @@ class Restarts:
 
 
 class Interrupted(Exception):
-    """`interrupt` ended a `take`: restart from the saved position."""
+    """`interrupt` ended a `take`, whose batch comes again: the thread that took it ends."""
 
 
 class WorkerPool:
