@@ -22,7 +22,7 @@ taken by a lane. A *geometry* is how a source is cut and dealt: number of lanes,
 first epoch. A *re-deal* changes the number of lanes: it starts a new *generation* with new geometries, and puts the
 rest of the epochs in progress into the *inboxes* of the new lanes.
 
-A *slot* is the place of a micro-batch in the job's sequence; skipped steps have a *number*, but no slot.
+A *slot* says when the job hands a micro-batch out; skipped ones have a *number*, but no slot (see `step_skips`).
 
 To change: a default, `run_options.TrainingOptions`, of which `Shuffle` is made; what is drawn next, `Cursor`. A new
 field of the state of a run: `LoaderState` with `to_dict`, `from_dict`, `_check_structure` and the names that `merge`

@@ -28,7 +28,7 @@ logger = logging.getLogger("bridge_data")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Shuffle:
-    """The shuffle settings of a training order, as made of `TrainingOptions`. All fields go into the fingerprint: with a
+    """The shuffle settings of a training order, made of `TrainingOptions`. All fields go into the fingerprint: with a
     new one, states of before are of another order, unless `fingerprint` leaves its default out."""
 
     shuffle_buffer_size: int | None
