@@ -14,7 +14,7 @@ from typing import Any, Self, TypeAlias
 from bridge_data import storage
 from bridge_data.errors import ConfigError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.options import names
+from bridge_data.options import checked_names
 from bridge_data.plan.blending import Plan
 from bridge_data.plan.declared import (
     Declared,
@@ -178,7 +178,7 @@ class DatasetLoader(_Declaring):
         self.subflavors = dict(subflavors or {})
         self.shuffle_over_epochs_multiplier = check_epochs(shuffle_over_epochs_multiplier)
         self.dataset_config, self.split_config = dataset_config, split_config
-        self.trusted_modules = names("trusted_modules", trusted_modules)
+        self.trusted_modules = checked_names("trusted_modules", trusted_modules)
         self.trusted_modules += () if sample_type is None else (sample_type.__module__,)  # already imported
         self.trust_dataset_code, self.limits = trust_dataset_code, limits
 
@@ -243,7 +243,7 @@ class MetadatasetV2(_Declaring):
 
     def _begin(self, path: str, trusted_modules: Collection[str], trust_dataset_code: bool, limits: Limits) -> None:
         self.path, self.limits = path, limits
-        self.trusted_modules = names("trusted_modules", trusted_modules)
+        self.trusted_modules = checked_names("trusted_modules", trusted_modules)
         self.trust_dataset_code = trust_dataset_code
         self._is_file = True
 

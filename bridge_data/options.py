@@ -216,7 +216,7 @@ def path_text(name: str, value: Any) -> str:
     raise ConfigError(f"{name}={value!r}: expected a path or a URL{hint}")
 
 
-def names(name: str, value: Iterable[str]) -> tuple[str, ...]:
+def checked_names(name: str, value: Iterable[str]) -> tuple[str, ...]:
     """The names in `value`.
 
     Raises:

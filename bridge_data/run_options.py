@@ -99,7 +99,7 @@ class TrainingOptions(DatasetOptions):
     split_part: str = "train"
     """The part of the split."""
     shuffle_buffer_size: int | None = 100
-    """The minimum number of samples that are fully mixed, 1,024 or more (fewer only if a lane has fewer per epoch).
+    """The minimum number of samples that are fully mixed: 1,024 if less is given (fewer if a lane has fewer per epoch).
     There is no buffer: the order itself is shuffled. The default is that of Megatron-Bridge."""
     max_samples_per_sequence: int | None = None
     """Samples per chunk. A chunk is consecutive samples of a shard, read by one lane; None for whole shards. If
@@ -130,8 +130,8 @@ class TrainingOptions(DatasetOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoaderConfig:
-    """Options of `get_loader` and `get_savable_loader`: how batches are produced. None changes which batches come, or
-    their order.
+    """Options of `get_loader` and `get_savable_loader`: how batches are produced. But for `ends`, none
+    decides which batches come, or their order.
 
     Raises:
         ConfigError: if a number is out of range or a name unknown.

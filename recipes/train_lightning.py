@@ -105,6 +105,7 @@ def train_lightning(recipe: Recipe) -> None:
     tokenizer = recipe.build_tokenizer()
     module, data = RecipeLightningModule(recipe, tokenizer), recipe.build_data(None, tokenizer)
     config = module.training_config
+    lightning.seed_everything(config.seed, verbose=False)
     checkpoint = newest_checkpoint(config.checkpoint_dir)
     trainer = _trainer(module)
     if config.skip_train:

@@ -12,8 +12,11 @@ evaluations, with `save_state` and `restore_state`.
     metric_sinks       metrics to the log, JSONL, TensorBoard, Prometheus
     parallel           batches sent between ranks: replicas, balance, context parallelism, virtual pipeline
 
-To change: a default or a check of an option, `run_options` (those of `WorkerConfig` in `topology`); what is done when
-training starts, `module` (`train_dataloader`, `setup`); the state that Lightning keeps, `module.state_dict`.
+To change: a default or a check of an option, `run_options` (those of `WorkerConfig` in `topology`); the few that
+Bridge's users expect to be others, such as `num_workers` and `pin_memory`, stand in `module` and `bridge`. What is done
+when training starts is in `module.train_dataloader`; what of that waits for other ranks, in `sharing.rank_loader`.
+Lightning keeps `module.state_dict`, with the loader's state (`order.state`) under `LIGHTNING_KEY` of
+`loader.checkpoint`.
 
 Lightning takes seconds to import, and only the DataModule itself needs it: names are imported when they are first used.
 """

@@ -80,9 +80,13 @@ def rank_loader(
     must call it, and with "broadcast" or `balancing` all of the job, in the same order.
 
     Raises:
-        ConfigError: if the ranks of the replica are not known. StateError: on all of these ranks, if they have found
-            different lists of forgotten samples.
+        ConfigError: if the ranks of the replica are not known, or balanced ranks should end evenly. StateError: on all
+            of these ranks, if they have found different lists of forgotten samples.
     """
+    if balancing is not None and config.ends != "uneven":
+        raise ConfigError(
+            f"balance is for training, ends={config.ends!r} for validation, which is never balanced: remove one of them"
+        )
     lists = {} if dataset.forgotten is None else dataset.forgotten.lists
     check_same_lists(lists, dataset.worker_config, groups_beside(pg_collection) if share == "replicate" else ())
     is_validation = dataset.fingerprint()["order"] == "ordered"

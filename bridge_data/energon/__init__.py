@@ -1,6 +1,15 @@
 """The names of `megatron.energon` under its paths, and data sets described in Python: loaders and factories.
 
-`bridge_data.energon` and its modules answer to every import from `megatron.energon` 7.4.1 (see `module_paths`).
+`bridge_data.energon` and its modules answer to every import from `megatron.energon` 7.4.1; of what has no counterpart,
+the error says what to take instead.
+
+    module_paths       each path of Energon's, and the names there
+    replacing          imports of `megatron.energon` itself, in programs that cannot be edited
+    webdatasets        factories of prepared folders of tars
+    jsonl_and_joined   factories of JSONL files, joins, and prepared data as their own files describe them
+    preparing, epath   preparing from Python, and paths, with the arguments of Energon's
+
+The loaders are in `bridge_data.dataset_loaders`; how YAML and dicts are read, in `bridge_data.plan`.
 """
 
 from typing import TYPE_CHECKING, Any

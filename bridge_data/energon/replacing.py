@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from bridge_data.errors import ConfigError
-from bridge_data.options import check_flag, names
+from bridge_data.options import check_flag, checked_names
 from bridge_data.replacement import Replacement, replacement, set_replacement
 from bridge_data.topology import WorkerConfig
 
@@ -60,7 +60,7 @@ def replace_energon(
     before = replacement()
     settings = before if before.as_energon else _of_environment()
     if trusted_modules is not None:
-        given = names("replace_energon: trusted_modules", trusted_modules)
+        given = checked_names("replace_energon: trusted_modules", trusted_modules)
         settings = dataclasses.replace(settings, trusted_modules=given)
     if trust_dataset_code is not None:
         check_flag("replace_energon: trust_dataset_code", trust_dataset_code)

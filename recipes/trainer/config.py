@@ -14,12 +14,13 @@ from recipes.trainer.exit_signal import signal_number
 class TrainingConfig:
     """Length, optimizer and checkpoints of a run.
 
-    The length is `train_steps`, or `train_samples`: as many whole global batches as these make (with packing, a sample
-    is a pack). `skip_train` trains nothing: the newest checkpoint is loaded and evaluated. Intervals are in steps; None
-    means never. Saving and evaluation also happen after the last step. An evaluation runs `eval_iters` global batches
-    of each validation set. When any rank receives `exit_signal` (such as "SIGTERM"), all ranks save after the current
-    step and exit; None leaves signals alone. The learning rate grows over `warmup_steps`, then falls by a cosine to
-    `min_learning_rate` at the end.
+    The length is `train_steps`, or `train_samples`: as many whole global batches as these make (with packing, a
+    sample is a pack). `skip_train` trains nothing: the newest checkpoint is loaded and evaluated. Intervals are in
+    steps; None means never. Under Megatron, saving and evaluation also happen after the last step; Lightning's own
+    intervals decide where it trains. `seed` is of what the training draws, such as dropout, not of data and new
+    weights. An evaluation runs `eval_iters` global batches of each validation set. When any rank receives
+    `exit_signal` (such as "SIGTERM"), all ranks save after the current step and exit; None leaves signals alone.
+    The learning rate grows over `warmup_steps`, then falls by a cosine to `min_learning_rate` at the end.
 
     Raises:
         ConfigError: if a number is out of range, or settings contradict each other.

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge_data import ConfigError, LaneDataset, StateError, WorkerConfig, get_train_dataset, merge_states
-from bridge_data.order.random_draws import BLOCK
+from bridge_data.order.random_draws import DRAWS_PER_BLOCK
 from bridge_data.plan import load_plan
 from tests.prepared import write_texts
 from tests.properties.jobs import Encoder, Job
@@ -76,7 +76,7 @@ def test_each_phase_draws_by_its_own_weights(folder: Path) -> None:
     job = Job(ranks(folder, 1, 2))
     names = job.datasets[0].source_names
     drawn = sources(job, 1_200)
-    begins = [-(-switch // (2 * BLOCK)) * 2 * BLOCK for switch in SWITCHES]
+    begins = [-(-switch // (2 * DRAWS_PER_BLOCK)) * 2 * DRAWS_PER_BLOCK for switch in SWITCHES]
     assert shares(names, drawn[: begins[0]]) == pytest.approx([0.75, 0.25, 0], abs=0.01)
     assert shares(names, drawn[begins[0] : begins[1]]) == pytest.approx([0.5, 0.5, 0], abs=0.01)
     assert shares(names, drawn[begins[1] :]) == pytest.approx([0.5, 0.125, 0.375], abs=0.01)
@@ -132,7 +132,7 @@ def test_after_re_deals_the_change_comes_at_the_right_number_of_samples(
             drawn = sources(job, 1)
             if late in drawn:
                 held = 0 if packing is None else 2 * packing * world_size
-                slack = world_size * (BLOCK + 4) + held
+                slack = world_size * (DRAWS_PER_BLOCK + 4) + held
                 assert abs(emitted + drawn.index(late) - SWITCHES[1]) <= slack
                 return
             emitted += len(drawn)
@@ -161,7 +161,7 @@ def test_another_schedule_is_refused_or_taken_over_from_here_on(folder: Path) ->
     after = sources(job, 900)
     now = after[: 2_400 - len(drawn)]
     assert shares(other.source_names, now) == pytest.approx([7 / 8, 1 / 8, 0], abs=0.02)
-    assert shares(other.source_names, after[2_500 - len(drawn) + 2 * BLOCK :]) == pytest.approx(
+    assert shares(other.source_names, after[2_500 - len(drawn) + 2 * DRAWS_PER_BLOCK :]) == pytest.approx(
         [7 / 8, 1 / 32, 3 / 32], abs=0.02
     )
 

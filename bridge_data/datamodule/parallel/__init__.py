@@ -1,11 +1,14 @@
 """Batches between ranks: one reader for a whole replica, and micro-batches exchanged so that ranks finish together.
 
-background        a loader whose batches come from a thread; any batch as bytes. The next two build on it
-replica           the ranks of one data-parallel replica: one reads and sends its batches to those that need them
-balance           a step: costs are gathered, `assignment` decides, batches are exchanged, each rank has its own
-assignment        what a micro-batch costs, and which rank works on which of a step
-context_parallel  a rank's part of a batch under context parallelism
-virtual_chunks    an iterator of the same batches for each model chunk of a virtual pipeline
+    background        a loader whose batches come from a thread; any batch as bytes. The next two build on it
+    replica           the ranks of one data-parallel replica: one reads and sends its batches to those that need them
+    balance           a step: costs are gathered, `assignment` decides, batches are exchanged, each rank has its own
+    assignment        what a micro-batch costs, and which rank works on which of a step
+    context_parallel  a rank's part of a batch under context parallelism
+    groups            the groups of a rank: those of a `pg_collection`, else Megatron's
+    virtual_chunks    an iterator of the same batches for each model chunk of a virtual pipeline
+
+All ranks of a group must make their loaders, restore and close them in the same order.
 """
 
 from bridge_data.datamodule.parallel.assignment import COSTS, Cost, find_cost

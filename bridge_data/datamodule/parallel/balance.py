@@ -35,7 +35,7 @@ from bridge_data.datamodule.parallel.background import (
     to_parts,
 )
 from bridge_data.datamodule.parallel.replica import Peers
-from bridge_data.errors import ConfigError, WorkerError
+from bridge_data.errors import WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader
 from bridge_data.loader.pinning import can_pin, pinned
@@ -215,9 +215,6 @@ class BalancedLoader(BackgroundLoader):
 
     All data-parallel ranks must make one, with the same settings, call `restore_state_rank` and `close` in the same
     order, and draw the same number of batches.
-
-    Raises:
-        ConfigError: if `loader` has even ends, which are for validation.
     """
 
     def __init__(
@@ -229,10 +226,6 @@ class BalancedLoader(BackgroundLoader):
         *,
         pin_memory: bool = False,
     ) -> None:
-        if (ends := loader.config.ends) != "uneven":
-            raise ConfigError(
-                f"balance is for training, ends={ends!r} for validation, which is never balanced: remove one of them"
-            )
         self.report = BalanceReport()
         arrivals = Arrivals(balancing.max_step_size)
         exchange = Exchange(peers, dataset.worker_config.rank, balancing, self.report, pin_memory and can_pin())

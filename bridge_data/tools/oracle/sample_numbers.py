@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from bridge_data.order.cursor import BEGINNING, Entry, SampleRef, Stream, entry_size, is_slice
 from bridge_data.order.plan_order import PlanOrder
-from bridge_data.order.random_draws import BLOCK, MASK, Blend, Permutation, Schedule
+from bridge_data.order.random_draws import DRAWS_PER_BLOCK, MASK, Blend, Permutation, Schedule
 from bridge_data.order.row import Ints, Row, Share
 from bridge_data.order.state import LaneState, LoaderState
 
@@ -514,7 +514,7 @@ class DrawNumbers:
         """The source from which a draw takes its sample."""
         if self._blocks is None:
             return 0
-        number, offset = divmod(draw, BLOCK)
+        number, offset = divmod(draw, DRAWS_PER_BLOCK)
         if self._block[0] != number:
             self._block = number, self._blocks.block(self._lane, self._num_lanes, number).tolist()
         return self._block[1][offset]
@@ -572,8 +572,8 @@ class _Paths:
         """How often `source` was drawn in the first `draws` draws."""
         if source not in self._paths:
             return 0
-        number, rest = divmod(draws, BLOCK)
-        count = number * BLOCK
+        number, rest = divmod(draws, DRAWS_PER_BLOCK)
+        count = number * DRAWS_PER_BLOCK
         for share, phase, is_lighter in self._paths[source]:
             lighter = (count * share + phase) >> _FRACTION_BITS
             count = lighter if is_lighter else count - lighter
@@ -589,9 +589,9 @@ class _Paths:
                 draw = -((phase - ((draw + 1) << _FRACTION_BITS)) // share) - 1
             else:
                 draw = ((draw << _FRACTION_BITS) + phase) // (_ONE - share)
-        block = draw // BLOCK
+        block = draw // DRAWS_PER_BLOCK
         places = np.flatnonzero(self._blend.block(self._lane, self._num_lanes, block) == source)
-        return block * BLOCK + int(places[number - self.count(source, block * BLOCK)])
+        return block * DRAWS_PER_BLOCK + int(places[number - self.count(source, block * DRAWS_PER_BLOCK)])
 
     def _in_block(self, source: int, number: int, rest: int) -> int:
         sources = self._blend.block(self._lane, self._num_lanes, number)
