@@ -24,7 +24,7 @@ from bridge_data.shards.joined_records import JoinedRawSample
 
 
 class Loader(abc.ABC):
-    """Loads the samples of one source. Files are opened on first use."""
+    """Loads the samples of one source, in one process. Files are opened on first use."""
 
     is_plain = False
     """Whether samples have only text, numbers, JSON and bytes, decoded by our own code."""

@@ -35,7 +35,7 @@ from bridge_data.replacement import replacement
 from bridge_data.shards import RawSample
 from bridge_data.shards.blocks import BlockBudget
 from bridge_data.task import Hooks, SourceCook, TaskEncoder, hook_of
-from bridge_data.task.observer import Observer, observed_source
+from bridge_data.task.observer import Observer, observe_reads
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.topology import WorkerConfig
 
@@ -345,12 +345,12 @@ class LaneDataset:
 
     @functools.cached_property
     def _loaders(self) -> list[Loader]:
-        sources, observer = self.plan.sources, self._observer
+        decoder, observer = self.task_encoder.decoder, self._observer
+        loaders = [open_loader(source, decoder, bare_keys=self.bare_keys) for source in self.plan.sources]
         if observer is not None:
-            pairs = zip(sources, self.order.source_keys, strict=True)
-            sources = tuple(observed_source(source, observer, key) for source, key in pairs)
-        decoder = self.task_encoder.decoder
-        return [open_loader(source, decoder, bare_keys=self.bare_keys) for source in sources]
+            for loader, key in zip(loaders, self.order.source_keys, strict=True):
+                observe_reads(loader, observer, key)
+        return loaders
 
     @functools.cached_property
     def _cooks(self) -> list[SourceCook]:

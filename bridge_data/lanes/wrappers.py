@@ -204,7 +204,9 @@ def _dataset_in(name: str, dataset: Any, worker_config: WorkerConfig | None) -> 
 
 def _checked(name: str, dataset: Any) -> LaneDataset:
     if not isinstance(dataset, LaneDataset):
-        raise ConfigError(f"{name}({dataset!r}): expected a data set, such as get_train_dataset(...) makes")
+        raise ConfigError(
+            f"{name}({dataset!r}): expected a data set, such as get_train_dataset(...) or get_val_dataset(...) makes"
+        )
     return dataset
 
 

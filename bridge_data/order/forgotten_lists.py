@@ -46,7 +46,8 @@ def with_lists(extras: Mapping[str, Any], slot: int, lists: ListVersions) -> dic
     """The extras of a run that uses `lists` from a slot on."""
     history = [[begin, then] for begin, then in history_of(extras) if begin < slot]
     if lists != (history[-1][1] if history else {}):
-        history.append([slot, lists])
+        own = {name: [list(version) for version in versions] for name, versions in lists.items()}
+        history.append([slot, own])  # a state may be changed by whoever has it
     others = {name: extra for name, extra in extras.items() if name != NAME}
     return {**others, **({NAME: {"version": VERSION, "data": history}} if history else {})}
 

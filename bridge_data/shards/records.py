@@ -340,7 +340,12 @@ class _Withholding(RecordReader):
         return self._reader.block_bytes(block, parts)
 
     def read_block(self, block: range, parts: Container[str] | None) -> Block | None:
-        return None if any(index in self._gone for index in block) else self._reader.read_block(block, parts)
+        found = self._reader.read_block(block, parts)
+        if found is not None:
+            for at, index in enumerate(block):
+                if index in self._gone:
+                    found.keys[at] = found.contents[at] = None  # it is read singly, which reports it
+        return found
 
 
 def without_views(records: Records) -> Records:

@@ -5,13 +5,14 @@ batches are the same with and without it; without an observer, nothing is wrappe
 """
 
 import contextlib
-import dataclasses
-from collections.abc import Callable, Container, Iterator
-from typing import Any, ParamSpec, Protocol, TypeVar, cast
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from bridge_data.later import torch
-from bridge_data.plan import Source
-from bridge_data.shards import RawSample, RecordReader, Records
+
+if TYPE_CHECKING:
+    from bridge_data.decode import Loader
+    from bridge_data.shards import RawSample
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -114,35 +115,16 @@ def observed_iterator(items: Iterator[T], observer: Observer, stage: str, source
         yield item
 
 
-def observed_source(source: Source, observer: Observer, source_key: int) -> Source:
-    """The same source, each sample of which is read inside the stage `read`."""
-    records = _ObservedRecords(source.records, observer, source_key)
-    return dataclasses.replace(source, records=cast(Records, records))
+def observe_reads(loader: "Loader", observer: Observer, source_key: int) -> None:
+    """From now on, have each read of a sample by `loader` inside the stage `read`; that of the first of a block takes
+    the time of the block."""
+    read = loader.read
 
-
-class _ObservedRecords:
-    """Records whose readers are observed."""
-
-    def __init__(self, records: Records, observer: Observer, source_key: int) -> None:
-        self._records, self._observer, self._source_key = records, observer, source_key
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._records, name)
-
-    def reader(self) -> RecordReader:
-        return cast(RecordReader, _ObservedReader(self._records.reader(), self._observer, self._source_key))
-
-
-class _ObservedReader:
-    def __init__(self, reader: RecordReader, observer: Observer, source_key: int) -> None:
-        self._reader, self._observer, self._source_key = reader, observer, source_key
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._reader, name)
-
-    def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
-        self._observer.begin("read", self._source_key)
+    def observed_read(index: int) -> "RawSample":
+        observer.begin("read", source_key)
         try:
-            return self._reader.read(index, parts)
+            return read(index)
         finally:
-            self._observer.end()
+            observer.end()
+
+    loader.read = observed_read  # type: ignore[method-assign]

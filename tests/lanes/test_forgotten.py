@@ -188,6 +188,16 @@ def test_nothing_of_a_forgotten_sample_is_read_and_it_is_counted(tmp_path, monke
         dataset.restore_sample((dataset.source_names[0], 0, 30, 0))
 
 
+def test_a_state_that_was_handed_out_may_be_changed(tmp_path):
+    path = write_texts(tmp_path / "a", 60)
+    forget(tmp_path / "blend", {"a": [7]})
+    loader = loader_of(path)
+    saved = loader.save_state_rank()
+    next(iter(saved["extras"]["forgotten"]["data"][0][1].values())).clear()
+    saved["extras"]["forgotten"]["data"][0][1].clear()
+    assert get_savable_loader(loader.dataset).save_state_rank()["extras"]["forgotten"]["data"][0][1]
+
+
 def test_states_of_before_are_restored_and_say_since_when_which_version_was_used(tmp_path):
     path = write_texts(tmp_path / "a", 60)
     loader = loader_of(path)

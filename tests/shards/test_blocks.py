@@ -15,14 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data import storage
-from bridge_data.errors import DatasetError
+from bridge_data.errors import DatasetError, ForgottenSampleError
 from bridge_data.order.chunks import ChunkTable
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
+from bridge_data.prepare.tombstone_writing import forget_samples
 from bridge_data.shards import RecordReader, Records, Subset, open_shards
 from bridge_data.shards.blocks import BlockBudget, BlockCache, ChunkCut, Cut, RunCut
 from bridge_data.shards.index_file import BridgeIndexWriter
 from bridge_data.shards.jsonl_file import open_jsonl
-from bridge_data.shards.records import RecordsView
+from bridge_data.shards.records import RecordsView, reader_of
 from bridge_data.shards.segment import build_segment
 from tests.prepared import write_dataset, write_texts
 from tests.shards.reads import Reads, record_reads
@@ -204,6 +205,23 @@ def test_samples_are_those_that_are_read_singly_and_each_block_is_read_once(
         assert {reader.block_bytes(block) for block in blocks if len(block) > 1} <= set(reads)
         assert taken == [alone.read(index) for index in samples]
         assert budget.num_bytes == 0
+
+
+def test_neighbours_of_forgotten_samples_are_read_in_blocks(tmp_path: Path, reads: Reads) -> None:
+    folder = with_our_index(tmp_path / "data").root
+    forget_samples(folder, ["000003", "000017"], "asked for")
+    below = reader_of(open_shards(folder, "train"))
+    for index in (0, 1):
+        below.read(index)
+    reader, _ = in_blocks(below, ChunkCut(50, 10))
+    reads.clear()
+    for index in range(50):
+        if index in (3, 17):
+            with pytest.raises(ForgottenSampleError, match=f"0000{index:02d}"):
+                reader.read(index)
+        else:
+            assert reader.read(index).parts["txt"] == f"text {index}".encode()
+    assert len(reads) == 5
 
 
 @pytest.mark.parametrize("records_in", [with_our_index, lines])

@@ -17,8 +17,9 @@ from bridge_data import (
     get_train_dataset,
     stateless,
 )
+from bridge_data.decode import open_loader
 from bridge_data.plan import Source, load_plan
-from bridge_data.task.observer import observed, observed_iterator, observed_source
+from bridge_data.task.observer import observe_reads, observed, observed_iterator
 from tests.prepared import write_texts
 
 
@@ -150,11 +151,11 @@ def test_each_stage_ends_when_a_hook_stops_the_run(data: Path) -> None:
 
 
 def test_a_read_that_fails_ends(source: Source) -> None:
-    observer = Listening()
-    reader = observed_source(source, observer, 7).records.reader()
-    assert reader.read(0).key == source.records.reader().read(0).key
+    observer, loader = Listening(), open_loader(source, None)
+    observe_reads(loader, observer, 7)
+    assert loader.read(0).key == source.records.reader().read(0).key
     with pytest.raises((DatasetError, IndexError)):
-        reader.read(source.num_samples + 1)
+        loader.read(source.num_samples + 1)
     assert observer.begun == [("read",)] * 2
     assert observer.running == []
     assert observer.sources == {7}

@@ -155,6 +155,16 @@ def test_reading_decoding_and_batching_are_counted(tmp_path: Path) -> None:
     }
 
 
+def test_each_sample_of_a_block_is_one_read(tmp_path: Path) -> None:
+    dataset = opened(write_texts(tmp_path, 2_000))
+    work = work_of(dataset, num_batches=50)
+    assert work["read"] == work["decode"] == (200, {0})
+    clocked = dataset.observed(Clock)
+    clocked.lane(0, clocked.new_state())
+    block = clocked._loaders[0].block(0)
+    assert block is not None and len(block) > 1, "samples are read in blocks, as without an observer"
+
+
 def test_hooks_are_counted_by_source(tmp_path: Path) -> None:
     write_texts(tmp_path / "a", 20)
     write_texts(tmp_path / "b", 20)
