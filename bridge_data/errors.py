@@ -82,11 +82,12 @@ def listed(names: Sequence[str], most: int = 10) -> str:
     return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def did_you_mean(wanted: str, known: Iterable[str], otherwise: str = "") -> str:
-    """`; did you mean 'known'?`, to end a message about an unknown name; `otherwise` if none is spelled alike."""
+def did_you_mean(wanted: str, known: Iterable[str], otherwise: str = "", cutoff: float = 0.5) -> str:
+    """`; did you mean 'known'?`, to end a message about an unknown name; `otherwise` if none is spelled alike, by a
+    share of `cutoff`."""
     import difflib
 
-    near = difflib.get_close_matches(wanted, sorted(known), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(wanted, sorted(known), n=1, cutoff=cutoff)
     return f"; did you mean {near[0]!r}?" if near else otherwise
 
 

@@ -13,6 +13,7 @@ Checks raise errors that say which argument it is, what was given, and what is e
 import dataclasses
 import functools
 import inspect
+import numbers
 import os
 import sys
 import types
@@ -40,7 +41,7 @@ def takes_options(options: Callable[..., Any]) -> Callable[[F], F]:
         def call(*args: Any, **given: Any) -> Any:
             for name in given:
                 if name not in known:
-                    hint = did_you_mean(name, known)
+                    hint = did_you_mean(name, known, cutoff=0.6)
                     raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}")
             return function(*args, **given)
 
@@ -150,9 +151,10 @@ def check_at_least(config: Any, least: int, *names: str) -> None:
     """
     for name in names:
         value = getattr(config, name)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
         if value is not None and not (is_number and value >= least):
-            raise ConfigError(f"{type(config).__name__}({name}={value!r}): expected at least {least}")
+            what = "at least" if is_number else "a number of at least"
+            raise ConfigError(f"{type(config).__name__}({name}={value!r}): expected {what} {least}")
 
 
 def check_choice(config: Any, name: str, choices: Any) -> None:

@@ -181,9 +181,10 @@ class LoaderConfig:
     """No effect: see `bridge_data.options`."""
 
     def __post_init__(self) -> None:
-        for choice in (f"start_method={self.start_method!r}", f"ends={self.ends!r}"):
-            if choice in DELETED:
-                raise ConfigError(f"loader: {choice} is no longer supported: {DELETED[choice]}")
+        for name in ("start_method", "ends"):
+            value = getattr(self, name)
+            if (way_out := _DELETED_CHOICES.get(value)) is not None:
+                raise ConfigError(f"loader: {name}={value!r} is no longer supported: {way_out}")
         at_least = {"prefetch_factor": 1, "max_worker_restarts": 0, "restart_window_batches": 1, "max_shared_bytes": 0}
         for name, least in at_least.items():
             check_integer(f"loader: {name}", getattr(self, name), least)
@@ -262,12 +263,16 @@ class TrainerOptions:
 
 DELETED = {
     "repeat_steps": "steps are no longer repeated by an option: resume from a checkpoint that was saved before them, "
-    "from which the run takes them again",
-    "start_method='fork'": "leave it out; workers are forked from a clean process, which is safe with threads and CUDA",
-    "start_method='inprocess'": "take num_workers=0, which runs the lanes in this process, in the same order",
-    "ends='agreed'": 'take ends="even": the ranks end together, and agree where the number of batches is not known',
+    "from which the run takes them again"
 }
-"""Options and choices of earlier versions, and the way out for those who ask for them."""
+"""Options of earlier versions, and the way out for those who ask for them."""
+
+_DELETED_CHOICES = {
+    "fork": "leave it out; workers are forked from a clean process, which is safe with threads and CUDA",
+    "inprocess": "take num_workers=0, which runs the lanes in this process, in the same order",
+    "agreed": 'take ends="even": the ranks end together, and agree where the number of batches is not known',
+}
+"""The same of choices of options."""
 
 DECIDED_BY_THE_JOB = ("rank", "world_size", "data_parallel_group")
 """Fields of `WorkerConfig` that are no options: a job has them once its ranks are known."""

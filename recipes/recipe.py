@@ -173,6 +173,10 @@ class Recipe:
     parallel: ParallelConfig = dataclasses.field(default_factory=ParallelConfig)
 
     def __post_init__(self) -> None:
+        for name in ("tokenizer", "image_processor"):  # parts of the model's own checkpoint, at its revision
+            part = getattr(self, name)
+            if part is not None and part.revision is None and part.pretrained == self.model.pretrained:
+                object.__setattr__(self, name, dataclasses.replace(part, revision=self.model.revision))
         if self.family not in FAMILIES:
             raise ConfigError(f"family={self.family!r}: expected one of {', '.join(FAMILIES)}")
         if self.trainer not in TRAINERS:
@@ -390,6 +394,8 @@ def _changed(settings: Mapping[str, Any], changes: Mapping[str, Any], where: str
     has_ours = str(changes.get("task_encoder", settings["task_encoder"])).startswith(_OURS)
     sections = {**{field.name: None for field in dataclasses.fields(Recipe)}, **_all_sections(settings)}
     known = [*_leaves(sections)]
+    names = [one for one, _ in known]
+    names += [f"{'data' if part == 'data' else 'loader'}.{option}" for option, part in PART_OF.items()]
     for key, value in _leaves(changes):
         section, _, name = key.partition(".")
         inner = [one for one, _ in known if one.startswith(f"{key}.")]
@@ -399,7 +405,7 @@ def _changed(settings: Mapping[str, Any], changes: Mapping[str, Any], where: str
         is_option = section in ("data", "loader") and name.partition(".")[0] in {*PART_OF, *DELETED}
         is_argument = section == "encoder" and not has_ours
         if not (inner or is_option or is_argument or any(key == one or key.startswith(f"{one}.") for one, _ in known)):
-            raise ConfigError(f"{where}: there is no setting {key!r}{_nearest(key, [one for one, _ in known])}")
+            raise ConfigError(f"{where}: there is no setting {key!r}{_nearest(key, names)}")
     return _merged(settings, changes)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, get_args
 
+import numpy as np
 import pytest
 
 import bridge_data
@@ -230,8 +231,10 @@ def test_fields_are_at_least_a_number_or_none() -> None:
     check_at_least(Settings(share=2), 2, "size", "share")
     with pytest.raises(ConfigError, match=r"^Settings\(share=0\.5\): expected at least 1$"):
         check_at_least(Settings(), 1, "size", "share")
-    with pytest.raises(ConfigError, match=r"Settings\(kind='skip'\)"):
-        check_at_least(Settings(), 1, "kind")
+    check_at_least(Settings(share=np.float32(2)), 2, "share")
+    for wrong in ("8", True):
+        with pytest.raises(ConfigError, match=rf"Settings\(kind={wrong!r}\): expected a number"):
+            check_at_least(Settings(kind=wrong), 1, "kind")  # type: ignore[arg-type]
 
 
 def test_fields_are_one_of_the_choices_of_a_literal() -> None:

@@ -227,7 +227,7 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         text, spans = render_conversation(self.tokenizer, messages, template, self.answers, said.tools)
         added = self._adds_special_tokens and lacks_beginning(self.tokenizer, text)
         spans = self._layout.spans_with_loss(text, spans)
-        return tokenize_spans(self.tokenizer, text, spans, add_special_tokens=added)
+        return self._layout.learnt(tokenize_spans(self.tokenizer, text, spans, add_special_tokens=added))
 
     def _messages(self, messages: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:
         """The messages in the form that the template reads."""
@@ -285,7 +285,7 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         if not sample.images or self.family is None:
             return {}
         made = pictures(sample.images, self._limits, sample.__key__)
-        return self.family.pixels(made, sample.detail)
+        return self.family.pixels(made, getattr(sample, "detail", 0))  # a subclass may have a sample class of its own
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_piece_ids": {}}

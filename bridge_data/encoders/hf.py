@@ -101,7 +101,7 @@ class HFTaskEncoder(ConversationTaskEncoder):
         """Concatenate media with one entry for each image; pad and stack those with one for each conversation."""
         media = joined([{n: v for n, v in row.items() if n not in self._by_rows} for row in _evened(rows)])
         some = next((row for row in rows if row), {})
-        for name in self._by_rows & some.keys():
+        for name in sorted(self._by_rows & some.keys()):
             media[name] = pad_sequence([row.get(name, some[name][:0]) for row in rows], batch_first=True)
         return media
 
@@ -126,7 +126,7 @@ class HFTaskEncoder(ConversationTaskEncoder):
             check_written(text.count(self.image_token), len(images), "image", self.config, key)
         made = self._call(text, images, special)
         marked, images_at = _marked(made, spans)
-        whole = marked
+        whole = marked = self._layout.learnt(marked)
         num_image_tokens = sum(end - start for start, end in images_at)
         if limits.max_image_tokens is not None and num_image_tokens > limits.max_image_tokens:
             raise SkipSample(f"its images take more than max_image_tokens={limits.max_image_tokens}")
@@ -138,7 +138,7 @@ class HFTaskEncoder(ConversationTaskEncoder):
                 # Process the text again without the images that are cut off, so that they have no pixel values.
                 text = text[: made["text_replacement_offsets"][0][cut]["span"][0]]
                 made = self._call(text, images[:cut], special)
-                marked, _ = _marked(made, spans)
+                marked = self._layout.learnt(_marked(made, spans)[0])
         kept = MarkedTokens(marked.ids[:limit], marked.has_loss[:limit])
         media, aligned = self._sorted(made, len(marked.ids))
         return kept, whole, media, {name: value[: len(kept.ids)] for name, value in aligned.items()}

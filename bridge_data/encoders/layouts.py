@@ -65,6 +65,10 @@ class NativeLayout:
         """The ranges of the text of a conversation that have loss; `spans` are those of the answers."""
         return spans
 
+    def learnt(self, marked: MarkedTokens) -> MarkedTokens:
+        """The tokens of a conversation, with a mark on those that are learnt."""
+        return marked
+
     def labels(self, marked: MarkedTokens, whole: Callable[[], MarkedTokens]) -> tuple[Tensor, Tensor]:
         """Labels and loss mask of a decoder, for the tokens that fit; `whole` makes all tokens of the sample."""
         return next_token_labels(marked, self._ignored)
@@ -125,16 +129,16 @@ class BridgeLayout(NativeLayout):
         return [(start, end + (text[:end].endswith(_TURN_END) and text[end : end + 1] == "\n")) for start, end in spans]
 
     def labels(self, marked: MarkedTokens, whole: Callable[[], MarkedTokens]) -> tuple[Tensor, Tensor]:
-        """Some tokens are never learnt; the last position of a full sequence learns the token that was cut off after
-        it."""
-        labels, loss_mask = super().labels(self._learnt(marked), whole)
+        """The last position of a full sequence learns the token that was cut off after it."""
+        labels, loss_mask = super().labels(marked, whole)
         if len(marked.ids) == self._seq_length:
-            following = self._learnt(whole())
+            following = whole()
             if any(following.has_loss[self._seq_length : self._seq_length + 1]):
                 labels[-1], loss_mask[-1] = following.ids[self._seq_length], 1
         return labels, loss_mask
 
-    def _learnt(self, marked: MarkedTokens) -> MarkedTokens:
+    def learnt(self, marked: MarkedTokens) -> MarkedTokens:
+        """Some tokens of conversations are never learnt."""
         pairs = zip(marked.ids, marked.has_loss, strict=True)
         return MarkedTokens(marked.ids, [answer and number not in self._never_learnt for number, answer in pairs])
 

@@ -175,7 +175,7 @@ class SpeechTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         return SpeechSample.derive_from(
             sample,
             input_features=made["input_features"][0],
-            attention_mask=made["attention_mask"][0].to(torch.int32),
+            attention_mask=made["attention_mask"][0].to(torch.int32).contiguous(),
             labels=torch.tensor(ids[: config.max_target_length]),
         )
 

@@ -129,6 +129,7 @@ class LaneSource:
         pool.begin(lanes, position.state)
         if self._pin is not None:
             self.pinning_thread = pinning.PinningThread(pool, Turns(position.state, lanes), self._pin)
+            self.pinning_thread.begin()
 
     def _stop_pinning(self) -> None:
         if self.pinning_thread is not None:

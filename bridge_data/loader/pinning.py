@@ -39,17 +39,24 @@ def pinned(batch: Any) -> Any:
 
 
 class PinningThread:
-    """Takes the items of `pool` by the `turns`, and pins them by `pin`. No one else may use the pool until `stop`."""
+    """Takes the items of `pool` by the `turns`, and pins them by `pin`, from `begin` on. No one else may use the pool
+    until `stop`."""
 
     def __init__(self, pool: WorkerPool, turns: Turns, pin: Pin) -> None:
         self._pool, self._turns, self._pin = pool, turns, pin
         self._changed = threading.Condition()
         self._next: tuple[int, Produced[Any] | Ended | BaseException] | None = None
-        self._stopped = False
+        self._begun = self._stopped = False
         is_on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         self._device = torch.cuda.current_device() if is_on_gpu else None
         self._thread = threading.Thread(target=self._run, name="bridge_data pinning", daemon=True)
         self._thread.start()
+
+    def begin(self) -> None:
+        """Let the thread use the pool: its owner knows it by now, whatever interrupted the start."""
+        with self._changed:
+            self._begun = True
+            self._changed.notify_all()
 
     def take(self, lane: int) -> Produced[Any] | Ended:
         """The next item of `lane`, whose turn it must be. Raises what the pool or pinning raised, and then ends."""
@@ -97,7 +104,7 @@ class PinningThread:
     def _wait_until_wanted(self) -> bool:
         """Wait until the trainer has taken the previous item; False if the thread must end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._next is None or self._stopped)
+            self._changed.wait_for(lambda: (self._begun and self._next is None) or self._stopped)
             return not self._stopped
 
     def _put(self, lane: int, item: Produced[Any] | Ended | BaseException) -> None:

@@ -46,7 +46,7 @@ def _no_garbage_collection() -> Iterator[None]:
 def gathered(own: T, group: Any, process: int | None = None) -> list[T] | None:
     """What each rank of a group has, in their order, on one of its processes, by default its first; else None."""
     rank, size = rank_in(group)
-    if size == 1:
+    if size <= 1:  # -1: this process is not in the group
         return [own]
     process = process_of(0, group) if process is None else process
     receives = torch.distributed.get_rank() == process

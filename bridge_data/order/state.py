@@ -327,14 +327,15 @@ def merge(parts: Sequence[LoaderState], names: Sequence[str] | None = None) -> L
     """`merge_states` of states that are parsed already; errors call them by `names`."""
     if not parts:
         raise StateError("merge_states: got no state; expected one of every data-parallel rank")
+    names = names or [f"state number {number}" for number in range(len(parts))]
     merged = dataclasses.replace(parts[0], lanes={}, ended=all(part.ended for part in parts))
     same = ["generations", "drawn_before", "extras", "repetition", "next_slot", "epoch_batches"]
     if merged.is_finite:  # near the end, ranks skip lanes that have ended
         same = ["generations", "drawn_before", "extras", "repetition"]
+        _check_finite(parts, names)
         slots = [part.next_slot for part in parts if not part.ended]
         merged.next_slot = min(slots) if slots else max(part.next_slot for part in parts)
         merged.epoch_batches = max(part.epoch_batches for part in parts)
-    names = names or [f"state number {number}" for number in range(len(parts))]
     for of, part in zip(names, parts, strict=True):
         part.check(merged.fingerprint)
         for name in same:
@@ -353,6 +354,22 @@ def merge(parts: Sequence[LoaderState], names: Sequence[str] | None = None) -> L
     merged.check_complete()
     merged.lanes = dict(sorted(merged.lanes.items()))
     return merged
+
+
+def _check_finite(parts: Sequence[LoaderState], names: Sequence[str]) -> None:
+    """Check that the states of finite data are of one step: as ranks skip lanes that have ended, their slots may
+    differ, but those that go on have handed out equally many micro-batches (one more or less after a re-deal)."""
+    going_on = [(of, part) for of, part in zip(names, parts, strict=True) if not part.ended]
+    for of, part in going_on[1:]:
+        first_of, first = going_on[0]
+        if part.next_slot == first.next_slot or len(part.lanes) != len(first.lanes):
+            continue
+        here, there = (sum(map(state.num_emitted, state.lanes)) for state in (part, first))
+        if abs(here - there) > 1:
+            raise StateError(
+                f"{of} has handed out {here} micro-batches, {first_of} {there}: they were not saved at the same step "
+                "of one run"
+            )
 
 
 class LedgerLog:

@@ -1,9 +1,21 @@
 """A task encoder around another one."""
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
-from bridge_data.task.task_encoder import HOOKS, T_batch, T_encoded_sample, T_raw_batch, T_sample, TaskEncoder
+from bridge_data.samples import CrudeSample
+from bridge_data.task.cooking import Cooker
+from bridge_data.task.stores import FileStore
+from bridge_data.task.task_encoder import (
+    HOOKS,
+    T_batch,
+    T_encoded_sample,
+    T_raw_batch,
+    T_sample,
+    TaskEncoder,
+    stateless,
+)
 
 _ATTRIBUTES = ("decoder", "cookers", "__default_failure_tolerance__")
 
@@ -27,14 +39,24 @@ class AugmentTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
         """The inner encoder."""
         return self._task_encoder
 
+    @stateless
+    def cook_crude_sample(
+        self,
+        sample: T_sample | CrudeSample,
+        cooker: Cooker[T_sample] | None = None,
+        aux: Mapping[str, FileStore[Any]] | None = None,
+    ) -> T_sample:
+        given = (cooker, aux) if cooker is not None else ()  # the inner hook may take only the sample
+        return self._task_encoder.cook_crude_sample(sample, *given)
+
 
 def _of_the_inner_encoder(name: str) -> Any:
     @functools.wraps(getattr(TaskEncoder, name))
     def hook(self: AugmentTaskEncoder[Any, Any, Any, Any], *args: Any, **kwargs: Any) -> Any:
-        return getattr(self.task_encoder, name)(*args, **kwargs)
+        return getattr(self.task_encoder, name)(*args, *kwargs.values())  # whatever its parameter is called
 
     return hook
 
 
-for _name in (*HOOKS, "batch_cost", "empty_batch"):
+for _name in {*HOOKS, "batch_cost", "empty_batch"} - {"cook_crude_sample"}:
     setattr(AugmentTaskEncoder, _name, _of_the_inner_encoder(_name))

@@ -82,6 +82,8 @@ def stateless(
         setattr(hook, "__stateless__", True)  # noqa: B010  # this mark and the next are Energon's
         if failure_tolerance is not None:
             setattr(hook, "__failure_tolerance__", failure_tolerance)  # noqa: B010
+        elif hasattr(hook, "__failure_tolerance__"):  # that of a function which it wraps
+            setattr(hook, "__failure_tolerance__", None)  # noqa: B010
         return hook
 
     return declare if fn is None else declare(fn)

@@ -5,7 +5,8 @@ import pytest
 
 from bridge_data import WorkerConfig
 from bridge_data.datamodule.batch_schedule import BatchSchedule
-from bridge_data.datamodule.parallel.groups import on_this_rank
+from bridge_data.datamodule.parallel import groups
+from bridge_data.datamodule.parallel.groups import groups_of, on_this_rank
 from bridge_data.datamodule.sharing import balancing_of
 
 
@@ -44,3 +45,15 @@ def test_the_rank_is_that_of_the_pure_data_parallel_group() -> None:
 def test_without_that_group_it_is_the_default(collection: Any) -> None:
     config = on_this_rank(WorkerConfig(0, 1, 2), collection)
     assert (config.rank, config.world_size, config.num_workers) == (0, 1, 2)
+
+
+def test_a_collection_of_its_own_is_not_mixed_with_the_groups_of_megatron(monkeypatch: pytest.MonkeyPatch) -> None:
+    megatron = SimpleNamespace(dp=group(1, 2), pp=group(1, 2), cp=None, tp=group(0, 2))
+    monkeypatch.setattr(groups, "has_megatron_groups", lambda: True)
+    monkeypatch.setattr(
+        "megatron.core.process_groups_config.ProcessGroupCollection.use_mpu_process_groups", lambda names: megatron
+    )
+    own = group(3, 8)
+    assert groups_of(SimpleNamespace(dp=own)) == (own, None, None, None)
+    assert groups_of(SimpleNamespace(dp=megatron.dp)) == groups_of() == (megatron.dp, megatron.pp, None, megatron.tp)
+    assert groups_of(SimpleNamespace(tp=own)) == (megatron.dp, megatron.pp, None, own)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from bridge_data import Cooker, WorkerConfig, get_loader, get_train_dataset
+from bridge_data import Cooker, TextSample, WorkerConfig, get_loader, get_train_dataset
 from bridge_data.encoders import (
     ConversationSample,
     ConversationTemplateConfig,
@@ -308,3 +308,15 @@ def test_workers_deliver_the_layout_and_a_batch_can_be_made_again(
             assert all(torch.equal(value, expected[name]) for name, value in made.items())
     keys = [key for batch in batches for row in batch["__keys__"] for key in row.split(",")]
     assert len(set(keys)) == len(keys) == 24
+
+
+def test_only_in_conversations_some_tokens_are_never_learnt() -> None:
+    encoder = FamilyTaskEncoder(qwen_tokenizer("qwen2_5_vl"), None, FamilyConfig(layout="bridge"), seq_length=64)
+    never = sorted(encoder._layout._never_learnt)
+    assert never, "the tokenizer has such tokens"
+    token = encoder.tokenizer.convert_ids_to_tokens(never[0])
+    text = encoder.preencode_sample(TextSample(__key__="k", text=f"so {token} it is"))
+    assert never[0] in text.tokens.tolist() and never[0] in text.labels.tolist()
+    talk = [{"role": "user", "content": "so?"}, {"role": "assistant", "content": f"so {token} it is"}]
+    said = encoder.preencode_sample(ConversationSample(__key__="k", messages=talk))
+    assert never[0] in said.tokens.tolist() and never[0] not in said.labels.tolist()

@@ -8,6 +8,7 @@ import torch
 from bridge_data import (
     CaptioningSample,
     ConfigError,
+    Packing,
     Sample,
     SampleError,
     SkipSample,
@@ -17,6 +18,7 @@ from bridge_data import (
     edataclass,
     get_loader,
     get_train_dataset,
+    stateless,
 )
 from bridge_data.encoders import (
     Conversation,
@@ -367,3 +369,22 @@ def test_the_default_encoder_is_a_family_whose_images_take_a_fixed_number_of_tok
     assert isinstance(encoder, FamilyTaskEncoder)
     assert encoder.family is not None
     assert encoder.family.image_text((1, 1), 0) == encoder.family.image_text((900, 20), 0) == [("<image>", 4)]
+
+
+class Sorted(MultiModalTaskEncoder):
+    @stateless
+    def select_samples_to_pack(self, samples: list[Any]) -> list[list[Any]]:
+        return super().select_samples_to_pack(sorted(samples, key=lambda sample: len(sample.tokens)))
+
+
+class Alone(MultiModalTaskEncoder):
+    select_samples_to_pack = Packing(length=len, capacity=4, overlong="alone")  # type: ignore[assignment]
+
+
+def test_a_subclass_may_pack_in_its_own_way() -> None:
+    encoder = Sorted(make_tokenizer(), seq_length=16)
+    samples = [encode(encoder, TextSample(__key__="k", text=text)) for text in ("a red boat on the sea", "a", "a boat")]
+    assert sum(map(len, encoder.select_samples_to_pack(samples))) == 3
+    assert Alone(make_tokenizer(), seq_length=16, decoder_seq_length=8).select_samples_to_pack([[1], [2]]) == [
+        [[1], [2]]
+    ]

@@ -179,6 +179,7 @@ def test_features_and_mask_are_those_of_the_feature_extractor(num_mels: int, num
     assert sample.input_features.dtype == torch.float32
     assert torch.equal(sample.input_features, made["input_features"][0])
     assert sample.attention_mask.dtype == torch.int32
+    assert sample.attention_mask.untyped_storage().nbytes() == 4 * len(sample.attention_mask)
     assert torch.equal(sample.attention_mask, made["attention_mask"][0].to(torch.int32))
 
 

@@ -52,7 +52,9 @@ class Pool:
 def thread_over(pool: Pool, pin: Any = str.upper) -> PinningThread:
     lanes: dict[int, Any] = {lane: {} for lane in range(len(pool.lengths))}
     turns = Turns(LoaderState({}, [(len(lanes), [])], 0, lanes), lanes)
-    return PinningThread(pool, turns, pin)  # type: ignore[arg-type]
+    thread = PinningThread(pool, turns, pin)  # type: ignore[arg-type]
+    thread.begin()
+    return thread
 
 
 def test_one_batch_is_pinned_ahead_and_no_more() -> None:

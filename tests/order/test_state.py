@@ -130,3 +130,6 @@ def test_ranks_pass_over_slots_at_the_end_of_finite_data_alone() -> None:
             if "order" in finite:
                 part.generations = [(4, [[0]])]
         assert merge_states([part.to_dict() for part in parts])["next_slot"] == 6
+        parts[1].lanes[3] = parts[1].lanes[3] | {"micro_batches": 4}
+        with pytest.raises(StateError, match="state number 1 has handed out 6 micro-batches, state number 0 4"):
+            merge_states([part.to_dict() for part in parts])

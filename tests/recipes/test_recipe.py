@@ -122,6 +122,7 @@ def test_the_data_of_tiny_recipes_is_written_once(data: Path) -> None:
         (["--recipe", "llava", "training.train_samples=9"], "expected one of them; set the other to null"),
         (["--recipe", "llava", "task_encoder_arguments.limit=9"], "no setting 'task_encoder_arguments.limit'"),
         (["--recipe", "llava", "loader.options.prefetch_factor=9"], "did you mean 'loader.prefetch_factor'"),
+        (["--recipe", "llava", "loader.options.sample_timeout_s=9"], "did you mean 'loader.sample_timeout_s'"),
         (["--recipe", "llava", "loader.sample_timeout=9"], "no setting 'loader.sample_timeout'"),
         (["--recipe", "llava", "loader.seed=9"], "loader.seed: a recipe has it as data.seed"),
         (["--recipe", "llava", "data.batch_size=4"], "no setting 'data.batch_size'; did you mean"),
@@ -300,3 +301,12 @@ def test_batch_sizes_grow_as_the_data_say() -> None:
     sizes = ["data.global_batch_size=8", "data.rampup_batch_size=[2, 2, 12]"]
     schedule = load_recipe(None, sizes, recipe="llava").batch_schedule
     assert (schedule.size_after(0), schedule.size_after(100)) == (2, 8)
+
+
+def test_parts_of_the_model_are_of_its_revision() -> None:
+    recipe = load_recipe(None, ["model.pretrained=/x", "model.revision=abc"], recipe="qwen2_5_vl")
+    assert recipe.image_processor is not None
+    assert recipe.tokenizer.revision == recipe.image_processor.revision == "abc"
+    other = load_recipe(None, ["model.revision=abc", "tokenizer.pretrained=/y"], recipe="qwen2_5_vl")
+    assert other.image_processor is not None
+    assert (other.tokenizer.revision, other.image_processor.revision) == (None, "abc")

@@ -1,3 +1,4 @@
+import functools
 import pickle
 from typing import Any
 
@@ -14,6 +15,7 @@ from bridge_data import (
 )
 from bridge_data.task import AugmentTaskEncoder, hook_of, is_overridden
 from bridge_data.task.hooks import declaration
+from bridge_data.task.task_encoder import declared
 
 
 def cook(sample: Any) -> TextSample:
@@ -129,3 +131,32 @@ def test_cookers_say_whether_cooking_is_seeded() -> None:
 
 def test_an_augmented_encoder_travels_to_workers() -> None:
     assert pickle.loads(pickle.dumps(Outer(Inner()))).encode_sample("x") == "<xi>"
+
+
+class OneArgument(DefaultTaskEncoder[Any, Any, Any, Any]):
+    @stateless
+    def cook_crude_sample(self, sample: Any) -> Any:  # type: ignore[override]
+        return sample
+
+    @stateless
+    def encode_sample(self, anything: Any) -> Any:
+        return anything
+
+
+class ByName(AugmentTaskEncoder[Any, Any, Any, Any]):
+    @stateless
+    def encode_sample(self, sample: Any) -> Any:
+        return super().encode_sample(sample=sample)
+
+
+def test_hooks_inside_may_take_other_parameters() -> None:
+    encoder = ByName(OneArgument())
+    assert encoder.encode_sample("a") == "a"
+    assert encoder.cook_crude_sample("a", None, None) == "a"
+
+
+def test_a_hook_around_another_one_has_its_own_tolerance() -> None:
+    inner = stateless(failure_tolerance=5)(lambda sample: sample)
+    outer = stateless(functools.wraps(inner)(lambda sample: inner(sample)))
+    assert declared(inner).failure_tolerance == 5
+    assert declared(outer).failure_tolerance is None

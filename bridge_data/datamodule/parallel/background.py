@@ -15,11 +15,11 @@ import dataclasses
 import functools
 import pickle
 import threading
-import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Self, TypeAlias
 
+import numpy as np
 import torch
 
 from bridge_data.errors import WorkerError, no_iterator
@@ -310,9 +310,6 @@ def _run(run: Callable[[], None], arrivals: Arrivals, loader: "RankLoader | None
         with contextlib.nullcontext() if loader is None else contextlib.closing(loader):
             run()
     except Exception as error:
-        # `arrivals` is in the traceback, and keeps it. Without its variables, batches are freed; in such a cycle,
-        # views of their memory crash CPython's garbage collector.
-        traceback.clear_frames(error.__traceback__)
         failed = WorkerError(f"{failure}: {error}")
         failed.__cause__ = error
         arrivals.fail(failed)
@@ -337,7 +334,9 @@ def to_parts(value: Any) -> list[memoryview]:
         WorkerError: if it cannot be pickled.
     """
     try:
-        parts = [part.raw() for part in encode_by_reference(value)]
+        # As memory of NumPy's: views of a `PickleBuffer` crash CPython 3.11 and 3.12 when the garbage collector frees
+        # them in a cycle, such as that of an error with the frame that kept it.
+        parts = [np.frombuffer(part.raw(), np.uint8).data for part in encode_by_reference(value)]
     except Exception as error:
         shown = value.content if isinstance(value, Arrival) else value
         raise WorkerError(f"{shown!r:.200} cannot be sent to another rank: {error!r}") from error

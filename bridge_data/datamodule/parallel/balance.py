@@ -142,8 +142,8 @@ class Exchange:
         own = torch.zeros(3 + 2 * width, dtype=torch.float64)  # whole numbers are exact up to 2**53
         own[0], own[1] = restore_number, CLOSED if step is None else step.kind
         if step is not None:
-            own[2] = count = len(step.costs)
-            own[3 : 3 + count] = torch.tensor(step.costs, dtype=torch.float64)
+            own[2] = count = len(step.parts)  # of the last, only the cost is known if it cannot be sent
+            own[3 : 3 + count] = torch.tensor(step.costs[:count], dtype=torch.float64)
             own[3 + width : 3 + width + count] = torch.tensor([num_bytes(parts) for parts in step.parts])
         group = self._peers.group
         gathered = [torch.empty_like(own) for _ in self._peers.ranks]

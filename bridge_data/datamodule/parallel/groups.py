@@ -30,16 +30,18 @@ class RankGroups(NamedTuple):
 
 
 def groups_of(pg_collection: Any = None) -> RankGroups:
-    """The groups of `pg_collection`; one that it lacks is that of Megatron's parallel state, if it is initialised."""
-    given = [getattr(pg_collection, axis, None) for axis in RankGroups._fields]
-    if None in given and has_megatron_groups():
-        from megatron.core.process_groups_config import ProcessGroupCollection
+    """The groups of `pg_collection`; one that it lacks is that of Megatron's parallel state, if it is initialised, and
+    has no other data-parallel group."""
+    given = RankGroups(*(getattr(pg_collection, axis, None) for axis in RankGroups._fields))
+    if None not in given or not has_megatron_groups():
+        return given
+    from megatron.core.process_groups_config import ProcessGroupCollection
 
-        others = ProcessGroupCollection.use_mpu_process_groups(list(RankGroups._fields))
-        given = [
-            getattr(others, axis) if own is None else own for axis, own in zip(RankGroups._fields, given, strict=True)
-        ]
-    return RankGroups(*given)
+    collection = ProcessGroupCollection.use_mpu_process_groups(list(RankGroups._fields))
+    others = RankGroups(*(getattr(collection, axis) for axis in RankGroups._fields))
+    if given.dp not in (None, others.dp):
+        return given
+    return RankGroups(*(other if own is None else own for own, other in zip(given, others, strict=True)))
 
 
 def has_megatron_groups() -> bool:

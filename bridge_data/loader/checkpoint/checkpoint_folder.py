@@ -141,7 +141,10 @@ def _agreed(of_ranks: Sequence[tuple[LoaderState, int] | str]) -> tuple[LoaderSt
                 f"data-parallel rank {rank} saves step {step}, rank 0 step {steps[0]}. Save after the same number of "
                 "batches on every rank"
             )
-    merged = merge(states, [f"data-parallel rank {rank}" for rank in range(len(states))])
+    try:
+        merged = merge(states, [f"data-parallel rank {rank}" for rank in range(len(states))])
+    except StateError as error:
+        raise StateError(f"{error}. Save after the same number of batches on every rank") from error
     return (states[0] if states[0].is_whole else merged), steps[0]
 
 
@@ -239,6 +242,8 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
 
 def _read_folder(folder: Path) -> Checkpoint:
     """What is in a folder. A save may replace its files meanwhile; it begins with that of rank 0."""
+    if not folder.is_dir():
+        raise StateError(f"{folder}: {'expected a folder' if folder.exists() else 'no such file or folder'}")
     first, num_tries = rank_file(folder, 0), 0
     while True:
         data = read_if_saved(first)
@@ -255,8 +260,6 @@ def _read_folder(folder: Path) -> Checkpoint:
 
 def _read_with(folder: Path, data: bytes | None) -> Checkpoint:
     """What is in a folder whose file of rank 0 has the content `data`."""
-    if not folder.is_dir():
-        raise StateError(f"{folder}: {'expected a folder' if folder.exists() else 'no such file or folder'}")
     first = rank_file(folder, 0)
     file = None if data is None else decoded(data, first)
     if file is not None and file.version == VERSION:

@@ -111,6 +111,8 @@ class FileStoreCachePool(CachePool):
         self.max_cache_size_gbytes = max_cache_size_gbytes
         self.max_cache_count = max_cache_count
         self.method: Method = method
+        if num_workers is None or max_cache_count is None:
+            raise ConfigError(f"FileStoreCachePool({num_workers=}, {max_cache_count=}): expected numbers of at least 1")
         check_at_least(self, 1, "num_workers", "max_cache_count")
         check_choice(self, "method", Method)
         self._token = secrets.token_hex(8)

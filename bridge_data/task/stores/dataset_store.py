@@ -86,6 +86,10 @@ class SystemFileStore(_NamedStore):
             for file in sorted(files):
                 yield os.path.relpath(os.path.join(folder, file), self._base)
 
+    def __str__(self) -> str:
+        path = self._base or "the file system"
+        return path if self._name is None else f"auxiliary data {self._name!r} ({path})"
+
     @functools.cached_property
     def _media(self) -> MediaIndex:
         if self._base is None:

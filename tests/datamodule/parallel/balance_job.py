@@ -2,6 +2,7 @@
 for `test_balance.py`; what each rank saw, as JSON. The ranks are forked from one process that has imported all."""
 
 import contextlib
+import gc
 import json
 import multiprocessing
 import sys
@@ -52,6 +53,16 @@ def failing_cost(batch: Long) -> float:
     if int(batch.number) == BAD:
         raise ValueError("no scales for this one")
     return 1.0
+
+
+class Unsendable(Encoder):
+    """The batch of `BAD` cannot be pickled."""
+
+    def batch(self, samples: list[TextSample]) -> Long:
+        made = super().batch(samples)
+        if int(made.number) == BAD:
+            made.__subflavors__ = [{"function": lambda: None}]
+        return made
 
 
 class Picky(Encoder):
@@ -177,12 +188,22 @@ def fail(data: str, folder: Path, rank: int, num_ranks: int) -> dict[str, Any]:
     loader.restore_state(state)
     again = draw(loader, 2)
     loader.close()
+    gc.collect()  # what an error with its batches leaves can be freed
+    unsent = module_of(data, task_encoder=Unsendable()).train_dataloader()
+    try:
+        for _ in range(100):
+            draw(unsent, 1)
+        raise AssertionError("the batch that cannot be sent did not come")
+    except WorkerError as error:
+        refused = str(error)
+    unsent.close()
+    gc.collect()
     even = ""
     try:
         module_of(data, ends="even").train_dataloader()
     except ConfigError as error:
         even = str(error)
-    return {"message": message, "seen": seen, "again": again, "even": even}
+    return {"message": message, "seen": seen, "again": again, "even": even, "refused": refused}
 
 
 @contextlib.contextmanager

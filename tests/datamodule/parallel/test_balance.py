@@ -150,6 +150,9 @@ def test_a_failure_on_one_rank_stops_all_after_the_same_step(job: Any) -> None:
     assert len(failed["seen"]) == len(told["seen"]) and len(failed["seen"]) % (GLOBAL_BATCH // 2) == 0
     assert BAD not in failed["seen"] + told["seen"]
     assert all(rank["again"] == rank["seen"][:2] for rank in (failed, told))
+    refused = sorted(rank["refused"] for rank in (failed, told))
+    assert "cannot be sent to another rank" in refused[0]
+    assert refused[1] == "data-parallel rank 0 failed to read its part of a step; see its error"
 
 
 def test_even_ends_are_for_validation(job: Any) -> None:
