@@ -9,9 +9,10 @@
     batches      batches, data sets and errors as bytes, with tensors and arrays as buffers of their own
     slots        the shared memory that batches are collated in
 
-Options and their defaults are in `run_options.LoaderConfig` and `topology.WorkerConfig`; fixed limits are constants of
-these modules. What went wrong with a worker is worded in `worker_pool.Restarts`; `ServerLost` and `OutOfStep`, which
-the loader catches, are in `loader.lane_runner`. The order of batches is not decided here (`loader.position`), and
-nothing is written to files: a worker is sent the state of its lanes to begin. A slot is one of memory here, unless it
-is `next_slot`.
+Options and their defaults are in `run_options.LoaderConfig` (restarts, timeouts, memory) and `topology.WorkerConfig`
+(the number of workers); fixed limits are constants of these modules. Why a worker is replaced is worded in
+`worker_pool`, what it was doing in `link.WatchPage`, that no restart is left in `worker_pool.Restarts`; `ServerLost`
+and `OutOfStep`, which the loader catches, are classes of `loader.lane_runner`. The order of batches is not decided here
+(`loader.position`), and nothing is written to files: a worker is sent the state of its lanes to begin. In `slots` a
+slot is one of memory; elsewhere it is one in the job's order.
 """
