@@ -9,6 +9,8 @@
     tiny_parts       small models, tokenizers and image processors, made here; `tiny_data` likewise
     demo             trains, kills, resumes, and compares each sample: `demo_jobs`, `run_log`, `compare_runs`
 
-To change: a default of a recipe, `families/all.yaml` or the family; how YAML, family and arguments are merged,
-`recipe.load_recipe`; the order of a step, `trainer.loop`; a checkpoint, `trainer.checkpoint`; the log, `run_log`.
+To change: a default of a recipe, `families/all.yaml` or the family, else the dataclass that has it (`trainer.config`,
+`recipe`, the arguments in `task_encoders`); how YAML, family and arguments are merged, `recipe.load_recipe`, and what
+is said of an unknown key, `recipe._changed`; the order of a step, `trainer.loop` under Megatron, `train_lightning`
+under Lightning; a checkpoint, `trainer.checkpoint`; the log, `run_log`.
 """

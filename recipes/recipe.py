@@ -394,8 +394,8 @@ def _changed(settings: Mapping[str, Any], changes: Mapping[str, Any], where: str
     has_ours = str(changes.get("task_encoder", settings["task_encoder"])).startswith(_OURS)
     sections = {**{field.name: None for field in dataclasses.fields(Recipe)}, **_all_sections(settings)}
     known = [*_leaves(sections)]
-    names = [one for one, _ in known]
-    names += [f"{'data' if part == 'data' else 'loader'}.{option}" for option, part in PART_OF.items()]
+    options = (f"{'data' if part == 'data' else 'loader'}.{option}" for option, part in PART_OF.items())
+    names = [*dict.fromkeys([*(one for one, _ in known), *options])]
     for key, value in _leaves(changes):
         section, _, name = key.partition(".")
         inner = [one for one, _ in known if one.startswith(f"{key}.")]

@@ -25,7 +25,7 @@ from bridge_data import (
 )
 from bridge_data.energon import LimitDataset, RepeatDataset
 from bridge_data.errors import ConfigError
-from bridge_data.options import check_flag, check_integer, check_number, names, path_text
+from bridge_data.options import check_flag, check_integer, check_number, checked_names, path_text
 from tests.prepared import CRUDE, write_dataset, write_texts
 
 
@@ -203,4 +203,4 @@ def test_what_is_right_passes() -> None:
     check_number("n", 0.5, "a number")
     check_flag("n", False)
     assert path_text("path", Path("a")) == path_text("path", "a") == "a"
-    assert names("modules", ["a", "b"]) == ("a", "b") and names("modules", {}) == ()
+    assert checked_names("modules", ["a", "b"]) == ("a", "b") and checked_names("modules", {}) == ()

@@ -16,7 +16,7 @@ To change: a default or a check of an option, `run_options` (those of `WorkerCon
 Bridge's users expect to be others, such as `num_workers` and `pin_memory`, stand in `module` and `bridge`. What is done
 when training starts is in `module.train_dataloader`; what of that waits for other ranks, in `sharing.rank_loader`.
 Lightning keeps `module.state_dict`, with the loader's state (`order.state`) under `LIGHTNING_KEY` of
-`loader.checkpoint`.
+`loader.checkpoint.other_formats`.
 
 Lightning takes seconds to import, and only the DataModule itself needs it: names are imported when they are first used.
 """

@@ -9,7 +9,10 @@ the error says what to take instead.
     jsonl_and_joined   factories of JSONL files, joins, and prepared data as their own files describe them
     preparing, epath   preparing from Python, and paths, with the arguments of Energon's
 
-The loaders are in `bridge_data.dataset_loaders`; how YAML and dicts are read, in `bridge_data.plan`.
+The loaders are in `bridge_data.dataset_loaders`; how YAML and dicts are read, in `bridge_data.plan`; what preparing
+writes, in `bridge_data.prepare`. To change: a default of a factory, its `__init__` and that of
+`plan.factories.PathDatasetFactory`; what is said of a name that has no counterpart, `module_paths.missing` with
+`LEFT_OUT`; the look-up of a name, `module_paths.value_of`, or `replacing._StandIn` for `megatron.energon` itself.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -332,7 +332,6 @@ def merge(parts: Sequence[LoaderState], names: Sequence[str] | None = None) -> L
     same = ["generations", "drawn_before", "extras", "repetition", "next_slot", "epoch_batches"]
     if merged.is_finite:  # near the end, ranks skip lanes that have ended
         same = ["generations", "drawn_before", "extras", "repetition"]
-        _check_finite(parts, names)
         slots = [part.next_slot for part in parts if not part.ended]
         merged.next_slot = min(slots) if slots else max(part.next_slot for part in parts)
         merged.epoch_batches = max(part.epoch_batches for part in parts)
@@ -351,6 +350,8 @@ def merge(parts: Sequence[LoaderState], names: Sequence[str] | None = None) -> L
                     f"{of} and one before it have different states of lane {lane}: they were not saved at the same "
                     "step of one run"
                 )
+    if merged.is_finite:
+        _check_finite(parts, names)
     merged.check_complete()
     merged.lanes = dict(sorted(merged.lanes.items()))
     return merged
