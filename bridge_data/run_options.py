@@ -130,8 +130,8 @@ class TrainingOptions(DatasetOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoaderConfig:
-    """Options of `get_loader` and `get_savable_loader`: how batches are produced. But for `ends`, none
-    decides which batches come, or their order.
+    """Options of `get_loader` and `get_savable_loader`: how batches are produced. Only `ends` changes which batches
+    come, and none of them their order.
 
     Raises:
         ConfigError: if a number is out of range or a name unknown.
@@ -183,8 +183,8 @@ class LoaderConfig:
     def __post_init__(self) -> None:
         for name in ("start_method", "ends"):
             value = getattr(self, name)
-            if (way_out := _DELETED_CHOICES.get(value)) is not None:
-                raise ConfigError(f"loader: {name}={value!r} is no longer supported: {way_out}")
+            if isinstance(value, str) and value in _DELETED_CHOICES:
+                raise ConfigError(f"loader: {name}={value!r} is no longer supported: {_DELETED_CHOICES[value]}")
         at_least = {"prefetch_factor": 1, "max_worker_restarts": 0, "restart_window_batches": 1, "max_shared_bytes": 0}
         for name, least in at_least.items():
             check_integer(f"loader: {name}", getattr(self, name), least)

@@ -76,8 +76,9 @@ class Loader(abc.ABC):
 
     def read_in_blocks(self, cut: Cut | None, budget: BlockBudget) -> None:
         """From now on, read whole blocks of neighbouring samples, as `cut` says, within `budget`; None: one by one."""
-        is_cut = cut is not None and self._reader.has_blocks
-        self._blocks = BlockCache(self._reader, cut, self._source.parts, budget) if cut is not None and is_cut else None
+        self._blocks = None
+        if cut is not None and self._reader.has_blocks:
+            self._blocks = BlockCache(self._reader, cut, self._source.parts, budget)
 
     def block(self, index: int) -> range | None:
         """The indices of the block that sample `index` is in; None if samples are read one by one."""

@@ -1,7 +1,7 @@
 """The names of `megatron.energon` under its paths, and data sets described in Python: loaders and factories.
 
-`bridge_data.energon` and its modules answer to every import from `megatron.energon` 7.4.1; of what has no counterpart,
-the error says what to take instead.
+`bridge_data.energon` and its modules answer to every import from `megatron.energon` 7.4.1; of names that are left
+out on purpose, the error says what to take instead.
 
     module_paths       each path of Energon's, and the names there
     replacing          imports of `megatron.energon` itself, in programs that cannot be edited

@@ -1,8 +1,7 @@
 """Lanes: independent streams of micro-batches, each with an order, hooks and a state of its own.
 
 Enters: a path or samples in memory, a task encoder, the options of a run. Leaves: micro-batches of a lane, each with
-the state after it. A lane knows of no other lane, process or
-rank: `loader` runs them, and says whose turn it is.
+the state after it. A lane knows of no other lane, process or rank: `loader` runs them, and says whose turn it is.
 
     datasets      a path and options become a `LaneDataset`: `get_train_dataset`, `get_val_dataset`
     lane_dataset  plan, order and encoder as one object: opens lanes, checks and re-deals states, the length of a pass

@@ -193,10 +193,6 @@ class LaneDataset:
         """What must be equal for saved cursors to mean the same samples."""
         return self.order.fingerprint() | dataclasses.asdict(self.batching)
 
-    def with_cache_pool(self, cache_pool: CachePool) -> "LaneDataset":
-        """The same data set with this cache pool for its cookers."""
-        return self.changed(cache_pool=cache_pool)
-
     def observed(self, make_observer: Callable[[Sequence[int]], Observer]) -> "LaneDataset":
         """The same data set; in each process, the `Observer` that `make_observer` makes is called around each stage."""
         return self.changed(make_observer=make_observer)

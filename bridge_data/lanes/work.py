@@ -416,7 +416,8 @@ def mark(made: Any, key: Key, *, add: bool = False) -> None:
 def _admitted(selection: Packing, hooks: Hooks, sample: Any) -> Any:
     """The sample, if it is not too long for a pack, or cut to fit."""
     admitted, is_cut = selection.admitted(sample)
-    hooks.skipped[TRUNCATED] += is_cut
+    if is_cut:
+        hooks.skipped[TRUNCATED] += 1
     return admitted
 
 

@@ -67,7 +67,7 @@ def open_loader(
         raise ConfigError(f"get_loader({dataset!r}): expected a data set; for a path, write {made}")
     _check_same(worker_config, dataset.worker_config)
     if config.cache_pool is not None:
-        dataset = dataset.with_cache_pool(config.cache_pool)
+        dataset = dataset.changed(cache_pool=config.cache_pool)
     if gathers_states:
         from bridge_data.loader.gathering_loader import GatheringLoader  # here: it imports torch.distributed
 

@@ -50,7 +50,13 @@ class PinningThread:
         is_on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         self._device = torch.cuda.current_device() if is_on_gpu else None
         self._thread = threading.Thread(target=self._run, name="bridge_data pinning", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:  # an interrupt while it starts: it must not wait for ever
+            with self._changed:
+                self._stopped = True
+                self._changed.notify_all()
+            raise
 
     def begin(self) -> None:
         """Let the thread use the pool: its owner knows it by now, whatever interrupted the start."""

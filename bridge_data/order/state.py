@@ -291,6 +291,11 @@ def _differences(saved: dict[str, Any], current: dict[str, Any]) -> Iterable[tup
             yield name, "sources: the same, in another order"
 
 
+_OTHER_STEPS = (
+    "they were not saved at the same step of one run: save on all ranks after the same number of batches, and keep no "
+    "files of other steps beside them"
+)
+
 _UNEVEN_REPETITIONS = (
     ". Or ranks with fewer batches have started the next repetition of a RepeatDataset before the others: with "
     'ends="even" the loader starts it on all ranks at the same step'
@@ -340,16 +345,12 @@ def merge(parts: Sequence[LoaderState], names: Sequence[str] | None = None) -> L
         for name in same:
             if getattr(part, name) != getattr(merged, name):
                 raise StateError(
-                    f"{of} has {name} {getattr(part, name)}, {names[0]} has {getattr(merged, name)}: they were not "
-                    "saved at the same step of one run"
+                    f"{of} has {name} {getattr(part, name)}, {names[0]} has {getattr(merged, name)}: {_OTHER_STEPS}"
                     + (_UNEVEN_REPETITIONS if name == "repetition" else _OTHER_LISTS if name == "extras" else "")
                 )
         for lane, state in part.lanes.items():
             if merged.lanes.setdefault(lane, state) != state:
-                raise StateError(
-                    f"{of} and one before it have different states of lane {lane}: they were not saved at the same "
-                    "step of one run"
-                )
+                raise StateError(f"{of} and one before it have different states of lane {lane}: {_OTHER_STEPS}")
     if merged.is_finite:
         _check_finite(parts, names)
     merged.check_complete()
@@ -367,10 +368,7 @@ def _check_finite(parts: Sequence[LoaderState], names: Sequence[str]) -> None:
             continue
         here, there = (sum(map(state.num_emitted, state.lanes)) for state in (part, first))
         if abs(here - there) > 1:
-            raise StateError(
-                f"{of} has handed out {here} micro-batches, {first_of} {there}: they were not saved at the same step "
-                "of one run"
-            )
+            raise StateError(f"{of} has handed out {here} micro-batches, {first_of} {there}: {_OTHER_STEPS}")
 
 
 class LedgerLog:

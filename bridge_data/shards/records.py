@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import json
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, runtime_checkable
 
 from bridge_data.errors import ForgottenSampleError
@@ -86,11 +86,6 @@ class Samples:
     contents: list[Any]
     name: str | None = None
 
-    def at(self, positions: Iterable[int]) -> Samples:
-        """Those at some positions."""
-        chosen = [(self.keys[position], self.contents[position]) for position in positions]
-        return Samples([key for key, _ in chosen], [content for _, content in chosen], self.name)
-
 
 class Block:
     """Samples that were read at once, `num_bytes` in all. `numbers` are those that they have in the data set itself; in
@@ -110,9 +105,10 @@ class Block:
 
     def at(self, positions: Sequence[int]) -> Block:
         """The samples at some positions."""
-        samples = Samples(self.keys, self.contents, self.name).at(positions)
+        keys, contents = ([column[at] for at in positions] for column in (self.keys, self.contents))
         num_bytes = self.num_bytes * len(positions) // len(self.keys)
-        return Block(self.shard_name, [self.numbers[position] for position in positions], samples, num_bytes)
+        numbers = [self.numbers[at] for at in positions]
+        return Block(self.shard_name, numbers, Samples(keys, contents, self.name), num_bytes)
 
 
 class RecordReader(abc.ABC):

@@ -256,7 +256,7 @@ class Hooks:
         """How many samples were skipped by which hooks, and why the last was, for messages; empty if none were."""
         counts = [f"{count} in {stage}" for stage, count in self.skipped.items() if stage not in NO_STAGES]
         reason = self.last_skip[1] and f"; the last because {self.last_skip[1]}"
-        return f"were left out ({', '.join(counts)}{reason})" if self.skipped else ""
+        return f"were left out ({', '.join(counts)}{reason})" if counts else ""
 
     def __enter__(self) -> Self:
         """Activate these hooks for the current thread, with their `current_sample_index` and `cache`. At the end the

@@ -126,7 +126,7 @@ def _data_state(folder: Path, iteration: int, group: "dist.ProcessGroup | None")
     state: dict[str, Any] | None = None
 
     def read() -> None:
-        nonlocal state
+        nonlocal state  # not returned: the other ranks do not need it
         state = load_states(folder, step=iteration)
 
     by_first_rank(read, group)

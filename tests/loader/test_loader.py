@@ -363,6 +363,7 @@ def test_the_worker_config_of_the_dataset_may_be_repeated_but_not_contradicted()
     [
         {"prefetch_factor": 0},
         {"start_method": "forkserver"},
+        {"start_method": ["fork"]},
         {"max_worker_restarts": -1},
         {"restart_window_batches": 0},
         {"watchdog_timeout_seconds": 0},

@@ -70,6 +70,23 @@ def test_one_batch_is_pinned_ahead_and_no_more() -> None:
     thread.stop()
 
 
+def test_a_start_that_is_interrupted_leaves_no_thread_at_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, started, start = Pool([3]), [], threading.Thread.start
+    pool.allowed.release(100)
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        started.append(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        thread_over(pool)
+    started[0].join(10)
+    assert not started[0].is_alive()
+    assert pool.begun == []
+
+
 def test_lanes_end_in_their_turns_and_then_the_thread_does() -> None:
     pool = Pool([1, 0, 2])
     pool.allowed.release(100)

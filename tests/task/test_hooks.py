@@ -15,7 +15,7 @@ from bridge_data import get_savable_loader, get_val_dataset
 from bridge_data.errors import ConfigError, FatalSampleError, SkipSample, log_exception, reraise_exception
 from bridge_data.order.plan_order import Numbering
 from bridge_data.samples import TextSample
-from bridge_data.task import DefaultTaskEncoder, Hooks, stateless
+from bridge_data.task import TRUNCATED, DefaultTaskEncoder, Hooks, stateless
 from bridge_data.topology import WorkerConfig
 
 SAMPLE = TextSample(__key__="s.tar/7", text="seven")
@@ -246,3 +246,11 @@ def test_a_failure_is_logged_in_full_once_and_then_counted(caplog: pytest.LogCap
             rf"process {os.getpid()} has left out samples for the same reason 10 times so far, the last", text
         )
         assert "sample s.tar/7" in text
+
+
+def test_samples_that_were_cut_were_not_left_out() -> None:
+    lane = hooks()
+    lane.skipped[TRUNCATED] += 3
+    assert lane.skip_summary() == ""
+    lane.skipped["encode_sample"] += 2
+    assert lane.skip_summary() == "were left out (2 in encode_sample)"

@@ -141,10 +141,7 @@ def _agreed(of_ranks: Sequence[tuple[LoaderState, int] | str]) -> tuple[LoaderSt
                 f"data-parallel rank {rank} saves step {step}, rank 0 step {steps[0]}. Save after the same number of "
                 "batches on every rank"
             )
-    try:
-        merged = merge(states, [f"data-parallel rank {rank}" for rank in range(len(states))])
-    except StateError as error:
-        raise StateError(f"{error}. Save after the same number of batches on every rank") from error
+    merged = merge(states, [f"data-parallel rank {rank}" for rank in range(len(states))])
     return (states[0] if states[0].is_whole else merged), steps[0]
 
 
@@ -330,7 +327,7 @@ def _merged(folder: Path, states: Mapping[str, LoaderState]) -> LoaderState:
     except StateError as error:
         raise StateError(
             f"{folder}: {', '.join([*states][:8])} do not make one whole state: {error}. Add files that are missing, "
-            "remove those that an earlier run left, or take another checkpoint"
+            "or take another checkpoint"
         ) from error
 
 
