@@ -1,12 +1,11 @@
-"""The snippets of the documents that this project was created from run here with only the import line changed.
+"""Code of tutorials for Energon and Megatron-Bridge, as people have it at hand, runs with only the import changed.
 
-The documents lie in the folder that BRIDGE_DATA_SEEDS names; without it these tests are skipped. `extraction` says
-which of their lines are snippets, `world` what is put in place of what they only name. Every snippet is in one of two
-lists: `CASES`, those that a test below runs, and `NOT_COVERED`, with the reason; a snippet in neither fails.
+`snippets/` has the code of each document in its order; `world` what is put in place of what it only names. Every
+snippet is in one of two lists: `CASES`, those that a test below runs, and `NOT_COVERED`, with the reason.
 
-What is changed, beside the import line: lost indentation is put back; `nccl` is `gloo`; paths, `...` in a call and
-names such as SET_YOUR_GLOBAL_DATA_RANK_HERE are filled in; `pass`, which stands for a training step, is one that stops
-after three batches. The two changes more that the eight ranks need are told at their test.
+What is changed, beside the import line: `nccl` is `gloo`; paths, `...` in a call and names such as
+SET_YOUR_GLOBAL_DATA_RANK_HERE are filled in; `pass`, which stands for a training step, is one that stops after three
+batches. The two changes more that the eight ranks need are told at their test.
 """
 
 import concurrent.futures
@@ -37,17 +36,14 @@ from bridge_data import (
 from bridge_data.decode.av import AVDecoder
 from bridge_data.plan import load_plan
 from tests.decode.av import media
+from tests.docs.pages import read_blocks
 from tests.seeds import world
-from tests.seeds.extraction import Snippet, find_snippets
-from tests.seeds.world import Training, run_python, take
-
-FOLDER = os.environ.get("BRIDGE_DATA_SEEDS")
-pytestmark = pytest.mark.skipif(FOLDER is None, reason="BRIDGE_DATA_SEEDS names no folder of documents")
+from tests.seeds.world import Snippet, Training, run_python, take
 
 GET_LOADER = "from megatron.energon import get_train_dataset, get_loader, WorkerConfig"
 GET_SAVABLE = "from megatron.energon import get_train_dataset, get_savable_loader, WorkerConfig"
 SELECT = "def select_samples_to_pack(self, samples: List[CaptioningSample]) -> List[List[CaptioningSample]]:"
-PREPARE = "> energon prepare /xx/demo_data/ #tar所属的文件夹路径"
+PREPARE = "> energon prepare /xx/demo_data/"
 SHOWN = (
     "CaptioningSample(__key__='part_00123/00403.tar/004030195', "
     "image=tensor([[[0.4549, 0.4784, 0.5059, ..., 0.8392, 0.8275, 0.7961],"
@@ -78,10 +74,11 @@ def case(document: str, first: str, number: int = 1) -> Callable[[Case], Case]:
 
 @functools.cache
 def documents() -> dict[Key, Snippet]:
-    """All snippets of all documents. A document is known by the number that its file name begins with."""
+    """All snippets of all documents."""
     found: dict[Key, Snippet] = {}
-    for file in sorted(Path(FOLDER or "").glob("*.txt")):
-        for snippet in find_snippets(file.name.partition("_")[0], file.read_text()):
+    for file in sorted(Path(__file__).with_name("snippets").glob("*.md")):
+        for block in read_blocks(file.read_text()):
+            snippet = Snippet(file.stem, block.line, block.text.strip("\n"))
             number = 1 + sum(key[:2] == (snippet.document, snippet.first) for key in found)
             found[snippet.document, snippet.first, number] = snippet
     return found
@@ -139,20 +136,6 @@ def test_every_snippet_is_in_one_list() -> None:
     assert listed - found == set(), "listed, but in no document"
 
 
-def test_no_code_is_missed() -> None:
-    covered = {
-        (snippet.document, line.strip()) for snippet in documents().values() for line in snippet.text.splitlines()
-    }
-    looks_like_code = re.compile(
-        r"\s*(from \S+ import|import \w+$|def \w+\(|class \w+[(:]|@\w+$|for \w+ in|\w+ = \w+\()"
-    )
-    for file in sorted(Path(FOLDER or "").glob("*.txt")):
-        document = file.name.partition("_")[0]
-        lines = [line for line in file.read_text().splitlines() if looks_like_code.match(line)]
-        assert [line for line in lines if (document, line.strip()) not in covered] == [], document
-
-
-# The first lines are known without the documents, so that the tests have names where those are not at hand.
 @pytest.mark.parametrize("key", CASES, ids=lambda key: f"{key[0]}-{key[1][:40]}-{key[2]}")
 def test_snippet(key: Key, place: World) -> None:
     CASES[key](place, documents()[key])
@@ -336,7 +319,7 @@ def saving_in_a_training_loop(place: World, snippet: Snippet) -> None:
     assert asked == [0, 1, 2] and sorted(scope["state"]["lanes"]) == [str(lane) for lane in range(8)]
 
 
-@case("001", "ds = get_train_dataset(..., worker_config=wc)  # worker_config 必须与保存时一致")
+@case("001", "ds = get_train_dataset(..., worker_config=wc)")
 def restoring_before_a_training_loop(place: World, snippet: Snippet) -> None:
     before = loader_of("coco", batch_size=2, num_lanes=2)
     expected = keys(take(before, 6))
@@ -448,7 +431,7 @@ def decoding_to_a_decoder(place: World, snippet: Snippet) -> None:
     assert isinstance(decoder.decode("clip.mp4", b"bytes"), AVDecoder)
 
 
-@case("001", "# 提取前 2 秒和第 4-6 秒的片段")
+@case("001", "dat = av_decoder.get_clips(")
 def clips_of_a_video(place: World, snippet: Snippet) -> None:
     scope = place.run(snippet, av_decoder=seven_seconds())
     assert clip_numbers(scope["dat"].video_clips) == [(0, 50, 51), (100, 150, 51)]
@@ -470,7 +453,7 @@ def frames_at_equal_distances(place: World, snippet: Snippet) -> None:
     assert (frames.dtype, frames.shape) == (torch.uint8, (16, 3, media.HEIGHT, media.WIDTH))
 
 
-@case("001", "dat = av_decoder.get_video()              # 仅视频")
+@case("001", "dat = av_decoder.get_video()")
 def everything_of_a_video(place: World, snippet: Snippet) -> None:
     both = place.run(snippet, av_decoder=seven_seconds())["dat"]
     assert clip_numbers(both.video_clips) == [(0, 174, 175)]
@@ -586,7 +569,7 @@ def word_tokenizer() -> Any:
 
 # ----- 001: eight ranks -------------------------------------------------------------------------------------------
 
-BETWEEN_RUNS = "# 恢复状态"
+BETWEEN_RUNS = "# Restore"
 
 PREAMBLE = """\
 import functools

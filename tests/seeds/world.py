@@ -1,6 +1,7 @@
 """What the documents only name: data sets, folders and files, really made; and the running of a snippet among them."""
 
 import contextlib
+import dataclasses
 import io
 import itertools
 import os
@@ -18,7 +19,6 @@ from PIL import Image
 from bridge_data import SavableDataLoader
 from bridge_data.tools.cli import main
 from tests.prepared import write_dataset
-from tests.seeds.extraction import Snippet, repaired_metadataset, repaired_python
 
 CAPTIONED = {
     "sample_type": {"__module__": "megatron.energon", "__class__": "CaptioningSample"},
@@ -27,7 +27,24 @@ CAPTIONED = {
 ROOT = Path(__file__).parents[2]
 
 IMPORT = "from megatron.energon", "from bridge_data.energon"
-"""The one line of a snippet that may change, beside repairs and placeholders."""
+"""The one line of a snippet that may change, beside placeholders."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Snippet:
+    """A piece of code of a document, and the line it begins on."""
+
+    document: str
+    line: int
+    text: str
+
+    @property
+    def first(self) -> str:
+        """Its first line."""
+        return self.text.partition("\n")[0].strip()
+
+    def __str__(self) -> str:
+        return f"{self.document}:{self.line} {self.first}"
 
 
 class EnoughTraining(Exception):
@@ -77,8 +94,8 @@ def write_datasets(folder: Path) -> None:
 
 
 def python_of(snippet: Snippet, fill: Mapping[str, str]) -> str:
-    """The snippet as it is run: repaired, with our import, its placeholders filled, and a training step for `pass`."""
-    text = repaired_python(snippet.text).replace(*IMPORT).replace("'nccl'", "'gloo'")
+    """The snippet as it is run: with our import, its placeholders filled, and a training step for `pass`."""
+    text = snippet.text.replace(*IMPORT).replace("'nccl'", "'gloo'")
     for placeholder, value in fill.items():
         assert placeholder in text, f"{snippet}: no {placeholder!r} to fill in"
         text = text.replace(placeholder, value)
@@ -116,7 +133,7 @@ def ask(command: list[str], answers: list[str]) -> str:
 
 def write_metadataset(snippet: Snippet, file: Path) -> None:
     """The YAML of a snippet as a file."""
-    file.write_text(repaired_metadataset(snippet.text) + "\n")
+    file.write_text(snippet.text + "\n")
 
 
 def run_ranks(script: Path, num_ranks: int, folder: Path) -> None:
