@@ -11,7 +11,7 @@ SPREAD := -n 2 --dist worksteal
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: setup demo test test-fast test-most test-all test-bridge test-data test-ray test-wandb test-view faults mutants fuzz \
-  compat lint peers bench bench-more clean
+  compat lint wheel peers bench bench-more clean
 
 setup:
 	@VENV=$(VENV) PYTHON="$(if $(filter-out file,$(origin PYTHON)),$(PYTHON))" .ci/setup
@@ -150,6 +150,12 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# dist/: the package as it is published, tried in an environment that has no clone.
+wheel: setup
+	rm -rf dist
+	$(BIN)/python -m build -q
+	.ci/try_wheel $(BIN)/python dist/*.whl
+
 # ARGS="--only text,jpeg --rounds 1" for a quick look; see docs/benchmarks.md.
 bench: $(VENV)/.bench peers
 	$(BIN)/python -m benchmarks.speed $(ARGS)
@@ -175,4 +181,4 @@ bench-more: setup
 	$(BIN)/python -m benchmarks.pictures
 
 clean:
-	rm -rf $(VENV) $(PEERS) .bench build *.egg-info
+	rm -rf $(VENV) $(PEERS) .bench build dist *.egg-info
