@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import shutil
 import sys
 import urllib.request
@@ -213,6 +214,21 @@ def test_prometheus_scrapes_what_the_loader_says_now(
     assert f"Metrics are at port {other.port}" in caplog.text
     with pytest.raises(ConfigError, match="an address of this machine"):
         MetricsServer(loader, host="192.0.2.1")
+
+
+def test_the_dashboard_shows_every_metric_that_is_served(loader: SavableDataLoader) -> None:
+    """`docs/grafana.json` names all families, and no other."""
+    next(iter(loader))
+    with (
+        MetricsServer(loader) as server,
+        urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=10) as answer,
+    ):
+        served = set(re.findall(r"^# TYPE (\w+)", answer.read().decode(), re.MULTILINE))
+    dashboard = json.loads((Path(__file__).parents[2] / "docs" / "grafana.json").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    assert {name for expression in asked for name in re.findall(r"bridge_data_\w+", expression)} == served
+    assert all(expression.count("(") == expression.count(")") for expression in asked)
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
 
 
 @pytest.mark.parametrize("module", ["prometheus_client", "torch.utils.tensorboard"])
