@@ -36,6 +36,7 @@ class Ranks:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.data, self.own = folder / "data", folder / f"data{self.rank}"
         shutil.copytree(self.data, self.own)
+        dist.barrier()  # forget writes into what the others still copy
 
     def see(self) -> None:
         """Find the list as it is now."""
