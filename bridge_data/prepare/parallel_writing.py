@@ -1,8 +1,9 @@
 """Writing a data set with a function: it makes samples of items in parallel processes; they are written in order.
 
-Enters: items, and a function that makes samples of one; or the samples themselves. Leaves: the folder that a
-`ShardWriter` leaves. Guarantee: the files are the same for any number of processes, and after any number of
-interruptions. An exception stops the run, and names the item.
+Reads items, and a function that makes samples of one; or the samples themselves. Returns the number of samples, in the
+folder that a `ShardWriter` leaves. The files are the same for any number of processes, and after any number of
+interruptions. `write` is for programs, and is stopped by an exception, which names the item; a conversion is the same
+loop, `write_made`, over the records of a source.
 """
 
 import contextlib
@@ -15,13 +16,14 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from functools import partial
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from bridge_data.errors import ConfigError, SampleError, SkipSample
 from bridge_data.options import takes_options
 from bridge_data.prepare.executors import Executor, LocalProcesses
 from bridge_data.prepare.part_encoding import EncodedSample, encode_sample
 from bridge_data.prepare.shard_writer import ShardWriter
+from bridge_data.prepare.writing_session import MadeOf
 from bridge_data.prepare.written_keys import ItemOrigin
 
 logger = logging.getLogger("bridge_data")
@@ -31,6 +33,8 @@ ITEMS_OF_TASK = 8
 
 _MAX_SHOWN = 200
 """Maximum characters of an item in a message."""
+
+Task = TypeVar("Task")
 
 Make = Callable[[Any], Any]
 """From an item to a sample, to several, or to None for no sample."""
@@ -85,23 +89,32 @@ def write(
     make, items = _made_of(source, items)
     executor = executor or LocalProcesses(num_workers)
     writer = ShardWriter(path, **options)
-    writer.num_items = len(items) if isinstance(items, Sized) else None
+    writer.made_of = MadeOf(len(items) if isinstance(items, Sized) else None)
     num_finished = writer.num_finished()
     if num_finished is not None:
         logger.warning("%s: was written by the same call already; to write it again, remove it", writer.path)
         return num_finished
-    config = writer.config
+    rank, world_size, num_empty = writer.config.rank, writer.config.world_size, 0
     with writer, _progress_bar(progress, items) as show:
         finished = writer.finished_items
         show(len(finished))
-        mine = itertools.islice(enumerate(items), config.rank, None, config.world_size)
-        waiting = (numbered for numbered in mine if numbered[0] not in finished)
-        num_empty = 0
-        for done in _all_made(make, waiting, executor):
-            for sample in done.samples:
-                writer.write_encoded(sample, ItemOrigin(done.number, len(done.samples)))
-            num_empty += not done.samples
+
+        def accept(made: Made) -> Sequence[EncodedSample]:
+            nonlocal num_empty
+            if made.reason:
+                error = SampleError(f"{made.where}: {made.reason}")
+                error.add_note(made.trace)
+                raise error
+            num_empty += not made.samples
             show(1)
+            return made.samples
+
+        mine = itertools.islice(enumerate(items), rank, None, world_size)
+        tasks = in_tasks(
+            (numbered for numbered in mine if numbered[0] not in finished),
+            1 if executor.num_workers == 1 else ITEMS_OF_TASK,
+        )
+        write_made(writer, partial(_make_all, make), tasks, executor, accept)
     if num_empty:
         logger.warning("%s: %d items gave no sample", writer.path, num_empty)
     return writer.num_samples
@@ -126,26 +139,31 @@ def _unchanged(sample: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Made:
-    """The samples of item `number`; or why there are none: a message, and the traceback."""
+class Made:
+    """What was made of item `number`, which `where` names in messages: samples, none if it is left out by choice; or
+    the reason why it is broken, and the traceback, if there is one."""
 
     number: int
+    where: str = ""
     samples: Sequence[EncodedSample] = ()
-    failure: tuple[str, str] | None = None
+    reason: str = ""
+    trace: str = ""
 
 
-def _all_made(make: Make, items: Iterable[tuple[int, Any]], executor: Executor) -> Iterator[_Made]:
-    """The samples of each item, in order; the first failure is raised."""
-    tasks = _tasks(items, 1 if executor.num_workers == 1 else ITEMS_OF_TASK)
+def write_made(
+    writer: ShardWriter,
+    make: Callable[[list[Task]], list[Made]],
+    tasks: Iterable[list[Task]],
+    executor: Executor,
+    accept: Callable[[Made], Sequence[EncodedSample]],
+) -> None:
+    """Write what `make` makes of each task, in processes of `executor`, in the order of the tasks. `accept` is called
+    with what was made of each item, and returns the samples to write, or raises."""
     try:
-        with contextlib.closing(executor.map(partial(_make_all, make), tasks, what="made samples")) as made:
-            for done in itertools.chain.from_iterable(made):
-                if done.failure is not None:
-                    message, trace = done.failure
-                    error = SampleError(message)
-                    error.add_note(trace)
-                    raise error
-                yield done
+        with contextlib.closing(executor.map(make, tasks, what="made samples")) as results:
+            for made in itertools.chain.from_iterable(results):
+                for sample in accept(made):
+                    writer.write_encoded(sample, ItemOrigin(made.number, len(made.samples)))
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         if type(error.__cause__).__name__ != "_RemoteTraceback":
             raise  # of `items`
@@ -155,32 +173,33 @@ def _all_made(make: Make, items: Iterable[tuple[int, Any]], executor: Executor) 
         ) from error
 
 
-def _tasks(items: Iterable[tuple[int, Any]], size: int) -> Iterator[list[tuple[int, Any]]]:
+def in_tasks(items: Iterable[Task], size: int) -> Iterator[list[Task]]:
+    """The items in lists of `size`, which one process gets at once."""
     remaining = iter(items)
     while task := list(itertools.islice(remaining, size)):
         yield task
 
 
-def _make_all(make: Make, items: list[tuple[int, Any]]) -> list[_Made]:
-    """The samples of some items, up to the first that fails."""
-    found: list[_Made] = []
+def _make_all(make: Make, items: list[tuple[int, Any]]) -> list[Made]:
+    """What is made of some items, up to the first that fails."""
+    found: list[Made] = []
     for number, item in items:
         found.append(_make(make, number, item))
-        if found[-1].failure is not None:
+        if found[-1].reason:
             break
     return found
 
 
-def _make(make: Make, number: int, item: Any) -> _Made:
+def _make(make: Make, number: int, item: Any) -> Made:
     try:
         made = make(item)
         samples = [] if made is None else [made] if isinstance(made, Mapping) else made
-        return _Made(number, [encode_sample(sample) for sample in samples])
+        return Made(number, samples=[encode_sample(sample) for sample in samples])
     except SkipSample:
-        return _Made(number)
+        return Made(number)
     except Exception as error:
-        message = f"item {number}, {_shown(repr, item)}: {type(error).__name__}: {_shown(str, error, 10 * _MAX_SHOWN)}"
-        return _Made(number, (), (message, traceback.format_exc()))
+        reason = f"{type(error).__name__}: {_shown(str, error, 10 * _MAX_SHOWN)}"
+        return Made(number, f"item {number}, {_shown(repr, item)}", reason=reason, trace=traceback.format_exc())
 
 
 def _shown(text_of: Callable[[Any], str], value: Any, num_shown: int = _MAX_SHOWN) -> str:

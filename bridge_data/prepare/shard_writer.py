@@ -28,7 +28,6 @@ from bridge_data.prepare.writing_session import (
     writing_session,
 )
 from bridge_data.prepare.written_keys import ItemOrigin, ItemSet, WrittenKeys
-from bridge_data.shards.metadata import META_FOLDER, is_unfinished
 from bridge_data.storage import location, on_disk
 from bridge_data.storage.atomic import sync_folder, temporary_name, write_file, writing
 
@@ -155,10 +154,8 @@ class ShardWriter:
         fields = read_definition(definition_of(sample_type, field_map)).field_map
         self._fields = [(field, frozenset(access.parts)) for field, access in fields.items()]
         self._split = HashSplit(self.config.shares_of_keys())
-        self.num_items: int | None = None
-        """The number of items that samples are made from; resumed writers must agree on it; None if unknown."""
-        self.origin: str | None = None
-        """A digest of what samples are made from; resumed writers must agree on it, too."""
+        self.made_of = MadeOf()
+        """What samples are made from, on which resumed writers must agree."""
         self.finished_items = ItemSet()
         """The numbers of items whose samples were all stored by an earlier, interrupted writer."""
         self.num_samples = 0
@@ -173,8 +170,8 @@ class ShardWriter:
         if self._exit is not None:
             raise ConfigError(f"{self.path}: this writer has been used: make another one")
         with contextlib.ExitStack() as stack:
-            made_of = MadeOf(self.num_items, self.origin)
-            self._session: WritingSession = stack.enter_context(writing_session(self.path, self.config, made_of))
+            session = writing_session(self.path, self.config, self.made_of)
+            self._session: WritingSession = stack.enter_context(session)
             self._keys = stack.enter_context(contextlib.closing(WrittenKeys(self._session.workspace)))
             self._read_stored()
             self._exit = stack.pop_all()
@@ -222,39 +219,21 @@ class ShardWriter:
         return isinstance(key, str) and key in self._keys
 
     def num_finished(self) -> int | None:
-        """The number of samples of this rank, if the last writer had the same settings and wrote `num_items` items of
-        `origin`; else None."""
+        """The number of samples of this rank, if the last writer had the same settings and wrote the same items;
+        else None."""
         return self._not_begun().num_finished()
 
     def _not_begun(self) -> WritingSession:
-        return WritingSession(self.path, self.config, MadeOf(self.num_items, self.origin))
+        return WritingSession(self.path, self.config, self.made_of)
 
-    def has_other_data(self) -> bool:
-        """Whether the folder is prepared, and no writer has started to add to it."""
-        return (self.path / META_FOLDER).is_dir() and not is_unfinished(self.path)
-
-    def remove_other_data(self) -> None:
-        """Remove what writers have left in the folder, unless this one would resume it.
+    def make_way(self, *, overwrite: bool = False) -> int | None:
+        """Remove what an unfinished conversion has left that this writer cannot resume, and no other file; with
+        `overwrite`, also a whole data set. The number of the unfinished one's shards; None if there is none.
 
         Raises:
-            ConfigError: if it holds data that no writer has made. DatasetError: if another process writes it.
+            ConfigError: if there is other data then. DatasetError: if another process writes the folder.
         """
-        session = self._not_begun()
-        if not session.is_begun():
-            session.remove_all()
-
-    def remove_other_conversion(self) -> int | None:
-        """Remove what an unfinished conversion has left that this writer cannot resume, and no other file; the number
-        of its shards, None if there is no such conversion.
-
-        Raises:
-            ConfigError: if there are tars that no writer has made. DatasetError: if another process writes the folder.
-        """
-        session = self._not_begun()
-        num_removed = session.remove_other_conversion()
-        if foreign := session.foreign_tars():
-            raise ConfigError(f"{self.path}: holds tars of others, such as {foreign[0]}; give another folder")
-        return num_removed
+        return self._not_begun().make_way(overwrite=overwrite)
 
     @property
     def workspace(self) -> Path:
@@ -269,6 +248,10 @@ class ShardWriter:
             use; or if the disk is full.
         """
         self.write_encoded(encode_sample(sample))
+
+    def note_key(self, key: str) -> None:
+        """Keep a key as one that is stored, without a sample: for a writer whose block is going to fail."""
+        self._keys.add(key, 0)
 
     def write_encoded(self, sample: EncodedSample, item: ItemOrigin | None = None) -> None:
         """Write an encoded sample that was made from `item`. If an interrupted writer has already stored it, do

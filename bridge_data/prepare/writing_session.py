@@ -36,6 +36,7 @@ from bridge_data.shards.metadata import (
     META_FOLDER,
     WRITER_YAML,
     WRITING,
+    is_unfinished,
     parse_document,
     tar_index_path,
 )
@@ -240,34 +241,41 @@ class WritingSession:
         written: dict[str, Any] = parse_document(data, meta / WRITER_YAML)
         return written
 
-    def is_begun(self) -> bool:
-        """Whether writers with the same settings are running, or were interrupted."""
-        return self._begun_settings() == self._settings
+    def make_way(self, *, overwrite: bool) -> int | None:
+        """See `ShardWriter.make_way`."""
+        if overwrite and self._begun_settings() != self._settings:
+            self._remove_all()
+        num_removed = self._remove_other_conversion()
+        self._check_foreign_tars()
+        if (self.root / META_FOLDER).is_dir() and not is_unfinished(self.root):
+            raise ConfigError(
+                f"{self.root}: holds a data set already, which another conversion made, or this one before the source "
+                "changed; give another folder, or --force-overwrite to replace it"
+            )
+        return num_removed
 
     def _begun_settings(self) -> dict[str, Any] | None:
         """The settings of writers that are running, or were interrupted; None if there are none."""
         data = storage.read_if_there(self.site / _SETTINGS)
         return None if data is None else json.loads(data)
 
-    def foreign_tars(self) -> list[str]:
-        """Tars that are not prepared, if no writer has begun, so that none can have made them."""
+    def _check_foreign_tars(self) -> None:
+        """Ensure that there are no tars that are not prepared, if no writer has begun, so that none can have made
+        them."""
         if self.site.is_dir():
-            return []
+            return
         index = BridgeIndex.open(self.root / META_FOLDER / BRIDGE_INDEX)
-        return [name for name in self._tars() if index is None or name not in index.entries]
+        foreign = [name for name in self._tars() if index is None or name not in index.entries]
+        if foreign:
+            raise ConfigError(f"{self.root}: holds tars of others, such as {foreign[0]}; give another folder")
 
-    def remove_all(self) -> None:
-        """Remove what writers left in the folder, a whole data set or a part of one.
-
-        Raises:
-            ConfigError: if it holds other data. DatasetError: if another process writes it.
-        """
+    def _remove_all(self) -> None:
+        """Remove what writers left in the folder, a whole data set or a part of one."""
         if not self.root.is_dir():
             return
         with writing(self.root), preparing_alone(self.root), contextlib.ExitStack() as locks:
             self._written()
-            if foreign := self.foreign_tars():
-                raise ConfigError(f"{self.root}: holds tars of others, such as {foreign[0]}; give another folder")
+            self._check_foreign_tars()
             self.site.mkdir(exist_ok=True)  # until all is gone, the folder is not whole
             self._lock_unfinished(locks)
             if (self.root / META_FOLDER).is_dir():  # before the shards: without it they are no data set
@@ -276,16 +284,9 @@ class WritingSession:
                 self._remove_tar(name)
             shutil.rmtree(self.site)
 
-    def remove_other_conversion(self) -> int | None:
+    def _remove_other_conversion(self) -> int | None:
         """Remove what an unfinished conversion with other settings, or of other items, has left: `.writing`, and its
-        shards that are not prepared. All else stays.
-
-        Returns:
-            The number of shards removed; None if there is no such conversion.
-
-        Raises:
-            DatasetError: if another process writes the folder.
-        """
+        shards that are not prepared. The number of these; None if there is no such conversion."""
         begun = self._begun_settings()
         if begun is None or begun == self._settings or "origin" not in begun:
             return None

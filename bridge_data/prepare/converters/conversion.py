@@ -1,15 +1,13 @@
 """A conversion: the records of a source become a data set.
 
-Enters: a source, a layout, a folder. Leaves: the folder that a `ShardWriter` leaves. Guarantee: the files are the same
-for any number of processes, and after any number of interruptions; a report lists all broken records, those that make
-no sample. Unless they are to be skipped, nothing is written from the first of them on, so that after the source is
-corrected the result is the same as if it had been correct from the start.
+Reads a source by a layout, and writes the folder that a `ShardWriter` leaves, by the loop of `parallel_writing`. The
+files are the same for any number of processes, and after any number of interruptions. A report lists all broken
+records, those that make no sample. Unless they are to be skipped, nothing is written from the first of them on, so that
+after the source is corrected the result is the same as if it had been correct from the start.
 """
 
-import contextlib
 import dataclasses
 import hashlib
-import itertools
 import json
 import random
 import threading
@@ -26,10 +24,12 @@ from bridge_data.prepare.converters.media_files import check_part, without_byte_
 from bridge_data.prepare.converters.record_layout import RecordLayout
 from bridge_data.prepare.converters.source_records import BrokenRecord, RecordSource, SourceRecord
 from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress
+from bridge_data.prepare.parallel_writing import Made, in_tasks, write_made
 from bridge_data.prepare.part_encoding import EncodedSample, encode_sample
 from bridge_data.prepare.sample_definitions import definition_of, read_definition
 from bridge_data.prepare.shard_writer import ShardWriter
-from bridge_data.prepare.written_keys import ItemOrigin, ItemSet, WrittenKeys
+from bridge_data.prepare.writing_session import MadeOf
+from bridge_data.prepare.written_keys import ItemSet
 
 REPORT = "broken.jsonl"
 """The file, in the folder of the data set, that lists broken records."""
@@ -107,31 +107,28 @@ def convert(
         sample_type=definition.sample_type,
         field_map=definition.field_map or None,
     )
-    writer.num_items, writer.origin = len(source), _origin(fingerprint, layout, config)
+    writer.made_of = MadeOf(len(source), _origin(fingerprint, layout, config))
     num_finished = writer.num_finished()
     if num_finished is not None:
         return Conversion(num_samples=num_finished, was_done=True)
-    if config.overwrite:
-        writer.remove_other_data()
-    num_discarded = writer.remove_other_conversion()
-    _check_unfinished(writer)
-    maker = _SampleMaker(source, layout, definition, config)
+    num_discarded = writer.make_way(overwrite=config.overwrite)
+    make = _SampleMaker(source, layout, definition, config).make_all
     with writer:
-        finished = writer.finished_items
-        num_left = len(source) - len(finished)
+        num_left = len(source) - len(writer.finished_items)
         on_progress(0, num_left)
-        tally = _ConversionTally(writer, target / REPORT, config.skip_broken)
         # clips are large, and a few tasks of each process wait to be written
         size = 1 if any(column.kind == "clip" for column in layout.columns) else RECORDS_OF_TASK
-        tasks = _tasks(source, config, finished, size)
-        made = config.executor.map(maker.make_all, tasks, what="converted records")
-        with contextlib.closing(made), tally:
-            for found in made:
-                for one in found:
-                    tally.add(one)
-                on_progress(tally.num_seen, num_left)
-        if tally.num_broken and not config.skip_broken:
-            raise DatasetError(tally.complaint(source.title))
+        tasks = _tasks(source, config, writer.finished_items, size)
+        with _Report(writer, config.skip_broken) as report:
+
+            def accept(made: Made) -> Sequence[EncodedSample]:
+                samples = report.accept(made)
+                on_progress(report.num_seen, num_left)
+                return samples
+
+            write_made(writer, make, tasks, config.executor, accept)
+        if report.num_broken and not config.skip_broken:
+            raise DatasetError(report.complaint(source.title))
         if source.fingerprint() != fingerprint:
             raise DatasetError(
                 f"{source.title}: files of the source have changed since the conversion started. Convert again to "
@@ -141,8 +138,8 @@ def convert(
             raise DatasetError(f"{source.title}: none of {len(source)} records gave a sample, so there is no data set")
     return Conversion(
         num_samples=writer.num_samples,
-        num_filtered=tally.num_filtered,
-        num_broken=tally.num_broken,
+        num_filtered=report.num_filtered,
+        num_broken=report.num_broken,
         num_discarded=num_discarded,
     )
 
@@ -165,14 +162,6 @@ def _origin(fingerprint: str, layout: RecordLayout, config: ConvertConfig) -> st
     return hashlib.blake2b(json.dumps(made_by).encode(errors="surrogateescape"), digest_size=16).hexdigest()
 
 
-def _check_unfinished(writer: ShardWriter) -> None:
-    if writer.has_other_data():
-        raise ConfigError(
-            f"{writer.path}: holds a data set already, which another conversion made, or this one before the source "
-            "changed; give another folder, or --force-overwrite to replace it"
-        )
-
-
 def _tasks(source: RecordSource, config: ConvertConfig, finished: ItemSet, size: int) -> Iterator[list[int]]:
     """The numbers of records to read together, in the order in which their samples are written."""
     if not source.is_scattered:
@@ -192,19 +181,7 @@ def _tasks(source: RecordSource, config: ConvertConfig, finished: ItemSet, size:
     if config.shuffle is not None:
         order = list(order)
         random.Random(config.shuffle).shuffle(order)
-    remaining = (number for number in order if number not in finished)
-    while task := list(itertools.islice(remaining, size)):
-        yield task
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Converted:
-    """The sample of a record, or why there is none; neither, if it is left out by choice."""
-
-    number: int
-    where: str
-    sample: EncodedSample | None = None
-    reason: str = ""
+    yield from in_tasks((number for number in order if number not in finished), size)
 
 
 class _SampleMaker:
@@ -226,29 +203,25 @@ class _SampleMaker:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _lock=threading.Lock())
 
-    def make_all(self, numbers: list[int]) -> list[_Converted]:
+    def make_all(self, numbers: list[int]) -> list[Made]:
         """Convert some records."""
         try:
             with self._lock:
                 records = list(self._source.read(numbers))
         except OSError as error:  # a file of the source is gone
-            return [_Converted(number, self._source.title, None, f"cannot be read: {error}") for number in numbers]
-        found = []
-        for record in records:
-            if isinstance(record, BrokenRecord):
-                found.append(_Converted(record.number, record.where, None, record.reason))
-                continue
-            try:
-                sample = self._encoded(record)
-            except (SampleError, ConfigError, OSError) as error:
-                found.append(_Converted(record.number, record.where, None, str(error)))
-                continue
-            if not self._is_wanted(sample):
-                found.append(_Converted(record.number, record.where))
-                continue
-            reason = self._complaint(sample)
-            found.append(_Converted(record.number, record.where, None if reason else sample, reason))
-        return found
+            reason = f"cannot be read: {error}"
+            return [Made(number, self._source.title, reason=reason) for number in numbers]
+        return [self._make(record) for record in records]
+
+    def _make(self, record: SourceRecord | BrokenRecord) -> Made:
+        if isinstance(record, BrokenRecord):
+            return Made(record.number, record.where, reason=record.reason)
+        try:
+            sample = self._encoded(record)
+        except (SampleError, ConfigError, OSError) as error:
+            return Made(record.number, record.where, reason=str(error))
+        samples = [sample] if self._is_wanted(sample) else []
+        return Made(record.number, record.where, samples, self._complaint(sample) if samples else "")
 
     def _encoded(self, record: SourceRecord) -> EncodedSample:
         sample = encode_sample(self._layout.sample_of(record))
@@ -277,45 +250,44 @@ class _SampleMaker:
         return ""
 
 
-class _ConversionTally:
-    """Writes what was made, and reports what was not."""
+class _Report:
+    """Counts what was made, decides what is written, and lists what is broken."""
 
-    def __init__(self, writer: ShardWriter, report: Path, skip_broken: bool) -> None:
-        self._writer, self._report, self._skip_broken = writer, report, skip_broken
+    def __init__(self, writer: ShardWriter, skip_broken: bool) -> None:
+        self._writer, self._skip_broken = writer, skip_broken
+        self._path = writer.path / REPORT
         self._first: list[str] = []
         self.num_seen = self.num_filtered = self.num_broken = 0
 
-    def __enter__(self) -> "_ConversionTally":
-        self._seen_keys = WrittenKeys(self._writer.workspace)
+    def __enter__(self) -> "_Report":
         self._temporary = self._writer.workspace / REPORT
         self._file = open(self._temporary, "w", encoding="utf-8", errors="backslashreplace")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._file.close()
-        self._seen_keys.close()
         if kind is None and self.num_broken:
-            self._temporary.replace(self._report)
+            self._temporary.replace(self._path)
         elif kind is None:
-            self._report.unlink(missing_ok=True)
+            self._path.unlink(missing_ok=True)
 
-    def add(self, made: _Converted) -> None:
-        """Write a sample, or report why there is none."""
+    def accept(self, made: Made) -> Sequence[EncodedSample]:
+        """The samples to write of what was made."""
         self.num_seen += 1
-        reason = made.reason
-        if made.sample is not None and (made.sample.key in self._writer or made.sample.key in self._seen_keys):
-            reason = f"its key {made.sample.key!r} is that of another sample"
+        repeated = [sample.key for sample in made.samples if sample.key in self._writer]
+        reason = made.reason or (f"its key {repeated[0]!r} is that of another sample" if repeated else "")
         if reason:
             self.num_broken += 1
             self._file.write(json.dumps({"number": made.number, "where": made.where, "reason": reason}) + "\n")
             if len(self._first) < MAX_SHOWN:
                 self._first.append(f"\n  {made.where}: {reason}")
-        elif made.sample is None:
-            self.num_filtered += 1
-        elif self.num_broken and not self._skip_broken:
-            self._seen_keys.add(made.sample.key, 0)  # nothing is written any more, but all is checked
-        else:
-            self._writer.write_encoded(made.sample, ItemOrigin(made.number, 1))
+            return ()
+        self.num_filtered += not made.samples
+        if not self.num_broken or self._skip_broken:
+            return made.samples
+        for sample in made.samples:
+            self._writer.note_key(sample.key)  # nothing is written any more, but all is checked
+        return ()
 
     def complaint(self, title: str) -> str:
         """The message on broken records."""
@@ -324,6 +296,6 @@ class _ConversionTally:
         return (
             f"{title}: {counted}:{''.join(self._first)}"
             + (f"\n  and {more} more" if more else "")
-            + f"\nAll are listed in {self._report}. Correct them and run the same command again; or give --skip-broken "
+            + f"\nAll are listed in {self._path}. Correct them and run the same command again; or give --skip-broken "
             "to leave them out."
         )
