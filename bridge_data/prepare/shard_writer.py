@@ -1,9 +1,9 @@
 """Writing a data set from Python: samples become tar shards, split by their keys, and `.nv-meta`.
 
-Enters: samples as dicts. Leaves: the folder of a data set, as `bridge-data prepare` leaves it. Guarantee: a shard
-appears under its name when it is whole; `.nv-meta` appears or changes when all has been written. If a writer is killed,
-whole shards stay, and a writer that gets the remaining samples in the same order writes the same files as the first one
-would have.
+Reads samples as dicts. Writes the folder of a data set, as `bridge-data prepare` leaves it, on a disk or in an object
+store. A shard appears under its name when it is whole; `.nv-meta` appears or changes when all has been written. If a
+writer is killed, whole shards stay, and a writer that gets the remaining samples in the same order writes the same
+files as the first one would have.
 """
 
 import contextlib
@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.options import path_text
 from bridge_data.prepare.part_encoding import EncodedSample, encode_sample
@@ -28,8 +29,8 @@ from bridge_data.prepare.writing_session import (
     writing_session,
 )
 from bridge_data.prepare.written_keys import ItemOrigin, ItemSet, WrittenKeys
-from bridge_data.storage import location, on_disk
-from bridge_data.storage.atomic import sync_folder, temporary_name, write_file, writing
+from bridge_data.storage import Location, location
+from bridge_data.storage.atomic import temporary_name, writing
 
 _BLOCK_BYTES = 512
 
@@ -102,7 +103,8 @@ _MAX_SHORT_NAME, _MAX_SHORT_SIZE = 100, 8**11
 
 
 class ShardWriter:
-    """Writes samples to the data set in the folder `path`, a new one or one made by a writer:
+    """Writes samples to the data set in the folder `path`, or at a URL such as `s3://bucket/photos`, a new one or one
+    made by a writer:
 
         with ShardWriter("photos", split={"train": 0.98, "val": 0.02}) as writer:
             writer.write({"__key__": "000001", "png": image, "json": {"caption": "a cat"}})
@@ -120,7 +122,7 @@ class ShardWriter:
         sample_type, field_map: the class of the samples, such as `CaptioningSample`, and the part of each of its
             fields, such as `{"image": "png", "caption": "json[caption]"}`; None: crude samples.
         rank, world_size: with several processes, each writes shards of its own, and the last to finish prepares the
-            folder.
+            folder, which is on a disk.
 
     Raises:
         ConfigError: for wrong settings; on entry, if the folder holds other data, or is written with other settings.
@@ -140,7 +142,7 @@ class ShardWriter:
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        self.path = on_disk(location(path_text("path", path))).absolute()
+        self.path = location(path_text("path", path)).absolute()
         self.config = WriterConfig(
             split=split,
             split_by=split_by,
@@ -171,8 +173,8 @@ class ShardWriter:
             raise ConfigError(f"{self.path}: this writer has been used: make another one")
         with contextlib.ExitStack() as stack:
             session = writing_session(self.path, self.config, self.made_of)
-            self._session: WritingSession = stack.enter_context(session)
-            self._keys = stack.enter_context(contextlib.closing(WrittenKeys(self._session.workspace)))
+            self.session: WritingSession = stack.enter_context(session)
+            self._keys = stack.enter_context(contextlib.closing(WrittenKeys(self.session.workspace)))
             self._read_stored()
             self._exit = stack.pop_all()
         return self
@@ -180,18 +182,18 @@ class ShardWriter:
     def _read_stored(self) -> None:
         """Read what whole shards hold."""
         own = set()
-        for name, part, number in self._session.own_shards():
+        for name, part, number in self.session.own_shards():
             own.add(name)
             self._numbers[part] = max(self._numbers.get(part, 0), number + 1)
-        for name, keys in self._session.stored_keys():
+        for name, keys in self.session.stored_keys():
             number = self._numbered(name)
             for key in keys:
                 self._keys.add(key, number)
             if name in own:
                 self.num_samples += len(keys)
-                path = self._items_path(name)
-                if path.is_file():
-                    pairs = zip(keys, json.loads(path.read_text()), strict=True)
+                items = storage.read_if_there(self._items_path(name))
+                if items is not None:
+                    pairs = zip(keys, json.loads(items), strict=True)
                     self._keys.note_items((key, ItemOrigin(*item)) for key, item in pairs if item is not None)
         self.finished_items = self._keys.finished_items()
 
@@ -234,11 +236,6 @@ class ShardWriter:
             ConfigError: if there is other data then. DatasetError: if another process writes the folder.
         """
         return self._not_begun().make_way(overwrite=overwrite)
-
-    @property
-    def workspace(self) -> Path:
-        """The folder, while this writer is open, for unfinished files."""
-        return self._session.workspace
 
     def write(self, sample: Mapping[str, Any]) -> None:
         """Write a sample; `encode_sample` says what it may hold.
@@ -289,7 +286,7 @@ class ShardWriter:
     def _told_twice(self, key: str, part: str, stored: ItemOrigin | None, item: ItemOrigin | None) -> str:
         shard = self._keys.shard(key)
         assert shard is not None
-        here = self._open[part].name if part in self._open else self._session.shard_name(part, self._next(part))
+        here = self._open[part].name if part in self._open else self.session.shard_name(part, self._next(part))
         before, after = (f" (item {one.number})" if one else "" for one in (stored, item))
         there = self._shard_names[shard]
         return (
@@ -309,8 +306,8 @@ class ShardWriter:
                 self._commit(part)
                 shard = None
         if shard is None:
-            name = self._session.shard_name(part, self._next(part))
-            path = self._session.workspace / temporary_name(name)
+            name = self.session.shard_name(part, self._next(part))
+            path = self.session.workspace / temporary_name(name)
             shard = self._open[part] = OpenShard(path, name, self._numbered(name))
         shard.add(members, item)
         self._keys.add(sample.key, shard.number)
@@ -321,14 +318,13 @@ class ShardWriter:
         shard.finish()
         path = self._items_path(shard.name)
         if any(shard.items) or path.is_file():  # of one that was interrupted
-            write_file(path, json.dumps(shard.items))
-        os.replace(shard.path, self.path / shard.name)
-        sync_folder(self.path)
+            storage.write(path, json.dumps(shard.items).encode())
+        self.session.publish(shard.path, shard.name)
         del self._open[part]
         self._numbers[part] = self._next(part) + 1
 
-    def _items_path(self, name: str) -> Path:
-        return self._session.workspace / f"{name}{ITEMS_SUFFIX}"
+    def _items_path(self, name: str) -> Location:
+        return self.session.share / f"{name}{ITEMS_SUFFIX}"
 
     def _finish(self) -> None:
         if self._failed:
@@ -338,7 +334,7 @@ class ShardWriter:
         with writing(self.path):
             for part in [*self._open]:
                 self._commit(part)
-            self._session.finish()
+            self.session.finish()
 
     def _discard(self) -> None:
         """Remove the shards that are not whole."""

@@ -1,20 +1,24 @@
 """A data set that is being written, by one process or by several ranks: its folder, settings, locks and completion.
 
-Enters: the folder, settings. Leaves: shards under their names, and, when the last rank has finished, `.nv-meta`.
-Guarantee: a file has the name of a shard only if it is whole. Unfinished work is in the hidden folder `.writing`:
-settings, on which all ranks must agree, and a folder for each rank, which locks it, with the shards that it is writing.
-The last rank to finish prepares the folder and removes `.writing`; until then there is no new `.nv-meta`.
+Reads the folder and the settings. Writes shards under their names, and, when the last rank has finished, `.nv-meta`. A
+file has the name of a shard only if it is whole. Unfinished work is in the hidden folder `.writing`: settings, on which
+all ranks must agree, and a folder for each rank, which locks it, with the shards that it is writing. The last rank to
+finish prepares the folder and removes `.writing`; until then there is no new `.nv-meta`.
+
+In an object store it is the same, with a folder on this machine for the shard that is being written: it is uploaded
+when it is whole. There are no locks, so one process writes; a second one takes over, which the first notices before it
+uploads the next shard.
 """
 
 import contextlib
 import dataclasses
+import fnmatch
 import hashlib
 import itertools
 import json
 import logging
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -41,11 +45,18 @@ from bridge_data.shards.metadata import (
     tar_index_path,
 )
 from bridge_data.shards.segment import Segment
-from bridge_data.storage.atomic import temporary_name, write_file, writing
+from bridge_data.storage import Location, RemotePath, remote
+from bridge_data.storage.atomic import sync_folder, temporary_name, writing
 
 logger = logging.getLogger("bridge_data")
 
 _SETTINGS, _DONE = "settings.json", "done"
+
+_REMOVING = "removing"
+"""The file in `.writing` that says that all is being removed."""
+
+_WRITER = "writer"
+"""The file in the folder of a rank, in a store, with a token of the process that writes."""
 
 ITEMS_SUFFIX = ".items.json"
 """The end of the name, after that of a shard, of the file in `.writing` that lists the items of its samples."""
@@ -140,11 +151,15 @@ class HashSplit:
 class WritingSession:
     """The share of one rank in writing the data set in the folder `root`. See `writing_session`."""
 
-    def __init__(self, root: Path, config: WriterConfig, made_of: MadeOf) -> None:
+    workspace: Path
+    """The folder on this machine for unfinished files."""
+
+    def __init__(self, root: Location, config: WriterConfig, made_of: MadeOf) -> None:
         self.root, self.config = root, config
         self.site = root / WRITING
-        self.workspace = self.site / f"{config.rank:05d}"
-        """The folder for unfinished work of this rank."""
+        self.share = self.site / f"{config.rank:05d}"
+        """The folder for what a later process must know of the unfinished work of this rank."""
+        self._token = os.urandom(16).hex().encode()
         self._settings = config.plain() | {"num_items": made_of.num_items}
         if made_of.origin is not None:
             self._settings["origin"] = made_of.origin
@@ -169,27 +184,72 @@ class WritingSession:
             yield name, Segment.of(data).keys()
 
     def _tars(self) -> list[str]:
-        return sorted(path.name for path in self.root.glob("*.tar"))
+        return sorted(_names(self.root, "*.tar"))
 
     def begin(self, lock: contextlib.ExitStack) -> bool:
         """Start or resume the share of this rank, and hold its lock until `lock` is closed; False if the caller must
         try again."""
+        if isinstance(self.share, RemotePath):
+            self._begin_in_store(lock)
+            return True
+        assert isinstance(self.site, Path)
         self.site.mkdir(parents=True, exist_ok=True)
         with preparing_alone(self.site, patience_s=MERGE_PATIENCE_S, doing="merging"):
             if not self.site.is_dir():
                 return False
             self._check_settings()
+            self.workspace = self.share
             self.workspace.mkdir(exist_ok=True)
             remove_temporary = lock.enter_context(preparing_alone(self.workspace, doing="writing"))
             remove_temporary([self.workspace])
             (self.workspace / _DONE).unlink(missing_ok=True)
             return True
 
+    def _begin_in_store(self, lock: contextlib.ExitStack) -> None:
+        import tempfile  # imported here: slow, and not needed on a disk
+
+        if self.config.world_size > 1:
+            raise ConfigError(
+                f"{self.root}: world_size={self.config.world_size}: ranks write to a disk, whose locks say which is "
+                "the last. Copy the result to the store; or write by one process, with several workers"
+            )
+        if self._begun_settings() is None:
+            storage.delete_below(self.site)  # of a writer that was interrupted after all was done
+        self._check_settings()
+        storage.write(self.share / _WRITER, self._token)
+        self.workspace = Path(lock.enter_context(tempfile.TemporaryDirectory(prefix="bridge_data.")))
+
+    def publish(self, file: Path, name: str) -> None:
+        """Give a finished file of the workspace its name in the data set; see `_check_alone`."""
+        if isinstance(self.root, Path):
+            os.replace(file, self.root / name)
+            sync_folder(self.root)
+            return
+        self._check_alone()
+        remote.write(str(self.root / name), file)
+        file.unlink()
+
+    def _check_alone(self) -> None:
+        """Ensure that no other process has begun to write to the store; on a disk, a lock does.
+
+        Raises:
+            DatasetError: if one has, which continues what is here.
+        """
+        if isinstance(self.share, RemotePath) and storage.read_if_there(self.share / _WRITER) != self._token:
+            raise DatasetError(f"{self.root}: another process is writing it now: wait until that has finished")
+
+    def remove(self, name: str) -> None:
+        """Remove a file of the data set, if it is there."""
+        path = self.root / name
+        if isinstance(path, Path):
+            path.unlink(missing_ok=True)
+        else:
+            remote.delete(str(path))
+
     def _check_settings(self) -> None:
         """Ensure that the settings equal those of ranks that have started or, for the first, of the data set."""
-        path = self.site / _SETTINGS
-        if path.is_file():
-            there = json.loads(path.read_text())
+        there = self._begun_settings()
+        if there is not None:
             for name, value in sorted(self._settings.items(), key=lambda one: one[0] != "origin"):
                 if name == "origin" and there.get(name) != value:
                     raise ConfigError(
@@ -203,7 +263,7 @@ class WritingSession:
                     )
         else:
             self._check_folder()
-            write_file(path, json.dumps(self._settings))
+            storage.write(self.site / _SETTINGS, json.dumps(self._settings).encode())
 
     def _check_folder(self) -> None:
         written = self._written()
@@ -243,7 +303,8 @@ class WritingSession:
 
     def make_way(self, *, overwrite: bool) -> int | None:
         """See `ShardWriter.make_way`."""
-        if overwrite and self._begun_settings() != self._settings:
+        was_removing = (self.site / _REMOVING).is_file()
+        if was_removing or (overwrite and self._begun_settings() != self._settings):
             self._remove_all()
         num_removed = self._remove_other_conversion()
         self._check_foreign_tars()
@@ -276,13 +337,12 @@ class WritingSession:
         with writing(self.root), preparing_alone(self.root), contextlib.ExitStack() as locks:
             self._written()
             self._check_foreign_tars()
-            self.site.mkdir(exist_ok=True)  # until all is gone, the folder is not whole
+            storage.make_folder(self.site)
+            storage.write(self.site / _REMOVING, b"")  # until all is gone, the folder is not whole
             self._lock_unfinished(locks)
-            if (self.root / META_FOLDER).is_dir():  # before the shards: without it they are no data set
-                shutil.rmtree(self.root / META_FOLDER)
-            for name in self._tars():
-                self._remove_tar(name)
-            shutil.rmtree(self.site)
+            storage.delete_below(self.root / META_FOLDER)  # before the shards: without it they are no data set
+            self._remove_tars(self._tars())
+            storage.delete_below(self.site)
 
     def _remove_other_conversion(self) -> int | None:
         """Remove what an unfinished conversion with other settings, or of other items, has left: `.writing`, and its
@@ -291,27 +351,27 @@ class WritingSession:
         if begun is None or begun == self._settings or "origin" not in begun:
             return None
         with writing(self.root), contextlib.ExitStack() as locks:
-            workspaces = self._lock_unfinished(locks)
+            self._lock_unfinished(locks)
             index = BridgeIndex.open(self.root / META_FOLDER / BRIDGE_INDEX)
-            lists = [path.name for workspace in workspaces for path in workspace.glob(f"*{ITEMS_SUFFIX}")]
-            made = {name.removesuffix(ITEMS_SUFFIX) for name in lists} & set(self._tars())
+            lists = _names(self.site, f"*/*{ITEMS_SUFFIX}")
+            made = {os.path.basename(name).removesuffix(ITEMS_SUFFIX) for name in lists} & set(self._tars())
             left = sorted(made.difference(() if index is None else index.entries))
-            for name in left:
-                self._remove_tar(name)
-            shutil.rmtree(self.site)
+            self._remove_tars(left)
+            storage.delete_below(self.site)
         return len(left)
 
-    def _lock_unfinished(self, locks: contextlib.ExitStack) -> list[Path]:
-        """Keep all writers away, until `locks` is closed; the folders of their unfinished work."""
-        locks.enter_context(preparing_alone(self.site, doing="merging"))
-        workspaces = [path for path in self.site.iterdir() if path.is_dir()]
-        for workspace in workspaces:
-            locks.enter_context(preparing_alone(workspace, doing="writing"))
-        return workspaces
+    def _lock_unfinished(self, locks: contextlib.ExitStack) -> None:
+        """Keep all writers on a disk away, until `locks` is closed."""
+        if isinstance(self.site, Path):
+            locks.enter_context(preparing_alone(self.site, doing="merging"))
+            for path in self.site.iterdir():
+                if path.is_dir():
+                    locks.enter_context(preparing_alone(path, doing="writing"))
 
-    def _remove_tar(self, name: str) -> None:
-        (self.root / name).unlink()
-        tar_index_path(self.root / name).unlink(missing_ok=True)
+    def _remove_tars(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.remove(name)
+            self.remove(os.fspath(tar_index_path(name)))
 
     def num_finished(self) -> int | None:
         """The number of samples of this rank, if the last writer of the folder had the same settings and number of
@@ -322,6 +382,8 @@ class WritingSession:
         index = BridgeIndex.open(self.root / META_FOLDER / BRIDGE_INDEX)
         if data is None or index is None or parse_document(data, self.root / WRITER_YAML).get(_LAST) != self._settings:
             return None
+        if isinstance(self.site, RemotePath):
+            storage.delete_below(self.site)  # of a writer that was interrupted after all was done
         return sum(index.entries[name].count for name, _, _ in self.own_shards() if name in index.entries)
 
     def finish(self) -> None:
@@ -330,15 +392,19 @@ class WritingSession:
         Raises:
             DatasetError: if ranks wrote the same key, or nothing was written.
         """
-        write_file(self.workspace / _DONE, "")
+        self._check_alone()
+        storage.write(self.share / _DONE, b"")
         with preparing_alone(self.site, patience_s=MERGE_PATIENCE_S, doing="merging"):
             ranks = range(self.config.world_size)
             if not all((self.site / f"{rank:05d}" / _DONE).is_file() for rank in ranks):
                 return  # others are running, or one of them has prepared the folder
             self._prepare()
-            finished = self.root / temporary_name(WRITING)
-            os.replace(self.site, finished)
-            shutil.rmtree(finished)
+            finished = self.site
+            if isinstance(finished, Path):
+                finished = finished.rename(finished.with_name(temporary_name(WRITING)))
+            else:
+                remote.delete(str(finished / _SETTINGS))  # without them, the rest is of a writer that has finished
+            storage.delete_below(finished)
 
     def _prepare(self) -> None:
         index = BridgeIndex.open(self.root / META_FOLDER / BRIDGE_INDEX)
@@ -367,8 +433,16 @@ class WritingSession:
         return {part: [name for name in names if name.startswith(f"{part}-")] for part in self._settings["split"]}
 
 
+def _names(folder: Location, pattern: str) -> list[str]:
+    """The files below `folder` whose relative paths match a pattern; a star stands for a part of a name."""
+    if isinstance(folder, Path):
+        return [path.relative_to(folder).as_posix() for path in folder.glob(pattern)]
+    names = storage.list_sizes(str(folder))
+    return [name for name in names if fnmatch.fnmatchcase(name, pattern) and name.count("/") == pattern.count("/")]
+
+
 @contextlib.contextmanager
-def writing_session(root: Path, config: WriterConfig, made_of: MadeOf | None = None) -> Iterator[WritingSession]:
+def writing_session(root: Location, config: WriterConfig, made_of: MadeOf | None = None) -> Iterator[WritingSession]:
     """Hold the share of a rank in writing the data set in the folder `root`, which is created if missing.
 
     Raises:

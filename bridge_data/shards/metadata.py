@@ -134,7 +134,7 @@ UNFINISHED = (
 
 def is_unfinished(root: AnyLocation) -> bool:
     """Whether the data set is being written, or writing was interrupted."""
-    return isinstance(root, Path) and (root / WRITING).is_dir()
+    return (root / WRITING).is_dir()
 
 
 def read_shard_counts(meta: Location, limits: Limits = DEFAULT_LIMITS) -> dict[str, int]:

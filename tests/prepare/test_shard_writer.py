@@ -38,7 +38,7 @@ def text_sample(number: int) -> dict[str, Any]:
     return {"__key__": f"{number:05d}", "txt": f"text {number}", "json": {"number": number}}
 
 
-def write_texts(folder: Path, numbers: Iterable[Any], **settings: Any) -> None:
+def write_texts(folder: Path | str, numbers: Iterable[Any], **settings: Any) -> None:
     """Those that are not there yet."""
     with ShardWriter(folder, **{"split": SPLIT, "max_samples": 7} | settings) as writer:
         for number in numbers:

@@ -13,7 +13,6 @@ import random
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 from bridge_data.errors import ConfigError, DatasetError, SampleError
@@ -30,6 +29,7 @@ from bridge_data.prepare.sample_definitions import definition_of, read_definitio
 from bridge_data.prepare.shard_writer import ShardWriter
 from bridge_data.prepare.writing_session import MadeOf
 from bridge_data.prepare.written_keys import ItemSet
+from bridge_data.storage import Location
 
 REPORT = "broken.jsonl"
 """The file, in the folder of the data set, that lists broken records."""
@@ -82,12 +82,12 @@ def convert(
     source: RecordSource,
     layout: RecordLayout,
     definition: Definition,
-    target: Path,
+    target: Location,
     config: ConvertConfig | None = None,
     *,
     on_progress: Progress = no_progress,
 ) -> Conversion:
-    """Write the samples that `layout` makes from the records of `source` to the data set in the folder `target`.
+    """Write the samples that `layout` makes from the records of `source` to the data set at `target`.
 
     If it is interrupted, the same call resumes it. Another call for `target`, with other settings or after the source
     was corrected, starts anew: it removes what the interrupted one has left, and no other file.
@@ -255,21 +255,20 @@ class _Report:
 
     def __init__(self, writer: ShardWriter, skip_broken: bool) -> None:
         self._writer, self._skip_broken = writer, skip_broken
-        self._path = writer.path / REPORT
         self._first: list[str] = []
         self.num_seen = self.num_filtered = self.num_broken = 0
 
     def __enter__(self) -> "_Report":
-        self._temporary = self._writer.workspace / REPORT
+        self._temporary = self._writer.session.workspace / REPORT
         self._file = open(self._temporary, "w", encoding="utf-8", errors="backslashreplace")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._file.close()
         if kind is None and self.num_broken:
-            self._temporary.replace(self._path)
+            self._writer.session.publish(self._temporary, REPORT)
         elif kind is None:
-            self._path.unlink(missing_ok=True)
+            self._writer.session.remove(REPORT)
 
     def accept(self, made: Made) -> Sequence[EncodedSample]:
         """The samples to write of what was made."""
@@ -296,6 +295,6 @@ class _Report:
         return (
             f"{title}: {counted}:{''.join(self._first)}"
             + (f"\n  and {more} more" if more else "")
-            + f"\nAll are listed in {self._path}. Correct them and run the same command again; or give --skip-broken "
-            "to leave them out."
+            + f"\nAll are listed in {self._writer.path / REPORT}. Correct them and run the same command again; or give "
+            "--skip-broken to leave them out."
         )

@@ -19,8 +19,10 @@ from bridge_data.prepare.converters.media_files import MediaRoot, clips_are_chec
 from bridge_data.prepare.converters.record_layout import RecordColumn, RecordLayout, find_columns
 from bridge_data.prepare.converters.source_kinds import FORMAT_NAMES, SourceConfig, open_source
 from bridge_data.prepare.converters.source_records import RecordSource
+from bridge_data.storage import Location
 from bridge_data.tools.cli.sample_types import parse_field_map
 from bridge_data.tools.cli.terminal import (
+    LOCATION,
     ON_DISK,
     counted,
     executor_option,
@@ -65,7 +67,7 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> frozenset
 
 @click.command()
 @click.argument("source", metavar="SRC", type=ON_DISK)
-@click.argument("target", metavar="DST", type=ON_DISK)
+@click.argument("target", metavar="DST", type=LOCATION)
 @click.option("--format", "format_name", type=click.Choice(FORMAT_NAMES), help="Of SRC, if its name does not show it.")
 @click.option("--include", metavar="GLOB", help="Of a folder, take the files whose paths match, such as 'train-*'.")
 @click.option("--media-root", type=ON_DISK, help="The folder of media that records name.  [default: that of SRC]")
@@ -104,7 +106,7 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> frozenset
 @limits_option
 def convert(
     source: Path,
-    target: Path,
+    target: Location,
     format_name: str | None,
     include: str | None,
     media_root: Path | None,
@@ -134,7 +136,7 @@ def convert(
     progress: bool,
     limits: Limits,
 ) -> None:
-    """Convert the data in SRC to the data set in the folder DST.
+    """Convert the data in SRC to the data set in the folder DST, or at its URL.
 
     SRC is a folder of files (0001.png with 0001.txt) or of a folder for each class; JSON lines, a JSON list (LLaVA,
     ShareGPT), CSV or TSV, with the names of media; Parquet or Arrow; a data set that `datasets` saved; COCO captions;
@@ -142,7 +144,7 @@ def convert(
     corrected, it starts anew.
     """
     allow_pixels(limits)
-    if source.is_dir() and target.resolve().is_relative_to(source.resolve()):
+    if isinstance(target, Path) and source.is_dir() and target.resolve().is_relative_to(source.resolve()):
         raise ConfigError(f"{target}: is inside {source} and would be converted itself; give another folder")
     if fields and field_map is not None:
         raise ConfigError("--field and --field-map: give one of them")

@@ -192,18 +192,18 @@ def save_to_disk(folder: Path, table: Any) -> Path:
     return folder
 
 
-def convert(source: Path, target: Path, *flags: object, **answers: Any) -> Result:
+def convert(source: Path, target: Path | str, *flags: object, **answers: Any) -> Result:
     """Run `bridge-data convert` with one process."""
     return run_command(
         "convert", source, target, "--no-progress", "--non-interactive", "--num-workers", 1, *flags, **answers
     )
 
 
-def converted(source: Path, target: Path, *flags: object) -> Path:
+def converted(source: Path, target: Path | str, *flags: object) -> Path:
     """The same, which must succeed."""
     result = convert(source, target, *flags)
     assert result.exit_code == 0, (result.output, result.exception)
-    return target
+    return Path(target)
 
 
 def captions_and_pictures(folder: Path) -> list[tuple[str, bytes]]:

@@ -74,7 +74,7 @@ def test_it_starts_nothing_before_the_first_call_and_shows_nothing_unasked(
         ("prepare-media", "s3://bucket/a", "--media-metadata-by-extension"),
         ("lint", "s3://bucket/a"),
         ("preview", "s3://bucket/a"),
-        ("convert", "here", "s3://bucket/a"),
+        ("convert", "s3://bucket/a", "here"),
     ],
 )
 def test_what_takes_data_on_a_disk_says_so(arguments: tuple[str, ...]) -> None:
