@@ -179,7 +179,7 @@ def absolute(path: str | os.PathLike[str]) -> str:
         ConfigError: if it is not a path, or a URL of an unknown kind.
     """
     path = of_dataset_service(path_text("path", path).removeprefix(_LOCAL))
-    return str(RemotePath(path)) if is_remote(path) else os.path.abspath(os.path.expanduser(path))
+    return str(RemotePath(path).absolute()) if is_remote(path) else os.path.abspath(os.path.expanduser(path))
 
 
 def located(text: str, node: Node, file: str) -> str:
@@ -195,7 +195,7 @@ def located(text: str, node: Node, file: str) -> str:
     try:
         path = of_dataset_service(path)
         if is_remote(path):
-            return str(RemotePath(path))
+            return str(RemotePath(path).absolute())
         if is_remote(file) and not os.path.isabs(path):
             base, key = split_url(file)
             return f"{base}{posixpath.normpath(posixpath.join('/', posixpath.dirname(key), path))}"

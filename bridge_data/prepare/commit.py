@@ -27,6 +27,7 @@ from bridge_data.errors import DatasetError, bridge_command
 from bridge_data.shards.metadata import INFO_JSON, PREPARING
 from bridge_data.storage import Location, RemotePath, remote
 from bridge_data.storage.atomic import sync_folder, temporary_name, temporary_stem, write_file, writing
+from bridge_data.storage.clients import check_writable
 from bridge_data.storage.object_stores import ObjectInfo
 
 PATIENCE_S = 1.0
@@ -68,8 +69,10 @@ def preparing_alone(
 
     Raises:
         DatasetError: if another process holds it for `patience_s` (None: `PATIENCE_S`), or `root` cannot be used.
+        ConfigError: if `root` is in a store that is only read.
     """
     if not isinstance(root, Path):
+        check_writable(str(root))
         yield lambda paths: None
         return
     with writing(root):

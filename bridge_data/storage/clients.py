@@ -1,4 +1,5 @@
-"""The object-store clients of this process: `s3://`, `gs://` and `az://` by obstore, `msc://` by multi-storage-client.
+"""The object-store clients of this process: `s3://`, `gs://` and `az://` by obstore, `msc://` by multi-storage-client,
+`hf://` by huggingface_hub.
 
 Enters: a URL. Leaves: a `Store` and the key in it. Guarantee: a client is made when a process first needs it, and is
 shared by its threads; none is used in a forked child, where it would hang. The libraries read credentials and endpoints
@@ -16,9 +17,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bridge_data.errors import ConfigError
+from bridge_data.storage.hf_store import READ_ONLY, HfStore
 from bridge_data.storage.msc_store import MscStore
 from bridge_data.storage.object_stores import (
     FULL_S,
+    HUB,
     LONGEST_S,
     STATUS,
     Denied,
@@ -29,6 +32,7 @@ from bridge_data.storage.object_stores import (
     TimeLimits,
     first_line,
     is_transient_status,
+    persist,
     split_url,
 )
 
@@ -77,6 +81,29 @@ def open_store(url: str) -> tuple[Store, str]:
     return store, key
 
 
+def pinned(url: str) -> str:
+    """`url`; on the Hugging Face hub with the commit of its revision, which no other process can read differently.
+
+    Raises:
+        ConfigError: as `open_store` does. DatasetError: if the hub does not tell the commit.
+    """
+    if not url.startswith(HUB):
+        return url
+    store, key = open_store(url)
+    assert isinstance(store, HfStore)
+    return "/".join(filter(None, (persist(store.pinned, url), key)))
+
+
+def check_writable(url: str) -> None:
+    """Ensure that objects can be written below `url`, before there is something to write.
+
+    Raises:
+        ConfigError: if its store is only read.
+    """
+    if url.startswith(HUB):
+        raise ConfigError(f"{url}: {READ_ONLY}")
+
+
 def has_clients() -> bool:
     """Whether this process has clients, which a forked child cannot use."""
     return bool(_clients.stores)
@@ -85,6 +112,8 @@ def has_clients() -> bool:
 def _opened(base: str) -> Store:
     if base.startswith("msc://"):
         return MscStore(base, _needed("multistorageclient", base))
+    if base.startswith(HUB):
+        return HfStore(base)
     if _clients.of_the_parent:
         raise ConfigError(
             f"{base}: this process was forked from one that had read from an object store, and the client does not "

@@ -17,9 +17,9 @@ from bridge_data.storage.atomic import write_file
 from bridge_data.storage.object_stores import split_url
 
 if TYPE_CHECKING:
-    from bridge_data.storage import remote
-else:
-    remote = LaterModule("bridge_data.storage.remote")  # the first URL imports the clients of object stores
+    from bridge_data.storage import clients, remote
+else:  # the first URL imports the clients of object stores
+    clients, remote = LaterModule("bridge_data.storage.clients"), LaterModule("bridge_data.storage.remote")
 
 
 class RemotePath:
@@ -54,7 +54,8 @@ class RemotePath:
         return self._at(self._path.with_suffix(suffix))
 
     def absolute(self) -> "RemotePath":
-        return self
+        """This location for any process; on the Hugging Face hub with the commit that its revision is now."""
+        return RemotePath(clients.pinned(str(self)))
 
     def is_file(self) -> bool:
         return remote.find(str(self)) is not None

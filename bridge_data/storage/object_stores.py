@@ -47,11 +47,17 @@ _VARYING = re.compile(r"\S*[/\d]\S*")
 STATUS = re.compile(r"status[ _]code: (\d{3})")
 """Where clients have the status of an answer in their messages."""
 
-SCHEMES = ("s3", "gs", "az", "msc")
+SCHEMES = ("s3", "gs", "az", "msc", "hf")
+
+HUB = "hf://datasets/"
+"""How URLs of data sets on the Hugging Face hub start."""
+
+_IN_HUB = re.compile(rf"(?P<base>{HUB}[^/@]+/[^/@]+(?:@(?:refs/(?:convert/[^/]+|pr/\d+)|[^/]+))?)(?:/(?P<key>.*))?")
 
 
 def split_url(url: str) -> tuple[str, str]:
-    """(`s3://bucket`, `folder/file`) of `s3://bucket/folder/file`.
+    """(`s3://bucket`, `folder/file`) of `s3://bucket/folder/file`; of the hub, (`hf://datasets/OWNER/NAME@REVISION`,
+    `folder/file`).
 
     Raises:
         ConfigError: for another kind of URL, or one without a bucket.
@@ -61,6 +67,11 @@ def split_url(url: str) -> tuple[str, str]:
     if scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES)
         raise ConfigError(f"{url}: unknown kind of URL; expected a local path, or one of {known}")
+    if scheme == "hf":
+        match = _IN_HUB.fullmatch(url)
+        if match is None:
+            raise ConfigError(f"{url}: names no data set; expected {HUB}OWNER/NAME[@REVISION]/PATH")
+        return match["base"], (match["key"] or "").strip("/")
     if not bucket:
         raise ConfigError(
             f"{url}: names no {'profile' if scheme == 'msc' else 'bucket'}; expected {scheme}://NAME/PATH"
@@ -76,7 +87,7 @@ class ObjectInfo(NamedTuple):
 
 
 class Store(Protocol):
-    """The objects of one bucket, container or profile. It may be used by several threads; any method raises
+    """The objects of one bucket, container, profile or data set. It may be used by several threads; any method raises
     `RequestError`."""
 
     def read(self, key: str, start: int, num_bytes: int) -> tuple[Content, ObjectInfo | None]:
@@ -117,8 +128,18 @@ class Missing(RequestError):
     """There is no such object."""
 
 
+_CREDENTIALS = (
+    "Check the credentials, the endpoint and the region in the environment (AWS_ACCESS_KEY_ID and so on; of msc:// the "
+    "profile in MSC_CONFIG)."
+)
+
+
 class Denied(RequestError):
-    """The credentials are missing or insufficient."""
+    """The credentials are missing or insufficient; `way_out` says what to do."""
+
+    def __init__(self, message: str, way_out: str = _CREDENTIALS) -> None:
+        super().__init__(message)
+        self.way_out = way_out
 
 
 def is_transient_status(status: int) -> bool:
@@ -182,10 +203,7 @@ def _failure(what: str, fault: RequestError, attempts: int, took_s: float, done:
     if isinstance(fault, Missing):
         return DatasetError(f"{what}: no such object. Check the URL, or copy it there. ({fault})")
     if isinstance(fault, Denied):
-        return DatasetError(
-            f"{what}: access denied. Check the credentials, the endpoint and the region in the environment "
-            f"(AWS_ACCESS_KEY_ID and so on; of msc:// the profile in MSC_CONFIG). ({fault})"
-        )
+        return DatasetError(f"{what}: access denied. {fault.way_out} ({fault})")
     if not fault.is_transient:
         return DatasetError(f"{what}: cannot be {done}: {fault}")
     return DatasetError(

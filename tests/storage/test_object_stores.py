@@ -93,6 +93,10 @@ def test_of_an_error_what_says_something_is_kept() -> None:
         ("gs://bucket/a/", ("gs://bucket", "a")),
         ("az://container/a b", ("az://container", "a b")),
         ("msc://profile//a", ("msc://profile", "a")),
+        ("hf://datasets/us/pets", ("hf://datasets/us/pets", "")),
+        ("hf://datasets/us/pets@v1/a/b", ("hf://datasets/us/pets@v1", "a/b")),
+        ("hf://datasets/us/pets@refs/pr/3/a", ("hf://datasets/us/pets@refs/pr/3", "a")),
+        ("hf://datasets/us/pets/a@b/c", ("hf://datasets/us/pets", "a@b/c")),
     ],
 )
 def test_a_url_is_a_store_and_a_key(url: str, parts: tuple[str, str]) -> None:
@@ -102,9 +106,11 @@ def test_a_url_is_a_store_and_a_key(url: str, parts: tuple[str, str]) -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("hdfs://a/b", "hdfs://a/b: unknown kind of URL; expected a local path, or one of s3://, gs://, az://, msc://"),
+        ("hdfs://a/b", "hdfs://a/b: unknown kind of URL; expected a local path, or one of s3://, gs://, az://"),
         ("s3:///b", "names no bucket"),
         ("msc://", "names no profile"),
+        ("hf://us/pets", "names no data set; expected hf://datasets/OWNER/NAME"),
+        ("hf://datasets/pets", "names no data set"),
     ],
 )
 def test_others_are_refused(url: str, message: str) -> None:

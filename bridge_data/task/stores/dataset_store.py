@@ -51,7 +51,8 @@ class SystemFileStore(_NamedStore):
         self._base = None if base_dir is None else os.fspath(base_dir)
         self._name = name
         if self._base is not None:
-            self._base = str(RemotePath(self._base)) if storage.is_remote(self._base) else os.path.abspath(self._base)
+            is_remote = storage.is_remote(self._base)
+            self._base = str(RemotePath(self._base).absolute()) if is_remote else os.path.abspath(self._base)
             if not storage.is_folder(self._base):
                 raise ConfigError(f"{self}: no such folder")
 
