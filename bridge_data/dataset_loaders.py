@@ -26,10 +26,11 @@ from bridge_data.plan.declared import (
     read_splits,
     references,
 )
-from bridge_data.plan.document import Node, absolute, as_node, has_raw_tars, is_table, parse_yaml
+from bridge_data.plan.document import Node, absolute, as_node, parse_yaml
 from bridge_data.plan.factories import BaseCoreDatasetFactory
+from bridge_data.plan.formats import Opening, format_of
 from bridge_data.plan.in_memory import Items
-from bridge_data.plan.opening import Opening, open_plan
+from bridge_data.plan.opening import open_plan
 from bridge_data.plan.source import EpochsPerShuffle, check_epochs, multiplied
 from bridge_data.plan.where_clauses import WhereClause, given_where
 from bridge_data.shards import SubsetRange
@@ -317,8 +318,7 @@ def load_dataset(
     trust: dict[str, Any] = {"trusted_modules": trusted_modules, "limits": limits}
     trust["trust_dataset_code"] = trust_dataset_code
     if document is None:
-        if not any(is_there(location) for is_there in (is_table, has_raw_tars, storage.is_folder, storage.is_file)):
-            raise ConfigError(f"{location}: no such folder or file")
+        format_of(location)
         made = DatasetLoader(location, **given, **trust)
     else:
         for name, value in given.items():

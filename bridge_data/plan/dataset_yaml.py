@@ -79,9 +79,9 @@ class SampleConfig:
     the sub-flavors of the data set, and a maker of samples that replaces the field map."""
 
     sample_class: SampleClass
-    field_map: Mapping[str, FieldAccess]
-    parts: Container[str] | None
-    subflavors: dict[str, Any]
+    field_map: Mapping[str, FieldAccess] = dataclasses.field(default_factory=dict)
+    parts: Container[str] | None = None
+    subflavors: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     maker: SampleMaker | None = None
 
 

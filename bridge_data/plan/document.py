@@ -18,13 +18,11 @@ from typing import Any
 
 import yaml
 
-from bridge_data import storage
 from bridge_data.errors import ConfigError, did_you_mean
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.options import path_text
-from bridge_data.shards.metadata import JSONL_SUFFIX, META_FOLDER
+from bridge_data.shards.metadata import JSONL_SUFFIX
 from bridge_data.shards.plain_data import composed
-from bridge_data.shards.tar_bytes import GZIP_SUFFIXES
 from bridge_data.storage import RemotePath, is_remote, of_dataset_service
 from bridge_data.storage.object_stores import split_url
 
@@ -32,7 +30,6 @@ _PLAIN_TAGS = frozenset(
     f"tag:yaml.org,2002:{name}"
     for name in ("str", "int", "float", "bool", "null", "map", "seq", "timestamp", "merge", "value")
 )
-TABLE_SUFFIXES = (".parquet", ".arrow")
 TABLE_KEYS = ("sample_type", "field_map", "part_filter")
 """Settings of the samples of tables, which have no dataset.yaml."""
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
@@ -41,6 +38,10 @@ _MAX_KEYS = 20
 _SHOWN = reprlib.Repr()
 _SHOWN.maxstring = _SHOWN.maxlong = _SHOWN.maxother = 200
 _CONSTANTS = {"null": None, "~": None, "": None, "true": True, "yes": True, "false": False, "no": False}
+
+
+class PlacedError(ConfigError):
+    """A mistake whose message names file and line."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +55,7 @@ class Node:
 
     def error(self, message: str) -> ConfigError:
         """An error at this file and line."""
-        return ConfigError(f"{self.file}:{self.line}: {message}" if self.line else f"{self.file}: {message}")
+        return PlacedError(f"{self.file}:{self.line}: {message}" if self.line else f"{self.file}: {message}")
 
     def mapping(self, what: str, allowed: Collection[str] | None = None) -> dict[str, "Node"]:
         """The entries of this mapping, which messages call `what`; a key that is not in `allowed` is an error."""
@@ -202,25 +203,6 @@ def located(text: str, node: Node, file: str) -> str:
     except ConfigError as error:
         raise node.error(str(error)) from None
     return os.path.normpath(os.path.join(os.path.dirname(file), path))
-
-
-def is_table(path: str) -> bool:
-    """Whether `path` is that of a table, or a pattern of such paths."""
-    return path.endswith(TABLE_SUFFIXES)
-
-
-def has_raw_tars(path: str) -> bool:
-    """Whether there are tars on a disk at `path`, a folder, a tar or a pattern of tars, that nobody has prepared."""
-    if is_remote(path) or storage.is_folder(f"{path}/{META_FOLDER}"):
-        return False
-    is_folder = storage.is_folder(path)
-    if not is_folder and not path.endswith((".tar", *GZIP_SUFFIXES)):
-        return False
-    from bridge_data.shards.raw_tars import find_raw_tars, is_tar_pattern  # here: few data sets are not prepared
-
-    if is_folder:
-        return find_raw_tars(path) is not None
-    return is_tar_pattern(path) or storage.is_file(path)
 
 
 def is_jsonl(path: str) -> bool:

@@ -1,38 +1,32 @@
-"""Unprepared tars as a source.
+"""Unprepared tars as a format: crude samples, with all parts of each; there is no dataset.yaml."""
 
-Enters: a reference to them. Leaves: a `Source` of crude samples, with all parts of each: there is no dataset.yaml.
-"""
-
-from bridge_data.errors import ConfigError
+from bridge_data import storage
 from bridge_data.plan.declared import Reference
+from bridge_data.plan.formats import Format, Opening
 from bridge_data.plan.source import Source
-from bridge_data.samples import CrudeSample
-from bridge_data.shards.raw_tars import find_raw_tars, open_raw_tars
+from bridge_data.shards.metadata import META_FOLDER
+from bridge_data.shards.raw_tars import find_raw_tars, is_tar_pattern, open_raw_tars
 
 
-def open_tar_source(reference: Reference) -> Source:
-    """The source of the tars that `reference` names."""
-    path, scope = reference.path, reference.scope
-    try:
-        tars = find_raw_tars(path, scope.cache.limits)
-    except ConfigError as error:
-        raise reference.error(str(error)) from None
-    assert tars is not None
-    for key in ("dataset_config", "split_config"):
-        if key in reference.entries:
-            raise reference.error(
-                f"{key} is for prepared folders, but {path} holds tars without .nv-meta: run {tars.way_out}", key
-            )
-    try:
-        shards = scope.cache.get(("tars", path, scope.split_part), lambda: open_raw_tars(tars, scope.split_part))
-    except ConfigError as error:
-        raise reference.error(str(error)) from None
-    return Source(
-        path=path,
-        split_part=scope.split_part,
-        records=shards,
-        sample_class=CrudeSample,
-        subflavors=scope.subflavors,
-        config_file=path,
-        limits=scope.cache.limits,
-    )
+class UnpreparedTars(Format):
+    """A folder of tars, a tar or a pattern of tars, on a disk, that nobody has prepared."""
+
+    name = "tars"
+
+    def matches(self, path: str) -> bool:
+        if storage.is_remote(path) or storage.is_folder(f"{path}/{META_FOLDER}"):
+            return False
+        if storage.is_folder(path):
+            return find_raw_tars(path) is not None
+        return is_tar_pattern(path) or storage.is_file(path)
+
+    def describe(self, path: str) -> str:
+        tars = find_raw_tars(path)
+        assert tars is not None
+        return f"holds tars without {META_FOLDER}: run {tars.way_out}"
+
+    def open(self, reference: Reference, opening: Opening) -> Source:
+        path, part, cache = reference.path, reference.scope.split_part, reference.scope.cache
+        tars = find_raw_tars(path, cache.limits)
+        assert tars is not None
+        return self.source(reference, cache.get(("tars", path, part), lambda: open_raw_tars(tars, part)))

@@ -69,7 +69,8 @@ class Source:
     `config_file` is the dataset.yaml. If `joined`, a record has a sample of each member, which are built as the members
     say. A `maker` makes the samples instead of the field map. `aux` is what cookers may read besides;
     `epochs_per_shuffle` is how many epochs are shuffled together. `limits` bound what a sample may cost.
-    `values` are the parts that are values already, and are not decoded.
+    `values` are the parts that are values already, and are not decoded. `format` is the name of the format of the data
+    in `formats.FORMATS`, empty if code made the source.
     """
 
     path: str
@@ -86,6 +87,7 @@ class Source:
     epochs_per_shuffle: EpochsPerShuffle = 1
     limits: Limits = DEFAULT_LIMITS
     values: Collection[str] = ()
+    format: str = ""
 
     @property
     def name(self) -> str:

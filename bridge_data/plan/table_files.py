@@ -1,10 +1,12 @@
-"""Tables as sources: Parquet files, and what Hugging Face's `datasets` saved; read in place, without preparing.
+"""Tables as a format: Parquet files, and what Hugging Face's `datasets` saved; read in place, without preparing.
 
-Enters: a reference to a file `.parquet` or `.arrow`, to several by a pattern (`train-*.parquet`, `{a,b}.parquet`), or
-to a folder of Parquet files or from `save_to_disk`. Leaves: a `Source`, of crude samples or of those that a field map
-makes. Guarantee: the files of a split part are found only by their names, and a file in no part is an error.
+Reads a reference to a file `.parquet` or `.arrow`, to several by a pattern (`train-*.parquet`,
+`{a,b}.parquet`), or to a folder of Parquet files or from `save_to_disk`. Returns a `Source`, of crude samples or of
+those that a field map makes. The files of a split part are found only by their names; raises `ConfigError` for a file
+in no part.
 """
 
+import dataclasses
 import fnmatch
 import glob
 import json
@@ -17,19 +19,22 @@ import braceexpand
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError
+from bridge_data.limits import Limits
 from bridge_data.plan.dataset_yaml import SampleConfig, read_sample_config
 from bridge_data.plan.declared import Reference
-from bridge_data.plan.document import TABLE_KEYS, TABLE_SUFFIXES, Node, as_node, nearest
+from bridge_data.plan.document import TABLE_KEYS, Node, as_node, nearest
+from bridge_data.plan.formats import WHOLE, Format, Opening
 from bridge_data.plan.source import FieldAccess, Source
 from bridge_data.samples import CrudeSample
+from bridge_data.shards import Records
+from bridge_data.shards.metadata import TABLE_FILES
 from bridge_data.shards.table_columns import Column
 from bridge_data.shards.table_records import TableRecords, open_records
-from bridge_data.storage import list_sizes, location
+from bridge_data.storage import Location, list_sizes, location
 
 SAVED, SAVED_SPLITS = "state.json", "dataset_dict.json"
 """Files that `save_to_disk` writes next to a data set, and above several."""
 
-_WHOLE = "train"
 _NUMBERED = re.compile(r"(?:^|/)([\w.\-]+?)-\d{5}-of-\d{5}[\w.\-]*$")
 """`train-00000-of-00002.parquet`, as on the Hub."""
 _ALIASES = (("train", "training"), ("val", "validation", "valid", "dev"), ("test", "testing", "eval", "evaluation"))
@@ -38,15 +43,13 @@ _NAMED = re.compile(rf"(?:^|[/._\- ])({'|'.join(name for names in _ALIASES for n
 _SPECIAL = re.compile(r"[*?\[{]")
 """Characters that make a path a pattern."""
 
+_PARQUET = ".parquet"
+
+_ALL = ""
+"""The name under which files are that are in every split part."""
+
 Files = list[tuple[str, str]]
 """(name in the data set, path) of each."""
-
-
-def are_tables(folder: str) -> bool:
-    """Whether a folder that is not prepared holds tables."""
-    if any(storage.is_file(location(folder) / name) for name in (SAVED, SAVED_SPLITS)):
-        return True
-    return any(name.endswith(TABLE_SUFFIXES[0]) for name in _listed(folder))
 
 
 def table_parts(path: str) -> list[str]:
@@ -55,7 +58,8 @@ def table_parts(path: str) -> list[str]:
     Raises:
         ConfigError: if a file is in no part, though others are.
     """
-    return list(_parts(path)) or [_WHOLE]
+    parts = _parts(path)
+    return [WHOLE] if parts is None or _ALL in parts else list(parts)
 
 
 def files_of(path: str, split_part: str) -> Files:
@@ -65,8 +69,10 @@ def files_of(path: str, split_part: str) -> Files:
         ConfigError: if there is no such part, or there are no files.
     """
     parts = _parts(path)
-    if not parts:
-        files = _all_files(path)
+    if parts is None:
+        files = _named_files(path)
+    elif _ALL in parts:
+        files = parts[_ALL]
     else:
         names = next((names for names in _ALIASES if split_part in names), ())
         found = next((name for name in (split_part, *names) if name in parts), None)
@@ -74,25 +80,25 @@ def files_of(path: str, split_part: str) -> Files:
             raise ConfigError(f"{path}: there is no split part {split_part!r}; there is {', '.join(parts)}")
         files = parts[found]
     if not files:
-        raise ConfigError(f"{path}: there are no files {' or '.join(TABLE_SUFFIXES)}")
+        raise ConfigError(f"{path}: there are no files {' or '.join(TABLE_FILES)}")
     return files
 
 
-def _parts(path: str) -> dict[str, Files]:
-    """The files of each split part; empty if no name has one."""
+def _parts(path: str) -> dict[str, Files] | None:
+    """The files of each split part, or all of them under `_ALL`, if no name has one; None if `path` is no folder."""
     if not _is_folder(path):
-        return {}
-    if storage.is_file(location(path) / SAVED_SPLITS):
-        splits = _json(f"{path}/{SAVED_SPLITS}").get("splits")
+        return None
+    if (several := storage.read_if_there(f"{path}/{SAVED_SPLITS}")) is not None:
+        splits = _json(several, f"{path}/{SAVED_SPLITS}").get("splits")
         if not isinstance(splits, list) or not splits:
             raise ConfigError(f"{path}/{SAVED_SPLITS}: expected a list `splits`")
         return {str(name): [(f"{name}/{file}", at) for file, at in saved_files(f"{path}/{name}")] for name in splits}
-    if storage.is_file(location(path) / SAVED):
-        return {}
+    if (state := storage.read_if_there(f"{path}/{SAVED}")) is not None:
+        return {_ALL: _files_of_state(path, state)}
     parts: dict[str, Files] = {}
     others = []
-    for file, at in _all_files(path):
-        match = _NUMBERED.search(file.removesuffix(TABLE_SUFFIXES[0])) or _NAMED.search(file)
+    for file, at in (files := _parquet_files(path)):
+        match = _NUMBERED.search(file.removesuffix(_PARQUET)) or _NAMED.search(file)
         if match is None:
             others.append(file)
         else:
@@ -102,15 +108,15 @@ def _parts(path: str) -> dict[str, Files]:
             f"{path}: {others[0]} names no split part, but others name {', '.join(parts)}: name it like them, or give "
             "the files by a pattern"
         )
-    return dict(sorted(parts.items(), key=lambda part: part[0] != _WHOLE))
+    return dict(sorted(parts.items(), key=lambda part: part[0] != WHOLE)) or {_ALL: files}
 
 
-def _all_files(path: str) -> Files:
-    """All files at `path`: a file, a pattern or a folder."""
-    if _is_folder(path):
-        if storage.is_file(location(path) / SAVED):
-            return saved_files(path)
-        return [(name, f"{path}/{name}") for name in _listed(path) if name.endswith(TABLE_SUFFIXES[0])]
+def _parquet_files(folder: str) -> Files:
+    return [(name, f"{folder}/{name}") for name in _listed(folder) if name.endswith(_PARQUET)]
+
+
+def _named_files(path: str) -> Files:
+    """The file at `path`, or the files that it names as a pattern."""
     start = os.path.dirname(_SPECIAL.split(path)[0])
     if storage.is_remote(path) and _SPECIAL.search(path):
         return [(name, f"{start}/{name}") for name in _matching(_listed(start), path.removeprefix(f"{start}/"))]
@@ -165,7 +171,11 @@ def saved_files(folder: str) -> Files:
     Raises:
         ConfigError: if `state.json` is not as it writes it, or rows are chosen by a file of indices.
     """
-    state = _json(f"{folder}/{SAVED}")
+    return _files_of_state(folder, storage.read_all(f"{folder}/{SAVED}"))
+
+
+def _files_of_state(folder: str, content: bytes) -> Files:
+    state = _json(content, f"{folder}/{SAVED}")
     if state.get("_indices_data_files") or state.get("_indices_files"):
         raise ConfigError(
             f"{folder}: its rows are chosen by a file of indices, which is not read: save it again with "
@@ -180,9 +190,9 @@ def saved_files(folder: str) -> Files:
     return [(name, f"{folder}/{name}") for name in names]
 
 
-def _json(path: str) -> dict[str, Any]:
+def _json(data: bytes, path: str) -> dict[str, Any]:
     try:
-        content = json.loads(storage.read_all(path))
+        content = json.loads(data)
     except ValueError as error:
         raise ConfigError(f"{path}: is no JSON: {error}") from error
     if not isinstance(content, dict):
@@ -190,49 +200,51 @@ def _json(path: str) -> dict[str, Any]:
     return content
 
 
-def open_tables(
-    reference: Reference, trusted_modules: Sequence[str] | Any, *, trust_dataset_code: bool = False
-) -> Source:
-    """The source of the tables that `reference` names.
+class Tables(Format):
+    """Tables, whose samples are those of a field map in the metadataset or a dataset_config beside them, or crude."""
 
-    Raises:
-        ConfigError: for settings that do not fit. DatasetError: if a file is damaged.
-    """
-    path, scope = reference.path, reference.scope
-    if "split_config" in reference.entries:
-        raise reference.error(
-            f"split_config is for prepared folders, but {path} has tables, whose files are named by their split parts",
-            "split_config",
+    name = "tables"
+    settings = ("dataset_config", *TABLE_KEYS)
+
+    def matches(self, path: str) -> bool:
+        return path.endswith(tuple(TABLE_FILES)) or any(
+            name in (SAVED, SAVED_SPLITS) or name.endswith(_PARQUET) for name in _listed(path)
         )
-    root, file = _settings(reference)
-    config: SampleConfig | None = None
 
-    def choose(columns: list[Column]) -> list[Column]:
-        nonlocal config
-        if root is not None:
-            names = [column.name for column in columns]
-            config = read_sample_config(root, trusted_modules, trust_dataset_code=trust_dataset_code, columns=names)
-        return _chosen(columns, config, root, reference)
+    def describe(self, path: str) -> str:
+        return "has tables, whose files are named by their split parts"
 
-    try:
-        files = files_of(path, scope.split_part)
-        records = open_records(location(path), files, scope.split_part, choose).with_tombstones()
-    except ConfigError as error:
-        raise reference.error(str(error)) if reference.entries and root is None else error from None
-    chosen = records.columns
-    return Source(
-        path=path,
-        split_part=scope.split_part,
-        records=records,
-        sample_class=CrudeSample if config is None else config.sample_class,
-        field_map={} if config is None else _resolved(config.field_map, chosen),
-        parts=None if config is None or config.parts is None else frozenset(column.part for column in chosen),
-        values=frozenset(column.part for column in chosen if not column.is_bytes),
-        subflavors={**({} if config is None else config.subflavors), **scope.subflavors},
-        config_file=file,
-        maker=None if config is None else config.maker,
-        limits=scope.cache.limits,
-    )
+    def parts(self, path: Location, limits: Limits) -> list[str]:
+        return table_parts(str(path))
+
+    def open(self, reference: Reference, opening: Opening) -> Source:
+        root, file = _settings(reference)
+        config = SampleConfig(sample_class=CrudeSample)
+
+        def choose(columns: list[Column]) -> list[Column]:
+            nonlocal config
+            if root is not None:
+                config = read_sample_config(
+                    root,
+                    opening.trusted_modules,
+                    trust_dataset_code=opening.trust_dataset_code,
+                    columns=[column.name for column in columns],
+                )
+            return _chosen(columns, config, root, reference)
+
+        path, part = reference.path, reference.scope.split_part
+        records = open_records(location(path), files_of(path, part), part, choose).with_tombstones()
+        chosen = records.columns
+        config = dataclasses.replace(
+            config,
+            field_map=_resolved(config.field_map, chosen),
+            parts=None if config.parts is None else frozenset(column.part for column in chosen),
+        )
+        values = frozenset(column.part for column in chosen if not column.is_bytes)
+        return self.source(reference, records, config, file, values)
+
+    def with_keys(self, reference: Reference) -> Records:
+        return open_keys(reference.path, reference.scope.split_part)
 
 
 def open_keys(path: str, split_part: str) -> TableRecords:
@@ -265,13 +277,11 @@ def _settings(reference: Reference) -> tuple[Node | None, str]:
     return Node(inline, node.file, node.line), node.file
 
 
-def _chosen(
-    columns: list[Column], config: SampleConfig | None, root: Node | None, reference: Reference
-) -> list[Column]:
+def _chosen(columns: list[Column], config: SampleConfig, root: Node | None, reference: Reference) -> list[Column]:
     """The needed columns, by their own names or those of their parts."""
     names = _by_name(columns)
     chosen = columns
-    if config is not None and root is not None and config.field_map:
+    if root is not None and config.field_map:
         fields = root.mapping("dataset.yaml")["field_map"].mapping("field_map")
         wanted: dict[str, Column] = {}
         for field, access in config.field_map.items():
@@ -283,7 +293,7 @@ def _chosen(
                 )
             wanted.update((column.part, column) for column in found)
         chosen = [column for column in columns if column.part in wanted]
-    elif config is not None and config.parts is not None:
+    elif config.parts is not None:
         chosen = [column for column in columns if any(name in config.parts for name in column.names)]
     return list(chosen)
 

@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bridge_data.errors import ConfigError
-from bridge_data.plan.document import is_jsonl
-from bridge_data.plan.opening import has_tables
+from bridge_data.plan.formats import format_of
 from bridge_data.prepare.commit import preparing_alone, temporary_files
 from bridge_data.shards.jsonl_file import JsonlLines
 from bridge_data.shards.key_index import KeyIndex
 from bridge_data.shards.metadata import FORGOTTEN_BRIDGE, FORGOTTEN_JSONL, INFO_JSON, INFO_YAML, META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset
-from bridge_data.shards.raw_tars import find_raw_tars
 from bridge_data.shards.table_records import TableRecords, open_records
 from bridge_data.shards.tombstones import ShardStamp, Tombstones
 
@@ -91,17 +89,17 @@ def changing(root: Path) -> Iterator[Forgettable]:
 
 def open_forgettable(root: Path) -> Forgettable:
     """The data at `root`."""
-    if has_tables(str(root)):
+    found = format_of(str(root))
+    if found.name == "tables":
         return _Tables(root.absolute())
-    if is_jsonl(str(root)):
+    if found.name == "jsonl":
         return _Lines(root.absolute())
-    tars = find_raw_tars(str(root))
-    if tars is not None:
-        raise ConfigError(
-            f"{root}: tars without {META_FOLDER} have no list of forgotten samples: run {tars.way_out} first, or "
-            "leave the samples out with `where: __key__ not in ('KEY', 'KEY')`"
-        )
-    return _Prepared(root)
+    if found.name == "folder":
+        return _Prepared(root)
+    raise ConfigError(
+        f"a list of forgotten samples is for prepared folders, tables and JSONL files, but {root} "
+        f"{found.describe(str(root))} first, or leave the samples out with `where: __key__ not in ('KEY', 'KEY')`"
+    )
 
 
 def _home(root: Path, real_root: Path, shard: str, prepared_above: Callable[[Path], Path | None]) -> tuple[Path, str]:

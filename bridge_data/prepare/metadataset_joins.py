@@ -20,16 +20,14 @@ from bridge_data.plan.declared import (
     declare,
     read_splits,
 )
-from bridge_data.plan.document import absolute, is_jsonl
+from bridge_data.plan.document import absolute
+from bridge_data.plan.formats import format_of
 from bridge_data.plan.join import why_no_member, with_records
-from bridge_data.plan.opening import has_tables, split_config_of
-from bridge_data.plan.table_files import open_keys
 from bridge_data.prepare.executors import Progress, no_progress
 from bridge_data.prepare.join_keys import make_join
 from bridge_data.prepare.tar_indexes import PrepareConfig
-from bridge_data.shards import PreparedDataset, Records
+from bridge_data.shards import Records
 from bridge_data.shards.joins import FILE_SUFFIX, JoinIndex, join_folder
-from bridge_data.shards.jsonl_file import open_jsonl
 from bridge_data.storage import location, on_disk
 
 
@@ -84,17 +82,8 @@ def _joins(declared: Declared) -> Iterator[DeclaredJoin]:
 
 def _records(member: Reference) -> Records:
     """The samples of a member, of which only the keys are needed."""
-    path, part, limits = member.path, member.scope.split_part, member.scope.cache.limits
-    try:
-        records: Records
-        if has_tables(path):
-            records = open_keys(path, part)
-        elif is_jsonl(path):
-            records = open_jsonl(path, part, split_config=member.text("split_config"), limits=limits)
-        else:
-            records = PreparedDataset.open(path, limits).split(part, split_config=split_config_of(member))
-    except ConfigError as error:
-        raise member.error(str(error)) from None
+    with member.placed():
+        records = format_of(member.path).with_keys(member)
     problem = why_no_member(records)
     if problem is not None:
         raise member.error(problem)

@@ -48,6 +48,11 @@ PREPARING = ".preparing"
 WRITING = ".writing"
 """A folder inside a data set that exists until a `ShardWriter` or a conversion has finished."""
 JSONL_SUFFIX = ".jsonl"
+TABLE_FILES = {
+    ".parquet": "parquet_table.ParquetTable",
+    ".arrow": "arrow_table.ArrowTable",
+}
+"""The suffixes of tables, and the `TableFile` that reads each: a module of this package, and a class in it."""
 
 _MAX_SAMPLES = 1 << 48
 _SHARD = re.compile(r"((?:[^/]+/)*?[^/]+\.(?:tar|tgz|tar\.gz))[/:](?=.)", re.DOTALL)

@@ -1,8 +1,8 @@
 """The rows of tables as samples: Parquet files, and the Arrow files that `datasets` saves.
 
-Enters: the files, in order. Leaves: `Records`: a group of rows (a row group, a record batch) is a shard, a column a
-part. Opening reads only footers and headers, once per file. Guarantee: of a row group, only samples of open blocks are
-held, as for any other data; a file that is replaced while it is in use is a `DatasetError`.
+Reads the files, in order. Returns `Records`: a group of rows (a row group, a record batch) is a shard, a
+column a part. Opening reads only footers and headers, once per file. Of a group, only samples of open blocks are held,
+as for any other data. Raises `DatasetError` if a file is replaced while it is in use.
 
 The key of a sample is the value of the column `__key__`, else the number of the row in its file, from 0.
 """
@@ -12,12 +12,15 @@ import collections
 import concurrent.futures
 import dataclasses
 import functools
+import importlib
 import itertools
 import logging
+import os
 from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from typing import Any, NoReturn
 
 from bridge_data.errors import ConfigError, DatasetError, SampleError
+from bridge_data.shards.metadata import TABLE_FILES
 from bridge_data.shards.records import Block, ByteRange, RawSample, RecordReader, Samples
 from bridge_data.shards.table_columns import (
     KEY,
@@ -45,8 +48,6 @@ KEYS_AT_ONCE = 1 << 14
 
 KEY_COLUMN = Column(KEY, KEY, KEY)
 
-_PARQUET_SUFFIX = ".parquet"
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TableEntry:
@@ -65,19 +66,16 @@ class TableEntry:
 
 
 def open_table(path: str, version: Version | None = None) -> TableFile:
-    """The Parquet or Arrow file at `path`.
+    """The file or data set with a table at `path`.
 
     Raises:
-        ConfigError: without pyarrow, or if it is encrypted. DatasetError: if it is damaged, or not of `version`.
+        ConfigError: without the package that reads it, or if it is encrypted. DatasetError: if it is damaged, or not
+            of `version`.
     """
     pyarrow_for(path)
-    if path.endswith(_PARQUET_SUFFIX):
-        from bridge_data.shards.parquet_table import ParquetTable  # imported only for such files
-
-        return ParquetTable(path, version)
-    from bridge_data.shards.arrow_table import ArrowTable
-
-    return ArrowTable(path, version)
+    module, name = TABLE_FILES.get(os.path.splitext(path)[1], TABLE_FILES[".arrow"]).split(".")
+    opened: TableFile = getattr(importlib.import_module(f"bridge_data.shards.{module}"), name)(path, version)
+    return opened
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

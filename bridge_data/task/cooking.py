@@ -16,8 +16,7 @@ from typing import Any, Generic, TypeVar, overload
 from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError
 from bridge_data.plan import Source
-from bridge_data.plan.document import has_raw_tars, is_jsonl
-from bridge_data.plan.opening import has_tables
+from bridge_data.plan.document import is_jsonl
 from bridge_data.running_hook import current_cache
 from bridge_data.samples import CrudeSample, SourceInfo
 from bridge_data.samples.collation import PROVENANCE
@@ -111,7 +110,7 @@ def choose_cooker(
     what: str,
     first: Callable[[], Mapping[str, Any]],
     *,
-    is_table: Callable[[], bool] = lambda: False,
+    is_table: bool = False,
 ) -> Cooker[Any]:
     """The first cooker that takes samples with these sub-flavors; all others that do must be less strict.
 
@@ -124,7 +123,7 @@ def choose_cooker(
 
         tried = "".join(f"\n  {cooker.name} wants {cooker.mismatch(subflavors)}" for cooker in cookers) or " none"
         sample = first()
-        way_out = f"Say which column gives each field: {table_fields(sample)}\nOr add" if is_table() else "Add"
+        way_out = f"Say which column gives each field: {table_fields(sample)}\nOr add" if is_table else "Add"
         raise ConfigError(
             f"no cooker takes {what} with subflavors {dict(subflavors)}; tried:{tried}\n"
             f"{way_out} a Cooker to the task encoder's `cookers`, or set the subflavors that one of them wants.\n"
@@ -217,14 +216,14 @@ class SourceCook:
                 self._refuse(CACHE, stores)
             return None, stores
         what = f"samples of {source.path} [{source.split_part}]"
-        if source.config_file == source.path and has_raw_tars(source.path):
+        if source.format == "tars":
             what += ", tars of which `bridge-data prepare` would learn what they hold,"
         cooker = choose_cooker(
             self._cookers,
             source.subflavors,
             what,
             self._first_parts,
-            is_table=lambda: has_tables(source.path),
+            is_table=source.format == "tables",
         )
         if cooker.need_primary:
             stores |= self._primary(stores)

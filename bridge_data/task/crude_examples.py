@@ -14,7 +14,6 @@ from typing import Any
 from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.plan import Source
-from bridge_data.plan.opening import has_tables
 from bridge_data.samples import CaptioningSample, CrudeSample, ImageSample, TextSample, required_fields
 
 _TEXTS = ("txt", "text")
@@ -147,7 +146,7 @@ def class_mismatch(source: Source, wanted: type[Any]) -> ConfigError:
     """The error where samples of `source` are not of the class that was asked for; of a table without a field map, it
     names one."""
     said = f"{source.path}: has {source.sample_class.__name__}, not sample_type={wanted.__name__}"
-    if not (issubclass(source.sample_class, CrudeSample) and has_tables(source.path)):
+    if not (issubclass(source.sample_class, CrudeSample) and source.format == "tables"):
         return ConfigError(said)
     sample = first_parts(source)
     such_as = f", such as {_field_map(wanted, sample)}" if dataclasses.is_dataclass(wanted) else ""

@@ -13,9 +13,7 @@ from typing import Any
 
 from bridge_data.errors import BridgeDataError, ConfigError, StateError
 from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint
-from bridge_data.plan.document import has_raw_tars
-from bridge_data.plan.opening import has_tables
-from bridge_data.shards.metadata import META_FOLDER
+from bridge_data.plan.formats import find_format
 from bridge_data.shards.plain_data import parse_yaml_file
 
 EVENTS = "tfevents"
@@ -54,10 +52,11 @@ class RunFiles:
 def is_run(path: Path) -> bool:
     """Whether `path` is a folder without data. One with tars that nobody has prepared is also that of a run if there
     are saved states or a ledger."""
-    if not path.is_dir() or (path / META_FOLDER).is_dir() or has_tables(str(path)):
+    if not path.is_dir():
         return False
-    if not has_raw_tars(str(path)):
-        return True
+    data = find_format(str(path))
+    if data is None or data.name != "tars":
+        return data is None
     found = find_run(path, has_config=True)
     return bool(found.states or found.ledger)
 

@@ -210,7 +210,7 @@ def test_every_kind_of_data_says_its_parts(tmp_path: Path) -> None:
     ("name", "content", "says"),
     [
         ("no", None, "no such folder or file"),
-        ("a.txt", "", "expected a prepared folder, a metadataset .yaml or a .jsonl file"),
+        ("a.txt", "", "expected a folder of tars or tables, a metadataset .yaml or a file"),
         ("a.yaml", "splits: 3", "a.yaml:1: "),
     ],
 )

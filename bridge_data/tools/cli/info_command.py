@@ -13,8 +13,8 @@ from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, bridg
 from bridge_data.limits import Limits
 from bridge_data.plan import EmptySplitError, Plan, Source, load_plan
 from bridge_data.plan.blending import Tree, WeightSchedule, leaves
-from bridge_data.plan.document import has_raw_tars, is_jsonl
-from bridge_data.plan.opening import WHOLE, has_tables, split_parts
+from bridge_data.plan.formats import WHOLE, format_of
+from bridge_data.plan.opening import split_parts
 from bridge_data.plan.where_clauses import WhereClause, given_where
 from bridge_data.samples import CrudeSample
 from bridge_data.shards import Records
@@ -100,16 +100,17 @@ def info(
         "limits": limits,
     }
     clauses = given_where(where, columns)
-    if has_tables(str(path)):
-        facts, lines = _tables(path, clauses, trust)
-    elif has_raw_tars(str(path)):
-        facts, lines = _raw_tars(path, clauses, trust)
-    elif not storage.is_file(path):
-        facts, lines = _folder(PreparedDataset.open(path, limits), split_config, dataset_config, clauses)
-    elif is_jsonl(str(path)):
-        facts, lines = _jsonl(path, clauses, limits)
-    else:
+    kind = "metadataset" if path.suffix in (".yaml", ".yml") and storage.is_file(path) else format_of(str(path)).name
+    if kind == "metadataset":
         facts, lines = _metadataset(path, where=where, columns=columns, **trust)
+    elif kind == "folder":
+        facts, lines = _folder(PreparedDataset.open(path, limits), split_config, dataset_config, clauses)
+    elif kind == "jsonl":
+        facts, lines = _jsonl(path, clauses, limits)
+    elif kind == "tars":
+        facts, lines = _raw_tars(path, clauses, trust)
+    else:
+        facts, lines = _tables(path, clauses, trust)
     if not as_json:
         click.echo("\n".join(lines))
     is_sound = not any("error" in part for part in (facts["sample_type"] or {}, *facts["split_parts"]))

@@ -8,7 +8,7 @@ import click
 
 from bridge_data.errors import ConfigError
 from bridge_data.limits import Limits
-from bridge_data.plan.opening import Opening
+from bridge_data.plan.formats import Opening
 from bridge_data.tools.cli.terminal import (
     ON_DISK,
     counted,

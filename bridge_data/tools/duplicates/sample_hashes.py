@@ -29,7 +29,7 @@ from bridge_data.errors import BridgeDataError, ConfigError, ForgottenSampleErro
 from bridge_data.limits import DEFAULT_LIMITS, Limits, allow_pixels
 from bridge_data.options import check_at_least
 from bridge_data.plan.document import is_jsonl
-from bridge_data.plan.opening import WHOLE
+from bridge_data.plan.formats import WHOLE
 from bridge_data.prepare.executors import Progress, in_parallel, no_progress, usual_workers
 from bridge_data.shards import Records, ShardSet
 from bridge_data.shards.blocks import BlockBudget, BlockCache, RunCut

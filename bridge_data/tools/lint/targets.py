@@ -13,9 +13,10 @@ from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.options import check_at_least
 from bridge_data.plan import EmptySplitError, Source
 from bridge_data.plan.declared import Declared, DeclaredBlend, LoadCache, Reference, Scope, declare
-from bridge_data.plan.document import absolute, as_node, is_jsonl
+from bridge_data.plan.document import absolute, as_node
+from bridge_data.plan.formats import Opening, find_format
 from bridge_data.plan.join import join_source
-from bridge_data.plan.opening import Opening, cut, has_tables, open_plan, open_reference, split_parts
+from bridge_data.plan.opening import cut, open_plan, open_reference, split_parts
 from bridge_data.plan.where_clauses import WhereOptionError, given_where
 from bridge_data.prepare.executors import Executor, usual_workers
 from bridge_data.prepare.tars import find_shards
@@ -132,7 +133,8 @@ def find_targets(path: Path, config: LintConfig, report: Report) -> Targets:
         raise ConfigError(f"{path}: no such folder or file")
     targets, parts, limits = Targets(), config.split_parts, config.limits
     is_whole, is_tar = not parts, path.name.endswith((".tar", *GZIP_SUFFIXES)) and path.is_file()
-    has_shards = path.is_dir() and not has_tables(str(path))
+    data = find_format(str(path))
+    has_shards = path.is_dir() and (data is None or data.name != "tables")
     all_samples = [] if config.where is not None else [ShardUse()]
     if is_tar or (has_shards and not (path / META_FOLDER).exists() and is_whole):
         root, names = (path.parent, [path.name]) if is_tar else (path, find_shards(path))
@@ -148,7 +150,7 @@ def find_targets(path: Path, config: LintConfig, report: Report) -> Targets:
             parts = tuple(PreparedDataset.open(path, limits).split_parts(config.split_config))
         elif not parts:
             parts = tuple(split_parts(path, limits))
-        if is_whole and is_jsonl(str(path)):
+        if is_whole and data is not None and data.name == "jsonl":
             for count, code, where in zip(
                 split_gaps(path), ("unused-lines", "shared-lines"), ("no part", "several parts"), strict=True
             ):

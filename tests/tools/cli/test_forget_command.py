@@ -151,7 +151,7 @@ def test_tars_that_were_not_prepared_have_no_list(tmp_path: Path) -> None:
     for arguments in (["--keys", str(tmp_path / "keys.txt"), "--reason", "x"], ["--list"]):
         done = run_command("forget", tmp_path / "tars", *arguments)
         assert done.exit_code == 1
-        assert f"have no list of forgotten samples: run `bridge-data prepare {tmp_path / 'tars'}` first" in done.output
+        assert f"holds tars without {META_FOLDER}: run `bridge-data prepare {tmp_path / 'tars'}` first" in done.output
 
 
 @pytest.mark.parametrize(

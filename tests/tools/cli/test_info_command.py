@@ -243,7 +243,7 @@ def test_what_is_in_no_part_of_the_split_is_told(run: Run, tmp_path: Path) -> No
 def test_another_file_is_refused(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("")
     result = run("info", tmp_path / "a.txt")
-    assert (result.exit_code, "expected a prepared folder" in result.stderr) == (1, True)
+    assert (result.exit_code, "expected a folder of tars or tables" in result.stderr) == (1, True)
 
 
 def test_shows_how_an_epoch_is_dealt_to_lanes(run: Run, tmp_path: Path) -> None:

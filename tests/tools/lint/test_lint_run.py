@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.plan.opening import Opening
+from bridge_data.plan.formats import Opening
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.metadataset_joins import prepare_metadataset
 from bridge_data.prepare.tar_indexes import PrepareConfig
