@@ -1,6 +1,6 @@
-"""Tables as a format: Parquet files, and what Hugging Face's `datasets` saved; read in place, without preparing.
+"""Tables as a format: Parquet files, what Hugging Face's `datasets` saved, and Lance data sets; without preparing.
 
-Reads a reference to a file `.parquet` or `.arrow`, to several by a pattern (`train-*.parquet`,
+Reads a reference to a file `.parquet` or `.arrow` or a folder `.lance`, to several by a pattern (`train-*.parquet`,
 `{a,b}.parquet`), or to a folder of Parquet files or from `save_to_disk`. Returns a `Source`, of crude samples or of
 those that a field map makes. The files of a split part are found only by their names; raises `ConfigError` for a file
 in no part.
@@ -43,7 +43,7 @@ _NAMED = re.compile(rf"(?:^|[/._\- ])({'|'.join(name for names in _ALIASES for n
 _SPECIAL = re.compile(r"[*?\[{]")
 """Characters that make a path a pattern."""
 
-_PARQUET = ".parquet"
+_PARQUET, _LANCE = ".parquet", ".lance"
 
 _ALL = ""
 """The name under which files are that are in every split part."""
@@ -120,15 +120,17 @@ def _named_files(path: str) -> Files:
     start = os.path.dirname(_SPECIAL.split(path)[0])
     if storage.is_remote(path) and _SPECIAL.search(path):
         return [(name, f"{start}/{name}") for name in _matching(_listed(start), path.removeprefix(f"{start}/"))]
-    if storage.is_file(path):
+    if storage.is_file(path) or storage.is_folder(path):
         return [(os.path.basename(path), path)]
     found = [file for pattern in braceexpand.braceexpand(path) for file in sorted(glob.glob(pattern, recursive=True))]
     return [(os.path.relpath(file, start), file) for file in dict.fromkeys(found)]
 
 
 def _is_folder(path: str) -> bool:
-    """Whether `path` is a folder; a URL that is a pattern is not, without a request to the store."""
-    return not (storage.is_remote(path) and _SPECIAL.search(path)) and storage.is_folder(path)
+    """Whether `path` is a folder of files. A Lance data set counts as a file; a URL that is a pattern is no folder,
+    without a request to the store."""
+    is_one = path.endswith(_LANCE) or (storage.is_remote(path) and _SPECIAL.search(path))
+    return not is_one and storage.is_folder(path)
 
 
 def _matching(names: Sequence[str], pattern: str) -> list[str]:

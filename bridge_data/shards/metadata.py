@@ -51,6 +51,7 @@ JSONL_SUFFIX = ".jsonl"
 TABLE_FILES = {
     ".parquet": "parquet_table.ParquetTable",
     ".arrow": "arrow_table.ArrowTable",
+    ".lance": "lance_table.LanceTable",
 }
 """The suffixes of tables, and the `TableFile` that reads each: a module of this package, and a class in it."""
 

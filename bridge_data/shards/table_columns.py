@@ -1,6 +1,6 @@
 """Columns of tables: their parts of a sample, their values, and how much is decoded at once to read some.
 
-Enters: the Arrow schema of a Parquet file or of a Hugging Face data set. Leaves: a `Column` for each part of a sample;
+Enters: the Arrow schema of a file or data set. Leaves: a `Column` for each part of a sample;
 the values of some rows as Python objects; the size of a block of rows. Guarantee: texts, bytes, numbers and lists of
 these are cut out of Arrow's buffers, not converted one by one. A column that is slow to decode is reported once for
 each file; one that would take too much memory is an error before the first sample is read.
@@ -97,9 +97,13 @@ class TableFile(abc.ABC):
 
     def __init__(self, path: str, version: storage.Version | None) -> None:
         self.path = path
-        found = storage.version(path)
+        found = self.found_version()
         self.version = found if version is None else version
         self._check(found)
+
+    def found_version(self) -> storage.Version:
+        """The version that is there now."""
+        return storage.version(self.path)
 
     @abc.abstractmethod
     def identity(self) -> bytes:

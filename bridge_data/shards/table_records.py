@@ -1,6 +1,6 @@
-"""The rows of tables as samples: Parquet files, and the Arrow files that `datasets` saves.
+"""The rows of tables as samples: Parquet files, the Arrow files that `datasets` saves, and Lance data sets.
 
-Reads the files, in order. Returns `Records`: a group of rows (a row group, a record batch) is a shard, a
+Reads the files, in order. Returns `Records`: a group of rows (a row group, a record batch, a fragment) is a shard, a
 column a part. Opening reads only footers and headers, once per file. Of a group, only samples of open blocks are held,
 as for any other data. Raises `DatasetError` if a file is replaced while it is in use.
 

@@ -61,6 +61,12 @@ def arrow(folder: Path, texts: Sequence[str]) -> Path:
     return folder / "a.arrow"
 
 
+def lance(folder: Path, texts: Sequence[str]) -> Path:
+    package = pytest.importorskip("lance")
+    package.write_dataset(table(texts), folder / "a.lance", max_rows_per_file=PER_GROUP)
+    return folder / "a.lance"
+
+
 KINDS = {
     "prepared folder": Kind("folder", prepared),
     "unprepared tars": Kind("tars", unprepared),
@@ -69,6 +75,7 @@ KINDS = {
     "JSONL file": Kind("jsonl", lines),
     ".parquet": Kind("tables", lambda at, texts: write_parquet(at / "a.parquet", table(texts), per_group=PER_GROUP)),
     ".arrow": Kind("tables", arrow),
+    ".lance": Kind("tables", lance),
     "saved data set": Kind(
         "tables", lambda at, texts: save_to_disk(at / "saved", table(texts), per_batch=PER_GROUP, num_files=2)
     ),
