@@ -2,12 +2,11 @@
 Megatron-LM, which has none for it, its multimodal example, as `test_megatron_lm.py` runs it.
 
 Each test file runs as it is in a process of its own, in which `megatron.energon` is this package (`alias/`). A table
-tells what passed. Tests that cannot apply are those that `docs/compatibility.md` lists, with the reason. Ends with 1 if
+tells what passed. Tests that cannot apply are those that `not_applicable.yaml` lists, with the reason. Ends with 1 if
 another test fails, or if a listed one passes and its reason does not begin with "sometimes passes".
 """
 
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -15,9 +14,10 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 
+import yaml
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-PAGE = ROOT / "docs/compatibility.md"
 
 Outcomes = dict[str, str]
 """passed, failed or skipped by the name of a test."""
@@ -63,11 +63,11 @@ def outcomes(report: Path) -> Iterator[tuple[str, str]]:
 
 
 def not_applicable() -> dict[tuple[str, str], str]:
-    """The reason by (file, test), as `docs/compatibility.md` has it: rows of `| file | tests | reason |`."""
-    reasons = {}
-    for row in re.findall(r"^\| `(test_\w+\.py)` \| (.+?) \| (.+?) \|$", PAGE.read_text(), re.MULTILINE):
-        for test in re.findall(r"`([^`]+)`", row[1]):
-            reasons[row[0], test] = row[2]
+    """The reason by (file, test), of all libraries in `not_applicable.yaml`."""
+    reasons: dict[tuple[str, str], str] = {}
+    for files in yaml.safe_load((HERE / "not_applicable.yaml").read_text()).values():
+        for file, groups in files.items():
+            reasons |= {(file, test): group["why"] for group in groups for test in group["tests"]}
     return reasons
 
 
