@@ -1,4 +1,5 @@
-"""Save after every step of a 40-step run; restore each state in another process; compare what follows.
+"""Save after every step of a 40-step run; restore each state in another process; compare the steps that follow, and
+the states after them.
 
 python -m tests.properties.resume_everywhere NUM_WORKERS together  restores all in one process, which shares a server
 python -m tests.properties.resume_everywhere NUM_WORKERS each      restores each in a process of its own
@@ -16,6 +17,8 @@ from tests.prepared import write_blend, write_texts
 from tests.properties.jobs import Encoder
 
 STEPS = 40
+FOLLOWING = 4
+"""Steps that are compared after a restore. What comes after them follows from the state, which is compared, too."""
 
 
 def make_dataset(path: Path, num_workers: int, packing: int | None) -> LaneDataset:
@@ -30,8 +33,8 @@ def make_dataset(path: Path, num_workers: int, packing: int | None) -> LaneDatas
     )
 
 
-def run(path: Path, num_workers: int, packing: int | None, state: dict[str, Any] | None) -> list[Any]:
-    """(batch, state after it) to the end of the 40 steps."""
+def run(path: Path, num_workers: int, packing: int | None, state: dict[str, Any] | None, end: int) -> list[Any]:
+    """(batch, state after it) up to step `end`."""
     steps = []
     with get_savable_loader(make_dataset(path, num_workers, packing)) as loader:
         if state is not None:
@@ -41,7 +44,7 @@ def run(path: Path, num_workers: int, packing: int | None, state: dict[str, Any]
         for batch in loader:
             saved = loader.save_state_rank()
             steps.append(json.loads(json.dumps([batch, saved])))
-            if saved["next_slot"] >= STEPS:
+            if saved["next_slot"] >= end:
                 return steps
     raise AssertionError("the data ended")
 
@@ -59,12 +62,12 @@ def main(num_workers: int, how: str) -> None:
         write_texts(Path(name) / "b", 90)
         path = write_blend(Path(name) / "blend.yaml", {"a": 3, "b": 1})
         for packing in (None, 25):
-            whole = run(path, num_workers, packing, None)
+            whole = run(path, num_workers, packing, None, STEPS)
             states = [state for _, state in whole[:-1]]
             groups = [states] if how == "together" else [[state] for state in states]
             rests = [rest for group in groups for rest in in_new_process(path, num_workers, packing, group)]
             for step, rest in enumerate(rests, 1):
-                assert rest == whole[step:], f"packing {packing}, after step {step}"
+                assert rest == whole[step : step + FOLLOWING], f"packing {packing}, after step {step}"
             print(f"{len(rests)} resumes equal, packing {packing}")
 
 
@@ -72,6 +75,8 @@ if __name__ == "__main__":
     if sys.argv[1] == "restore":
         where, workers, buffer, saved = json.load(sys.stdin)
         with get_savable_loader(make_dataset(Path(where), workers, buffer)):  # keeps the server of all others alive
-            print(json.dumps([run(Path(where), workers, buffer, state) for state in saved]))
+            ends = [min(state["next_slot"] + FOLLOWING, STEPS) for state in saved]
+            found = [run(Path(where), workers, buffer, state, end) for state, end in zip(saved, ends, strict=True)]
+            print(json.dumps(found))
     else:
         main(int(sys.argv[1]), sys.argv[2])

@@ -9,7 +9,7 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("examples", [2, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [1, pytest.param(40, marks=pytest.mark.slow)])
 def test_global_batches_are_equal_for_any_number_of_ranks_and_workers(examples: int) -> None:
     command = [sys.executable, "-m", "tests.properties.topologies", str(examples)]
     root = Path(__file__).parents[2]
