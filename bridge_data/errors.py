@@ -33,6 +33,9 @@ class BridgeDataError(Exception):
 class ConfigError(BridgeDataError, ValueError):
     """A setting is wrong. The message names the file and line, or the argument."""
 
+    is_placed = False
+    """Whether the message names file and line."""
+
 
 class DatasetError(BridgeDataError):
     """A data set on disk is missing, incomplete or damaged. The message names the file, shard and key."""

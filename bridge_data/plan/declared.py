@@ -21,7 +21,7 @@ from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.auxiliary import AuxReference, read_aux
 from bridge_data.plan.blending import Weight, read_weight
 from bridge_data.plan.dataset_yaml import OUR_MODULES, is_our_module, read_subflavors
-from bridge_data.plan.document import TABLE_KEYS, Node, PlacedError, given, located, nearest, parse_yaml
+from bridge_data.plan.document import TABLE_KEYS, Node, given, located, nearest, parse_yaml
 from bridge_data.plan.source import EpochsPerShuffle, check_epochs, multiplied
 from bridge_data.plan.where_clauses import WHERE_KEYS, WhereClause, read_where
 from bridge_data.shards import SubsetRange
@@ -119,9 +119,9 @@ class Reference:
         """Give errors that lack file and line those of `key`, or else of the path."""
         try:
             yield
-        except PlacedError:
-            raise
         except ConfigError as error:
+            if error.is_placed:
+                raise
             raise self.error(str(error), key) from None
 
     def text(self, key: str) -> str | None:

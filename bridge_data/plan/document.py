@@ -40,10 +40,6 @@ _SHOWN.maxstring = _SHOWN.maxlong = _SHOWN.maxother = 200
 _CONSTANTS = {"null": None, "~": None, "": None, "true": True, "yes": True, "false": False, "no": False}
 
 
-class PlacedError(ConfigError):
-    """A mistake whose message names file and line."""
-
-
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Node:
     """A value of a YAML file: a scalar, a list of nodes or a mapping of strings to nodes; and its line, 0 if it is not
@@ -55,7 +51,9 @@ class Node:
 
     def error(self, message: str) -> ConfigError:
         """An error at this file and line."""
-        return PlacedError(f"{self.file}:{self.line}: {message}" if self.line else f"{self.file}: {message}")
+        error = ConfigError(f"{self.file}:{self.line}: {message}" if self.line else f"{self.file}: {message}")
+        error.is_placed = True
+        return error
 
     def mapping(self, what: str, allowed: Collection[str] | None = None) -> dict[str, "Node"]:
         """The entries of this mapping, which messages call `what`; a key that is not in `allowed` is an error."""

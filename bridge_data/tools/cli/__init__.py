@@ -31,7 +31,7 @@ _COMMANDS = {
     "audit": "Compare the checkpoints below the folder RUN with the samples in the run's ledger, and with its data.",
     "bench": "Measure how fast PATH becomes batches, and with --profile where the time goes.",
     "checkpoint": "Look at saved data states, compare them, write them for other ranks, or skip steps.",
-    "convert": "Convert the data in SRC to the data set in the folder DST.",
+    "convert": "Convert the data in SRC to the data set in the folder DST, or at its URL.",
     "doctor": "Check a planned run on DATASET before it starts, and show what to change, in order of gain.",
     "duplicates": "Find samples that are stored several times in PATH..., also across split parts and data sets.",
     "forget": "Keep the samples with the keys in a file from all runs on DATASET.",
