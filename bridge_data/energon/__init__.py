@@ -10,7 +10,9 @@ out on purpose, the error says what to take instead.
     preparing, epath   preparing from Python, and paths, with the arguments of Energon's
 
 The loaders are in `bridge_data.dataset_loaders`; how YAML and dicts are read, in `bridge_data.plan`; what preparing
-writes, in `bridge_data.prepare`. To change: a default of a factory, its `__init__` and that of
+writes, in `bridge_data.prepare`. To change: another name, its rows in `module_paths.PATHS`, and `ELSEWHERE` if it is
+not in `bridge_data`; which code of data is trusted, `plan.dataset_yaml.find_object` and `plan.factories.read_function`,
+and for Energon's programs, `replacing`; a default of a factory, its `__init__` and that of
 `plan.factories.PathDatasetFactory`; what is said of a name that has no counterpart, `module_paths.missing` with
 `LEFT_OUT`; the look-up of a name, `module_paths.value_of`, or `replacing._StandIn` for `megatron.energon` itself.
 """

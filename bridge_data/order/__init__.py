@@ -24,12 +24,15 @@ rest of the epochs in progress into the *inboxes* of the new lanes.
 
 A *slot* says when the job hands a micro-batch out; skipped ones have a *number*, but no slot (see `step_skips`).
 
-To change: a default, `run_options.TrainingOptions`, of which `Shuffle` is made; what is drawn next, `Cursor`. A new
-field of the state of a run: `LoaderState` with `to_dict`, `from_dict`, `_check_structure`, the names that `merge`
-compares, and `Position.advance` of the loader, which makes it after each batch; of a lane: `Cursor.state` or
-`Pending.to_dict`, `_LaneCheck`, `redeal`, and `Lane.state` of `lanes`. Errors about the form of a state are in `state`;
-about positions that do not exist, in the `fault` of a row or a stream, and where they are opened (`Cursor`, `Inbox`,
-`Pending`). The fingerprint is made by `PlanOrder` and `LaneDataset`, and compared in `state`. The order itself may only
+To change: a default, `run_options.TrainingOptions`, of which `Shuffle` is made (`Geometry.choose` of `chunks` takes no
+smaller window than `MIN_WINDOW_SIZE`, whatever the default); what is drawn next, `Cursor`; how a window is shuffled,
+`Row.window` and `Window.take`, which blocks it has, `Row.blocks`. A new field of the state of a run: `LoaderState` with
+`to_dict`, `from_dict`, `_check_structure`, the names that `merge` compares, and `Position.advance` of the loader, which
+makes it after each batch; of a lane: `Cursor.state` or `Pending.to_dict`, `_LaneCheck`, `redeal`, and `Lane.state` of
+`lanes`. The integers of a position: `Stream.position` and `BEGINNING` of `cursor`, `_POSITION` of `state`, the columns
+in `redeal`, the slices of `Inbox`. Errors about the form of a state are in `state`; about positions that do not exist,
+in the `fault` of a row or a stream, and where they are opened (`Cursor`, `Inbox`, `Pending`). The fingerprint is made
+by `PlanOrder` and `LaneDataset`, and compared in `LoaderState.check`, which words the error. The order itself may only
 change with `state.VERSION`: golden files hold it.
 """
 

@@ -13,9 +13,12 @@
     observer        called around each stage, for profilers
     stores          auxiliary files of samples: `file_store`, `dataset_store`, and their cache on a disk, `cache_pool`
 
-To change: a default of a hook, `task_encoder`; what a failure does and how it is worded, `hooks`; the order in which
-hooks are called, `lanes.work`, which also says when one is missing; the form of cached files, `stores.cache_pool` with
-its `_FORMAT`. `HOOKS` of `task_encoder` numbers the hooks for their random seeds: append, never insert.
+To change: a default of a hook, and how many failures are tolerated, `task_encoder` (in wrappers, `lanes.wrappers`);
+what a failure does and how it is worded, `hooks`: so, too, a hook of a wrong signature, a `TypeError` like any other;
+which cooker takes a sample, `cooking.choose_cooker` with `Cooker.is_match`; how a cooker is checked, `SourceCook`; the
+order in which hooks are called, `lanes.work`, which also says when one is missing; the form of cached files,
+`stores.cache_pool` with its `_FORMAT`. `HOOKS` of `task_encoder` numbers the hooks for their random seeds: append,
+never insert.
 
 Names are imported on first use: `import bridge_data` needs none of them.
 """

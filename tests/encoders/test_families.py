@@ -33,7 +33,7 @@ def test_idefics3_has_at_least_one_level_of_detail_with_one_tile() -> None:
     assert [num_tiles(family, (3000, 2000), detail) for detail in range(family.num_details)] == [13, 7, 5, 1]
 
 
-@pytest.mark.parametrize("size", [(5000, 2500), (2500, 5000), (5000, 5000)])
+@pytest.mark.parametrize("size", [(5000, 700), (700, 5000)])
 def test_idefics3_shrinks_images_to_the_longest_side_of_its_processor(size: tuple[int, int]) -> None:
     processor = hf.Idefics3ImageProcessorPil(size={"longest_edge": 6000}, max_image_size={"longest_edge": 1000})
     family = Idefics3(processor, image_seq_len=1)
