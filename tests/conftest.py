@@ -12,9 +12,9 @@ import torch
 
 from tests.object_store import Bucket, Server, environment
 
-# `make test` draws the same examples each time, so that what lands does not hang on luck; `make test-all` draws anew.
-# `make test-fast` draws fewer, where a test does not say how many.
-hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+# `make test` draws the same examples each time, so that what lands does not hang on luck; `make test-all` draws anew,
+# and more. `make test-fast` draws fewer. A test may say how many it draws.
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=40)
 hypothesis.settings.register_profile("fast", derandomize=True, deadline=None, max_examples=20)
 hypothesis.settings.register_profile("search", print_blob=True, deadline=None)
 PROFILE = "search" if "BRIDGE_DATA_EXAMPLES" in os.environ else "repeatable"

@@ -174,7 +174,7 @@ CASES = [
 
 
 @pytest.mark.processes
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(case=st.sampled_from(CASES), deals=st.lists(st.integers(1, 5), min_size=1, max_size=3), steps=st.integers(1, 25))
 def test_every_unit_emitted_is_restored_equal(folder: Path, case: Any, deals: list[int], steps: int) -> None:
     """By another data set object of another topology, and after re-deals as well."""

@@ -102,7 +102,7 @@ def merged(loaders: list[SavableDataLoader]) -> dict[str, Any]:
     return merge_states([loader.save_state_rank() for loader in loaders])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     size=st.sampled_from(SIZES),
     batch_size=st.integers(1, 4),
@@ -128,7 +128,7 @@ def test_validation_without_filters_has_one_order_and_one_length_through_any_cha
     assert found == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(case=CASES, before=TOPOLOGIES, after=TOPOLOGIES, steps=st.integers(0, 6))
 def test_a_limit_is_never_exceeded_and_nothing_comes_twice(
     data: Path, case: Case, before: tuple[int, int], after: tuple[int, int], steps: int
@@ -151,7 +151,7 @@ def taken_of_pass(loader: SavableDataLoader) -> list[Any]:
     return [*batches, *stream] if loader.save_state_rank()["next_slot"] > slot else []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     case=CASES,
     worlds=st.tuples(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4])),

@@ -34,7 +34,7 @@ from tests.prepared import write_blend, write_texts
 from tests.properties.jobs import Encoder, GroupingEncoder, Job, Key, LoaderJob
 from tests.tables import write_table_blend, write_text_table
 
-EXAMPLES = int(os.environ.get("BRIDGE_DATA_EXAMPLES", "20"))
+EXAMPLES = int(os.environ.get("BRIDGE_DATA_EXAMPLES", "10"))
 """Examples drawn; `make test-all` asks for 3,000."""
 
 MAX_STEPS = 50_000

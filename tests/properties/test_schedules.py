@@ -82,7 +82,7 @@ def test_each_phase_draws_by_its_own_weights(folder: Path) -> None:
     assert shares(names, drawn[begins[1] :]) == pytest.approx([0.5, 0.125, 0.375], abs=0.01)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(worlds=st.lists(st.sampled_from([1, 2, 4, 8]), min_size=1, max_size=4), packing=st.none() | st.just(20))
 def test_the_sequence_is_the_same_for_every_world_size(folder: Path, worlds: list[int], packing: int | None) -> None:
     total = 800
@@ -114,7 +114,7 @@ def test_a_resume_at_any_step_goes_on_in_the_same_way(folder: Path, packing: int
         assert [again.step() for _ in range(30)][: len(steps) - step] == steps[step : step + 30]
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     deals=st.lists(st.tuples(st.integers(1, 7), st.integers(0, 25)), min_size=1, max_size=4),
     packing=st.none() | st.just(20),

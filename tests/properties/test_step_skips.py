@@ -165,13 +165,13 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(case=cases())
-@settings(max_examples=6, **FEW)
+@settings(max_examples=3, **FEW)
 def test_a_skipping_run_is_the_plain_one_with_these_steps_taken_out(path: Path, case: Case) -> None:
     check(path, case)
 
 
 @given(case=cases(num_lanes=(8, 12)))
-@settings(max_examples=6, **FEW)
+@settings(max_examples=3, **FEW)
 def test_it_is_also_where_lanes_are_dealt_again(path: Path, case: Case) -> None:
     check(path, case)
 
@@ -197,7 +197,7 @@ def taken(path: Path, world_size: int, count: int, state: Any, skips: StepSkips 
     return [sorted(one, key=str) for one in rounds], merge_states([loader.save_state_rank() for loader in loaders])
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_run_resumed_within_a_range_skips_what_is_left_of_it(path: Path, seed: int) -> None:
     """Wherever it resumes, before, within or after the range, also within a step; on any ranks."""
     chance = random.Random(seed)
@@ -236,6 +236,6 @@ def test_it_is_also_with_workers_that_are_killed_within_a_range(path: Path) -> N
 
 @pytest.mark.slow
 @given(case=cases(num_lanes=(8, 12)), num_workers=st.sampled_from([*[0] * 15, 1, 2]))
-@settings(max_examples=120, **FEW)
+@settings(max_examples=40, **FEW)
 def test_it_is_in_many_more_cases(path: Path, case: Case, num_workers: int) -> None:
     check(path, case, num_workers=num_workers)
