@@ -35,7 +35,7 @@ from bridge_data.storage import Location, list_sizes, location
 SAVED, SAVED_SPLITS = "state.json", "dataset_dict.json"
 """Files that `save_to_disk` writes next to a data set, and above several."""
 
-_NUMBERED = re.compile(r"(?:^|/)([\w.\-]+?)-\d{5}-of-\d{5}[\w.\-]*$")
+_NUMBERED = re.compile(r"(?:^|/)([\w.\-]+?)-(\d{5})-of-(\d{5})[\w.\-]*$")
 """`train-00000-of-00002.parquet`, as on the Hub."""
 _ALIASES = (("train", "training"), ("val", "validation", "valid", "dev"), ("test", "testing", "eval", "evaluation"))
 _NAMED = re.compile(rf"(?:^|[/._\- ])({'|'.join(name for names in _ALIASES for name in names)})(?=[/._\- \d]|$)")
@@ -66,7 +66,8 @@ def files_of(path: str, split_part: str) -> Files:
     """The files of a split part. Tables whose names have no splits have the same rows in every part.
 
     Raises:
-        ConfigError: if there is no such part, or there are no files.
+        ConfigError: if there is no such part, there are no files, or files of a folder are missing by their numbers
+            (`train-00000-of-00002.parquet`).
     """
     parts = _parts(path)
     if parts is None:
@@ -79,6 +80,7 @@ def files_of(path: str, split_part: str) -> Files:
         if found is None:
             raise ConfigError(f"{path}: there is no split part {split_part!r}; there is {', '.join(parts)}")
         files = parts[found]
+        _check_numbers(path, files)
     if not files:
         raise ConfigError(f"{path}: there are no files {' or '.join(TABLE_FILES)}")
     return files
@@ -109,6 +111,21 @@ def _parts(path: str) -> dict[str, Files] | None:
             "the files by a pattern"
         )
     return dict(sorted(parts.items(), key=lambda part: part[0] != WHOLE)) or {_ALL: files}
+
+
+def _check_numbers(folder: str, files: Files) -> None:
+    """Raise an error if files are missing by their numbers, for example because they are still being copied."""
+    numbers: dict[tuple[str, str], set[int]] = {}
+    for file, _ in files:
+        if match := _NUMBERED.search(file.removesuffix(_PARQUET)):
+            numbers.setdefault((file[: match.start(2)], match[3]), set()).add(int(match[2]))
+    for (prefix, total), found in numbers.items():
+        if (count := int(total) - len(found)) > 0:
+            missing = min(set(range(int(total))) - found)
+            raise ConfigError(
+                f"{folder}: {count} of {int(total)} files are not there, such as {prefix}{missing:05d}-of-{total}: "
+                f"wait until all are copied, or give those that are there by a pattern ({folder}/{prefix}*{_PARQUET})"
+            )
 
 
 def _parquet_files(folder: str) -> Files:

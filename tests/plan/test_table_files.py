@@ -74,6 +74,16 @@ def test_all_rows_come_once(tmp_path: Path, kind: str) -> None:
     assert len(seen) == len({key for key, _ in seen}) == 90
 
 
+def test_files_that_are_missing_by_their_numbers_are_an_error_but_for_a_pattern(tmp_path: Path) -> None:
+    for name in ("a/train-00000-of-00003", "a/train-00002-of-00003", "b/train-00001-of-00001", "a/val-00000-of-00001"):
+        write_text_table(tmp_path / f"{name}.parquet", 5)
+    with pytest.raises(ConfigError, match=r"1 of 3 .* a/train-00001-of-00003:") as caught:
+        load_plan(tmp_path)
+    assert len(load_plan(tmp_path, split_part="val").sources) == 1
+    way_out = str(caught.value).rpartition("(")[2].rstrip(")")
+    assert len(files_of(way_out, "train")) == 2
+
+
 def test_split_parts_are_those_of_file_names(tmp_path: Path) -> None:
     for name in ("data/train-00000-of-00001", "data/validation-00000-of-00001", "data/extra-00000-of-00001"):
         write_text_table(tmp_path / f"{name}.parquet", 5)
