@@ -14,9 +14,9 @@ from typing import Any
 from benchmarks.turns import ROOT, Replaced, Slices, line, measure
 from bridge_data import storage
 from bridge_data.decode import sample_decoder
-from bridge_data.shards import shard_reader
 from bridge_data.shards.index_file import IndexFile
-from bridge_data.shards.shard_reader import WatchedFile
+from bridge_data.shards.shard_table import TarShard
+from bridge_data.storage import PinnedFile, reading
 
 CASES = {"text": 1000, "jpeg": 4}
 """Workload: batches of a slice."""
@@ -25,16 +25,16 @@ CASES = {"text": 1000, "jpeg": 4}
 def checks() -> list[Replaced]:
     """What checks, each replaced by what only reads."""
 
-    def read(self: WatchedFile, start: int, num_bytes: int) -> bytes:
-        return storage.read_with_version(self._path, start, num_bytes)[0]
+    def read(self: PinnedFile, start: int, num_bytes: int) -> bytes:
+        return reading.read_with_version(self.path, start, num_bytes)[0]
 
     def read_page(self: IndexFile, start: int, num_bytes: int, checksum: int) -> bytes:
         return storage.read(self.path, start, num_bytes)
 
     return [
-        (WatchedFile, "read", read),
+        (PinnedFile, "read", read),
         (IndexFile, "read", read_page),
-        (shard_reader, "ends_plainly", lambda *_: True),
+        (TarShard, "is_intact", lambda *_: True),
         (sample_decoder, "image_within", lambda _, handler, data: handler(data)),
     ]
 

@@ -177,7 +177,7 @@ class ArrowTable(TableFile):
 
     def _mapped(self) -> "MappedFile":
         """The mapped file, which is as long as it was: to touch a page beyond its end would end the process."""
-        self._check(storage.version(self.path))
+        self.file.check(storage.version(self.path))
         return _mapped_file(self.path, self.version, self._is_file)
 
     @functools.cached_property

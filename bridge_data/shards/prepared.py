@@ -1,24 +1,29 @@
-"""A prepared data set: a folder of shards with its `.nv-meta`, and the shards of each of its split parts.
+"""A prepared data set: a folder of shards with its `.nv-meta`, the shards of its split parts, and their samples.
 
-Enters: the folder. Leaves: `ShardSet`s, one for each split part: samples per shard, without those that are excluded,
-and shard and position of sample number i. Opening reads a few metadata files and touches no shard. A `ShardSet` holds
-no handles and no data, so it can be pickled.
+Reads the folder. Returns `ShardSet`s, one for each split part: samples per shard, without those that are excluded, and
+shard and position of sample number i. Opening reads a few metadata files and touches no shard. A `ShardSet` holds no
+handles and no data, so it can be pickled. Its `ShardReader` opens shards when their samples are read.
+
+With our index, a sample is one read of known bytes; a reader that knows how its source is cut reads whole blocks: see
+`blocks`. A shard other than the indexed one is detected if its size, its modification time or its last sample differ:
+then, and without our index, its headers are read, too (see `shard_table`). Raises `DatasetError` for what is not the
+prepared sample, and for a shard that changes between two reads. With `verifies_digests`, contents are compared, too.
 """
 
 import bisect
+import collections
 import dataclasses
 import functools
 import itertools
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.shards.blocks import READ_BYTES
+from bridge_data.shards.blocks import MAX_BLOCK_BYTES, READ_BYTES
 from bridge_data.shards.exclusions import ExclusionFinder, excluded_keys
 from bridge_data.shards.index_file import BridgeIndex
 from bridge_data.shards.metadata import (
@@ -29,11 +34,24 @@ from bridge_data.shards.metadata import (
     read_split,
     read_uuid,
 )
-from bridge_data.shards.shard_reader import ShardReader
-from bridge_data.shards.shard_table import first_samples
-from bridge_data.shards.tar_bytes import is_gzip
+from bridge_data.shards.records import Block, ByteRange, RawSample, RecordReader
+from bridge_data.shards.segment import DamagedIndexError
+from bridge_data.shards.shard_table import ReadContent, SpanShard, TarShard, first_samples
+from bridge_data.shards.tar_bytes import FileTar, GzipTar, is_gzip
 from bridge_data.shards.tombstones import ForgetList, ListedFiles, ShardStamp, read_lists
-from bridge_data.storage import Location
+from bridge_data.storage import Location, PinnedFile
+
+ShardTable: TypeAlias = TarShard | SpanShard
+
+T = TypeVar("T")
+
+MAX_KNOWN_SHARDS = 1024
+"""Shards whose tables a reader keeps."""
+
+MAX_KNOWN_COMPRESSED = 64
+"""The same for compressed shards: each holds its points, about 1% of its size, and a buffer of 1 MiB."""
+
+_REPLACED = "Restore it, or prepare the data set again and copy its .nv-meta with it, and start again."
 
 _FIRST_BYTES = 4096
 """Bytes of two samples that are compared first."""
@@ -156,7 +174,7 @@ class ShardSet(ListedFiles):
     def describe(self, index: int) -> str:
         return self.names[self.locate(index)[0]]
 
-    def reader(self) -> ShardReader:
+    def reader(self) -> "ShardReader":
         return ShardReader(self)
 
     def verified(self) -> "ShardSet":
@@ -165,6 +183,143 @@ class ShardSet(ListedFiles):
             why = f", as it has no {BRIDGE_INDEX} that is whole and of this preparation" if self.index is None else ""
             raise ConfigError(f"{self.root}: has no digests to verify{why}; run `{way_out}`")
         return dataclasses.replace(self, verifies_digests=True)
+
+
+class ShardReader(RecordReader):
+    """Reads the samples of `shards`. It opens files when they are needed, and may be pickled."""
+
+    has_blocks = True
+
+    def __init__(self, shards: ShardSet) -> None:
+        self.shards = shards
+        self.dataset_path = str(shards.root)
+        self._tables: collections.OrderedDict[int, ShardTable] = collections.OrderedDict()
+        self._files: dict[int, PinnedFile] = {}
+        """Of each shard that was opened."""
+        self._unindexed: set[int] = set()
+        """Shards whose segment is damaged."""
+
+    def __len__(self) -> int:
+        return self.shards.num_samples
+
+    def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
+        shard, position = self.shards.locate(index)
+        key, content = self._using(index, shard, position, lambda table: table.read(position, parts))
+        return RawSample(key, self.shards.names[shard], index, content, self.dataset_path)
+
+    def byte_ranges(self, index: int, parts: Container[str] | None = None) -> list[ByteRange]:
+        shard, position = self.shards.locate(index)
+        path = f"{self.dataset_path}/{self.shards.names[shard]}"
+        ranges = self._using(index, shard, position, lambda table: table.ranges(position, parts))
+        return [(path, start, num_bytes) for start, num_bytes in ranges]
+
+    def shard_of(self, index: int) -> tuple[int, int]:
+        shard, _ = self.shards.locate(index)
+        first, end = self.shards.starts[shard : shard + 2]
+        return first, end - first
+
+    def block_bytes(self, block: range, parts: Container[str] | None) -> ByteRange | None:
+        shard, first = self.shards.locate(block[0])
+        _, last = self.shards.locate(block[-1])
+        start, num_bytes = self._using(block[0], shard, first, lambda table: _block_range(table, first, last, parts))
+        return (f"{self.dataset_path}/{self.shards.names[shard]}", start, num_bytes) if num_bytes else None
+
+    def read_block(self, block: range, parts: Container[str] | None) -> Block | None:
+        shard, first = self.shards.locate(block[0])
+        _, last = self.shards.locate(block[-1])
+
+        def read(table: ShardTable) -> Block | None:
+            start, num_bytes = _block_range(table, first, last, parts)
+            if not num_bytes:
+                return None
+            positions: Sequence[int] = range(first, last + 1)
+            if len(positions) > len(block):  # some are excluded
+                positions = [self.shards.locate(index)[1] for index in block]
+            samples = table.cut_out(positions, parts, start, table.content(start, num_bytes))
+            return Block(self.shards.names[shard], block, samples, num_bytes)
+
+        return self._using(block[0], shard, first, read)
+
+    def _using(self, index: int, shard: int, position: int, action: Callable[[ShardTable], T]) -> T:
+        """The result of `action` for the table of shard number `shard`, where sample `index` is at `position`. If the
+        index is damaged, it is called again, with a table that does not need it."""
+        try:
+            try:
+                return action(self._tables.get(shard) or self._open(shard))
+            except DamagedIndexError as damage:
+                self._stop_using_index(shard, damage)
+                return action(self._open(shard))
+        except DatasetError as error:
+            where = f"sample {index}, number {position} of {self.shards.names[shard]}"
+            raise DatasetError(f"{error} [{where}]") from error
+
+    def _stop_using_index(self, shard: int, damage: DamagedIndexError) -> None:
+        assert self.shards.index is not None
+        self.shards.index.tell_damage(self.shards.names[shard], damage)
+        self._unindexed.add(shard)
+        self._tables.pop(shard, None)
+
+    def _open(self, shard: int) -> ShardTable:
+        """The table of shard number `shard`, which is kept.
+
+        Raises:
+            DamagedIndexError: if the index cannot be used for it. DatasetError: if the shard cannot be read.
+        """
+        shards = self.shards
+        path = str(shards.path(shard))
+        compressed = GzipTar(path) if is_gzip(path) else None
+        if compressed is not None:
+            compressed.warn_if_slow()
+        content: ReadContent = self._pinned(shard, path).read if compressed is None else compressed.read_exactly
+        table: ShardTable | None = self._open_indexed(shard, path, content, compressed)
+        if table is None:
+            if shards.verifies_digests:
+                way_out = bridge_command("prepare", shards.root, "--tar-index-only", "--digest")
+                raise DatasetError(
+                    f"{path}: its digests cannot be checked, as it was replaced after it was prepared, or the index is "
+                    f"damaged: restore it, or run `{way_out}`."
+                )
+            table = SpanShard(path, content, compressed, shards.stored_counts[shard])
+        num_known = MAX_KNOWN_COMPRESSED if compressed is not None else MAX_KNOWN_SHARDS
+        while len(self._tables) >= num_known:
+            self._tables.popitem(last=False)
+        self._tables[shard] = table
+        return table
+
+    def _open_indexed(self, shard: int, path: str, content: ReadContent, compressed: GzipTar | None) -> TarShard | None:
+        """The shard as indexed; None if it has changed. In a store, no request is made here."""
+        index, name = self.shards.index, self.shards.names[shard]
+        if index is None or shard in self._unindexed:
+            return None
+        entry, segment = index.entries[name], index.segment(name)
+        version = None if storage.is_remote(path) else storage.version(path)
+        if version is not None and version.num_bytes != entry.num_bytes:
+            return None
+        compares = version is None or version.changed != entry.mtime_ns
+        table = TarShard(path, content, segment, compares=compares, verifies=self.shards.verifies_digests)
+        is_intact = version is None or table.is_intact(compressed or FileTar(path, version.num_bytes))
+        return table if is_intact else None
+
+    def _pinned(self, shard: int, path: str) -> PinnedFile:
+        file = self._files.get(shard)
+        if file is None:
+            index = self.shards.index
+            num_bytes = None if index is None else index.entries[self.shards.names[shard]].num_bytes
+            if storage.is_remote(path):
+                file = PinnedFile(path, num_bytes=num_bytes, way_out=_REPLACED)
+            else:
+                file = PinnedFile(path, storage.version(path), way_out=_REPLACED)
+            self._files[shard] = file
+        return file
+
+    def __reduce__(self) -> tuple[type["ShardReader"], tuple[ShardSet]]:
+        return ShardReader, (self.shards,)
+
+
+def _block_range(table: ShardTable, first: int, last: int, parts: Container[str] | None) -> tuple[int, int]:
+    """(offset, number of bytes) of the samples at positions `first` to `last`; 0 bytes if they are read singly."""
+    start, num_bytes = table.block_range(first, last, parts)
+    return start, num_bytes if num_bytes <= MAX_BLOCK_BYTES else 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,7 +417,7 @@ class PreparedDataset:
         left_out = set(exclude)
         names = [name for name in shards if name not in left_out]
         if len(set(names)) < len(names):
-            name, times = Counter(names).most_common(1)[0]
+            name, times = collections.Counter(names).most_common(1)[0]
             file = self.meta / (split_config or "split.yaml")
             raise ConfigError(
                 f"{file}: split part {split_part!r} names {name!r} {times} times: "

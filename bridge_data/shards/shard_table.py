@@ -1,16 +1,16 @@
-"""Reading the samples of one shard by position, with the headers of its members.
+"""The samples of one tar by position.
 
-Enters: a position, a function that reads the bytes of the tar, and the shard's path. Leaves: key and parts, or the byte
-ranges that hold them. Guarantee: the parts that the tar holds at this position, or a `DatasetError` that names the
-shard.
+Reads a tar: of a `TarShard` our index has the segment; of a `SpanShard` only the offsets of `.tar.idx` are known, and
+headers are parsed. Returns key and parts of a sample, the byte ranges that hold them, and the samples of a block, cut
+out of its bytes. Raises `DatasetError`, which names the shard, if the tar does not hold what the index has.
 
-`ParsedShard` does without our index: it has the offsets of `.tar.idx`, and parses headers. As that file has no
-checksum, a plain shard on a disk is also searched for parts of the sample beyond its offsets; in a store or a
-compressed shard, that would cost too much. `CheckedShard` compares the headers with our index at every read: for shards
-that may have been replaced, as their modification time differs or is unknown.
+A `TarShard` of the indexed version is read without its headers. Another version may have other samples in its middle: a
+copy, by its modification time, and every object in a store. Then each read has headers, which are compared with the
+index; that takes no more requests, as they are beside the contents.
 
 `<shard>.tar.idx` is Energon's format, byte for byte: one u64, little-endian, for each sample, the offset of its first
-header, and one more for the end of the last sample.
+header, and one more for the end of the last sample. As it has no checksum, a plain shard on a disk is also searched for
+parts of the sample beyond its offsets; in a store or a compressed shard, that would cost too much.
 """
 
 import array
@@ -19,43 +19,232 @@ import itertools
 import operator
 import sys
 import zlib
-from collections.abc import Container, Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Container, Iterator, Sequence
+from typing import TypeAlias
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
-from bridge_data.shards.blocks import TOGETHER_BYTES
+from bridge_data.shards.blocks import MAX_UNWANTED_BYTES, TOGETHER_BYTES
 from bridge_data.shards.metadata import tar_index_path
 from bridge_data.shards.records import Samples
 from bridge_data.shards.segment import Part, Segment, split_name
-from bridge_data.shards.shard_reader import IndexedShard, KeyAndParts, ReadContent
 from bridge_data.shards.tar_bytes import FileTar, GzipTar, MemoryTar, open_tar
-from bridge_data.shards.tar_headers import BLOCK, FOLDER, LINKS, Fields, TarBytes, read_member, walk, walk_runs
+from bridge_data.shards.tar_headers import BLOCK, FILE, FOLDER, LINKS, TarBytes, walk, walk_runs
 from bridge_data.storage import Location, location
 
+KeyAndParts: TypeAlias = tuple[str, dict[str, bytes]]
 
-class ParsedShard:
-    """A shard with only sample offsets known, from its `.tar.idx`. Its methods are those of `IndexedShard`."""
+ReadContent: TypeAlias = Callable[[int, int], bytes]
+"""(offset, number of bytes) to bytes of the tar."""
 
-    __slots__ = ("_compressed", "_is_boundary", "_path", "content", "offsets")
+
+class TarShard:
+    """The shard at `path` with the parts in `segment`; `content` reads the tar. With `compares`, headers are read, too,
+    and compared with the segment; with `verifies`, contents are compared with its digests."""
+
+    def __init__(
+        self, path: str, content: ReadContent, segment: Segment, *, compares: bool, verifies: bool = False
+    ) -> None:
+        self._path, self.content, self._segment = path, content, segment
+        self._compares, self._verifies = compares, verifies
+        self._sample = segment.sample
+
+    def is_intact(self, tar: TarBytes) -> bool:
+        """Whether `tar` has the last sample where the segment has it: a shard of the same size with other members would
+        hardly have that one at the same offset."""
+        last = len(self._segment) - 1
+        if last < 0:
+            return True
+        key, parts = self._sample(last)
+        is_plain = bool(parts) and all(
+            _describes(tar.read(max(0, offset - BLOCK), BLOCK), f"{key}.{name}", size) for name, offset, size in parts
+        )
+        return is_plain or self._holds(tar, *self._segment.span(last, last), last, last)
+
+    def read(self, position: int, wanted: Container[str] | None) -> KeyAndParts:
+        """The key of the sample at `position`, and its parts, or only the `wanted` ones.
+
+        Raises:
+            DatasetError: if they cannot be read, or are not what the index has.
+        """
+        key, parts = self._sample(position)
+        if wanted is not None:
+            parts = [part for part in parts if part[0] in wanted]
+        if len(parts) == 1 and not self._compares:  # as below, but faster
+            name, start, num_bytes = parts[0]
+            contents = {name: self.content(start, num_bytes)}
+        else:
+            contents = {}
+            for start, num_bytes, run in self._runs(position, parts):
+                data = self.content(start, num_bytes)
+                if self._compares:
+                    self._check_headers(key, run, start, data)
+                for name, offset, size in run:
+                    contents[name] = data[offset - start : offset - start + size]
+        if self._verifies:
+            self._verify(position, key, contents)
+        return key, contents
+
+    def ranges(self, position: int, wanted: Container[str] | None) -> Sequence[tuple[int, int]]:
+        """The ranges (offset, number of bytes) that `read` reads, as far as they are known."""
+        parts = [part for part in self._segment.parts(position) if wanted is None or part[0] in wanted]
+        return [(start, num_bytes) for start, num_bytes, _ in self._runs(position, parts)]
+
+    def _runs(self, position: int, parts: list[Part]) -> list[tuple[int, int, list[Part]]]:
+        """(offset, number of bytes, parts) of each range to read: all these parts if they are near each other, else
+        each of them; with the headers before them, if these are compared."""
+        if not parts:
+            return []
+        headers = {}
+        if self._compares:
+            header, _ = self._segment.span(position, position)
+            for _, offset, size in self._segment.parts(position):
+                headers[offset] = header
+                header = offset + _padded(size)
+        (_, first, _), (_, last, size) = parts[0], parts[-1]
+        start = headers.get(first, first)
+        if last + size - start <= TOGETHER_BYTES:
+            return [(start, last + size - start, parts)]
+        return [
+            ((start := headers.get(offset, offset)), offset + size - start, [(name, offset, size)])
+            for name, offset, size in parts
+        ]
+
+    def block_range(self, first: int, last: int, wanted: Container[str] | None) -> tuple[int, int]:
+        """(offset, number of bytes) of the samples at positions `first` to `last`; 0 bytes if they are better read
+        singly, as most of the range is not wanted."""
+        segment = self._segment
+        start, end = segment.span(first, last)
+        if wanted is not None and not all(name in wanted for name in segment.names):
+            parts = (part for position in range(first, last + 1) for part in segment.parts(position))
+            unwanted = sum(size for name, _, size in parts if name not in wanted)
+            if unwanted > max(MAX_UNWANTED_BYTES, (end - start) // 2):
+                return start, 0
+        return start, end - start
+
+    def cut_out(self, positions: Sequence[int], wanted: Container[str] | None, start: int, data: bytes) -> Samples:
+        """Consecutive samples, as `read` returns them, extracted from `data`, which begins at byte `start`. Those that
+        are not what the index has are left out: they are read singly, which reports the error."""
+        end = start + len(data)
+        if self._compares and not self._holds(MemoryTar(data, start), start, end, positions[0], positions[-1]):
+            return Samples([None] * len(positions), [None] * len(positions))
+        samples = self._cut_out(positions, wanted, start, data)
+        if self._verifies:
+            self._drop_damaged(positions, samples)
+        return samples
+
+    def _cut_out(self, positions: Sequence[int], wanted: Container[str] | None, start: int, data: bytes) -> Samples:
+        end = start + len(data)
+        columns = self._segment.columns(positions[0], positions[-1])
+        if columns is not None and len(columns[0]) == len(positions):
+            keys, offsets, sizes = columns
+            (name,) = self._segment.names
+            is_inside = start <= min(offsets) and max(map(operator.add, offsets, sizes)) <= end
+            if is_inside and (wanted is None or name in wanted):
+                ranges = zip(offsets, sizes, strict=True)
+                contents = [data[(begin := at - start) : begin + size] for at, size in ranges]
+                return Samples([*keys], contents, name)
+        samples = Samples([None] * len(positions), [None] * len(positions))
+        for number, position in enumerate(positions):
+            key, parts = self._sample(position)
+            parts = [part for part in parts if wanted is None or part[0] in wanted]
+            if all(start <= at and at + size <= end for _, at, size in parts):  # else the index is damaged
+                samples.keys[number] = key
+                samples.contents[number] = {name: data[at - start : at - start + size] for name, at, size in parts}
+        return samples
+
+    def _holds(self, tar: TarBytes, start: int, end: int, first: int, last: int) -> bool:
+        """Whether bytes `start` to `end` of `tar` hold the samples at positions `first` to `last`, and no others."""
+        columns = self._segment.columns(first, last)
+        if columns is not None:
+            (name,) = self._segment.names
+            keys, offsets, sizes = columns
+            expected = list(zip([f"{key}.{name}" for key in keys], offsets, sizes, strict=True))
+        else:
+            samples = map(self._sample, range(first, last + 1))
+            expected = [(f"{key}.{name}", offset, size) for key, parts in samples for name, offset, size in parts]
+        found = self._found(tar, start, end)
+        return found == expected or [member for member in found if split_name(member[0]) is not None] == expected
+
+    def _check_headers(self, key: str, parts: list[Part], start: int, data: bytes) -> None:
+        """Ensure that `data`, from byte `start` on, has the headers of these parts of the sample `key`."""
+        found = self._found(MemoryTar(data, start), start, start + _padded(len(data)))
+        for name, offset, size in parts:
+            if (f"{key}.{name}", offset, size) not in found:
+                there = next((f"{what!r} of {length} bytes" for what, at, length in found if at >= offset), "no member")
+                raise DatasetError(
+                    f"{self._path}: sample {key!r}: its part {name!r}, {size} bytes from byte {offset} on, is not "
+                    f"stored where the index has it; there is {there}. The shard was replaced after it was prepared: "
+                    "restore it, or run `bridge-data prepare` again; in a store, copy .nv-meta with the shards."
+                )
+
+    def _found(self, tar: TarBytes, start: int, end: int) -> list[Part]:
+        """Name, offset and size of each file from byte `start` to `end` of `tar`, up to a header that is damaged."""
+        found: list[Part] = []
+        with contextlib.suppress(DatasetError):
+            for run in walk_runs(tar, start, end, file=self._path):
+                found += [(name, offset, size) for name, _, offset, size, kind, _ in run if kind == FILE]
+        return found
+
+    def _verify(self, position: int, key: str, contents: dict[str, bytes]) -> None:
+        digests = self._segment.digests(position)
+        for name, content in contents.items():
+            if zlib.crc32(content) != digests[name]:
+                raise DatasetError(
+                    f"{self._path}: sample {key!r}: the content of its part {name!r} is not what was there when the "
+                    "data set was prepared: its digest is another. Restore the shard, or, if the change was meant, "
+                    "run `bridge-data prepare` with --tar-index-only --digest --rescan."
+                )
+
+    def _drop_damaged(self, positions: Sequence[int], samples: Samples) -> None:
+        """Leave out samples whose digest differs: they are read singly, which reports the error."""
+        for number, position in enumerate(positions):
+            key, content = samples.keys[number], samples.contents[number]
+            if key is not None:
+                contents = content if samples.name is None else {samples.name: content}
+                digests = self._segment.digests(position)
+                if any(zlib.crc32(data) != digests[name] for name, data in contents.items()):
+                    samples.keys[number] = samples.contents[number] = None
+
+
+def _describes(header: bytes, name: str, num_bytes: int) -> bool:
+    """Whether a plain header, whatever its checksum, is that of a file of this name and size. False if a part of the
+    name is not in the header itself."""
+    return (
+        len(header) == BLOCK
+        and header[156] in b"0\0"  # its type
+        and not header[345]  # the folder that precedes the name
+        and header[:100].rstrip(b"\0") == name.encode("utf-8", "surrogateescape")
+        and header[124:136].rstrip(b"\0 ") == b"%011o" % num_bytes
+    )
+
+
+def _padded(num_bytes: int) -> int:
+    return -(-num_bytes // BLOCK) * BLOCK
+
+
+class SpanShard:
+    """The shard at `path`, whose tar `content` reads, with only the offsets of its samples known. Its methods are those
+    of `TarShard`."""
 
     def __init__(self, path: str, content: ReadContent, compressed: GzipTar | None, count: int) -> None:
         self._path, self.content, self._compressed = path, content, compressed
-        self.offsets = read_offsets(path, count)
-        self._is_boundary = bytearray(count + 1)
-        """1 for each offset that was found to be between two samples."""
+        self._offsets = read_offsets(path, count)
         num_bytes = storage.size_bytes(path) if compressed is None else compressed.end
-        if self.offsets[-1] > num_bytes:
+        if self._offsets[-1] > num_bytes:
             raise DatasetError(
-                f"{path}: has {num_bytes} bytes, but its .tar.idx knows samples up to byte {self.offsets[-1]}. The "
+                f"{path}: has {num_bytes} bytes, but its .tar.idx knows samples up to byte {self._offsets[-1]}. The "
                 "shard is truncated or was replaced: restore it, or run `bridge-data prepare` again."
             )
-        if compressed is None and not storage.is_remote(path):
+        is_searched = compressed is None and not storage.is_remote(path)
+        self._is_boundary = bytearray([not is_searched]) * count + b"\1"
+        """1 for each offset that was found to be between two samples, or is taken to be."""
+        if is_searched:
             self._check_rest(num_bytes)
 
     def _check_rest(self, num_bytes: int) -> None:
         """Ensure that no sample follows the last known one, as in tars joined by `cat`."""
-        for member in walk(FileTar(self._path, num_bytes), self.offsets[-1], num_bytes, file=self._path):
+        for member in walk(FileTar(self._path, num_bytes), self._offsets[-1], num_bytes, file=self._path):
             if split_name(member.name) is not None and member.kind != FOLDER:
                 raise DatasetError(
                     f"{self._path}: member {member.name!r} at byte {member.offset} comes after the last sample that "
@@ -63,7 +252,7 @@ class ParsedShard:
                 )
 
     def read(self, position: int, wanted: Container[str] | None) -> KeyAndParts:
-        start, end = self.offsets[position], self.offsets[position + 1]
+        start, end = self._offsets[position], self._offsets[position + 1]
         tar: TarBytes
         if end - start <= TOGETHER_BYTES or wanted is None:
             tar = MemoryTar(self.content(start, end - start), start)
@@ -75,20 +264,15 @@ class ParsedShard:
 
     def _check_boundaries(self, position: int, key: str) -> None:
         """Check that the sample `key`, at `position`, has no parts before its first offset or from its last one on."""
-        if self._compressed is not None or storage.is_remote(self._path):
-            return
-        is_boundary, count = self._is_boundary, len(self.offsets) - 1
+        offsets, is_boundary = self._offsets, self._is_boundary
         if not is_boundary[position]:
-            before = self._keys(0 if position == 0 else self.offsets[position - 1], self.offsets[position])
-            last = next(reversed(list(before)), None)
+            *_, last = None, *self._keys(offsets[position - 1] if position else 0, offsets[position])
             if last == key or (last is not None and position == 0):
                 raise self._cut(position, last)
             is_boundary[position] = 1
         if not is_boundary[position + 1]:
-            end = storage.size_bytes(self._path) if position + 1 == count else self.offsets[position + 2]
-            first = next(self._keys(self.offsets[position + 1], end), None)
-            if first == key or (first is not None and position + 1 == count):
-                raise self._cut(position + 1, first)
+            if next(self._keys(offsets[position + 1], offsets[position + 2]), None) == key:
+                raise self._cut(position + 1, key)
             is_boundary[position + 1] = 1
 
     def _keys(self, start: int, end: int) -> Iterator[str]:
@@ -101,7 +285,7 @@ class ParsedShard:
 
     def _cut(self, position: int, key: str) -> DatasetError:
         return DatasetError(
-            f"{self._path}: byte {self.offsets[position]}, between samples {position - 1} and {position} in its "
+            f"{self._path}: byte {self._offsets[position]}, between samples {position - 1} and {position} in its "
             f".tar.idx, is within sample {key!r}, or before the last one. The shard was replaced after it was "
             "prepared, or its .tar.idx is damaged: run `bridge-data prepare` again."
         )
@@ -135,11 +319,11 @@ class ParsedShard:
         return key, parts
 
     def ranges(self, position: int, wanted: Container[str] | None) -> Sequence[tuple[int, int]]:
-        start, end = self.offsets[position], self.offsets[position + 1]
+        start, end = self._offsets[position], self._offsets[position + 1]
         return [(start, end - start)] if end - start <= TOGETHER_BYTES or wanted is None else []
 
     def block_range(self, first: int, last: int, wanted: Container[str] | None) -> tuple[int, int]:
-        start, end = self.offsets[first], self.offsets[last + 1]
+        start, end = self._offsets[first], self._offsets[last + 1]
         is_read_whole = wanted is None or end - start <= TOGETHER_BYTES * (last + 1 - first)
         return start, end - start if is_read_whole else 0
 
@@ -147,7 +331,7 @@ class ParsedShard:
         samples = Samples([], [])
         for position in positions:
             try:
-                begin, end = self.offsets[position], self.offsets[position + 1]
+                begin, end = self._offsets[position], self._offsets[position + 1]
                 key, parts = self._parsed(MemoryTar(data[begin - start : end - start], begin), begin, end, wanted)
             except DatasetError:
                 key, parts = None, None
@@ -165,106 +349,6 @@ class ParsedShard:
                 except DatasetError:
                     keys[number] = samples.contents[number] = None
         return samples
-
-
-class CheckedShard(IndexedShard):
-    """An `IndexedShard` that compares headers with the index at every read."""
-
-    __slots__ = ()
-
-    def _contents(self, position: int, key: str, parts: list[Part]) -> dict[str, bytes]:
-        contents = {}
-        for start, num_bytes, run in self._runs(position, parts):
-            data = self.content(start, num_bytes)
-            self._check_headers(key, run, start, data)
-            contents.update({name: data[offset - start : offset - start + size] for name, offset, size in run})
-        return contents
-
-    def ranges(self, position: int, wanted: Container[str] | None) -> Sequence[tuple[int, int]]:
-        parts = [part for part in self._segment.parts(position) if wanted is None or part[0] in wanted]
-        return [(start, num_bytes) for start, num_bytes, _ in self._runs(position, parts)]
-
-    def _cut_out(self, positions: Sequence[int], wanted: Container[str] | None, start: int, data: bytes) -> Samples:
-        if self._headers_fit(positions[0], positions[-1], start, data):
-            return super()._cut_out(positions, wanted, start, data)
-        return Samples([None] * len(positions), [None] * len(positions))  # read singly, which reports the error
-
-    def _runs(self, position: int, parts: list[Part]) -> Iterator[tuple[int, int, list[Part]]]:
-        """(offset, number of bytes, parts) of each range to read: parts with the headers before them."""
-        if not parts:
-            return
-        headers = {}
-        end, _ = self._segment.span(position, position)
-        for name, offset, size in self._segment.parts(position):
-            headers[name] = end
-            end = offset + -(-size // BLOCK) * BLOCK
-        start = headers[parts[0][0]]
-        span = parts[-1][1] + parts[-1][2] - start
-        if span <= TOGETHER_BYTES:
-            yield start, span, parts
-            return
-        for part in parts:
-            name, offset, size = part
-            yield headers[name], offset + size - headers[name], [part]
-
-    def _check_headers(self, key: str, parts: list[Part], start: int, data: bytes) -> None:
-        """Compare the headers in `data`, which begins at byte `start`, with the index's `parts` of the sample `key`."""
-        tar = MemoryTar(data, start)
-        for name, offset, size in parts:
-            try:
-                while (member := read_member(tar, start, file=self._path)) is not None:
-                    start = member.next_offset
-                    if member.content_offset >= offset:
-                        break
-            except DatasetError:
-                member = None
-            if member is None or not member.is_file or _part(member) != (f"{key}.{name}", offset, size):
-                found = "no member" if member is None else f"{member.name!r} of {member.num_bytes} bytes"
-                raise DatasetError(
-                    f"{self._path}: sample {key!r}: its part {name!r}, {size} bytes from byte {offset} on, is not "
-                    f"stored where the index has it; there is {found}. The shard was replaced after it was prepared: "
-                    "restore it, or run `bridge-data prepare` again; in a store, copy .nv-meta with the shards."
-                )
-
-    def _headers_fit(self, first: int, last: int, start: int, data: bytes) -> bool:
-        """Whether `data`, from byte `start` on, holds the samples at positions `first` to `last`, and no others."""
-        runs = walk_runs(MemoryTar(data, start), start, start + len(data), file=self._path)
-        try:
-            found = [_part(member) for member in chain.from_iterable(runs) if member[4]]
-        except DatasetError:
-            return False
-        columns = self._segment.columns(first, last)
-        if columns is not None:
-            (name,) = self._segment.names
-            keys, offsets, sizes = columns
-            expected = list(zip([f"{key}.{name}" for key in keys], offsets, sizes, strict=True))
-        else:
-            samples = map(self._sample, range(first, last + 1))
-            expected = [(f"{key}.{name}", offset, size) for key, parts in samples for name, offset, size in parts]
-        return found == expected or [part for part in found if split_name(part[0]) is not None] == expected
-
-
-def is_intact(path: str, tar: TarBytes, segment: Segment) -> bool:
-    """Whether the last sample is still stored where the index has it: a shard of the same size with other members would
-    hardly have that one at the same offset."""
-    if not len(segment):
-        return True
-    last = len(segment) - 1
-    start, end = segment.span(last, last)
-    try:
-        members = [member for member in walk(tar, start, end, file=path) if member.is_file]
-    except DatasetError:
-        return False
-    found = [(split_name(member.name), member.content_offset, member.num_bytes) for member in members]
-    key = segment.key(last)
-    return [one for one in found if one[0]] == [
-        ((key, name), offset, size) for name, offset, size in segment.parts(last)
-    ]
-
-
-def _part(member: Fields) -> Part:
-    """Name, offset and size of a member's content."""
-    return member[0], member[2], member[3]
 
 
 def first_samples(root: Location, name: str, limit: int) -> dict[str, list[Part]]:

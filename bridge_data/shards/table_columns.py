@@ -99,7 +99,8 @@ class TableFile(abc.ABC):
         self.path = path
         found = self.found_version()
         self.version = found if version is None else version
-        self._check(found)
+        self.file = storage.PinnedFile(path, self.version)
+        self.file.check(found)
 
     def found_version(self) -> storage.Version:
         """The version that is there now."""
@@ -127,18 +128,7 @@ class TableFile(abc.ABC):
 
     def read_bytes(self, start: int, num_bytes: int) -> bytes:
         """Bytes of the file, which must not have been replaced."""
-        data, version = storage.read_with_version(self.path, start, num_bytes)
-        if version is not self.version:
-            self._check(version)
-        return data
-
-    def _check(self, version: storage.Version) -> None:
-        if version != self.version:
-            raise DatasetError(
-                f"{self.path}: was replaced while it was in use: its size and time of change, or in a store the ETag, "
-                f"were {self.version.num_bytes} and {self.version.changed}, and are {version.num_bytes} and "
-                f"{version.changed}. Restore it, or start again."
-            )
+        return self.file.read(start, num_bytes)
 
     @contextlib.contextmanager
     def told(self, *what: str) -> Iterator[None]:

@@ -14,6 +14,7 @@ from bridge_data.storage.locations import (
 )
 from bridge_data.storage.prefetching import MAX_AHEAD_BYTES
 from bridge_data.storage.reading import (
+    PinnedFile,
     Version,
     by_request,
     close_file,
@@ -29,7 +30,6 @@ from bridge_data.storage.reading import (
     read,
     read_all,
     read_if_there,
-    read_with_version,
     size_bytes,
     version,
     walk,
@@ -42,6 +42,7 @@ __all__ = [
     "MAX_AHEAD_BYTES",
     "AnyLocation",
     "Location",
+    "PinnedFile",
     "RangeFile",
     "RemotePath",
     "Version",
@@ -62,7 +63,6 @@ __all__ = [
     "read",
     "read_all",
     "read_if_there",
-    "read_with_version",
     "size_bytes",
     "version",
     "walk",

@@ -200,6 +200,53 @@ def read_with_version(path: str | os.PathLike[str], start: int, num_bytes: int) 
     return data, file.version
 
 
+class PinnedFile:
+    """The content at `path`, which must stay of one version: `version`, or if that is None, the first one that is
+    found, which must have `num_bytes` bytes if that is not None. `way_out` ends the message if it does not."""
+
+    __slots__ = ("num_bytes", "path", "version", "way_out")
+
+    def __init__(
+        self,
+        path: str,
+        version: Version | None = None,
+        *,
+        num_bytes: int | None = None,
+        way_out: str = "Restore it, or start again.",
+    ) -> None:
+        self.path, self.version, self.num_bytes, self.way_out = path, version, num_bytes, way_out
+
+    def read(self, start: int, num_bytes: int) -> bytes:
+        """`num_bytes` bytes from byte `start`.
+
+        Raises:
+            DatasetError: if they cannot be read, or are of another version.
+        """
+        data, found = read_with_version(self.path, start, num_bytes)
+        if found is not self.version:
+            self.check(found)
+        return data
+
+    def check(self, found: Version) -> None:
+        """Ensure that `found` is the version.
+
+        Raises:
+            DatasetError: if it is another.
+        """
+        if self.num_bytes not in (None, found.num_bytes):
+            raise DatasetError(
+                f"{self.path}: has {found.num_bytes} bytes, but had {self.num_bytes} when it was prepared. It was "
+                f"replaced. {self.way_out}"
+            )
+        known = self.version or found
+        if known != found:
+            raise DatasetError(
+                f"{self.path}: was replaced while it was in use: size and time of change, or in a store the ETag, were "
+                f"{known.num_bytes} and {known.changed}, and are {found.num_bytes} and {found.changed}. {self.way_out}"
+            )
+        self.version = found
+
+
 def version(path: str | os.PathLike[str]) -> Version:
     """The version of the content at `path` as it is now; later reads are of this one, or a newer one."""
     name = os.fspath(path)

@@ -23,8 +23,8 @@ from bridge_data.errors import DatasetError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.prepare.tombstone_writing import forget_samples
 from bridge_data.samples import Sample, TextSample, edataclass
+from bridge_data.shards import ShardReader
 from bridge_data.shards.metadata import FORGOTTEN_JSONL, META_FOLDER
-from bridge_data.shards.shard_reader import ShardReader
 from tests.prepared import write_blend, write_texts
 from tests.properties.jobs import Encoder, GroupingEncoder, Job, items_in
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.prepare.tars import refresh_index
-from bridge_data.shards import ShardReader, Subset, open_shards, shard_reader
+from bridge_data.shards import ShardReader, Subset, open_shards
+from bridge_data.shards import prepared as prepared_folders
 from bridge_data.shards.blocks import BlockBudget, BlockCache, ChunkCut
 from bridge_data.storage import close_files
 from tests.object_store import Bucket
@@ -115,7 +115,7 @@ def test_travels_without_its_tables(tmp_path: Path, with_index: bool) -> None:
 
 
 def test_a_bounded_number_of_tables_is_kept(tmp_path: Path, with_index: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_reader, "MAX_KNOWN_SHARDS", 2)
+    monkeypatch.setattr(prepared_folders, "MAX_KNOWN_SHARDS", 2)
     write_shards(tmp_path)
     samples = prepared(tmp_path, with_index)
     assert [samples.read(index).key for index in (0, 19, 5, 10, 1)] == [
@@ -172,19 +172,46 @@ def test_a_shard_of_the_same_size_with_other_members_is_found_out(tmp_path: Path
     assert ShardReader(open_shards(tmp_path, "train")).read(1).parts == {"txt": b"two"}
 
 
-@pytest.mark.parametrize(("folder", "is_plain"), [("", True), ("d" * 120 + "/", False)])
-def test_a_shard_is_known_by_the_plain_headers_of_its_last_sample_or_else_by_a_walk(
-    tmp_path: Path, folder: str, is_plain: bool
+@pytest.mark.parametrize("folder", ["", "d" * 120 + "/"])
+def test_headers_are_only_read_with_contents_where_a_shard_may_not_be_the_indexed_one(
+    tmp_path: Path, folder: str
 ) -> None:
-    write_tar(tmp_path / "a.tar", {f"{folder}{number}.txt": b"text" for number in range(3)})
+    """Also with long names, which are in blocks before the plain header."""
+    path = write_tar(tmp_path / "a.tar", {f"{folder}{number}.txt": b"text" for number in range(3)}, tarfile.GNU_FORMAT)
     samples = prepared(tmp_path, with_index=True)
-    index, (name,) = samples.shards.index, samples.shards.names
-    assert index is not None
-    file = storage.version(tmp_path / name)
-    content = shard_reader.WatchedFile(str(tmp_path / name), file, None).read
-    assert shard_reader.ends_plainly(content, index.segment(name)) == is_plain
-    assert type(samples._open(0)) is shard_reader.IndexedShard
-    assert [samples.read(number).parts for number in range(3)] == [{"txt": b"text"}] * 3
+    for is_copy in (False, True):
+        for number in range(3):
+            assert (samples.byte_ranges(number)[0][2] > 512) is is_copy
+            assert samples.read(number).parts == {"txt": b"text"}
+        os.utime(path, (1, 1))
+        samples = ShardReader(open_shards(tmp_path, "train"))
+        close_files()
+
+
+@pytest.mark.parametrize("keeps_time", [True, False])
+@pytest.mark.parametrize("damaged", [0, 2, 4])
+def test_a_damaged_header_costs_no_other_sample(
+    tmp_path: Path, with_index: bool, keeps_time: bool, damaged: int
+) -> None:
+    """It is not read where a shard is the indexed one by its time and its last sample."""
+    path = write_tar(tmp_path / "a.tar", {f"{number}.txt": b"text" for number in range(5)})
+    expected = [sample.parts for sample in map(prepared(tmp_path, with_index).read, range(5))]
+    before = path.stat()
+    with open(path, "r+b") as file:
+        file.seek(damaged * 1024 + 150)
+        file.write(b"damaged")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + (not keeps_time)))
+    close_files()
+    is_read = with_index and keeps_time and damaged < 4
+    for cut in (None, ChunkCut(5, 5)):
+        reader = ShardReader(open_shards(tmp_path, "train"))
+        samples = reader if cut is None else BlockCache(reader, cut, None, BlockBudget(1 << 20))
+        for number in range(5):
+            if number == damaged and not is_read:
+                with pytest.raises(DatasetError, match=r"is not stored where|no readable tar header"):
+                    samples.read(number)
+            else:
+                assert samples.read(number).parts == expected[number]
 
 
 def test_a_part_that_has_grown_within_its_padding_is_read_whole(tmp_path: Path) -> None:
@@ -255,6 +282,15 @@ def test_a_shard_that_is_replaced_between_two_reads_is_an_error(tmp_path: Path, 
     close_files()
     with pytest.raises(DatasetError, match=r"a\.tar: was replaced while it was in use.*sample 1, number 1"):
         reader.read(1)
+
+
+def test_a_shard_in_a_store_that_has_grown_is_found_out_by_its_size(bucket: Bucket) -> None:
+    reader, path = replaced(bucket.folder, bucket)
+    with open(path, "ab") as file:
+        file.write(bytes(512))
+    size = path.stat().st_size
+    with pytest.raises(DatasetError, match=rf"a\.tar: has {size} bytes, but had {size - 512} when it was prepared"):
+        reader.read(0)
 
 
 def test_large_parts_are_checked_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

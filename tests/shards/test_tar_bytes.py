@@ -10,7 +10,7 @@ import pytest
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.tars import find_shards
-from bridge_data.shards import PreparedDataset, ShardReader, open_shards, shard_reader, tar_bytes
+from bridge_data.shards import PreparedDataset, ShardReader, open_shards, prepared, tar_bytes
 from bridge_data.shards.tar_bytes import SMALL_STEP_BYTES, FileTar, GzipTar, MemoryTar, seek_index_path
 from tests.shards.tars import prepare_by_ratio, write_shards, write_tar
 
@@ -150,7 +150,7 @@ def test_points_are_used_and_their_absence_is_told_once(
 
 
 def test_a_bounded_number_of_compressed_shards_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_reader, "MAX_KNOWN_COMPRESSED", 2)
+    monkeypatch.setattr(prepared, "MAX_KNOWN_COMPRESSED", 2)
     prepare_by_ratio(compress(tmp_path / "compressed"), ALL)
     shards = ShardReader(open_shards(tmp_path / "compressed", "train"))
     assert [shards.read(index).key for index in (0, 19, 5, 10)] == ["000000", "000019", "000005", "000010"]
