@@ -16,7 +16,6 @@ from bridge_data.order import SampleRef
 from bridge_data.order.forgotten_lists import LIST_FILES, ListVersions
 from bridge_data.order.pending import Drawn, Pending
 from bridge_data.plan import Source
-from bridge_data.shards.records import Forgetting
 from bridge_data.shards.tombstones import counts_at, newest_versions
 from bridge_data.task import Hooks
 from bridge_data.task.hooks import FORGOTTEN
@@ -66,11 +65,7 @@ class ForgottenSamples:
 
     @functools.cached_property
     def _numbers(self) -> dict[int, Container[int]]:
-        return {
-            number: records.forgotten(versions)
-            for number, (records, versions) in self._records.items()
-            if isinstance(records, Forgetting)
-        }
+        return {number: records.forgotten(versions) for number, (records, versions) in self._records.items()}
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_numbers"}

@@ -25,6 +25,7 @@ from bridge_data.plan.document import TABLE_KEYS, Node, given, located, nearest,
 from bridge_data.plan.source import EpochsPerShuffle, check_epochs, multiplied
 from bridge_data.plan.where_clauses import WHERE_KEYS, WhereClause, read_where
 from bridge_data.shards import SubsetRange
+from bridge_data.shards.records import NO_MEMBER
 
 if TYPE_CHECKING:
     from bridge_data.shards.joins import Nonmatch
@@ -35,7 +36,6 @@ _MEMBER_KEYS = ("path", "split_part", "subflavors", "dataset_config", "split_con
 
 _NONMATCH = ("error", "skip", "none")
 _OF_THE_JOIN = ("subset", "shuffle_over_epochs_multiplier", "weight", "repetitions")
-NO_MEMBER = "a member of a join is the path of a prepared folder of tars, of tables or of a JSONL file"
 _SCOPE_KEYS = ("split_part", "subflavors", "subset", *WHERE_KEYS, _MULTIPLIER)
 _REFERENCE_KEYS = ("path", "dataset_config", "split_config", "aux", *TABLE_KEYS, *_SCOPE_KEYS)
 _FIRST_FORMAT_KEYS = (

@@ -18,12 +18,13 @@ from bridge_data import storage
 from bridge_data.errors import ConfigError
 from bridge_data.limits import Limits
 from bridge_data.plan.dataset_yaml import SampleConfig
-from bridge_data.plan.declared import NO_MEMBER, Reference
+from bridge_data.plan.declared import Reference
 from bridge_data.plan.document import TABLE_KEYS
 from bridge_data.plan.source import Source
 from bridge_data.samples import CrudeSample
 from bridge_data.shards import Records
 from bridge_data.shards.metadata import JSONL_SUFFIX, TABLE_FILES, why_unprepared
+from bridge_data.shards.records import NO_MEMBER
 from bridge_data.shards.tar_bytes import GZIP_SUFFIXES
 from bridge_data.storage import Location, location
 

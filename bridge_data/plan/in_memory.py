@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Collection, Container, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeGuard
 
@@ -20,7 +20,15 @@ from bridge_data.plan.source import EpochsPerShuffle, Parts, SampleClass, Source
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import SubsetRange
 from bridge_data.shards.blocks import READ_BYTES
-from bridge_data.shards.records import ByteRange, RawSample, RecordReader
+from bridge_data.shards.records import (
+    NO_MEMBER,
+    ByteRange,
+    RawSample,
+    RecordReader,
+    no_columns,
+    read_keys,
+    scan_keys,
+)
 from bridge_data.storage import Location, location
 
 _GIVE = "give one, fingerprint='...', which differs where the data do"
@@ -84,6 +92,7 @@ class MemoryRecords:
     num_samples: int
     split_part: str
     read_bytes = READ_BYTES
+    join_problem, repeated_keys_fix, tombstones = NO_MEMBER, "", ()
 
     @property
     def root(self) -> Location:
@@ -114,6 +123,18 @@ class MemoryRecords:
 
     def reader(self) -> RecordReader:
         return MemoryReader(self)
+
+    def keys(self, samples: range) -> Iterator[str]:
+        return read_keys(self, samples)
+
+    def find(self, keys: Collection[str]) -> Iterator[tuple[int, str]]:
+        return scan_keys(self, keys)
+
+    def sample_columns(self) -> NoReturn:
+        raise no_columns(self)
+
+    def forgotten(self, versions: object) -> Container[int]:
+        return ()
 
     def verified(self) -> NoReturn:
         raise ConfigError("verify_digests: samples in memory have no digests; leave it out")

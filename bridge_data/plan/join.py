@@ -14,15 +14,14 @@ from typing import Any
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan.blending import Tree
 from bridge_data.plan.dataset_yaml import find_class, find_object, is_our_module
-from bridge_data.plan.declared import NO_MEMBER, JoinNode
+from bridge_data.plan.declared import JoinNode
 from bridge_data.plan.document import Node, given
 from bridge_data.plan.source import Join, SampleClass, Source
 from bridge_data.samples import CrudeSample, Sample, required_fields
-from bridge_data.shards import Records, ShardSet
+from bridge_data.shards import Records
 from bridge_data.shards.joined_records import JoinRecords
 from bridge_data.shards.joins import JoinIndex, JoinMember, join_folder, open_join
-from bridge_data.shards.jsonl_file import JsonlLines
-from bridge_data.shards.records import without_views
+from bridge_data.shards.records import NO_MEMBER
 
 _EXAMPLE = "`joiner: {__module__: my_package.samples, __class__: MySample}`"
 
@@ -31,7 +30,7 @@ def join_source(join: JoinNode, members: Sequence[Tree], file: str, trusted_modu
     """The source of the join of `members` in the metadataset `file`."""
     sources, records = [], []
     for node, member in zip(join.members, members, strict=True):
-        problem = why_no_member(member.records) if isinstance(member, Source) else NO_MEMBER
+        problem = member.records.join_problem if isinstance(member, Source) else NO_MEMBER
         if not isinstance(member, Source) or problem is not None:
             entry = node.mapping("member of a join")["path"]
             raise entry.error(f"{problem}, got {entry.shown()}" if problem == NO_MEMBER else str(problem))
@@ -53,22 +52,6 @@ def join_source(join: JoinNode, members: Sequence[Tree], file: str, trusted_modu
 def with_records(join: JoinNode, records: Sequence[Records]) -> list[JoinMember]:
     """The members of a join, as its index needs them."""
     return list(map(JoinMember, records, join.nonmatches))
-
-
-def why_no_member(records: Records) -> str | None:
-    """Why a join cannot have these records as a member; None if it can."""
-    if isinstance(records, ShardSet) or isinstance(without_views(records), JsonlLines):
-        return None
-    from bridge_data.shards.table_records import TableRecords  # here: few members are tables
-
-    if not isinstance(records, TableRecords):
-        return NO_MEMBER
-    if records.has_keys:
-        return None
-    return (
-        f"{records.files[0].path}: has no column '__key__', so its rows have only their numbers as keys: for a join, "
-        "write the keys into a column of this name"
-    )
 
 
 def assemble(

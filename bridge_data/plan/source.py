@@ -18,7 +18,6 @@ from bridge_data.errors import ConfigError, DatasetError, SampleError, did_you_m
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.auxiliary import AuxReference
 from bridge_data.shards import Records, Subset, SubsetRange
-from bridge_data.shards.records import Forgetting
 from bridge_data.shards.tombstones import ForgetList
 
 SampleClass: TypeAlias = type[Any]
@@ -117,7 +116,7 @@ class Source:
     def tombstones(self) -> Sequence[ForgetList | None]:
         """The list of forgotten samples of each data set read for it, None for one without a list; empty if no data set
         has a list."""
-        return self.records.tombstones if isinstance(self.records, Forgetting) else ()
+        return self.records.tombstones
 
     @functools.cached_property
     def fingerprint(self) -> str:

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,9 +19,9 @@ from bridge_data.errors import ConfigError
 from bridge_data.plan.formats import format_of
 from bridge_data.prepare.commit import preparing_alone, temporary_files
 from bridge_data.shards.jsonl_file import JsonlLines
-from bridge_data.shards.key_index import KeyIndex
 from bridge_data.shards.metadata import FORGOTTEN_BRIDGE, FORGOTTEN_JSONL, INFO_JSON, INFO_YAML, META_FOLDER
-from bridge_data.shards.prepared import PreparedDataset
+from bridge_data.shards.prepared import PreparedDataset, ShardSet
+from bridge_data.shards.sample_lookup import meanings
 from bridge_data.shards.table_records import TableRecords, open_records
 from bridge_data.shards.tombstones import ShardStamp, Tombstones
 
@@ -57,9 +57,27 @@ class Forgettable(abc.ABC):
     lists: Sequence[ListFile]
     are_tars = False
 
-    @abc.abstractmethod
     def find(self, names: Iterable[str]) -> dict[str, list[KeyMatch]]:
         """The samples that each name (`KEY`, `SHARD:KEY` or `SHARD/KEY`) may stand for."""
+        found: dict[str, dict[KeyMatch, None]] = {name: {} for name in names}
+        wanted: dict[str, list[tuple[str | None, str]]] = {}  # by key: the shard (None: any) and the name
+        for name in found:
+            for shard, key in meanings(name):
+                if shard is None or self.is_shard(shard):
+                    wanted.setdefault(key, []).append((shard, name))
+        for own_shard, match in self.find_keys(wanted):
+            for shard, name in wanted[match.key]:
+                if shard in (None, own_shard):
+                    found[name][match] = None
+        return {name: [*matches] for name, matches in found.items()}
+
+    @abc.abstractmethod
+    def is_shard(self, name: str) -> bool:
+        """Whether users call a shard so."""
+
+    @abc.abstractmethod
+    def find_keys(self, keys: Collection[str]) -> Iterator[tuple[str, KeyMatch]]:
+        """(shard as users call it, sample) of all samples with one of `keys`."""
 
     def find_moved(self, keys: Collection[str]) -> Iterator[KeyMatch]:
         """The samples with one of `keys`, in all shards; none if shards number their samples."""
@@ -121,11 +139,6 @@ def _prepared_above(real_root: Path, folder: Path) -> Path | None:
     return None
 
 
-def _splits(name: str) -> Iterator[tuple[str, str]]:
-    """The shards and keys that a name may consist of: a key may have slashes and colons itself."""
-    return ((name[:at], name[at + 1 :]) for at, character in enumerate(name) if character in ":/")
-
-
 class _Prepared(Forgettable):
     are_tars = True
 
@@ -148,26 +161,16 @@ class _Prepared(Forgettable):
     def shard_name(self, list_number: int, shard: str) -> str:
         return self._names.get((list_number, shard), shard)
 
-    def find(self, names: Iterable[str]) -> dict[str, list[KeyMatch]]:
-        index, found = KeyIndex.open(self.root), {}
-        for name in names:
-            samples = [KeyMatch(0, index.shard_names[shard], at, name) for shard, at in index.positions(name).items()]
-            for shard, key in _splits(name):
-                if shard in self._dataset.shard_counts:
-                    own = {index.shard_names[number]: at for number, at in index.positions(key).items()}
-                    samples += [KeyMatch(0, shard, own[shard], key)] if shard in own else []
-            stored = [sample for sample in samples if self._is_stored(sample)]
-            homes = [(*self._homes[sample.shard], sample.position, sample.key) for sample in stored]
-            found[name] = [KeyMatch(*home) for home in dict.fromkeys(homes)]
-        return found
+    def is_shard(self, name: str) -> bool:
+        return name in self._dataset.shard_counts
 
-    def _is_stored(self, sample: KeyMatch) -> bool:
-        """Whether our index has the key at the same position as Energon's; without ours, Energon's is trusted."""
-        dataset = self._dataset
-        if sample.position >= dataset.shard_counts.get(sample.shard, 0):
-            return False
-        segment = None if dataset.index is None else dataset.index.segment_if_intact(sample.shard)
-        return segment is None or segment.key(sample.position) == sample.key
+    def find_keys(self, keys: Collection[str]) -> Iterator[tuple[str, KeyMatch]]:
+        data, names = self._dataset, tuple(self._dataset.shard_counts)
+        counts = tuple(data.shard_counts.values())
+        shards = ShardSet(root=self.root, split_part="", names=names, stored_counts=counts, index=data.index)
+        for number, key in shards.find(keys):
+            shard, position = shards.locate(number)
+            yield names[shard], KeyMatch(*self._homes[names[shard]], position, key)
 
 
 class _Tables(Forgettable):
@@ -191,45 +194,25 @@ class _Tables(Forgettable):
             ListFile(folder / FORGOTTEN_BRIDGE, stamps, stamps.__getitem__) for folder, stamps in folders.items()
         ]
 
-    def find(self, names: Iterable[str]) -> dict[str, list[KeyMatch]]:
-        found: dict[str, list[KeyMatch]] = {name: [] for name in names}
-        wanted: dict[str, dict[str | None, list[str]]] = {}  # by key and shard (None: any): names
-        for name in found:
-            for shard, key in [(None, name), *((shard, key) for shard, key in _splits(name) if shard in self._files)]:
-                wanted.setdefault(key, {}).setdefault(shard, []).append(name)
-        for file, row, key in itertools.chain.from_iterable(self._rows(records, wanted) for records in self._parts):
-            for name in (*wanted[key].get(None, ()), *wanted[key].get(file, ())):
-                found[name].append(KeyMatch(*self._files[file], row, key))
-        return found
+    def is_shard(self, name: str) -> bool:
+        return name in self._files
 
-    def _rows(
-        self, records: TableRecords, wanted: Mapping[str, Collection[str | None]]
-    ) -> Iterator[tuple[str, int, str]]:
-        """(file, row, key) of the rows with a key that is wanted of their file, or of any."""
-        if records.has_keys:
-            yield from _keyed_rows(records, wanted)
-            return
-        counts = {entry.name: len(records.rows_of(number)) for number, entry in enumerate(records.files)}
-        for key, shards in wanted.items():
-            if _is_number(key):
-                files = counts if None in shards else [shard for shard in shards if shard in counts]
-                yield from ((file, int(key), key) for file in files if file and int(key) < counts[file])
+    def find_keys(self, keys: Collection[str]) -> Iterator[tuple[str, KeyMatch]]:
+        return itertools.chain.from_iterable(self._rows(records, keys) for records in self._parts)
+
+    def _rows(self, records: TableRecords, keys: Collection[str]) -> Iterator[tuple[str, KeyMatch]]:
+        for number, key in records.find(keys):
+            file, row = records.file_of(number)
+            name = records.files[file].name
+            yield name, KeyMatch(*self._files[name], row, key)
 
     def find_moved(self, keys: Collection[str]) -> Iterator[KeyMatch]:
         for records in self._parts:
             if records.has_keys and keys:
-                yield from (KeyMatch(*self._files[file], row, key) for file, row, key in _keyed_rows(records, keys))
+                yield from (match for _, match in self._rows(records, keys))
 
     def shard_name(self, list_number: int, shard: str) -> str:
         return self._names[list_number, shard]
-
-
-def _keyed_rows(records: TableRecords, keys: Collection[str]) -> Iterator[tuple[str, int, str]]:
-    """(file, row, key) of the rows that have one of `keys`, out of the column of keys."""
-    for file, first, run in records.key_runs():
-        for index, key in enumerate(run, start=first):
-            if key in keys:
-                yield file, records.file_of(index)[1], key
 
 
 class _Lines(Forgettable):
@@ -239,18 +222,9 @@ class _Lines(Forgettable):
         self._name = real.name
         self.lists = [ListFile(real.with_name(FORGOTTEN_BRIDGE), [real.name], lambda _: lines.stamp)]
 
-    def find(self, names: Iterable[str]) -> dict[str, list[KeyMatch]]:
-        found = {}
-        for name in names:
-            keys = {name, *(key for shard, key in _splits(name) if shard in (self.root.name, self._name))}
-            found[name] = [
-                KeyMatch(0, self._name, int(key), key)
-                for key in keys
-                if _is_number(key) and int(key) < self._lines.num_samples
-            ]
-        return found
+    def is_shard(self, name: str) -> bool:
+        return name in (self.root.name, self._name)
 
-
-def _is_number(key: str) -> bool:
-    """Whether `key` is that of a row or line without a key of its own."""
-    return key.isascii() and key.isdigit() and key == str(int(key[:20]))
+    def find_keys(self, keys: Collection[str]) -> Iterator[tuple[str, KeyMatch]]:
+        for number, key in self._lines.find(keys):
+            yield from ((name, KeyMatch(0, self._name, number, key)) for name in {self.root.name, self._name})

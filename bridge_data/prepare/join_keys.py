@@ -16,13 +16,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from bridge_data.errors import DatasetError
+from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.later import numpy as np
 from bridge_data.prepare.commit import preparing_alone, scratch_folder
 from bridge_data.prepare.executors import Progress, in_parallel, no_progress
-from bridge_data.prepare.member_keys import MemberKeys, keys_of
+from bridge_data.shards import Records
 from bridge_data.shards.index_file import PageWriter, begin_index, finish_index
 from bridge_data.shards.joins import MAGIC, PAGE_ROWS, JoinIndex, JoinMember, entry_of, join_path
+from bridge_data.shards.records import shard_at
 from bridge_data.storage.atomic import replacing, writing
 
 if TYPE_CHECKING:
@@ -47,22 +48,24 @@ def make_join(
     process is making it, wait for that one. `on_progress` is called with steps done and steps in all.
 
     Raises:
-        DatasetError: if a key occurs twice in a member, a member whose nonmatch is `error` lacks one, or the keys of a
-            member cannot be read.
+        ConfigError: if a member has no keys to join by. DatasetError: if a key occurs twice in a member, a member whose
+            nonmatch is `error` lacks one, or the keys of a member cannot be read.
     """
     path = join_path(folder, members)
     index = JoinIndex.open(path)
     if index is not None:
         return index
-    keys = [keys_of(member.records) for member in members]
+    for problem in (member.records.join_problem for member in members):
+        if problem is not None:
+            raise ConfigError(problem)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with preparing_alone(folder, patience_s=math.inf) as remove_temporary:
             remove_temporary([folder])
             if JoinIndex.open(path) is None:  # else another process made it meanwhile
                 with scratch_folder(folder, "joining") as scratch:
-                    matches = _match(_Job(tuple(keys), scratch), num_workers, on_progress)
-                    _write(path, members, keys, matches)
+                    job = _Job(tuple(member.records for member in members), scratch)
+                    _write(path, members, _match(job, num_workers, on_progress))
     index = JoinIndex.open(path)
     assert index is not None
     return index
@@ -72,18 +75,18 @@ def make_join(
 class _Job:
     """The input of the processes, with a folder for intermediate files."""
 
-    keys: tuple[MemberKeys, ...]
+    members: tuple[Records, ...]
     scratch: Path
 
     @property
     def num_partitions(self) -> int:
         """Number of partitions of the hashes."""
-        return max(1, math.ceil(sum(keys.records.num_samples for keys in self.keys) / PARTITION_SAMPLES))
+        return max(1, math.ceil(sum(member.num_samples for member in self.members) / PARTITION_SAMPLES))
 
     @property
     def shape(self) -> tuple[int, int]:
         """Samples of the first member, and the members joined to it."""
-        return self.keys[0].records.num_samples, len(self.keys) - 1
+        return self.members[0].num_samples, len(self.members) - 1
 
     def matches(self, mode: Literal["r", "r+", "w+"]) -> NDArray[np.int64]:
         """For each sample of the first member, 1 + the number of the sample of each other, 0 for none."""
@@ -105,7 +108,11 @@ class _Task:
 
 def _match(job: _Job, num_workers: int, on_progress: Progress) -> NDArray[np.int64]:
     """Hash, sort and match the keys of all members."""
-    tasks = [_Task(at, samples) for at, keys in enumerate(job.keys) for samples in keys.pieces(TASK_SAMPLES)]
+    tasks = [
+        _Task(at, range(first, min(first + TASK_SAMPLES, member.num_samples)))
+        for at, member in enumerate(job.members)
+        for first in range(0, max(member.num_samples, 1), TASK_SAMPLES)
+    ]
     total = len(tasks) + job.num_partitions
     job.matches("w+")
     bounds: list[NDArray[np.int64]] = []
@@ -121,13 +128,13 @@ def _match(job: _Job, num_workers: int, on_progress: Progress) -> NDArray[np.int
     for done, duplicates in enumerate(found, len(tasks) + 1):
         twice += duplicates
         on_progress(done, total)
-    _check_unique(job.keys, twice)
+    _check_unique(job.members, twice)
     return job.matches("r")
 
 
 def _hash_keys(job: _Job, task: _Task) -> NDArray[np.int64]:
     """Write the sorted hashes of a task's keys; return where each partition starts in them, and the end."""
-    encoded = (key.encode("utf-8", "surrogateescape") for key in job.keys[task.member].of(task.samples))
+    encoded = (key.encode("utf-8", "surrogateescape") for key in job.members[task.member].keys(task.samples))
     digests = b"".join(hashlib.blake2b(key, digest_size=16).digest() for key in encoded)
     halves = np.frombuffer(digests, np.uint64).reshape(-1, 2)
     hashed = np.empty(len(halves), _HASHED)
@@ -176,21 +183,21 @@ def _match_partition(job: _Job, slices: Sequence[tuple[_Task, int, int]]) -> lis
     return list(map(_Twice, *(column.tolist() for column in columns)))
 
 
-def _check_unique(members: Sequence[MemberKeys], twice: Sequence[_Twice]) -> None:
+def _check_unique(members: Sequence[Records], twice: Sequence[_Twice]) -> None:
     if not twice:
         return
     found = min(twice)
-    keys = members[found.member]
+    records = members[found.member]
     others = sum(other.num_samples for other in twice if other.member == found.member) - 1
     raise DatasetError(
-        f"{keys.records.root} [{keys.records.split_part}]: duplicate key: {keys.key(found.first)} and "
-        f"{keys.key(found.second)}"
+        f"{records.root} [{records.split_part}]: duplicate key: {_told(records, found.first)} and "
+        f"{_told(records, found.second)}"
         + (f", and {others:,} more" if others else "")
-        + f": a join needs keys that are unique in each of its data sets. {keys.way_out}"
+        + f": a join needs keys that are unique in each of its data sets. {records.repeated_keys_fix}"
     )
 
 
-def _write(path: Path, members: Sequence[JoinMember], keys: Sequence[MemberKeys], matches: NDArray[np.int64]) -> None:
+def _write(path: Path, members: Sequence[JoinMember], matches: NDArray[np.int64]) -> None:
     """Write the rows of the join to the file at `path`."""
     missing = [0] * len(members)
     lacking: dict[int, list[int]] = {number: [] for number in range(1, len(members))}
@@ -215,7 +222,7 @@ def _write(path: Path, members: Sequence[JoinMember], keys: Sequence[MemberKeys]
                 counts[-1] += len(rows)
         for member, absent in lacking.items():
             if absent:
-                raise DatasetError(_nonmatch(keys[0], members[member], absent[:_SHOWN], missing[member]))
+                raise DatasetError(_nonmatch(members[0].records, members[member], absent[:_SHOWN], missing[member]))
         entries = [entry_of(path.parent, member, number) for member, number in zip(members, missing, strict=True)]
         table = {
             "members": [dataclasses.astuple(entry) for entry in entries],
@@ -225,11 +232,20 @@ def _write(path: Path, members: Sequence[JoinMember], keys: Sequence[MemberKeys]
         finish_index(file, MAGIC, table)
 
 
-def _nonmatch(primary: MemberKeys, member: JoinMember, absent: Sequence[int], count: int) -> str:
-    own, first = (f"{records.root} [{records.split_part}]" for records in (member.records, primary.records))
-    shown = ", ".join(primary.key(number) for number in absent) + (", ..." if count > len(absent) else "")
+def _nonmatch(primary: Records, member: JoinMember, absent: Sequence[int], count: int) -> str:
+    own, first = (f"{records.root} [{records.split_part}]" for records in (member.records, primary))
+    shown = ", ".join(_told(primary, number) for number in absent) + (", ..." if count > len(absent) else "")
     return (
-        f"{own}: has no sample for {count:,} of the {primary.records.num_samples:,} samples of {first}: {shown}; say "
+        f"{own}: has no sample for {count:,} of the {primary.num_samples:,} samples of {first}: {shown}; say "
         "`nonmatch: skip` in this member of the join to leave such samples out, or `nonmatch: none` to have None "
         "instead"
+    )
+
+
+def _told(records: Records, index: int) -> str:
+    """The shard and key of a sample, and its row in the file if that is not its key."""
+    (key,) = records.keys(range(index, index + 1))
+    shard, place = records.names[shard_at(records, index)], records.describe(index)
+    return f"{shard}/{key}" + (
+        "" if place in (shard, f"{shard}/{key}") else f" (row {place.removeprefix(f'{shard}/')})"
     )

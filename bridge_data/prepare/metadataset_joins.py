@@ -22,7 +22,7 @@ from bridge_data.plan.declared import (
 )
 from bridge_data.plan.document import absolute
 from bridge_data.plan.formats import format_of
-from bridge_data.plan.join import why_no_member, with_records
+from bridge_data.plan.join import with_records
 from bridge_data.prepare.executors import Progress, no_progress
 from bridge_data.prepare.join_keys import make_join
 from bridge_data.prepare.tar_indexes import PrepareConfig
@@ -84,7 +84,6 @@ def _records(member: Reference) -> Records:
     """The samples of a member, of which only the keys are needed."""
     with member.placed():
         records = format_of(member.path).with_keys(member)
-    problem = why_no_member(records)
-    if problem is not None:
-        raise member.error(problem)
+    if records.join_problem is not None:
+        raise member.error(records.join_problem)
     return records

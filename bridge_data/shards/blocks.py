@@ -1,7 +1,7 @@
 """Blocks: neighbouring samples of a shard that are read at once and held until each is taken.
 
 Enters: how a source is cut, and the samples of a block when the first of them is read. Leaves: each of them, once.
-A `BlockCache` stands above any reader, also that of a view, whose samples it holds by their numbers in the view.
+A `BlockCache` stands above any reader, also that of a selection, whose samples it holds by their numbers there.
 Guarantees: a sample is held until it is taken; those of a process take about `BlockBudget.max_bytes` at most. Beyond
 that the oldest blocks are dropped, and their remaining samples are read singly.
 """
@@ -126,7 +126,7 @@ def _is_open(known: weakref.ref[BlockCache], indices: range) -> bool:
 
 class BlockCache:
     """Reads the `parts` of samples of one source, which is cut by `cut`, through its `reader`. Numbers are those of the
-    reader: of a view, its own. The samples are those that `reader.read` returns."""
+    reader: of a selection, its own. The samples are those that `reader.read` returns."""
 
     def __init__(self, reader: RecordReader, cut: Cut, parts: Container[str] | None, budget: BlockBudget) -> None:
         self._reader, self._cut, self._parts, self._budget = reader, cut, parts, budget

@@ -6,20 +6,31 @@ have the same key.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import itertools
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bridge_data.errors import DatasetError
 from bridge_data.samples import SourceInfo
 from bridge_data.shards.blocks import READ_BYTES
-from bridge_data.shards.records import ByteRange, Forgetting, RawSample, RecordReader, Records
+from bridge_data.shards.records import (
+    NO_MEMBER,
+    ByteRange,
+    RawSample,
+    RecordReader,
+    Records,
+    no_columns,
+    read_keys,
+    shard_at,
+)
 from bridge_data.shards.tombstones import ForgetList, ListedFiles, Version
 from bridge_data.storage import Location
 
 if TYPE_CHECKING:
     from bridge_data.shards.joins import JoinIndex
+    from bridge_data.shards.where.sample_columns import SampleColumns
 
 
 @dataclasses.dataclass(slots=True)
@@ -48,6 +59,7 @@ class JoinRecords:
     members: tuple[Records, ...]
     parts: tuple[Container[str] | None, ...]
     read_bytes = READ_BYTES
+    join_problem, repeated_keys_fix = NO_MEMBER, ""
 
     @property
     def root(self) -> Location:
@@ -94,6 +106,28 @@ class JoinRecords:
     def reader(self) -> JoinReader:
         return JoinReader(self)
 
+    def keys(self, samples: range) -> Iterator[str]:
+        return read_keys(self, samples)
+
+    def find(self, keys: Collection[str]) -> Iterator[tuple[int, str]]:
+        """By the keys of the first member."""
+        found = ((self.row_of(number), key) for number, key in self.members[0].find(keys))
+        return ((row, key) for row, key in found if row is not None)
+
+    def row_of(self, first: int) -> int | None:
+        """The row with sample `first` of the first member; None if there is none. Rows are in the order of that member,
+        except within a shard of an index that Energon made."""
+        shard = shard_at(self.members[0], first)
+        start = sum(self.counts[:shard])
+        rows, index = range(start, start + self.counts[shard]), self.index
+        if index.is_energon:
+            return next((row for row in rows if index.row(row)[0] == first), None)
+        at = bisect.bisect_left(rows, first, key=lambda row: index.row(row)[0])
+        return rows[at] if at < len(rows) and index.row(rows[at])[0] == first else None
+
+    def sample_columns(self) -> SampleColumns:
+        raise no_columns(self)
+
     @property
     def tombstones(self) -> Sequence[ForgetList | None]:
         found = [own for member in self.members for own in _lists(member)]
@@ -104,7 +138,7 @@ class JoinRecords:
         left, by_member = iter(versions), {}
         for at, member in enumerate(self.members):
             own = list(itertools.islice(left, len(_lists(member))))
-            if any(number for number, _ in own) and isinstance(member, Forgetting):
+            if any(number for number, _ in own):
                 by_member[at] = member.forgotten(own)
         return _ForgottenRows(self.index, by_member)
 
@@ -114,8 +148,7 @@ class JoinRecords:
 
 def _lists(member: Records) -> Sequence[ForgetList | None]:
     """The lists of a member: as many with lists as without, as states have versions by their positions."""
-    found = member.tombstones if isinstance(member, Forgetting) else ()
-    return found or (None,) * (member.num_folders if isinstance(member, ListedFiles) else 1)
+    return member.tombstones or (None,) * (member.num_folders if isinstance(member, ListedFiles) else 1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,7 +32,7 @@ from bridge_data.shards.energon_joins import (
 )
 from bridge_data.shards.index_file import HEADER_BYTES, IndexFile, warn_unusable
 from bridge_data.shards.metadata import meta_folder, read_uuid
-from bridge_data.shards.prepared import ShardSet
+from bridge_data.shards.prepared import ShardSet, tars_of
 from bridge_data.shards.records import Records
 from bridge_data.shards.segment import DamagedIndexError
 from bridge_data.storage import AnyLocation, Location
@@ -293,7 +293,7 @@ def _out_of_date(folder: Path, members: Sequence[JoinMember]) -> str | None:
 
 def _changes(records: Records) -> str:
     """What makes another fingerprint of a member, for messages."""
-    if isinstance(records, ShardSet):
+    if tars_of(records) is not None:
         return "prepared again, or its split or exclusions"
     return "written again, or its files or split"
 
@@ -301,7 +301,7 @@ def _changes(records: Records) -> str:
 def _fingerprint(records: Records) -> str:
     """A digest of the samples of a member: of tars their preparation, the shards of the split part, the exclusions; of
     other files their identity, which has the footers of tables."""
-    prepared = [read_uuid(meta_folder(records.root))] if isinstance(records, ShardSet) else []
+    prepared = [read_uuid(meta_folder(records.root))] if tars_of(records) is not None else []
     return _digest([*prepared, records.identity()])
 
 

@@ -16,7 +16,7 @@ import contextlib
 import dataclasses
 import os
 import struct
-from collections.abc import Collection, Container
+from collections.abc import Collection, Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, overload
 
@@ -25,10 +25,11 @@ from bridge_data.errors import ConfigError, DatasetError, SampleError, bridge_co
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.shards.blocks import MAX_BLOCK_BYTES, READ_BYTES
 from bridge_data.shards.metadata import parse_document
-from bridge_data.shards.records import Block, ByteRange, RawSample, RecordReader, Records, Samples
+from bridge_data.shards.records import Block, ByteRange, RawSample, RecordReader, Records, Samples, number_of_key
 from bridge_data.shards.shard_table import DIGESTED_BYTES, are_ascending, decode_offsets, offsets_digest
 from bridge_data.shards.subset import Subset, SubsetRange, gaps
 from bridge_data.shards.tombstones import ListedFiles, ShardStamp, read_lists
+from bridge_data.shards.where.sample_columns import BYTES, ColumnPath, ColumnValues, SampleColumns, arrow_package
 from bridge_data.storage import Location, location
 
 PART = "json"
@@ -145,6 +146,7 @@ class JsonlLines(ListedFiles):
     digest: str
     max_line_bytes: int = DEFAULT_LIMITS.max_json_bytes
     read_bytes = READ_BYTES
+    join_problem, repeated_keys_fix = None, ""
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], split_part: str) -> "JsonlLines":
@@ -210,11 +212,46 @@ class JsonlLines(ListedFiles):
         """The file and the sample's key."""
         return f"{self.root.name}/{index}"
 
+    def keys(self, samples: range) -> Iterator[str]:
+        """Their numbers, which are unique."""
+        return map(str, samples)
+
+    def find(self, keys: Collection[str]) -> Iterator[tuple[int, str]]:
+        numbers = ((number_of_key(key), key) for key in keys)
+        return ((number, key) for number, key in numbers if number is not None and number < self.num_samples)
+
+    def sample_columns(self) -> SampleColumns:
+        return _LineColumns(self)
+
     def reader(self) -> RecordReader:
         return JsonlReader(self)
 
     def verified(self) -> NoReturn:
         raise ConfigError(f"{self.root}: has no digests to verify: only prepared folders of tars can have some")
+
+
+class _LineColumns(SampleColumns):
+    """The columns of a JSONL file, whose index says where each line starts."""
+
+    has_shard_in_full_key = False
+
+    def types(self, *, of_all: bool) -> dict[ColumnPath, Any]:
+        return super().types(of_all=of_all) | {BYTES: arrow_package().int64()}
+
+    def identity(self) -> list[Any]:
+        return [*storage.version(self._records.root)]
+
+    def values(self, samples: range, wanted: Collection[ColumnPath]) -> ColumnValues:
+        if BYTES not in wanted:
+            return {}
+        reader = self._records.reader()
+        return {BYTES: arrow_package().array([_line_bytes(reader.byte_ranges(index)) for index in samples])}
+
+
+def _line_bytes(ranges: Sequence[ByteRange]) -> int:
+    """The bytes of a line; its range includes the byte before it, except for the first line."""
+    ((_, start, num_bytes),) = ranges
+    return num_bytes - (1 if start else 0)
 
 
 class JsonlSample(RawSample):

@@ -19,7 +19,14 @@ from typing import Any, NamedTuple
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, ForgottenSampleError, SampleError, bridge_command, listed
-from bridge_data.shards.metadata import INDEX_SQLITE, meta_folder, read_shard_counts, split_shard, without_shard
+from bridge_data.shards.metadata import (
+    INDEX_SQLITE,
+    META_FOLDER,
+    meta_folder,
+    read_shard_counts,
+    split_shard,
+    without_shard,
+)
 from bridge_data.shards.read_only_database import ReadOnlyDatabase, forgetting_after_fork
 from bridge_data.shards.segment import split_name
 from bridge_data.shards.tar_bytes import FileTar, GzipTar, MemoryTar, is_gzip
@@ -117,9 +124,9 @@ class KeyIndex:
 
     @classmethod
     def find(cls, root: Location) -> "KeyIndex | None":
-        """The index of the folder `root`; None if it has no `index.sqlite`. One in an object store is copied to the
-        disk."""
-        file = storage.local_copy(meta_folder(root) / INDEX_SQLITE)
+        """The index of the folder `root`; None if it has no `index.sqlite`, or is other data. One in an object store is
+        copied to the disk."""
+        file = storage.local_copy(root / META_FOLDER / INDEX_SQLITE)
         return None if file is None else cls(root, file)
 
     @classmethod
@@ -129,6 +136,7 @@ class KeyIndex:
         Raises:
             ConfigError: if there is no prepared data set, or it has no `index.sqlite`.
         """
+        meta_folder(root)
         index = cls.find(root)
         if index is None:
             raise ConfigError(f"{root}: has no index of its keys, {INDEX_SQLITE}; {_way_out(root)}")

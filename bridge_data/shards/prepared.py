@@ -15,7 +15,7 @@ import collections
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -34,11 +34,12 @@ from bridge_data.shards.metadata import (
     read_split,
     read_uuid,
 )
-from bridge_data.shards.records import Block, ByteRange, RawSample, RecordReader
+from bridge_data.shards.records import Block, ByteRange, RawSample, RecordReader, Records, stored_records
 from bridge_data.shards.segment import DamagedIndexError
 from bridge_data.shards.shard_table import ReadContent, SpanShard, TarShard, first_samples
 from bridge_data.shards.tar_bytes import FileTar, GzipTar, is_gzip
 from bridge_data.shards.tombstones import ForgetList, ListedFiles, ShardStamp, read_lists
+from bridge_data.shards.where.sample_columns import SampleColumns
 from bridge_data.storage import Location, PinnedFile
 
 ShardTable: TypeAlias = TarShard | SpanShard
@@ -79,6 +80,7 @@ class ShardSet(ListedFiles):
     verifies_digests: bool = False
     listed_names: tuple[str, ...] = ()
     read_bytes = READ_BYTES
+    join_problem = None
 
     @functools.cached_property
     def counts(self) -> list[int]:
@@ -176,6 +178,26 @@ class ShardSet(ListedFiles):
 
     def reader(self) -> "ShardReader":
         return ShardReader(self)
+
+    def keys(self, samples: range) -> Iterator[str]:
+        from bridge_data.shards.tar_keys import keys_in_tars  # here: few need them
+
+        return keys_in_tars(self, samples)
+
+    def find(self, keys: Collection[str]) -> Iterator[tuple[int, str]]:
+        from bridge_data.shards.tar_keys import find_in_tars
+
+        return find_in_tars(self, keys)
+
+    def sample_columns(self) -> SampleColumns:
+        from bridge_data.shards.where.shard_columns import ShardColumns  # here: few data have predicates
+
+        return ShardColumns(self)
+
+    @property
+    def repeated_keys_fix(self) -> str:
+        command = bridge_command("prepare", self.root, "--force-overwrite", "--fix-duplicates")
+        return f"Write the shards again with other keys: `{command}` puts the shard's name in front of each."
 
     def verified(self) -> "ShardSet":
         if self.index is None or not self.index.has_digests:
@@ -487,6 +509,15 @@ def forgotten_keys(root: Location) -> Collection[tuple[str, str]]:
 
 def _keys_of(lists: Sequence[ForgetList | None], names: Sequence[str]) -> frozenset[tuple[str, str]]:
     return frozenset((names[file], key) for own in lists if own for file, _, key in own.samples(own.newest))
+
+
+def tars_of(records: Records) -> ShardSet | None:
+    """The tars below all selections of `records`; None if these are other data.
+
+    This is for what only tars have: their indexes, headers and media metadata. All else is asked of `Records`.
+    """
+    stored = stored_records(records)
+    return stored if isinstance(stored, ShardSet) else None
 
 
 def open_shards(path: str | PathLike[str], split_part: str, *, split_config: str | None = None) -> ShardSet:

@@ -1,25 +1,30 @@
 """Numbered samples of a source: what is known without reading them, and reading them by number.
 
 Enters: the metadata of a data set, and a number. Leaves: how many samples there are, grouped by shard; the key of
-sample number i and the bytes of its parts. Tars, JSONL files, ranges of either and joins are all `Records`; callers
-need not know which. Guarantee: `Records` are immutable and can be pickled, without handles; only readers hold handles.
+sample number i and the bytes of its parts; the samples that have a key. Tars, JSONL files, tables, selections of these
+and joins are all `Records`; callers need not know which. Guarantee: `Records` are immutable and can be pickled, without
+handles; only readers hold handles.
 """
 
 from __future__ import annotations
 
 import abc
+import bisect
 import dataclasses
+import functools
+import itertools
 import json
-from collections.abc import Collection, Container, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, runtime_checkable
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
-from bridge_data.errors import ForgottenSampleError
+from bridge_data.errors import ConfigError, ForgottenSampleError
 from bridge_data.samples import SourceInfo
 from bridge_data.shards.tombstones import newest_versions
 from bridge_data.storage import Location
 
 if TYPE_CHECKING:
     from bridge_data.shards.tombstones import ForgetList, Version
+    from bridge_data.shards.where.sample_columns import SampleColumns
 
 
 @dataclasses.dataclass(slots=True)
@@ -218,24 +223,80 @@ class Records(Protocol):
             ConfigError: if they have no digests.
         """
 
+    def keys(self, samples: range) -> Iterator[str]:
+        """The keys of these samples, read front to back, without their contents: from an index, if there is one, which
+        is opened for each call.
 
-@runtime_checkable
-class Forgetting(Protocol):
-    """Records of prepared data sets, whose samples may be forgotten."""
+        Raises:
+            DatasetError: if they cannot be read.
+        """
+
+    def find(self, keys: Collection[str]) -> Iterator[tuple[int, str]]:
+        """(number, key) of all samples that have one of `keys`; for data without an index of keys, all are read once.
+
+        Raises:
+            DatasetError: if keys cannot be read.
+        """
+
+    def sample_columns(self) -> SampleColumns:
+        """What predicates of `where:` know of the samples.
+
+        Raises:
+            ConfigError: if that is nothing.
+        """
+
+    @property
+    def join_problem(self) -> str | None:
+        """Why the samples cannot be joined by their keys, for messages; None if they can."""
+
+    @property
+    def repeated_keys_fix(self) -> str:
+        """How keys that several samples share become unique, for messages; empty if there is no need, or no way."""
 
     @property
     def tombstones(self) -> Sequence[ForgetList | None]:
-        """The list of each data set in it, None for one without a list; empty if no data set has a list."""
+        """The list of forgotten samples of each data set in it, None for one without a list; empty if no data set has
+        a list."""
 
     def forgotten(self, versions: Sequence[Version]) -> Container[int]:
         """The numbers of the samples forgotten under these versions of `tombstones`."""
 
 
+NO_MEMBER = "a member of a join is the path of a prepared folder of tars, of tables or of a JSONL file"
+"""The `join_problem` of data of other kinds."""
+
+
+def scan_keys(records: Records, keys: Collection[str]) -> Iterator[tuple[int, str]]:
+    """`Records.find` of those that have no index of keys."""
+    return ((at, key) for at, key in enumerate(records.keys(range(records.num_samples))) if key in keys)
+
+
+def read_keys(records: Records, samples: range) -> Iterator[str]:
+    """`Records.keys` of those that have no index of keys: out of the samples, one by one."""
+    reader = records.reader()
+    return (reader.read(index, ()).key for index in samples)
+
+
+def number_of_key(key: str) -> int | None:
+    """The number that the key of a sample without its own key is; None if it is none."""
+    return int(key) if key.isascii() and key.isdigit() and key == str(int(key[:20])) else None
+
+
+def no_columns(records: Records) -> ConfigError:
+    """The error of `Records.sample_columns` of data that have none."""
+    return ConfigError(
+        f"{records.root}: where: is for prepared data sets, JSONL files, Parquet files and data sets of Hugging Face"
+    )
+
+
+def shard_at(records: Records, index: int) -> int:
+    """The number of the shard that sample `index` is in."""
+    return bisect.bisect_right([*itertools.accumulate(records.counts)], index)
+
+
 def newest_forgotten(records: Records) -> Container[int]:
     """The numbers of the samples that are forgotten under the newest versions of the lists."""
-    if not isinstance(records, Forgetting) or not records.tombstones:
-        return ()
-    return records.forgotten(newest_versions(records.tombstones))
+    return () if not records.tombstones else records.forgotten(newest_versions(records.tombstones))
 
 
 def reader_of(records: Records) -> RecordReader:
@@ -245,7 +306,7 @@ def reader_of(records: Records) -> RecordReader:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class RecordsView(abc.ABC):
+class Selection(abc.ABC):
     """Some samples of `records`, in the same order, numbered from 0; shards without any are skipped.
 
     Their readers return them with their numbers and names in `records`.
@@ -264,24 +325,43 @@ class RecordsView(abc.ABC):
     @property
     @abc.abstractmethod
     def num_samples(self) -> int:
-        """Samples in the view."""
+        """Samples in the selection."""
+
+    @property
+    @abc.abstractmethod
+    def shard_counts(self) -> Sequence[int]:
+        """Those in each shard of `records`."""
 
     @abc.abstractmethod
-    def sample(self, index: int) -> int:
+    def to_base(self, index: int) -> int:
         """The number in `records` of sample `index`, which must exist."""
 
     @abc.abstractmethod
-    def rank(self, sample: int) -> int:
-        """How many samples of the view come before sample number `sample` of `records`."""
-
-    def number(self, sample: int) -> int | None:
-        """The number in the view of sample number `sample` of `records`; None if it is not in it."""
-        number = self.rank(sample)
-        return number if number < self.num_samples and self.sample(number) == sample else None
+    def identity(self) -> Mapping[str, Any]:
+        """The identity of `records`, and which of them."""
 
     @abc.abstractmethod
-    def shard(self, number: int) -> int:
-        """The number in `records` of shard `number`."""
+    def rank(self, number: int) -> int:
+        """How many samples of the selection come before sample `number` of `records`."""
+
+    def from_base(self, number: int) -> int | None:
+        """The number in the selection of sample `number` of `records`; None if it is not in it."""
+        index = self.rank(number)
+        return index if index < self.num_samples and self.to_base(index) == number else None
+
+    @functools.cached_property
+    def _shards(self) -> list[int]:
+        """The numbers in `records` of the shards."""
+        return [shard for shard, count in enumerate(self.shard_counts) if count]
+
+    @functools.cached_property
+    def counts(self) -> Sequence[int]:
+        return [count for count in self.shard_counts if count]
+
+    @functools.cached_property
+    def names(self) -> Sequence[str]:
+        names = self.records.names
+        return [names[shard] for shard in self._shards]
 
     @property
     def sample_bytes(self) -> float | None:
@@ -293,24 +373,48 @@ class RecordsView(abc.ABC):
         return self.records.read_bytes
 
     def part_names(self, shard: int) -> Collection[str] | None:
-        return self.records.part_names(self.shard(shard))
+        return self.records.part_names(self._shards[shard])
 
     def describe(self, index: int) -> str:
-        return self.records.describe(self.sample(index))
+        return self.records.describe(self.to_base(index))
+
+    def keys(self, samples: range) -> Iterator[str]:
+        if not samples:
+            return
+        wanted = map(self.to_base, samples)
+        number, end = next(wanted), self.to_base(samples[-1]) + 1
+        for at, key in enumerate(self.records.keys(range(number, end)), start=number):
+            if at == number:
+                yield key
+                number = next(wanted, end)
+
+    def find(self, keys: Collection[str]) -> Iterator[tuple[int, str]]:
+        found = ((self.from_base(number), key) for number, key in self.records.find(keys))
+        return ((index, key) for index, key in found if index is not None)
+
+    def sample_columns(self) -> SampleColumns:
+        raise no_columns(self)
+
+    @property
+    def join_problem(self) -> str | None:
+        return self.records.join_problem
+
+    @property
+    def repeated_keys_fix(self) -> str:
+        return self.records.repeated_keys_fix
 
     @property
     def tombstones(self) -> Sequence[ForgetList | None]:
-        return self.records.tombstones if isinstance(self.records, Forgetting) else ()
+        return self.records.tombstones
 
     def forgotten(self, versions: Sequence[Version]) -> Container[int]:
-        assert isinstance(self.records, Forgetting)
-        return _InView(self.records.forgotten(versions), self)
+        return _Selected(self.records.forgotten(versions), self)
 
     def verified(self) -> Self:
         return dataclasses.replace(self, records=self.records.verified())
 
     def reader(self) -> RecordReader:
-        return _ViewReader(self)
+        return _SelectionReader(self)
 
 
 class _Withholding(RecordReader):
@@ -344,47 +448,68 @@ class _Withholding(RecordReader):
         return found
 
 
-def without_views(records: Records) -> Records:
-    """The records under the view `records`, through all levels of views; `records` itself if it is no view."""
-    while isinstance(records, RecordsView):
+def _selections(records: Records) -> tuple[list[Selection], Records]:
+    """(the selections that `records` are made by, the outermost first, what they select from)."""
+    found = []
+    while isinstance(records, Selection):
+        found.append(records)
         records = records.records
-    return records
+    return found, records
+
+
+def stored_records(records: Records) -> Records:
+    """The records below all selections; `records` itself if it is no selection."""
+    return _selections(records)[1]
+
+
+def stored_number(records: Records, index: int) -> int:
+    """The number of sample `index` below all selections."""
+    return functools.reduce(lambda number, one: one.to_base(number), _selections(records)[0], index)
+
+
+def selected_number(records: Records, stored: int) -> int | None:
+    """The number in `records` of the sample that has the number `stored` below all selections; None if it is not in
+    them."""
+    number: int | None = stored
+    for one in reversed(_selections(records)[0]):
+        number = None if number is None else one.from_base(number)
+    return number
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _InView(Container[int]):
-    """The numbers in a view of those samples that have one of `numbers` in its records."""
+class _Selected(Container[int]):
+    """The numbers in a selection of those samples that have one of `numbers` in its records."""
 
     numbers: Container[int]
-    view: RecordsView
+    selection: Selection
 
     def __contains__(self, number: Any) -> bool:
-        return self.view.sample(number) in self.numbers
+        return self.selection.to_base(number) in self.numbers
 
 
 MAX_READ_PER_CHOSEN = 8
-"""Maximum samples read together per sample of a view; beyond it, they are read singly."""
+"""Maximum samples read together per sample of a selection; beyond it, they are read singly."""
 
 
-class _ViewReader(RecordReader):
-    """Reads the samples of a view; neighbours in it together, even if others are between them."""
+class _SelectionReader(RecordReader):
+    """Reads the samples of a selection; neighbours in it together, even if others are between them."""
 
-    def __init__(self, view: RecordsView) -> None:
-        self._view = view
-        self._reader = reader = view.records.reader()
+    def __init__(self, selection: Selection) -> None:
+        self._selection = selection
+        self._reader = reader = selection.records.reader()
         self.dataset_path, self.sample_class = reader.dataset_path, reader.sample_class
         self.has_blocks = reader.has_blocks
 
     def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
-        return self._reader.read(self._sample(index), parts)
+        return self._reader.read(self._to_base(index), parts)
 
     def byte_ranges(self, index: int, parts: Container[str] | None = None) -> Sequence[ByteRange]:
-        return self._reader.byte_ranges(self._sample(index), parts)
+        return self._reader.byte_ranges(self._to_base(index), parts)
 
     def shard_of(self, index: int) -> tuple[int, int]:
-        first, count = self._reader.shard_of(self._sample(index))
-        begin = self._view.rank(first)
-        return begin, self._view.rank(first + count) - begin
+        first, count = self._reader.shard_of(self._to_base(index))
+        begin = self._selection.rank(first)
+        return begin, self._selection.rank(first + count) - begin
 
     def block_bytes(self, block: range, parts: Container[str] | None) -> ByteRange | None:
         whole = self._whole(block)
@@ -395,15 +520,15 @@ class _ViewReader(RecordReader):
         found = None if whole is None else self._reader.read_block(whole, parts)
         if found is None or whole is None or len(whole) == len(block):
             return found
-        return found.at([self._view.sample(index) - whole.start for index in block])
+        return found.at([self._selection.to_base(index) - whole.start for index in block])
 
     def _whole(self, block: range) -> range | None:
         """The samples of `records` from the first of a block to the last; None if these are too many."""
-        whole = range(self._view.sample(block[0]), self._view.sample(block[-1]) + 1)
+        whole = range(self._selection.to_base(block[0]), self._selection.to_base(block[-1]) + 1)
         return whole if len(whole) <= MAX_READ_PER_CHOSEN * len(block) else None
 
-    def _sample(self, index: int) -> int:
-        view = self._view
-        if not 0 <= index < view.num_samples:
-            raise IndexError(f"{view.root} [{view.split_part}]: sample {index} of {view.num_samples}")
-        return view.sample(index)
+    def _to_base(self, index: int) -> int:
+        own = self._selection
+        if not 0 <= index < own.num_samples:
+            raise IndexError(f"{own.root} [{own.split_part}]: sample {index} of {own.num_samples}")
+        return own.to_base(index)

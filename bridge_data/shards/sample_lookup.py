@@ -5,22 +5,15 @@ line), `SHARD:KEY`, or the key alone, `0001`. If needed, a shard may be preceded
 (`photos/a.tar:0001`). Leaves: where the sample is among the records. Guarantee: the one matching sample, or a
 `ConfigError` that lists the candidates.
 
-Keys come from `index.sqlite`, by one search. A data set without it, and samples in memory, are searched one by one.
+See `Records.find` for how long that takes.
 """
 
-import bisect
 import dataclasses
-import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from bridge_data.errors import ConfigError, listed
-from bridge_data.shards.joined_records import JoinRecords
-from bridge_data.shards.jsonl_file import JsonlLines
-from bridge_data.shards.key_index import KeyIndex
-from bridge_data.shards.prepared import ShardSet
-from bridge_data.shards.records import Records, RecordsView
-from bridge_data.shards.table_records import TableRecords
+from bridge_data.shards.records import Records, shard_at
 from bridge_data.storage import Location
 
 MAX_CANDIDATES = 10
@@ -56,7 +49,7 @@ def find_sample(several: Sequence[Records], name: str) -> list[FoundSample]:
     found = [
         FoundSample(number, index, records.root, shard, key)
         for number, records in enumerate(several)
-        for index, shard, key in _found(records, name)
+        for index, shard, key in located(records, name)
     ]
     samples = {(str(one.root), one.name): one for one in found}
     if len(samples) > 1:
@@ -85,88 +78,36 @@ def _complaint(several: Sequence[Records], name: str) -> str:
     return f"{told}. The first sample there is {first.shard_name}:{first.key}; keys are given in this form or alone."
 
 
-def _found(records: Records, name: str) -> Iterator[tuple[int, str, str]]:
-    """(index, shard, key) of the samples that `name` may stand for. A key may have slashes and colons itself."""
-    for index, shard in _in_shards(records, None, name):
-        yield index, shard, name
-    for at, character in enumerate(name):
-        if character in ":/" and at:
-            shard_given, key = name[:at], name[at + 1 :]
-            for index, shard in _in_shards(records, shard_given, key):
-                yield index, shard, key
-
-
-def _in_shards(records: Records, given: str | None, key: str) -> Iterator[tuple[int, str]]:
-    """(index, shard) of the samples with exactly this key, in the shards that are called `given` (None: in all)."""
-    if isinstance(records, RecordsView):
-        for index, shard in _in_shards(records.records, given, key):
-            number = records.number(index)
-            if number is not None:
-                yield number, shard
-    elif isinstance(records, JoinRecords):
-        for index, shard in _in_shards(records.members[0], given, key):
-            row = row_of(records, index)
-            if row is not None:
-                yield row, shard
-    elif isinstance(records, JsonlLines):
-        is_number = key.isascii() and key.isdigit() and key == str(int(key[:20]))
-        if is_number and int(key) < records.num_samples and (given is None or _called(records.root, given)):
-            yield int(key), records.root.name
-    elif isinstance(records, TableRecords):
-        root = records.root
-        yield from records.find(key, lambda file: given in (None, file) or _called(root / file, str(given)))
-    elif isinstance(records, ShardSet):
+def located(records: Records, name: str) -> Iterator[tuple[int, str, str]]:
+    """(index, shard, key) of the samples that `name` may stand for."""
+    wanted: dict[str, list[Collection[int]]] = {}
+    for given, key in meanings(name):
         shards = range(len(records.names)) if given is None else _shards_called(records, given)
         if shards:
-            yield from _in_tars(records, shards, key)
-    else:
-        yield from _one_by_one(records, given, key)
+            wanted.setdefault(key, []).append(shards)
+    for index, key in records.find(wanted.keys()) if wanted else ():
+        shard = shard_at(records, index)
+        if any(shard in shards for shards in wanted[key]):
+            yield index, records.names[shard], key
 
 
-def _one_by_one(records: Records, given: str | None, key: str) -> Iterator[tuple[int, str]]:
-    """In records that no index helps to search, such as samples in memory."""
-    reader, numbers = records.reader(), itertools.count()
-    for shard, count in zip(records.names, records.counts, strict=True):
-        for at in itertools.islice(numbers, count):
-            if given in (None, shard) and reader.read(at, ()).key == key:
-                yield at, shard
+def meanings(name: str) -> Iterator[tuple[str | None, str]]:
+    """The shards (None: any) and keys that a name may consist of: a key may have slashes and colons itself."""
+    yield None, name
+    yield from ((name[:at], name[at + 1 :]) for at, character in enumerate(name) if character in ":/" and at)
 
 
-def _in_tars(records: ShardSet, shards: Sequence[int], key: str) -> Iterator[tuple[int, str]]:
-    wanted = {records.names[shard]: shard for shard in shards}
-    index = KeyIndex.find(records.root)
-    if index is not None:
-        for number, position in index.positions(key).items():
-            shard = wanted.get(index.shard_names[number])
-            at = None if shard is None or position >= records.stored_counts[shard] else records.number(shard, position)
-            if shard is not None and at is not None:
-                yield at, records.names[shard]
-        return
-    reader = records.reader()
-    for shard in shards:
-        for at in range(records.starts[shard], records.starts[shard + 1]):
-            if reader.read(at, ()).key == key:
-                yield at, records.names[shard]
-
-
-def _shards_called(records: ShardSet, given: str) -> Sequence[int]:
-    if given in records.names:
-        return [records.names.index(given)]
-    return [shard for shard in range(len(records.names)) if _called(records.path(shard), given)]
+def _shards_called(records: Records, given: str) -> Collection[int]:
+    """The numbers of the shards that are called `given`: exactly, or else by the path or its last pieces."""
+    names = records.names
+    if given in names:
+        return {shard for shard, name in enumerate(names) if name == given}
+    is_file = [records.root.name] == [*names]
+    return {
+        shard for shard, name in enumerate(names) if _called(records.root if is_file else records.root / name, given)
+    }
 
 
 def _called(path: Location, given: str) -> bool:
     """Whether `given` is the path: absolute, relative to the current folder, or its last pieces."""
     return f"/{path}".endswith(f"/{given.removeprefix('./')}") or os.path.abspath(given) == os.path.abspath(str(path))
-
-
-def row_of(records: JoinRecords, first: int) -> int | None:
-    """The row of a join with sample `first` of the first member; None if there is none. Rows are in the order of that
-    member, except within a shard of an index that Energon made."""
-    shard = bisect.bisect_right([*itertools.accumulate(records.members[0].counts)], first)
-    start = sum(records.counts[:shard])
-    rows = range(start, start + records.counts[shard])
-    if records.index.is_energon:
-        return next((row for row in rows if records.index.row(row)[0] == first), None)
-    at = bisect.bisect_left(rows, first, key=lambda row: records.index.row(row)[0])
-    return rows[at] if at < len(rows) and records.index.row(rows[at])[0] == first else None

@@ -1,22 +1,29 @@
 """Subsets: a consecutive range of a data set's samples, such as `subset: {range: [10%, 20%]}`.
 
 Enters: the values in YAML, at one or several levels of a metadataset. Leaves: the numbers of the first sample and of
-the one after the last, and a view of `Records` with these samples only. Guarantee: ranges that share a bound share no
+the one after the last, and `Records` with these samples only. Guarantee: ranges that share a bound share no
 sample and leave none out.
 
 Source: the rules are those of Megatron-Energon, to the sample: absolute numbers are applied first, then the percentages
 from the innermost to the outermost level, in double precision, rounded down.
 """
 
-import bisect
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from bridge_data.errors import ConfigError
-from bridge_data.shards.records import RecordsView
+from bridge_data.shards.records import Selection
+from bridge_data.shards.where.sample_columns import (
+    INDEX,
+    ColumnBatch,
+    ColumnPath,
+    KeyedTable,
+    SampleColumns,
+    arrow_package,
+)
 
 _EXAMPLES = "expected two bounds such as [10%, 50%], [100, 200] or [100, end]"
 
@@ -145,7 +152,7 @@ def _bound(value: Any) -> int | float | None:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Subset(RecordsView):
+class Subset(Selection):
     """Samples `start` to `end` - 1 of `records`.
 
     Raises:
@@ -166,37 +173,56 @@ class Subset(RecordsView):
     def num_samples(self) -> int:
         return self.end - self.start
 
-    def sample(self, index: int) -> int:
+    def to_base(self, index: int) -> int:
         return self.start + index
 
-    def rank(self, sample: int) -> int:
-        return min(max(sample, self.start), self.end) - self.start
-
-    def shard(self, number: int) -> int:
-        return self._first_shard + number
+    def rank(self, number: int) -> int:
+        return min(max(number, self.start), self.end) - self.start
 
     @functools.cached_property
-    def _first_shard(self) -> int:
-        return bisect.bisect_right(self._ends, self.start)
+    def shard_counts(self) -> Sequence[int]:
+        ranks = map(self.rank, itertools.accumulate(self.records.counts, initial=0))
+        return [end - start for start, end in itertools.pairwise(ranks)]
 
-    @functools.cached_property
-    def _ends(self) -> list[int]:
-        return list(itertools.accumulate(self.records.counts))
-
-    @functools.cached_property
-    def counts(self) -> Sequence[int]:
-        if self.start == self.end:
-            return []
-        inner = self._ends[self._first_shard : bisect.bisect_left(self._ends, self.end)]
-        return [end - start for start, end in itertools.pairwise([self.start, *inner, self.end])]
-
-    @property
-    def names(self) -> Sequence[str]:
-        return self.records.names[self._first_shard : self._first_shard + len(self.counts)]
+    def sample_columns(self) -> SampleColumns:
+        return _RangeColumns(self)
 
     def identity(self) -> dict[str, Any]:
         """The identity of `records`, and the range."""
         return {"of": self.records.identity(), "range": [self.start, self.end]}
+
+
+class _RangeColumns(SampleColumns):
+    """The columns of the data set that `subset` is of, with numbers of its own."""
+
+    def __init__(self, subset: Subset) -> None:
+        super().__init__(subset)
+        self._of_all = columns = subset.records.sample_columns()
+        self._start, self._end = subset.start, subset.end
+        self.key, self.shard = columns.key, columns.shard
+        self.has_shard_in_full_key = columns.has_shard_in_full_key
+
+    def types(self, *, of_all: bool) -> dict[ColumnPath, Any]:
+        return self._of_all.types(of_all=of_all)
+
+    def keyed(self, part: str) -> KeyedTable | None:
+        return self._of_all.keyed(part)
+
+    def identity(self) -> list[Any]:
+        return self._of_all.identity()
+
+    def way_out(self) -> str:
+        return self._of_all.way_out()
+
+    def batches(self, wanted: Collection[ColumnPath]) -> Iterator[ColumnBatch]:
+        arrow = arrow_package()
+        for indices, values in self._of_all.batches([path for path in wanted if path != INDEX]):
+            kept = (indices >= self._start) & (indices < self._end)
+            numbers = indices[kept] - self._start
+            found = {path: array.filter(arrow.array(kept)) for path, array in values.items()}
+            if INDEX in wanted:
+                found[INDEX] = arrow.array(numbers)
+            yield numbers, found
 
 
 def gaps(parts: Iterable[tuple[int, int]], num_samples: int) -> tuple[int, int]:

@@ -16,12 +16,12 @@ import importlib
 import itertools
 import logging
 import os
-from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.shards.metadata import TABLE_FILES
-from bridge_data.shards.records import Block, ByteRange, RawSample, RecordReader, Samples
+from bridge_data.shards.records import Block, ByteRange, RawSample, RecordReader, Samples, number_of_key, scan_keys
 from bridge_data.shards.table_columns import (
     KEY,
     Column,
@@ -33,6 +33,8 @@ from bridge_data.shards.table_columns import (
     with_kinds,
 )
 from bridge_data.shards.tombstones import ListedFiles, ShardStamp, read_lists
+from bridge_data.shards.where import sample_columns
+from bridge_data.shards.where.sample_columns import ColumnPath, ColumnValues, SampleColumns
 from bridge_data.storage import Location, Version, is_remote
 
 logger = logging.getLogger("bridge_data")
@@ -47,6 +49,9 @@ KEYS_AT_ONCE = 1 << 14
 """Maximum keys that are read at once, so that memory does not grow with the size of a row group."""
 
 KEY_COLUMN = Column(KEY, KEY, KEY)
+
+_MAX_DIGITS = 38
+"""Maximum digits of a decimal number in DuckDB."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,7 +86,8 @@ def open_table(path: str, version: Version | None = None) -> TableFile:
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class TableRecords(ListedFiles):
     """The rows of `files`, concatenated; `counts` are the rows of each group, `first_groups` the number of each file's
-    first group. Samples have the parts of `columns`. `read_bytes` is the size of a block."""
+    first group. Samples have the parts of `columns`. `read_bytes` is the size of a block. With `has_keys`, there is a
+    column of keys."""
 
     root: Location
     split_part: str
@@ -89,6 +95,7 @@ class TableRecords(ListedFiles):
     counts: list[int]
     columns: tuple[Column, ...]
     has_keys: bool
+    join_problem: str | None
     sample_bytes: float | None
     read_bytes: int
 
@@ -154,47 +161,42 @@ class TableRecords(ListedFiles):
         """The numbers of the samples of a file."""
         return range(*(self.starts[group] for group in self.first_groups[file : file + 2]))
 
-    def find(self, key: str, is_wanted: Callable[[str], bool]) -> Iterator[tuple[int, str]]:
-        """(number, file) of the samples with exactly this key in files whose names satisfy `is_wanted`. A column of
-        keys, if there is one, is read."""
-        if self.has_keys:
-            for file, first, keys in self.key_runs(is_wanted):
-                yield from ((first + at, file) for at, found in enumerate(keys) if found == key)
-            return
-        for number, entry in enumerate(self.files):
-            samples = self.rows_of(number)
-            is_number = key.isascii() and key.isdigit() and key == str(int(key[:20]))
-            if is_number and is_wanted(entry.name) and int(key) < len(samples):
-                yield samples[int(key)], entry.name
+    def keys(self, samples: range) -> Iterator[str]:
+        """From the column of keys, of which `KEYS_AT_ONCE` are read at once; without one, the numbers of the rows."""
+        return itertools.chain.from_iterable(self._key_runs(samples))
 
-    def key_runs(self, is_wanted: Callable[[str], bool] = lambda name: True) -> Iterator[tuple[str, int, list[str]]]:
-        """(file, number of the first sample, keys) of runs of samples, in files whose names satisfy `is_wanted`; read
-        from the column of keys.
-
-        Raises:
-            DatasetError: if it is damaged, or has no key in a row.
-        """
-        for number, entry in enumerate(self.files):
-            if is_wanted(entry.name):
-                yield from ((entry.name, first, keys) for first, keys in self.keys(self.rows_of(number)))
-
-    def keys(self, samples: range) -> Iterator[tuple[int, list[str]]]:
-        """(number of the first sample, keys) of runs of these samples; only the column of keys is read.
-
-        Raises:
-            DatasetError: if it is damaged, or has no key in a row.
-        """
-        opened: tuple[int, TableFile] | None = None
+    def _key_runs(self, samples: range) -> Iterator[Iterable[str]]:
         first = samples.start
         while first < samples.stop:
-            group, (file, row) = self.group_of(first), self.file_of(first)
-            if opened is None or opened[0] != file:
-                opened = file, self.files[file].opened()
-            table, start = opened[1], self.starts[group]
+            file, row = self.file_of(first)
+            own = range(first, min(self.rows_of(file).stop, samples.stop))
+            yield from self._stored_keys(file, own) if self.has_keys else [map(str, range(row, row + len(own)))]
+            first = own.stop
+
+    def _stored_keys(self, file: int, samples: range) -> Iterator[list[str]]:
+        """The keys of samples of a file, out of the column."""
+        table, first = self.files[file].opened(), samples.start
+        while first < samples.stop:
+            group = self.group_of(first)
+            start = self.starts[group]
             end = min(first + KEYS_AT_ONCE, self.starts[group + 1], samples.stop)
             keys = table.values(KEY_COLUMN, group - self.first_groups[file], first - start, end - start)
-            yield first, _checked_keys(keys, table.path, row)
+            yield _checked_keys(keys, table.path, self.file_of(first)[1])
             first = end
+
+    def find(self, keys: Collection[str]) -> Iterator[tuple[int, str]]:
+        if self.has_keys:
+            return scan_keys(self, keys)
+        files = [self.rows_of(file) for file in range(len(self.files))]
+        rows = ((row, key) for key in keys if (row := number_of_key(key)) is not None)
+        return ((samples[row], key) for row, key in rows for samples in files if row < len(samples))
+
+    @property
+    def repeated_keys_fix(self) -> str:
+        return f"Write the tables again with one row for each {KEY}." if self.has_keys else ""
+
+    def sample_columns(self) -> SampleColumns:
+        return _RowColumns(self)
 
     def reader(self) -> RecordReader:
         return TableReader(self)
@@ -240,6 +242,7 @@ def open_records(
         counts=counts,
         columns=tuple(columns),
         has_keys=has_keys,
+        join_problem=_join_problem(tables[0]),
         sample_bytes=sample_bytes,
         read_bytes=block_bytes(unit_bytes, sample_bytes),
     )
@@ -259,6 +262,20 @@ def _check_schema(first: TableFile, other: TableFile, columns: Sequence[Column],
             )
     if not has_keys and KEY in other.schema.names:
         raise DatasetError(f"{other.path}: has a column {KEY!r}, but {first.path} has none")
+
+
+def _join_problem(first: TableFile) -> str | None:
+    """Why rows of files with the columns of the `first` one cannot be joined by their keys; None if they can."""
+    if KEY not in first.schema.names:
+        return (
+            f"{first.path}: has no column {KEY!r}, so its rows have only their numbers as keys: for a join, write the "
+            "keys into a column of this name"
+        )
+    kind, types = first.schema.field(KEY).type, pyarrow_for(first.path).types
+    value = kind.value_type if types.is_dictionary(kind) else kind
+    if types.is_string(value) or types.is_large_string(value) or types.is_integer(value):
+        return None
+    return f"{first.path}: its column {KEY!r} has the type {kind}; for a join, write it as texts, or as whole numbers"
 
 
 def _checked_keys(keys: Sequence[Any], path: str, first: int) -> list[str]:
@@ -364,3 +381,59 @@ class TableReader(RecordReader):
 
     def __reduce__(self) -> tuple[type["TableReader"], tuple[TableRecords]]:
         return TableReader, (self._records,)
+
+
+class _RowColumns(SampleColumns):
+    """The columns of Parquet and Arrow files, which take precedence over `key`, `shard` and `index` of samples."""
+
+    key, shard = ("__sample_key__",), ("__shard__",)
+
+    def __init__(self, records: TableRecords) -> None:
+        super().__init__(records)
+        self._rows = records
+        self._opened: tuple[int, TableFile] | None = None
+        """The last file that was read."""
+
+    def _table(self, file: int) -> TableFile:
+        if self._opened is None or self._opened[0] != file:
+            self._opened = file, self._rows.files[file].opened()
+        return self._opened[1]
+
+    @functools.cached_property
+    def _columns(self) -> dict[ColumnPath, tuple[Column, Any]]:
+        table = self._table(0)
+        return {
+            (column.name,): (column, _known_type(table.schema.field(column.name).type))
+            for column in columns_of(table.schema, table.path)
+            if not column.is_bytes
+        }
+
+    def types(self, *, of_all: bool) -> dict[ColumnPath, Any]:
+        return super().types(of_all=of_all) | {path: kind for path, (_, kind) in self._columns.items()}
+
+    def identity(self) -> list[Any]:
+        return [list(file.version) for file in self._rows.files]
+
+    def values(self, samples: range, wanted: Collection[ColumnPath]) -> ColumnValues:
+        arrow, records = sample_columns.arrow_package(), self._rows
+        group, (file, _) = records.group_of(samples[0]), records.file_of(samples[0])
+        first = samples.start - records.starts[group]
+        rows = group - records.first_groups[file], first, first + len(samples)
+        own = {path: found for path, found in self._columns.items() if path in wanted}
+        values = {path: arrow.array(self._table(file).values(one, *rows), kind) for path, (one, kind) in own.items()}
+        for path in (sample_columns.KEY, self.key) if records.has_keys else ():
+            if path in wanted and path not in own:
+                values[path] = arrow.array(map(str, self._table(file).values(KEY_COLUMN, *rows)))
+        return values
+
+
+def _known_type(kind: Any) -> Any:
+    """The type as which DuckDB takes the values of a column of this type, which it may not know."""
+    arrow = sample_columns.arrow_package()
+    if isinstance(kind, arrow.BaseExtensionType) and not isinstance(kind, arrow.UuidType):
+        return arrow.bool_() if isinstance(kind, arrow.Bool8Type) else kind.storage_type
+    if arrow.types.is_float16(kind):
+        return arrow.float32()
+    if arrow.types.is_decimal256(kind) and kind.precision <= _MAX_DIGITS:
+        return arrow.decimal128(kind.precision, kind.scale)
+    return kind

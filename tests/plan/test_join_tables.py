@@ -19,7 +19,6 @@ from bridge_data.plan.source import Source
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.tombstone_writing import forget_samples
 from bridge_data.shards.joined_records import JoinedRawSample, JoinRecords
-from bridge_data.shards.records import Forgetting
 from tests.object_store import Bucket
 from tests.plan.joins import OWN, joined, own, prepared_plan, texts
 from tests.tables import save_to_disk, table_of, write_parquet
@@ -233,7 +232,6 @@ def test_a_sample_is_forgotten_with_the_row_of_any_member(tmp_path: Path) -> Non
     forget_samples(tmp_path / "b" / "1" / "1.parquet", ["d"], "asked for")
     (source,) = load_plan(path, trusted_modules=[OWN]).sources
     assert [own is not None for own in source.tombstones] == [False, True, True]
-    assert isinstance(source.records, Forgetting)
     for versions, gone in (((0, 1, 1), {1, 3}), ((0, 0, 1), {1}), ((0, 1, 0), {3}), ((0, 0, 0), set())):
         ids = [
             own.newest if own and number else (0, "") for own, number in zip(source.tombstones, versions, strict=True)

@@ -115,6 +115,12 @@ def test_progress_ends_when_all_is_done(tmp_path: Path) -> None:
     assert told == [(1, 3), (2, 3), (3, 3)]
 
 
+def test_data_sets_without_samples_are_joined(tmp_path: Path) -> None:
+    a, none = dataset(tmp_path / "a", [["1"]]), dataset(tmp_path / "b", [["1"]], exclude=["0.tar/1"])
+    assert rows(join(tmp_path / "i", a, (none, "none"))) == [[0, -1]]
+    assert rows(join(tmp_path / "j", none, (a, "error"))) == []
+
+
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(first=st.lists(st.integers(0, 40), min_size=1, unique=True), data=st.data())
 def test_partitions_and_tasks_change_nothing(

@@ -23,7 +23,7 @@ from bridge_data.shards import RecordReader, Records, Subset, open_shards
 from bridge_data.shards.blocks import BlockBudget, BlockCache, ChunkCut, Cut, RunCut
 from bridge_data.shards.index_file import BridgeIndexWriter
 from bridge_data.shards.jsonl_file import open_jsonl
-from bridge_data.shards.records import RecordsView, reader_of
+from bridge_data.shards.records import Selection, reader_of
 from bridge_data.shards.segment import build_segment
 from tests.prepared import write_dataset, write_texts
 from tests.shards.reads import Reads, record_reads
@@ -126,7 +126,7 @@ def some_of_them(folder: Path) -> Records:
     return Subset(with_our_index(folder), 33, 471)
 
 
-class Third(RecordsView):
+class Third(Selection):
     """Two of three samples, without those of the second shard of 50."""
 
     @functools.cached_property
@@ -137,23 +137,15 @@ class Third(RecordsView):
     def num_samples(self) -> int:
         return len(self._kept)
 
-    def sample(self, index: int) -> int:
+    def to_base(self, index: int) -> int:
         return self._kept[index]
 
-    def rank(self, sample: int) -> int:
-        return bisect.bisect_left(self._kept, sample)
-
-    def shard(self, number: int) -> int:
-        return number + (number > 0)
+    def rank(self, number: int) -> int:
+        return bisect.bisect_left(self._kept, number)
 
     @property
-    def counts(self) -> list[int]:
-        shards = map(self.shard, range(len(self.records.counts) - 1))
-        return [self.rank(50 * shard + 50) - self.rank(50 * shard) for shard in shards]
-
-    @property
-    def names(self) -> list[str]:
-        return [self.records.names[self.shard(number)] for number in range(len(self.counts))]
+    def shard_counts(self) -> list[int]:
+        return [self.rank(50 * shard + 50) - self.rank(50 * shard) for shard in range(len(self.records.counts))]
 
     def identity(self) -> dict[str, Any]:
         return {}

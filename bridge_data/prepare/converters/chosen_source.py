@@ -27,7 +27,7 @@ from bridge_data.prepare.converters.text_tables import TextTable
 from bridge_data.shards.jsonl_file import open_jsonl
 from bridge_data.shards.metadata import META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset
-from bridge_data.shards.records import RecordsView, without_views
+from bridge_data.shards.records import stored_number, stored_records
 from bridge_data.shards.shard_table import encode_offsets, offsets_digest
 from bridge_data.shards.table_records import TableRecords, open_records
 from bridge_data.shards.tombstones import ListedFiles, ShardStamp, newest_versions, read_lists
@@ -145,10 +145,10 @@ def _chosen_lines(path: Path, source: TextTable, clauses: Sequence[Where], limit
     numbers: set[int] = set()
     for part in split_parts(path, limits):
         lines = open_jsonl(path, part, limits=limits)
-        _check_count(path, len(source), without_views(lines).num_samples)
+        _check_count(path, len(source), stored_records(lines).num_samples)
         if lines.num_samples:
             found = evaluate(lines, clauses).between(0, lines.num_samples)
-            numbers.update(map(lines.sample, found) if isinstance(lines, RecordsView) else found)
+            numbers.update(stored_number(lines, index) for index in found)
     return numbers
 
 

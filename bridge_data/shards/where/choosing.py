@@ -20,7 +20,6 @@ from typing import Any, Protocol
 from bridge_data.errors import ConfigError
 from bridge_data.shards.records import Records
 from bridge_data.shards.where.choices import Choice, write_choice
-from bridge_data.shards.where.file_columns import columns_of_records
 from bridge_data.shards.where.own_columns import OwnColumns
 from bridge_data.shards.where.predicates import clipped, open_engine
 from bridge_data.shards.where.query import SampleQuery
@@ -65,7 +64,7 @@ def choose(records: Records, clauses: Sequence[Where]) -> Choice:
 
 def evaluate(records: Records, clauses: Sequence[Where]) -> Choice:
     """The same as `choose`, but the result may be empty."""
-    columns = _told(clauses[0], functools.partial(columns_of_records, records))
+    columns = _told(clauses[0], records.sample_columns)
     own = [_told(clause, functools.partial(_own_columns, clause)) for clause in clauses]
     path = cache_folder() / "where" / f"{_name(records, columns, clauses, own)}.choice"
     choice = Choice.open(path)

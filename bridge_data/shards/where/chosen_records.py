@@ -6,16 +6,15 @@ including samples between them that are not chosen, unless there are too many of
 """
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any
 
-from bridge_data.shards.records import RecordsView
+from bridge_data.shards.records import Selection
 from bridge_data.shards.where.choices import Choice
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ChosenRecords(RecordsView):
+class ChosenRecords(Selection):
     """The samples of `records` in `choice`."""
 
     choice: Choice
@@ -24,28 +23,15 @@ class ChosenRecords(RecordsView):
     def num_samples(self) -> int:
         return self.choice.num_chosen
 
-    def sample(self, index: int) -> int:
+    @property
+    def shard_counts(self) -> Sequence[int]:
+        return self.choice.counts
+
+    def to_base(self, index: int) -> int:
         return self.choice.sample(index)
 
-    def rank(self, sample: int) -> int:
-        return self.choice.rank(sample)
-
-    def shard(self, number: int) -> int:
-        return self._shards[number]
-
-    @functools.cached_property
-    def _shards(self) -> list[int]:
-        """The numbers of the shards that have chosen samples."""
-        return [shard for shard, count in enumerate(self.choice.counts) if count]
-
-    @functools.cached_property
-    def counts(self) -> Sequence[int]:
-        return [count for count in self.choice.counts if count]
-
-    @functools.cached_property
-    def names(self) -> Sequence[str]:
-        names = self.records.names
-        return [names[shard] for shard in self._shards]
+    def rank(self, number: int) -> int:
+        return self.choice.rank(number)
 
     def identity(self) -> dict[str, Any]:
         """The identity of `records`, and a digest of the choice."""

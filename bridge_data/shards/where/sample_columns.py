@@ -5,11 +5,15 @@ wanted columns, in batches of rows, each with the number of its sample. Guarante
 to back, only once; memory does not depend on the number of samples. Rows come in any order.
 """
 
-import abc
+from __future__ import annotations
+
 import dataclasses
 import importlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from bridge_data.shards.records import Records
 
 ColumnPath: TypeAlias = tuple[str, ...]
 """The names on the path to a column: `jpg.width` is `("jpg", "width")`."""
@@ -37,21 +41,50 @@ class KeyedTable:
     batches: Callable[[Collection[str]], Iterator[Any]]
 
 
-class SampleColumns(abc.ABC):
-    """The columns of some records. The user's columns are joined by the columns `key` and `shard`, which have other
-    names if the data have their own columns of these names."""
+class SampleColumns:
+    """The columns of `records`; as they are here: key, shard and number of each sample.
+
+    The user's columns are joined by the columns `key` and `shard`, which have other names if the data have their own
+    columns of these names.
+    """
 
     key: ColumnPath = KEY
     shard: ColumnPath = SHARD
     has_shard_in_full_key: bool = True
 
-    @abc.abstractmethod
+    def __init__(self, records: Records) -> None:
+        self._records = records
+
     def types(self, *, of_all: bool) -> dict[ColumnPath, Any]:
         """The Arrow types of the columns in batches; unless `of_all`, only of the first shards."""
+        arrow = arrow_package()
+        return {KEY: arrow.string(), SHARD: arrow.string(), INDEX: arrow.int64()}
 
-    @abc.abstractmethod
     def batches(self, wanted: Collection[ColumnPath]) -> Iterator[ColumnBatch]:
         """The values of the columns `wanted`, of all samples."""
+        import numpy as np
+
+        arrow, first = arrow_package(), 0
+        for name, count in zip(self._records.names, self._records.counts, strict=True):
+            for start in range(first, first + count, ROWS_AT_ONCE):
+                samples = range(start, min(start + ROWS_AT_ONCE, first + count))
+                indices = np.arange(samples.start, samples.stop)
+                values = self.values(samples, wanted)
+                for path in wanted:
+                    if path in values:
+                        continue
+                    if path == INDEX:
+                        values[path] = arrow.array(indices)
+                    elif path in (SHARD, self.shard):
+                        values[path] = arrow.array([name] * len(indices))
+                    else:
+                        values[path] = arrow.array(self._records.keys(samples), arrow.string())
+                yield indices, values
+            first += count
+
+    def values(self, samples: range, wanted: Collection[ColumnPath]) -> ColumnValues:
+        """The values of those columns `wanted` that only these records have, of samples of one shard."""
+        return {}
 
     def keyed(self, part: str) -> KeyedTable | None:
         """More columns of the part of this name, by key; None if there are none."""

@@ -21,8 +21,8 @@ from bridge_data.shards.jsonl_file import PART, JsonlLines
 from bridge_data.shards.key_index import PartReader
 from bridge_data.shards.media_metadata import MediaIndex, MediaMetadata
 from bridge_data.shards.metadata import META_FOLDER, without_shard
-from bridge_data.shards.prepared import ShardSet
-from bridge_data.shards.records import RecordReader, newest_forgotten, reader_of, without_views
+from bridge_data.shards.prepared import tars_of
+from bridge_data.shards.records import RecordReader, newest_forgotten, reader_of, stored_records
 from bridge_data.storage import RemotePath
 from bridge_data.task.stores.file_store import DecodeFileStore, FileStore
 
@@ -248,10 +248,10 @@ def open_primary(source: Source, decoder: SampleDecoder | None) -> FileStore[Any
             f"{source.path}: its samples are joined from several data sets, so there is no primary one; name the ones "
             "to be read in `aux`"
         )
-    records = without_views(source.records)
+    records, shards = stored_records(source.records), tars_of(source.records)
     if isinstance(records, JsonlLines):
         return _decoded(JsonlFileStore(source.path, lines=records), decoder)
-    forgotten = records.forgotten_keys() if isinstance(records, ShardSet) else None
+    forgotten = None if shards is None else shards.forgotten_keys()
     return _decoded(WebdatasetFileStore(source.path, forgotten=forgotten), decoder)
 
 

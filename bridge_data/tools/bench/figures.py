@@ -15,7 +15,7 @@ from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.errors import bridge_command
 from bridge_data.plan import Source
 from bridge_data.plan.source import distinct_names
-from bridge_data.shards.prepared import ShardSet
+from bridge_data.shards.prepared import tars_of
 from bridge_data.tools.bench.clock import LANE, Key, Tally
 
 STAGES: Mapping[str, Sequence[str]] = {
@@ -307,9 +307,9 @@ def _help_reading(profile: Profile, source: SourceStages | None, waited: float) 
     if waited > _MOSTLY:
         return f"Of that, {waited:.0%} is waiting for the storage: more workers wait at the same time."
     sources = profile.sources if source is None else [profile.sources[source.number]]
-    for records in (source.records for source in sources):
-        if isinstance(records, ShardSet) and records.index is None:
-            way_out = bridge_command("prepare", records.root, "--tar-index-only")
+    for shards in (tars_of(source.records) for source in sources):
+        if shards is not None and shards.index is None:
+            way_out = bridge_command("prepare", shards.root, "--tar-index-only")
             return f"The offsets of the parts are not in an index: run `{way_out}`."
     return "Larger chunks (max_samples_per_sequence) are read from fewer places."
 

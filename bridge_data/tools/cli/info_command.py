@@ -30,9 +30,9 @@ from bridge_data.shards.metadata import (
     WRITER_YAML,
     load_document,
 )
-from bridge_data.shards.prepared import PreparedDataset, ShardSet
+from bridge_data.shards.prepared import PreparedDataset, tars_of
 from bridge_data.shards.read_only_database import ReadOnlyDatabase
-from bridge_data.shards.records import without_views
+from bridge_data.shards.records import stored_records
 from bridge_data.shards.tombstones import ListedFiles, newest_versions
 from bridge_data.storage import Location, RemotePath
 from bridge_data.tools.cli.terminal import (
@@ -216,7 +216,7 @@ def _chosen(parts: Sequence[Records], clauses: Sequence[WhereClause]) -> tuple[d
 def _jsonl(path: Location, clauses: Sequence[WhereClause], limits: Limits) -> _Found:
     """A JSONL file."""
     records = [open_jsonl(path, part, limits=limits) for part in split_parts(path, limits)]
-    forgotten = _forgotten([without_views(one) for one in records[:1]])
+    forgotten = _forgotten([stored_records(one) for one in records[:1]])
     num_unused, _ = split_gaps(path)
     parts = {one.split_part: one.num_samples for one in records}
     chosen, chosen_lines = _chosen(records, clauses)
@@ -287,8 +287,8 @@ _MAX_LOOKED_AT = 10
 
 def _raw_tars(path: Location, clauses: Sequence[WhereClause], trust: dict[str, Any]) -> _Found:
     """Tars that nobody has prepared."""
-    shards = load_plan(path, training=False, split_part=WHOLE, **trust).sources[0].records
-    assert isinstance(shards, ShardSet) and shards.index is not None
+    shards = tars_of(load_plan(path, training=False, split_part=WHOLE, **trust).sources[0].records)
+    assert shards is not None and shards.index is not None
     names, num_bytes = shards.names, sum(shards.index.sizes_bytes(shards.names))
     parts = {part for number in range(min(_MAX_LOOKED_AT, len(names))) for part in shards.part_names(number) or ()}
     is_prepared = (shards.root / META_FOLDER).is_dir()

@@ -21,11 +21,11 @@ from bridge_data.errors import ConfigError, bridge_command
 from bridge_data.plan import Plan, Source
 from bridge_data.shards import ShardSet
 from bridge_data.shards.metadata import META_FOLDER
+from bridge_data.shards.prepared import tars_of
 from bridge_data.storage import is_remote
 from bridge_data.tools.doctor.planned_run import Finding, Level, PlannedRun
 from bridge_data.tools.lint.check_dataset import check_metadata
 from bridge_data.tools.lint.faults import KINDS, Fault
-from bridge_data.tools.lint.targets import shards_of
 
 MAX_LOOKED_AT = 10_000
 """Shards of a data set that are checked, at most, evenly spread."""
@@ -51,7 +51,7 @@ def check_data(sources: Sequence[Source], seen: ShardsSeen) -> Iterator[Finding]
     found: dict[Path, list[ShardSet]] = {}
     for source in sources:
         for member in source.members:
-            shards = shards_of(member.records)
+            shards = tars_of(member.records)
             if shards is None:
                 continue
             yield from _check_sizes(member, shards)

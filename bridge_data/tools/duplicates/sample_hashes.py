@@ -31,12 +31,11 @@ from bridge_data.options import check_at_least
 from bridge_data.plan.document import is_jsonl
 from bridge_data.plan.formats import WHOLE
 from bridge_data.prepare.executors import Progress, in_parallel, no_progress, usual_workers
-from bridge_data.shards import Records, ShardSet
+from bridge_data.shards import Records
 from bridge_data.shards.blocks import BlockBudget, BlockCache, RunCut
 from bridge_data.shards.jsonl_file import open_jsonl, read_ranges
 from bridge_data.shards.prepared import PreparedDataset
-from bridge_data.shards.records import RawSample, RecordReader, reader_of
-from bridge_data.shards.subset import Subset
+from bridge_data.shards.records import RawSample, RecordReader, reader_of, stored_number, stored_records
 from bridge_data.tools.duplicates.picture_hash import NO_HASH, picture_hash
 
 LINES_AT_ONCE = 1 << 16
@@ -213,7 +212,7 @@ def _tasks(paths: Sequence[Path], config: HashConfig, shared: Counter[str]) -> I
                     if owner is not None:
                         shared[f"{path}: {owner} and {part}"] += stop - begin
                         continue
-                    step = stop - begin if shard else LINES_AT_ONCE
+                    step = LINES_AT_ONCE if is_jsonl(path) else stop - begin
                     for start in range(begin, stop, step):
                         yield HashTask(path, part, start - offset, min(start + step, stop) - offset)
                 taken.append((first + offset, end + offset, part))
@@ -230,13 +229,14 @@ def _split_parts(path: Path, config: HashConfig) -> list[str]:
 
 
 def _pieces(records: Records) -> Iterator[tuple[str, int, int, int]]:
-    """(shard, first, end, offset) of each shard ("" for a JSONL file); sample i of the records is number i + offset of
-    that shard or file, and may be in several split parts."""
-    if isinstance(records, ShardSet):
-        for name, (start, end) in zip(records.names, itertools.pairwise(records.starts), strict=True):
-            yield name, start, end, -start
-    else:
-        yield "", 0, records.num_samples, records.start if isinstance(records, Subset) else 0
+    """(name, first, end, offset) of each shard; sample i of the records is number i + offset of that shard or file, and
+    may be in several split parts."""
+    reader, end = stored_records(records).reader(), 0
+    for name, count in zip(records.names, records.counts, strict=True):
+        first, end = end, end + count
+        if count:
+            stored = stored_number(records, first)
+            yield name, first, end, stored - reader.shard_of(stored)[0] - first
 
 
 def _cut(first: int, end: int, taken: Sequence[tuple[int, int, str]]) -> Iterator[tuple[int, int, str | None]]:

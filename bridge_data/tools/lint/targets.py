@@ -21,11 +21,10 @@ from bridge_data.plan.where_clauses import WhereOptionError, given_where
 from bridge_data.prepare.executors import Executor, usual_workers
 from bridge_data.prepare.tars import find_shards
 from bridge_data.shards import Records, ShardSet
-from bridge_data.shards.jsonl_file import JsonlLines, split_gaps
+from bridge_data.shards.jsonl_file import split_gaps
 from bridge_data.shards.metadata import META_FOLDER
-from bridge_data.shards.prepared import PreparedDataset
-from bridge_data.shards.records import RecordsView, without_views
-from bridge_data.shards.subset import Subset
+from bridge_data.shards.prepared import PreparedDataset, tars_of
+from bridge_data.shards.records import selected_number, stored_number
 from bridge_data.shards.tar_bytes import GZIP_SUFFIXES
 from bridge_data.storage import on_disk
 from bridge_data.tools.lint.check_samples import Recipe
@@ -79,10 +78,11 @@ class ShardUse:
         """The positions of the samples in the shard; None: all."""
         if self.chosen is None:
             return None
-        shards = shards_of(self.chosen)
+        shards = tars_of(self.chosen)
         assert shards is not None
         samples = range(*shards.starts[self.shard : self.shard + 2])
-        return frozenset(shards.locate(sample)[1] for sample in samples if _number(self.chosen, sample) is not None)
+        chosen = (sample for sample in samples if selected_number(self.chosen, sample) is not None)
+        return frozenset(shards.locate(sample)[1] for sample in chosen)
 
 
 @dataclasses.dataclass(slots=True)
@@ -115,9 +115,9 @@ class Targets:
 
     def load(self, source: Source, *, is_counted: bool) -> None:
         """Add a source, without lines of a file that another source loads: split parts may share them."""
-        ranges, first = [(0, source.num_samples)], _first_line(source.records)
+        ranges, first = [(0, source.num_samples)], _first_line(source)
         for other in self.loaded if first is not None else ():
-            line = _first_line(other.source.records)
+            line = _first_line(other.source)
             if line is not None and first is not None and other.source.path == source.path:
                 ranges = _without(ranges, [(start + line - first, end + line - first) for start, end in other.ranges])
         self.loaded.append(Loaded(source, ranges, is_counted))
@@ -230,7 +230,7 @@ def _add_source(targets: Targets, source: Source, report: Report) -> None:
     if source.joined is not None:
         for member in source.joined.members:
             _add_source(targets, member, report)
-    shards = shards_of(source.records)
+    shards = tars_of(source.records)
     if shards is None or source.maker is not None:
         targets.load(source, is_counted=shards is None and source.joined is None)
     if shards is not None:
@@ -242,13 +242,12 @@ def _add_source(targets: Targets, source: Source, report: Report) -> None:
             _add_folder(targets, Path(reference.path), report, source.limits, [ShardUse()])
 
 
-def _first_line(records: Records) -> int | None:
-    """The line number of the first of these samples; None if they are not of a JSONL file."""
-    first = 0
-    while isinstance(records, Subset):
-        first += records.start
-        records = records.records
-    return first if isinstance(records, JsonlLines) else None
+def _first_line(source: Source) -> int | None:
+    """The line number of the first sample; None if the samples are not consecutive lines of a JSONL file."""
+    if source.format != "jsonl" or source.joined is not None or not source.num_samples:
+        return None
+    first, last = (stored_number(source.records, index) for index in (0, source.num_samples - 1))
+    return first if last - first + 1 == source.num_samples else None
 
 
 def _without(ranges: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -263,7 +262,7 @@ def _add_shards(folder: Folder, source: Source, shards: ShardSet) -> None:
     recipe = None
     if source.field_map and source.maker is None:
         recipe = Recipe(source.sample_class, source.field_map, source.parts)
-    chosen = source.records if isinstance(source.records, RecordsView) else None
+    chosen = None if source.records is shards else source.records
     for shard, name in enumerate(shards.names):
         uses = folder.uses.setdefault(name, [])
         use = ShardUse(recipe) if chosen is None else ShardUse(recipe, chosen, shard)
@@ -280,17 +279,3 @@ def _split_entry(entry: str, shards: dict[str, int]) -> tuple[str, str]:
     while at >= 0 and entry[:at] not in shards:
         at = entry.find("/", at + 1)
     return entry[:at], entry[at + 1 :]
-
-
-def shards_of(records: Records) -> ShardSet | None:
-    """The shards of the records; None if they are not tars."""
-    below = without_views(records)
-    return below if isinstance(below, ShardSet) else None
-
-
-def _number(records: Records, sample: int) -> int | None:
-    """The number in `records` of a sample with this number below all their views; None if it is not in them."""
-    if not isinstance(records, RecordsView):
-        return sample
-    below = _number(records.records, sample)
-    return None if below is None else records.number(below)

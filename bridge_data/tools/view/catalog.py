@@ -19,18 +19,15 @@ from typing import Any
 from bridge_data import storage
 from bridge_data.dataset_loaders import load_dataset
 from bridge_data.decode import Loader, SampleDecoder, open_loader
-from bridge_data.errors import BridgeDataError, ConfigError, bridge_command
+from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.limits import DEFAULT_LIMITS
 from bridge_data.plan import EmptySplitError, Plan, Source, opening
 from bridge_data.shards import RawSample, RecordReader, Records
-from bridge_data.shards.joined_records import JoinRecords
-from bridge_data.shards.jsonl_file import JsonlLines
 from bridge_data.shards.key_index import KeyIndex
 from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER, split_shard
-from bridge_data.shards.prepared import PreparedDataset, ShardSet
-from bridge_data.shards.records import RecordsView, bytes_of, reader_of
-from bridge_data.shards.sample_lookup import row_of
-from bridge_data.shards.table_records import TableRecords
+from bridge_data.shards.prepared import PreparedDataset
+from bridge_data.shards.records import bytes_of, reader_of, shard_at
+from bridge_data.shards.sample_lookup import located
 from bridge_data.storage import Location
 
 MAX_KEPT_BYTES = 256 << 20
@@ -293,55 +290,25 @@ class KeySearch:
     """Searches the sources of a split part. Any thread may use it."""
 
     def __init__(self) -> None:
-        self._indexes: dict[str, KeyIndex] = {}
-        self._shards: dict[int, dict[str, int]] = {}
+        self._indexes: dict[str, KeyIndex | None] = {}
 
     def find(self, text: str, sources: list[CatalogSource], limit: int) -> list[SampleAddress]:
-        """The first `limit` samples of `sources` whose key begins with `text`, or is `shard/key`.
-
-        Raises:
-            ConfigError: if a data set has no index of its keys.
-        """
+        """The first `limit` samples of `sources` whose key is `text`, or `shard/key`; with an index of keys, those
+        whose key begins so."""
         found = (SampleAddress(one.number, index) for one in sources for index in self._indices(one.records, text))
         return list(itertools.islice(found, limit))
 
     def _indices(self, records: Records, text: str) -> Iterator[int]:
-        if isinstance(records, RecordsView):
-            numbers = map(records.number, self._indices(records.records, text))
-            yield from (number for number in numbers if number is not None)
-        elif isinstance(records, JsonlLines):
-            if text.isascii() and text.isdigit() and int(text) < records.num_samples:
-                yield int(text)
-        elif isinstance(records, JoinRecords):
-            rows = (row_of(records, number) for number in self._indices(records.members[0], text))
-            yield from (row for row in rows if row is not None)
-        elif isinstance(records, TableRecords):
-            file, slash, key = text.rpartition("/")
-            yield from (index for index, _ in records.find(key, lambda name: not slash or name == file))
-        elif isinstance(records, ShardSet):
-            yield from self._in_shards(records, text)
-
-    def _in_shards(self, records: ShardSet, text: str) -> Iterator[int]:
-        index = self._index(records)
+        index = self._index(records.root)
+        if index is None:
+            yield from (number for number, _, _ in located(records, text))
+            return
         shard, prefix = split_shard(text) or ("", text)
-        numbers = self._shards.get(id(records))
-        if numbers is None:
-            numbers = self._shards[id(records)] = {name: number for number, name in enumerate(records.names)}
-        for key in index.sorted_keys(prefix, prefix + _LAST, MAX_KEYS):
-            for stored_in, position in index.positions(key).items():
-                name = index.shard_names[stored_in]
-                if name in numbers and shard in ("", name):
-                    number = records.number(numbers[name], position)
-                    if number is not None:
-                        yield number
+        for number, _ in records.find(index.sorted_keys(prefix, prefix + _LAST, MAX_KEYS)):
+            if not shard or records.names[shard_at(records, number)] == shard:
+                yield number
 
-    def _index(self, records: ShardSet) -> KeyIndex:
-        root = str(records.root)
-        if root not in self._indexes:
-            found = KeyIndex.find(records.root)
-            if found is None:
-                raise ConfigError(
-                    f"{root}: has no index of its keys; run `{bridge_command('prepare', records.root)}` again"
-                )
-            self._indexes[root] = found
-        return self._indexes[root]
+    def _index(self, root: Location) -> KeyIndex | None:
+        if str(root) not in self._indexes:
+            self._indexes[str(root)] = KeyIndex.find(root)
+        return self._indexes[str(root)]

@@ -23,8 +23,8 @@ from bridge_data.lanes.lane import tokens_of
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.shards import Records
 from bridge_data.shards.media_metadata import AVMetadata, ImageMetadata, MediaIndex
-from bridge_data.shards.prepared import ShardSet
-from bridge_data.shards.records import bytes_of, without_views
+from bridge_data.shards.prepared import tars_of
+from bridge_data.shards.records import bytes_of
 from bridge_data.tools.view.catalog import CatalogSource, SampleAddress, SplitCatalog
 from bridge_data.tools.view.sample_cards import extension, kind_of, members_of
 
@@ -264,8 +264,8 @@ def shapes(part: SplitCatalog, source: CatalogSource, tokens: TokenLengths | Non
 
 def _of_metadata(records: Records) -> tuple[Mapping[str, Sequence[float]], str]:
     """(values by name, what data they cover) from the media metadata; empty if there are none."""
-    inner = without_views(records)
-    if not isinstance(inner, ShardSet):
+    inner = tars_of(records)
+    if inner is None:
         return {}, ""
     try:
         index = MediaIndex.open(inner.root)

@@ -36,9 +36,11 @@ def test_samples_keep_key_shard_and_content(
     for number, sample in enumerate(chosen):
         assert part.read(number) == whole.read(sample)
         assert view.describe(number) == records.describe(sample)
-        assert view.number(sample) == number
+        assert view.from_base(sample) == number
     others = set(range(SIZE)) - set(chosen)
-    assert all(view.number(sample) is None for sample in random.Random(0).sample(sorted(others), min(9, len(others))))
+    assert all(
+        view.from_base(sample) is None for sample in random.Random(0).sample(sorted(others), min(9, len(others)))
+    )
     for outside in (-1, len(chosen)):
         with pytest.raises(IndexError, match=rf": sample {outside} of {len(chosen)}"):
             part.read(outside)

@@ -19,6 +19,7 @@ from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.prepare.tars import refresh_index, write_dataset_yaml
 from bridge_data.shards import open_shards
 from bridge_data.tools.lint import KINDS, LintConfig, lint
+from bridge_data.tools.lint.targets import find_targets
 from tests.decode.av import media
 from tests.plan.joins import OWN, joined, own, texts
 from tests.prepare.files import picture
@@ -302,6 +303,17 @@ def test_every_line_is_to_be_in_one_part_of_the_split(ranges: str, tmp_path: Pat
     prepare_jsonl(path)
     path.with_name("a.jsonl.split.yaml").write_text(f"split_parts: {ranges}\n")
     assert set(codes(path)) == RANGES[ranges]
+
+
+def test_a_join_is_made_though_its_lines_were_loaded_as_those_of_its_member(tmp_path: Path) -> None:
+    for name, sizes in (("a.jsonl", (1, 2)), ("b.jsonl", (1, 2, 3))):
+        (tmp_path / name).write_text("".join(f'{{"n": {size}}}\n' for size in sizes))
+        prepare_jsonl(tmp_path / name)
+    path = joined(tmp_path / "m.yaml", [{"path": "a.jsonl"}, {"path": "b.jsonl"}], own("Both"))
+    prepare_metadataset(path, num_workers=1)
+    targets = find_targets(path, LintConfig(opening=Opening(training=False, trusted_modules=[OWN])), lambda fault: None)
+    found = [(one.source.joined is not None, one.ranges) for one in targets.loaded]
+    assert found == [(False, [(0, 2)]), (False, [(0, 3)]), (True, [(0, 2)])]
 
 
 def test_every_kind_is_tried_above() -> None:

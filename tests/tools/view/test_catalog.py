@@ -5,7 +5,6 @@ import pytest
 from bridge_data.plan.table_files import open_keys
 from bridge_data.shards import ShardSet
 from bridge_data.shards.joined_records import JoinRecords
-from bridge_data.shards.sample_lookup import row_of
 from bridge_data.tools.view.catalog import SplitCatalog
 from tests.shards.joins import dataset, join
 from tests.shards.test_energon_joins import FIFTH, FIRST, NONE, SECOND, THIRD, encoded, opened
@@ -39,6 +38,6 @@ def test_a_row_of_a_join_that_energon_made_is_found_in_any_order_of_a_shard(
 ) -> None:
     (tmp_path / "m.yaml.cache" / NONE).write_bytes(encoded([*first, THIRD, FIFTH]))
     records = JoinRecords(index=opened(tmp_path, members, "none"), members=members, parts=(None, None))
-    rows = [row_of(records, number) for number in range(records.num_samples)]
+    rows = [records.row_of(number) for number in range(records.num_samples)]
     assert rows == ([0, 1, 2, 3] if first[0] is FIRST else [1, 0, 2, 3])
     assert found(records, "2") == [rows[1]]

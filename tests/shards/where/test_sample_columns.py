@@ -10,14 +10,11 @@ import pytest
 
 from bridge_data.errors import ConfigError
 from bridge_data.plan import load_plan
-from bridge_data.plan.in_memory import InMemoryDataset
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
-from bridge_data.samples import TextSample
 from bridge_data.shards.records import Records
 from bridge_data.shards.subset import Subset
 from bridge_data.shards.where.choosing import choose
 from bridge_data.shards.where.chosen_records import ChosenRecords
-from bridge_data.shards.where.file_columns import columns_of_records
 from bridge_data.shards.where.sample_columns import INDEX, KEY, ROWS_AT_ONCE
 from tests.prepared import write_texts
 from tests.shards.where.test_choosing import Clause
@@ -116,17 +113,11 @@ def test_lines_are_chosen_by_their_number_and_their_bytes(folder: Path) -> None:
 def test_batches_are_bounded_and_in_the_order_of_samples(tmp_path: Path) -> None:
     size = 3 * ROWS_AT_ONCE
     write_parquet(tmp_path / "a.parquet", pa.table({"n": np.arange(size)}), per_group=size)
-    found = list(columns_of_records(records_at(tmp_path / "a.parquet")).batches([("n",), INDEX, KEY]))
+    found = list(records_at(tmp_path / "a.parquet").sample_columns().batches([("n",), INDEX, KEY]))
     assert [len(indices) for indices, _ in found] == [ROWS_AT_ONCE] * 3
     for indices, values in found:
         assert values[("n",)].to_pylist() == values[INDEX].to_pylist() == indices.tolist()
         assert values[KEY].to_pylist() == list(map(str, indices.tolist()))
-
-
-def test_samples_in_memory_have_none(folder: Path) -> None:
-    memory = InMemoryDataset([TextSample(__key__="a", text="b")]).source().records
-    with pytest.raises(ConfigError, match="where: is for prepared data sets, JSONL files, Parquet files and data sets"):
-        columns_of_records(memory)
 
 
 def test_without_our_index_the_way_to_one_is_named(folder: Path) -> None:
