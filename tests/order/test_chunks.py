@@ -25,6 +25,9 @@ def test_chunks_cover_each_sample_once_and_cross_no_shard(counts: list[int], siz
     assert all(shard_of[s] == shard_of[s + n - 1] for s, n in zip(starts, lengths, strict=True))
     assert 1 <= lengths.min() <= lengths.max() <= size
     assert table.lengths().tolist() == lengths.tolist()
+    chunks, offsets = table.chunk_of(covered)
+    assert np.array_equal(chunks, np.repeat(np.arange(table.num_chunks), lengths))
+    assert np.array_equal(offsets, covered - starts[chunks])
     unique = np.unique_counts(lengths)
     assert [column.tolist() for column in table.counts_by_length()] == [column.tolist() for column in unique]
 

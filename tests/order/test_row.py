@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data.order.chunks import ChunkTable, Geometry
-from bridge_data.order.row import Row
+from bridge_data.order.row import Row, _staggered
 
 COUNTS = st.lists(st.integers(0, 120), min_size=1, max_size=8).filter(sum)
 EPOCHS = st.fractions(Fraction(1, 10), 3, max_denominator=60)
@@ -215,6 +215,23 @@ def test_windows_of_a_million_samples_are_made_as_they_are_taken() -> None:
     assert held < 17 * len(window)
     assert len(set(indices.tolist())) == 256
     assert not epochs.any()
+
+
+@given(num_chunks=st.integers(1, 30), num_slots=st.integers(1, 30), data=st.data())
+def test_chunks_are_staggered_and_each_time_has_one_visit(num_chunks: int, num_slots: int, data: st.DataObject) -> None:
+    """Also where the numbers of chunks and slots have a common divisor, which golden orders lack."""
+    num_times = num_chunks * num_slots
+    found = sorted(zip(*map(np.ndarray.tolist, _staggered(num_chunks, num_slots, 0, num_times)), strict=True))
+    assert [(chunk, visit) for chunk, visit, _ in found] == list(itertools.product(range(num_chunks), range(num_slots)))
+    assert sorted(time for _, _, time in found) == list(range(num_times))
+    divisor = math.gcd(num_chunks, num_slots)
+    for chunk, visit, time in found:
+        assert time - time % divisor == (chunk * num_slots + visit * num_chunks) % num_times
+        assert time % divisor == chunk // (num_chunks // divisor)
+    begin = data.draw(st.integers(0, num_times))
+    end = data.draw(st.integers(begin, num_times))
+    part = zip(*map(np.ndarray.tolist, _staggered(num_chunks, num_slots, begin, end)), strict=True)
+    assert sorted(part) == [one for one in found if begin <= one[2] < end]
 
 
 def test_epochs_and_lanes_differ() -> None:
