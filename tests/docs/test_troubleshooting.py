@@ -37,9 +37,9 @@ def messages(source: str) -> list[str]:
 
 def is_said(quote: str, strings: list[str]) -> bool:
     """Whether one of the strings has the constant parts of `quote`, which are separated by `...`, in their order."""
-    parts = [re.escape(part.strip()) for part in quote.split("...")]
-    pattern = re.compile(".*?".join(parts), re.DOTALL)
-    return any(pattern.search(string) for string in strings)
+    parts = [part.strip() for part in quote.split("...")]
+    pattern = re.compile(".*?".join(map(re.escape, parts)), re.DOTALL)
+    return any(all(part in string for part in parts) and pattern.search(string) for string in strings)
 
 
 @pytest.fixture(scope="module")
