@@ -1,9 +1,9 @@
-"""Tables as a format: Parquet files, what Hugging Face's `datasets` saved, and Lance data sets; without preparing.
+"""Tables as a format: Parquet files, what Hugging Face's `datasets` saved, Lance data sets and MDS shards.
 
-Reads a reference to a file `.parquet` or `.arrow` or a folder `.lance`, to several by a pattern (`train-*.parquet`,
-`{a,b}.parquet`), or to a folder of Parquet files or from `save_to_disk`. Returns a `Source`, of crude samples or of
-those that a field map makes. The files of a split part are found only by their names; raises `ConfigError` for a file
-in no part.
+Reads a reference to a file `.parquet`, `.arrow` or `.mds` or a folder `.lance`, to several by a pattern
+(`train-*.parquet`, `{a,b}.parquet`), or to a folder of Parquet files, of MDS shards or from `save_to_disk`. Returns a
+`Source`, of crude samples or of those that a field map makes. The files of a split part are found by their names alone,
+and MDS shards by their index; raises `ConfigError` for a file in no part.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from bridge_data.plan.document import TABLE_KEYS, Node, as_node, nearest
 from bridge_data.plan.formats import WHOLE, Format, Opening
 from bridge_data.plan.source import FieldAccess, Source
 from bridge_data.samples import CrudeSample
-from bridge_data.shards import Records
+from bridge_data.shards import Records, mds_table
 from bridge_data.shards.metadata import TABLE_FILES
 from bridge_data.shards.table_columns import Column
 from bridge_data.shards.table_records import TableRecords, open_records
@@ -43,7 +43,7 @@ _NAMED = re.compile(rf"(?:^|[/._\- ])({'|'.join(name for names in _ALIASES for n
 _SPECIAL = re.compile(r"[*?\[{]")
 """Characters that make a path a pattern."""
 
-_PARQUET, _LANCE = ".parquet", ".lance"
+_PARQUET, _LANCE, _MDS = ".parquet", ".lance", ".mds"
 
 _ALL = ""
 """The name under which files are that are in every split part."""
@@ -97,9 +97,12 @@ def _parts(path: str) -> dict[str, Files] | None:
         return {str(name): [(f"{name}/{file}", at) for file, at in saved_files(f"{path}/{name}")] for name in splits}
     if (state := storage.read_if_there(f"{path}/{SAVED}")) is not None:
         return {_ALL: _files_of_state(path, state)}
+    names = _listed(path)
+    if any(map(_is_mds, names)):
+        return _mds_parts(path, names)
     parts: dict[str, Files] = {}
     others = []
-    for file, at in (files := _parquet_files(path)):
+    for file, at in (files := [(name, f"{path}/{name}") for name in names if name.endswith(_PARQUET)]):
         match = _NUMBERED.search(file.removesuffix(_PARQUET)) or _NAMED.search(file)
         if match is None:
             others.append(file)
@@ -110,7 +113,7 @@ def _parts(path: str) -> dict[str, Files] | None:
             f"{path}: {others[0]} names no split part, but others name {', '.join(parts)}: name it like them, or give "
             "the files by a pattern"
         )
-    return dict(sorted(parts.items(), key=lambda part: part[0] != WHOLE)) or {_ALL: files}
+    return _train_first(parts) or {_ALL: files}
 
 
 def _check_numbers(folder: str, files: Files) -> None:
@@ -128,8 +131,28 @@ def _check_numbers(folder: str, files: Files) -> None:
             )
 
 
-def _parquet_files(folder: str) -> Files:
-    return [(name, f"{folder}/{name}") for name in _listed(folder) if name.endswith(_PARQUET)]
+def _train_first(parts: dict[str, Files]) -> dict[str, Files]:
+    return dict(sorted(parts.items(), key=lambda part: part[0] != WHOLE))
+
+
+def _is_mds(name: str) -> bool:
+    """Whether this is the name of an MDS shard, which may be compressed."""
+    return name.endswith((_MDS, *(f"{_MDS}.{packing}" for packing in mds_table.PACKINGS)))
+
+
+def _mds_parts(path: str, names: Sequence[str]) -> dict[str, Files]:
+    """The shards that the index in `path` names, for all split parts; or else those of the indexes in folders there,
+    each of which is a split part."""
+    indexes = [name for name in names if os.path.basename(name) == mds_table.INDEX]
+    if not indexes:
+        raise ConfigError(f"{path}: there are MDS shards, but no {mds_table.INDEX} that names them: it is not whole")
+    parts = {}
+    for index in [mds_table.INDEX] if mds_table.INDEX in indexes else indexes:
+        entries = mds_table.read_index(storage.read_all(f"{path}/{index}"), f"{path}/{index}")
+        folder = os.path.dirname(index)
+        shards = [os.path.normpath(os.path.join(folder, entry.name)) for entry in entries]
+        parts[folder or _ALL] = [(name, f"{path}/{name}") for name in shards]
+    return _train_first(parts)
 
 
 def _named_files(path: str) -> Files:
@@ -227,7 +250,7 @@ class Tables(Format):
 
     def matches(self, path: str) -> bool:
         return path.endswith(tuple(TABLE_FILES)) or any(
-            name in (SAVED, SAVED_SPLITS) or name.endswith(_PARQUET) for name in _listed(path)
+            name in (SAVED, SAVED_SPLITS) or name.endswith(_PARQUET) or _is_mds(name) for name in _listed(path)
         )
 
     def describe(self, path: str) -> str:

@@ -52,6 +52,7 @@ TABLE_FILES = {
     ".parquet": "parquet_table.ParquetTable",
     ".arrow": "arrow_table.ArrowTable",
     ".lance": "lance_table.LanceTable",
+    ".mds": "mds_table.MdsTable",
 }
 """The suffixes of tables, and the `TableFile` that reads each: a module of this package, and a class in it."""
 

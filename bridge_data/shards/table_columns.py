@@ -24,7 +24,7 @@ import itertools
 import json
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 from bridge_data import storage
@@ -94,6 +94,8 @@ class TableFile(abc.ABC):
     group_name: ClassVar[str]
     schema: Any
     counts: list[int]
+    without_types: Collection[str] = ()
+    """Columns whose values have no Arrow type, so that conditions cannot name them."""
 
     def __init__(self, path: str, version: storage.Version | None) -> None:
         self.path = path

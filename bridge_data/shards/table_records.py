@@ -1,4 +1,4 @@
-"""The rows of tables as samples: Parquet files, the Arrow files that `datasets` saves, and Lance data sets.
+"""The rows of tables as samples: Parquet files, the Arrow files of `datasets`, Lance data sets and MDS shards.
 
 Reads the files, in order. Returns `Records`: a group of rows (a row group, a record batch, a fragment) is a shard, a
 column a part. Opening reads only footers and headers, once per file. Of a group, only samples of open blocks are held,
@@ -15,6 +15,7 @@ import functools
 import importlib
 import itertools
 import logging
+import operator
 import os
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
@@ -280,9 +281,14 @@ def _join_problem(first: TableFile) -> str | None:
 
 def _checked_keys(keys: Sequence[Any], path: str, first: int) -> list[str]:
     """The keys as texts; row `first` is that of the first one, for messages."""
-    if None in keys:
+    if _has_none(keys):
         raise DatasetError(f"{path}: row {first + keys.index(None)} has no {KEY}")
     return [str(key) for key in keys]
+
+
+def _has_none(values: Sequence[Any]) -> bool:
+    """Whether a value is None; arrays are not compared."""
+    return any(map(functools.partial(operator.is_, None), values))
 
 
 def _digest(content: bytes) -> str:
@@ -337,12 +343,12 @@ class TableReader(RecordReader):
             keys = list(map(str, range(self._row(block[0]), self._row(block[0]) + len(block))))
         num_bytes = int(len(block) * (records.sample_bytes or 0))
         names = [column.part for column in columns]
-        if len(names) == 1 and None not in values[0]:
+        if len(names) == 1 and not _has_none(values[0]):
             return Block(records.files[file].name, block, Samples(keys, values[0], names[0]), num_bytes)
         contents = [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
         contents = contents or [{} for _ in block]
         for column, found in zip(columns, values, strict=True):
-            if None in found:
+            if _has_none(found):
                 self._leave_out(table, column, rows, Samples(keys, contents))
         return Block(records.files[file].name, block, Samples(keys, contents), num_bytes)
 
@@ -405,7 +411,7 @@ class _RowColumns(SampleColumns):
         return {
             (column.name,): (column, _known_type(table.schema.field(column.name).type))
             for column in columns_of(table.schema, table.path)
-            if not column.is_bytes
+            if not column.is_bytes and column.name not in table.without_types
         }
 
     def types(self, *, of_all: bool) -> dict[ColumnPath, Any]:

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import pickle
 import shutil
+import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from bridge_data.shards.metadata import META_FOLDER, TABLE_FILES
 from bridge_data.shards.records import RecordReader
 from bridge_data.storage.remote import CACHE_VARIABLE
 from tests.object_store import Bucket, Server, faulty_proxy
+from tests.prepare.converters.originals import write_mds
 from tests.prepared import write_texts
 from tests.tables import save_to_disk, table_of, write_parquet
 
@@ -67,6 +69,11 @@ def lance(folder: Path, texts: Sequence[str]) -> Path:
     return folder / "a.lance"
 
 
+def mds(folder: Path, texts: Sequence[str]) -> Path:
+    samples = [{"text": text.encode(), "number": struct.pack("<q", number)} for number, text in enumerate(texts)]
+    return write_mds(folder / "mds", samples, {"text": "str", "number": "int"})
+
+
 KINDS = {
     "prepared folder": Kind("folder", prepared),
     "unprepared tars": Kind("tars", unprepared),
@@ -76,6 +83,8 @@ KINDS = {
     ".parquet": Kind("tables", lambda at, texts: write_parquet(at / "a.parquet", table(texts), per_group=PER_GROUP)),
     ".arrow": Kind("tables", arrow),
     ".lance": Kind("tables", lance),
+    ".mds": Kind("tables", lambda folder, texts: mds(folder, texts) / "shard.00000.mds"),
+    "folder of MDS shards": Kind("tables", mds),
     "saved data set": Kind(
         "tables", lambda at, texts: save_to_disk(at / "saved", table(texts), per_batch=PER_GROUP, num_files=2)
     ),

@@ -25,6 +25,7 @@ from bridge_data.shards.where.choosing import choose
 from bridge_data.shards.where.chosen_records import ChosenRecords
 from bridge_data.shards.where.sample_columns import INDEX, ROWS_AT_ONCE
 from bridge_data.storage.remote import CACHE_VARIABLE
+from tests.prepare.converters.originals import write_mds
 from tests.shards.joins import dataset, join, narrowed, rows
 from tests.shards.tars import write_tar
 from tests.shards.where.test_choosing import Clause
@@ -87,6 +88,11 @@ def lance(folder: Path, *, has_keys: bool) -> Records:
     return opened(folder / "a.lance")
 
 
+def mds(folder: Path, *, has_keys: bool) -> Records:
+    rows = [{"__key__": key.encode(), "text": key.encode()} if has_keys else {"text": key.encode()} for key in KEYS]
+    return opened(write_mds(folder / "a", rows, dict.fromkeys(rows[0], "str")))
+
+
 def joined(folder: Path) -> Records:
     first, second = files(folder / "a"), dataset(folder / "b", [KEYS[7:2:-1], KEYS[:2]])
     index = join(folder / "j", first, (second, "skip"))
@@ -116,6 +122,8 @@ KINDS: dict[str, Callable[[Path], Records]] = {
     "saved without keys": lambda folder: opened(save_to_disk(folder, table(has_keys=False), per_batch=3, num_files=2)),
     "Lance with keys": lambda folder: lance(folder, has_keys=True),
     "Lance without keys": lambda folder: lance(folder, has_keys=False),
+    "MDS with keys": lambda folder: mds(folder, has_keys=True),
+    "MDS without keys": lambda folder: mds(folder, has_keys=False),
     "join": joined,
     "range of a join": lambda folder: Subset(joined(folder), 2, 6),
     "in memory": in_memory,

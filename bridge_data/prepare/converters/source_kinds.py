@@ -14,7 +14,7 @@ from bridge_data.errors import ConfigError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.prepare.converters.coco_captions import CocoCaptions
 from bridge_data.prepare.converters.columnar_tables import ColumnarTables, saved_files
-from bridge_data.prepare.converters.mds_shards import INDEX, MdsShards, is_mds
+from bridge_data.prepare.converters.mds_shards import MdsShards, is_mds
 from bridge_data.prepare.converters.sample_files import FolderFiles, TarCollection
 from bridge_data.prepare.converters.source_records import RecordSource, files_below
 from bridge_data.prepare.converters.text_tables import JsonStream, csv_rows, json_array, json_lines
@@ -89,7 +89,7 @@ def find_format(path: Path) -> str:
 def _folder_format(folder: Path) -> str:
     if saved_files(folder) is not None:
         return "datasets"
-    if (folder / INDEX).is_file() and is_mds(folder):
+    if is_mds(folder):
         return "mds"
     if (folder / META_FOLDER).is_dir():
         return "webdataset"

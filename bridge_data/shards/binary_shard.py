@@ -1,0 +1,215 @@
+"""A file that holds samples behind a table of their offsets, as MosaicML streaming and litData write them.
+
+Reads a file of, in little-endian order: the number of samples (u32); the offset of each, and of the end (u32); perhaps
+a header; the samples. A sample holds the size (u32) of each field without a fixed size, then the fields. A derived
+class says what the fields are. Opening reads the end of the offsets; a block of samples is one read, and of large
+samples only the wanted fields are read. A file that was compressed as a whole is unpacked for each block, and the
+process keeps the one it unpacked last.
+
+Raises `DatasetError`, naming the file, the sample and its first byte, if sizes and offsets do not fit each other, and
+if the file was replaced since it was opened. Nothing is unpickled.
+"""
+
+import abc
+import bz2
+import functools
+import gzip
+import importlib
+import io
+import itertools
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from bridge_data import storage
+from bridge_data.errors import BridgeDataError, ConfigError, DatasetError
+from bridge_data.shards.shard_table import DIGESTED_BYTES
+from bridge_data.shards.table_columns import MAX_READ_BYTES, MAX_UNIT_BYTES, Column, TableFile, pyarrow_for
+
+_HEAD = struct.Struct("<II")
+
+
+class BinaryField(NamedTuple):
+    """A field of each sample: its name, its size if that is fixed, what makes its value of its bytes, and the name of
+    the Arrow type of the value; None if it has none."""
+
+    name: str
+    num_bytes: int | None
+    decode: Callable[[bytes], Any]
+    type: str | None = None
+
+
+class BinaryShard(TableFile):
+    """The shard at `path`, in `version` (None: the current one), compressed by `packing` ("" for not); unpacked, it may
+    have `max_unpacked_bytes`."""
+
+    group_name: ClassVar[str] = "shard"
+
+    def __init__(
+        self,
+        path: str,
+        version: storage.Version | None = None,
+        packing: str = "",
+        max_unpacked_bytes: int = MAX_UNIT_BYTES,
+    ) -> None:
+        self._packing = packing
+        self._first = self._end = 0
+        self._last: tuple[tuple[int, int], bytes] = (0, 0), b""
+        """The bytes of the file that were read last, and what they are."""
+        super().__init__(path, version)
+        with self.told(f"cannot be read as {self.kind}"):
+            count, self._first = _HEAD.unpack(self._read(0, _HEAD.size))
+            self._offsets_end = 4 + 4 * (count + 1)
+            if not self._offsets_end <= self._first <= (max_unpacked_bytes if packing else self.version.num_bytes):
+                raise ValueError(f"it has {count} samples, of which the first is at byte {self._first}")
+            start = max(4, self._offsets_end - DIGESTED_BYTES)
+            self._head = self._read(start, self._first - start)
+            header = self._offsets_end - start
+            (self._end,) = struct.unpack_from("<I", self._head, header - 4)
+            if packing and self._end > max_unpacked_bytes:
+                raise ConfigError(
+                    f"{self.path}: has {self._end} bytes when unpacked, more than the {max_unpacked_bytes} allowed: "
+                    "unpack it beside this file, or `bridge-data convert` the data"
+                )
+            self.check_end(self._end)
+            self.fields = self.found_fields(self._head[header:])
+        self.counts = [count]
+        self._places = {field.name: place for place, field in enumerate(self.fields)}
+        self._sizes = struct.Struct(f"<{sum(field.num_bytes is None for field in self.fields)}I")
+        self.without_types = frozenset(field.name for field in self.fields if field.type is None)
+
+    @abc.abstractmethod
+    def found_fields(self, header: bytes) -> Sequence[BinaryField]:
+        """The fields of the samples; `header` is what is between the offsets and the first sample.
+
+        Raises:
+            ConfigError: for fields that are not read. ValueError: if they are not as they should be.
+        """
+
+    def check_end(self, end: int) -> None:
+        """Check the offset after the last sample."""
+        if not self._packing and end != self.version.num_bytes:
+            raise ValueError(f"its samples end at byte {end}, and it has {self.version.num_bytes} bytes")
+
+    @functools.cached_property
+    def schema(self) -> Any:
+        pyarrow = pyarrow_for(self.path)
+        types = [(field.name, pyarrow.type_for_alias(field.type or "null")) for field in self.fields]
+        return pyarrow.schema(types)
+
+    def identity(self) -> bytes:
+        """The number of samples, the end of their offsets, and the header."""
+        return struct.pack("<I", self.counts[0]) + self._head
+
+    def column_bytes(self, group: int, column: Column) -> int:
+        """An estimate: all samples are as the first, and columns of a compressed file have the same size."""
+        if self._packing:
+            return (self._end - self._first) // len(self.fields)
+        read, (start, end) = self._samples(0, 1)
+        cuts, place = self._cuts(0, start, end, read), self._places[column.name]
+        return (self._end - self._first) * (cuts[place + 1] - cuts[place]) // max(1, cuts[-1] - cuts[0])
+
+    def unit_bytes(self, group: int, column: Column) -> int:
+        """The mean size of a sample, or that of the unpacked file."""
+        return self._end if self._packing else (self._end - self._first) // max(1, self.counts[0])
+
+    def values(self, column: Column, group: int, first: int, end: int) -> list[Any]:
+        place = self._places[column.name]
+        decode = self.fields[place].decode
+        read, offsets = self._samples(first, end)
+        found = []
+        for number, (start, stop) in enumerate(itertools.pairwise(offsets), start=first):
+            cut, next_cut = self._cuts(number, start, stop, read)[place : place + 2]
+            try:
+                found.append(decode(read(cut, next_cut - cut)))
+            except BridgeDataError:
+                raise
+            except Exception as error:  # damaged bytes may raise any
+                raise DatasetError(
+                    f"{self.path}: sample {number}, at byte {start}: column {column.name!r}, at byte {cut}, cannot be "
+                    f"decoded: {type(error).__name__}: {error}"
+                ) from error
+        return found
+
+    def sample(self, number: int) -> dict[str, Any]:
+        """The values of all fields of a sample."""
+        columns = (Column(field.name, field.name, field.name) for field in self.fields)
+        return {column.name: self.values(column, 0, number, number + 1)[0] for column in columns}
+
+    def _samples(self, first: int, end: int) -> tuple[Callable[[int, int], bytes], Sequence[int]]:
+        """What reads bytes of these samples, and their offsets; few bytes are read at once, and only once for all
+        columns."""
+        if not 0 <= first <= end <= self.counts[0]:
+            raise IndexError(f"{self.path}: samples {first} to {end - 1} of {self.counts[0]}")
+        num_offsets = end - first + 1
+        offsets = struct.unpack(f"<{num_offsets}I", self._read(4 + 4 * first, 4 * num_offsets))
+        for number, (start, stop) in enumerate(itertools.pairwise((self._first, *offsets, self._end)), start=first - 1):
+            if start > stop:
+                number = max(number, first)
+                raise DatasetError(
+                    f"{self.path}: sample {number}: the offsets from byte {4 + 4 * number} on do not ascend from "
+                    f"{start}, but {stop} follows: the file is damaged"
+                )
+        span = offsets[0], offsets[-1]
+        if self._packing or span[1] - span[0] > MAX_READ_BYTES:
+            return self._read, offsets
+        if self._last[0] != span:
+            self._last = span, self._read(span[0], span[1] - span[0])
+        data, base = self._last[1], span[0]
+        return lambda start, num_bytes: data[start - base : start - base + num_bytes], offsets
+
+    def _cuts(self, number: int, start: int, end: int, read: Callable[[int, int], bytes]) -> list[int]:
+        """Where the fields of a sample begin, and its end."""
+        begin, cuts = start + self._sizes.size, []
+        if begin <= end:
+            sizes = iter(self._sizes.unpack(read(start, self._sizes.size)))
+            widths = (next(sizes) if field.num_bytes is None else field.num_bytes for field in self.fields)
+            cuts = [*itertools.accumulate(widths, initial=begin)]
+        if not cuts or cuts[-1] != end:
+            raise DatasetError(
+                f"{self.path}: sample {number}, at byte {start}: has {end - start} bytes, but its columns and their "
+                f"sizes take {cuts[-1] - start if cuts else self._sizes.size}: the file is damaged"
+            )
+        return cuts
+
+    def _read(self, start: int, num_bytes: int) -> bytes:
+        if not self._packing:
+            return self.read_bytes(start, num_bytes)
+        if not self._end:
+            data = _unpacked(self.file, self._packing, start + num_bytes)
+        else:
+            self.file.check(self.found_version())
+            data = _unpacked_whole(self.path, self.version, self._packing, self._end)
+        if len(data) < start + num_bytes:
+            raise DatasetError(f"{self.path}: ends at byte {len(data)} when unpacked: it is damaged, or cut off")
+        return data[start : start + num_bytes]
+
+
+@functools.lru_cache(maxsize=1)
+def _unpacked_whole(path: str, version: storage.Version, packing: str, num_bytes: int) -> bytes:
+    """All `num_bytes` bytes of the unpacked file, which the process keeps."""
+    data = _unpacked(storage.PinnedFile(path, version), packing, num_bytes + 1)
+    if len(data) > num_bytes:
+        raise DatasetError(f"{path}: has more than {num_bytes} bytes when unpacked, where its samples end")
+    return data
+
+
+def _unpacked(packed: storage.PinnedFile, packing: str, num_bytes: int) -> bytes:
+    """The first `num_bytes` bytes of the unpacked file, or all if it has fewer."""
+    path, size = packed.path, storage.size_bytes(packed.path)
+    file: Any = io.BufferedReader(storage.RangeFile(packed.read, 0, size), MAX_READ_BYTES)
+    try:
+        if packing == "gz":
+            return gzip.GzipFile(fileobj=file).read(num_bytes)
+        if packing == "bz2":
+            return bz2.BZ2File(file).read(num_bytes)
+        name = {"zstd": "zstd", "br": "brotli"}.get(packing)
+        if name is None:
+            raise ConfigError(f"{path}: {packing} is none of gz, bz2, zstd, br: unpack the file beside it")
+        pyarrow_for(path)
+        data: bytes = importlib.import_module("pyarrow").CompressedInputStream(file, name).read(num_bytes)
+        return data
+    except BridgeDataError:
+        raise
+    except Exception as error:  # each of them raises its own
+        raise DatasetError(f"{path}: cannot be unpacked: {error}") from error
