@@ -1,9 +1,9 @@
-"""Tables as a format: Parquet files, what Hugging Face's `datasets` saved, Lance data sets and MDS shards.
+"""Tables as a format: Parquet, what Hugging Face's `datasets` saved, Lance, and shards of MDS and litData.
 
-Reads a reference to a file `.parquet`, `.arrow` or `.mds` or a folder `.lance`, to several by a pattern
-(`train-*.parquet`, `{a,b}.parquet`), or to a folder of Parquet files, of MDS shards or from `save_to_disk`. Returns a
+Reads a reference to a file `.parquet`, `.arrow`, `.mds` or `chunk-0-0.bin` or a folder `.lance`, to several by a
+pattern (`train-*.parquet`, `{a,b}.parquet`), or to a folder of Parquet files, shards or from `save_to_disk`. Returns a
 `Source`, of crude samples or of those that a field map makes. The files of a split part are found by their names alone,
-and MDS shards by their index; raises `ConfigError` for a file in no part.
+and shards by their index; raises `ConfigError` for a file in no part.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from bridge_data.plan.document import TABLE_KEYS, Node, as_node, nearest
 from bridge_data.plan.formats import WHOLE, Format, Opening
 from bridge_data.plan.source import FieldAccess, Source
 from bridge_data.samples import CrudeSample
-from bridge_data.shards import Records, mds_table
+from bridge_data.shards import Records, litdata_table, mds_table
 from bridge_data.shards.metadata import TABLE_FILES
 from bridge_data.shards.table_columns import Column
 from bridge_data.shards.table_records import TableRecords, open_records
@@ -43,7 +43,10 @@ _NAMED = re.compile(rf"(?:^|[/._\- ])({'|'.join(name for names in _ALIASES for n
 _SPECIAL = re.compile(r"[*?\[{]")
 """Characters that make a path a pattern."""
 
-_PARQUET, _LANCE, _MDS = ".parquet", ".lance", ".mds"
+_INDEXED = re.compile(rf"\.mds(\.({'|'.join(mds_table.PACKINGS)}))?$|(^|/)chunk-[^/]*(?<=\.bin)$")
+"""The names of shards that an index names: of MDS, and of litData."""
+
+_PARQUET, _LANCE = ".parquet", ".lance"
 
 _ALL = ""
 """The name under which files are that are in every split part."""
@@ -98,8 +101,8 @@ def _parts(path: str) -> dict[str, Files] | None:
     if (state := storage.read_if_there(f"{path}/{SAVED}")) is not None:
         return {_ALL: _files_of_state(path, state)}
     names = _listed(path)
-    if any(map(_is_mds, names)):
-        return _mds_parts(path, names)
+    if any(map(_INDEXED.search, names)):
+        return _indexed_parts(path, names)
     parts: dict[str, Files] = {}
     others = []
     for file, at in (files := [(name, f"{path}/{name}") for name in names if name.endswith(_PARQUET)]):
@@ -135,22 +138,20 @@ def _train_first(parts: dict[str, Files]) -> dict[str, Files]:
     return dict(sorted(parts.items(), key=lambda part: part[0] != WHOLE))
 
 
-def _is_mds(name: str) -> bool:
-    """Whether this is the name of an MDS shard, which may be compressed."""
-    return name.endswith((_MDS, *(f"{_MDS}.{packing}" for packing in mds_table.PACKINGS)))
-
-
-def _mds_parts(path: str, names: Sequence[str]) -> dict[str, Files]:
+def _indexed_parts(path: str, names: Sequence[str]) -> dict[str, Files]:
     """The shards that the index in `path` names, for all split parts; or else those of the indexes in folders there,
     each of which is a split part."""
     indexes = [name for name in names if os.path.basename(name) == mds_table.INDEX]
     if not indexes:
-        raise ConfigError(f"{path}: there are MDS shards, but no {mds_table.INDEX} that names them: it is not whole")
+        raise ConfigError(f"{path}: there are shards, but no {mds_table.INDEX} that names them: it is not whole")
     parts = {}
     for index in [mds_table.INDEX] if mds_table.INDEX in indexes else indexes:
-        entries = mds_table.read_index(storage.read_all(f"{path}/{index}"), f"{path}/{index}")
-        folder = os.path.dirname(index)
-        shards = [os.path.normpath(os.path.join(folder, entry.name)) for entry in entries]
+        data, file, folder = storage.read_all(f"{path}/{index}"), f"{path}/{index}", os.path.dirname(index)
+        if "chunks" in _json(data, file):
+            found = list(litdata_table.read_index(data, file).counts)
+        else:
+            found = [entry.name for entry in mds_table.read_index(data, file)]
+        shards = [os.path.normpath(os.path.join(folder, name)) for name in found]
         parts[folder or _ALL] = [(name, f"{path}/{name}") for name in shards]
     return _train_first(parts)
 
@@ -249,8 +250,10 @@ class Tables(Format):
     settings = ("dataset_config", *TABLE_KEYS)
 
     def matches(self, path: str) -> bool:
-        return path.endswith(tuple(TABLE_FILES)) or any(
-            name in (SAVED, SAVED_SPLITS) or name.endswith(_PARQUET) or _is_mds(name) for name in _listed(path)
+        if path.endswith(tuple(TABLE_FILES)):
+            return not path.endswith(".bin") or _INDEXED.search(path) is not None
+        return any(
+            name in (SAVED, SAVED_SPLITS) or name.endswith(_PARQUET) or _INDEXED.search(name) for name in _listed(path)
         )
 
     def describe(self, path: str) -> str:

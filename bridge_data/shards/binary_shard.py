@@ -17,12 +17,15 @@ import gzip
 import importlib
 import io
 import itertools
+import operator
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from bridge_data import storage
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError
+from bridge_data.later import Image, numpy
+from bridge_data.limits import DEFAULT_LIMITS
 from bridge_data.shards.shard_table import DIGESTED_BYTES
 from bridge_data.shards.table_columns import MAX_READ_BYTES, MAX_UNIT_BYTES, Column, TableFile, pyarrow_for
 
@@ -44,6 +47,8 @@ class BinaryShard(TableFile):
     have `max_unpacked_bytes`."""
 
     group_name: ClassVar[str] = "shard"
+    is_bare = False
+    """Whether a sample is its only field, whose size is not stored."""
 
     def __init__(
         self,
@@ -54,8 +59,8 @@ class BinaryShard(TableFile):
     ) -> None:
         self._packing = packing
         self._first = self._end = 0
-        self._last: tuple[tuple[int, int], bytes] = (0, 0), b""
-        """The bytes of the file that were read last, and what they are."""
+        self._last: tuple[tuple[int, int], tuple[Callable[[int, int], bytes], list[list[int]]]] | None = None
+        """The samples that were read last, and what `_samples` says of them."""
         super().__init__(path, version)
         with self.told(f"cannot be read as {self.kind}"):
             count, self._first = _HEAD.unpack(self._read(0, _HEAD.size))
@@ -74,8 +79,8 @@ class BinaryShard(TableFile):
             self.check_end(self._end)
             self.fields = self.found_fields(self._head[header:])
         self.counts = [count]
+        self._num_sizes = sum(field.num_bytes is None for field in self.fields)
         self._places = {field.name: place for place, field in enumerate(self.fields)}
-        self._sizes = struct.Struct(f"<{sum(field.num_bytes is None for field in self.fields)}I")
         self.without_types = frozenset(field.name for field in self.fields if field.type is None)
 
     @abc.abstractmethod
@@ -105,28 +110,28 @@ class BinaryShard(TableFile):
         """An estimate: all samples are as the first, and columns of a compressed file have the same size."""
         if self._packing:
             return (self._end - self._first) // len(self.fields)
-        read, (start, end) = self._samples(0, 1)
-        cuts, place = self._cuts(0, start, end, read), self._places[column.name]
-        return (self._end - self._first) * (cuts[place + 1] - cuts[place]) // max(1, cuts[-1] - cuts[0])
+        (_, cuts), place = self._samples(0, 1), self._places[column.name]
+        return (self._end - self._first) * (cuts[place + 1][0] - cuts[place][0]) // max(1, cuts[-1][0] - cuts[0][0])
 
     def unit_bytes(self, group: int, column: Column) -> int:
         """The mean size of a sample, or that of the unpacked file."""
         return self._end if self._packing else (self._end - self._first) // max(1, self.counts[0])
 
     def values(self, column: Column, group: int, first: int, end: int) -> list[Any]:
+        if column.name not in self._places:
+            raise DatasetError(f"{self.path}: there is no column {column.name!r}")
         place = self._places[column.name]
         decode = self.fields[place].decode
-        read, offsets = self._samples(first, end)
-        found = []
-        for number, (start, stop) in enumerate(itertools.pairwise(offsets), start=first):
-            cut, next_cut = self._cuts(number, start, stop, read)[place : place + 2]
+        read, cuts = self._samples(first, end)
+        found: list[Any] = []
+        for start, stop in zip(cuts[place], cuts[place + 1], strict=True):
             try:
-                found.append(decode(read(cut, next_cut - cut)))
+                found.append(decode(read(start, stop - start)))
             except BridgeDataError:
                 raise
             except Exception as error:  # damaged bytes may raise any
                 raise DatasetError(
-                    f"{self.path}: sample {number}, at byte {start}: column {column.name!r}, at byte {cut}, cannot be "
+                    f"{self.path}: sample {first + len(found)}, column {column.name!r}, at byte {start}: cannot be "
                     f"decoded: {type(error).__name__}: {error}"
                 ) from error
         return found
@@ -136,39 +141,56 @@ class BinaryShard(TableFile):
         columns = (Column(field.name, field.name, field.name) for field in self.fields)
         return {column.name: self.values(column, 0, number, number + 1)[0] for column in columns}
 
-    def _samples(self, first: int, end: int) -> tuple[Callable[[int, int], bytes], Sequence[int]]:
-        """What reads bytes of these samples, and their offsets; few bytes are read at once, and only once for all
-        columns."""
+    def _samples(self, first: int, end: int) -> tuple[Callable[[int, int], bytes], list[list[int]]]:
+        """What reads bytes of these samples; and where each field begins in them, and where they end. If they have few
+        bytes, they are read once for all columns."""
+        if self._last is not None and self._last[0] == (first, end):
+            return self._last[1]
         if not 0 <= first <= end <= self.counts[0]:
             raise IndexError(f"{self.path}: samples {first} to {end - 1} of {self.counts[0]}")
         num_offsets = end - first + 1
         offsets = struct.unpack(f"<{num_offsets}I", self._read(4 + 4 * first, 4 * num_offsets))
-        for number, (start, stop) in enumerate(itertools.pairwise((self._first, *offsets, self._end)), start=first - 1):
-            if start > stop:
-                number = max(number, first)
-                raise DatasetError(
-                    f"{self.path}: sample {number}: the offsets from byte {4 + 4 * number} on do not ascend from "
-                    f"{start}, but {stop} follows: the file is damaged"
-                )
-        span = offsets[0], offsets[-1]
-        if self._packing or span[1] - span[0] > MAX_READ_BYTES:
-            return self._read, offsets
-        if self._last[0] != span:
-            self._last = span, self._read(span[0], span[1] - span[0])
-        data, base = self._last[1], span[0]
-        return lambda start, num_bytes: data[start - base : start - base + num_bytes], offsets
-
-    def _cuts(self, number: int, start: int, end: int, read: Callable[[int, int], bytes]) -> list[int]:
-        """Where the fields of a sample begin, and its end."""
-        begin, cuts = start + self._sizes.size, []
-        if begin <= end:
-            sizes = iter(self._sizes.unpack(read(start, self._sizes.size)))
-            widths = (next(sizes) if field.num_bytes is None else field.num_bytes for field in self.fields)
-            cuts = [*itertools.accumulate(widths, initial=begin)]
-        if not cuts or cuts[-1] != end:
+        bounds = [self._first, *offsets, self._end]
+        if bounds != sorted(bounds):
+            at = next(at for at, (one, other) in enumerate(itertools.pairwise(bounds)) if one > other)
+            number = first + max(at - 1, 0)
             raise DatasetError(
-                f"{self.path}: sample {number}, at byte {start}: has {end - start} bytes, but its columns and their "
-                f"sizes take {cuts[-1] - start if cuts else self._sizes.size}: the file is damaged"
+                f"{self.path}: sample {number}: the offsets from byte {4 + 4 * number} on do not ascend from "
+                f"{bounds[at]}, but {bounds[at + 1]} follows: the file is damaged"
+            )
+        read, base, num_bytes = self._read, offsets[0], offsets[-1] - offsets[0]
+        if not self._packing and num_bytes <= MAX_READ_BYTES:
+            data = self._read(base, num_bytes)
+
+            def read(start: int, num_bytes: int) -> bytes:
+                return data[start - base : start - base + num_bytes]
+
+        self._last = (first, end), (read, self._cuts(first, offsets, read))
+        return self._last[1]
+
+    def _cuts(self, first: int, offsets: Sequence[int], read: Callable[[int, int], bytes]) -> list[list[int]]:
+        """The cuts of the samples from number `first` on, see `_samples`."""
+        starts, ends = list(offsets[:-1]), list(offsets[1:])
+        if self.is_bare:
+            return [starts, ends]
+        sizes_bytes = 4 * self._num_sizes
+        cuts = [[start + sizes_bytes for start in starts]]
+        wrong = [at for at, (start, end) in enumerate(zip(cuts[0], ends, strict=True)) if start > end]
+        if not wrong:
+            data = b"".join([read(start, sizes_bytes) for start in starts])
+            sizes, sized = struct.unpack(f"<{len(data) // 4}I", data), 0
+            for field in self.fields:
+                if field.num_bytes is None:
+                    cuts.append([*map(operator.add, cuts[-1], sizes[sized :: self._num_sizes])])
+                    sized += 1
+                else:
+                    cuts.append([cut + field.num_bytes for cut in cuts[-1]])
+            if cuts[-1] != ends:
+                wrong = [at for at, end in enumerate(ends) if cuts[-1][at] != end]
+        for at in wrong[:1]:
+            raise DatasetError(
+                f"{self.path}: sample {first + at}, at byte {starts[at]}: has {ends[at] - starts[at]} bytes, but its "
+                f"columns and their sizes take {cuts[-1][at] - starts[at]}: the file is damaged"
             )
         return cuts
 
@@ -213,3 +235,30 @@ def _unpacked(packed: storage.PinnedFile, packing: str, num_bytes: int) -> bytes
         raise
     except Exception as error:  # each of them raises its own
         raise DatasetError(f"{path}: cannot be unpacked: {error}") from error
+
+
+def number_of(kind: str, data: bytes) -> Any:
+    """The number of this type of NumPy."""
+    (value,) = numpy.frombuffer(data, numpy.dtype(kind).newbyteorder("<"))
+    return value.item()
+
+
+def png_of_pixels(data: bytes) -> bytes:
+    """The PNG of an image that is stored as width, height and length of its mode (u32), mode and pixels."""
+    width, height, mode_bytes = struct.unpack_from("<3I", data)
+    mode = data[12 : 12 + mode_bytes].decode()
+    if width * height > DEFAULT_LIMITS.max_image_pixels:
+        raise ValueError(f"has {width} x {height} pixels, more than are allowed (Limits(max_image_pixels))")
+    stream = io.BytesIO()
+    Image.frombytes(mode, (width, height), data[12 + mode_bytes :]).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def list_of(decode: Callable[[bytes], Any], start: int, data: bytes) -> list[Any]:
+    """Values of bytes, whose count and sizes (u32) are at byte `start`."""
+    (count,) = struct.unpack_from("<I", data, start)
+    sizes = struct.unpack_from(f"<{min(count, len(data))}I", data, start + 4)
+    ends = list(itertools.accumulate(sizes, initial=start + 4 + 4 * count))
+    if ends[-1] != len(data):
+        raise ValueError(f"a list has {len(data)} bytes; expected {ends[-1]}")
+    return [decode(data[begin:end]) for begin, end in itertools.pairwise(ends)]

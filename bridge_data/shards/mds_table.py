@@ -11,18 +11,15 @@ Source: the format of https://github.com/mosaicml/streaming (`streaming/base/for
 """
 
 import functools
-import io
-import itertools
 import os
-import struct
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, NamedTuple
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError
-from bridge_data.later import Image, numpy
+from bridge_data.later import numpy
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.shards.binary_shard import BinaryField, BinaryShard
+from bridge_data.shards.binary_shard import BinaryField, BinaryShard, list_of, number_of, png_of_pixels
 from bridge_data.shards.plain_data import parse_json, parse_json_file
 from bridge_data.shards.table_columns import MAX_UNIT_BYTES
 
@@ -86,9 +83,9 @@ def _entry(entry: Any, which: str) -> MdsEntry:
         folders = os.path.normpath(found.name).split("/")
         if os.path.isabs(found.name) or ".." in folders or not found.name.endswith(".mds"):
             raise ConfigError(f"{which}: names {found.name!r}, which is not in its folder, or no file .mds")
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, ConfigError):
-            raise
+    except ConfigError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{which}: is not valid MDS: {type(error).__name__}: {error}") from None
     return found
 
@@ -148,29 +145,13 @@ def _decoder(name: str, details: str) -> Callable[[bytes], Any]:
     if name in ("str", "str_decimal"):
         return bytes.decode
     if name in _NUMBERS or name == "int":
-        return functools.partial(_number, "int64" if name == "int" else name)
+        return functools.partial(number_of, "int64" if name == "int" else name)
     if name == "ndarray":
         return functools.partial(_array, details)
     if name in _LISTS:
-        return functools.partial(_list, _decoder(_LISTS[name], ""), 4 * name.startswith("list"))
+        return functools.partial(list_of, _decoder(_LISTS[name], ""), 4 * name.startswith("list"))
     others: dict[str, Callable[[bytes], Any]] = {"json": parse_json, "str_int": int, "str_float": float}
-    return (others | {"pil": _picture})[name]
-
-
-def _number(kind: str, data: bytes) -> Any:
-    (value,) = numpy.frombuffer(data, numpy.dtype(kind).newbyteorder("<"))
-    return value.item()
-
-
-def _picture(data: bytes) -> bytes:
-    """The PNG of an image whose pixels are stored."""
-    width, height, mode_bytes = struct.unpack_from("<3I", data)
-    mode = data[12 : 12 + mode_bytes].decode()
-    if width * height > DEFAULT_LIMITS.max_image_pixels:
-        raise ValueError(f"has {width} x {height} pixels, more than are allowed (Limits(max_image_pixels))")
-    stream = io.BytesIO()
-    Image.frombytes(mode, (width, height), data[12 + mode_bytes :]).save(stream, "PNG")
-    return stream.getvalue()
+    return (others | {"pil": png_of_pixels})[name]
 
 
 def _array(details: str, data: bytes) -> Any:
@@ -186,13 +167,3 @@ def _array(details: str, data: bytes) -> Any:
         sizes = numpy.frombuffer(data[at + 1 : at + 1 + num_axes * width], f"<u{width}").tolist()
         at += 1 + num_axes * width
     return numpy.frombuffer(data[at:], numpy.dtype(kind).newbyteorder("<")).reshape(sizes).copy()
-
-
-def _list(decode: Callable[[bytes], Any], start: int, data: bytes) -> list[Any]:
-    """Images, whose count and sizes (u32) are at byte `start`."""
-    (count,) = struct.unpack_from("<I", data, start)
-    sizes = struct.unpack_from(f"<{min(count, len(data))}I", data, start + 4)
-    ends = list(itertools.accumulate(sizes, initial=start + 4 + 4 * count))
-    if ends[-1] != len(data):
-        raise ValueError(f"a list of images has {len(data)} bytes; expected {ends[-1]}")
-    return [decode(data[begin:end]) for begin, end in itertools.pairwise(ends)]

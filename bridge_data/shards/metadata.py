@@ -53,8 +53,9 @@ TABLE_FILES = {
     ".arrow": "arrow_table.ArrowTable",
     ".lance": "lance_table.LanceTable",
     ".mds": "mds_table.MdsTable",
+    ".bin": "litdata_table.open_chunk",
 }
-"""The suffixes of tables, and the `TableFile` that reads each: a module of this package, and a class in it."""
+"""The suffixes of tables, and what opens the `TableFile` of each: a module of this package, and a class or function."""
 
 _MAX_SAMPLES = 1 << 48
 _SHARD = re.compile(r"((?:[^/]+/)*?[^/]+\.(?:tar|tgz|tar\.gz))[/:](?=.)", re.DOTALL)

@@ -1,4 +1,4 @@
-"""The rows of tables as samples: Parquet files, the Arrow files of `datasets`, Lance data sets and MDS shards.
+"""The rows of tables as samples: Parquet files, the Arrow files of `datasets`, Lance, MDS and litData.
 
 Reads the files, in order. Returns `Records`: a group of rows (a row group, a record batch, a fragment) is a shard, a
 column a part. Opening reads only footers and headers, once per file. Of a group, only samples of open blocks are held,

@@ -8,6 +8,7 @@ import functools
 import gzip
 import io
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ from tests.loader.checkpoint.states import make_state
 from tests.plan.joins import joined, prepared_plan, texts
 from tests.prepare.converters import originals
 from tests.prepared import write_blend, write_texts
+from tests.shards.chunks import write_chunks, write_rows
 from tests.tables import IMAGE, save_to_disk, table_of, write_parquet
 
 MAX_SAMPLES = 40
@@ -385,16 +387,22 @@ def open_val(file: Path) -> object:
 
 
 def tables(folder: Path) -> list[Path]:
-    """The same rows as Parquet files, of small pages and of one with large values, and as `datasets` saves them."""
+    """The same rows as Parquet files, of small pages and of one with large values, and as `datasets` saves them; and
+    shards of MDS and of litData."""
     numbers = range(60)
     columns: dict[str, Any] = {"text": [f"text {n}" for n in numbers], "tokens": [list(range(n % 4)) for n in numbers]}
     small = table_of(columns)
     image = [None if n % 9 == 0 else {"bytes": bytes([n]) * 5000, "path": "a.png"} for n in numbers]
     large = table_of({**columns, "image": image}, {"image": IMAGE})
+    array, pixel = struct.pack("<4I", 1, 2, 1, 3) + bytes(6), struct.pack("<3I", 2, 1, 3) + b"RGB" + bytes(6)
+    samples = [{"text": b"text", "a": array, "b": pixel}] * 10
     return [
         write_parquet(folder / "a.parquet", small, per_group=40, data_page_size=64),
         write_parquet(folder / "b.parquet", large, per_group=40, data_page_version="2.0", compression="none"),
         save_to_disk(folder, large, per_batch=25) / "data-00000-of-00001.arrow",
+        originals.captioned_mds(folder / "mds", 10) / "shard.00000.mds",
+        write_chunks(folder / "chunks", samples, {"text": "str", "a": "numpy", "b": "pil"}) / "chunk-0-0.bin",
+        write_rows(folder / "rows", small) / "chunk-0-0.bin",
     ]
 
 

@@ -23,6 +23,7 @@ from bridge_data.storage.remote import CACHE_VARIABLE
 from tests.object_store import Bucket, Server, faulty_proxy
 from tests.prepare.converters.originals import write_mds
 from tests.prepared import write_texts
+from tests.shards.chunks import write_chunks, write_rows
 from tests.tables import save_to_disk, table_of, write_parquet
 
 TEXTS = [f"text {number}" * (1 + number % 3) for number in range(23)]
@@ -74,6 +75,11 @@ def mds(folder: Path, texts: Sequence[str]) -> Path:
     return write_mds(folder / "mds", samples, {"text": "str", "number": "int"})
 
 
+def chunks(folder: Path, texts: Sequence[str]) -> Path:
+    samples = [{"text": text.encode(), "number": struct.pack("<q", number)} for number, text in enumerate(texts)]
+    return write_chunks(folder / "chunks", samples, {"text": "str", "number": "int"})
+
+
 KINDS = {
     "prepared folder": Kind("folder", prepared),
     "unprepared tars": Kind("tars", unprepared),
@@ -85,6 +91,9 @@ KINDS = {
     ".lance": Kind("tables", lance),
     ".mds": Kind("tables", lambda folder, texts: mds(folder, texts) / "shard.00000.mds"),
     "folder of MDS shards": Kind("tables", mds),
+    ".bin": Kind("tables", lambda folder, texts: chunks(folder, texts) / "chunk-0-0.bin"),
+    "folder of litData chunks": Kind("tables", chunks),
+    "rows of litData": Kind("tables", lambda folder, texts: write_rows(folder / "rows", table(texts))),
     "saved data set": Kind(
         "tables", lambda at, texts: save_to_disk(at / "saved", table(texts), per_batch=PER_GROUP, num_files=2)
     ),

@@ -26,6 +26,7 @@ from bridge_data.shards.where.chosen_records import ChosenRecords
 from bridge_data.shards.where.sample_columns import INDEX, ROWS_AT_ONCE
 from bridge_data.storage.remote import CACHE_VARIABLE
 from tests.prepare.converters.originals import write_mds
+from tests.shards.chunks import write_chunks, write_rows
 from tests.shards.joins import dataset, join, narrowed, rows
 from tests.shards.tars import write_tar
 from tests.shards.where.test_choosing import Clause
@@ -93,6 +94,11 @@ def mds(folder: Path, *, has_keys: bool) -> Records:
     return opened(write_mds(folder / "a", rows, dict.fromkeys(rows[0], "str")))
 
 
+def chunks(folder: Path, *, has_keys: bool) -> Records:
+    rows = [{"__key__": key.encode(), "text": key.encode()} if has_keys else {"text": key.encode()} for key in KEYS]
+    return opened(write_chunks(folder / "a", rows, dict.fromkeys(rows[0], "str")))
+
+
 def joined(folder: Path) -> Records:
     first, second = files(folder / "a"), dataset(folder / "b", [KEYS[7:2:-1], KEYS[:2]])
     index = join(folder / "j", first, (second, "skip"))
@@ -124,6 +130,9 @@ KINDS: dict[str, Callable[[Path], Records]] = {
     "Lance without keys": lambda folder: lance(folder, has_keys=False),
     "MDS with keys": lambda folder: mds(folder, has_keys=True),
     "MDS without keys": lambda folder: mds(folder, has_keys=False),
+    "litData with keys": lambda folder: chunks(folder, has_keys=True),
+    "litData without keys": lambda folder: chunks(folder, has_keys=False),
+    "rows of litData with keys": lambda folder: opened(write_rows(folder, table(has_keys=True))),
     "join": joined,
     "range of a join": lambda folder: Subset(joined(folder), 2, 6),
     "in memory": in_memory,

@@ -1,0 +1,307 @@
+"""Rows of litData's chunks: the values that litData itself reads; damage is told, and nothing is unpickled."""
+
+import io
+import json
+import pickle
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from PIL import Image
+
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.plan import Source, load_plan
+from bridge_data.plan.opening import split_parts
+from bridge_data.shards.litdata_table import LitDataRows, open_chunk
+from bridge_data.shards.table_columns import columns_of
+from tests.object_store import Bucket
+from tests.shards.chunks import LEAF, write_chunks, write_index, write_rows
+
+THEIRS = Path(__file__).parent / "chunks_written_by_litdata"
+"""Written by `write_theirs`."""
+
+
+def picture(number: int, form: str | None = None) -> Any:
+    """Noise, or of one colour, out of a file."""
+    noise = np.random.default_rng(number).integers(0, 256, (3, 4, 3), dtype=np.uint8)
+    if form is None:
+        return Image.fromarray(noise)
+    stream = io.BytesIO()
+    Image.new("RGB", (4, 3), tuple(noise[0, 0].tolist())).save(stream, form)
+    return Image.open(stream)
+
+
+def fields(number: int) -> dict[str, Any]:
+    """A sample whose fields are stored one after the other."""
+    return {
+        "i": number - 3,
+        "f": number / 4,
+        "t": "é" * number,
+        "b": bytes([number % 256]) * number,
+        "flag": number % 2 == 0,
+        "jpeg": picture(number, "JPEG"),
+        "pil": picture(number),
+        "array": np.arange(2 * number + 2, dtype=np.int16).reshape(2, -1),
+        "line": np.arange(number, dtype=np.float32),
+        "tensor": torch.arange(6).reshape(2, 3) - number,
+        "tokens": torch.arange(number, dtype=torch.int32),
+        "of": {"x": number, "y": (float(number), "z")},
+    }
+
+
+def rows(number: int) -> dict[str, Any]:
+    """A sample that newer versions store as a row of Arrow."""
+    return {"text": f"text {number} ö", "n": number, "list": [number] * (number % 3), "of": {"x": [number], "y": "é"}}
+
+
+def tokens(number: int) -> torch.Tensor:
+    return torch.arange(number + 1, dtype=torch.int64) * 7
+
+
+KINDS = {"fields": fields, "packed": fields, "rows": rows, "packed_rows": rows, "tokens": tokens}
+
+
+def write_theirs(folder: Path, kind: str, count: int, chunk_size: int) -> Path:
+    """Samples of a kind, written by litData."""
+    pytest.importorskip("litdata", exc_type=ImportError)
+    from litdata.streaming.item_loader import TokensLoader  # type: ignore[import-not-found]
+    from litdata.streaming.writer import BinaryWriter  # type: ignore[import-not-found]
+
+    folder.mkdir(parents=True)
+    settings: dict[str, Any] = {"compression": "zstd"} if "packed" in kind else {}
+    settings |= {"compression_level": "chunk"} if kind == "packed" else {}
+    settings |= {"item_loader": TokensLoader(), "chunk_bytes": 8 * chunk_size} if kind == "tokens" else {}
+    writer = BinaryWriter(str(folder), **({"chunk_size": chunk_size} if kind != "tokens" else {}), **settings)
+    for number in range(count):
+        writer[number] = KINDS[kind](number)
+    writer.done()
+    writer.merge(1)
+    return folder
+
+
+def opened(path: Path | str, **options: Any) -> Source:
+    (source,) = load_plan(path, **options).sources
+    return source
+
+
+def read(source: Source) -> list[str]:
+    reader = source.records.reader()
+    return [reader.read(index).parts["text"] for index in range(source.num_samples)]
+
+
+def as_read(value: Any) -> Any:
+    """A value to compare: the pixels of images, and arrays and tensors as lists with their type."""
+    if isinstance(value, bytes) and value.startswith((b"\xff\xd8", b"\x89PNG")):
+        value = Image.open(io.BytesIO(value))
+    if isinstance(value, (Image.Image, memoryview)):
+        return np.asarray(value).tolist() if isinstance(value, Image.Image) else bytes(value)
+    return (str(value.dtype), value.tolist()) if isinstance(value, (np.ndarray, torch.Tensor)) else value
+
+
+def flat(sample: Any, kind: str) -> dict[str, Any]:
+    """A sample by the names that its parts get here."""
+    if kind == "tokens":
+        return {"tokens": as_read(sample)}
+    if kind.endswith("rows"):
+        return dict(sample)
+    sample = dict(sample)
+    of = sample.pop("of")
+    sample = sample | {"of.x": of["x"], "of.y.0": of["y"][0], "of.y.1": of["y"][1]}
+    return {name: as_read(value) for name, value in sample.items()}
+
+
+def found(parts: dict[str, Any]) -> dict[str, Any]:
+    return {"pil" if name == "pil.jpg" else name: as_read(value) for name, value in parts.items()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_are_those_that_they_wrote(kind: str) -> None:
+    source = opened(THEIRS / kind)
+    reader = source.records.reader()
+    assert source.num_samples == 5 and len(source.records.counts) >= 2
+    singly = [found(reader.read(number).parts) for number in range(5)]
+    first = source.records.counts[0]
+    block = reader.read_block(range(first), None)
+    assert block is not None
+    contents = [{block.name: content} if block.name else content for content in block.contents]
+    assert [found(content) for content in contents] == singly[:first]
+    for number, mine in enumerate(singly):
+        wanted = flat(KINDS[kind](number), kind)
+        if "jpeg" in wanted:  # which litData encoded, once more
+            assert np.abs(np.subtract(mine.pop("jpeg"), wanted.pop("jpeg"))).max() <= 4
+        assert mine == wanted
+    names = {"packed": "chunk-0-0.zstd.bin"}
+    assert reader.read(1).full_key == source.records.describe(1) == f"{names.get(kind, 'chunk-0-0.bin')}/1"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_are_those_that_litdata_reads(kind: str, tmp_path: Path) -> None:
+    folder = write_theirs(tmp_path / "theirs", kind, 900 if kind.endswith("rows") else 30, 600)
+    litdata = pytest.importorskip("litdata", exc_type=ImportError)
+    source = opened(shutil.copytree(folder, tmp_path / "copy"))  # litData replaces compressed chunks by unpacked ones
+    reader = source.records.reader()
+    assert source.num_samples == (900 if kind.endswith("rows") else 30)
+    if kind == "tokens":  # their reader cuts them into blocks of a size that the user gives
+        theirs = litdata.StreamingDataset(str(folder), item_loader=litdata.TokensLoader(block_size=1))
+        ours = torch.cat([reader.read(number).parts["tokens"] for number in range(30)])
+        assert torch.cat([theirs[number] for number in range(len(theirs))]).tolist() == ours.tolist()
+        return
+    theirs = litdata.StreamingDataset(str(folder))
+    for number in np.random.default_rng(1).permutation(source.num_samples).tolist():
+        mine, their = found(reader.read(number).parts), flat(theirs[number], kind)
+        if "jpeg" in mine:  # of which theirs are decoded, with the channels first
+            assert np.moveaxis(their.pop("jpeg")[1], 0, 2).tolist() == mine.pop("jpeg")
+        assert mine == their
+    again = opened(folder).records.reader()
+    assert [found(again.read(number).parts) for number in range(30)] == [
+        found(reader.read(number).parts) for number in range(30)
+    ]
+
+
+def ours(folder: Path, *numbers: int) -> Path:
+    samples = [{"text": b"text %d" % n, "__key__": b"k%d" % n, "n": struct.pack("<q", n)} for n in numbers]
+    return write_chunks(folder, samples, {"text": "str", "__key__": "str", "n": "int"})
+
+
+def their_rows(folder: Path, *numbers: int) -> Path:
+    return write_rows(folder, pa.table({"text": [f"text {n}" for n in numbers], "n": list(numbers)}))
+
+
+def test_older_tensors_have_their_shape_in_the_other_order(tmp_path: Path) -> None:
+    shapes = [(2, 3), (), (0, 4)]
+    values = [torch.arange(int(np.prod(shape)), dtype=torch.int16).reshape(shape) for shape in shapes]
+    samples = [
+        {"a": struct.pack(f"{order}{2 + len(one.shape)}I", 13, len(one.shape), *one.shape) + one.numpy().tobytes()}
+        for one in values
+        for order in "<>"
+    ]
+    reader = opened(write_chunks(tmp_path / "a", samples, {"a": "tensor"})).records.reader()
+    for number, value in enumerate(value for value in values for _ in "<>"):
+        mine = reader.read(number).parts["a"]
+        assert mine.dtype == torch.int16 and mine.shape == value.shape and torch.equal(mine, value)
+
+
+def test_a_chunk_that_litdata_unpacked_is_read_in_the_place_of_the_compressed_one(tmp_path: Path) -> None:
+    path = shutil.copytree(THEIRS / "packed", tmp_path / "a")
+    (path / "chunk-0-0.zstd.bin").unlink()
+    with pytest.raises(DatasetError, match=r"chunk-0-0\.bin: no such file"):
+        opened(path)
+    shutil.copy(THEIRS / "fields" / "chunk-0-0.bin", path)
+    sample = opened(path).records.reader().read(1)
+    assert sample.full_key == "chunk-0-0.zstd.bin/1" and sample.parts["t"] == "é"
+
+
+def test_folders_are_split_parts_and_chunks_are_named_by_a_pattern(tmp_path: Path) -> None:
+    ours(tmp_path / "a" / "train", *range(25))
+    their_rows(tmp_path / "a" / "val", *range(300))
+    assert split_parts(tmp_path / "a") == ["train", "val"]
+    assert read(opened(tmp_path / "a", split_part="train")) == [f"text {n}" for n in range(25)]
+    assert read(opened(tmp_path / "a", split_part="val")) == [f"text {n}" for n in range(300)]
+    assert read(opened(tmp_path / "a" / "train" / "chunk-0-[12].bin")) == [f"text {n}" for n in range(10, 25)]
+    (tmp_path / "corpus.bin").write_bytes(b"x" * 100)
+    with pytest.raises(ConfigError, match=r"corpus\.bin: expected a folder of tars or tables"):
+        opened(tmp_path / "corpus.bin")
+
+
+def test_rows_are_chosen_by_their_columns(tmp_path: Path) -> None:
+    assert read(opened(ours(tmp_path / "a", *range(25)), where="n > 21 and key <> 'k23'")) == ["text 22", "text 24"]
+    assert read(opened(their_rows(tmp_path / "b", *range(600)), where="n % 299 = 1")) == [
+        "text 1",
+        "text 300",
+        "text 599",
+    ]
+
+
+REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
+    "pickle": ({"data_format": ["str", "pickle"]}, "field 'b' holds pickles, which are never read"),
+    "graph": ({"data_format": ["str", "graph"]}, "field 'b' holds 'graph'"),
+    "encrypted": ({"encryption": {"algorithm": "fernet"}}, "its chunks are encrypted"),
+    "batches": ({"compression": "zstd", "compression_level": "batch"}, "its chunks are compressed by the batch"),
+    "lz4": ({"compression": "lz4"}, "its chunks are compressed by lz4"),
+    "Parquet": ({"item_loader": "ParquetLoader"}, "its chunks are for a ParquetLoader"),
+    "no tree": ({"data_spec": None}, "is not the index of litData"),
+    "fields": ({"data_format": ["str"]}, "is not the index of litData"),
+    "deep": ({"data_spec": '[1, {"type": "dict"}]'}, "is not the index of litData: KeyError"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_is_not_read_is_refused(name: str, tmp_path: Path) -> None:
+    config, told = REFUSALS[name]
+    path = write_chunks(tmp_path / "a", [{"a": b"1", "b": pickle.dumps(1)}], {"a": "str", "b": "bytes"}, **config)
+    with pytest.raises(ConfigError, match=told) as refused:
+        opened(path)
+    assert str(path) in str(refused.value)
+
+
+@pytest.mark.parametrize("counts", [{"../chunk-0-0.bin": 1}, {"chunk-0-0.bin": "1"}, {"chunk-0-0.bin": 7}, {}])
+def test_an_index_of_other_chunks_is_refused(counts: dict[str, Any], tmp_path: Path) -> None:
+    path = write_chunks(tmp_path / "a", [{"a": b"1"}], {"a": "str"})
+    write_index(path, {"a": "str"}, counts)
+    with pytest.raises(ConfigError, match=str(path)):
+        opened(path)
+
+
+def test_names_are_paths_in_a_sample(tmp_path: Path) -> None:
+    def named(node: dict[str, Any]) -> list[str]:
+        path = tmp_path / "a"
+        formats = dict.fromkeys("abc"[: 1 if node is LEAF else 2], "str")
+        write_chunks(path, [dict.fromkeys(formats, b"1")], formats, data_spec=f"[1, {json.dumps(node)}]")
+        return list(opened(path).records.reader().read(0).parts)
+
+    assert named(LEAF) == ["value"]
+    assert named({"type": "builtins.tuple", "context": "null", "children_spec": [LEAF, LEAF]}) == ["0", "1"]
+    inner = {"type": "collections.OrderedDict", "context": '["x", "y"]', "children_spec": [LEAF, LEAF]}
+    assert named({"type": "builtins.list", "context": "null", "children_spec": [inner]}) == ["0.x", "0.y"]
+
+
+@pytest.mark.parametrize("write", [ours, their_rows])
+def test_damaged_files_are_told_or_all_else_is_read_right(tmp_path: Path, write: Any) -> None:
+    """Flips in offsets and sizes never give other bytes; flips in values may."""
+    path = write(tmp_path / "a", *range(10))
+    file = path / "chunk-0-0.bin"
+    right, content = read(opened(path)), file.read_bytes()
+
+    def texts() -> list[str]:
+        table = open_chunk(str(file))
+        (column,) = [one for one in columns_of(table.schema, str(file)) if one.name == "text"]
+        return table.values(column, 0, 0, table.counts[0])
+
+    assert texts() == right
+    is_rows = isinstance(open_chunk(str(file)), LitDataRows)
+    for number in range(0, len(content), 5 if is_rows else 1):
+        flips = [content[:number] + bytes([content[number] ^ mask]) + content[number + 1 :] for mask in (1, 128, 255)]
+        for damaged in (content[:number], *flips):
+            file.write_bytes(damaged)
+            try:
+                mine = texts()
+            except DatasetError as error:
+                assert str(file) in str(error)
+            except (ConfigError, ValueError):  # another number of samples, or no column "text"
+                assert len(damaged) == len(content) and (is_rows or number < 4)
+            else:
+                assert len(damaged) == len(content) and len(mine) == len(right)
+                assert is_rows or (number >= 48 and sum(a != b for a, b in zip(mine, right, strict=True)) <= 1)
+
+
+def test_a_chunk_that_is_replaced_is_told(tmp_path: Path) -> None:
+    path = ours(tmp_path / "a", *range(25))
+    sent, used = pickle.dumps(opened(path).records), opened(path).records.reader()
+    used.read(0)
+    shutil.rmtree(path)
+    ours(path, *range(100, 125))
+    for reader, number in ((pickle.loads(sent).reader(), 15), (used, 22)):
+        with pytest.raises(DatasetError, match=r"chunk-0-[12]\.bin: was replaced while it was in use"):
+            reader.read(number)
+
+
+def test_chunks_in_a_store_are_read(bucket: Bucket) -> None:
+    ours(bucket.folder / "a" / "train", *range(25))
+    their_rows(bucket.folder / "a" / "val", *range(5))
+    assert read(opened(f"{bucket.url}/a", split_part="train")) == [f"text {n}" for n in range(25)]
+    assert read(opened(f"{bucket.url}/a", split_part="val")) == [f"text {n}" for n in range(5)]
