@@ -3,6 +3,10 @@
 Order is arithmetic, work is a pure function, state is a handful of integers. This module is the public surface. A name
 is imported when it is first used, so that `import bridge_data` costs next to nothing, and a command that prepares data
 never waits for torch.
+
+To change: an option, its default, its check, the order of checks and the choices that are gone, `run_options`
+(`options` has what it calls); ranks and lanes, `topology`; exceptions, and what is logged of failures, `errors`; a
+public name, here.
 """
 
 from typing import TYPE_CHECKING

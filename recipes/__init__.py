@@ -11,7 +11,7 @@
 
 To change: a default of a recipe, `families/all.yaml` or the family, else the dataclass that has it (`trainer.config`,
 `recipe`, the arguments in `task_encoders`); how YAML, family and arguments are merged, `recipe.load_recipe`, and what
-is said of an unknown key, `recipe._changed`; the order of a step, `trainer.loop` under Megatron, `train_lightning`
-under Lightning; when a checkpoint is saved, there, too, in `fit` and `_trainer`; how, `trainer.checkpoint`; the log,
-`run_log`; the demo's run, `configs/demo.yaml`.
+is said of an unknown key, `recipe._changed`; which families Megatron trains, `recipe.FAMILIES`; the order of a step,
+`fit` of `trainer.loop` under Megatron, `train_lightning` under Lightning; when a checkpoint is saved, there, too, in
+`fit` and `_trainer`; how, `trainer.checkpoint`; the log, `run_log`; the demo's run, `configs/demo.yaml`.
 """

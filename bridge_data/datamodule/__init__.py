@@ -12,12 +12,13 @@ evaluations, with `save_state` and `restore_state`.
     metric_sinks       metrics to the log, JSONL, TensorBoard, Prometheus
     parallel           batches sent between ranks: replicas, balance, context parallelism, virtual pipeline
 
-To change: a default or a check of an option, `run_options` (those of `WorkerConfig` in `topology`); the few that
-Bridge's users expect to be others, such as `num_workers` and `pin_memory`, stand in `module` and `bridge`. What is done
-when training starts is in `module.train_dataloader`; what of that waits for other ranks, in `sharing.rank_loader`,
-which also says what `balance` cannot be combined with (steps of Lightning: `lightning_trainer.check_steps`). Megatron
-saves what `EnergonDataloader.save_state` returns on each rank: `loader.rank_states` says which rank has the whole
-state. Lightning keeps `module.state_dict`, with the loader's state (`order.state`) under `LIGHTNING_KEY` of
+To change: a default or a check of an option, `run_options` (those of `WorkerConfig` in `topology`); a check of batch
+sizes against each other, `batch_schedule`, of replicas, `parallel.replica`; the few that Bridge's users expect to be
+others, such as `num_workers` and `pin_memory`, stand in `module` and `bridge`. What is done when training starts is in
+`module.train_dataloader`; what of that waits for other ranks, in `sharing.rank_loader`, which also says what `balance`
+cannot be combined with (steps of Lightning: `lightning_trainer.check_steps`). Megatron saves what
+`EnergonDataloader.save_state` returns on each rank: `loader.rank_states` says which rank has the whole state. Lightning
+keeps `module.state_dict`, with the loader's state (`order.state`) under `LIGHTNING_KEY` of
 `loader.checkpoint.other_formats`.
 
 Lightning takes seconds to import, and only the DataModule itself needs it: names are imported when they are first used.

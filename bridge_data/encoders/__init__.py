@@ -12,12 +12,12 @@ families, whose batches equal those of transformers' processors.
 
 To change: a default or a limit, the settings in `encoder_config`; of videos `visuals.VideoSampling`, of speech and of
 pairs beside their encoders; whether a bad sample is skipped or an error, `SamplePolicies` and `encoder_config.refuse`,
-its words, where it is found, such as `conversations._check_roles`; which turns have a loss (the answers),
-`chat.render_conversation`, and the mask, `sequences.next_token_labels`; the tokens of an image, `image_text` of its
-family, for the default encoder `visuals.Images.num_tokens`; a new family, a `VisionFamily` in `families`, its name here
-and in `visuals._MADE_FOR`; the order of steps, `FamilyTaskEncoder.preencode_sample` and `postencode_sample`, where
-media are decoded, or `encode_sample` of `hf`; the fields of a batch, `sequences` (with those of Qwen in `qwen_encoder`,
-of the default encoder in `multimodal_encoder`), or `layouts` for Bridge.
+its words, where it is found, such as `conversations._check_roles`, of tokenizer and template in `chat`; which turns
+have a loss (the answers), `chat.render_conversation`, and the mask, `sequences.next_token_labels`; the tokens of an
+image, `image_text` of its family, for the default encoder `visuals.Images.num_tokens`; a new family, a `VisionFamily`
+in `families`, its name here and in `visuals._MADE_FOR`; the order of steps, `FamilyTaskEncoder.preencode_sample` and
+`postencode_sample`, where media are decoded, or `encode_sample` of `hf`; the fields of a batch, `sequences` (with those
+of Qwen in `qwen_encoder`, of the default encoder in `multimodal_encoder`), or `layouts` for Bridge.
 """
 
 from typing import TYPE_CHECKING

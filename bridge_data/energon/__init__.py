@@ -14,7 +14,8 @@ writes, in `bridge_data.prepare`. To change: another name, its rows in `module_p
 not in `bridge_data`; which code of data is trusted, `plan.dataset_yaml.find_object` and `plan.factories.read_function`,
 and for Energon's programs, `replacing`; a default of a factory, its `__init__` and that of
 `plan.factories.PathDatasetFactory`; what is said of a name that has no counterpart, `module_paths.missing` with
-`LEFT_OUT`; the look-up of a name, `module_paths.value_of`, or `replacing._StandIn` for `megatron.energon` itself.
+`LEFT_OUT`; the look-up of a name, `__getattr__` here and of `module_paths.EnergonModule`, or `replacing._StandIn` for
+`megatron.energon` itself.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -23,6 +23,6 @@ packs in `pack` and `members`, of batches in `batch`, and `Restorer`, which foll
 and grouping, `Lane.next` downwards; the state of a lane, `Lane.state`, `_encoded_packs` and `_restore`, with
 `_LaneCheck` of `order.state` and `order.redeal`; how a pending item is written, `Pending.encode` and `decode` of
 `order.pending`, with `_PendingCheck`; a restore key, `Work` wherever it marks samples, packs and batches, `take_held`
-of `decode.sample_loader`, and `Restorer.restore`, which reads it. An error is worded where it is raised; what the
-user's hooks did wrong, in `work` and `lane`; that nothing of a source stays, in `Survival.count_skip`.
+of `decode.sample_loader`, and `restoring`, which reads it. An error is worded where it is raised; what the user's hooks
+did wrong, in `work` and `lane`; that nothing of a source stays, in `Survival.count_skip`.
 """

@@ -20,9 +20,10 @@ To change: a default or a check of an option, `run_options.LoaderConfig`; what h
 `SavableDataLoader._fetch` and `_hand_out`; at the end of a pass, `loader.Iteration`; the hooks of the task encoder,
 `lanes.work`. The state is `order.state.LoaderState`, which `Position.advance` makes after each batch. The file of a
 checkpoint is `encoded` and `decoded` of `checkpoint.checkpoint_folder`, its name `rank_file` and `_NAME` there; the
-state inside those of Lightning and Megatron, `checkpoint.other_formats`; a ledger file, `record` and `records` of
-`ledger_files`, with `encoded` and `decoded` for micro-batches. An error is worded where it is raised; those that users
-may want to catch are, or derive from, classes in `errors`.
+state inside one of Lightning, `state_dict` of `datamodule.module`, inside one of Megatron, `sharded_state` of
+`checkpoint.other_formats`, which reads both; a ledger file, `record` and `records` of `ledger_files`, with `encoded`
+and `decoded` for micro-batches. An error is worded where it is raised; those that users may want to catch are, or
+derive from, classes in `errors`.
 """
 
 from bridge_data.loader.factory import get_loader, get_savable_loader

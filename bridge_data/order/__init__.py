@@ -32,8 +32,8 @@ makes it after each batch; of a lane: `Cursor.state` or `Pending.to_dict`, `_Lan
 `lanes`. The integers of a position: `Stream.position` and `BEGINNING` of `cursor`, `_POSITION` of `state`, the columns
 in `redeal`, the slices of `Inbox`. Errors about the form of a state are in `state`; about positions that do not exist,
 in the `fault` of a row or a stream, and where they are opened (`Cursor`, `Inbox`, `Pending`). The fingerprint is made
-by `PlanOrder` and `LaneDataset`, and compared in `LoaderState.check`, which words the error. The order itself may only
-change with `state.VERSION`: golden files hold it.
+by `PlanOrder` and `LaneDataset`, and compared in `LoaderState.check`, which words the error; what a restore with
+`strict=False` refuses, `redeal.migrate`. The order itself may only change with `state.VERSION`: golden files hold it.
 """
 
 from bridge_data.order.chunks import Geometry

@@ -16,9 +16,9 @@
 To change: a default of a hook, and how many failures are tolerated, `task_encoder` (in wrappers, `lanes.wrappers`);
 what a failure does and how it is worded, `hooks`: so, too, a hook of a wrong signature, a `TypeError` like any other;
 which cooker takes a sample, `cooking.choose_cooker` with `Cooker.is_match`; how a cooker is checked, `SourceCook`; the
-order in which hooks are called, `lanes.work`, which also says when one is missing; the form of cached files,
-`stores.cache_pool` with its `_FORMAT`. `HOOKS` of `task_encoder` numbers the hooks for their random seeds: append,
-never insert.
+order in which hooks are called, `lanes.work.Work` (its constructor, `_decoded`, `pack`, `batch`), which also says when
+one is missing; the form of cached files, `_content` and `CacheFolder` of `stores.cache_pool`, with `_FORMAT`. `HOOKS`
+of `task_encoder` numbers the hooks for their random seeds: append, never insert.
 
 Names are imported on first use: `import bridge_data` needs none of them.
 """

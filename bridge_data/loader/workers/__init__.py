@@ -9,11 +9,12 @@
     batches      batches, data sets and errors as bytes, with tensors and arrays as buffers of their own
     slots        the shared memory that batches are collated in
 
-Options and their defaults are in `run_options.LoaderConfig` (restarts, timeouts, memory) and `topology.WorkerConfig`
-(the number of workers); fixed limits are constants of these modules. Why a worker is replaced is worded in
-`worker_pool`, what it was doing in `link.WatchPage`, that no restart is left in `worker_pool.Restarts`; `ServerLost`
-and `OutOfStep`, which the loader catches, are classes of `loader.lane_runner`. What a lane raises is sent by
-`_Worker._next` of `worker`, and raised again in the trainer by `WorkerLink.take`. The order of batches is not decided
-here (`loader.position`), and nothing is written to files: a worker is sent the state of its lanes to begin. In `slots`
-a slot is one of memory; elsewhere it is one in the job's order.
+Options and their defaults are in `run_options.LoaderConfig` (restarts, timeouts, memory) and `topology` (`WorkerConfig`
+the number of workers, `LANES_PER_RANK` that of lanes); fixed limits are constants of these modules. Why a worker is
+replaced is worded in `worker_pool` (that it hangs, `_Patience.verdict`), what it was doing in `link.WatchPage`, that no
+restart is left in `worker_pool.Restarts`; `ServerLost` and `OutOfStep`, which the loader catches, are classes of
+`loader.lane_runner`. What a lane raises is sent by `_Worker._next` of `worker`, and raised again in the trainer by
+`WorkerLink.take`. The order of batches is not decided here (`loader.position`), and nothing is written to files: a
+worker is sent the state of its lanes to begin. In `slots` a slot is one of memory; elsewhere it is one in the job's
+order.
 """
