@@ -6,15 +6,18 @@ Guarantee: no shard is read, unless there is neither index and keys are looked f
 """
 
 from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING
 
 from bridge_data.errors import DatasetError, bridge_command
 from bridge_data.shards.key_index import KeyIndex
-from bridge_data.shards.prepared import ShardSet
 from bridge_data.shards.records import read_keys, scan_keys
 from bridge_data.shards.segment import DamagedIndexError
 
+if TYPE_CHECKING:
+    from bridge_data.shards.prepared import ShardSet
 
-def keys_in_tars(shards: ShardSet, samples: range) -> Iterator[str]:
+
+def keys_in_tars(shards: "ShardSet", samples: range) -> Iterator[str]:
     """`Records.keys` of prepared tars.
 
     Raises:
@@ -39,7 +42,7 @@ def keys_in_tars(shards: ShardSet, samples: range) -> Iterator[str]:
         yield from keys[max(samples.start - start, 0) : samples.stop - start]
 
 
-def _of_our_index(shards: ShardSet, name: str) -> list[str]:
+def _of_our_index(shards: "ShardSet", name: str) -> list[str]:
     assert shards.index is not None
     try:
         return shards.index.segment(name).keys()
@@ -47,7 +50,7 @@ def _of_our_index(shards: ShardSet, name: str) -> list[str]:
         raise DatasetError(f"{error}. Run {_way_out(shards)}.") from error
 
 
-def find_in_tars(shards: ShardSet, keys: Collection[str]) -> Iterator[tuple[int, str]]:
+def find_in_tars(shards: "ShardSet", keys: Collection[str]) -> Iterator[tuple[int, str]]:
     """`Records.find` of prepared tars. A sample that our index has at another position is none."""
     index = KeyIndex.find(shards.root)
     if index is None and shards.index is not None:
@@ -66,11 +69,11 @@ def find_in_tars(shards: ShardSet, keys: Collection[str]) -> Iterator[tuple[int,
                         yield number, key
 
 
-def _is_stored(shards: ShardSet, shard: int, position: int, key: str) -> bool:
+def _is_stored(shards: "ShardSet", shard: int, position: int, key: str) -> bool:
     """Whether our index has the key at the same position; without ours, the other is trusted."""
     segment = None if shards.index is None else shards.index.segment_if_intact(shards.names[shard])
     return segment is None or segment.key(position) == key
 
 
-def _way_out(shards: ShardSet) -> str:
+def _way_out(shards: "ShardSet") -> str:
     return f"`{bridge_command('prepare', shards.root, '--tar-index-only')}`"

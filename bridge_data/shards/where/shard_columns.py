@@ -9,13 +9,12 @@ import dataclasses
 import itertools
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, bridge_command
 from bridge_data.shards.media_metadata import MEDIA_TABLE, AVMetadata, ImageMetadata
 from bridge_data.shards.metadata import INDEX_SQLITE, META_FOLDER
-from bridge_data.shards.prepared import ShardSet
 from bridge_data.shards.read_only_database import ReadOnlyDatabase
 from bridge_data.shards.segment import IndexPage
 from bridge_data.shards.where.json_columns import BOOLEAN, INTEGER, NUMBER, JsonColumns
@@ -34,6 +33,9 @@ from bridge_data.shards.where.sample_columns import (
     arrow_texts,
 )
 
+if TYPE_CHECKING:
+    from bridge_data.shards.prepared import ShardSet
+
 FIRST_SHARDS = 16
 """Shards that are searched for parts before all others."""
 
@@ -41,7 +43,7 @@ FIRST_SHARDS = 16
 class ShardColumns(SampleColumns):
     """The columns of a prepared data set, from its indexes."""
 
-    def __init__(self, shards: ShardSet) -> None:
+    def __init__(self, shards: "ShardSet") -> None:
         if shards.index is None:
             way_out = bridge_command("prepare", shards.root, "--tar-index-only")
             raise ConfigError(f"{shards.root}: where: needs our index of the data set; run `{way_out}`")

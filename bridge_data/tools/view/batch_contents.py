@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from bridge_data.tools.cli.preview_command import describe_value
+from bridge_data.tools.descriptions import describe_value
 
 MAX_SHOWN_TOKENS = 2048
 """Maximum tokens shown of a row."""

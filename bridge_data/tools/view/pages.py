@@ -18,7 +18,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from bridge_data.errors import BridgeDataError, ConfigError
-from bridge_data.tools.cli.preview_command import describe_value
+from bridge_data.tools.descriptions import describe_value
 from bridge_data.tools.view.batch_contents import fields_of
 from bridge_data.tools.view.blend_counts import count_draws
 from bridge_data.tools.view.catalog import SampleAddress, SampleFilter, SplitCatalog

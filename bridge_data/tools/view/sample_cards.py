@@ -21,8 +21,8 @@ from bridge_data.shards import RawSample
 from bridge_data.shards.joined_records import JoinedRawSample
 from bridge_data.shards.records import bytes_of
 from bridge_data.storage.atomic import write_file
-from bridge_data.tools.cli.preview_command import TEXT_PARTS, describe
 from bridge_data.tools.cli.terminal import sized
+from bridge_data.tools.descriptions import TEXT_PARTS, describe
 from bridge_data.tools.view.catalog import SampleAddress, SplitCatalog
 
 if TYPE_CHECKING:

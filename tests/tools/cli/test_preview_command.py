@@ -12,7 +12,7 @@ from PIL import Image
 
 from bridge_data.decode.av import AVDecoder
 from bridge_data.prepare.tombstone_writing import forget_samples
-from bridge_data.tools.cli.preview_command import describe, describe_value
+from bridge_data.tools.descriptions import describe, describe_value
 from tests.plan.joins import joined, texts
 from tests.prepare.files import film, sound
 from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
