@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bridge_data.plan import Source, load_plan
 from tests.prepared import TEXT
 
 IMAGE = {"_type": "Image"}
@@ -65,3 +66,15 @@ def write_table_blend(
     head = {"__module__": "megatron.energon", "__class__": "MetadatasetV2"}
     file.write_text(json.dumps({**head, "splits": {"train": {kind: items}}}))
     return file
+
+
+def opened(path: Path | str, **options: Any) -> Source:
+    """The source at `path`, which must be one."""
+    (source,) = load_plan(path, **options).sources
+    return source
+
+
+def read(source: Source) -> list[str]:
+    """The texts of its samples."""
+    reader = source.records.reader()
+    return [reader.read(index).parts["text"] for index in range(source.num_samples)]

@@ -13,7 +13,7 @@ import pytest
 
 from bridge_data import TextSample, WorkerConfig, get_savable_loader, get_train_dataset, prepare_metadataset
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.plan import Source, load_plan
+from bridge_data.plan import load_plan
 from bridge_data.prepare.tombstone_writing import forget_samples
 from bridge_data.shards.lance_table import LanceTable
 from bridge_data.shards.table_columns import columns_of
@@ -21,7 +21,7 @@ from bridge_data.storage import Version
 from tests.decode.pictures import encoded, picture
 from tests.plan.joins import joined, own
 from tests.shards.test_parquet_table import mixed
-from tests.tables import table_of
+from tests.tables import opened, read, table_of
 
 lance = pytest.importorskip("lance")
 
@@ -33,16 +33,6 @@ def write(path: Path, table: pa.Table, *, per_fragment: int = 40, **options: Any
 
 def texts(*numbers: int) -> pa.Table:
     return table_of({"text": [f"text {number}" for number in numbers], "__key__": [f"k{n}" for n in numbers]})
-
-
-def opened(path: Path | str, **options: Any) -> Source:
-    (source,) = load_plan(path, **options).sources
-    return source
-
-
-def read(source: Source) -> list[str]:
-    reader = source.records.reader()
-    return [reader.read(index).parts["text"] for index in range(source.num_samples)]
 
 
 def compare(path: Path, table: pa.Table) -> None:

@@ -15,12 +15,12 @@ import torch
 from PIL import Image
 
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.plan import Source, load_plan
 from bridge_data.plan.opening import split_parts
 from bridge_data.shards.litdata_table import LitDataRows, open_chunk
 from bridge_data.shards.table_columns import columns_of
 from tests.object_store import Bucket
 from tests.shards.chunks import LEAF, write_chunks, write_index, write_rows
+from tests.tables import opened, read
 
 THEIRS = Path(__file__).parent / "chunks_written_by_litdata"
 """Written by `write_theirs`."""
@@ -82,16 +82,6 @@ def write_theirs(folder: Path, kind: str, count: int, chunk_size: int) -> Path:
     writer.done()
     writer.merge(1)
     return folder
-
-
-def opened(path: Path | str, **options: Any) -> Source:
-    (source,) = load_plan(path, **options).sources
-    return source
-
-
-def read(source: Source) -> list[str]:
-    reader = source.records.reader()
-    return [reader.read(index).parts["text"] for index in range(source.num_samples)]
 
 
 def as_read(value: Any) -> Any:

@@ -18,7 +18,7 @@ from PIL import Image
 
 from bridge_data import TextSample, WorkerConfig, get_savable_loader, get_train_dataset, prepare_metadataset
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.plan import Source, load_plan
+from bridge_data.plan import load_plan
 from bridge_data.plan.opening import split_parts
 from bridge_data.prepare.tombstone_writing import forget_samples
 from bridge_data.shards import table_columns
@@ -27,6 +27,7 @@ from bridge_data.shards.mds_table import MdsTable
 from tests.object_store import Bucket
 from tests.plan.joins import joined, own
 from tests.prepare.converters.originals import captioned_mds, picture, write_mds
+from tests.tables import opened, read
 
 THEIRS = Path(__file__).parents[1] / "prepare" / "converters" / "mds_written_by_mosaicml"
 
@@ -38,16 +39,6 @@ def texts(*numbers: int) -> list[dict[str, bytes]]:
 def write(folder: Path, *numbers: int, **settings: Any) -> Path:
     """Shards of ten samples."""
     return write_mds(folder, texts(*numbers), {"text": "str", "__key__": "str", "n": "int"}, **settings)
-
-
-def opened(path: Path | str, **options: Any) -> Source:
-    (source,) = load_plan(path, **options).sources
-    return source
-
-
-def read(source: Source) -> list[str]:
-    reader = source.records.reader()
-    return [reader.read(index).parts["text"] for index in range(source.num_samples)]
 
 
 def as_read(value: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 import huggingface_hub
 import pytest
 
-from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset, storage
+from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan import load_plan
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
@@ -24,6 +24,7 @@ from bridge_data.prepare.tars import prepare
 from bridge_data.storage import hf_store, object_stores, remote
 from tests.hub_server import TOKEN, HubDataset, HubServer, hub_server
 from tests.prepared import write_blend, write_texts
+from tests.storage.test_training import loader, texts
 from tests.tables import write_table_blend, write_text_table
 
 CONTENT = bytes(range(256)) * 40
@@ -228,18 +229,6 @@ def sets(hub: HubServer) -> HubDataset:
     write_table_blend(data.folder / "tables.yaml", {"tables": 1})
     data.commit()
     return data
-
-
-def loader(path: object, num_workers: int = 0) -> Any:
-    config = WorkerConfig(rank=0, world_size=1, num_workers=num_workers, num_lanes=2)
-    dataset = get_train_dataset(
-        str(path), worker_config=config, batch_size=4, shuffle_buffer_size=20, max_samples_per_sequence=10
-    )
-    return get_savable_loader(dataset)
-
-
-def texts(batches: Any, number: int) -> list[list[str]]:
-    return [next(batches).text for _ in range(number)]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
