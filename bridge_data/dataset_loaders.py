@@ -9,7 +9,7 @@ import abc
 import dataclasses
 import os
 from collections.abc import Collection, Mapping
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError
@@ -34,8 +34,10 @@ from bridge_data.plan.opening import open_plan
 from bridge_data.plan.source import EpochsPerShuffle, check_epochs, multiplied
 from bridge_data.plan.where_clauses import WhereClause, given_where
 from bridge_data.shards import SubsetRange
-from bridge_data.shards.joins import JoinIndex
 from bridge_data.topology import WorkerConfig
+
+if TYPE_CHECKING:
+    from bridge_data.shards.joins import JoinIndex
 
 Location: TypeAlias = str | os.PathLike[str]
 
@@ -82,7 +84,7 @@ class DatasetLoaderInterface(abc.ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} does not override traverse")
 
-    def prepare(self) -> list[JoinIndex]:
+    def prepare(self) -> "list[JoinIndex]":
         """Make and return the indexes of the joins in it.
 
         Raises:
@@ -253,7 +255,7 @@ class MetadatasetV2(_Declaring):
         """The names of its splits."""
         return list(read_splits(self._document)[1])
 
-    def prepare(self) -> list[JoinIndex]:
+    def prepare(self) -> "list[JoinIndex]":
         if not self._is_file:
             raise ConfigError(f"{self}: joins are prepared next to a YAML file; write the splits to one")
         from bridge_data.prepare import metadataset_joins  # here: programs that train do not prepare
