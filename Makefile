@@ -22,9 +22,10 @@ demo: setup
 test: setup
 	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not peer and not gpu and not machine and not browser and not data"
 
-# What changes with the version of Python: everything but tests that launch training jobs, long properties, and docs.
+# What changes with the version of Python: everything but tests that launch training jobs, long properties, and docs; with
+# fewer random cases.
 test-most: setup
-	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not peer and not gpu and not machine and not browser and not data and not long"
+	BRIDGE_DATA_PROFILE=fast $(BIN)/python -m pytest $(SPREAD) -m "not slow and not peer and not gpu and not machine and not browser and not data and not long"
 
 # The stages, without processes and with fewer random cases: about a minute on 2 cores.
 STAGES := $(addprefix tests/,storage shards plan order decode task lanes loader datamodule samples prepare energon encoders tools) $(wildcard tests/test_*.py)
