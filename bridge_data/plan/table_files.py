@@ -26,7 +26,7 @@ from bridge_data.plan.document import TABLE_KEYS, Node, as_node, nearest
 from bridge_data.plan.formats import WHOLE, Format, Opening
 from bridge_data.plan.source import FieldAccess, Source
 from bridge_data.samples import CrudeSample
-from bridge_data.shards import Records, litdata_table, mds_table
+from bridge_data.shards import Records, binary_shard, litdata_table, mds_table
 from bridge_data.shards.metadata import TABLE_FILES
 from bridge_data.shards.table_columns import Column
 from bridge_data.shards.table_records import TableRecords, open_records
@@ -141,11 +141,11 @@ def _train_first(parts: dict[str, Files]) -> dict[str, Files]:
 def _indexed_parts(path: str, names: Sequence[str]) -> dict[str, Files]:
     """The shards that the index in `path` names, for all split parts; or else those of the indexes in folders there,
     each of which is a split part."""
-    indexes = [name for name in names if os.path.basename(name) == mds_table.INDEX]
+    indexes = [name for name in names if os.path.basename(name) == binary_shard.INDEX]
     if not indexes:
-        raise ConfigError(f"{path}: there are shards, but no {mds_table.INDEX} that names them: it is not whole")
+        raise ConfigError(f"{path}: there are shards, but no {binary_shard.INDEX} that names them: it is not whole")
     parts = {}
-    for index in [mds_table.INDEX] if mds_table.INDEX in indexes else indexes:
+    for index in [binary_shard.INDEX] if binary_shard.INDEX in indexes else indexes:
         data, file, folder = storage.read_all(f"{path}/{index}"), f"{path}/{index}", os.path.dirname(index)
         if "chunks" in _json(data, file):
             found = list(litdata_table.read_index(data, file).counts)

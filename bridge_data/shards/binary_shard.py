@@ -19,7 +19,7 @@ import io
 import itertools
 import operator
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from bridge_data import storage
@@ -28,6 +28,9 @@ from bridge_data.later import Image, numpy
 from bridge_data.limits import DEFAULT_LIMITS
 from bridge_data.shards.shard_table import DIGESTED_BYTES
 from bridge_data.shards.table_columns import MAX_READ_BYTES, MAX_UNIT_BYTES, Column, TableFile, pyarrow_for
+
+INDEX = "index.json"
+"""The file that names the shards of a data set, beside them."""
 
 _HEAD = struct.Struct("<II")
 
@@ -235,6 +238,20 @@ def _unpacked(packed: storage.PinnedFile, packing: str, num_bytes: int) -> bytes
         raise
     except Exception as error:  # each of them raises its own
         raise DatasetError(f"{path}: cannot be unpacked: {error}") from error
+
+
+def check_count(shard: TableFile, name: str, counts: Mapping[str, int]) -> None:
+    """Check the number of samples of a shard; `counts` are those that the index beside it says, by names of shards.
+
+    Raises:
+        DatasetError: if it is another.
+    """
+    (count,), known = shard.counts, counts.get(name)
+    if known not in (None, count):
+        raise DatasetError(
+            f"{shard.path}: has {count} samples, but {INDEX} says {known}: one of the two was replaced, or not copied; "
+            "restore it"
+        )
 
 
 def number_of(kind: str, data: bytes) -> Any:

@@ -22,8 +22,15 @@ from typing import Any, ClassVar, NamedTuple
 from bridge_data import storage
 from bridge_data.errors import ConfigError
 from bridge_data.later import numpy, torch
-from bridge_data.shards.binary_shard import BinaryField, BinaryShard, list_of, number_of, png_of_pixels
-from bridge_data.shards.mds_table import INDEX
+from bridge_data.shards.binary_shard import (
+    INDEX,
+    BinaryField,
+    BinaryShard,
+    check_count,
+    list_of,
+    number_of,
+    png_of_pixels,
+)
 from bridge_data.shards.plain_data import parse_json, parse_json_file
 from bridge_data.shards.shard_table import DIGESTED_BYTES
 from bridge_data.shards.table_columns import DECODED, Column, TableFile, checked_rows, pyarrow_for, values_of_rows
@@ -143,14 +150,11 @@ class LitDataTable(BinaryShard):
     kind: ClassVar[str] = "a chunk of litData"
 
     def __init__(self, path: str, version: storage.Version | None = None) -> None:
-        file = storage.location(path).with_name(INDEX)
-        self._index = _index_at(str(file), storage.version(file))
+        self._index = _index_beside(path)
         self.is_bare = self._index.has_tokens
         name = os.path.basename(path)
         super().__init__(path, version, "zstd" if name.endswith(_PACKED) else "")
-        known = self._index.counts.get(name, self.counts[0])
-        if known != self.counts[0]:
-            raise ConfigError(f"{path}: has {self.counts[0]} samples; {file} says {known}")
+        check_count(self, name, self._index.counts)
 
     def found_fields(self, header: bytes) -> list[BinaryField]:
         if header:
@@ -188,6 +192,7 @@ class LitDataRows(TableFile):
             self.schema = self._reader.schema
             self._digested = self.read_bytes(max(0, end - DIGESTED_BYTES), min(end, DIGESTED_BYTES))
         self.counts = [count]
+        check_count(self, os.path.basename(path), _index_beside(path).counts)
 
     def identity(self) -> bytes:
         """The end of the rows, which says where they are."""
@@ -220,6 +225,12 @@ class LitDataRows(TableFile):
             if batch.num_rows != min(_BATCH_ROWS, self.counts[0] - number * _BATCH_ROWS):
                 raise ValueError(f"it has {batch.num_rows} rows")
             return DECODED.keep(key, (0, batch))[1]
+
+
+def _index_beside(path: str) -> LitDataIndex:
+    """The index beside the chunk at `path`."""
+    file = storage.location(path).with_name(INDEX)
+    return _index_at(str(file), storage.version(file))
 
 
 @functools.lru_cache(maxsize=8)

@@ -19,12 +19,17 @@ from bridge_data import storage
 from bridge_data.errors import ConfigError
 from bridge_data.later import numpy
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.shards.binary_shard import BinaryField, BinaryShard, list_of, number_of, png_of_pixels
+from bridge_data.shards.binary_shard import (
+    INDEX,
+    BinaryField,
+    BinaryShard,
+    check_count,
+    list_of,
+    number_of,
+    png_of_pixels,
+)
 from bridge_data.shards.plain_data import parse_json, parse_json_file
 from bridge_data.shards.table_columns import MAX_UNIT_BYTES
-
-INDEX = "index.json"
-"""The file that names the shards of a data set, beside them."""
 
 PACKINGS = ("zstd", "gz", "bz2", "br", "snappy")
 """How shards may be compressed: the endings of their names."""
@@ -107,11 +112,20 @@ class MdsTable(BinaryShard):
     ) -> None:
         file = stored_file(path)
         super().__init__(file, version, file[len(path) + 1 :], max_unpacked_bytes)
+        index = storage.location(path).with_name(INDEX)
+        if index.is_file():  # of shards that a pattern names it may be missing
+            check_count(self, os.path.basename(path), _counts_at(str(index), storage.version(index)))
 
     def found_fields(self, header: bytes) -> list[BinaryField]:
         config = parse_json(header)
         columns = zip(config["column_names"], config["column_encodings"], config["column_sizes"], strict=True)
         return _fields(columns, self.path)
+
+
+@functools.lru_cache(maxsize=8)
+def _counts_at(path: str, version: storage.Version) -> dict[str, int]:
+    """The numbers of samples that the index says, by names of shards."""
+    return dict(read_index(storage.read_all(path), path))
 
 
 def _fields(columns: Iterable[tuple[str, str, int | None]], where: str) -> list[BinaryField]:

@@ -379,5 +379,7 @@ def _attempt(path: str, action: Callable[[], T]) -> T:
 
 def _failure(path: str, error: OSError) -> DatasetError:
     if isinstance(error, FileNotFoundError):
-        return DatasetError(f"{path}: no such file. Restore it, or run `bridge-data prepare` again without it.")
+        return DatasetError(
+            f"{path}: no such file. Restore it, or take it out of the data set (tars: run `bridge-data prepare` again)."
+        )
     return DatasetError(f"{path}: cannot be read: {error.strerror or error}")

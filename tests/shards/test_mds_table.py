@@ -178,6 +178,19 @@ def test_folders_are_split_parts(tmp_path: Path) -> None:
     assert read(opened(tmp_path / "a")) == [f"text {n}" for n in (*range(5, 30), *range(5))]
 
 
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_a_shard_with_another_number_of_samples_than_the_index_says_is_an_error(
+    tmp_path: Path, compression: str | None
+) -> None:
+    path = write(tmp_path / "a", *range(25), compression=compression)
+    index = json.loads((path / "index.json").read_text())
+    index["shards"][1]["samples"] += 1
+    (path / "index.json").write_text(json.dumps(index))
+    for place in (path, path / "*.mds") if compression is None else (path,):
+        with pytest.raises(DatasetError, match=r"shard\.00001\.mds.* has 10 samples, but index\.json says 11"):
+            opened(place)
+
+
 def test_shards_by_a_pattern_need_no_index(tmp_path: Path) -> None:
     path = write(tmp_path / "a", *range(25))
     (path / "index.json").unlink()

@@ -20,7 +20,8 @@ from bridge_data.prepare.converters.source_records import (
     digest_of_files,
     even_blocks,
 )
-from bridge_data.shards.mds_table import INDEX, MdsTable, read_index, stored_file
+from bridge_data.shards.binary_shard import INDEX, check_count
+from bridge_data.shards.mds_table import MdsTable, read_index, stored_file
 
 BLOCK_RECORDS = 32
 
@@ -66,10 +67,9 @@ class MdsShards:
                 yield BrokenRecord(number, where, f"cannot be decoded: {error}")
 
     def _table(self, which: int) -> MdsTable:
-        shard, limits = self._shards[which], self._limits
-        table = MdsTable(self._paths[which], max_unpacked_bytes=limits.max_unpacked_bytes)
-        if table.counts != [shard.num_samples]:
-            raise DatasetError(f"{table.path}: has {table.counts[0]} samples; {INDEX} says {shard.num_samples}")
+        entry = self._shards[which]
+        table = MdsTable(self._paths[which], max_unpacked_bytes=self._limits.max_unpacked_bytes)
+        check_count(table, entry.name, {entry.name: entry.num_samples})  # the index may be in a folder above
         return table
 
     def fingerprint(self) -> str:

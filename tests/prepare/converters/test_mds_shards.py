@@ -45,4 +45,4 @@ def test_a_damaged_shard_breaks_its_records_and_no_others(tmp_path: Path) -> Non
     assert "shard.00001.mds: cannot be read as an MDS shard" in reasons[0] and "no such file" in reasons[-1]
     (tmp_path / "shard.00000.mds").write_bytes((captioned_mds(tmp_path / "b", 3) / "shard.00000.mds").read_bytes())
     (broken,) = MdsShards(tmp_path).read([0])
-    assert isinstance(broken, BrokenRecord) and "has 3 samples; index.json says 10" in broken.reason
+    assert isinstance(broken, BrokenRecord) and "has 3 samples, but index.json says 10" in broken.reason
