@@ -41,6 +41,16 @@ def test_the_micro_batches_of_validation_are_the_data_from_start_to_end(
     assert list(job) == list(range(num_samples))
 
 
+@given(num_lanes=st.integers(1, 7), first_block=st.integers(0, 20), lane=st.integers(0, 6), taken=st.integers(0, 40))
+def test_the_block_after_the_last_one_touched_is_untouched(
+    num_lanes: int, first_block: int, lane: int, taken: int
+) -> None:
+    row = OrderedRow(1_000, num_lanes, 3, first_block)
+    stream = Stream(row, lane % num_lanes)
+    touched = [int(index) // 3 for index in stream.take(taken)[1]] if taken else []
+    assert row.untouched_block(lane % num_lanes, taken) == max(touched, default=first_block - 1) + 1
+
+
 def _cut(samples: list[int], size: int) -> list[list[int]]:
     return [samples[start : start + size] for start in range(0, len(samples), size)]
 

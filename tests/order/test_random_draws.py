@@ -289,6 +289,13 @@ def test_neighbours_do_not_stay_neighbours(size: int) -> None:
     assert (steps == 1).mean() < 5 / size * 10
 
 
+@pytest.mark.parametrize(
+    ("size", "expected"), [(65_536, [29838, 32618, 28545, 32998]), (65_537, [1258, 40180, 45730, 18616])]
+)
+def test_permutations_on_both_sides_of_the_limit_are_those_of_the_format(size: int, expected: list[int]) -> None:
+    assert Permutation(size, 7)(np.array([0, 1, size // 2, size - 1])).tolist() == expected
+
+
 @pytest.mark.parametrize("size", [1, 64, TABLE_LIMIT, TABLE_LIMIT + 1, 10**9 + 7])
 def test_the_inverse_of_a_permutation_gives_the_positions(size: int) -> None:
     permutation = Permutation(size, 99)
