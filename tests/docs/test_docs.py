@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 
 from tests.docs.pages import ROOT, PageRun, is_shown_as, read_blocks
+from tests.prepare.converters.originals import captioned_mds
 from tests.tables import IMAGE, save_to_disk, table_of
 
 QUICKSTART = ROOT / "docs" / "quickstart.md"
@@ -54,6 +55,9 @@ def test_quickstart_runs(quickstart: Path) -> None:
 )
 def test_page_runs(page: Path, quickstart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(quickstart, tmp_path, dirs_exist_ok=True)
+    if page.stem == "migration":
+        for folder in ("photos_mds", "photos_litdata"):  # what is in a folder is known by its index
+            captioned_mds(tmp_path / folder)
     monkeypatch.chdir(tmp_path)
     with mock.patch.dict(os.environ):  # which a page may add to
         PageRun(page).check()
