@@ -37,13 +37,13 @@ API = {
 """The API pages: title, and the parts of the package in which its names are defined."""
 
 BESIDES = {
-    "loading": ("bridge_data.loader", "bridge_data.plan"),
+    "loading": ("bridge_data.loader", "bridge_data.plan.load_plan", "bridge_data.run_options.TrainingOptions"),
     "datamodule": ("bridge_data.datamodule",),
     "encoders": ("bridge_data.encoders",),
     "shards": ("bridge_data.shards",),
     "order": ("bridge_data.order",),
 }
-"""Packages whose own exports are on an API page besides those of `bridge_data`."""
+"""What is on an API page besides names of `bridge_data`: packages with all that they export, and single names."""
 
 _LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[\w-]+)?\))")
 
@@ -64,8 +64,10 @@ def api_pages() -> Iterator[tuple[str, str]]:
         raise PluginError(f"docs/site/hook.py: no API page has the names of bridge_data.{min(lost)}: add it to API")
     for page, (title, parts) in API.items():
         paths = {name: f"bridge_data.{name}" for part, name in public if part in parts}
-        for package in BESIDES.get(page, ()):
-            paths = {name: f"{package}.{name}" for _, name in exported(package)} | paths
+        for path in BESIDES.get(page, ()):
+            is_package = ROOT.joinpath(*path.split(".")).is_dir()
+            names = [name for _, name in exported(path)] if is_package else [path.rpartition(".")[2]]
+            paths = {name: f"{path}.{name}" if is_package else path for name in names} | paths
         blocks = "".join(f"\n::: {paths[name]}\n" for name in sorted(paths, key=str.lower))
         yield f"api/{page}.md", f"# {title}\n{blocks}"
 
