@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -73,6 +74,29 @@ def test_slurm_knows_the_directives() -> None:
     assert len(directives) == head.count("#SBATCH ") >= 8  # each of the right form, before the first command
     assert set(directives) <= SBATCH
     assert "#SBATCH" not in body
+
+
+STAND_INS = {
+    "srun": 'trap "echo saved; exit 1" TERM; echo $$ > step; echo "$NNODES at $MASTER"; while sleep 0.1; do :; done',
+    "scancel": 'echo "scancel $*"; kill -TERM "$(cat step)"',
+    "scontrol": 'if [ "$1" = show ]; then echo node0; else echo "scontrol $*"; fi',
+}
+"""What the script calls of Slurm, as far as it needs it."""
+
+
+def test_slurm_job_saves_and_is_queued_again(tmp_path: Path) -> None:
+    for name, body in STAND_INS.items():
+        (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    slurm = {"SLURM_NNODES": "2", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[0-1]"}
+    environment = {**os.environ, **slurm, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    command = ["bash", str(DEPLOY / "slurm.sbatch")]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "2 at node0\n"
+        job.send_signal(signal.SIGUSR1)
+        assert job.stdout.read() == "scancel --signal=TERM 7\nsaved\nscontrol requeue 7\n"
+    assert job.returncode == 0
 
 
 @pytest.mark.parametrize(("file", "name"), [("pytorchjob.yaml", "pytorchjob"), ("skypilot.yaml", "skypilot_task")])
