@@ -52,9 +52,11 @@ def exported(package: str) -> Iterator[tuple[str, str]]:
     """The names that a package exports: (part of `bridge_data` that defines it, name)."""
     source = ROOT.joinpath(*package.split("."), "__init__.py").read_text()
     for node in ast.walk(ast.parse(source)):
-        module = (isinstance(node, ast.ImportFrom) and node.module) or ""
-        if module.startswith("bridge_data.") and module != "bridge_data.later":
-            yield from ((module.split(".")[1], alias.asname or alias.name) for alias in node.names)
+        if not isinstance(node, ast.ImportFrom) or node.module is None or node.module == "bridge_data.later":
+            continue
+        root, _, part = node.module.partition(".")
+        if root == "bridge_data" and part:
+            yield from ((part.split(".")[0], alias.asname or alias.name) for alias in node.names)
 
 
 def api_pages() -> Iterator[tuple[str, str]]:
