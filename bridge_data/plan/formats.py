@@ -25,7 +25,7 @@ from bridge_data.samples import CrudeSample
 from bridge_data.shards import Records
 from bridge_data.shards.metadata import JSONL_SUFFIX, TABLE_FILES, why_unprepared
 from bridge_data.shards.records import NO_MEMBER
-from bridge_data.shards.tar_bytes import GZIP_SUFFIXES
+from bridge_data.shards.tar_files import GZIP_SUFFIXES
 from bridge_data.storage import Location, location
 
 WHOLE = "train"

@@ -29,7 +29,7 @@ from bridge_data.shards.index_file import BridgeIndex, ShardEntry
 from bridge_data.shards.metadata import BRIDGE_INDEX, META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.shards.segment import DamagedIndexError, Segment
-from bridge_data.shards.tar_bytes import open_tar
+from bridge_data.shards.tar_files import open_tar
 from bridge_data.shards.tar_scan import raise_faults
 from bridge_data.shards.where.json_columns import (
     COLUMNS_BRIDGE,

@@ -33,8 +33,7 @@ from bridge_data.shards.media_metadata import ImageMetadata, MediaMetadata
 from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, INFO_JSON, INFO_YAML, META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.shards.segment import split_name
-from bridge_data.shards.tar_bytes import FileTar, GzipTar, open_tar
-from bridge_data.shards.tar_headers import walk
+from bridge_data.shards.tar_files import FileTar, GzipTar, open_tar, walk
 
 HEAD_BYTES = 512
 """Bytes at the start of a file by which its kind is recognised."""

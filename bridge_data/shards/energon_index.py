@@ -27,7 +27,7 @@ from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, META_FOLDER,
 from bridge_data.shards.read_only_database import ReadOnlyDatabase
 from bridge_data.shards.segment import build_segment
 from bridge_data.shards.shard_table import read_offsets
-from bridge_data.shards.tar_bytes import is_gzip
+from bridge_data.shards.tar_files import is_gzip
 from bridge_data.storage.atomic import EXCLUSIVE, lock, replacing
 from bridge_data.storage.remote import cache_folder
 

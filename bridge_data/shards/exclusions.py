@@ -18,8 +18,7 @@ from bridge_data.shards.index_file import BridgeIndex
 from bridge_data.shards.metadata import meta_folder
 from bridge_data.shards.segment import split_name
 from bridge_data.shards.shard_table import read_offsets
-from bridge_data.shards.tar_bytes import open_tar
-from bridge_data.shards.tar_headers import walk
+from bridge_data.shards.tar_files import open_tar, walk
 from bridge_data.storage import Location
 
 if TYPE_CHECKING:

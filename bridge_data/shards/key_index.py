@@ -29,8 +29,7 @@ from bridge_data.shards.metadata import (
 )
 from bridge_data.shards.read_only_database import ReadOnlyDatabase, forgetting_after_fork
 from bridge_data.shards.segment import split_name
-from bridge_data.shards.tar_bytes import FileTar, GzipTar, MemoryTar, is_gzip
-from bridge_data.shards.tar_headers import BLOCK, read_member, walk
+from bridge_data.shards.tar_files import BLOCK, FileTar, GzipTar, MemoryTar, is_gzip, read_member, walk
 from bridge_data.storage import Location
 
 MAX_KNOWN_COMPRESSED = 64

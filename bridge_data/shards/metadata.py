@@ -18,7 +18,7 @@ from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.shards.plain_data import parse_json_file, parse_yaml_file
-from bridge_data.shards.tar_bytes import GZIP_SUFFIXES
+from bridge_data.shards.tar_files import GZIP_SUFFIXES
 from bridge_data.storage import AnyLocation, Location, location
 
 _RUN = re.compile(r"(?P<before>[^{}\\]*)\{(?P<first>\d+)\.\.(?P<last>\d+)\}(?P<after>[^{}\\]*)", re.ASCII)

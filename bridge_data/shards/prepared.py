@@ -37,7 +37,7 @@ from bridge_data.shards.metadata import (
 from bridge_data.shards.records import Block, ByteRange, RawSample, RecordReader, Records, stored_records
 from bridge_data.shards.segment import DamagedIndexError
 from bridge_data.shards.shard_table import ReadContent, SpanShard, TarShard, first_samples
-from bridge_data.shards.tar_bytes import FileTar, GzipTar, is_gzip
+from bridge_data.shards.tar_files import FileTar, GzipTar, is_gzip
 from bridge_data.shards.tombstones import ForgetList, ListedFiles, ShardStamp, read_lists
 from bridge_data.shards.where.sample_columns import SampleColumns
 from bridge_data.storage import Location, PinnedFile

@@ -26,7 +26,7 @@ from bridge_data.shards.index_file import BridgeIndex, BridgeIndexWriter
 from bridge_data.shards.metadata import META_FOLDER, expand_braces, is_unfinished
 from bridge_data.shards.prepared import ShardSet, read_lists_of
 from bridge_data.shards.segment import DamagedIndexError, Segment
-from bridge_data.shards.tar_bytes import GZIP_SUFFIXES
+from bridge_data.shards.tar_files import GZIP_SUFFIXES
 from bridge_data.shards.tar_scan import ScanNotes, raise_faults, scan_tar
 from bridge_data.shards.tombstones import ShardStamp
 from bridge_data.storage.atomic import EXCLUSIVE, lock, replacing, writing

@@ -28,8 +28,19 @@ from bridge_data.shards.blocks import MAX_UNWANTED_BYTES, TOGETHER_BYTES
 from bridge_data.shards.metadata import tar_index_path
 from bridge_data.shards.records import Samples
 from bridge_data.shards.segment import Part, Segment, split_name
-from bridge_data.shards.tar_bytes import FileTar, GzipTar, MemoryTar, open_tar
-from bridge_data.shards.tar_headers import BLOCK, FILE, FOLDER, LINKS, TarBytes, walk, walk_runs
+from bridge_data.shards.tar_files import (
+    BLOCK,
+    FILE,
+    FOLDER,
+    LINKS,
+    FileTar,
+    GzipTar,
+    MemoryTar,
+    TarBytes,
+    open_tar,
+    walk,
+    walk_runs,
+)
 from bridge_data.storage import Location, location
 
 KeyAndParts: TypeAlias = tuple[str, dict[str, bytes]]

@@ -46,7 +46,7 @@ def test_contents_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         num_bytes += size
         return read(path, start, size)
 
-    monkeypatch.setattr("bridge_data.shards.tar_bytes.storage.read", counting)
+    monkeypatch.setattr("bridge_data.shards.tar_files.storage.read", counting)
     assert len(Segment.of(scan_shard(tmp_path, "a.tar").segment)) == 10
     assert num_bytes < 200_000
 
