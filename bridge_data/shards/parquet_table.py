@@ -3,7 +3,7 @@
 Enters: the path of a file. Leaves: its schema and row groups, from the footer alone; and the values of rows `first` to
 `end` - 1 of a column of a row group. A column is stored in pages, by most writers of about 1 MiB. pyarrow decodes the
 pages with the wanted rows; from pages with large values, such as images, only the wanted values are read (see
-`stored_values`). So memory and work depend on the size of a page, not on that of a row group.
+`parquet_pages`). So memory and work depend on the size of a page, not on that of a row group.
 
 Guarantee: a file that is damaged, encrypted or was replaced since it was opened is a `DatasetError` that names it, the
 row group and the column. Columns with lists or several fields are decoded by whole row groups, unless their pages say
@@ -28,12 +28,14 @@ from bridge_data.shards.parquet_pages import (
     Footer,
     Page,
     Piece,
+    StoredValues,
     concatenated,
     find_pages,
+    find_values,
+    is_worth_while,
     numbering_page,
     small_file,
 )
-from bridge_data.shards.stored_values import StoredValues, find_values, is_worth_while
 from bridge_data.shards.table_columns import (
     DECODED,
     SLOW_UNIT_BYTES,
