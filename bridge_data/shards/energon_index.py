@@ -22,10 +22,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bridge_data.errors import DatasetError, bridge_command
-from bridge_data.shards.index_file import BridgeIndex, BridgeIndexWriter
+from bridge_data.shards.index_file import BridgeIndex, BridgeIndexWriter, build_segment
 from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, META_FOLDER, tar_index_path
 from bridge_data.shards.read_only_database import ReadOnlyDatabase
-from bridge_data.shards.segment import build_segment
 from bridge_data.shards.shard_table import read_offsets
 from bridge_data.shards.tar_files import is_gzip
 from bridge_data.storage.atomic import EXCLUSIVE, lock, replacing

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
-from bridge_data.shards.index_file import BridgeIndex
+from bridge_data.shards.index_file import BridgeIndex, split_name
 from bridge_data.shards.metadata import meta_folder
-from bridge_data.shards.segment import split_name
 from bridge_data.shards.shard_table import read_offsets
 from bridge_data.shards.tar_files import open_tar, walk
 from bridge_data.storage import Location

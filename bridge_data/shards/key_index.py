@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, ForgottenSampleError, SampleError, bridge_command, listed
+from bridge_data.shards.index_file import split_name
 from bridge_data.shards.metadata import (
     INDEX_SQLITE,
     META_FOLDER,
@@ -28,7 +29,6 @@ from bridge_data.shards.metadata import (
     without_shard,
 )
 from bridge_data.shards.read_only_database import ReadOnlyDatabase, forgetting_after_fork
-from bridge_data.shards.segment import split_name
 from bridge_data.shards.tar_files import BLOCK, FileTar, GzipTar, MemoryTar, is_gzip, read_member, walk
 from bridge_data.storage import Location
 

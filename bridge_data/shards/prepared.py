@@ -34,8 +34,8 @@ from bridge_data.shards.metadata import (
     read_split,
     read_uuid,
 )
+from bridge_data.shards.paged_file import DamagedIndexError
 from bridge_data.shards.records import Block, ByteRange, RawSample, RecordReader, Records, stored_records
-from bridge_data.shards.segment import DamagedIndexError
 from bridge_data.shards.shard_table import ReadContent, SpanShard, TarShard, first_samples
 from bridge_data.shards.tar_files import FileTar, GzipTar, is_gzip
 from bridge_data.shards.tombstones import ForgetList, ListedFiles, ShardStamp, read_lists

@@ -22,10 +22,10 @@ from typing import NamedTuple
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, bridge_command, listed
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.shards.index_file import BridgeIndex, BridgeIndexWriter
+from bridge_data.shards.index_file import BridgeIndex, BridgeIndexWriter, Segment
 from bridge_data.shards.metadata import META_FOLDER, expand_braces, is_unfinished
+from bridge_data.shards.paged_file import DamagedIndexError
 from bridge_data.shards.prepared import ShardSet, read_lists_of
-from bridge_data.shards.segment import DamagedIndexError, Segment
 from bridge_data.shards.tar_files import GZIP_SUFFIXES
 from bridge_data.shards.tar_scan import ScanNotes, raise_faults, scan_tar
 from bridge_data.shards.tombstones import ShardStamp

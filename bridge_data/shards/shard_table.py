@@ -25,9 +25,9 @@ from typing import TypeAlias
 from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.shards.blocks import MAX_UNWANTED_BYTES, TOGETHER_BYTES
+from bridge_data.shards.index_file import Part, Segment, split_name
 from bridge_data.shards.metadata import tar_index_path
 from bridge_data.shards.records import Samples
-from bridge_data.shards.segment import Part, Segment, split_name
 from bridge_data.shards.tar_files import (
     BLOCK,
     FILE,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from bridge_data.errors import DatasetError, bridge_command
 from bridge_data.shards.key_index import KeyIndex
+from bridge_data.shards.paged_file import DamagedIndexError
 from bridge_data.shards.records import read_keys, scan_keys
-from bridge_data.shards.segment import DamagedIndexError
 
 if TYPE_CHECKING:
     from bridge_data.shards.prepared import ShardSet

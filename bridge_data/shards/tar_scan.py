@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
-from bridge_data.shards.segment import Part, build_segment, is_meta_member, split_name
+from bridge_data.shards.index_file import Part, build_segment, is_meta_member, split_name
 from bridge_data.shards.tar_files import FILE, FOLDER, LINKS, Fields, FileTar, GzipTar, is_gzip, open_tar, walk_runs
 from bridge_data.storage import Location
 

@@ -17,7 +17,7 @@ from bridge_data.prepare.shard_files import scan_shard
 from bridge_data.prepare.splits import split_by_ratio
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.prepare.tars import prepare
-from bridge_data.shards.segment import Segment
+from bridge_data.shards.index_file import Segment
 from tests.prepare.odd_tars import LOSING, TWO, tar_of, without_content
 from tests.shards.tars import write_tar
 
