@@ -14,6 +14,7 @@ from bridge_data.plan.factories import BaseCoreDatasetFactory, read_function
 from bridge_data.plan.formats import Format, Opening
 from bridge_data.plan.source import Source
 from bridge_data.shards import PreparedDataset, Records
+from bridge_data.shards.cached_index import index_of_energon
 from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER
 from bridge_data.storage import Location, location
 
@@ -50,8 +51,9 @@ class PreparedFolder(Format):
         if factory is not None:
             return _factory_source(factory, document, reference, opening)
         config = read_sample_config(document, opening.trusted_modules, trust_dataset_code=opening.trust_dataset_code)
-        part, split_config, makes_index = scope.split_part, _split_config(reference), opening.makes_indexes
-        dataset = cache.get(("folder", path), lambda: PreparedDataset.open(path, cache.limits, makes_index=makes_index))
+        part, split_config = scope.split_part, _split_config(reference)
+        make_index = index_of_energon if opening.makes_indexes else None
+        dataset = cache.get(("folder", path), lambda: PreparedDataset.open(path, cache.limits, make_index=make_index))
         key = ("shards", path, part, split_config)
         shards = cache.get(key, lambda: dataset.split(part, split_config=split_config))
         check_parts(document, config, shards)

@@ -4,8 +4,8 @@ from bridge_data import storage
 from bridge_data.plan.declared import Reference
 from bridge_data.plan.formats import Format, Opening
 from bridge_data.plan.source import Source
+from bridge_data.shards.cached_index import find_raw_tars, is_tar_pattern, open_raw_tars
 from bridge_data.shards.metadata import META_FOLDER
-from bridge_data.shards.raw_tars import find_raw_tars, is_tar_pattern, open_raw_tars
 
 
 class UnpreparedTars(Format):

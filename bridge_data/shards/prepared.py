@@ -44,6 +44,9 @@ from bridge_data.storage import Location, PinnedFile
 
 ShardTable: TypeAlias = TarShard | SpanShard
 
+MakeIndex: TypeAlias = Callable[[Path, dict[str, int], str | None], BridgeIndex | None]
+"""(folder, samples by shard, identity of the preparation) to an index of it."""
+
 T = TypeVar("T")
 
 MAX_KNOWN_SHARDS = 1024
@@ -358,10 +361,10 @@ class PreparedDataset:
 
     @classmethod
     def open(
-        cls, path: str | PathLike[str], limits: Limits = DEFAULT_LIMITS, *, makes_index: bool = False
+        cls, path: str | PathLike[str], limits: Limits = DEFAULT_LIMITS, *, make_index: MakeIndex | None = None
     ) -> "PreparedDataset":
-        """The data set in the folder `path`, on a disk or at a URL; `limits` are those of its metadata. With
-        `makes_index`, a data set of Energon's on a disk gets our index, if that is quick.
+        """The data set in the folder `path`, on a disk or at a URL; `limits` are those of its metadata. `make_index`
+        makes our index of a data set of Energon's on a disk.
 
         Raises:
             ConfigError: if there is none, or it is not prepared. DatasetError: if its metadata are damaged.
@@ -369,14 +372,12 @@ class PreparedDataset:
         root = storage.location(path)
         meta = meta_folder(root)
         shard_counts = read_shard_counts(meta, limits)
-        is_missing = makes_index and not (meta / BRIDGE_INDEX).exists()
+        is_missing = make_index is not None and not (meta / BRIDGE_INDEX).exists()
         index = BridgeIndex.open(meta / BRIDGE_INDEX)
         if index is not None and not index.describes(shard_counts, read_uuid(meta)):
             index = None
-        if index is None and is_missing and isinstance(root, Path):
-            from bridge_data.shards.energon_index import index_of_energon  # most data sets have an index
-
-            index = index_of_energon(root, shard_counts, read_uuid(meta))
+        if is_missing and make_index is not None and isinstance(root, Path):
+            index = make_index(root, shard_counts, read_uuid(meta))
         return cls(root=root, shard_counts=shard_counts, index=index, limits=limits)
 
     @property
