@@ -17,7 +17,6 @@ One process makes an index, and others wait for it.
 import collections
 import contextlib
 import glob
-import hashlib
 import itertools
 import json
 import logging
@@ -232,6 +231,8 @@ def _index_of(tars: RawTars) -> BridgeIndex:
 
 
 def _digest(content: object) -> str:
+    import hashlib  # here: slow, and most data have an index
+
     return hashlib.blake2b(json.dumps(content).encode(errors="surrogateescape"), digest_size=16).hexdigest()
 
 
