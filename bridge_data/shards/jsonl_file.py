@@ -1,9 +1,9 @@
 """JSONL data sets: a file of JSON objects, one a line, each a crude sample with the part `json`.
 
-Enters: `data.jsonl`, next to it `data.jsonl.idx` with the offsets of the samples, and perhaps `data.jsonl.split.yaml`
-with a range of samples for each split part. Leaves: `Records`. Opening reads sizes and the split; index pages are read
-when their samples are. Guarantee: the line that was there when the file was prepared, or one of the same length
-instead, or a `DatasetError` that names file and byte.
+Reads `data.jsonl`, next to it `data.jsonl.idx` with the offsets of the samples, and perhaps `data.jsonl.split.yaml`
+with a range of samples for each split part. Returns `Records`. Opening reads sizes and the split; index pages are read
+when their samples are. A sample is the line that was there when the file was prepared, or one of the same length
+instead; else raises a `DatasetError` that names file and byte.
 
 The key of a sample is its number among the lines that are not blank, from 0. The index is Energon's, byte for byte: a
 u64, little-endian, for each sample, and one for the end of the file. Without a split, each split part is the whole
@@ -73,16 +73,16 @@ def open_jsonl(
     """
     lines = JsonlLines.open(path, split_part).with_tombstones()
     lines = dataclasses.replace(lines, max_line_bytes=limits.max_json_bytes)
-    parts = _read_parts(lines.root, split_config, limits)
-    if parts is None:
+    ranges = read_ranges(lines.root, split_config, limits)
+    if ranges is None:
         return lines
-    if split_part not in parts:
+    if split_part not in ranges:
         raise ConfigError(
             f"{split_path(path, split_config)}: there is no split part {split_part!r}; "
-            f"there is {', '.join(parts) or 'none'}"
+            f"there is {', '.join(ranges) or 'none'}"
         )
     try:
-        return Subset(lines, *SubsetRange.parse(parts[split_part]).resolve(lines.num_samples))
+        return Subset(lines, *ranges[split_part].resolve(lines.num_samples))
     except ConfigError as error:
         raise ConfigError(f"{split_path(path, split_config)}: split part {split_part!r}: {error}") from None
 
@@ -95,20 +95,6 @@ def read_ranges(
     Raises:
         ConfigError: if the file is no split, or `split_config` is given and missing.
     """
-    parts = _read_parts(path, split_config, limits)
-    if parts is None:
-        return None
-    ranges = {}
-    for part, bounds in parts.items():
-        try:
-            ranges[part] = SubsetRange.parse(bounds)
-        except ConfigError as error:
-            raise ConfigError(f"{split_path(path, split_config)}: split part {part!r}: {error}") from None
-    return ranges
-
-
-def _read_parts(path: Location, split_config: str | None, limits: Limits) -> dict[str, Any] | None:
-    """The split's entry for each part; None if there is no split."""
     file = split_path(path, split_config)
     data = storage.read_if_there(file)
     if data is None:
@@ -122,7 +108,13 @@ def _read_parts(path: Location, split_config: str | None, limits: Limits) -> dic
             f"{file}: expected a mapping with `split_parts` alone, such as `split_parts: {{train: [0, 900], val: "
             "[900, end]}`"
         )
-    return {str(part): bounds for part, bounds in parts.items()}
+    ranges = {}
+    for part, bounds in parts.items():
+        try:
+            ranges[str(part)] = SubsetRange.parse(bounds)
+        except ConfigError as error:
+            raise ConfigError(f"{file}: split part {str(part)!r}: {error}") from None
+    return ranges
 
 
 def split_gaps(path: str | os.PathLike[str]) -> tuple[int, int]:

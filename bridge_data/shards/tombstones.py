@@ -3,8 +3,8 @@
 The list of a prepared data set is its `.nv-meta/forgotten.jsonl`. Tables and JSONL files have the list of the folder
 that they are in, the file `_forgotten.bridge` there, in which each of them is a shard.
 
-Enters: the bytes of the file. Leaves: for each version, the positions that are forgotten, by shard. Guarantee: the file
-is whole, and no version was changed since it was written; no key is looked up.
+Reads the file. Returns for each version the positions that are forgotten, by shard; no key is looked up. Raises
+`DatasetError` if the file is not whole, or a version was changed since it was written.
 
 Each line is one version, and changes the one before: `{"version", "date", "reason", "action", "shards", "digest"}`.
 `shards` has for each shard its size in bytes, its number of samples, `[position, key]` of the samples that are
@@ -573,12 +573,9 @@ def _names_below(
 
 def digest_of(version: TombstoneVersion, before: str) -> str:
     """The digest of a version that comes after one with the digest `before`."""
-    return _hash(before + json.dumps(_content(version), ensure_ascii=False, sort_keys=True, separators=(",", ":")))
-
-
-def _hash(text: str) -> str:
     import hashlib  # here: a command that reads no list does not wait for it
 
+    text = before + json.dumps(_content(version), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
 
