@@ -9,7 +9,6 @@ and shards by their index; raises `ConfigError` for a file in no part.
 import dataclasses
 import fnmatch
 import glob
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -28,6 +27,7 @@ from bridge_data.plan.source import FieldAccess, Source
 from bridge_data.samples import CrudeSample
 from bridge_data.shards import Records, binary_shard, litdata_table, mds_table
 from bridge_data.shards.metadata import TABLE_FILES
+from bridge_data.shards.plain_data import parse_json_file
 from bridge_data.shards.table_columns import Column
 from bridge_data.shards.table_records import TableRecords, open_records
 from bridge_data.storage import Location, list_sizes, location
@@ -234,10 +234,7 @@ def _files_of_state(folder: str, content: bytes) -> Files:
 
 
 def _json(data: bytes, path: str) -> dict[str, Any]:
-    try:
-        content = json.loads(data)
-    except ValueError as error:
-        raise ConfigError(f"{path}: is no JSON: {error}") from error
+    content = parse_json_file(data, path)
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: expected a mapping")
     return content

@@ -448,10 +448,6 @@ class BridgeIndex:
         """The same; None, after a warning, if it is damaged."""
         return self._unless_damaged(shard, lambda: self.segment(shard))
 
-    def keys_if_intact(self, shard: str) -> list[str] | None:
-        """The keys of the samples in `shard`; None, after a warning, if they are damaged."""
-        return self._unless_damaged(shard, lambda: self.segment(shard).keys())
-
     def offsets_if_intact(self, shard: str) -> "array.array[int] | None":
         """Where each sample begins in `shard`, and where the last one ends; None, after a warning, if they are
         damaged."""

@@ -199,10 +199,6 @@ class KeyIndex:
             positions[shard] = position
         return dict(sorted(positions.items()))
 
-    def position(self, key: str, shard: int) -> int | None:
-        """The position of the sample `key` in shard number `shard`; None if it has no such sample."""
-        return self.positions(key).get(shard)
-
     def keys(self, shard: int) -> list[str]:
         """The keys of the samples in shard number `shard`, in their order."""
         return [key for (key,) in self.database.rows(_KEYS, shard)]
