@@ -1,13 +1,14 @@
 """A Parquet file whose rows can be read without decoding a whole row group.
 
-Enters: the path of a file. Leaves: its schema and row groups, from the footer alone; and the values of rows `first` to
+Reads the path of a file. Returns its schema and row groups, from the footer alone; and the values of rows `first` to
 `end` - 1 of a column of a row group. A column is stored in pages, by most writers of about 1 MiB. pyarrow decodes the
 pages with the wanted rows; from pages with large values, such as images, only the wanted values are read (see
 `parquet_pages`). So memory and work depend on the size of a page, not on that of a row group.
 
-Guarantee: a file that is damaged, encrypted or was replaced since it was opened is a `DatasetError` that names it, the
-row group and the column. Columns with lists or several fields are decoded by whole row groups, unless their pages say
-how many rows they have. Data that would unpack to more than `MAX_DECODED_BYTES` are an error.
+Raises `DatasetError`, which names the file, the row group and the column, if the file is damaged or was replaced since
+it was opened, and `ConfigError` if it is encrypted. Columns with lists or several fields are decoded by whole row
+groups, unless their pages say how many rows they have. Data that would unpack to more than `MAX_DECODED_BYTES` are an
+error.
 """
 
 import bisect

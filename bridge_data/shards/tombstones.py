@@ -263,7 +263,8 @@ class Tombstones:
             stamp, now = self.shards[name].stamp, found.get(name, [])
             seen = stamp_of(name) if name in names else stamp  # an older list has no digests
             path = self.base / name
-            if alike.num_of(seen) <= len(now) or not storage.is_file(path):
+            agreeing = alike.of(seen)
+            if len(agreeing) <= len(now) or not storage.is_file(path):
                 continue
             if storage.size_bytes(path) != stamp.num_bytes:  # another tar has this name now
                 others = alike.of(stamp) if are_tars and stamp.digest is not None else []
@@ -271,7 +272,7 @@ class Tombstones:
             else:
                 if seen not in by_content:  # each file is read once
                     by_content[seen] = groups = dict[bytes, list[str]]()
-                    for one in alike.of(seen):
+                    for one in agreeing:
                         groups.setdefault(content_of(one), []).append(one)
                 own = content_of(name) if name in names else content_digest(str(path), stamp.num_bytes)
                 others = [one for one in by_content[seen].get(own, ()) if one not in (name, *now)]
@@ -304,9 +305,6 @@ class _Alike:
                 yield from by_digest.values()
             else:
                 yield by_digest.get(stamp.digest, [])
-
-    def num_of(self, stamp: ShardStamp) -> int:
-        return sum(map(len, self._agreeing(stamp)))
 
     def of(self, stamp: ShardStamp) -> list[str]:
         """The files whose stamps agree with `stamp`."""
