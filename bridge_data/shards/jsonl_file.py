@@ -17,8 +17,7 @@ import dataclasses
 import os
 import struct
 from collections.abc import Collection, Container, Iterator, Sequence
-from pathlib import Path
-from typing import Any, NoReturn, overload
+from typing import Any, NoReturn
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError, bridge_command
@@ -30,7 +29,7 @@ from bridge_data.shards.shard_table import DIGESTED_BYTES, are_ascending, decode
 from bridge_data.shards.subset import Subset, SubsetRange, gaps
 from bridge_data.shards.tombstones import ListedFiles, ShardStamp, read_lists
 from bridge_data.shards.where.sample_columns import BYTES, ColumnPath, ColumnValues, SampleColumns, arrow_package
-from bridge_data.storage import Location, location
+from bridge_data.storage import AnyLocation, Location, location
 
 PART = "json"
 """The one part of each sample."""
@@ -41,22 +40,14 @@ PAGE_OFFSETS, MAX_PAGES = 512, 256
 """Offsets that are read from the index at once; pages of so many that a reader keeps, of 4 KiB each."""
 
 
-@overload
-def index_path(path: Path) -> Path: ...
-@overload
-def index_path(path: str | os.PathLike[str]) -> Location: ...
-def index_path(path: str | os.PathLike[str]) -> Location:
+def index_path(path: AnyLocation) -> AnyLocation:
     """The path of the sample offsets of the JSONL file `path`."""
-    return location(f"{os.fspath(path)}.idx")
+    return path.with_name(f"{path.name}.idx")
 
 
-@overload
-def split_path(path: Path, split_config: str | None = None) -> Path: ...
-@overload
-def split_path(path: str | os.PathLike[str], split_config: str | None = None) -> Location: ...
-def split_path(path: str | os.PathLike[str], split_config: str | None = None) -> Location:
+def split_path(path: AnyLocation, split_config: str | None = None) -> AnyLocation:
     """The path of the split of the JSONL file `path`, or of the file named `split_config` next to it."""
-    return location(f"{os.fspath(path)}.split.yaml") if split_config is None else location(path).with_name(split_config)
+    return path.with_name(f"{path.name}.split.yaml" if split_config is None else split_config)
 
 
 def open_jsonl(
@@ -78,13 +69,13 @@ def open_jsonl(
         return lines
     if split_part not in ranges:
         raise ConfigError(
-            f"{split_path(path, split_config)}: there is no split part {split_part!r}; "
+            f"{split_path(lines.root, split_config)}: there is no split part {split_part!r}; "
             f"there is {', '.join(ranges) or 'none'}"
         )
     try:
         return Subset(lines, *ranges[split_part].resolve(lines.num_samples))
     except ConfigError as error:
-        raise ConfigError(f"{split_path(path, split_config)}: split part {split_part!r}: {error}") from None
+        raise ConfigError(f"{split_path(lines.root, split_config)}: split part {split_part!r}: {error}") from None
 
 
 def read_ranges(
@@ -361,7 +352,7 @@ class JsonlReader(RecordReader):
         return line
 
     def _found_index(self) -> str:
-        path = index_path(self.dataset_path)
+        path = index_path(self._lines.root)
         copy = storage.local_copy(path)
         if copy is None:
             raise DatasetError(f"{path}: cannot be read: no such file; run `bridge-data prepare {self.dataset_path}`")

@@ -16,6 +16,7 @@ previous version's digest: number and digest identify a version.
 import abc
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import reprlib
@@ -299,16 +300,13 @@ class _Alike:
             kinds = self._groups.setdefault(stamp[:2], {})
             kinds.setdefault(stamp.kind, {}).setdefault(stamp.digest, []).append(name)
 
-    def _agreeing(self, stamp: ShardStamp) -> Iterator[list[str]]:
-        for kind, by_digest in self._groups.get(stamp[:2], {}).items():
-            if kind is None or kind != stamp.kind:
-                yield from by_digest.values()
-            else:
-                yield by_digest.get(stamp.digest, [])
-
     def of(self, stamp: ShardStamp) -> list[str]:
         """The files whose stamps agree with `stamp`."""
-        return [name for names in self._agreeing(stamp) for name in names]
+        found: list[str] = []
+        for kind, by_digest in self._groups.get(stamp[:2], {}).items():
+            is_known = kind is not None and kind == stamp.kind
+            found += by_digest.get(stamp.digest, []) if is_known else itertools.chain(*by_digest.values())
+        return found
 
 
 Version: TypeAlias = tuple[int, str]
