@@ -35,7 +35,7 @@ from bridge_data.shards.metadata import (
     BRIDGE_INDEX,
     INDEX_SQLITE,
     META_FOLDER,
-    expand_braces,
+    expand_path,
     is_unfinished,
     tar_index_path,
 )
@@ -135,11 +135,7 @@ def _in_order(names: Iterable[str]) -> list[str]:
 
 def _expanded(pattern: str, limits: Limits) -> list[str]:
     """The tars that a pattern names: in the order of its braces, and sorted where there are `*` or `?`."""
-    try:
-        names = expand_braces(pattern, max_names=limits.max_shards)
-    except ValueError as error:
-        raise ConfigError(f"{pattern}: cannot be expanded: {error}") from None
-    files = [file for name in names for file in _matching(name)]
+    files = [file for name in expand_path(pattern, limits) for file in _matching(name)]
     if not files:
         raise ConfigError(f"{pattern}: no tar has such a name")
     if len(set(files)) < len(files):

@@ -272,6 +272,18 @@ def expand_braces(pattern: str, *, escape: bool = True, max_names: int = DEFAULT
     return list(braceexpand.braceexpand(pattern, escape=escape))
 
 
+def expand_path(pattern: str, limits: Limits = DEFAULT_LIMITS) -> list[str]:
+    """The paths that a pattern of a user stands for.
+
+    Raises:
+        ConfigError: as `expand_braces` does.
+    """
+    try:
+        return expand_braces(pattern, max_names=limits.max_shards)
+    except ValueError as error:
+        raise ConfigError(f"{pattern}: cannot be expanded: {error}") from None
+
+
 def num_expanded(pattern: str, *, escape: bool = True) -> int:
     """The maximum number of names in a brace pattern, by arithmetic, without creating any.
 
