@@ -535,7 +535,7 @@ class PreparedDataset:
                     shard, position = shards.locate(sample)
                     if key in missing[numbers[shard]]:
                         own[numbers[shard]].setdefault(key, position)
-            except DatasetError:  # an older layout, or damaged
+            except (ConfigError, DatasetError):  # an older layout, damaged, or beyond the default limits
                 continue
             found |= own
             missing = {number: keys for number, keys in missing.items() if len(own[number]) < len(keys)}
