@@ -66,7 +66,7 @@ class BinaryShard(TableFile):
         self._last: tuple[tuple[int, int], tuple[Callable[[int, int], bytes], list[list[int]]]] | None = None
         """The samples that were read last, and what `_samples` says of them."""
         super().__init__(path, version)
-        with self.told(f"cannot be read as {self.kind}"):
+        with self.as_dataset_error(f"cannot be read as {self.kind}"):
             count, self._first = _HEAD.unpack(self._read(0, _HEAD.size))
             self._offsets_end = 4 + 4 * (count + 1)
             if not self._offsets_end <= self._first <= (max_unpacked_bytes if packing else self.version.num_bytes):

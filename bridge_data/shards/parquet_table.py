@@ -74,7 +74,7 @@ class ParquetTable(TableFile):
     def __init__(self, path: str, version: storage.Version | None = None) -> None:
         super().__init__(path, version)
         self._footer = self._read_footer()
-        with self.told("the footer cannot be read: it is damaged or encrypted"):
+        with self.as_dataset_error("the footer cannot be read: it is damaged or encrypted"):
             self._parsed = Footer.parse(self._footer)
             empty = self._parsed.empty_file()
             self._schema = empty.schema
@@ -103,7 +103,8 @@ class ParquetTable(TableFile):
         return num_bytes if column.is_whole else min(num_bytes, max(PAGE_BYTES, PAGE_ROWS * num_bytes // num_rows))
 
     def values(self, column: Column, group: int, first: int, end: int) -> list[Any]:
-        with self.told(f"row group {group}, column {column.name!r}: cannot be decoded", f"rows {first} to {end - 1}"):
+        place = f"row group {group}, column {column.name!r}"
+        with self.as_dataset_error(f"{place}: cannot be decoded, rows {first} to {end - 1}"):
             leaves = self._leaves(column)
             if first == end:
                 return []

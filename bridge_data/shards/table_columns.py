@@ -132,15 +132,14 @@ class TableFile(abc.ABC):
         return self.file.read(start, num_bytes)
 
     @contextlib.contextmanager
-    def told(self, *what: str) -> Iterator[None]:
+    def as_dataset_error(self, what: str) -> Iterator[None]:
         """Turn exceptions of pyarrow, or from damaged bytes, into a `DatasetError` that names the file and `what`."""
         try:
             yield
         except (BridgeDataError, ImportError):
             raise
         except Exception as error:  # pyarrow raises many kinds, and damaged bytes may raise any
-            where = ", ".join(what)
-            raise DatasetError(f"{self.path}: {where}: {type(error).__name__}: {error}") from error
+            raise DatasetError(f"{self.path}: {what}: {type(error).__name__}: {error}") from error
 
 
 def pyarrow_for(path: str) -> Any:
