@@ -43,6 +43,7 @@ def test_entries_are_those_of_the_table(tmp_path: Path) -> None:
     assert index.entries.get("c.tar") is None
     assert [entry.name for entry in index.entries.values()] == ["a.tar", "b.tar"]
     assert index.sizes_bytes(["b.tar", "b.tar"]) == [10240, 10240]
+    assert index.segment("a.tar").key(0) == "a"
 
 
 def test_belongs_to_one_preparation(tmp_path: Path) -> None:
@@ -53,34 +54,6 @@ def test_belongs_to_one_preparation(tmp_path: Path) -> None:
     assert not index.describes({"a.tar": 1, "b.tar": 1}, "v")
     assert not index.describes({"a.tar": 1, "b.tar": 2}, "u")
     assert not index.describes({"a.tar": 1}, "u")
-
-
-def test_travels_as_its_path(tmp_path: Path) -> None:
-    write(tmp_path / "i")
-    index = opened(tmp_path / "i")
-    assert index.segment("a.tar").key(0) == "a"
-    assert pickle.loads(pickle.dumps(index)).segment("a.tar").key(0) == "a"
-
-
-def test_a_file_that_is_not_whole_is_taken_for_absent(tmp_path: Path) -> None:
-    path = tmp_path / "i"
-    write(path)
-    whole = path.read_bytes()
-    assert BridgeIndex.open(tmp_path / "none") is None
-    for cut in (0, 7, 30, len(whole) - 1):
-        path.write_bytes(whole[:cut])
-        assert BridgeIndex.open(path) is None
-    for position in (0, 9, 13, len(whole) - 3):
-        damaged = bytearray(whole)
-        damaged[position] ^= 0xFF
-        path.write_bytes(damaged)
-        assert BridgeIndex.open(path) is None
-
-
-def test_an_unfinished_file_is_taken_for_absent(tmp_path: Path) -> None:
-    with open(tmp_path / "i", "wb") as file:
-        BridgeIndexWriter(file).add("a.tar", 1, 1, build_segment(["a"], [0, 1], [0], []))
-    assert BridgeIndex.open(tmp_path / "i") is None
 
 
 def test_a_replacement_under_a_running_job_is_an_error(tmp_path: Path) -> None:

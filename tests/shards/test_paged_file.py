@@ -65,6 +65,7 @@ def test_what_cannot_be_used_is_told_and_taken_for_absent(tmp_path: Path, caplog
         (data + b"x", "is damaged, and is not used"),
         (data[:20], "is damaged, and is not used"),
         (b"", "is damaged, and is not used"),
+        (bytes(HEADER_BYTES) + data[HEADER_BYTES:], "is damaged, and is not used"),  # it was not finished
         (data.replace(b"pages", b"sages"), "is damaged, and is not used"),
     ):
         path.write_bytes(content)
