@@ -301,7 +301,8 @@ def _with_children(kind: Any, children: Sequence[Any]) -> Any:
 
 
 def values_of_rows(array: Any) -> list[Any]:
-    """The values of an Arrow array as Python objects; None for missing ones. Those of a dictionary are made once."""
+    """The values of an Arrow array as Python objects; None for missing ones. Those of a dictionary are made once,
+    also of one in lists."""
     types, kind = _pyarrow().types, array.type
     if types.is_dictionary(kind):
         used, known = array.indices.unique().drop_null(), array.dictionary
@@ -311,6 +312,11 @@ def values_of_rows(array: Any) -> list[Any]:
             values = values_of_rows(known.take(used))
         by_index = dict(zip(used.to_pylist(), values, strict=True))
         return [by_index.get(index) for index in array.indices.to_pylist()]
+    is_list = types.is_list(kind) or types.is_large_list(kind)
+    if is_list and types.is_dictionary(kind.value_type) and not array.null_count:
+        inner = values_of_rows(array.flatten())
+        ends = array.value_lengths().to_numpy(zero_copy_only=False).cumsum().tolist()
+        return [inner[start:end] for start, end in itertools.pairwise([0, *ends])]
     if (types.is_integer(kind) or types.is_floating(kind)) and not array.null_count:
         return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
     return array.to_pylist()  # type: ignore[no-any-return]
