@@ -25,11 +25,11 @@ from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no
 from bridge_data.prepare.json_fields import JsonField, common_type, parse_content, parse_fields, typed
 from bridge_data.prepare.scan_results import shard_runs
 from bridge_data.prepare.shard_files import ShardFiles
-from bridge_data.shards.index_file import BridgeIndex, ShardEntry
+from bridge_data.shards.index_file import BridgeIndex, Segment, ShardEntry
 from bridge_data.shards.metadata import BRIDGE_INDEX, META_FOLDER
+from bridge_data.shards.paged_file import DamagedIndexError
 from bridge_data.shards.prepared import PreparedDataset
-from bridge_data.shards.segment import DamagedIndexError, Segment
-from bridge_data.shards.tar_bytes import open_tar
+from bridge_data.shards.tar_files import open_tar
 from bridge_data.shards.tar_scan import raise_faults
 from bridge_data.shards.where.json_columns import (
     COLUMNS_BRIDGE,

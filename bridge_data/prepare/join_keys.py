@@ -21,8 +21,8 @@ from bridge_data.later import numpy as np
 from bridge_data.prepare.commit import preparing_alone, scratch_folder
 from bridge_data.prepare.executors import Progress, in_parallel, no_progress
 from bridge_data.shards import Records
-from bridge_data.shards.index_file import PageWriter, begin_index, finish_index
 from bridge_data.shards.joins import MAGIC, PAGE_ROWS, JoinIndex, JoinMember, entry_of, join_path
+from bridge_data.shards.paged_file import PageWriter, begin_index, finish_index
 from bridge_data.shards.records import shard_at
 from bridge_data.storage.atomic import replacing, writing
 

@@ -27,14 +27,12 @@ from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no
 from bridge_data.prepare.media_rule import MediaRule
 from bridge_data.prepare.media_table import MediaTable, writing_media
 from bridge_data.prepare.sqlite_index import SeenFile
-from bridge_data.shards.index_file import BridgeIndex
+from bridge_data.shards.index_file import BridgeIndex, split_name
 from bridge_data.shards.media_kinds import MediaKind
 from bridge_data.shards.media_metadata import ImageMetadata, MediaMetadata
 from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, INFO_JSON, INFO_YAML, META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset
-from bridge_data.shards.segment import split_name
-from bridge_data.shards.tar_bytes import FileTar, GzipTar, open_tar
-from bridge_data.shards.tar_headers import walk
+from bridge_data.shards.tar_files import FileTar, GzipTar, open_tar, walk
 
 HEAD_BYTES = 512
 """Bytes at the start of a file by which its kind is recognised."""

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 from bridge_data.decode.sample_decoder import FORMATS, PICKLES
 from bridge_data.errors import ConfigError
 from bridge_data.later import Image, is_tensor, numpy, torch
-from bridge_data.shards.segment import is_meta_member, split_name
+from bridge_data.shards.index_file import is_meta_member, split_name
 
 Encode: TypeAlias = Callable[[Any], bytes]
 """From a value to the bytes of its part. A TypeError or ValueError says why that is not possible."""

@@ -21,9 +21,9 @@ from bridge_data.errors import ConfigError, DatasetError, listed
 from bridge_data.options import check_integer
 from bridge_data.prepare.executors import Executor, Progress
 from bridge_data.prepare.shard_files import ShardFiles, has_seek_index, scan_shard, write_tar_index
-from bridge_data.shards.index_file import BridgeIndex, BridgeIndexWriter, ShardEntry
+from bridge_data.shards.index_file import BridgeIndex, BridgeIndexWriter, Segment, ShardEntry
 from bridge_data.shards.metadata import tar_index_path
-from bridge_data.shards.segment import DamagedIndexError, Segment
+from bridge_data.shards.paged_file import DamagedIndexError
 from bridge_data.shards.tar_scan import ScanNotes, raise_faults
 from bridge_data.storage import Location
 from bridge_data.storage.atomic import writing

@@ -20,7 +20,7 @@ from pathlib import Path
 from bridge_data import storage
 from bridge_data.shards.metadata import META_FOLDER, PREPARING, tar_index_path
 from bridge_data.shards.shard_table import encode_offsets
-from bridge_data.shards.tar_bytes import GzipTar, is_gzip, seek_index_path
+from bridge_data.shards.tar_files import GzipTar, is_gzip, seek_index_path
 from bridge_data.shards.tar_scan import ShardScan, scan_tar
 from bridge_data.storage import Location, RemotePath, Version
 from bridge_data.storage.atomic import replacing, write_file, writing

@@ -15,8 +15,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bridge_data.shards.index_file import Segment
 from bridge_data.shards.read_only_database import as_text
-from bridge_data.shards.segment import Segment
 from bridge_data.storage.atomic import clone_file
 
 _TABLES = """

@@ -19,11 +19,10 @@ from bridge_data.prepare.commit import committing, committing_to_store
 from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress, usual_workers
 from bridge_data.prepare.scan_results import ScanResults, ScanTask, forget_results
 from bridge_data.prepare.sqlite_index import SeenFile, SqliteIndexWriter, update_copy
-from bridge_data.shards.index_file import BridgeIndex, BridgeIndexWriter
+from bridge_data.shards.index_file import BridgeIndex, BridgeIndexWriter, Segment
 from bridge_data.shards.key_index import SharedKeys
 from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, INDEX_UUID, META_FOLDER, PREPARING, read_uuid
 from bridge_data.shards.read_only_database import ReadOnlyDatabase
-from bridge_data.shards.segment import Segment
 from bridge_data.shards.tar_scan import ScanNotes
 from bridge_data.storage import Location
 from bridge_data.storage.atomic import writing

@@ -44,7 +44,7 @@ from bridge_data.shards.metadata import (
     read_split,
     tar_index_path,
 )
-from bridge_data.shards.tar_bytes import GZIP_SUFFIXES
+from bridge_data.shards.tar_files import GZIP_SUFFIXES
 from bridge_data.shards.tar_scan import ScanNotes, has_surrogates
 from bridge_data.storage import Location
 from bridge_data.storage.atomic import write_file, writing

@@ -33,7 +33,7 @@ from bridge_data.prepare.shard_files import scan_shard
 from bridge_data.prepare.splits import split_by_shares
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.prepare.tars import prepare
-from bridge_data.shards.index_file import BridgeIndex
+from bridge_data.shards.index_file import BridgeIndex, Segment
 from bridge_data.shards.metadata import (
     BRIDGE_INDEX,
     DATASET_YAML,
@@ -44,7 +44,6 @@ from bridge_data.shards.metadata import (
     parse_document,
     tar_index_path,
 )
-from bridge_data.shards.segment import Segment
 from bridge_data.storage import Location, RemotePath, remote
 from bridge_data.storage.atomic import sync_folder, temporary_name, writing
 

@@ -1,13 +1,14 @@
 """A Parquet file whose rows can be read without decoding a whole row group.
 
-Enters: the path of a file. Leaves: its schema and row groups, from the footer alone; and the values of rows `first` to
+Reads the path of a file. Returns its schema and row groups, from the footer alone; and the values of rows `first` to
 `end` - 1 of a column of a row group. A column is stored in pages, by most writers of about 1 MiB. pyarrow decodes the
 pages with the wanted rows; from pages with large values, such as images, only the wanted values are read (see
-`stored_values`). So memory and work depend on the size of a page, not on that of a row group.
+`parquet_pages`). So memory and work depend on the size of a page, not on that of a row group.
 
-Guarantee: a file that is damaged, encrypted or was replaced since it was opened is a `DatasetError` that names it, the
-row group and the column. Columns with lists or several fields are decoded by whole row groups, unless their pages say
-how many rows they have. Data that would unpack to more than `MAX_DECODED_BYTES` are an error.
+Raises `DatasetError`, which names the file, the row group and the column, if the file is damaged or was replaced since
+it was opened, and `ConfigError` if it is encrypted. Columns with lists or several fields are decoded by whole row
+groups, unless their pages say how many rows they have. Data that would unpack to more than `MAX_DECODED_BYTES` are an
+error.
 """
 
 import bisect
@@ -28,12 +29,14 @@ from bridge_data.shards.parquet_pages import (
     Footer,
     Page,
     Piece,
+    StoredValues,
     concatenated,
     find_pages,
+    find_values,
+    is_worth_while,
     numbering_page,
     small_file,
 )
-from bridge_data.shards.stored_values import StoredValues, find_values, is_worth_while
 from bridge_data.shards.table_columns import (
     DECODED,
     SLOW_UNIT_BYTES,
@@ -71,7 +74,7 @@ class ParquetTable(TableFile):
     def __init__(self, path: str, version: storage.Version | None = None) -> None:
         super().__init__(path, version)
         self._footer = self._read_footer()
-        with self.told("the footer cannot be read: it is damaged or encrypted"):
+        with self.as_dataset_error("the footer cannot be read: it is damaged or encrypted"):
             self._parsed = Footer.parse(self._footer)
             empty = self._parsed.empty_file()
             self._schema = empty.schema
@@ -100,7 +103,8 @@ class ParquetTable(TableFile):
         return num_bytes if column.is_whole else min(num_bytes, max(PAGE_BYTES, PAGE_ROWS * num_bytes // num_rows))
 
     def values(self, column: Column, group: int, first: int, end: int) -> list[Any]:
-        with self.told(f"row group {group}, column {column.name!r}: cannot be decoded", f"rows {first} to {end - 1}"):
+        place = f"row group {group}, column {column.name!r}"
+        with self.as_dataset_error(f"{place}: cannot be decoded, rows {first} to {end - 1}"):
             leaves = self._leaves(column)
             if first == end:
                 return []

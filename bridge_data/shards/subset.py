@@ -1,8 +1,8 @@
 """Subsets: a consecutive range of a data set's samples, such as `subset: {range: [10%, 20%]}`.
 
-Enters: the values in YAML, at one or several levels of a metadataset. Leaves: the numbers of the first sample and of
-the one after the last, and `Records` with these samples only. Guarantee: ranges that share a bound share no
-sample and leave none out.
+Reads the values in YAML, at one or several levels of a metadataset. Returns the numbers of the first sample and of the
+one after the last, and `Records` with these samples only. Raises `ConfigError` for a range that reaches beyond the
+data. Ranges that share a bound share no sample and leave none out.
 
 Source: the rules are those of Megatron-Energon, to the sample: absolute numbers are applied first, then the percentages
 from the innermost to the outermost level, in double precision, rounded down.

@@ -39,8 +39,8 @@ from bridge_data.prepare.tars import prepare
 from bridge_data.shards import open_shards
 from bridge_data.shards.blocks import BlockBudget, BlockCache, ChunkCut
 from bridge_data.shards.jsonl_file import open_jsonl
-from bridge_data.shards.key_index import PartReader
 from bridge_data.shards.media_metadata import decode_metadata
+from bridge_data.shards.sample_lookup import PartReader
 from bridge_data.shards.table_records import open_records
 from bridge_data.task import DefaultTaskEncoder
 from bridge_data.task.cooking import Cooker

@@ -17,7 +17,7 @@ from bridge_data.prepare.shard_files import scan_shard
 from bridge_data.prepare.splits import split_by_ratio
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.prepare.tars import prepare
-from bridge_data.shards.segment import Segment
+from bridge_data.shards.index_file import Segment
 from tests.prepare.odd_tars import LOSING, TWO, tar_of, without_content
 from tests.shards.tars import write_tar
 
@@ -46,7 +46,7 @@ def test_contents_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         num_bytes += size
         return read(path, start, size)
 
-    monkeypatch.setattr("bridge_data.shards.tar_bytes.storage.read", counting)
+    monkeypatch.setattr("bridge_data.shards.tar_files.storage.read", counting)
     assert len(Segment.of(scan_shard(tmp_path, "a.tar").segment)) == 10
     assert num_bytes < 200_000
 

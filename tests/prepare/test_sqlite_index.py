@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from bridge_data.prepare.sqlite_index import SqliteIndexWriter
+from bridge_data.shards.index_file import Segment, build_segment
 from bridge_data.shards.key_index import SharedKeys
 from bridge_data.shards.read_only_database import ReadOnlyDatabase
-from bridge_data.shards.segment import Segment, build_segment
 from tests.memory import growth_bytes
 
 

@@ -15,7 +15,7 @@ from bridge_data.prepare import commit
 from bridge_data.prepare.tar_indexes import PrepareConfig
 from bridge_data.prepare.tars import find_shards, prepare, refresh_index, write_dataset_yaml
 from bridge_data.shards import PreparedDataset, open_shards
-from bridge_data.shards.key_index import PartReader
+from bridge_data.shards.sample_lookup import PartReader
 from tests.shards.tars import prepare_by_ratio, write_shards, write_tar
 
 ONE = PrepareConfig(num_workers=1)

@@ -27,7 +27,7 @@ from bridge_data.prepare.tars import prepare
 from bridge_data.shards import RecordReader, ShardSet, open_shards
 from bridge_data.shards.blocks import BlockBudget, BlockCache, ChunkCut
 from bridge_data.shards.jsonl_file import open_jsonl
-from bridge_data.shards.key_index import PartReader
+from bridge_data.shards.sample_lookup import PartReader
 from tests.shards.tars import write_tar
 
 NUM_SHARDS, PER_SHARD = 2, 12

@@ -25,11 +25,10 @@ from bridge_data.prepare.converters.source_records import (
     note_left_out,
 )
 from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES
+from bridge_data.shards.index_file import Part, is_meta_member, split_name
 from bridge_data.shards.media_kinds import kind_of_name
 from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER, parse_document
-from bridge_data.shards.segment import Part, is_meta_member, split_name
-from bridge_data.shards.tar_bytes import FileTar, GzipTar, open_tar
-from bridge_data.shards.tar_headers import FOLDER, LINKS, walk
+from bridge_data.shards.tar_files import FOLDER, LINKS, FileTar, GzipTar, open_tar, walk
 from bridge_data.shards.tar_scan import check_end_mark, raise_faults
 
 BLOCK_RECORDS = 8

@@ -4,7 +4,7 @@ Enters: the folder of a data set, its index. Leaves: the names and types of the 
 Guarantee: values are those of the shards that the index describes, or a `DatasetError` that says how to fix it; a
 missing value is None.
 
-Layout: an index file (see `index_file`). The data are a segment for each shard: zlib of a JSON list with a list of
+Layout: an index file (see `paged_file`). The data are a segment for each shard: zlib of a JSON list with a list of
 values for each column. The table holds the columns as `[name, type]` and for each shard its name, size, time of change
 and number of samples, offset, size and CRC-32 of its segment, and for each column the types in it, each with the key of
 the first sample that has it and their number. All of this depends on the shards alone.
@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 from bridge_data.errors import DatasetError, bridge_command
-from bridge_data.shards.index_file import BridgeIndex, IndexFile, ShardEntry, begin_index, finish_index
+from bridge_data.shards.index_file import BridgeIndex, ShardEntry
 from bridge_data.shards.metadata import META_FOLDER
+from bridge_data.shards.paged_file import PagedFile, begin_index, finish_index
 from bridge_data.storage import Location
 
 COLUMNS_BRIDGE = "columns.bridge"
@@ -51,13 +52,13 @@ class ColumnsEntry:
 class JsonColumns:
     """The stored columns of a data set: `types` by name, such as `json.score`."""
 
-    def __init__(self, file: IndexFile, types: dict[str, str], entries: dict[str, ColumnsEntry]) -> None:
+    def __init__(self, file: PagedFile, types: dict[str, str], entries: dict[str, ColumnsEntry]) -> None:
         self.types, self.entries, self._file = types, entries, file
 
     @classmethod
     def open(cls, path: Location) -> "JsonColumns | None":
         """The columns in the file at `path`; None if there is none, or, with a warning, no usable one."""
-        opened = IndexFile.open(path, COLUMNS_MAGIC)
+        opened = PagedFile.open(path, COLUMNS_MAGIC)
         if opened is None:
             return None
         file, table = opened

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, bridge_command
+from bridge_data.shards.index_file import IndexPage
 from bridge_data.shards.media_metadata import MEDIA_TABLE, AVMetadata, ImageMetadata
 from bridge_data.shards.metadata import INDEX_SQLITE, META_FOLDER
 from bridge_data.shards.read_only_database import ReadOnlyDatabase
-from bridge_data.shards.segment import IndexPage
 from bridge_data.shards.where.json_columns import BOOLEAN, INTEGER, NUMBER, JsonColumns
 from bridge_data.shards.where.sample_columns import (
     BYTES,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data.errors import DatasetError
-from bridge_data.shards.index_file import HEADER_BYTES
+from bridge_data.shards.paged_file import HEADER_BYTES
 from bridge_data.shards.where.choices import PAGE_SAMPLES, Choice, write_choice
 
 

@@ -13,8 +13,8 @@ from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.prepare.tars import refresh_index
 from bridge_data.shards import ShardReader, key_index, open_shards
-from bridge_data.shards.key_index import PartReader
-from bridge_data.shards.tar_bytes import GzipTar
+from bridge_data.shards.sample_lookup import PartReader
+from bridge_data.shards.tar_files import GzipTar
 from tests.shards.tars import prepare_by_ratio, write_tar
 from tests.task.stores.media import content, write_media
 

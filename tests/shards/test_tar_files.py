@@ -9,9 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bridge_data.errors import DatasetError
-from bridge_data.shards import tar_headers
-from bridge_data.shards.tar_bytes import FileTar, MemoryTar
-from bridge_data.shards.tar_headers import Member, header_is_intact, walk
+from bridge_data.shards import tar_files
+from bridge_data.shards.tar_files import FileTar, Member, MemoryTar, header_is_intact, walk
 from bridge_data.storage import close_files
 
 FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
@@ -73,7 +72,7 @@ def test_names_longer_than_a_header_holds() -> None:
 
 
 def test_plain_dialects_need_no_tarfile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(tar_headers, "_by_tarfile", lambda *args, **kwargs: pytest.fail("fell back to tarfile"))
+    monkeypatch.setattr(tar_files, "_by_tarfile", lambda *args, **kwargs: pytest.fail("fell back to tarfile"))
     long = "d" * 80 + "/" + "f" * 150 + ".txt"
     for data in (
         tar_of([("a.txt", 3), ("d" * 90 + "/" + "f" * 90 + ".txt", 9)], tarfile.USTAR_FORMAT),

@@ -10,8 +10,8 @@ import pytest
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.tars import find_shards
-from bridge_data.shards import PreparedDataset, ShardReader, open_shards, prepared, tar_bytes
-from bridge_data.shards.tar_bytes import SMALL_STEP_BYTES, FileTar, GzipTar, MemoryTar, seek_index_path
+from bridge_data.shards import PreparedDataset, ShardReader, open_shards, prepared, tar_files
+from bridge_data.shards.tar_files import SMALL_STEP_BYTES, FileTar, GzipTar, MemoryTar, seek_index_path
 from tests.shards.tars import prepare_by_ratio, write_shards, write_tar
 
 
@@ -25,7 +25,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         done.append((start, num_bytes))
         return read(path, start, num_bytes)
 
-    monkeypatch.setattr("bridge_data.shards.tar_bytes.storage.read", watched)
+    monkeypatch.setattr("bridge_data.shards.tar_files.storage.read", watched)
     return done
 
 
@@ -125,7 +125,7 @@ def test_missing_points_are_written_again(tmp_path: Path) -> None:
 def test_points_are_used_and_their_absence_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(tar_bytes, "SPACING_BYTES", 1 << 16)
+    monkeypatch.setattr(tar_files, "SPACING_BYTES", 1 << 16)
     folder = tmp_path / "compressed"
     noise = random.Random(1).randbytes(640_000)
     write_tar(folder / "a.tar", {f"{number}.bin": noise[number::10] for number in range(10)})

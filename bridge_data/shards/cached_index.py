@@ -1,15 +1,23 @@
-"""Tars without `.nv-meta`: a folder of them, or a pattern, `shards-{000..009}.tar` or `shards-*.tar`, read in place.
+"""Indexes of tars without one of ours, made when they are first opened on a machine.
 
-Enters: a path. Leaves: a `ShardSet` of all samples, with an index in the cache of the user. It is made when the tars
-are first opened on a machine, by one process, for which the others wait; nothing is written next to the tars.
-Guarantee: the order is that of `bridge-data prepare` with everything in `train`, so a run can resume after the tars are
-prepared. The index records sizes and times of change: a tar that has changed is scanned again. Damaged tars are an
-error that names all of them.
+Reads the path of tars without `.nv-meta`: a folder of them, or a pattern, `shards-{000..009}.tar` or `shards-*.tar`.
+Returns a `ShardSet` of all samples, in the order of `bridge-data prepare` with everything in `train`, so a run can
+resume after the tars are prepared. The index is in the user's cache; nothing is written next to the tars. It records
+sizes and times of change: a tar that has changed is scanned again. Raises `DatasetError` that names all damaged tars.
+
+Reads the `index.sqlite` of a data set that Energon prepared. Returns our index of it, written next to the data, or if
+that is not writable, to the cache; or None, and samples are found by their headers, unless it agrees with `.info.json`
+and every `.tar.idx`. The headers of a shard that changed after the database was written are compared at every read. The
+order of samples does not depend on whether there is an index, so ranks need not agree on it. It never takes long: for a
+large data set, run `bridge-data prepare --tar-index-only`.
+
+One process makes an index, and others wait for it.
 """
 
+import collections
 import contextlib
 import glob
-import hashlib
+import itertools
 import json
 import logging
 import os
@@ -22,11 +30,20 @@ from typing import NamedTuple
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, bridge_command, listed
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.shards.index_file import BridgeIndex, BridgeIndexWriter
-from bridge_data.shards.metadata import META_FOLDER, expand_braces, is_unfinished
+from bridge_data.shards.index_file import BridgeIndex, BridgeIndexWriter, Segment, build_segment
+from bridge_data.shards.metadata import (
+    BRIDGE_INDEX,
+    INDEX_SQLITE,
+    META_FOLDER,
+    expand_path,
+    is_unfinished,
+    tar_index_path,
+)
+from bridge_data.shards.paged_file import DamagedIndexError
 from bridge_data.shards.prepared import ShardSet, read_lists_of
-from bridge_data.shards.segment import DamagedIndexError, Segment
-from bridge_data.shards.tar_bytes import GZIP_SUFFIXES
+from bridge_data.shards.read_only_database import ReadOnlyDatabase
+from bridge_data.shards.shard_table import read_offsets
+from bridge_data.shards.tar_files import GZIP_SUFFIXES, is_gzip
 from bridge_data.shards.tar_scan import ScanNotes, raise_faults, scan_tar
 from bridge_data.shards.tombstones import ShardStamp
 from bridge_data.storage.atomic import EXCLUSIVE, lock, replacing, writing
@@ -35,10 +52,21 @@ from bridge_data.storage.remote import CACHE_VARIABLE, cache_folder
 TRAIN = "train"
 """The only split part of such tars."""
 
+MAX_SAMPLES = 1_000_000
+"""Maximum samples of a data set of Energon's whose index is made on opening, which takes a few seconds."""
+
 WAIT_S = 3600.0
-"""How long a process waits for another that makes the index."""
+"""How long a process waits for another that makes the index of tars, without which they are not read."""
+
+WAIT_FOR_ENERGON_S = 30.0
+"""The same for a data set of Energon's, which can be read without."""
 
 _POLL_S = 0.1
+_SAMPLES = "SELECT sample_index, sample_key, byte_offset, byte_size FROM samples WHERE tar_file_id = ? ORDER BY 1"
+_PARTS = (
+    "SELECT sample_index, part_name, content_byte_offset, content_byte_size FROM sample_parts WHERE tar_file_id = ? "
+    "ORDER BY 1, 3"
+)
 _TAR_SUFFIXES = (".tar", *GZIP_SUFFIXES)
 _WILDCARD = re.compile(r"[*?]")
 _SPECIAL = re.compile(r"[*?{]")
@@ -107,11 +135,7 @@ def _in_order(names: Iterable[str]) -> list[str]:
 
 def _expanded(pattern: str, limits: Limits) -> list[str]:
     """The tars that a pattern names: in the order of its braces, and sorted where there are `*` or `?`."""
-    try:
-        names = expand_braces(pattern, max_names=limits.max_shards)
-    except ValueError as error:
-        raise ConfigError(f"{pattern}: cannot be expanded: {error}") from None
-    files = [file for name in names for file in _matching(name)]
+    files = [file for name in expand_path(pattern, limits) for file in _matching(name)]
     if not files:
         raise ConfigError(f"{pattern}: no tar has such a name")
     if len(set(files)) < len(files):
@@ -184,19 +208,27 @@ def _index_of(tars: RawTars) -> BridgeIndex:
             f"{folder}: the index of {tars.path} cannot be written there: {error}. Name another folder in "
             f"{CACHE_VARIABLE}, or run {tars.way_out}"
         ) from error
-    with _alone(tars, folder / f"{known_as}.lock") as is_alone:
-        index = BridgeIndex.open(path)
-        if index is None:
-            for left in folder.glob(f".{known_as}-*.tmp") if is_alone else ():  # from a killed process
-                left.unlink()
-            _make(tars, versions, path, _last_index(folder, known_as))
+    try:
+        with _alone(folder / f"{known_as}.lock", WAIT_S) as is_alone:
             index = BridgeIndex.open(path)
+            if index is None:
+                for left in folder.glob(f".{known_as}-*.tmp") if is_alone else ():  # from a killed process
+                    left.unlink()
+                _make(tars, versions, path, _last_index(folder, known_as))
+                index = BridgeIndex.open(path)
+    except TimeoutError:
+        raise DatasetError(
+            f"{tars.path}: another process has been indexing it for {WAIT_S:.0f} s: end it, or run {tars.way_out} "
+            "once, which does that in several processes"
+        ) from None
     if index is None:
         raise DatasetError(f"{path}: was written, and cannot be read: see the warning before")
     return index
 
 
 def _digest(content: object) -> str:
+    import hashlib  # here: slow, and most data have an index
+
     return hashlib.blake2b(json.dumps(content).encode(errors="surrogateescape"), digest_size=16).hexdigest()
 
 
@@ -207,28 +239,31 @@ def _last_index(folder: Path, known_as: str) -> BridgeIndex | None:
 
 
 @contextlib.contextmanager
-def _alone(tars: RawTars, path: Path) -> Iterator[bool]:
-    """Hold the lock under which the index is made; False on a file system without locks, where none is held.
+def _alone(path: Path, wait_s: float, folder: Path | None = None) -> Iterator[bool]:
+    """Hold the lock under which an index is made: that of `folder`, which `prepare` takes, too, or if there is none, or
+    its file system has no locks, that of the file `path`; False if there is no lock at all.
 
     Raises:
-        DatasetError: if another process holds it for `WAIT_S`.
+        TimeoutError: if another process holds it for `wait_s`.
     """
-    deadline = time.monotonic() + WAIT_S
-    try:
-        while (descriptor := lock(str(path), EXCLUSIVE, wait=False)) is None:
-            if time.monotonic() > deadline:
-                raise DatasetError(
-                    f"{tars.path}: another process has been indexing it for {WAIT_S:.0f} s: end it, or run "
-                    f"{tars.way_out} once, which does that in several processes"
-                )
-            time.sleep(_POLL_S)
-    except OSError:
-        yield False
+    deadline = time.monotonic() + wait_s
+    for locked_path in (folder or path, path):
+        try:
+            locked_path.parent.mkdir(parents=True, exist_ok=True)
+            while (descriptor := lock(str(locked_path), EXCLUSIVE, wait=False)) is None:
+                if time.monotonic() >= deadline:
+                    raise TimeoutError("another process is making it")
+                time.sleep(_POLL_S)
+        except TimeoutError:
+            raise
+        except OSError:
+            continue
+        try:
+            yield True
+        finally:
+            os.close(descriptor)
         return
-    try:
-        yield True
-    finally:
-        os.close(descriptor)
+    yield False
 
 
 def _make(tars: RawTars, versions: Versions, path: Path, old: BridgeIndex | None) -> None:
@@ -299,3 +334,104 @@ def _scanned(tars: RawTars, name: str, versions: Versions, notes: ScanNotes) -> 
         raise DatasetError(f"{tars.root / name}: has changed while it was indexed: start again when it is whole")
     notes.merge(scan.notes)
     return scan.segment
+
+
+class _Unusable(Exception):
+    """Why no index can be made of the database."""
+
+
+def index_of_energon(root: Path, shard_counts: dict[str, int], uuid: str | None) -> BridgeIndex | None:
+    """The index of the data set at `root`, made now if it does not exist; None if it cannot be made, or would take
+    long. Only for a data set without one: an unusable index is left to `prepare`, and `lint` reports it."""
+    meta = root / META_FOLDER
+    if uuid is None or not (meta / INDEX_SQLITE).is_file() or any(map(is_gzip, shard_counts)):
+        return None
+    cached = cache_folder() / "indexes" / f"{_digest([str(root.absolute()), uuid])}.bridge"
+
+    def known() -> BridgeIndex | None:
+        for path in (meta / BRIDGE_INDEX, cached):
+            index = BridgeIndex.open(path)
+            if index is not None and index.describes(shard_counts, uuid):
+                return index
+        return None
+
+    index = known()
+    if index is not None:
+        return index
+    num_samples = sum(shard_counts.values())
+    if num_samples > MAX_SAMPLES:
+        way_out = bridge_command("prepare", root, "--tar-index-only")
+        logger.warning(
+            "%s: was prepared by Energon, and has no index of ours: its samples are found by their headers, which "
+            "takes longer. With %s samples the index is not made on opening: run `%s` once",
+            root,
+            f"{num_samples:,}",
+            way_out,
+        )
+        return None
+    try:
+        with _alone(cached.with_suffix(".lock"), WAIT_FOR_ENERGON_S, root):
+            index = known()
+            if index is None:
+                _make_of_energon(root, shard_counts, uuid, cached)
+                index = known()
+    except (OSError, DatasetError, _Unusable) as error:
+        logger.warning("%s: no index can be made of %s, so samples are found by their headers: %s", root, meta, error)
+    return index
+
+
+def _make_of_energon(root: Path, shard_counts: dict[str, int], uuid: str, cached: Path) -> None:
+    """Write the index next to the data, or if that fails to the path `cached`."""
+    started = time.monotonic()
+    path = root / META_FOLDER / BRIDGE_INDEX
+    try:
+        _write_of_energon(root, shard_counts, uuid, path)
+    except OSError:
+        path = cached
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write_of_energon(root, shard_counts, uuid, path)
+    seconds = time.monotonic() - started
+    logger.info("%s: was prepared by Energon; our index was made of it in %.1f s: %s", root, seconds, path)
+
+
+def _write_of_energon(root: Path, shard_counts: dict[str, int], uuid: str, path: Path) -> None:
+    database = ReadOnlyDatabase(root / META_FOLDER / INDEX_SQLITE, "prepare it again")
+    if not database.has_table("sample_parts"):
+        raise _Unusable(f"{database.file} is of an older version of Energon, and knows no parts")
+    written_ns = database.file.stat().st_mtime_ns
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        index = BridgeIndexWriter(file)
+        for number, (name, count) in enumerate(shard_counts.items()):
+            segment = _segment(database, number, root / name, count)
+            status = (root / name).stat()
+            # A later change may be a copy or other content: if the time differs, headers are compared.
+            mtime_ns = status.st_mtime_ns if status.st_mtime_ns <= written_ns else 0
+            index.add(name, status.st_size, mtime_ns, segment)
+        index.finish(uuid)
+
+
+def _segment(database: ReadOnlyDatabase, number: int, shard: Path, count: int) -> bytes:
+    """The segment of shard number `number`, of `count` samples, if database and `.tar.idx` agree."""
+    samples, parts = database.rows(_SAMPLES, number), database.rows(_PARTS, number)
+    positions, keys, starts, sizes = zip(*samples, strict=True) if samples else ((), (), (), ())
+    owners, names, offsets, lengths = zip(*parts, strict=True) if parts else ((), (), (), ())
+    offsets_there = read_offsets(shard, count)
+    is_sound = (
+        positions == tuple(range(count))
+        and {type(key) for key in (*keys, *names)} <= {str}
+        and {type(one) for column in (starts, sizes, owners, offsets, lengths) for one in column} <= {int}
+        and min((*sizes, *offsets, *lengths), default=0) >= 0
+        and list(starts) == offsets_there[:-1].tolist()
+        and (not count or starts[-1] + sizes[-1] == offsets_there[-1])
+        and set(owners) == set(positions)
+    )
+    if is_sound:
+        counts = collections.Counter(owners)
+        ends = list(itertools.accumulate(counts[position] for position in positions))
+        is_sound = all(
+            offsets_there[owner] < offset and offset + length <= offsets_there[owner + 1]
+            for owner, offset, length in zip(owners, offsets, lengths, strict=True)
+        )
+    if not is_sound:
+        raise _Unusable(f"{database.file} and {tar_index_path(shard)} do not agree")
+    return build_segment(keys, offsets_there, ends, list(zip(names, offsets, lengths, strict=True)))
