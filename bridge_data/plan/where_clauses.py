@@ -66,8 +66,8 @@ def choose_samples(source: Source, clauses: Sequence[WhereClause]) -> Source:
     """
     if not source.num_samples:
         return source
+    from bridge_data.shards.where.choices import ChosenRecords
     from bridge_data.shards.where.choosing import choose  # here: few data sets have clauses
-    from bridge_data.shards.where.chosen_records import ChosenRecords
 
     chosen = ChosenRecords(source.records, choose(source.records, clauses))
     return dataclasses.replace(source, records=chosen)

@@ -39,7 +39,7 @@ from bridge_data.shards.segment import DamagedIndexError
 from bridge_data.shards.shard_table import ReadContent, SpanShard, TarShard, first_samples
 from bridge_data.shards.tar_bytes import FileTar, GzipTar, is_gzip
 from bridge_data.shards.tombstones import ForgetList, ListedFiles, ShardStamp, read_lists
-from bridge_data.shards.where.sample_columns import SampleColumns
+from bridge_data.shards.where.sample_columns import SampleColumns, ShardColumns
 from bridge_data.storage import Location, PinnedFile
 
 ShardTable: TypeAlias = TarShard | SpanShard
@@ -190,8 +190,6 @@ class ShardSet(ListedFiles):
         return find_in_tars(self, keys)
 
     def sample_columns(self) -> SampleColumns:
-        from bridge_data.shards.where.shard_columns import ShardColumns  # here: few data have predicates
-
         return ShardColumns(self)
 
     @property

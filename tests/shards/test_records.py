@@ -21,8 +21,8 @@ from bridge_data.shards.joined_records import JoinRecords
 from bridge_data.shards.joins import JoinMember
 from bridge_data.shards.records import selected_number, stored_number, stored_records
 from bridge_data.shards.sample_lookup import find_sample
+from bridge_data.shards.where.choices import ChosenRecords
 from bridge_data.shards.where.choosing import choose
-from bridge_data.shards.where.chosen_records import ChosenRecords
 from bridge_data.shards.where.sample_columns import INDEX, ROWS_AT_ONCE
 from bridge_data.storage.remote import CACHE_VARIABLE
 from tests.prepare.converters.originals import write_mds
