@@ -13,9 +13,9 @@ import functools
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
@@ -89,16 +89,14 @@ def prepare_columns(
         index = _index_of(root, limits)
         path, folder = root / META_FOLDER / COLUMNS_PARQUET, root / READ_COLUMNS
         remove_temporary([path.parent, folder])
-        known = _KnownValues(root, index, [field.column for field in fields])
+        known, num_read = _KnownValues(root, index, [field.column for field in fields]), 0
         for file in () if rescan else (path, *sorted(folder.glob(f"*{_SUFFIX}"))):
-            with contextlib.suppress(DatasetError, FileNotFoundError):  # what is damaged is read again
-                known.add(file, stays_open=file == path)
-        missing = known.missing()
-        read = functools.partial(_read, root, fields, limits, known, executor, on_progress)
-        read(missing)
+            with contextlib.suppress(DatasetError):  # what is damaged is read again
+                known.add(file)
+        while missing := known.missing():
+            _read(root, fields, limits, known, missing, executor, on_progress)
+            num_read += len(missing)
         types = known.common_types()
-        widened = known.widened(types)
-        read(widened)
         with writing(root):
             with replacing(path) as temporary:
                 write_stored_columns(temporary, types, known.values())
@@ -107,9 +105,9 @@ def prepare_columns(
     return ColumnsPreparation(
         types=types,
         num_missing=known.num_missing(),
-        num_samples=sum(shard.count for shard in known.shards),
-        num_read=len(missing) + len(widened),
-        num_unchanged=len(known.shards) - len(missing) - len(widened),
+        num_samples=sum(shard.count for shard in known.shards.values()),
+        num_read=num_read,
+        num_unchanged=len(known.shards) - num_read,
     )
 
 
@@ -121,67 +119,54 @@ def _index_of(root: Path, limits: Limits) -> BridgeIndex:
     return index
 
 
-class _Known(NamedTuple):
-    """A shard whose values are stored, in a file with columns of the types `kinds`, and their table."""
-
-    shard: StoredShard
-    kinds: dict[str, str]
-    table: Callable[[ShardEntry, Sequence[str]], Any]
-
-
 class _KnownValues:
     """The known values of `columns` by shard of `index`."""
 
     def __init__(self, root: Path, index: BridgeIndex, columns: Sequence[str]) -> None:
-        self.shards = list(index.entries.values())
-        self._entries = {shard.name: shard for shard in self.shards}
-        self._root, self._columns = root, columns
-        self._sources: dict[str, _Known] = {}
+        self.shards = dict(index.entries)
+        self._columns = columns
+        self._found: dict[str, tuple[StoredShard, dict[str, str], Path]] = {}
+        """Of each shard what is stored, and the file, which has columns of these types."""
+        self._open = functools.lru_cache(maxsize=64)(lambda path, version: StoredColumns(root, path))
 
-    def add(self, path: Path, *, stays_open: bool = False) -> None:
-        """Take values that are intact and not known yet from the file at `path`, if it has the columns.
+    def add(self, path: Path, *, is_new: bool = False) -> None:
+        """Take the values in the file at `path`, if it has the columns: all, if it `is_new`, or else those that are
+        intact and not known yet.
 
         Raises:
-            DatasetError, FileNotFoundError: if there is no usable file.
+            DatasetError: if there is no usable file.
         """
-        source = StoredColumns(self._root, path)
-        table = source.table if stays_open else functools.partial(_table_in, self._root, path)
-        if not source.kinds.keys() >= set(self._columns):
-            return
-        for name in source.shards.keys() & self._entries.keys() - self._sources.keys():
-            stored = source.of_version(self._entries[name])
-            if stored is not None:
+        source = self._open(path, storage.version(path))
+        for name in source.shards.keys() & self.shards.keys() if source.kinds.keys() >= set(self._columns) else ():
+            stored = source.of_version(self.shards[name])
+            if stored is not None and (is_new or name not in self._found):
                 with contextlib.suppress(DatasetError):
-                    source.table(self._entries[name], self._columns)
+                    if not is_new:
+                        source.table(self.shards[name], self._columns)
                     types = {column: stored.types[column] for column in self._columns}
-                    self._sources[name] = _Known(dataclasses.replace(stored, types=types), source.kinds, table)
+                    self._found[name] = dataclasses.replace(stored, types=types), source.kinds, path
 
     def missing(self) -> list[str]:
-        """The shards that must be read."""
-        return [shard.name for shard in self.shards if shard.name not in self._sources]
-
-    def widened(self, types: dict[str, str]) -> list[str]:
-        """The shards whose integers were stored as numbers, perhaps rounded, though they are to be integers now; they
-        are not known any more."""
-        found = [
+        """The shards that must be read: what is not known, or else where integers were stored among numbers, perhaps
+        rounded, of which there are none any more."""
+        found = [name for name in self.shards if name not in self._found]
+        types = {} if found else self.common_types()
+        return found or [
             name
-            for name, (_, kinds, _) in self._sources.items()
-            if any(kinds[column].startswith(NUMBER) and types[column].startswith(INTEGER) for column in types)
+            for name, (_, kinds, _) in self._found.items()
+            if any(kinds[column].startswith(NUMBER) and kind.startswith(INTEGER) for column, kind in types.items())
         ]
-        for name in found:
-            del self._sources[name]
-        return found
 
     def values(self) -> Iterator[tuple[StoredShard, Any]]:
         """Each shard, and the table of its values."""
-        for entry in self.shards:
-            shard, _, table = self._sources[entry.name]
-            yield shard, table(entry, self._columns)
+        for name, entry in self.shards.items():
+            stored, _, path = self._found[name]
+            yield stored, self._open(path, storage.version(path)).table(entry, self._columns)
 
     def num_missing(self) -> dict[str, int]:
         """How many samples have no value, by column."""
         found = dict.fromkeys(self._columns, 0)
-        for shard, _, _ in self._sources.values():
+        for shard, _, _ in self._found.values():
             for column in found:
                 found[column] += shard.count - sum(count for _, _, count in shard.types[column])
         return found
@@ -192,11 +177,7 @@ class _KnownValues:
         Raises:
             DatasetError: if the values of a column have no common type.
         """
-        return _common_types(self._columns, (self._sources[entry.name].shard for entry in self.shards))
-
-
-def _table_in(root: Path, path: Path, shard: ShardEntry, columns: Sequence[str]) -> Any:
-    return StoredColumns(root, path).table(shard, columns)
+        return _common_types(self._columns, [self._found[name][0] for name in self.shards])
 
 
 def _common_types(columns: Sequence[str], shards: Iterable[StoredShard]) -> dict[str, str]:
@@ -224,13 +205,11 @@ def _read(
     fields: list[JsonField],
     limits: Limits,
     known: _KnownValues,
+    missing: list[str],
     executor: Executor,
     on_progress: Progress,
-    missing: list[str],
 ) -> None:
     """Read the shards `missing`, so that they are known."""
-    if not missing:
-        return
     folder = root / READ_COLUMNS
     with writing(root):
         folder.mkdir(exist_ok=True)
@@ -240,16 +219,14 @@ def _read(
     read = functools.partial(_read_run, root, fields, limits, mtime_ns)
     runs = shard_runs(ShardFiles(root), missing, executor.num_workers)
     with contextlib.closing(executor.map(read, runs, what=f"read JSON parts of {root}")) as results:
-        for files, faults in results:
-            for file in files:
-                if not (folder / file).is_file():
-                    raise DatasetError(
-                        f"{folder / file}: is not there, though it was written: do all workers see {root} under this "
-                        "path?"
-                    )
-                known.add(folder / file)
+        for file, num_read, faults in results:
+            if not (folder / file).is_file():
+                raise DatasetError(
+                    f"{folder / file}: is not there, though it was written: do all workers see {root} under this path?"
+                )
+            known.add(folder / file, is_new=True)
             errors += faults
-            for _ in (*files, *faults):
+            for _ in range(num_read):
                 done += 1
                 on_progress(done, num_shards)
     raise_faults(errors, num_shards)
@@ -257,26 +234,27 @@ def _read(
 
 def _read_run(
     root: Path, fields: list[JsonField], limits: Limits, index_mtime_ns: int, names: list[str]
-) -> tuple[list[str], list[str]]:
-    """Read some shards. Return the files with the values of each, and the errors of unusable shards."""
+) -> tuple[str, int, list[str]]:
+    """Read some shards. Return the file with their values, their number, and the errors of unusable shards."""
     import hashlib  # imported here: slow, and not needed for an unchanged data set
 
     columns = [field.column for field in fields]
+    file = hashlib.blake2b(json.dumps([columns, names]).encode(), digest_size=16).hexdigest() + _SUFFIX
     index, folder, arrow = _opened_index(root, limits, index_mtime_ns), root / READ_COLUMNS, arrow_package()
-    files, errors = list[str](), list[str]()
+    found, errors = list[tuple[StoredShard, dict[str, list[Any]]]](), list[str]()
     for name in names:
         try:
-            shard, values = _read_shard(root, fields, index, name)
-            kinds = _common_types(columns, [shard])
+            found.append(_read_shard(root, fields, index, name))
         except DatasetError as error:
             errors.append(str(error))
-            continue
-        file = hashlib.blake2b(json.dumps([columns, name]).encode(), digest_size=16).hexdigest() + _SUFFIX
-        table = arrow.table({column: _arrow_array(values[column], kind) for column, kind in kinds.items()})
-        with writing(folder), replacing(folder / file, durable=False) as temporary:
-            write_stored_columns(temporary, kinds, [(shard, table)])
-        files.append(file)
-    return files, errors
+    kinds = _common_types(columns, [shard for shard, _ in found])
+    tables = (
+        (shard, arrow.table({column: _arrow_array(values[column], kind) for column, kind in kinds.items()}))
+        for shard, values in found
+    )
+    with writing(folder), replacing(folder / file, durable=False) as temporary:
+        write_stored_columns(temporary, kinds, tables)
+    return file, len(names), errors
 
 
 @functools.lru_cache(maxsize=2)

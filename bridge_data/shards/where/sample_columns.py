@@ -288,14 +288,14 @@ class StoredColumns(ParquetColumns):
             raise DatasetError(f"{self.path}: has {stored} values of shard {shard.name}{self.way_out}")
         with self.reading():
             number = self.shards[shard.name][0]
-            return self.file.read_row_group(number, list(columns), use_threads=False).combine_chunks()
+            return self.file.read_row_group(number, list(columns), use_threads=False)
 
 
 def write_stored_columns(path: Path, kinds: Mapping[str, str], shards: Iterable[tuple[StoredShard, Any]]) -> None:
     """Write a file of stored columns of these types: of each shard its description and an Arrow table, whose integers
     may become numbers."""
     schema = arrow_package().schema([(name, arrow_type(kind)) for name, kind in kinds.items()])
-    how = {"compression": "zstd", "write_page_checksum": True, "write_statistics": False, "store_schema": False}
+    how = {"write_page_checksum": True, "write_statistics": False, "store_schema": False}
     rows = []
     with open(path, "w+b") as file:
         with arrow_package("pyarrow.parquet").ParquetWriter(file, schema, **how) as writer:
@@ -376,33 +376,39 @@ class ShardColumns(SampleColumns):
         )
 
     def values(self, samples: range, wanted: Collection[ColumnPath]) -> ColumnValues:
-        import numpy as np
+        arrow, (shard, first) = arrow_package(), self._shards.locate(samples[0])
+        name, end = self._shards.names[shard], self._shards.locate(samples[-1])[1] + 1
+        kept = None
+        if end - first > len(samples):
+            excluded = set(self._shards.excluded_positions[shard])
+            kept = arrow.array([position not in excluded for position in range(first, end)])
 
-        arrow, shard = arrow_package(), self._shards.locate(samples[0])[0]
-        name, numbers = self._shards.names[shard], np.arange(samples.start, samples.stop) - self._shards.starts[shard]
-        excluded = np.array(self._shards.excluded_positions.get(shard, ()), np.int64)
-        positions = numbers + np.searchsorted(excluded - np.arange(len(excluded)), numbers, side="right")
-        stored = {path: column for path, column in self._stored_names.items() if path in wanted}
-        found: ColumnValues = {}
+        def of_samples(array: Any, start: int) -> Any:
+            """The values of the samples in those that begin at position `start`."""
+            found = array.slice(first - start, end - first)
+            return found if kept is None else found.filter(kept)
+
+        stored = [path for path in wanted if path in self._stored_names]
+        values: ColumnValues = {}
         if stored and self._stored is not None:
             if self._kept[0] != (name, stored):
-                entry = self._index.entries[name]
-                self._kept = (name, stored), self._stored.table(entry, stored.values())
-            rows = self._kept[1].take(arrow.array(positions))
-            found = {path: rows.column(column).combine_chunks() for path, column in stored.items()}
+                columns = [self._stored_names[path] for path in stored]
+                self._kept = (name, stored), self._stored.table(self._index.entries[name], columns)
+            for path in stored:
+                values[path] = of_samples(self._kept[1].column(self._stored_names[path]), 0).combine_chunks()
         sizes = [path for path in wanted if path[-1:] == BYTES and path not in stored]
         if KEY in wanted or sizes:
             segment = self._index.segment(name)
             page_samples = len(segment.read_page(0))
-            first, last = (int(positions[at]) // page_samples for at in (0, -1))
-            pages = [segment.read_page(number) for number in range(first, last + 1)]
-            rows = arrow.array(positions - first * page_samples)
+            pages = [segment.read_page(number) for number in range(first // page_samples, -(-end // page_samples))]
+            start = first - first % page_samples
             if KEY in wanted:
-                keys = arrow_texts([key for page in pages for key in page.keys(0, len(page) - 1)])
-                found[KEY] = keys.take(rows)
+                keys = [key for page in pages for key in page.keys(0, len(page) - 1)]
+                values[KEY] = of_samples(arrow_texts(keys), start)
             for path in sizes:
-                found[path] = arrow.concat_arrays([_sizes(page, segment.names, path) for page in pages]).take(rows)
-        return found
+                of_pages = arrow.concat_arrays([_sizes(page, segment.names, path) for page in pages])
+                values[path] = of_samples(of_pages, start)
+        return values
 
     def _media(self) -> ReadOnlyDatabase | None:
         """The database, if it has media metadata."""
