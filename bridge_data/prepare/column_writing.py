@@ -86,7 +86,10 @@ def prepare_columns(
     executor = executor or LocalProcesses(num_workers)
     storage.close_files()  # a file that was replaced since this process read it must be reopened
     with preparing_alone(root) as remove_temporary:
-        index = _index_of(root, limits)
+        index = PreparedDataset.open(root, limits).index
+        if index is None:
+            way_out = bridge_command("prepare", root, "--tar-index-only")
+            raise ConfigError(f"{root}: has no {BRIDGE_INDEX} of its preparation; run `{way_out}` first")
         path, folder = root / META_FOLDER / COLUMNS_PARQUET, root / READ_COLUMNS
         remove_temporary([path.parent, folder])
         known, num_read = _KnownValues(root, index, [field.column for field in fields]), 0
@@ -94,7 +97,7 @@ def prepare_columns(
             with contextlib.suppress(DatasetError):  # what is damaged is read again
                 known.add(file)
         while missing := known.missing():
-            _read(root, fields, limits, known, missing, executor, on_progress)
+            _read(root, fields, index, known, missing, executor, on_progress)
             num_read += len(missing)
         types = known.common_types()
         with writing(root):
@@ -109,14 +112,6 @@ def prepare_columns(
         num_read=num_read,
         num_unchanged=len(known.shards) - num_read,
     )
-
-
-def _index_of(root: Path, limits: Limits) -> BridgeIndex:
-    index = PreparedDataset.open(root, limits).index
-    if index is None:
-        way_out = bridge_command("prepare", root, "--tar-index-only")
-        raise ConfigError(f"{root}: has no {BRIDGE_INDEX} of its preparation; run `{way_out}` first")
-    return index
 
 
 class _KnownValues:
@@ -138,13 +133,13 @@ class _KnownValues:
         """
         source = self._open(path, storage.version(path))
         for name in source.shards.keys() & self.shards.keys() if source.kinds.keys() >= set(self._columns) else ():
-            stored = source.of_version(self.shards[name])
-            if stored is not None and (is_new or name not in self._found):
+            if is_new or name not in self._found:
                 with contextlib.suppress(DatasetError):
+                    _, stored = source.shard(self.shards[name])
                     if not is_new:
                         source.table(self.shards[name], self._columns)
                     types = {column: stored.types[column] for column in self._columns}
-                    self._found[name] = dataclasses.replace(stored, types=types), source.kinds, path
+                    self._found[name] = stored._replace(types=types), source.kinds, path
 
     def missing(self) -> list[str]:
         """The shards that must be read: what is not known, or else where integers were stored among numbers, perhaps
@@ -168,7 +163,7 @@ class _KnownValues:
         found = dict.fromkeys(self._columns, 0)
         for shard, _, _ in self._found.values():
             for column in found:
-                found[column] += shard.count - sum(count for _, _, count in shard.types[column])
+                found[column] += shard.num_samples - sum(count for _, _, count in shard.types[column])
         return found
 
     def common_types(self) -> dict[str, str]:
@@ -203,7 +198,7 @@ def _common_types(columns: Sequence[str], shards: Iterable[StoredShard]) -> dict
 def _read(
     root: Path,
     fields: list[JsonField],
-    limits: Limits,
+    index: BridgeIndex,
     known: _KnownValues,
     missing: list[str],
     executor: Executor,
@@ -215,8 +210,7 @@ def _read(
         folder.mkdir(exist_ok=True)
     num_shards, errors = len(known.shards), list[str]()
     done = num_shards - len(missing)
-    mtime_ns = (root / META_FOLDER / BRIDGE_INDEX).stat().st_mtime_ns
-    read = functools.partial(_read_run, root, fields, limits, mtime_ns)
+    read = functools.partial(_read_run, root, fields, index)
     runs = shard_runs(ShardFiles(root), missing, executor.num_workers)
     with contextlib.closing(executor.map(read, runs, what=f"read JSON parts of {root}")) as results:
         for file, num_read, faults in results:
@@ -232,15 +226,13 @@ def _read(
     raise_faults(errors, num_shards)
 
 
-def _read_run(
-    root: Path, fields: list[JsonField], limits: Limits, index_mtime_ns: int, names: list[str]
-) -> tuple[str, int, list[str]]:
+def _read_run(root: Path, fields: list[JsonField], index: BridgeIndex, names: list[str]) -> tuple[str, int, list[str]]:
     """Read some shards. Return the file with their values, their number, and the errors of unusable shards."""
     import hashlib  # imported here: slow, and not needed for an unchanged data set
 
     columns = [field.column for field in fields]
     file = hashlib.blake2b(json.dumps([columns, names]).encode(), digest_size=16).hexdigest() + _SUFFIX
-    index, folder, arrow = _opened_index(root, limits, index_mtime_ns), root / READ_COLUMNS, arrow_package()
+    folder, arrow = root / READ_COLUMNS, arrow_package()
     found, errors = list[tuple[StoredShard, dict[str, list[Any]]]](), list[str]()
     for name in names:
         try:
@@ -255,12 +247,6 @@ def _read_run(
     with writing(folder), replacing(folder / file, durable=False) as temporary:
         write_stored_columns(temporary, kinds, tables)
     return file, len(names), errors
-
-
-@functools.lru_cache(maxsize=2)
-def _opened_index(root: Path, limits: Limits, mtime_ns: int) -> BridgeIndex:
-    """Our index as of `mtime_ns`, opened only once for all shards."""
-    return _index_of(root, limits)
 
 
 def _read_shard(

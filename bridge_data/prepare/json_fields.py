@@ -6,6 +6,7 @@ hold.
 """
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -69,19 +70,14 @@ def parse_fields(columns: Sequence[str]) -> list[JsonField]:
     if not columns:
         raise ConfigError("columns: expected at least one field of a JSON part, such as json.score")
     fields = [JsonField.parse(column) for column in columns]
-    taken: dict[str, str] = {}
-    for column in columns:
-        if column in taken.values():
-            raise ConfigError(f"column {column!r}: is named twice")
-        other = taken.setdefault(column.lower(), column)
-        if other != column:
-            raise ConfigError(f"columns {other!r} and {column!r} differ in case only, which SQL does not tell apart")
-    for column in columns:
-        names = column.lower().split(".")
-        for end in range(1, len(names)):
-            outer = taken.get(".".join(names[:end]))
-            if outer is not None:
-                raise ConfigError(f"columns {outer!r} and {column!r}: the second is a field of the first; name one")
+    for one, other in itertools.combinations(columns, 2):
+        outer, inner = sorted((one, other), key=len)
+        if one == other:
+            raise ConfigError(f"column {one!r}: is named twice")
+        if one.lower() == other.lower():
+            raise ConfigError(f"columns {one!r} and {other!r} differ in case only, which SQL does not tell apart")
+        if inner.lower().startswith(f"{outer.lower()}."):
+            raise ConfigError(f"columns {outer!r} and {inner!r}: the second is a field of the first; name one")
     return fields
 
 

@@ -53,9 +53,9 @@ def write_shards(folder: Path, num_shards: int = 5) -> Path:
 
 
 def stored(root: Path) -> dict[str, dict[str, list[Any]]]:
-    found, index = StoredColumns.find(root), PreparedDataset.open(root).index
-    assert found is not None and index is not None
-    return {name: found.table(shard, found.types).to_pydict() for name, shard in index.entries.items()}
+    found, index = StoredColumns(root, root / ".nv-meta" / COLUMNS_PARQUET), PreparedDataset.open(root).index
+    assert index is not None
+    return {name: found.table(shard, found.kinds).to_pydict() for name, shard in index.entries.items()}
 
 
 def file_of(root: Path) -> bytes:
@@ -186,7 +186,7 @@ def test_what_no_column_can_hold_is_named_and_nothing_is_stored(
     prepare_by_ratio(tmp_path)
     with pytest.raises(DatasetError, match=message):
         prepare_columns(tmp_path, ["json.a"], num_workers=2)
-    assert StoredColumns.find(tmp_path) is None
+    assert not (tmp_path / ".nv-meta" / COLUMNS_PARQUET).exists()
 
 
 def test_integers_among_numbers_are_numbers_also_in_other_shards_and_lists(tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def test_columns_are_keys_shards_and_numbers_as_they_are_read(records: Records, 
     for indices, values in columns.batches([columns.key, columns.shard, INDEX]):
         read = (values[path].to_pylist() for path in (columns.key, columns.shard, INDEX))
         found += zip(indices.tolist(), *read, strict=True)
-        assert len(indices) <= ROWS_AT_ONCE and {columns.key, columns.shard} <= {*columns.types(of_all=True), *values}
+        assert len(indices) <= ROWS_AT_ONCE and {columns.key, columns.shard} <= {*columns.types(), *values}
     expected = [(index, one.key, one.shard_name, index) for index, one in enumerate(samples_of(records))]
     assert sorted(found) == expected
 

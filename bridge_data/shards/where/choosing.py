@@ -29,7 +29,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from bridge_data.errors import ConfigError, listed
+from bridge_data import storage
+from bridge_data.errors import ConfigError, DatasetError, listed
 from bridge_data.shards.records import Records
 from bridge_data.shards.where.choices import Choice, write_choice
 from bridge_data.shards.where.sample_columns import (
@@ -38,10 +39,10 @@ from bridge_data.shards.where.sample_columns import (
     ROWS_AT_ONCE,
     SHARD,
     ColumnPath,
-    KeyedTable,
     OwnColumns,
     SampleColumns,
     arrow_package,
+    own_copy,
 )
 from bridge_data.storage.atomic import locked
 from bridge_data.storage.remote import CACHE_VARIABLE, cache_folder
@@ -123,19 +124,15 @@ def choose(records: Records, clauses: Sequence[Where]) -> Choice:
 
 def evaluate(records: Records, clauses: Sequence[Where]) -> Choice:
     """The same as `choose`, but the result may be empty."""
-    own: list[OwnColumns | None] = []
     with _naming(clauses[0]):
         columns = records.sample_columns()
-    for clause in clauses:
-        with _naming(clause):
-            own.append(None if clause.columns is None else OwnColumns(clause.columns))
-    path = cache_folder() / "where" / f"{_name(records, columns, clauses, own)}.choice"
+    path = cache_folder() / "where" / f"{_name(records, columns, clauses)}.choice"
     choice = Choice.open(path)
     try:
         if choice is None:
             path.parent.mkdir(parents=True, exist_ok=True)
             with locked(str(path.with_suffix(".lock"))):
-                choice = Choice.open(path) or _made(records, columns, list(zip(clauses, own, strict=True)), path)
+                choice = Choice.open(path) or _made(records, columns, clauses, path)
     except OSError as error:
         raise ConfigError(
             f"{path.parent}: cannot store the chosen samples: {error.strerror or error}; set {CACHE_VARIABLE} to "
@@ -150,7 +147,7 @@ def shown(clauses: Sequence[Where]) -> str:
     return " and ".join(f"({text})" for text in texts) if len(texts) > 1 else repr(texts[0])
 
 
-def _name(records: Records, columns: SampleColumns, clauses: Sequence[Where], own: Sequence[OwnColumns | None]) -> str:
+def _name(records: Records, columns: SampleColumns, clauses: Sequence[Where]) -> str:
     """A digest of everything that the choice depends on."""
     import hashlib  # here: most data sets have no predicates
 
@@ -158,14 +155,15 @@ def _name(records: Records, columns: SampleColumns, clauses: Sequence[Where], ow
         engine = metadata.version("duckdb")
     except metadata.PackageNotFoundError:
         engine = ""
-    files = [None if one is None else [one.path, *one.version] for one in own]
-    of = [_VERSION, engine, records.identity(), columns.identity(), [clause.text for clause in clauses], files]
+    of = [_VERSION, engine, records.identity(), columns.identity()]
+    for clause in clauses:
+        with _naming(clause):
+            own = clause.columns and [clause.columns, *storage.version(own_copy(clause.columns))]
+        of += [clause.text, own]
     return hashlib.blake2b(json.dumps(of).encode(), digest_size=16).hexdigest()
 
 
-def _made(
-    records: Records, columns: SampleColumns, clauses: Sequence[tuple[Where, OwnColumns | None]], path: Path
-) -> Choice:
+def _made(records: Records, columns: SampleColumns, clauses: Sequence[Where], path: Path) -> Choice:
     """Evaluate the clauses, and write what they choose to `path`."""
     import numpy as np
 
@@ -173,8 +171,9 @@ def _made(
     bits: Any = None
     notes = []
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".spill-") as spill:
-        for clause, own in clauses:
+        for clause in clauses:
             with _naming(clause, "where: ", f" ({place})"), open_engine(Path(spill)) as engine:
+                own = None if clause.columns is None else OwnColumns(clause.columns)
                 evaluated = SampleQuery(engine, columns, own, clause.text).run(records.num_samples)
             bits = evaluated.bits if bits is None else np.bitwise_and(bits, evaluated.bits)
             if evaluated.num_null and not evaluated.bits.any():
@@ -187,6 +186,8 @@ def _made(
                     f"{evaluated.num_without_row:,} of {records.num_samples:,} samples have no row in "
                     f"{clause.columns}; its columns are NULL for them"
                 )
+    if _name(records, columns, clauses) != path.stem:
+        raise DatasetError(f"{place}: columns were replaced while samples were chosen by them; start again")
     note = "; ".join(notes) or None
     write_choice(path, bits.tobytes(), records.counts, note)
     choice = Choice.open(path)
@@ -194,7 +195,7 @@ def _made(
     logger.info(
         "%s: where %s chooses %s of %s samples, found in %.1f s",
         place,
-        shown([clause for clause, _ in clauses]),
+        shown(clauses),
         f"{choice.num_chosen:,}",
         f"{records.num_samples:,}",
         time.monotonic() - started,
@@ -239,34 +240,17 @@ class SampleQuery:
     def __init__(self, engine: Any, columns: SampleColumns, own: OwnColumns | None, text: str) -> None:
         self._engine, self._columns, self._own, self._text = engine, columns, own, text
         self._failure: Exception | None = None
-        named = parse_predicate(engine, text)
-        self._types = self._of_samples(of_all=False)
-        self._own_types = {} if own is None else own.types()
+        named, full_key = parse_predicate(engine, text), {FULL_KEY: arrow_package().string()}
+        self._types = full_key | columns.types() | full_key  # of a table, `__key__` is not the column of this name
+        self._own_types = {} if own is None else own.types
         self._keys = [name for name in (*KEY, *SHARD) if name in self._own_types]
         """The columns of the user's file that it is joined by."""
         self._own_paths = [(name,) for name in self._own_types if name not in self._keys]
-        self._keyed: dict[ColumnPath, KeyedTable] = {}
-        if not all(_matching(names, [*self._types, *self._own_paths]) for names in named):
-            self._types = self._of_samples(of_all=True)
-            for part in sorted({path[0] for path in self._types if len(path) == 2}):
-                table = columns.keyed(part)
-                if table is not None:
-                    new: dict[ColumnPath, Any] = {
-                        (part, name): kind for name, kind in table.types.items() if (part, name) not in self._types
-                    }
-                    self._types |= new
-                    self._keyed |= dict.fromkeys(new, table)
         wanted = self._resolved(named)
         for path, kind in wanted.items():
             self._check_type(path, kind)
         self._tables, self._query = self._planned(wanted)
         self._check()
-
-    def _of_samples(self, *, of_all: bool) -> dict[ColumnPath, Any]:
-        """The types of the columns of the samples. `__key__` is the key as batches have it, also where a table has such
-        a column, whose keys are without shards."""
-        full_key = {FULL_KEY: arrow_package().string()}
-        return full_key | self._columns.types(of_all=of_all) | full_key
 
     def _resolved(self, named: Iterable[ColumnPath]) -> dict[ColumnPath, Any]:
         """The columns of the predicate, with their types; columns of the user's file have a path of one name."""
@@ -317,13 +301,10 @@ class SampleQuery:
     def _planned(self, wanted: Mapping[ColumnPath, Any]) -> tuple[dict[str, _Table], str]:
         """(tables by name, query of number, predicate and whether the user's file has a row of each sample)."""
         arrow, of, own = arrow_package(), self._columns, self._own
-        parts: dict[str, list[ColumnPath]] = {}
-        for path in wanted:
-            if path in self._keyed:
-                parts.setdefault(path[0], []).append(path)
-        of_own = [path for path in wanted if path not in self._types]
+        parts, of_own = of.keyed(wanted), [path for path in wanted if path not in self._types]
+        elsewhere = {*of_own, *(path for table in parts.values() for path in table.paths)}
         joined = [of.key] * bool(parts or own) + [of.shard] * (SHARD[0] in self._keys)
-        read = [path for path in dict.fromkeys([*wanted, *joined]) if path not in self._keyed and path not in of_own]
+        read = [path for path in dict.fromkeys([*wanted, *joined]) if path not in elsewhere]
         names = {path: f"c{number}" for number, path in enumerate(dict.fromkeys([*read, *wanted]))}
 
         def table(keys: Mapping[str, Any], paths: Iterable[ColumnPath], rows: Callable[[], Iterator[Any]]) -> _Table:
@@ -336,13 +317,13 @@ class SampleQuery:
 
         tables = {"samples": table({"number": arrow.int64()}, read, of_samples)}
         joins, is_there = [], "true"
-        for number, (part, paths) in enumerate(parts.items()):
-            rows = functools.partial(_columns_of, self._keyed[paths[0]].batches, [path[1] for path in paths])
-            tables[f"part{number}"] = table({"key": arrow.string()}, paths, rows)
+        for number, (part, (paths, batches)) in enumerate(parts.items()):
+            tables[f"part{number}"] = table({"key": arrow.string()}, paths, functools.partial(_columns_of, batches))
             joins.append(f"LEFT JOIN part{number} ON part{number}.key = {names[of.key]} || {_text('.' + part)}")
         if own is not None:
-            rows = functools.partial(_columns_of, own.batches, [*self._keys, *(path[0] for path in of_own)])
-            tables["own"] = table({name: self._own_types[name] for name in self._keys}, of_own, rows)
+            batches = functools.partial(own.batches, [*self._keys, *(path[0] for path in of_own)])
+            keys = {name: self._own_types[name] for name in self._keys}
+            tables["own"] = table(keys, of_own, functools.partial(_columns_of, batches))
             same = (
                 f"CAST(own.{name} AS VARCHAR) = {names[path]}" for name, path in zip(self._keys, joined, strict=True)
             )
@@ -426,7 +407,7 @@ class SampleQuery:
                 arrow_package().schema([(name, self._own_types[name]) for name in self._keys]),
                 ", ".join(self._keys),
             )
-            rows = functools.partial(_columns_of, own.batches, self._keys)
+            rows = functools.partial(_columns_of, functools.partial(own.batches, self._keys))
             with self._registered({"own": self._reader(schema, rows)}), self._reporting():
                 query = f"SELECT {of}, count(*) FROM own GROUP BY {of} HAVING count(*) > 1 ORDER BY {of} LIMIT 1"
                 ((*key, times),) = self._engine.execute(query).fetchall()
@@ -440,9 +421,9 @@ class SampleQuery:
             raise ConfigError(f"columns: {own.path}: its keys{such} are those of no sample")
 
 
-def _columns_of(batches: Callable[[Sequence[str]], Iterator[Any]], names: Sequence[str]) -> Iterator[Sequence[Any]]:
-    """The arrays of each batch of the columns `names`."""
-    return (batch.columns for batch in batches(names))
+def _columns_of(batches: Callable[[], Iterator[Any]]) -> Iterator[Sequence[Any]]:
+    """The arrays of each batch."""
+    return (batch.columns for batch in batches())
 
 
 def _matching(names: Sequence[str], paths: Iterable[ColumnPath]) -> list[ColumnPath]:

@@ -26,7 +26,7 @@ import os
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
@@ -51,9 +51,6 @@ FULL_KEY = ("__key__",)
 
 COLUMNS_PARQUET = "columns.parquet"
 
-FIRST_SHARDS = 16
-"""Shards that are searched for parts before all others."""
-
 ColumnValues: TypeAlias = dict[ColumnPath, Any]
 """Arrow arrays by column."""
 
@@ -73,14 +70,12 @@ _METADATA = b"bridge_data"
 _NO_CHECKSUM = b"0" * 8
 
 
-@dataclasses.dataclass(frozen=True)
-class KeyedTable:
-    """Rows for the samples that have the `key` in their part `part` (`000017.jpg`): media metadata of these files.
-    `batches` yields a key and values for each row, by the names in `types`."""
+class KeyedTable(NamedTuple):
+    """Rows for parts of samples by their key (`000017.jpg`), such as media metadata: `batches` yields the key and the
+    values of the columns `paths` of each row."""
 
-    part: str
-    types: Mapping[str, Any]
-    batches: Callable[[Collection[str]], Iterator[Any]]
+    paths: Sequence[ColumnPath]
+    batches: Callable[[], Iterator[Any]]
 
 
 class SampleColumns:
@@ -97,8 +92,8 @@ class SampleColumns:
     def __init__(self, records: Records) -> None:
         self._records = records
 
-    def types(self, *, of_all: bool) -> dict[ColumnPath, Any]:
-        """The Arrow types of the columns in batches; unless `of_all`, only of the first shards."""
+    def types(self) -> dict[ColumnPath, Any]:
+        """The Arrow types of all columns."""
         arrow = arrow_package()
         return {KEY: arrow.string(), SHARD: arrow.string(), INDEX: arrow.int64()}
 
@@ -133,9 +128,9 @@ class SampleColumns:
         """The values of those columns `wanted` that only these records have, of samples of one shard."""
         return {}
 
-    def keyed(self, part: str) -> KeyedTable | None:
-        """More columns of the part of this name, by key; None if there are none."""
-        return None
+    def keyed(self, wanted: Collection[ColumnPath]) -> dict[str, KeyedTable]:
+        """Those of the columns `wanted` that are in no batches but in tables of their own, by part."""
+        return {}
 
     def identity(self) -> list[Any]:
         """Data that differ if the values do, in addition to the identity of the records."""
@@ -153,14 +148,9 @@ class ParquetColumns:
     """Ends the message if they are damaged."""
 
     def __init__(self, path: Location | str, copy: Path) -> None:
-        self.path, self.copy, self.version = path, copy, storage.version(copy)
-
-    @functools.cached_property
-    def file(self) -> Any:
-        """The open file; what checks itself in it is checked when it is read."""
-        parquet = arrow_package("pyarrow.parquet")
+        self.path, parquet = path, arrow_package("pyarrow.parquet")
         with self.reading():
-            return parquet.ParquetFile(self.copy, page_checksum_verification=True)
+            self.file = parquet.ParquetFile(copy, page_checksum_verification=True)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
@@ -172,37 +162,26 @@ class ParquetColumns:
 
 
 class OwnColumns(ParquetColumns):
-    """The user's Parquet file at `path`, with rows for samples by key, and by shard if it has that column, too.
+    """The user's Parquet file at `path`, with rows for samples by key, and by shard if it has that column, too; the
+    Arrow types of all columns are `types`.
 
     Raises:
-        ConfigError: if there is no such file.
+        ConfigError: if there is no such file, or it has no column `key`, or several columns of one name.
     """
 
     def __init__(self, path: str) -> None:
-        copy = storage.local_copy(path)
-        if copy is None:
-            raise ConfigError(f"columns: {path}: no such file; it is a Parquet file with a column `key` and others")
-        super().__init__(path, copy)
-
-    def types(self) -> dict[str, Any]:
-        """The Arrow types of all columns.
-
-        Raises:
-            ConfigError: if it is no Parquet file, has no column `key`, or several columns of one name.
-        """
         try:
-            schema = self.file.schema_arrow
+            super().__init__(path, own_copy(path))
         except DatasetError as error:
             raise ConfigError(f"columns: {error}; expected a Parquet file") from error
-        twice = [name for name in schema.names if schema.names.count(name) > 1]
+        schema = self.file.schema_arrow
+        self.types = {field.name: field.type for field in schema}
+        twice = [name for name in self.types if schema.names.count(name) > 1]
         if twice:
-            raise ConfigError(f"columns: {self.path}: has several columns {twice[0]!r}: rename all but one")
-        if KEY[0] not in schema.names:
-            raise ConfigError(
-                f"columns: {self.path}: has no column `key`, with the keys of samples; there is "
-                f"{', '.join(schema.names)}"
-            )
-        return {field.name: field.type for field in schema}
+            raise ConfigError(f"columns: {path}: has several columns {twice[0]!r}: rename all but one")
+        if KEY[0] not in self.types:
+            names = ", ".join(self.types)
+            raise ConfigError(f"columns: {path}: has no column `key`, with the keys of samples; there is {names}")
 
     def batches(self, names: Collection[str]) -> Iterator[Any]:
         """The values of some columns, as Arrow batches.
@@ -214,80 +193,70 @@ class OwnColumns(ParquetColumns):
             yield from self.file.iter_batches(ROWS_AT_ONCE, columns=list(names))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class StoredShard:
+def own_copy(path: str) -> Path:
+    """The user's file at `path` on this machine.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    copy = storage.local_copy(path)
+    if copy is None:
+        raise ConfigError(f"columns: {path}: no such file; it is a Parquet file with a column `key` and others")
+    return copy
+
+
+class StoredShard(NamedTuple):
     """A shard as of when its fields were read, and the types of values by column."""
 
     name: str
     num_bytes: int
     mtime_ns: int
-    count: int
+    num_samples: int
     types: dict[str, ValueTypes]
 
 
 class StoredColumns(ParquetColumns):
-    """The stored fields of JSON parts of the data set at `root`, in its file, or that at `copy`."""
+    """The stored fields of JSON parts of the data set at `root`, from the file `copy`: the types of the columns are
+    `kinds`, and by shard there are the number of its row group and what was stored in `shards`.
+
+    Raises:
+        DatasetError: if the file is damaged.
+    """
 
     def __init__(self, root: Location, copy: Path) -> None:
+        command = functools.partial(bridge_command, "prepare", root, "--tar-index-only", "--columns")
+        self.way_out = f"; run `{command('json.FIELD')}` with the names of all fields"
         super().__init__(root / META_FOLDER / COLUMNS_PARQUET, copy)
-        self._command = functools.partial(bridge_command, "prepare", root, "--tar-index-only", "--columns")
-        self.way_out = f"; run `{self._command('json.FIELD')}` with the names of all fields"
-
-    @classmethod
-    def find(cls, root: Location) -> StoredColumns | None:
-        """The stored columns of the data set at `root`; None if there are none."""
-        copy = storage.local_copy(root / META_FOLDER / COLUMNS_PARQUET)
-        return None if copy is None else cls(root, copy)
-
-    @functools.cached_property
-    def types(self) -> dict[str, Any]:
-        """The Arrow types of the columns, by name."""
-        return {name: arrow_type(kind) for name, kind in self.kinds.items()}
-
-    @property
-    def kinds(self) -> dict[str, str]:
-        """The types of the columns, by name."""
-        return self._content[0]
-
-    @property
-    def shards(self) -> dict[str, tuple[int, StoredShard]]:
-        """The number of its row group and the description of each shard."""
-        return self._content[1]
-
-    @functools.cached_property
-    def _content(self) -> tuple[dict[str, str], dict[str, tuple[int, StoredShard]]]:
-        metadata = self.file.metadata.metadata
-        with self.reading(), open(self.copy, "rb") as file:
-            sealed = metadata[_METADATA]
+        with self.reading(), open(copy, "rb") as file:
+            sealed = self.file.metadata.metadata[_METADATA]
             footer = _footer(file)[1].replace(sealed, _NO_CHECKSUM + sealed[8:], 1)
             if zlib.crc32(footer) != int(sealed[:8], 16):
                 raise ValueError("its footer is not as written")
             kinds, rows = json.loads(sealed[8:])
-        self.way_out = f"; run `{self._command(','.join(kinds))}`"
-        return kinds, {row[0]: (number, StoredShard(*row)) for number, row in enumerate(rows)}
+        self.kinds: dict[str, str] = kinds
+        self.shards = {row[0]: (number, StoredShard(*row)) for number, row in enumerate(rows)}
+        self.way_out = f"; run `{command(','.join(kinds))}`"
 
-    def of_version(self, shard: ShardEntry) -> StoredShard | None:
-        """What is stored of this version of a shard; None if nothing is."""
-        _, found = self.shards.get(shard.name, (0, None))
-        if found is None or (found.num_bytes, found.mtime_ns, found.count) != (
-            shard.num_bytes,
-            shard.mtime_ns,
-            shard.count,
-        ):
-            return None
-        return found
+    def shard(self, entry: ShardEntry) -> tuple[int, StoredShard]:
+        """The number of the row group of a shard, and what is stored of it.
 
-    def table(self, shard: ShardEntry, columns: Collection[str]) -> Any:
-        """The values of the samples stored in a shard, as an Arrow table.
+        Raises:
+            DatasetError: if that is not of this version of the shard.
+        """
+        number, found = self.shards.get(entry.name, (0, None))
+        if found is None or found[1:4] != (entry.num_bytes, entry.mtime_ns, entry.count):
+            stored = "no" if found is None else "older"
+            raise DatasetError(f"{self.path}: has {stored} values of shard {entry.name}{self.way_out}")
+        return number, found
+
+    def table(self, entry: ShardEntry, columns: Collection[str]) -> Any:
+        """The values of all samples in a shard, as an Arrow table.
 
         Raises:
             DatasetError: if they are damaged, or not of this version of the shard.
         """
-        if self.of_version(shard) is None:
-            stored = "older" if shard.name in self.shards else "no"
-            raise DatasetError(f"{self.path}: has {stored} values of shard {shard.name}{self.way_out}")
+        number, _ = self.shard(entry)
         with self.reading():
-            number = self.shards[shard.name][0]
             return self.file.read_row_group(number, list(columns), use_threads=False)
 
 
@@ -301,7 +270,7 @@ def write_stored_columns(path: Path, kinds: Mapping[str, str], shards: Iterable[
         with arrow_package("pyarrow.parquet").ParquetWriter(file, schema, **how) as writer:
             for shard, table in shards:
                 writer.write_table(table.cast(schema, safe=False), max(1, len(table)))
-                rows.append(dataclasses.astuple(shard))
+                rows.append(shard)
             content = _NO_CHECKSUM + json.dumps([kinds, rows], ensure_ascii=False).encode()
             writer.add_key_value_metadata({_METADATA: content})
         start, footer = _footer(file)
@@ -340,26 +309,71 @@ class ShardColumns(SampleColumns):
             way_out = bridge_command("prepare", shards.root, "--tar-index-only")
             raise ConfigError(f"{shards.root}: where: needs our index of the data set; run `{way_out}`")
         self._shards, self._index = shards, shards.index
-        self._stored = StoredColumns.find(shards.root)
+        self._copy = storage.local_copy(shards.root / META_FOLDER / COLUMNS_PARQUET)
         self._kept: tuple[Any, Any] = (None, None)
         """A shard and columns of it, and their values."""
 
     @functools.cached_property
-    def _stored_names(self) -> dict[ColumnPath, str]:
-        return {} if self._stored is None else {column_path(name): name for name in self._stored.types}
+    def _stored(self) -> StoredColumns | None:
+        return None if self._copy is None else StoredColumns(self._shards.root, self._copy)
 
-    def types(self, *, of_all: bool) -> dict[ColumnPath, Any]:
-        size = arrow_package().int64()
-        shards = self._shards.names if of_all else self._shards.names[:FIRST_SHARDS]
-        parts = sorted({part for name in shards for part in self._index.segment(name).names})
-        stored = {} if self._stored is None else self._stored.types
-        found = super().types(of_all=of_all) | {BYTES: size} | {(part, *BYTES): size for part in parts}
-        return found | {path: stored[name] for path, name in self._stored_names.items()}
+    @functools.cached_property
+    def _names(self) -> dict[ColumnPath, str]:
+        """The names of the stored columns."""
+        return {} if self._stored is None else {column_path(name): name for name in self._stored.kinds}
+
+    @functools.cached_property
+    def _database(self) -> ReadOnlyDatabase | None:
+        """The database, if it has media metadata."""
+        from bridge_data.shards.media_metadata import MEDIA_TABLE  # here: slow, and not needed for a prepared choice
+        from bridge_data.shards.read_only_database import ReadOnlyDatabase
+
+        file = storage.local_copy(self._shards.root / META_FOLDER / INDEX_SQLITE)
+        database = None if file is None else ReadOnlyDatabase(file, f"prepare {self._shards.root} again")
+        return database if database is not None and database.has_table(MEDIA_TABLE) else None
 
     def identity(self) -> list[Any]:
-        media, stored = self._media(), self._stored
-        files = [None if stored is None else stored.version, None if media is None else storage.version(media.file)]
-        return [self._index.uuid, *files]
+        files = [self._copy, None if self._database is None else self._database.file]
+        return [self._index.uuid, *(None if file is None else storage.version(file) for file in files)]
+
+    @functools.cached_property
+    def _media(self) -> dict[ColumnPath, Any]:
+        """The Arrow types of media metadata of the parts that there are."""
+        fields = {} if self._database is None else _media_types()
+        return {(part, name): kind for part in self._parts for name, kind in fields.items()}
+
+    @functools.cached_property
+    def _parts(self) -> list[str]:
+        return sorted({part for name in self._shards.names for part in self._index.segment(name).names})
+
+    def types(self) -> dict[ColumnPath, Any]:
+        size, kinds = arrow_package().int64(), {} if self._stored is None else self._stored.kinds
+        sizes = dict.fromkeys((BYTES, *((part, *BYTES) for part in self._parts)), size)
+        stored = {path: arrow_type(kinds[name]) for path, name in self._names.items()}
+        found = super().types() | sizes | stored
+        return found | self._media | found
+
+    def keyed(self, wanted: Collection[ColumnPath]) -> dict[str, KeyedTable]:
+        found: dict[str, KeyedTable] = {}
+        for part in self._parts:
+            paths = [path for path in wanted if path in self._media and path not in self._names and path[0] == part]
+            if paths:
+                found[part] = KeyedTable(paths, functools.partial(self._media_rows, part, [path[1] for path in paths]))
+        return found
+
+    def _media_rows(self, part: str, fields: Sequence[str]) -> Iterator[Any]:
+        """The media metadata of all parts with one name, as Arrow batches."""
+        from bridge_data.shards.media_metadata import MEDIA_TABLE
+
+        arrow, types = arrow_package(), _media_types()
+        assert self._database is not None
+        found = ", ".join(f"json_extract(metadata_json, '$.{name}')" for name in fields)
+        query = f"SELECT entry_key, {found} FROM {MEDIA_TABLE} WHERE substr(entry_key, -{len(part) + 1}) = ?"
+        rows = self._database.stream(query, f".{part}")
+        while batch := list(itertools.islice(rows, ROWS_AT_ONCE)):
+            keys, *columns = zip(*batch, strict=True)
+            arrays = [arrow.array(column, types[name]) for name, column in zip(fields, columns, strict=True)]
+            yield arrow.record_batch([arrow_texts(keys), *arrays], ["key", *fields])
 
     def way_out(self) -> str:
         root, first = self._shards.root, ""
@@ -388,14 +402,14 @@ class ShardColumns(SampleColumns):
             found = array.slice(first - start, end - first)
             return found if kept is None else found.filter(kept)
 
-        stored = [path for path in wanted if path in self._stored_names]
+        stored = [path for path in wanted if path in self._names]
         values: ColumnValues = {}
         if stored and self._stored is not None:
             if self._kept[0] != (name, stored):
-                columns = [self._stored_names[path] for path in stored]
+                columns = [self._names[path] for path in stored]
                 self._kept = (name, stored), self._stored.table(self._index.entries[name], columns)
             for path in stored:
-                values[path] = of_samples(self._kept[1].column(self._stored_names[path]), 0).combine_chunks()
+                values[path] = of_samples(self._kept[1].column(self._names[path]), 0).combine_chunks()
         sizes = [path for path in wanted if path[-1:] == BYTES and path not in stored]
         if KEY in wanted or sizes:
             segment = self._index.segment(name)
@@ -409,25 +423,6 @@ class ShardColumns(SampleColumns):
                 of_pages = arrow.concat_arrays([_sizes(page, segment.names, path) for page in pages])
                 values[path] = of_samples(of_pages, start)
         return values
-
-    def _media(self) -> ReadOnlyDatabase | None:
-        """The database, if it has media metadata."""
-        from bridge_data.shards.media_metadata import MEDIA_TABLE  # here: few conditions name such columns
-        from bridge_data.shards.read_only_database import ReadOnlyDatabase
-
-        file = storage.local_copy(self._shards.root / META_FOLDER / INDEX_SQLITE)
-        if file is None:
-            return None
-        database = ReadOnlyDatabase(file, f"prepare {self._shards.root} again")
-        return database if database.has_table(MEDIA_TABLE) else None
-
-    def keyed(self, part: str) -> KeyedTable | None:
-        database = self._media()
-        return (
-            None
-            if database is None
-            else KeyedTable(part, _media_types(), functools.partial(_media_rows, database, part))
-        )
 
 
 def _sizes(page: IndexPage, names: Sequence[str], path: ColumnPath) -> Any:
@@ -445,20 +440,6 @@ def _sizes(page: IndexPage, names: Sequence[str], path: ColumnPath) -> Any:
     sizes = np.zeros(len(page), np.int64)
     np.add.at(sizes, owners, part_sizes)
     return arrow_package().array(sizes, mask=missing)
-
-
-def _media_rows(database: ReadOnlyDatabase, part: str, fields: Collection[str]) -> Iterator[Any]:
-    """The media metadata of all parts with one name, as Arrow batches."""
-    from bridge_data.shards.media_metadata import MEDIA_TABLE
-
-    arrow, types = arrow_package(), _media_types()
-    found = ", ".join(f"json_extract(metadata_json, '$.{name}')" for name in fields)
-    query = f"SELECT entry_key, {found} FROM {MEDIA_TABLE} WHERE substr(entry_key, -{len(part) + 1}) = ?"
-    rows = database.stream(query, f".{part}")
-    while batch := list(itertools.islice(rows, ROWS_AT_ONCE)):
-        keys, *columns = zip(*batch, strict=True)
-        arrays = [arrow.array(column, types[name]) for name, column in zip(fields, columns, strict=True)]
-        yield arrow.record_batch([arrow_texts(keys), *arrays], ["key", *fields])
 
 
 def _media_types() -> dict[str, Any]:

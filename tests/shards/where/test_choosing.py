@@ -15,7 +15,7 @@ from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan import load_plan
 from bridge_data.shards import open_shards
 from bridge_data.shards.where.choices import ChosenRecords
-from bridge_data.shards.where.choosing import as_written, choose, open_engine, parse_predicate
+from bridge_data.shards.where.choosing import SampleQuery, as_written, choose, open_engine, parse_predicate
 from tests.prepared import write_texts
 from tests.tables import write_parquet
 
@@ -84,6 +84,21 @@ def test_of_processes_that_come_at_once_one_evaluates_and_all_choose_the_same(da
     assert len({out for out, _ in told}) == 1 and told[0][0].startswith("100 ")
     assert sum("chooses 100 of 500 samples" in log for _, log in told) == 1
     assert [path.suffix for path in sorted((tmp_path / "cache" / "where").iterdir())] == [".choice", ".lock"]
+
+
+def test_columns_that_are_replaced_meanwhile_are_an_error(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = own(table, key=KEYS, mine=list(range(SIZE)))
+    run = SampleQuery.run
+
+    def replaced(query: SampleQuery, num_samples: int) -> Any:
+        path.unlink()
+        own(table, key=KEYS, mine=["x"] * SIZE)
+        return run(query, num_samples)
+
+    with monkeypatch.context() as patch, pytest.raises(DatasetError, match=r"columns were replaced .* start again"):
+        patch.setattr(SampleQuery, "run", replaced)
+        chosen(table, "mine > 57", path)
+    assert not [*(table.parent / "cache" / "where").glob("*.choice")]
 
 
 def test_a_damaged_file_in_the_cache_is_made_anew(data: Path, tmp_path: Path) -> None:

@@ -27,7 +27,6 @@ from bridge_data.shards.where.choosing import choose
 from bridge_data.shards.where.sample_columns import (
     BYTES,
     COLUMNS_PARQUET,
-    FIRST_SHARDS,
     INDEX,
     KEY,
     ROWS_AT_ONCE,
@@ -205,7 +204,7 @@ def test_columns_are_what_reading_the_samples_finds(root: Path) -> None:
     records = open_shards(root, "train")
     reader, columns = records.reader(), ShardColumns(records)
     paths = [KEY, SHARD, INDEX, BYTES, ("txt", "bytes"), ("info.json", "bytes"), ("jpg", "bytes"), ("late", "bytes")]
-    assert set(paths) == columns.types(of_all=True).keys()
+    assert set(paths) == columns.types().keys()
     seen = 0
     for indices, values in columns.batches(paths):
         rows = zip(*(values[path].to_pylist() for path in paths), strict=True)
@@ -219,7 +218,6 @@ def test_columns_are_what_reading_the_samples_finds(root: Path) -> None:
 
 
 def test_a_part_that_a_later_shard_has_is_found(root: Path) -> None:
-    assert LAST // 10 >= FIRST_SHARDS
     assert chosen(root, "late.bytes = 1") == [LAST]
     assert chosen(root, "late.bytes is null and jpg.bytes > 1100") == [n for n in range(221, LAST) if n % 3 == 0]
 
@@ -319,12 +317,11 @@ def test_damage_anywhere_in_stored_values_is_an_error_with_the_way_out(data: Pat
     assert index is not None
 
     def stored() -> list[Any]:
-        found = StoredColumns.find(data)
-        assert found is not None
-        return [found.table(shard, found.types).to_pydict() for shard in index.entries.values()]
+        found = StoredColumns(data, path)
+        return [found.table(shard, found.kinds).to_pydict() for shard in index.entries.values()]
 
-    path, expected, num_errors = data / ".nv-meta" / COLUMNS_PARQUET, stored(), 0
-    whole = path.read_bytes()
+    path = data / ".nv-meta" / COLUMNS_PARQUET
+    whole, expected, num_errors = path.read_bytes(), stored(), 0
     for at in random.Random(0).sample(range(len(whole)), 300):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
         try:
@@ -346,7 +343,7 @@ def write(path: Path) -> Path:
 
 def test_batches_are_bounded_and_have_the_wanted_columns(tmp_path: Path) -> None:
     own = OwnColumns(str(write(tmp_path / "own.parquet")))
-    assert list(own.types()) == ["key", "score", "other"]
+    assert list(own.types) == ["key", "score", "other"]
     batches = list(own.batches(["key", "score"]))
     assert [batch.num_rows for batch in batches] == [ROWS_AT_ONCE, 10]
     assert all(batch.schema.names == ["key", "score"] for batch in batches)
@@ -357,7 +354,7 @@ def test_two_columns_with_one_name_are_refused(tmp_path: Path) -> None:
     table = pa.table([pa.array(["a"]), pa.array([1]), pa.array([2])], names=["key", "score", "score"])
     pq.write_table(table, tmp_path / "own.parquet")
     with pytest.raises(ConfigError, match=r"own\.parquet: has several columns 'score': rename all but one"):
-        OwnColumns(str(tmp_path / "own.parquet")).types()
+        OwnColumns(str(tmp_path / "own.parquet"))
 
 
 def test_a_file_in_a_store_is_read_and_a_missing_one_named(bucket: Bucket) -> None:
