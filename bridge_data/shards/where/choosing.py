@@ -243,7 +243,7 @@ class SampleQuery:
         named, full_key = parse_predicate(engine, text), {FULL_KEY: arrow_package().string()}
         self._types = full_key | columns.types() | full_key  # of a table, `__key__` is not the column of this name
         self._own_types = {} if own is None else own.types
-        self._keys = [name for name in (*KEY, *SHARD) if name in self._own_types]
+        self._keys = {name: self._own_types[name] for name in (*KEY, *SHARD) if name in self._own_types}
         """The columns of the user's file that it is joined by."""
         self._own_paths = [(name,) for name in self._own_types if name not in self._keys]
         wanted = self._resolved(named)
@@ -301,41 +301,40 @@ class SampleQuery:
     def _planned(self, wanted: Mapping[ColumnPath, Any]) -> tuple[dict[str, _Table], str]:
         """(tables by name, query of number, predicate and whether the user's file has a row of each sample)."""
         arrow, of, own = arrow_package(), self._columns, self._own
-        parts, of_own = of.keyed(wanted), [path for path in wanted if path not in self._types]
-        elsewhere = {*of_own, *(path for table in parts.values() for path in table.paths)}
-        joined = [of.key] * bool(parts or own) + [of.shard] * (SHARD[0] in self._keys)
-        read = [path for path in dict.fromkeys([*wanted, *joined]) if path not in elsewhere]
+        keyed = of.keyed(wanted).items()
+        joined = [(f".{part}", {KEY[0]: arrow.string()}, table.paths, table.batches) for part, table in keyed]
+        if own is not None:
+            of_own = [path for path in wanted if path not in self._types]
+            columns = [*self._keys, *(path[0] for path in of_own)]
+            joined.append(("", self._keys, of_own, lambda: own.batches(columns)))
+        elsewhere = {path for _, _, paths, _ in joined for path in paths}
+        by = [of.key, of.shard][: max((len(keys) for _, keys, _, _ in joined), default=0)]
+        read = [path for path in dict.fromkeys([*wanted, *by]) if path not in elsewhere]
         names = {path: f"c{number}" for number, path in enumerate(dict.fromkeys([*read, *wanted]))}
 
-        def table(keys: Mapping[str, Any], paths: Iterable[ColumnPath], rows: Callable[[], Iterator[Any]]) -> _Table:
-            fields = [(names[path], wanted.get(path, arrow.string())) for path in paths]
-            return _Table(arrow.schema([*keys.items(), *fields]), rows)
+        def schema(keys: Mapping[str, Any], paths: Iterable[ColumnPath]) -> Any:
+            return arrow.schema([*keys.items(), *((names[path], wanted.get(path, arrow.string())) for path in paths)])
 
         def of_samples() -> Iterator[Sequence[Any]]:
             for numbers, values in of.batches(read):
                 yield [arrow.array(numbers), *(values[path] for path in read)]
 
-        tables = {"samples": table({"number": arrow.int64()}, read, of_samples)}
-        joins, is_there = [], "true"
-        for number, (part, (paths, batches)) in enumerate(parts.items()):
-            tables[f"part{number}"] = table({"key": arrow.string()}, paths, functools.partial(_columns_of, batches))
-            joins.append(f"LEFT JOIN part{number} ON part{number}.key = {names[of.key]} || {_text('.' + part)}")
-        if own is not None:
-            batches = functools.partial(own.batches, [*self._keys, *(path[0] for path in of_own)])
-            keys = {name: self._own_types[name] for name in self._keys}
-            tables["own"] = table(keys, of_own, functools.partial(_columns_of, batches))
-            same = (
-                f"CAST(own.{name} AS VARCHAR) = {names[path]}" for name, path in zip(self._keys, joined, strict=True)
-            )
-            joins.append(f"LEFT JOIN own ON {' AND '.join(same)}")
-            is_there = "own.key IS NOT NULL"
+        tables = {"samples": _Table(schema({"number": arrow.int64()}, read), of_samples)}
+        rows, is_there = "samples", "true"
+        for number, (part, keys, paths, batches) in enumerate(joined):
+            table = f"table{number}"
+            tables[table] = _Table(schema(keys, paths), functools.partial(_columns_of, batches))
+            same = (f"CAST({table}.{name} AS VARCHAR) = {names[path]}" for name, path in zip(keys, by, strict=False))
+            rows += f" LEFT JOIN {table} ON {' AND '.join(same)}" + (f" || {_text(part)}" if part else "")
+            is_there = "true" if part else f"{table}.key IS NOT NULL"
         longest = max((len(name) for path in wanted for name in path), default=0)
         index, there, of_all = ("_" * (longest + more) for more in (1, 2, 3))  # no column is called so
-        columns = _nested({path: names[path] for path in wanted})
         selected = [f"samples.number AS {index}", f"{is_there} AS {there}"]
-        selected += [f"{value} AS {quoted(name)}" for name, value in columns.items()]
-        rows_of = f"(SELECT {', '.join(selected)} FROM samples {' '.join(joins)}) {of_all}"
-        return tables, f"SELECT {index}, (\n{self._text}\n), {there} FROM {rows_of}"
+        shown = _nested({path: names[path] for path in wanted})
+        selected += [f"{value} AS {quoted(name)}" for name, value in shown.items()]
+        return tables, (
+            f"SELECT {index}, (\n{self._text}\n), {there} FROM (SELECT {', '.join(selected)} FROM {rows}) {of_all}"
+        )
 
     def _check(self) -> None:
         """Ensure that the predicate is boolean, by a query over no rows."""
@@ -403,11 +402,8 @@ class SampleQuery:
     def _check_own(self, own: OwnColumns, num_more: int, num_with_row: int) -> None:
         """Ensure that the user's file has rows for samples, one for each."""
         if num_more:
-            schema, of = (
-                arrow_package().schema([(name, self._own_types[name]) for name in self._keys]),
-                ", ".join(self._keys),
-            )
-            rows = functools.partial(_columns_of, functools.partial(own.batches, self._keys))
+            of, schema = ", ".join(self._keys), arrow_package().schema(list(self._keys.items()))
+            rows = functools.partial(_columns_of, lambda: own.batches(self._keys))
             with self._registered({"own": self._reader(schema, rows)}), self._reporting():
                 query = f"SELECT {of}, count(*) FROM own GROUP BY {of} HAVING count(*) > 1 ORDER BY {of} LIMIT 1"
                 ((*key, times),) = self._engine.execute(query).fetchall()
