@@ -1,7 +1,8 @@
 """`where:` in a metadataset: a predicate that chooses samples of the data sets below it.
 
-Enters: the entries `where` and `columns` of a node, or the options of these names. Leaves: clauses that know file and
-line; and a source with only the samples for which all of its clauses hold. For the columns, see `shards.where`.
+Reads the entries `where` and `columns` of a node, or the options of these names. Returns clauses that know file and
+line; and a source with only the samples for which all of its clauses hold. Raises a `ConfigError` with file and line.
+For the columns, see `shards.where`.
 """
 
 import dataclasses

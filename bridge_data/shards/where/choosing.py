@@ -81,6 +81,9 @@ _REFUSED = {
     "PARAMETER": "a parameter",
     "POSITIONAL_REFERENCE": "a column by its position",
 }
+_MORE = ("where_clause", "modifiers", "group_expressions", "group_sets", "having", "sample", "qualify")
+"""What a query may have beside its selected expressions and tables."""
+
 _MAX_MACRO_DEPTH = 8
 _AGE = "age"
 """With one argument, it counts up to today, although the engine declares it stable."""
@@ -443,16 +446,11 @@ def _are_told_apart(kind: Any) -> bool:
 
 def _nested(expressions: Mapping[ColumnPath, str]) -> dict[str, str]:
     """The expression of each column by its first name: those with longer paths are fields of a struct."""
-    groups: dict[str, dict[ColumnPath, str]] = {}
     found: dict[str, str] = {}
-    for path, expression in expressions.items():
-        if len(path) == 1:
-            found[path[0]] = expression
-        else:
-            groups.setdefault(path[0], {})[path[1:]] = expression
-    for name, inner in groups.items():
-        fields = (f"{quoted(field)} := {value}" for field, value in _nested(inner).items())
-        found[name] = f"struct_pack({', '.join(fields)})"
+    for name in dict.fromkeys(path[0] for path in expressions):
+        inner = {path[1:]: expression for path, expression in expressions.items() if path[0] == name}
+        fields = () if () in inner else (f"{quoted(one)} := {value}" for one, value in _nested(inner).items())
+        found[name] = inner.get((), f"struct_pack({', '.join(fields)})")
     return found
 
 
@@ -470,8 +468,7 @@ def open_engine(spill: Path) -> Iterator[Any]:
     duckdb, _ = arrow_package("duckdb"), arrow_package()
     with contextlib.closing(duckdb.connect(":memory:")) as connection:
         for name, value in {"temp_directory": str(spill), **_SETTINGS}.items():
-            shown = "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value).lower()
-            connection.execute(f"SET {name} = {shown}")
+            connection.execute(f"SET {name} = {_text(value) if isinstance(value, str) else str(value).lower()}")
         yield connection
 
 
@@ -493,12 +490,7 @@ def parse_predicate(engine: Any, text: str) -> list[ColumnPath]:
         raise ConfigError(f"{_shown(text, at)}: {parsed['error_message']}. {_QUOTING}")
     nodes = [statement["node"] for statement in parsed["statements"]]
     is_expression = len(nodes) == 1 and nodes[0]["type"] == "SELECT_NODE" and len(nodes[0]["select_list"]) == 1
-    if (
-        not is_expression
-        or nodes[0]["from_table"]["type"] != "EMPTY"
-        or nodes[0]["where_clause"]
-        or _has_more(nodes[0])
-    ):
+    if not is_expression or nodes[0]["from_table"]["type"] != "EMPTY" or any(map(nodes[0].get, _MORE)):
         raise ConfigError(f"{clipped(text)!r}: {_EXPECTED}")
     check = _Check(engine, text)
     check.walk(nodes[0]["select_list"][0], frozenset())
@@ -521,12 +513,6 @@ def as_written(engine: Any) -> Callable[[Sequence[str]], str]:
 def quoted(name: str) -> str:
     """A name in double quotes."""
     return '"' + name.replace('"', '""') + '"'
-
-
-def _has_more(node: dict[str, Any]) -> bool:
-    """Whether a query has more than a list of selected expressions."""
-    parts = ("modifiers", "group_expressions", "group_sets", "having", "sample", "qualify")
-    return any(node.get(part) for part in parts)
 
 
 def _parsed(engine: Any, query: str) -> dict[str, Any]:
