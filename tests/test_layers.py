@@ -134,7 +134,8 @@ next(iter(get_loader(get_train_dataset({str(data)!r}, **options))))
 """
     ours = ("datamodule", "decode.av.av_decoder", "encoders", "energon", "tools", "shards.parquet_table")
     ours += ("task.crude_examples", "task.grouping", "task.stores.cache_pool", "task.stores.dataset_store")
-    assert imported_by(code, ("av", "PIL.Image", "transformers", *(f"bridge_data.{name}" for name in ours))) == "[]"
+    heavy = ("av", "duckdb", "PIL.Image", "pyarrow", "transformers")
+    assert imported_by(code, (*heavy, *(f"bridge_data.{name}" for name in ours))) == "[]"
 
 
 def test_workers_import_torch_and_pillow_only_where_they_are_needed() -> None:

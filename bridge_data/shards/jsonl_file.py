@@ -218,8 +218,8 @@ class _LineColumns(SampleColumns):
 
     has_shard_in_full_key = False
 
-    def types(self, *, of_all: bool) -> dict[ColumnPath, Any]:
-        return super().types(of_all=of_all) | {BYTES: arrow_package().int64()}
+    def types(self) -> dict[ColumnPath, Any]:
+        return super().types() | {BYTES: arrow_package().int64()}
 
     def identity(self) -> list[Any]:
         return [*storage.version(self._records.root)]

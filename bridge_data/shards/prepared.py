@@ -49,7 +49,7 @@ from bridge_data.shards.records import (
 from bridge_data.shards.shard_table import ReadContent, SpanShard, TarShard, first_samples
 from bridge_data.shards.tar_files import FileTar, GzipTar, is_gzip
 from bridge_data.shards.tombstones import ForgetList, ListedFiles, ShardStamp, read_lists
-from bridge_data.shards.where.sample_columns import SampleColumns
+from bridge_data.shards.where.sample_columns import SampleColumns, ShardColumns
 from bridge_data.storage import Location, PinnedFile
 
 logger = logging.getLogger("bridge_data")
@@ -243,8 +243,6 @@ class ShardSet(ListedFiles):
         return f"`{bridge_command('prepare', self.root, '--tar-index-only')}`"
 
     def sample_columns(self) -> SampleColumns:
-        from bridge_data.shards.where.shard_columns import ShardColumns  # here: few data have predicates
-
         return ShardColumns(self)
 
     @property

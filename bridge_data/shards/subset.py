@@ -202,11 +202,11 @@ class _RangeColumns(SampleColumns):
         self.key, self.shard = columns.key, columns.shard
         self.has_shard_in_full_key = columns.has_shard_in_full_key
 
-    def types(self, *, of_all: bool) -> dict[ColumnPath, Any]:
-        return self._of_all.types(of_all=of_all)
+    def types(self) -> dict[ColumnPath, Any]:
+        return self._of_all.types()
 
-    def keyed(self, part: str) -> KeyedTable | None:
-        return self._of_all.keyed(part)
+    def keyed(self, wanted: Collection[ColumnPath]) -> dict[str, KeyedTable]:
+        return self._of_all.keyed(wanted)
 
     def identity(self) -> list[Any]:
         return self._of_all.identity()

@@ -414,8 +414,8 @@ class _RowColumns(SampleColumns):
             if not column.is_bytes and column.name not in table.without_types
         }
 
-    def types(self, *, of_all: bool) -> dict[ColumnPath, Any]:
-        return super().types(of_all=of_all) | {path: kind for path, (_, kind) in self._columns.items()}
+    def types(self) -> dict[ColumnPath, Any]:
+        return super().types() | {path: kind for path, (_, kind) in self._columns.items()}
 
     def identity(self) -> list[Any]:
         return [list(file.version) for file in self._rows.files]

@@ -1,8 +1,10 @@
-"""A choice: the chosen samples of a data set, as a file of bits.
+"""A choice: the chosen samples of a data set, as a file of bits, and as a data set of their own.
 
-Enters: a bit for each sample, and the samples of each shard. Leaves: the mapping between samples and their numbers
-among the chosen ones, from 0. Guarantee: a process reads only the pages of bits that it needs, each with a checksum,
-and keeps some; a damaged or replaced file is a `DatasetError`.
+Reads a bit for each sample, and the samples of each shard. Returns the mapping between samples and their numbers among
+the chosen ones, from 0; and `Records` of the chosen samples alone, in the same order, without shards that have none. A
+sample keeps its key and its stored number; neighbours are read together, including samples between them that are not
+chosen, unless there are too many of these. A process reads only the pages of bits that it needs, each with a checksum,
+and keeps some. Raises a `DatasetError` for a damaged or replaced file.
 
 Layout: an index file (see `paged_file`), whose data are the bits, the lowest of a byte first. The table holds the
 number of samples, those chosen in each shard and in each page of 4,096 samples, the CRC-32 of each page, and a digest
@@ -11,6 +13,7 @@ of all bits.
 
 import array
 import bisect
+import dataclasses
 import itertools
 import zlib
 from collections.abc import Sequence
@@ -18,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge_data.shards.paged_file import HEADER_BYTES, PagedFile, begin_index, finish_index, kept_page
+from bridge_data.shards.records import Selection
 from bridge_data.storage.atomic import replacing
 
 CHOICE_MAGIC = b"BRIDGECH"
@@ -75,26 +79,47 @@ class Choice:
         return array.array("H", itertools.compress(range(len(bits)), map("1".__eq__, reversed(bits))))
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class ChosenRecords(Selection):
+    """The samples of `records` in `choice`."""
+
+    choice: Choice
+
+    @property
+    def num_samples(self) -> int:
+        return self.choice.num_chosen
+
+    @property
+    def shard_counts(self) -> Sequence[int]:
+        return self.choice.counts
+
+    def to_base(self, index: int) -> int:
+        return self.choice.sample(index)
+
+    def rank(self, number: int) -> int:
+        return self.choice.rank(number)
+
+    def identity(self) -> dict[str, Any]:
+        """The identity of `records`, and a digest of the choice."""
+        return {"of": self.records.identity(), "chosen": [self.num_samples, self.choice.digest]}
+
+
 def write_choice(path: Path, bits: bytes, shard_counts: Sequence[int], note: str | None) -> None:
     """Write the choice `bits` to the file at `path`, which appears whole; `shard_counts` are the samples of each shard,
     `note` is a remark on the choice."""
     import hashlib  # here: not needed to open a choice
 
     pages = [bits[start : start + _PAGE_BYTES] for start in range(0, len(bits), _PAGE_BYTES)]
-    counted = [int.from_bytes(page, "little").bit_count() for page in pages]
-    starts = [0, *itertools.accumulate(counted)]
 
-    def rank(sample: int) -> int:
-        page, at = divmod(sample, PAGE_SAMPLES)
-        if page == len(pages):
-            return starts[-1]
-        return starts[page] + (int.from_bytes(pages[page], "little") & ((1 << at) - 1)).bit_count()
+    def chosen(start: int, end: int) -> int:
+        around = int.from_bytes(bits[start // 8 : -(-end // 8)], "little")
+        return (around >> start % 8 & (1 << end - start) - 1).bit_count()
 
-    ranks = map(rank, itertools.accumulate(shard_counts, initial=0))
+    ends = itertools.accumulate(shard_counts, initial=0)
     table = {
         "num_samples": sum(shard_counts),
-        "counts": [end - start for start, end in itertools.pairwise(ranks)],
-        "pages": counted,
+        "counts": [chosen(start, end) for start, end in itertools.pairwise(ends)],
+        "pages": [int.from_bytes(page, "little").bit_count() for page in pages],
         "checksums": list(map(zlib.crc32, pages)),
         "digest": hashlib.blake2b(bits, digest_size=8).hexdigest(),
         "note": note,
