@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from bridge_data.errors import ConfigError
 from bridge_data.plan.formats import format_of
-from bridge_data.prepare.commit import preparing_alone, temporary_files
+from bridge_data.prepare.commit import preparing_alone
 from bridge_data.shards.jsonl_file import JsonlLines
 from bridge_data.shards.metadata import FORGOTTEN_BRIDGE, FORGOTTEN_JSONL, INFO_JSON, INFO_YAML, META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset, ShardSet
@@ -101,7 +101,7 @@ def changing(root: Path) -> Iterator[Forgettable]:
             folder = file.path.parent
             folder = folder.parent if folder.name == META_FOLDER else folder
             remove = stack.enter_context(preparing_alone(folder, doing="preparing or changing"))
-            remove(temporary_files(file.path))  # of killed processes
+            remove([file.path])  # what killed processes left
         yield open_forgettable(root)
 
 

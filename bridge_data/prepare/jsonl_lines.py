@@ -19,7 +19,7 @@ import yaml
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.prepare.commit import preparing_alone, temporary_files
+from bridge_data.prepare.commit import preparing_alone
 from bridge_data.prepare.executors import Progress, in_parallel, no_progress
 from bridge_data.shards.jsonl_file import index_path, read_ranges, split_path
 from bridge_data.shards.metadata import JSONL_SUFFIX
@@ -114,7 +114,7 @@ def prepare_jsonl(
     if not path.is_file() or path.suffix != JSONL_SUFFIX:
         raise ConfigError(f"{path}: expected a {JSONL_SUFFIX} file" + ("" if path.exists() else ", but there is none"))
     with writing(path.parent), preparing_alone(path) as remove_temporary:
-        remove_temporary([*temporary_files(index_path(path)), *temporary_files(split_path(path))])
+        remove_temporary([index_path(path), split_path(path)])
         before = os.stat(path)
         with replacing(index_path(path)) as temporary:
             longest = max(MAX_LINE_BYTES, limits.max_json_bytes)

@@ -22,9 +22,7 @@ from bridge_data.errors import ConfigError, SampleError, SkipSample
 from bridge_data.options import takes_options
 from bridge_data.prepare.executors import Executor, LocalProcesses
 from bridge_data.prepare.part_encoding import EncodedSample, encode_sample
-from bridge_data.prepare.shard_writer import ShardWriter
-from bridge_data.prepare.writing_session import MadeOf
-from bridge_data.prepare.written_keys import ItemOrigin
+from bridge_data.prepare.shard_writer import ItemOrigin, MadeOf, ShardWriter
 
 logger = logging.getLogger("bridge_data")
 

@@ -9,13 +9,13 @@ A damaged shard does not stop the scan: all faults are reported together.
 import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.prepare.commit import committing, committing_to_store
+from bridge_data.prepare.commit import committing
 from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress, usual_workers
 from bridge_data.prepare.scan_results import ScanResults, ScanTask, forget_results
 from bridge_data.prepare.sqlite_index import SeenFile, SqliteIndexWriter, update_copy
@@ -122,7 +122,7 @@ def write_indexes(
     old, results = open_results(root, names, config, keeps_order=expected is not None)
     if config.merge:
         results.check_complete()
-    with _committing(meta, config) as temporary:
+    with committing(meta, config.scratch) as temporary:
         before = storage.local_copy(meta / INDEX_SQLITE)
         database, note = None, None
         if before is not None and old is not None and _continues(meta, old, results):
@@ -143,17 +143,6 @@ def write_indexes(
     with writing(root):
         forget_results(root)
     return preparation
-
-
-@contextlib.contextmanager
-def _committing(meta: Location, config: PrepareConfig) -> Iterator[Callable[[str], Path]]:
-    """A function that gives the paths at which to write the files of the folder `meta`, as `committing` does."""
-    if isinstance(meta, Path):
-        with writing(meta.parent), committing(meta) as temporary:
-            yield temporary
-    else:
-        with committing_to_store(meta, config.scratch) as temporary:
-            yield temporary
 
 
 def open_results(
