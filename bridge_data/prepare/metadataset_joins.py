@@ -25,7 +25,7 @@ from bridge_data.plan.formats import format_of
 from bridge_data.plan.join import with_records
 from bridge_data.prepare.executors import Progress, no_progress
 from bridge_data.prepare.join_keys import make_join
-from bridge_data.prepare.tar_indexes import PrepareConfig
+from bridge_data.prepare.tars import PrepareConfig
 from bridge_data.shards import Records
 from bridge_data.shards.joins import FILE_SUFFIX, JoinIndex, join_folder
 from bridge_data.storage import location, on_disk

@@ -37,10 +37,9 @@ from bridge_data.options import check_integer, path_text
 from bridge_data.prepare.commit import Claim, preparing_alone
 from bridge_data.prepare.part_encoding import BLOCK_BYTES, EncodedSample, encode_sample, members_of
 from bridge_data.prepare.sample_definitions import definition_of, read_definition
-from bridge_data.prepare.shard_files import scan_shard
+from bridge_data.prepare.scan_results import scan_shard
 from bridge_data.prepare.splits import split_by_shares
-from bridge_data.prepare.tar_indexes import PrepareConfig
-from bridge_data.prepare.tars import prepare
+from bridge_data.prepare.tars import PrepareConfig, prepare
 from bridge_data.shards.index_file import BridgeIndex
 from bridge_data.shards.metadata import (
     BRIDGE_INDEX,

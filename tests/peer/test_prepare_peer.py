@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from bridge_data.prepare.tar_indexes import PrepareConfig
-from bridge_data.prepare.tars import refresh_index
+from bridge_data.prepare.tars import PrepareConfig, refresh_index
 from bridge_data.shards import PreparedDataset, ShardReader, open_shards
 from tests.peer.running import MARKS, PEER
 from tests.shards.tars import write_shards, write_tar

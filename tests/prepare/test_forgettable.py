@@ -21,8 +21,7 @@ from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan import load_plan
 from bridge_data.prepare.forgettable import open_forgettable
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
-from bridge_data.prepare.tar_indexes import PrepareConfig
-from bridge_data.prepare.tars import refresh_index
+from bridge_data.prepare.tars import PrepareConfig, refresh_index
 from bridge_data.prepare.tombstone_writing import forget_samples, read_tombstones, renew_tombstones
 from bridge_data.samples import CrudeSample, TextSample
 from bridge_data.shards.metadata import BRIDGE_INDEX, FORGOTTEN_BRIDGE, META_FOLDER
