@@ -20,7 +20,7 @@ import yaml
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.prepare.commit import preparing_alone
-from bridge_data.prepare.executors import Progress, in_parallel, no_progress
+from bridge_data.prepare.executors import LocalProcesses, Progress, no_progress
 from bridge_data.shards.jsonl_file import index_path, read_ranges, split_path
 from bridge_data.shards.metadata import JSONL_SUFFIX
 from bridge_data.shards.shard_table import encode_offsets
@@ -158,7 +158,8 @@ def _write_offsets(
     scan = functools.partial(_scan, path, max_line_bytes)
     num_samples = num_lines = num_faults = 0
     shown: list[str] = []
-    blocks = in_parallel(scan, starts, num_workers=min(num_workers, len(starts)), what=f"read lines of {path}")
+    executor = LocalProcesses(max(1, min(num_workers, len(starts))))
+    blocks = executor.map(scan, starts, what=f"read lines of {path}")
     with open(target, "wb") as file, contextlib.closing(blocks):
         for done, block in enumerate(blocks):
             if block.offsets and not num_samples:

@@ -37,7 +37,7 @@ from bridge_data.plan.document import absolute
 from bridge_data.plan.formats import format_of
 from bridge_data.plan.join import with_records
 from bridge_data.prepare.commit import preparing_alone, scratch_folder
-from bridge_data.prepare.executors import Progress, in_parallel, no_progress, usual_workers
+from bridge_data.prepare.executors import LocalProcesses, Progress, no_progress, usual_workers
 from bridge_data.shards import Records
 from bridge_data.shards.index_file import PageWriter, begin_index, finish_index
 from bridge_data.shards.joins import (
@@ -196,12 +196,12 @@ def _match(job: _Job, num_workers: int, on_progress: Progress) -> NDArray[np.int
     total = len(tasks) + num_partitions
     shape = job.members[0].num_samples + 1, len(job.members)
     np.lib.format.open_memmap(job.scratch / _MATCHES, "w+", np.int64, shape).flush()
-    hashing = in_parallel(functools.partial(_hash_keys, job), tasks, num_workers=num_workers, what="read keys")
-    for done, _ in enumerate(hashing, 1):
+    executor = LocalProcesses(num_workers)
+    for done, _ in enumerate(executor.map(functools.partial(_hash_keys, job), tasks, what="read keys"), 1):
         on_progress(done, total)
     ends = [2**64 * number // num_partitions for number in range(num_partitions + 1)]
     match = functools.partial(_match_partition, job, tasks)
-    matching = in_parallel(match, itertools.pairwise(ends), num_workers=num_workers, what="matched keys")
+    matching = executor.map(match, itertools.pairwise(ends), what="matched keys")
     twice: list[_Twice] = []
     for done, duplicates in enumerate(matching, len(tasks) + 1):
         twice += duplicates
