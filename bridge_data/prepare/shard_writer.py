@@ -14,6 +14,7 @@ when it is whole. There are no locks, so one process writes; a second one takes 
 uploads the next shard.
 """
 
+import collections
 import contextlib
 import dataclasses
 import fnmatch
@@ -40,7 +41,7 @@ from bridge_data.prepare.sample_definitions import definition_of, read_definitio
 from bridge_data.prepare.scan_results import scan_shard
 from bridge_data.prepare.splits import split_by_shares
 from bridge_data.prepare.tars import PrepareConfig, prepare
-from bridge_data.shards.index_file import BridgeIndex
+from bridge_data.shards.index_file import BridgeIndex, ShardEntry
 from bridge_data.shards.metadata import (
     BRIDGE_INDEX,
     DATASET_YAML,
@@ -194,6 +195,11 @@ class WritingSession:
     def _tars(self) -> list[str]:
         return sorted(_names(self.root, "*.tar"))
 
+    def _prepared(self) -> Mapping[str, ShardEntry]:
+        """The shards of the data set as of its last preparation."""
+        index = BridgeIndex.open(self.root / META_FOLDER / BRIDGE_INDEX)
+        return {} if index is None else index.entries
+
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Start or resume the share of this rank, and hold it.
@@ -310,19 +316,20 @@ class WritingSession:
         Raises:
             ConfigError: if there are shards that no writer has made.
         """
-        meta = self.root / META_FOLDER
-        foreign = [name for name in self._tars() if not _SHARD.fullmatch(name)]
-        if foreign:
-            raise ConfigError(f"{self.root}: holds tars of others, such as {foreign[0]}; give another folder")
-        if not meta.is_dir():
+        self._refuse(name for name in self._tars() if not _SHARD.fullmatch(name))
+        if not (self.root / META_FOLDER).is_dir():
             return None
-        data = storage.read_if_there(meta / WRITER_YAML)
+        data = storage.read_if_there(self.root / META_FOLDER / WRITER_YAML)
         if data is None:
             raise ConfigError(
                 f"{self.root}: was prepared, but not by a ShardWriter, so its split is not by key; give another folder"
             )
-        written: dict[str, Any] = parse_document(data, meta / WRITER_YAML)
+        written: dict[str, Any] = parse_document(data, self.root / META_FOLDER / WRITER_YAML)
         return written
+
+    def _refuse(self, foreign: Iterable[str]) -> None:
+        for name in foreign:
+            raise ConfigError(f"{self.root}: holds tars of others, such as {name}; give another folder")
 
     def make_way(self, *, overwrite: bool) -> int | None:
         """Remove what an unfinished conversion has left; see `ShardWriter.make_way`."""
@@ -346,12 +353,9 @@ class WritingSession:
     def _check_foreign_tars(self) -> None:
         """Ensure that there are no tars that are not prepared, if no writer has begun, so that none can have made
         them."""
-        if self.site.is_dir():
-            return
-        index = BridgeIndex.open(self.root / META_FOLDER / BRIDGE_INDEX)
-        foreign = [name for name in self._tars() if index is None or name not in index.entries]
-        if foreign:
-            raise ConfigError(f"{self.root}: holds tars of others, such as {foreign[0]}; give another folder")
+        if not self.site.is_dir():
+            known = self._prepared()
+            self._refuse(name for name in self._tars() if name not in known)
 
     def _remove_all(self) -> None:
         """Remove what writers left in the folder, a whole data set or a part of one."""
@@ -375,10 +379,9 @@ class WritingSession:
             return None
         with writing(self.root), contextlib.ExitStack() as locks:
             self._lock_unfinished(locks)
-            index = BridgeIndex.open(self.root / META_FOLDER / BRIDGE_INDEX)
             lists = _names(self.site, f"*/*{ITEMS_SUFFIX}")
             made = {os.path.basename(name).removesuffix(ITEMS_SUFFIX) for name in lists} & set(self._tars())
-            left = sorted(made.difference(() if index is None else index.entries))
+            left = sorted(made.difference(self._prepared()))
             self._remove_tars(left)
             storage.delete_below(self.site)
         return len(left)
@@ -401,13 +404,12 @@ class WritingSession:
         items, and finished; else None."""
         if self._settings["num_items"] is None or (self.site / _SETTINGS).is_file():
             return None
-        data = storage.read_if_there(self.root / META_FOLDER / WRITER_YAML)
-        index = BridgeIndex.open(self.root / META_FOLDER / BRIDGE_INDEX)
-        if data is None or index is None or parse_document(data, self.root / WRITER_YAML).get(_LAST) != self._settings:
+        data, known = storage.read_if_there(self.root / META_FOLDER / WRITER_YAML), self._prepared()
+        if data is None or not known or parse_document(data, self.root / WRITER_YAML).get(_LAST) != self._settings:
             return None
         if isinstance(self.site, RemotePath):
             storage.delete_below(self.site)  # of a writer that was interrupted after all was done
-        return sum(index.entries[name].count for name, _, _ in self.own_shards() if name in index.entries)
+        return sum(known[name].count for name, _, _ in self.own_shards() if name in known)
 
     def finish(self) -> None:
         """Mark this rank as done. If it is the last, prepare the folder.
@@ -430,8 +432,7 @@ class WritingSession:
             storage.delete_below(finished)
 
     def _prepare(self) -> None:
-        index = BridgeIndex.open(self.root / META_FOLDER / BRIDGE_INDEX)
-        names = sorted({*self._tars(), *(index.entries if index else ())})
+        names = sorted({*self._tars(), *self._prepared()})
         if not names:
             raise DatasetError(f"{self.root}: no sample was written, so there is no data set")
         definitions = {WRITER_YAML: {"split": self._settings["split"], _LAST: self._settings}}
@@ -597,7 +598,7 @@ class OpenShard:
 
     def __init__(self, path: Path, name: str, number: int) -> None:
         self.path, self.name, self.number = path, name, number
-        self.num_bytes = self.num_samples = 0
+        self.num_bytes = 0
         self.items: list[ItemOrigin | None] = []
         self._file = open(path, "wb")  # noqa: SIM115  closed by `close`
 
@@ -605,7 +606,6 @@ class OpenShard:
         """Append the members of a sample."""
         self._file.write(members)
         self.num_bytes += len(members)
-        self.num_samples += 1
         self.items.append(item)
 
     def finish(self) -> None:
@@ -686,7 +686,7 @@ class ShardWriter:
         self._open: dict[str, OpenShard] = {}
         self._exit: contextlib.ExitStack | None = None
         self._failed = self._closed = False
-        self._numbers: dict[str, int] = {}
+        self._numbers = collections.Counter[str]()
         self._shard_names: list[str] = []
 
     def __enter__(self) -> Self:
@@ -705,7 +705,7 @@ class ShardWriter:
         own = set()
         for name, part, number in self.session.own_shards():
             own.add(name)
-            self._numbers[part] = max(self._numbers.get(part, 0), number + 1)
+            self._numbers[part] = max(self._numbers[part], number + 1)
         for name, keys in self.session.stored_keys():
             number = self._numbered(name)
             for key in keys:
@@ -807,7 +807,7 @@ class ShardWriter:
     def _told_twice(self, key: str, part: str, stored: ItemOrigin | None, item: ItemOrigin | None) -> str:
         shard = self._keys.shard(key)
         assert shard is not None
-        here = self._open[part].name if part in self._open else self.session.shard_name(part, self._next(part))
+        here = self._open[part].name if part in self._open else self.session.shard_name(part, self._numbers[part])
         before, after = (f" (item {one.number})" if one else "" for one in (stored, item))
         there = self._shard_names[shard]
         return (
@@ -815,19 +815,16 @@ class ShardWriter:
             f"{here}{after}. Give each sample a key of its own; leave out what is stored with `if key not in writer`"
         )
 
-    def _next(self, part: str) -> int:
-        return self._numbers.get(part, 0)
-
     def _add(self, sample: EncodedSample, part: str, item: ItemOrigin | None) -> None:
         members = members_of(sample)
         shard = self._open.get(part)
         if shard is not None:
             is_large = shard.num_bytes + len(members) > self.config.max_bytes
-            if is_large or shard.num_samples >= self.config.max_samples:
+            if is_large or len(shard.items) >= self.config.max_samples:
                 self._commit(part)
                 shard = None
         if shard is None:
-            name = self.session.shard_name(part, self._next(part))
+            name = self.session.shard_name(part, self._numbers[part])
             path = self.session.workspace / temporary_name(name)
             shard = self._open[part] = OpenShard(path, name, self._numbered(name))
         shard.add(members, item)
@@ -842,7 +839,7 @@ class ShardWriter:
             storage.write(path, json.dumps(shard.items).encode())
         self.session.publish(shard.path, shard.name)
         del self._open[part]
-        self._numbers[part] = self._next(part) + 1
+        self._numbers[part] += 1
 
     def _items_path(self, name: str) -> Location:
         return self.session.share / f"{name}{ITEMS_SUFFIX}"

@@ -194,7 +194,7 @@ class SqliteIndexWriter:
                 self._db.execute(_insertion(table, len(these) // 5), these)
             except UnicodeEncodeError:  # names with surrogates
                 bound = [as_text(value) if isinstance(value, str) else value for value in these]
-                self._db.execute(_insertion(table, len(these) // 5), bound)
+                self._db.execute(_insertion(table, len(these) // 5, "CAST(? AS TEXT)"), bound)
 
     def finish(self, num_samples: int) -> str | None:
         """Build the index on keys, copy media metadata and close; the database must hold `num_samples`. Media of shards
@@ -253,9 +253,8 @@ class SqliteIndexWriter:
 
 
 @functools.cache
-def _insertion(table: str, num_rows: int) -> str:
-    row = "(?, CAST(? AS TEXT), ?, ?, ?)" if table == "samples" else "(?, ?, CAST(? AS TEXT), ?, ?)"
-    return f"INSERT INTO {table} VALUES {', '.join([row] * num_rows)}"
+def _insertion(table: str, num_rows: int, text: str = "?") -> str:
+    return f"INSERT INTO {table} VALUES {', '.join([f'(?, {text}, {text}, ?, ?)'] * num_rows)}"
 
 
 class MediaTable:

@@ -113,15 +113,6 @@ class PrepareConfig:
         return self.executor or LocalProcesses(self.num_workers)
 
 
-MetaFiles = Callable[[dict[str, int]], Mapping[str, str]]
-"""Other files of `.nv-meta`: texts by name, made from the number of samples by shard."""
-
-
-def no_files(shard_counts: dict[str, int]) -> dict[str, str]:
-    """No other files."""
-    return {}
-
-
 class SharedKeysError(DatasetError):
     """Samples of several shards have the same key, and the settings forbid it."""
 
@@ -230,7 +221,9 @@ def prepare(
         _check_unique(root, names, parts)
         remove_temporary(_folders(root, names))
         notes = [*_split_notes(parts, names), *_exclusion_notes(root / META_FOLDER, split_config, config.limits)]
-        files = _meta_files(root, parts, split_config, definitions or {})
+        files = {name: _yaml(definition) for name, definition in (definitions or {}).items()}
+        content = {"split_parts": {part: collapse(shards) for part, shards in parts.items()}, "exclude": []}
+        files[split_config] = _json(content) if split_config.endswith(".json") else _yaml(content)
         preparation = _prepare(root, names, config, on_progress, files)
     return dataclasses.replace(preparation, notes=(*preparation.notes, *notes))
 
@@ -264,26 +257,8 @@ def _check_unique(root: Location, names: list[str], parts: Mapping[str, list[str
             raise ConfigError(f"{root}: {what} names {name!r} {times} times: name it once")
 
 
-def _meta_files(
-    root: Location, parts: Mapping[str, list[str]], split_config: str, definitions: Mapping[str, dict[str, Any]]
-) -> MetaFiles:
-    """Split, definitions and counts, as the files of `.nv-meta`."""
-
-    def files(shard_counts: dict[str, int]) -> dict[str, str]:
-        info = {"energon_version": ENERGON_VERSION, "shard_counts": shard_counts}
-        found = {name: _yaml(definition) for name, definition in definitions.items()}
-        write = _json if split_config.endswith(".json") else _yaml
-        written = {part: collapse(shards) for part, shards in parts.items()}
-        found[split_config] = write({"split_parts": written, "exclude": []})
-        if (root / META_FOLDER / INFO_YAML).is_file():
-            found[INFO_YAML] = _yaml(info)
-        return found | {INFO_JSON: _json(info)}
-
-    return files
-
-
 def _prepare(
-    root: Location, names: list[str], config: PrepareConfig, on_progress: Progress, files: MetaFiles
+    root: Location, names: list[str], config: PrepareConfig, on_progress: Progress, files: Mapping[str, str]
 ) -> Preparation:
     if not isinstance(root, Path):
         return write_indexes(root, names, config, on_progress, files=files)
@@ -336,16 +311,12 @@ def refresh_index(
     if config.fix_duplicates:
         raise ConfigError("fix_duplicates: to renew the index alone writes no shards; prepare the data set again")
 
-    def files(shard_counts: dict[str, int]) -> dict[str, str]:
-        info = {"energon_version": ENERGON_VERSION, "shard_counts": shard_counts}
-        return {} if (meta / INFO_JSON).is_file() else {INFO_JSON: _json(info)}
-
     with preparing_alone(root) as remove_temporary:
         counts = read_shard_counts(meta, config.limits)  # another process may just have changed them
         remove_temporary(_folders(root, counts))
         if isinstance(root, Path) and is_interrupted(root):
             raise DatasetError(f"{root}: --fix-duplicates was interrupted; prepare it with --fix-duplicates again")
-        return write_indexes(root, list(counts), config, on_progress, expected=counts, files=files)
+        return write_indexes(root, list(counts), config, on_progress, expected=counts)
 
 
 def write_dataset_yaml(root: Path, definition: dict[str, Any], name: str) -> Path:
@@ -396,10 +367,10 @@ def write_indexes(
     config: PrepareConfig,
     on_progress: Progress = no_progress,
     expected: dict[str, int] | None = None,
-    files: MetaFiles = no_files,
+    files: Mapping[str, str] | None = None,
 ) -> Preparation:
-    """Index the shards `names` of the data set at `root`; `expected` are their numbers of samples (None: any). The
-    indexes and `files` replace the previous ones together.
+    """Index the shards `names` of the data set at `root`; `expected` are their numbers of samples, which stay as they
+    are (None: any). The indexes, the counts and `files` (texts by name) replace the previous ones together.
 
     Raises:
         DatasetError: naming each shard that is damaged or, with `merge`, not scanned. SharedKeysError: if keys must be
@@ -425,7 +396,13 @@ def write_indexes(
         if shared is not None and (config.fix_duplicates or config.unique_keys):
             raise SharedKeysError(f"{root}: {shared.told(results.names)}")
         preparation = _summed_up(results, shared, note)
-        for name, text in files(preparation.shard_counts).items():
+        info = {"energon_version": ENERGON_VERSION, "shard_counts": preparation.shard_counts}
+        texts = {**(files or {}), INFO_YAML: _yaml(info), INFO_JSON: _json(info)}
+        if expected is not None or not (meta / INFO_YAML).is_file():
+            del texts[INFO_YAML]
+        if expected is not None and (meta / INFO_JSON).is_file():
+            del texts[INFO_JSON]
+        for name, text in texts.items():
             temporary(name).write_bytes(text.encode())
     with writing(root):
         forget_results(root)
