@@ -1,8 +1,8 @@
 """Preparing a JSONL file: every line is checked, and the offsets of the samples are written next to it.
 
-Enters: `data.jsonl`, and a rule for the split, or none. Leaves: `data.jsonl.idx`, byte for byte as Energon
-writes it, and `data.jsonl.split.yaml`. Blocks of the file are read in parallel; memory is bounded by a few of them.
-Guarantee: nothing is written unless each line is a JSON object in UTF-8 or blank; the error names all other lines.
+Reads `data.jsonl`, and a rule for the split, or none. Writes `data.jsonl.idx`, byte for byte as Energon does, and
+`data.jsonl.split.yaml`. Blocks of the file are read in parallel; memory is bounded by a few of them. Nothing is written
+unless each line is a JSON object in UTF-8 or blank; the error counts all other lines.
 """
 
 import array

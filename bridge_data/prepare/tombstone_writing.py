@@ -31,9 +31,6 @@ from bridge_data.storage.atomic import write_file, writing
 MAX_NAMED = 100
 """Maximum wrong keys that an error names."""
 
-Changed = Mapping[str, Mapping[int, str]]
-"""By shard: keys by position."""
-
 
 class KeyMatch(NamedTuple):
     """A sample with a key that was asked for: the number of its list, its shard there, its position, its key."""
@@ -253,20 +250,13 @@ def forget_samples(
                 if not any(one.position in known[one.list_number].get(one.shard, {}) for one in samples)
             ]
         _check(data.root, unknown if not ignore_unknown else [], ambiguous, restore=restore)
-        changed = [
-            _by_shard(
-                one
-                for samples in found.values()
-                for one in samples
-                if one.list_number == number and (one.position in own.get(one.shard, {})) == restore
-            )
-            for number, own in enumerate(known)
-        ]
-        after = [
-            _written(file, data.root, own, new, reason, "restore" if restore else "forget") if new else own
-            for file, own, new in zip(data.lists, before, changed, strict=True)
-        ]
-        return _report(data, after, changed, unknown)
+        matches = (
+            one
+            for samples in found.values()
+            for one in samples
+            if (one.position in known[one.list_number].get(one.shard, {})) == restore
+        )
+        return _written(data, before, matches, reason, "restore" if restore else "forget", unknown)
 
 
 def renew_tombstones(root: Path, reason: str) -> ForgetReport:
@@ -311,15 +301,9 @@ def renew_tombstones(root: Path, reason: str) -> ForgetReport:
             still = _look_up(data, prefixed, matches)
             gone |= {name: lost[name][2] for name, one in longer.items() if one in still.values()}
         moved = list(data.find_moved({*gone.values(), *elsewhere}))
-        changed = [
-            _by_shard(one for one in (*matches, *moved) if one.list_number == number) for number in range(len(before))
-        ]
-        after = [
-            _written(file, data.root, own, new, reason, "renew", kept) if own or new else None
-            for file, own, new, kept in zip(data.lists, before, changed, others, strict=True)
-        ]
         found_keys = {one.key for one in moved}
-        return _report(data, after, changed, [name for name, key in gone.items() if key not in found_keys])
+        ignored = [name for name, key in gone.items() if key not in found_keys]
+        return _written(data, before, (*matches, *moved), reason, "renew", ignored, others)
 
 
 def _look_up(
@@ -334,13 +318,6 @@ def _look_up(
         if not found:
             lost[name] = wanted[name]
     return lost
-
-
-def _by_shard(samples: Iterable[KeyMatch]) -> dict[str, dict[int, str]]:
-    changed: dict[str, dict[int, str]] = defaultdict(dict)
-    for one in samples:
-        changed[one.shard][one.position] = one.key
-    return dict(changed)
 
 
 def _resolved(
@@ -375,35 +352,37 @@ def _check(root: Path, unknown: Sequence[str], ambiguous: Mapping[str, Sequence[
 
 
 def _written(
-    file: ListFile,
-    root: Path,
-    before: Tombstones | None,
-    changed: Changed,
+    data: Forgettable,
+    before: Sequence[Tombstones | None],
+    matches: Iterable[KeyMatch],
     reason: str,
     action: str,
-    others: Mapping[str, ShardTombstones] | None = None,
-) -> Tombstones:
-    """The list with one more version, with these samples, and the shards `others` as they are."""
-    versions = () if before is None else before.versions
-    shards = {name: ShardTombstones(file.stamps[name], tuple(sorted(changed[name].items()))) for name in changed}
-    shards = dict(sorted({**(others or {}), **shards}.items()))
-    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    new = TombstoneVersion(len(versions) + 1, date, reason, action, shards, "")
-    versions = (*versions, dataclasses.replace(new, digest=digest_of(new, versions[-1].digest if versions else "")))
-    with writing(file.path.parent):
-        # Names and reasons may have bytes that are no UTF-8.
-        write_file(file.path, "".join(version.line() for version in versions).encode(errors="surrogatepass"))
-    return Tombstones(file.path, root, versions)
-
-
-def _report(
-    data: Forgettable, lists: Sequence[Tombstones | None], changed: Sequence[Changed], ignored: Sequence[str]
+    ignored: Sequence[str],
+    others: Sequence[Mapping[str, ShardTombstones]] = (),
 ) -> ForgetReport:
-    num_forgotten = sum(
-        len(samples)
-        for file, own in zip(data.lists, lists, strict=True)
-        for name, samples in (own.samples(len(own.versions)) if own else {}).items()
-        if name in file.stamps
-    )
+    """Write one more version of each list, with these samples, and with the shards `others` as they are. A list that
+    would stay as it is, is not written, unless it is renewed."""
+    changed: list[dict[str, dict[int, str]]] = [defaultdict(dict) for _ in data.lists]
+    for one in matches:
+        changed[one.list_number][one.shard][one.position] = one.key
+    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    after, num_forgotten = [], 0
+    for number, (file, own, new) in enumerate(zip(data.lists, before, changed, strict=True)):
+        if new or (own and action == "renew"):
+            versions = () if own is None else own.versions
+            shards = {name: ShardTombstones(file.stamps[name], tuple(sorted(new[name].items()))) for name in new}
+            kept = others[number] if others else {}
+            version = TombstoneVersion(
+                len(versions) + 1, date, reason, action, dict(sorted({**kept, **shards}.items())), ""
+            )
+            version = dataclasses.replace(version, digest=digest_of(version, versions[-1].digest if versions else ""))
+            own = Tombstones(file.path, data.root, (*versions, version))
+            with writing(file.path.parent):
+                # Names and reasons may have bytes that are no UTF-8.
+                write_file(file.path, "".join(one.line() for one in own.versions).encode(errors="surrogatepass"))
+        if own is not None:
+            after.append(own)
+            forgotten = own.samples(len(own.versions))
+            num_forgotten += sum(len(samples) for name, samples in forgotten.items() if name in file.stamps)
     num_changed = sum(len(samples) for new in changed for samples in new.values())
-    return ForgetReport([own for own in lists if own is not None], num_changed, num_forgotten, ignored)
+    return ForgetReport(after, num_changed, num_forgotten, ignored)
