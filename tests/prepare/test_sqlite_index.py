@@ -4,8 +4,6 @@ from pathlib import Path
 import pytest
 
 from bridge_data.prepare.sqlite_index import SeenFile, SqliteIndexWriter
-from bridge_data.shards.key_index import SharedKeys
-from bridge_data.shards.read_only_database import ReadOnlyDatabase
 from bridge_data.shards.segment import Segment, build_segment
 from tests.memory import growth_bytes
 
@@ -44,13 +42,6 @@ def test_every_row_of_a_large_shard_is_there(tmp_path: Path) -> None:
     db = sqlite3.connect(tmp_path / "i")
     assert [key for (key,) in db.execute("SELECT sample_key FROM samples ORDER BY rowid")] == keys
     assert db.execute("SELECT COUNT(*), MAX(sample_index) FROM sample_parts").fetchone() == (4567, 4566)
-
-
-def test_a_key_in_two_shards_is_found(tmp_path: Path) -> None:
-    write(tmp_path / "i", segment("a", "b"), segment("c"), segment("d", "b"))
-    shared = SharedKeys.find(ReadOnlyDatabase(tmp_path / "i", ""))
-    assert shared == (1, "b", (0, 2))
-    assert sqlite3.connect(tmp_path / "i").execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
 @pytest.mark.processes

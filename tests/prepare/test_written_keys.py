@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bridge_data.errors import DatasetError
 from bridge_data.prepare import shard_writer
-from bridge_data.prepare.shard_writer import ItemOrigin, ItemSet, WrittenKeys
+from bridge_data.prepare.shard_writer import ItemOrigin, WrittenKeys
 from tests.memory import growth_bytes
 
 
@@ -47,24 +47,6 @@ def test_an_item_is_finished_when_all_its_samples_are_noted(tmp_path: Path) -> N
     finished = written.finished_items()
     assert len(finished) == 2
     assert [number for number in range(1000) if number in finished] == [0, 900]
-
-
-@given(numbers=st.sets(st.integers(0, 5000)), others=st.sets(st.integers(0, 10_000)))
-def test_a_set_of_items_holds_what_was_added(numbers: set[int], others: set[int]) -> None:
-    items = ItemSet()
-    for number in numbers:
-        items.add(number)
-    assert len(items) == len(numbers)
-    assert {number for number in numbers | others if number in items} == numbers
-
-
-def test_nothing_is_left_when_it_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_writer, "MAX_RECENT", 1)
-    written = WrittenKeys(tmp_path)
-    written.add("a", 0)
-    assert len(list(tmp_path.iterdir())) == 1
-    written.close()
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_that_cannot_be_written_is_an_error_that_names_the_folder(
