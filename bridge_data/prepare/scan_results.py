@@ -130,24 +130,13 @@ class ScanResults:
     def scan(self, executor: Executor, on_progress: Progress) -> int:
         """Scan what is missing, and keep the results. Return the number of shards scanned."""
         num_missing = len(self.missing)
-        for _ in self._scan(executor, on_progress):
-            pass
+        deque(self.scan_in_order(executor, on_progress), maxlen=0)
         return num_missing
 
     def scan_in_order(self, executor: Executor, on_progress: Progress) -> Generator[str, None, None]:
         """The same; yields the names in order, each as soon as its shard is known, up to the first that cannot be
         used. All are scanned, nevertheless."""
-        names = deque(self.names)
-        for _ in self._scan(executor, on_progress):
-            while names and names[0] in self._sources:
-                yield names.popleft()
-
-    def _scan(self, executor: Executor, on_progress: Progress) -> Iterator[None]:
-        """Scan what is missing. Yields whenever more shards are known, at least once."""
-        missing = self.missing
-        if not missing:
-            yield
-            return
+        missing, names = self.missing, deque(self.names)
         work = ShardWork(
             root=self.root,
             folder=self.folder,
@@ -158,13 +147,19 @@ class ScanResults:
             prefix=self._begin,
         )
         done = len(self.names) - len(missing)
+        yield from self._known_first(names)
         for index, run, errors in work.results(missing, executor):
             self._sources.update(dict.fromkeys(index.entries, index))
             self.errors += errors
             for _ in run:
                 done += 1
                 on_progress(done, len(self.names))
-            yield
+            yield from self._known_first(names)
+
+    def _known_first(self, names: deque[str]) -> Iterator[str]:
+        """Take the first of these names, as long as their shards are known."""
+        while names and names[0] in self._sources:
+            yield names.popleft()
 
     def check_complete(self) -> None:
         """Ensure that nothing is missing.

@@ -93,6 +93,8 @@ class ShardWork(Generic[Result]):
         Raises:
             DatasetError: if a file cannot be written, or is not there afterwards.
         """
+        if not names:
+            return
         with writing(self.root):
             storage.make_folder(self.folder)
         runs = shard_runs(ShardFiles(self.root), names, executor.num_workers)
