@@ -182,7 +182,8 @@ class _Twice(NamedTuple):
 
 
 _MATCHES = "matches.npy"
-"""For each sample of the first member, 1 + the number of the sample of each, 0 for none; and a row that is not used."""
+"""For each sample of the first member, 1 + the number of the sample of each other, 0 for none. A row and a column may
+be there that are not used: an empty file cannot be mapped."""
 
 
 def _match(job: _Job, num_workers: int, on_progress: Progress) -> NDArray[np.int64]:
@@ -194,7 +195,7 @@ def _match(job: _Job, num_workers: int, on_progress: Progress) -> NDArray[np.int
     ]
     num_partitions = max(1, math.ceil(sum(member.num_samples for member in job.members) / PARTITION_SAMPLES))
     total = len(tasks) + num_partitions
-    shape = job.members[0].num_samples + 1, len(job.members)
+    shape = job.members[0].num_samples + 1, max(1, len(job.members) - 1)
     np.lib.format.open_memmap(job.scratch / _MATCHES, "w+", np.int64, shape).flush()
     executor = LocalProcesses(num_workers)
     for done, _ in enumerate(executor.map(functools.partial(_hash_keys, job), tasks, what="read keys"), 1):
@@ -239,8 +240,8 @@ def _match_partition(job: _Job, tasks: Sequence[_Task], ends: tuple[int, int]) -
     is_first = np.ones(len(high), bool)
     is_first[1:] = ~same
     first = np.flatnonzero(is_first)[np.cumsum(is_first) - 1]  # the first sample with this key
-    joined = np.flatnonzero(member[first] == 0)
-    np.load(job.scratch / _MATCHES, "r+")[number[first[joined]], member[joined]] = number[joined] + 1
+    joined = np.flatnonzero((member > 0) & (member[first] == 0))
+    np.load(job.scratch / _MATCHES, "r+")[number[first[joined]], member[joined] - 1] = number[joined] + 1
     twice = np.flatnonzero(same & (member[1:] == member[:-1]))
     members, firsts, counts = np.unique(member[twice], return_index=True, return_counts=True)
     columns = members, number[twice[firsts]], number[twice[firsts] + 1], counts
@@ -271,7 +272,8 @@ def _write(path: Path, members: Sequence[JoinMember], matches: NDArray[np.int64]
         for shard_start, shard_end in itertools.pairwise(itertools.accumulate(members[0].records.counts, initial=0)):
             counts.append(0)
             for start in range(shard_start, shard_end, TASK_SAMPLES):
-                numbers = matches[start : min(start + TASK_SAMPLES, shard_end)] - 1
+                own = np.arange(start, min(start + TASK_SAMPLES, shard_end))
+                numbers = np.column_stack((own, matches[own[0] : own[-1] + 1, : len(members) - 1] - 1))
                 none = numbers < 0
                 missing += none.sum(axis=0)
                 for absent, column in zip(lacking, none.T, strict=True):
