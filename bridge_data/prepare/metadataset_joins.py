@@ -231,11 +231,12 @@ def _match_partition(job: _Job, tasks: Sequence[_Task], ends: tuple[int, int]) -
         start = np.searchsorted(stored[0], np.uint64(ends[0]))
         stop = np.searchsorted(stored[0], np.uint64(ends[1] - 1), "right")
         pieces.append(stored[:, start:stop])
-        owners.append(np.full(stop - start, task.member))
-    high, low, number = np.concatenate(pieces, axis=1)
-    member = np.concatenate(owners)
-    order = np.lexsort((number, member, low, high))
-    high, low, number, member = high[order], low[order], number[order].astype(np.int64), member[order]
+        owners.append(np.full(stop - start, task.member, np.uint16))
+    hashed, member = np.concatenate(pieces, axis=1), np.concatenate(owners)
+    pieces.clear()  # they are mapped
+    order = np.lexsort((hashed[2], member, hashed[1], hashed[0]))
+    hashed, member = hashed[:, order], member[order]
+    high, low, number = hashed[0], hashed[1], hashed[2].astype(np.int64)
     same = (high[1:] == high[:-1]) & (low[1:] == low[:-1])
     is_first = np.ones(len(high), bool)
     is_first[1:] = ~same
