@@ -106,7 +106,7 @@ def test_the_package_is_imported_quickly() -> None:
 
 
 def test_plans_and_indexes_need_neither_torch_nor_what_decodes() -> None:
-    code = "import bridge_data.prepare.join_keys, bridge_data.prepare.tars, bridge_data.samples\n"
+    code = "import bridge_data.prepare.metadataset_joins, bridge_data.prepare.tars, bridge_data.samples\n"
     code += "from bridge_data.energon import CrudeWebdataset, load_dataset, prepare_metadataset\n"
     code += "from bridge_data.plan import load_plan"
     assert imported_by(code, ("torch", "numpy", "PIL", "av", "cloudpickle", "webdataset", "omegaconf")) == "[]"
@@ -114,7 +114,7 @@ def test_plans_and_indexes_need_neither_torch_nor_what_decodes() -> None:
 
 def test_a_command_that_prepares_tars_waits_for_nothing_else() -> None:
     heavy = ("torch", "numpy", "tqdm", "multiprocessing", "concurrent", "tarfile", "hashlib", "tempfile")
-    ours = ("plan.blending", "prepare.metadataset_joins", "prepare.jsonl_lines", "prepare.join_keys", "prepare.media")
+    ours = ("plan.blending", "prepare.metadataset_joins", "prepare.jsonl_lines", "prepare.media")
     code = "import bridge_data.tools.cli.prepare_command"
     assert imported_by(code, (*heavy, *(f"bridge_data.{name}" for name in ours))) == "[]"
 

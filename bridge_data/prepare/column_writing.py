@@ -23,8 +23,7 @@ from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.prepare.commit import preparing_alone
 from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress
 from bridge_data.prepare.json_fields import JsonField, common_type, parse_content, parse_fields, typed
-from bridge_data.prepare.scan_results import shard_runs
-from bridge_data.prepare.shard_files import ShardFiles
+from bridge_data.prepare.shard_work import ShardFiles, shard_runs
 from bridge_data.shards.index_file import BridgeIndex, Segment, ShardEntry
 from bridge_data.shards.metadata import BRIDGE_INDEX, META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset

@@ -1,8 +1,8 @@
 """Joins: samples of several data sets that have the same key, by an index in one file.
 
-Enters: the members of a join, and the folder with the index that preparing the metadataset made. Leaves: for number i
-the sample of each member, None where one has no match. Order, shards and key are those of the first member. Guarantee:
-an index is found only by members that have not changed since it was made; the error about an outdated index says why.
+Reads the members of a join, and the folder with the index that preparing the metadataset made. Returns for number i the
+number of the sample of each member, -1 where one has no match. Order and shards are those of the first member. An index
+is found only by members that have not changed since it was made; the error about an outdated index says why.
 
 Layout of the index: see `paged_file`. The data are the rows (i64): for each member the number of its sample, -1 for
 none. The table holds the members, the number of rows of each shard of the first, and the CRC-32 of each page of

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from bridge_data.prepare.tar_indexes import PrepareConfig
-from bridge_data.prepare.tars import refresh_index
+from bridge_data.prepare.tars import PrepareConfig, refresh_index
 from bridge_data.shards import PreparedDataset, ShardReader, open_shards
 from bridge_data.shards.cached_index import index_of_energon
 from tests.peer.running import MARKS, PEER

@@ -10,8 +10,7 @@ import pytest
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare import prepare_columns
-from bridge_data.prepare.tar_indexes import PrepareConfig
-from bridge_data.prepare.tars import refresh_index
+from bridge_data.prepare.tars import PrepareConfig, refresh_index
 from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.shards.where.sample_columns import COLUMNS_PARQUET, StoredColumns
 from tests.prepare.killed import in_child, killed_at

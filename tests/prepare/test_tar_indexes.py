@@ -17,8 +17,7 @@ from PIL import Image
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare import MediaRule, prepare_media
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
-from bridge_data.prepare.tar_indexes import PrepareConfig, write_indexes
-from bridge_data.prepare.tars import prepare
+from bridge_data.prepare.tars import PrepareConfig, prepare, write_indexes
 from bridge_data.shards import ShardReader, open_shards
 from bridge_data.shards.sample_lookup import PartReader
 from tests.prepare.killed import in_child

@@ -22,8 +22,7 @@ from bridge_data import storage
 from bridge_data.errors import BridgeDataError
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
-from bridge_data.prepare.tar_indexes import PrepareConfig
-from bridge_data.prepare.tars import prepare
+from bridge_data.prepare.tars import PrepareConfig, prepare
 from bridge_data.shards import RecordReader, ShardSet, open_shards
 from bridge_data.shards.blocks import BlockBudget, BlockCache, ChunkCut
 from bridge_data.shards.jsonl_file import open_jsonl

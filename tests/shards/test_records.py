@@ -13,8 +13,8 @@ import pytest
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan import load_plan
 from bridge_data.plan.in_memory import InMemoryDataset
-from bridge_data.prepare.join_keys import make_join
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
+from bridge_data.prepare.metadataset_joins import make_join
 from bridge_data.samples import SourceInfo, TextSample
 from bridge_data.shards import RawSample, Records, Subset, table_records
 from bridge_data.shards.joined_records import JoinRecords

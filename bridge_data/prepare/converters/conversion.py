@@ -26,9 +26,7 @@ from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no
 from bridge_data.prepare.parallel_writing import Made, in_tasks, write_made
 from bridge_data.prepare.part_encoding import EncodedSample, encode_sample
 from bridge_data.prepare.sample_definitions import definition_of, read_definition
-from bridge_data.prepare.shard_writer import ShardWriter
-from bridge_data.prepare.writing_session import MadeOf
-from bridge_data.prepare.written_keys import ItemSet
+from bridge_data.prepare.shard_writer import ItemSet, MadeOf, ShardWriter
 from bridge_data.storage import Location
 
 REPORT = "broken.jsonl"

@@ -13,7 +13,7 @@ import click
 from bridge_data.limits import Limits
 from bridge_data.prepare.column_writing import prepare_columns
 from bridge_data.prepare.json_fields import parse_fields
-from bridge_data.prepare.tar_indexes import PrepareConfig
+from bridge_data.prepare.tars import PrepareConfig
 from bridge_data.shards.where.sample_columns import arrow_package
 from bridge_data.storage import Location
 from bridge_data.tools.cli.terminal import (

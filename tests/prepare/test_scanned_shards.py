@@ -12,11 +12,10 @@ import pytest
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
-from bridge_data.prepare import shard_files
-from bridge_data.prepare.shard_files import scan_shard
+from bridge_data.prepare import tars
+from bridge_data.prepare.scan_results import scan_shard
 from bridge_data.prepare.splits import split_by_ratio
-from bridge_data.prepare.tar_indexes import PrepareConfig
-from bridge_data.prepare.tars import prepare
+from bridge_data.prepare.tars import PrepareConfig, prepare
 from bridge_data.shards.index_file import Segment
 from tests.prepare.odd_tars import LOSING, TWO, tar_of, without_content
 from tests.shards.tars import write_tar
@@ -225,7 +224,7 @@ SPLIT = partial(split_by_ratio, ratio=(Fraction(1), Fraction(0), Fraction(0)))
 def test_an_interrupted_run_is_found_and_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in NAMES:
         write_tar(tmp_path / name, {"0.txt": b"x", "1.txt": b"y"})
-    whole = shard_files._prefix
+    whole = tars._prefix
 
     def interrupted(path: Path, folder: str) -> bool:
         if path.name == NAMES[-1]:
@@ -234,7 +233,7 @@ def test_an_interrupted_run_is_found_and_completed(tmp_path: Path, monkeypatch: 
 
     fix = PrepareConfig(num_workers=1, fix_duplicates=True)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(shard_files, "_prefix", interrupted)
+        patch.setattr(tars, "_prefix", interrupted)
         prepare(tmp_path, SPLIT, fix)
     with pytest.raises(DatasetError, match=r"was interrupted.*--fix-duplicates again"):
         prepare(tmp_path, SPLIT, PrepareConfig(num_workers=1))

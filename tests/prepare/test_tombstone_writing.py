@@ -19,11 +19,9 @@ from bridge_data import (
 )
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan import load_plan
-from bridge_data.prepare.forgettable import open_forgettable
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
-from bridge_data.prepare.tar_indexes import PrepareConfig
-from bridge_data.prepare.tars import refresh_index
-from bridge_data.prepare.tombstone_writing import forget_samples, read_tombstones, renew_tombstones
+from bridge_data.prepare.tars import PrepareConfig, refresh_index
+from bridge_data.prepare.tombstone_writing import forget_samples, open_forgettable, read_tombstones, renew_tombstones
 from bridge_data.samples import CrudeSample, TextSample
 from bridge_data.shards.metadata import BRIDGE_INDEX, FORGOTTEN_BRIDGE, META_FOLDER
 from bridge_data.shards.tombstones import digest_of
@@ -270,7 +268,7 @@ def test_a_saved_data_set_finds_the_rows_of_each_file(tmp_path: Path) -> None:
     forget_samples(path, [f"{files[0]}/2", f"{files[1]}:0"], "asked for")
     assert texts_of(path) == ["0", "1", "4", "5", "6"]
     data = open_forgettable(path)
-    counts = [{name: own.stamp_of(name).num_samples for name in own.names} for own in data.lists]
+    counts = [{name: stamp.num_samples for name, stamp in own.stamps.items()} for own in data.lists]
     assert counts == [{files[0]: 3, files[1]: 4}]
 
 
@@ -332,6 +330,6 @@ def test_a_folder_is_asked_once_whether_it_is_prepared(tmp_path: Path, monkeypat
     is_file = Path.is_file
     monkeypatch.setattr(Path, "is_file", lambda self: asked.append(self) or is_file(self))
     own, other = open_forgettable(root).lists
-    assert (own.path.parent.parent, other.path.parent, len(other.names)) == (root, real, 20)
+    assert (own.path.parent.parent, other.path.parent, len(other.stamps)) == (root, real, 20)
     of_real = [path for path in asked if path.parent == real / META_FOLDER]
     assert of_real and len(of_real) == len(set(of_real))
