@@ -1,35 +1,36 @@
-"""Records in text files: JSON lines, arrays of JSON objects (ShareGPT, LLaVA), CSV and TSV.
+"""Records in text files: JSON lines, arrays of JSON objects (ShareGPT, LLaVA), COCO captions, CSV and TSV.
 
-Enters: files. Leaves: a record for each object or row, its columns as in the file. Opening reads each file once, to
-find where its records start and end; this takes 20 bytes of memory a record, plus the largest record and a few
-megabytes. Guarantee: a record larger than `Limits.max_json_bytes` is refused, naming the line or byte.
+Reads files. Returns a source with a record for each object or row, its columns as in the file. Opening reads each file
+once, to find where its records start and end; this takes 20 bytes of memory a record, plus the largest record and a few
+megabytes. Raises an error that names the line or byte for a record larger than `Limits.max_json_bytes`.
 """
 
 import array
+import codecs
 import csv
 import io
 import itertools
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.later import numpy
 from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.plan.opening import split_parts
 from bridge_data.prepare.converters.media_files import names_media
-from bridge_data.prepare.converters.source_records import (
-    BrokenRecord,
-    SourceRecord,
-    check_is_utf8,
-    digest_of_files,
-    even_blocks,
-)
+from bridge_data.prepare.converters.source_records import BrokenRecord, RecordSource, SourceRecord, digest_of_files
+from bridge_data.shards.jsonl_file import JsonlLines, open_jsonl
 from bridge_data.shards.plain_data import parse_json
+from bridge_data.shards.records import stored_number, stored_records
+from bridge_data.shards.shard_table import encode_offsets, offsets_digest
+from bridge_data.shards.tombstones import newest_versions
+from bridge_data.shards.where.choosing import Where, evaluate
 
 READ_BYTES = 1 << 20
-BLOCK_RECORDS = 64
 
 Spans: TypeAlias = Iterator[tuple[int, int]]
 """The first byte of each record, and the byte after its last."""
@@ -38,13 +39,8 @@ Parse: TypeAlias = Callable[[bytes], dict[str, Any]]
 """From the bytes of a record to its columns. A ValueError says what is wrong with them."""
 
 
-class TextTable:
+class TextTable(RecordSource):
     """Records at the bytes `starts` of text `files`; `firsts` has the number of the first of each, and that of all."""
-
-    has_parts = False
-    definition = None
-    notes = ()
-    is_scattered = True
 
     def __init__(self, title: str, files: Sequence[tuple[Path, Spans, Parse]]) -> None:
         self.title = title
@@ -54,7 +50,7 @@ class TextTable:
         self.firsts = [0]
         for path, spans, _ in files:
             try:
-                check_is_utf8(path)
+                _check_is_utf8(path)
                 for start, end in spans:
                     self.starts.append(start)
                     self._ends.append(end)
@@ -66,9 +62,6 @@ class TextTable:
 
     def __len__(self) -> int:
         return len(self.starts)
-
-    def blocks(self) -> Iterator[range]:
-        return even_blocks(len(self), BLOCK_RECORDS)
 
     def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | BrokenRecord]:
         opened: tuple[int, BinaryIO] | None = None
@@ -96,12 +89,60 @@ class TextTable:
         return digest_of_files(self.files)
 
 
-def json_lines(files: Sequence[Path], limits: Limits = DEFAULT_LIMITS) -> TextTable:
-    """A record for each line that is not blank."""
-    return TextTable("JSON lines", [(path, line_spans(path, limits), _object_parser(limits)) for path in files])
+def _check_is_utf8(file: Path) -> None:
+    """Ensure that a text file does not start with the mark of UTF-16, which spreadsheets and consoles of Windows
+    write."""
+    with open(file, "rb") as opened:
+        if opened.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            raise ValueError(f"is UTF-16; expected UTF-8: iconv -f UTF-16 -t UTF-8 {file.name} > ...")
 
 
-def line_spans(path: Path, limits: Limits) -> Spans:
+class JsonLines(TextTable):
+    """A record for each line that is not blank; they are numbered as they are in place."""
+
+    def __init__(self, files: Sequence[Path], limits: Limits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
+        super().__init__("JSON lines", [(path, _line_spans(path, limits), _object_parser(limits)) for path in files])
+
+    def chosen_numbers(self, clauses: Sequence[Where]) -> Collection[int]:
+        """Those of prepared files."""
+        found: set[int] = set()
+        for path, (first, end) in zip(self.files, itertools.pairwise(self.firsts), strict=True):
+            for part in split_parts(path.absolute(), self._limits):
+                lines = open_jsonl(path.absolute(), part, limits=self._limits)
+                check_count(path, end - first, stored_records(lines).num_samples)
+                chosen = evaluate(lines, clauses).between(0, lines.num_samples) if lines.num_samples else ()
+                found.update(first + stored_number(lines, index) for index in chosen)
+        return found
+
+    def forgotten_numbers(self) -> Container[int]:
+        """By what is in the files now, prepared or not."""
+        found: set[int] = set()
+        for path, (first, end) in zip(self.files, itertools.pairwise(self.firsts), strict=True):
+            file, num_bytes = path.absolute(), path.stat().st_size
+            starts = self.starts[first:end]
+            starts[:1] = array.array("Q", [0] * len(starts[:1]))  # blank lines before belong to the first, as in place
+            digest = offsets_digest(encode_offsets(starts + array.array("Q", [num_bytes])))
+            lines = JsonlLines(
+                root=file, split_part="", num_samples=len(starts), num_bytes=num_bytes, digest=digest
+            ).with_tombstones()
+            found.update(first + number for number in lines.forgotten(newest_versions(lines.tombstones)))
+        return found
+
+
+def check_count(file: Path, num_samples: int, num_prepared: int) -> None:
+    """Check the number of samples in a file.
+
+    Raises:
+        DatasetError: if it had another when it was prepared.
+    """
+    if num_samples != num_prepared:
+        raise DatasetError(
+            f"{file}: has {num_samples:,} samples, but had {num_prepared:,} when it was prepared: prepare it again"
+        )
+
+
+def _line_spans(path: Path, limits: Limits) -> Spans:
     """The lines that are not blank."""
     with open(path, "rb") as file:
         start = 3 if file.read(3) == b"\xef\xbb\xbf" else 0  # the mark that some editors write
@@ -263,15 +304,17 @@ def csv_rows(files: Sequence[Path], limits: Limits = DEFAULT_LIMITS, delimiter: 
     """A record for each row below the headings, which name the columns; values are text."""
     opened = []
     for path in files:
-        check_is_utf8(path)
-        between = delimiter or _delimiter(path, limits)
         try:
+            _check_is_utf8(path)
+            between = delimiter or _delimiter(path, limits)
             headings = next(_csv_records(path, between, limits), (0, 0, [""]))[2]
             between.join(headings).encode()
         except UnicodeEncodeError:
             raise DatasetError(f"{path}: its first line is not UTF-8; write the file in UTF-8") from None
         except ValueError as error:
             raise DatasetError(f"{path}: {error}") from None
+        except OSError as error:
+            raise DatasetError(f"{path}: cannot be read: {error.strerror}") from None
         if not all(headings) or len(set(headings)) < len(headings) or any(map(names_media, headings)):
             shown = str(headings)[:200]
             raise ConfigError(
@@ -348,3 +391,90 @@ def _row_parser(headings: Sequence[str], delimiter: str) -> Parse:
         return dict(zip(headings, rows[0], strict=True))
 
     return parse
+
+
+class CocoCaptions(RecordSource):
+    """Captions in the form of COCO: a record for each image that has some, in the order of `images`: `image` (its file
+    name), `caption` (the first), `captions` (all, in the order of the file), `image_id`, and all other fields of the
+    image. An annotation takes 32 bytes of memory, its text none.
+
+    Source: the format, https://cocodataset.org/#format-data
+    """
+
+    title = "COCO captions"
+
+    def __init__(self, path: Path, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._path, self._limits = path, limits
+        images: list[tuple[int, int, int]] = []
+        annotations: list[tuple[int, int, int]] = []
+        try:
+            with JsonStream(path, limits) as stream:
+                for name in stream.names():
+                    if name in ("images", "annotations"):
+                        into, field = (images, "id") if name == "images" else (annotations, "image_id")
+                        into += self._listed(stream, field)
+                    else:
+                        stream.value()
+                stream.expect_end()
+        except ValueError as error:
+            raise DatasetError(f"{path}: {error}") from None
+        except OSError as error:
+            raise DatasetError(f"{path}: cannot be read: {error.strerror}") from None
+        if not images or not annotations:
+            raise DatasetError(
+                f"{path}: has {len(images)} images and {len(annotations)} annotations; expected both, as in COCO. "
+                "Other records are a list of objects, or lines in a file that is called .jsonl"
+            )
+        spans = numpy.array(annotations, dtype=numpy.int64)
+        self._annotations = spans[numpy.argsort(spans[:, 0], kind="stable")]
+        known = numpy.array(images, dtype=numpy.int64)
+        if len(numpy.unique(known[:, 0])) < len(known):
+            raise DatasetError(f"{path}: two images have the same id")
+        unknown = spans[~numpy.isin(spans[:, 0], known[:, 0])]
+        if len(unknown):
+            raise DatasetError(f"{path}: {len(unknown)} annotations are of images that it does not list")
+        self._images = known[numpy.isin(known[:, 0], spans[:, 0])]
+        num_without = len(known) - len(self._images)
+        self.notes = [f"left out: {num_without:,} images without captions"] * bool(num_without)
+
+    def _listed(self, stream: JsonStream, field: str) -> Iterator[tuple[int, int, int]]:
+        for start, end, value in stream.list_values():
+            number = value.get(field) if isinstance(value, dict) else None
+            if type(number) is not int or abs(number) >= 2**63:
+                raise ValueError(f"the entry at byte {start} has no whole number at {field!r}")
+            yield number, start, end
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | BrokenRecord]:
+        with open(self._path, "rb") as file:
+
+            def entry(start: int, end: int) -> dict[str, Any]:
+                file.seek(start)
+                value: dict[str, Any] = parse_json(file.read(end - start), self._limits)
+                return value
+
+            for number in numbers:
+                image_id, start, end = map(int, self._images[number])
+                where = f"{self._path.name}, image {image_id}"
+                first, last = numpy.searchsorted(self._annotations[:, 0], [image_id, image_id + 1])
+                try:
+                    image = entry(start, end)
+                    captions = [entry(*map(int, span[1:])).get("caption") for span in self._annotations[first:last]]
+                except (ValueError, AttributeError) as error:
+                    yield BrokenRecord(number, where, str(error))
+                    continue
+                name = image.pop("file_name", None)
+                if not isinstance(name, str) or not all(isinstance(caption, str) for caption in captions):
+                    yield BrokenRecord(
+                        number, where, "expected a text at 'file_name', and at 'caption' of each annotation"
+                    )
+                    continue
+                image.pop("id")
+                values = {"image": name, "caption": captions[0], "captions": captions, "image_id": image_id}
+                values |= {other: value for other, value in image.items() if other not in values}
+                yield SourceRecord(number, where, values, f"{image_id:012d}" if image_id >= 0 else str(image_id))
+
+    def fingerprint(self) -> str:
+        return digest_of_files([self._path])

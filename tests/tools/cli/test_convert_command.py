@@ -309,7 +309,7 @@ REFUSALS = [
     (["bad.json"], "is not JSON: at byte 9 expected ',' or ']'"),
     (["number.json"], "expected a list of objects"),
     (["empty.jsonl"], "holds no records"),
-    (["bad.parquet"], "cannot be read as Parquet or Arrow"),
+    (["bad.parquet"], "is no Parquet file, or is cut off"),
     (["saved"], "holds the splits test, train; convert each by itself"),
     (["classes"], "its folders are of the splits test, train; convert each by itself"),
 ]
@@ -327,7 +327,7 @@ def test_refusals(arguments: list[str], message: str, tmp_path: Path) -> None:
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 and no more")
     for part in ("train", "test"):
         (tmp_path / "saved" / part).mkdir(parents=True)
-        (tmp_path / "saved" / part / "state.json").write_text("{}")
+        (tmp_path / "saved" / part / "state.json").write_text('{"_data_files": [{"filename": "a.arrow"}]}')
     (tmp_path / "saved/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
     for part in ("train/cats", "test/cats"):
         write_media(tmp_path / "classes" / part, 1)

@@ -164,7 +164,7 @@ def test_what_has_no_columns_and_what_chooses_nothing_is_refused(tmp_path: Path)
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
     (tmp_path / "a.csv").write_text("text\na\n")
     for source, where, told in (
-        (tmp_path / "a.csv", "index = 0", "where: is for prepared folders of tars, prepared JSONL files, Parquet and"),
+        (tmp_path / "a.csv", "index = 0", "where: is for prepared folders of tars, prepared JSONL files and tables"),
         (
             tmp_path / "a.jsonl",
             "index = 0",
