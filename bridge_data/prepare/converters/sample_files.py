@@ -10,6 +10,8 @@ links that lead out of the folder, and for links in tars. A sample takes about 1
 import abc
 import collections
 import dataclasses
+import functools
+import os
 import re
 import stat
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +24,6 @@ from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.prepare.converters.source_records import (
     BrokenRecord,
-    LastOpened,
     RecordSource,
     SourceRecord,
     digest_of_files,
@@ -34,7 +35,7 @@ from bridge_data.shards.media_kinds import kind_of_name
 from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER, parse_document
 from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.shards.segment import Part, is_meta_member, split_name
-from bridge_data.shards.tar_bytes import FileTar, GzipTar, open_tar
+from bridge_data.shards.tar_bytes import GzipTar, is_gzip, open_tar
 from bridge_data.shards.tar_headers import FOLDER, LINKS, walk
 from bridge_data.shards.tar_scan import check_end_mark, raise_faults
 from bridge_data.shards.tombstones import ListedFiles, ShardStamp, newest_versions, read_lists
@@ -290,7 +291,6 @@ class TarCollection(SampleFiles):
         self._samples: list[tuple[int, str, tuple[Part, ...]]] = []
         self._firsts = [0]
         """The number of the first sample of each tar, and that of all."""
-        self._last: LastOpened[FileTar | GzipTar] = LastOpened()
         left_out: list[str] = []
         errors: list[str] = []
         for number, file in enumerate(files):
@@ -342,8 +342,8 @@ class TarCollection(SampleFiles):
     def _values(self, number: int) -> dict[str, Any]:
         which, _, parts = self._samples[number]
         path = str(self._files[which])
-        tar = self._last.get(which, lambda which: open_tar(path))
-        if isinstance(tar, GzipTar):
+        if is_gzip(path):
+            tar = _unpacking(path, storage.version(self._files[which]), os.getpid())
             return {name: tar.read_exactly(offset, num_bytes) for name, offset, num_bytes in parts}
         return {name: storage.read(path, offset, num_bytes) for name, offset, num_bytes in parts}
 
@@ -387,6 +387,12 @@ class TarCollection(SampleFiles):
                         f"now; run `{again}`, then `{renew} --reason WHY`"
                     )
         return listed.forgotten(newest_versions(listed.tombstones))
+
+
+@functools.lru_cache(maxsize=1)
+def _unpacking(path: str, version: storage.Version, process: int) -> GzipTar:
+    """The compressed tar that was read last, reopened in each process: forked ones would share its position."""
+    return GzipTar(path)
 
 
 def _definition(folder: Path) -> tuple[str, dict[str, str]] | None:

@@ -12,15 +12,13 @@ import bisect
 import fnmatch
 import hashlib
 import os
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError
 from bridge_data.shards.where.choosing import Where, shown
-
-Opened = TypeVar("Opened")
 
 
 class SourceRecord(NamedTuple):
@@ -152,24 +150,6 @@ class _TakenSource(RecordSource):
         digest = hashlib.blake2b(self._numbers.tobytes(), digest_size=16)
         digest.update(self._source.fingerprint().encode())
         return digest.hexdigest()
-
-
-class LastOpened(Generic[Opened]):
-    """The file that a source read last, reopened in each process: forked ones would share its position."""
-
-    def __init__(self) -> None:
-        self._key: tuple[int, int] | None = None
-
-    def __reduce__(self) -> tuple[type["LastOpened[Any]"], tuple[()]]:
-        return LastOpened, ()  # another process opens its own
-
-    def get(self, number: int, opened: Callable[[int], Opened]) -> Opened:
-        """File `number`, which `opened` opens."""
-        key = os.getpid(), number
-        if self._key != key:
-            self._file = opened(number)
-            self._key = key
-        return self._file
 
 
 def note_left_out(names: Sequence[str], why: str) -> list[str]:

@@ -16,7 +16,6 @@ from typing import Any
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.converters.source_records import (
     BrokenRecord,
-    LastOpened,
     RecordSource,
     SourceRecord,
     digest_of_files,
@@ -43,12 +42,11 @@ class TableRows(RecordSource):
             _check_columns(tables[0], table, dropped)
         columns = [column for column in _columns(tables[0]) if column.name not in dropped]
         self.records = records_of(root, files, tables, "train", ()).with_tombstones()
-        self._rows = dataclasses.replace(self.records, columns=tuple(columns))
         self._class_names = _class_names(tables[0].schema)
         self._block_rows = [_block_rows(table, group) for table in tables for group in range(len(table.counts))]
         self.is_scattered = all(table.reads_rows for table in tables)
         self._paths = [table.path for table in tables]
-        self._last: LastOpened[TableReader] = LastOpened()
+        self._reader = TableReader(dataclasses.replace(self.records, columns=tuple(columns)))
 
     def __len__(self) -> int:
         return self.records.num_samples
@@ -77,8 +75,7 @@ class TableRows(RecordSource):
         return {}
 
     def _read(self, samples: range, *, in_order: bool) -> dict[int, dict[str, Any]]:
-        reader = self._last.get(0, lambda _: TableReader(self._rows))
-        return dict(zip(samples, reader.rows(samples, in_order=in_order), strict=True))
+        return dict(zip(samples, self._reader.rows(samples, in_order=in_order), strict=True))
 
     def _named(self, row: dict[str, Any]) -> dict[str, Any]:
         """A row with arrays as lists, and with the names of its classes added to their numbers."""

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
+from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.later import numpy
 from bridge_data.limits import DEFAULT_LIMITS, Limits
@@ -64,26 +65,15 @@ class TextTable(RecordSource):
         return len(self.starts)
 
     def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | BrokenRecord]:
-        opened: tuple[int, BinaryIO] | None = None
-        try:
-            for number in numbers:
-                which = bisect_right(self.firsts, number) - 1
-                path = self.files[which]
-                if opened is None or opened[0] != which:
-                    if opened is not None:
-                        opened[1].close()
-                    opened = which, open(path, "rb")  # noqa: SIM115  closed below
-                start = self.starts[number]
-                opened[1].seek(start)
-                where = f"{path.name}, record {number - self.firsts[which] + 1} at byte {start}"
-                try:
-                    values = self._parsers[which](opened[1].read(self._ends[number] - start))
-                    yield SourceRecord(number, where, values)
-                except ValueError as error:
-                    yield BrokenRecord(number, where, str(error))
-        finally:
-            if opened is not None:
-                opened[1].close()
+        for number in numbers:
+            which = bisect_right(self.firsts, number) - 1
+            path, start = self.files[which], self.starts[number]
+            where = f"{path.name}, record {number - self.firsts[which] + 1} at byte {start}"
+            try:
+                values = self._parsers[which](storage.read(str(path), start, self._ends[number] - start))
+                yield SourceRecord(number, where, values)
+            except (ValueError, DatasetError) as error:
+                yield BrokenRecord(number, where, str(error))
 
     def fingerprint(self) -> str:
         return digest_of_files(self.files)
@@ -92,6 +82,7 @@ class TextTable(RecordSource):
 def _check_is_utf8(file: Path) -> None:
     """Ensure that a text file does not start with the mark of UTF-16, which spreadsheets and consoles of Windows
     write."""
+    storage.close_file(file)  # the file may have been replaced
     with open(file, "rb") as opened:
         if opened.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
             raise ValueError(f"is UTF-16; expected UTF-8: iconv -f UTF-16 -t UTF-8 {file.name} > ...")
@@ -405,6 +396,7 @@ class CocoCaptions(RecordSource):
 
     def __init__(self, path: Path, limits: Limits = DEFAULT_LIMITS) -> None:
         self._path, self._limits = path, limits
+        storage.close_file(path)  # the file may have been replaced
         images: list[tuple[int, int, int]] = []
         annotations: list[tuple[int, int, int]] = []
         try:
@@ -448,33 +440,28 @@ class CocoCaptions(RecordSource):
         return len(self._images)
 
     def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | BrokenRecord]:
-        with open(self._path, "rb") as file:
+        for number in numbers:
+            image_id, start, end = map(int, self._images[number])
+            where = f"{self._path.name}, image {image_id}"
+            first, last = numpy.searchsorted(self._annotations[:, 0], [image_id, image_id + 1])
+            try:
+                image = self._entry(start, end)
+                captions = [self._entry(*map(int, span[1:])).get("caption") for span in self._annotations[first:last]]
+            except (ValueError, AttributeError, DatasetError) as error:
+                yield BrokenRecord(number, where, str(error))
+                continue
+            name = image.pop("file_name", None)
+            if not isinstance(name, str) or not all(isinstance(caption, str) for caption in captions):
+                yield BrokenRecord(number, where, "expected a text at 'file_name', and at 'caption' of each annotation")
+                continue
+            image.pop("id")
+            values = {"image": name, "caption": captions[0], "captions": captions, "image_id": image_id}
+            values |= {other: value for other, value in image.items() if other not in values}
+            yield SourceRecord(number, where, values, f"{image_id:012d}" if image_id >= 0 else str(image_id))
 
-            def entry(start: int, end: int) -> dict[str, Any]:
-                file.seek(start)
-                value: dict[str, Any] = parse_json(file.read(end - start), self._limits)
-                return value
-
-            for number in numbers:
-                image_id, start, end = map(int, self._images[number])
-                where = f"{self._path.name}, image {image_id}"
-                first, last = numpy.searchsorted(self._annotations[:, 0], [image_id, image_id + 1])
-                try:
-                    image = entry(start, end)
-                    captions = [entry(*map(int, span[1:])).get("caption") for span in self._annotations[first:last]]
-                except (ValueError, AttributeError) as error:
-                    yield BrokenRecord(number, where, str(error))
-                    continue
-                name = image.pop("file_name", None)
-                if not isinstance(name, str) or not all(isinstance(caption, str) for caption in captions):
-                    yield BrokenRecord(
-                        number, where, "expected a text at 'file_name', and at 'caption' of each annotation"
-                    )
-                    continue
-                image.pop("id")
-                values = {"image": name, "caption": captions[0], "captions": captions, "image_id": image_id}
-                values |= {other: value for other, value in image.items() if other not in values}
-                yield SourceRecord(number, where, values, f"{image_id:012d}" if image_id >= 0 else str(image_id))
+    def _entry(self, start: int, end: int) -> dict[str, Any]:
+        value: dict[str, Any] = parse_json(storage.read(str(self._path), start, end - start), self._limits)
+        return value
 
     def fingerprint(self) -> str:
         return digest_of_files([self._path])

@@ -12,9 +12,16 @@ from bridge_data.limits import Limits, allow_pixels
 from bridge_data.plan.where_clauses import WhereClause, given_where
 from bridge_data.prepare.converters.conversion import REPORT, ConvertConfig
 from bridge_data.prepare.converters.conversion import convert as convert_records
-from bridge_data.prepare.converters.field_guessing import Definition, guess_definition, no_answer, why_crude
 from bridge_data.prepare.converters.media_files import MediaRoot, clips_are_checked
-from bridge_data.prepare.converters.record_layout import RecordColumn, RecordLayout, find_columns
+from bridge_data.prepare.converters.record_layout import (
+    Definition,
+    RecordColumn,
+    RecordLayout,
+    find_columns,
+    guess_definition,
+    no_answer,
+    why_crude,
+)
 from bridge_data.prepare.converters.source_kinds import FORMAT_NAMES, SourceConfig, open_source
 from bridge_data.prepare.converters.source_records import RecordSource, take_records
 from bridge_data.prepare.converters.table_rows import TableRows
@@ -138,9 +145,9 @@ def convert(
     """Convert the data in SRC to the data set in the folder DST, or at its URL.
 
     SRC is a folder of files (0001.png with 0001.txt) or of a folder for each class; JSON lines, a JSON list (LLaVA,
-    ShareGPT), CSV or TSV, with the names of media; COCO captions; tables, that is Parquet, Arrow, what `datasets` saved,
-    Lance, MDS or litData; or WebDataset tars. If interrupted, the same command continues; with other options, or if SRC
-    was corrected, it starts anew.
+    ShareGPT), CSV or TSV, with the names of media; COCO captions; Parquet, Arrow, what `datasets` saved, Lance, MDS or
+    litData; or WebDataset tars. If interrupted, the same command continues; with other options, or if SRC was
+    corrected, it starts anew.
     """
     allow_pixels(limits)
     if isinstance(target, Path) and source.is_dir() and target.resolve().is_relative_to(source.resolve()):
