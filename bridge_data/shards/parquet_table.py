@@ -125,9 +125,10 @@ class ParquetTable(TableFile):
             if stream is None or (stream.group, stream.names) != (group, names) or stream.first > first:
                 stream = _RowStream(self, group, names)
             rows = stream.rows(first, end)
-            found = {column.name: concatenated(rows.column(column.name).chunks) for column in columns}
-            parts = ((found[column.name], column) for column in columns)
-            values: list[list[Any]] = [_field_of(array, column).to_pylist() for array, column in parts]
+            values = []
+            for column in columns:
+                pieces = (_field_of(piece, column).to_pylist() for piece in rows.column(column.name).chunks)
+                values.append(list(itertools.chain.from_iterable(pieces)))
             self._stream = stream
         return values
 
@@ -329,8 +330,12 @@ class _RowStream:
 
     def __init__(self, table: ParquetTable, group: int, names: list[str]) -> None:
         self._pyarrow, parquet = map(importlib.import_module, ("pyarrow", "pyarrow.parquet"))
-        source = storage.RangeFile(table.read_bytes, 0, table.version.num_bytes)
-        file = parquet.ParquetFile(self._pyarrow.PythonFile(source, "r"), pre_buffer=False)
+        table.file.check(storage.version(table.path))
+        source: Any = table.path  # pyarrow reads files on a disk itself, without a copy
+        if storage.is_remote(table.path):
+            content = storage.RangeFile(table.read_bytes, 0, table.version.num_bytes)
+            source = self._pyarrow.PythonFile(content, "r")
+        file = parquet.ParquetFile(source, pre_buffer=False)
         num_rows = BATCH_BYTES * table.counts[group] // max(1, file.metadata.row_group(group).total_byte_size)
         at_once = max(1, min(PAGE_ROWS, num_rows))
         self._batches = file.iter_batches(at_once, row_groups=[group], columns=names, use_threads=False)

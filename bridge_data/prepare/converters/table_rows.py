@@ -42,6 +42,7 @@ class TableRows(RecordSource):
             _check_columns(tables[0], table, dropped)
         columns = [column for column in _columns(tables[0]) if column.name not in dropped]
         self.records = records_of(root, files, tables, "train", ()).with_tombstones()
+        self._untyped = [column.name for column in columns if column.name in tables[0].without_types]
         self._class_names = _class_names(tables[0].schema)
         self._block_rows = [_block_rows(table, group) for table in tables for group in range(len(table.counts))]
         self.is_scattered = all(table.reads_rows for table in tables)
@@ -83,7 +84,10 @@ class TableRows(RecordSource):
             number = row.get(name)
             if isinstance(number, int) and 0 <= number < len(names) and f"{name}_name" not in row:
                 row[f"{name}_name"] = names[number]
-        return {name: value.tolist() if hasattr(value, "tolist") else value for name, value in row.items()}
+        for name in self._untyped:
+            if hasattr(row.get(name), "tolist"):
+                row[name] = row[name].tolist()
+        return row
 
     def fingerprint(self) -> str:
         indexes = dict.fromkeys(os.path.join(os.path.dirname(path), INDEX) for path in self._paths)

@@ -43,15 +43,17 @@ Parse: TypeAlias = Callable[[bytes], dict[str, Any]]
 class TextTable(RecordSource):
     """Records at the bytes `starts` of text `files`; `firsts` has the number of the first of each, and that of all."""
 
-    def __init__(self, title: str, files: Sequence[tuple[Path, Spans, Parse]]) -> None:
-        self.title = title
-        self.files = [path for path, _, _ in files]
-        self._parsers = [parse for _, _, parse in files]
+    def __init__(
+        self, title: str, files: Sequence[Path], opened: Callable[[Path, Limits], tuple[Spans, Parse]], limits: Limits
+    ) -> None:
+        self.title, self.files, self._limits = title, files, limits
+        self._parsers: list[Parse] = []
         self.starts, self._ends = array.array("Q"), array.array("Q")
         self.firsts = [0]
-        for path, spans, _ in files:
+        for path in files:
             try:
                 _check_is_utf8(path)
+                spans, parse = opened(path, limits)
                 for start, end in spans:
                     self.starts.append(start)
                     self._ends.append(end)
@@ -59,6 +61,7 @@ class TextTable(RecordSource):
                 raise DatasetError(f"{path}: {error}") from None
             except OSError as error:
                 raise DatasetError(f"{path}: cannot be read: {error.strerror}") from None
+            self._parsers.append(parse)
             self.firsts.append(len(self.starts))
 
     def __len__(self) -> int:
@@ -92,8 +95,7 @@ class JsonLines(TextTable):
     """A record for each line that is not blank; they are numbered as they are in place."""
 
     def __init__(self, files: Sequence[Path], limits: Limits = DEFAULT_LIMITS) -> None:
-        self._limits = limits
-        super().__init__("JSON lines", [(path, _line_spans(path, limits), _object_parser(limits)) for path in files])
+        super().__init__("JSON lines", files, lambda *of: (_line_spans(*of), _object_parser(limits)), limits)
 
     def chosen_numbers(self, clauses: Sequence[Where]) -> Collection[int]:
         """Those of prepared files."""
@@ -169,7 +171,7 @@ def _object_parser(limits: Limits) -> Parse:
 
 def json_array(files: Sequence[Path], limits: Limits = DEFAULT_LIMITS) -> TextTable:
     """A record for each object in the list that each file is."""
-    return TextTable("JSON list", [(path, _array_spans(path, limits), _object_parser(limits)) for path in files])
+    return TextTable("JSON list", files, lambda *of: (_array_spans(*of), _object_parser(limits)), limits)
 
 
 def _array_spans(path: Path, limits: Limits) -> Spans:
@@ -291,29 +293,25 @@ class JsonStream:
 _DECODER = json.JSONDecoder()
 
 
-def csv_rows(files: Sequence[Path], limits: Limits = DEFAULT_LIMITS, delimiter: str | None = None) -> TextTable:
+def csv_rows(files: Sequence[Path], limits: Limits = DEFAULT_LIMITS) -> TextTable:
     """A record for each row below the headings, which name the columns; values are text."""
-    opened = []
-    for path in files:
-        try:
-            _check_is_utf8(path)
-            between = delimiter or _delimiter(path, limits)
-            headings = next(_csv_records(path, between, limits), (0, 0, [""]))[2]
-            between.join(headings).encode()
-        except UnicodeEncodeError:
-            raise DatasetError(f"{path}: its first line is not UTF-8; write the file in UTF-8") from None
-        except ValueError as error:
-            raise DatasetError(f"{path}: {error}") from None
-        except OSError as error:
-            raise DatasetError(f"{path}: cannot be read: {error.strerror}") from None
-        if not all(headings) or len(set(headings)) < len(headings) or any(map(names_media, headings)):
-            shown = str(headings)[:200]
-            raise ConfigError(
-                f"{path}: its first line should name the columns, each once, as in `image,caption`; got {shown}"
-            )
-        spans = ((start, end) for start, end, row in itertools.islice(_csv_records(path, between, limits), 1, None))
-        opened.append((path, spans, _row_parser(headings, between)))
-    return TextTable("CSV", opened)
+    return TextTable("CSV", files, _csv_spans, limits)
+
+
+def _csv_spans(path: Path, limits: Limits) -> tuple[Spans, Parse]:
+    delimiter = _delimiter(path, limits)
+    rows = _csv_records(path, delimiter, limits)
+    _, _, headings = next(rows, (0, 0, [""]))
+    try:
+        delimiter.join(headings).encode()
+    except UnicodeEncodeError:
+        raise ValueError("its first line is not UTF-8; write the file in UTF-8") from None
+    if not all(headings) or len(set(headings)) < len(headings) or any(map(names_media, headings)):
+        shown = str(headings)[:200]
+        raise ConfigError(
+            f"{path}: its first line should name the columns, each once, as in `image,caption`; got {shown}"
+        )
+    return ((start, end) for start, end, _ in rows), _row_parser(headings, delimiter)
 
 
 def _delimiter(path: Path, limits: Limits) -> str:
