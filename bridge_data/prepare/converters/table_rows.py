@@ -36,7 +36,7 @@ class TableRows(RecordSource):
     def __init__(
         self, title: str, root: Path, files: Sequence[tuple[str, str]], *, dropped: Collection[str] = ()
     ) -> None:
-        self.title, self._dropped = title, dropped
+        self.title = title
         tables = open_tables([path for _, path in files])
         for table in tables:
             _check_columns(tables[0], table, dropped)

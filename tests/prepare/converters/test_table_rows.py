@@ -13,7 +13,6 @@ from bridge_data.prepare.converters.source_kinds import open_source
 from bridge_data.prepare.converters.source_records import BrokenRecord, RecordSource, SourceRecord
 from bridge_data.shards import arrow_table, parquet_table
 from tests.prepare.converters.originals import NUM, caption, captioned_mds, convert, picture, write_parquet
-from tests.shards.chunks import write_chunks
 from tests.tables import opened
 
 THEIRS = Path(__file__).parent / "mds_written_by_mosaicml"
@@ -100,9 +99,3 @@ def test_a_large_group_is_decoded_once_if_its_rows_are_read_in_order(
         assert num_read == counted
         block = list(source.blocks())[2]
         assert rows(source, block[::-1]) == values[block.start : block.stop][::-1]  # back, and in another order
-
-
-def test_chunks_of_litdata_and_shards_below_an_index_are_found_by_their_index(tmp_path: Path) -> None:
-    write_chunks(tmp_path / "lit", [{"text": f"{n}".encode()} for n in range(5)], {"text": "str"})
-    assert rows(open_source(tmp_path / "lit"), range(5)) == [{"text": str(n)} for n in range(5)]
-    assert len(open_source(captioned_mds(tmp_path / "mds") / "shard.00001.mds")) == 10
