@@ -31,7 +31,8 @@ from bridge_data.shards.shard_table import encode_offsets, offsets_digest
 from bridge_data.shards.tombstones import newest_versions
 from bridge_data.shards.where.choosing import Where, evaluate
 
-READ_BYTES = 1 << 20
+READ_BYTES = 1 << 15
+"""Bytes of a JSON file that are read at once, and decoded for each value in them; more for longer values."""
 
 Spans: TypeAlias = Iterator[tuple[int, int]]
 """The first byte of each record, and the byte after its last."""
