@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import logging
+import math
 import warnings
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
@@ -74,9 +75,9 @@ class WorkerConfig:
     same data. `num_workers` 0 works in the training process. `num_lanes` is the number of independent streams of the
     whole job, a multiple of `world_size`; it is fixed when a run starts and decides how far the run can be scaled
     later. By default a rank has 8 lanes, so that 0 to 8 workers give the same sequence; with more workers, as many as
-    workers, rounded up to a multiple of 8, which is logged. Samples stored next to each other are read together; a
-    process (a worker, or this one without workers) keeps at most `max_open_bytes` of them until they are needed.
-    Sources that do not fit are read sample by sample. `seed_offset` is the seed of order and augmentation.
+    workers, which is logged. Samples stored next to each other are read together; a process (a worker, or this one
+    without workers) keeps at most `max_open_bytes` of them until they are needed. Sources that do not fit are read
+    sample by sample. `seed_offset` is the seed of order and augmentation.
     `worker_log_level` and `worker_debug_path` have no effect: a loader's `ledger_path` keeps the samples of each batch.
 
     Raises:
@@ -154,13 +155,16 @@ class WorkerConfig:
         return range(self.rank, self.num_lanes, self.world_size)
 
     def warn_of_idle_workers(self, num_lanes: int) -> None:
-        """Warn if this rank has more workers than lanes of the `num_lanes` of the job."""
+        """Warn if some workers of this rank have none of its lanes, of the `num_lanes` of the job, or if they share
+        them so unequally that they wait for each other for a fifth of their time or more."""
         num_here = len(range(self.rank, num_lanes, self.world_size))
-        if num_here < self.num_workers:
+        num_busy = busy_workers(num_here, self.num_workers)
+        if num_busy <= 0.8 * self.num_workers or num_here < self.num_workers:
             warnings.warn(
-                f"num_workers={self.num_workers}, but this rank serves {num_here} lanes (num_lanes={num_lanes}, "
-                f"world_size={self.world_size}): {self.num_workers - num_here} workers have nothing to do. "
-                "A run with WorkerConfig(num_lanes=...) deals the data to more lanes.",
+                f"num_workers={self.num_workers} share {num_here} lanes (num_lanes={num_lanes}, world_size="
+                f"{self.world_size}), and make as many batches as {num_busy:.3g} workers. A number that divides the "
+                f"lanes is shared equally, such as {equal_workers(num_here, self.num_workers)}; a new run with "
+                f"WorkerConfig(num_lanes={self.world_size * self.num_workers}) has a lane for each.",
                 stacklevel=4,
             )
 
@@ -188,17 +192,25 @@ class WorkerConfig:
             setattr(self, name, value)
 
 
+def busy_workers(num_lanes: int, num_workers: int) -> float:
+    """How many workers would be as fast, if they never waited, as these are with their lanes: batches are taken from
+    lane to lane, so the workers with the most lanes set the pace."""
+    return num_lanes / math.ceil(num_lanes / num_workers)
+
+
+def equal_workers(num_lanes: int, num_workers: int) -> int:
+    """The greatest number of workers, up to `num_workers`, that share the lanes equally."""
+    return max(number for number in range(1, num_workers + 1) if num_lanes % number == 0)
+
+
 @functools.cache  # so that it is logged once
 def _default_lanes_per_rank(num_workers: int) -> int:
-    if num_workers <= LANES_PER_RANK:
-        return LANES_PER_RANK
-    num_lanes = -(-num_workers // LANES_PER_RANK) * LANES_PER_RANK
-    logger.warning(
-        "num_workers=%d: each rank has %d lanes, not the %d of up to %d workers, and so another order of samples. "
-        "WorkerConfig(num_lanes=...) fixes the order whatever the workers",
-        num_workers,
-        num_lanes,
-        LANES_PER_RANK,
-        LANES_PER_RANK,
-    )
-    return num_lanes
+    if num_workers > LANES_PER_RANK:
+        logger.warning(
+            "num_workers=%d: each rank has a lane for each, not the %d lanes of up to %d workers, and so another order "
+            "of samples. WorkerConfig(num_lanes=...) fixes the order whatever the workers",
+            num_workers,
+            LANES_PER_RANK,
+            LANES_PER_RANK,
+        )
+    return max(num_workers, LANES_PER_RANK)

@@ -1,6 +1,8 @@
 import itertools
 import json
 import pickle
+import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,8 +44,8 @@ def test_the_ranks_share_the_lanes() -> None:
     assert sorted(lane for config in configs for lane in config.lanes) == list(range(24))
 
 
-@pytest.mark.parametrize(("num_workers", "expected"), [(0, 8), (1, 8), (3, 8), (8, 8), (9, 16), (16, 16), (17, 24)])
-def test_a_rank_has_eight_lanes_or_for_more_workers_the_next_multiple_of_eight(num_workers: int, expected: int) -> None:
+@pytest.mark.parametrize(("num_workers", "expected"), [(0, 8), (1, 8), (3, 8), (8, 8), (9, 9), (16, 16), (17, 17)])
+def test_a_rank_has_eight_lanes_or_for_more_workers_one_for_each(num_workers: int, expected: int) -> None:
     assert WorkerConfig(rank=0, world_size=1, num_workers=num_workers).num_lanes == expected
     assert WorkerConfig(rank=1, world_size=3, num_workers=num_workers).num_lanes == 3 * expected
 
@@ -54,8 +56,28 @@ def test_more_lanes_for_more_workers_are_logged_once(caplog: pytest.LogCaptureFi
         WorkerConfig(rank=0, world_size=1, num_workers=41, num_lanes=64)
         WorkerConfig(rank=0, world_size=1, num_workers=8)
     assert [record.getMessage().partition(",")[0] for record in caplog.records] == [
-        "num_workers=41: each rank has 48 lanes"
+        "num_workers=41: each rank has a lane for each"
     ]
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "told"),
+    [
+        (1, None),
+        (3, None),
+        (4, None),
+        (6, "as 4 workers. .* such as 4; .*num_lanes=12"),
+        (7, "as 4"),
+        (8, None),
+        (9, "as 8"),
+    ],
+)
+def test_workers_that_would_wait_for_those_with_more_lanes_are_told(num_workers: int, told: str | None) -> None:
+    config = WorkerConfig(rank=1, world_size=2, num_workers=num_workers, num_lanes=16)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        config.warn_of_idle_workers(16)
+    assert [bool(re.search(told or "", str(warning.message))) for warning in caught] == [True] * (told is not None)
 
 
 def test_outside_a_distributed_run_the_default_is_one_rank() -> None:

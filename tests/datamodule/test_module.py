@@ -279,6 +279,7 @@ class ToPinned(DefaultTaskEncoder[Any, Any, Any, Any]):
 
 @pytest.mark.parametrize("asked", [True, False])
 def test_batches_are_pinned_where_there_is_a_gpu(path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert not next(make_module(path, task_encoder=ToPinned(), pin_memory=asked).train_dataloader()).is_pinned
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     module = make_module(path, task_encoder=ToPinned(), pin_memory=asked)

@@ -227,8 +227,9 @@ def pinning_loader(pin: Pin, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pinning, "can_pin", lambda: True)
         patch.setattr(pinning, "pinned", pin)
-        with get_loader(Streams(config(2), before_sample=faults), pin_memory=True, max_worker_restarts=100) as loader:
-            yield loader
+        loader = get_loader(Streams(config(2), before_sample=faults), pin_memory=True, max_worker_restarts=100)
+    with loader:
+        yield loader
 
 
 @pytest.fixture

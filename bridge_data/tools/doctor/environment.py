@@ -20,6 +20,7 @@ from bridge_data.storage.reading import MAX_OPEN
 from bridge_data.tools.bench import Figures
 from bridge_data.tools.bench.clock import num_cores
 from bridge_data.tools.doctor.planned_run import Finding, Level, PlannedRun
+from bridge_data.topology import busy_workers
 
 FILES_BESIDE = 128
 """Open files of a process besides those of data: libraries, sockets, logs."""
@@ -210,7 +211,9 @@ def check_rate(figures: Figures, run: PlannedRun, environment: MachineLimits) ->
         )
     elif figures.batches_per_s < needed:
         factor = needed / figures.batches_per_s
-        workers = math.ceil(max(1, run.num_workers) * factor * RESERVE)
+        lanes = run.worker_config().num_lanes // run.num_ranks
+        busy = busy_workers(lanes, max(1, run.num_workers)) * factor * RESERVE
+        workers = next((n for n in range(1, lanes + 1) if busy_workers(lanes, n) >= busy), math.ceil(busy))
         yield Finding(
             code="slow-data",
             level=Level.SLOWS,

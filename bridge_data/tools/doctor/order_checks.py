@@ -18,6 +18,7 @@ from bridge_data.plan import Plan, Source
 from bridge_data.plan.source import together
 from bridge_data.tools.doctor.planned_run import Finding, Level, PlannedRun
 from bridge_data.tools.mixing import Mixing, Overlap, mixing_of, overlap
+from bridge_data.topology import busy_workers, equal_workers
 
 HIGH_INFLATION = 1.5
 """Above this, look for better settings."""
@@ -69,14 +70,15 @@ def check_ranks(run: PlannedRun) -> Iterator[Finding]:
         return
     lanes = config.num_lanes
     per_rank = lanes // run.num_ranks
-    if run.num_workers > per_rank:
+    if run.num_workers and (num_busy := busy_workers(per_rank, run.num_workers)) < run.num_workers:
+        equal = equal_workers(per_rank, run.num_workers)
         yield Finding(
             code="idle-workers",
             level=Level.SLOWS,
-            what=f"a rank has {run.num_workers} workers for {per_rank} lanes: {run.num_workers - per_rank} do nothing",
-            change=f"set num_lanes={run.num_ranks * run.num_workers}, or num_workers={per_rank}",
+            what=f"a rank has {run.num_workers} workers for {per_rank} lanes: they are as fast as {num_busy:.3g}",
+            change=f"set num_workers={equal}, or num_lanes={run.num_ranks * run.num_workers} in a new run",
             gain=f"{run.num_workers} busy workers",
-            factor=run.num_workers / per_rank,
+            factor=run.num_workers / num_busy,
         )
     if run.options.trainer.global_batch_size is not None:
         yield from _check_later_batches(run)

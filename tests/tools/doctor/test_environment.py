@@ -110,7 +110,7 @@ def test_slow_data_need_more_workers() -> None:
     (finding,) = found(planned(global_batch_size=64, num_ranks=2, step_s=0.1, num_workers=2))
     assert (finding.code, finding.factor) == ("slow-data", pytest.approx(2))
     assert finding.what == "a rank makes 320 samples/s with num_workers=2, and needs 640"
-    assert finding.change == "set num_workers=5, and measure again"
+    assert finding.change == "set num_workers=8, and measure again"
     assert finding.gain == "steps of 0.1 s instead of 0.2 s, if the rate grows with them"
 
 

@@ -40,10 +40,19 @@ def test_lanes_that_the_ranks_cannot_share() -> None:
     assert changes(planned(num_ranks=6, num_lanes=8)) == {"lanes-of-ranks": "set num_lanes=24"}
 
 
-def test_workers_without_lanes() -> None:
-    assert changes(planned(num_ranks=2, num_lanes=4, num_workers=3)) == {
-        "idle-workers": "set num_lanes=6, or num_workers=2"
-    }
+@pytest.mark.parametrize(
+    ("num_lanes", "num_workers", "change", "busy"),
+    [
+        (4, 3, "set num_workers=2, or num_lanes=6 in a new run", 2),
+        (16, 6, "set num_workers=4, or num_lanes=12 in a new run", 4),
+    ],
+)
+def test_workers_that_wait_for_each_other(num_lanes: int, num_workers: int, change: str, busy: float) -> None:
+    run = planned(num_ranks=2, num_lanes=num_lanes, num_workers=num_workers)
+    assert changes(run) == {"idle-workers": change}
+    assert not changes(planned(num_ranks=2, num_lanes=num_lanes, num_workers=2))
+    (found,) = check_ranks(run)
+    assert found.factor == num_workers / busy
 
 
 def test_global_batches_that_ranks_cannot_share() -> None:
