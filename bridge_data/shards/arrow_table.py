@@ -88,6 +88,8 @@ class ArrowTable(TableFile):
         """The bytes of each message with values of a dictionary."""
         self._batches: list[RowBatch] = []
         self._checked_dictionaries: set[int] = set()
+        self._unpacked: tuple[int, Any] = -1, None
+        """The number of the compressed batch that was last read in order, and the batch."""
         with self.as_dataset_error("cannot be read as an Arrow stream: it is damaged, or cut off"):
             size = self.version.num_bytes
             self._is_file = self.read_bytes(0, min(len(_FILE_MAGIC), size)) == _FILE_MAGIC
@@ -130,6 +132,11 @@ class ArrowTable(TableFile):
                 COUNTS.num_bytes += rows.get_total_buffer_size() * len(rows) // max(1, len(array))
             return values_of_rows(checked_rows(rows))
 
+    def values_in_order(self, columns: Sequence[Column], group: int, first: int, end: int) -> list[list[Any]]:
+        if self._batches[group].unpacked_bytes and self._unpacked[0] != group:
+            self._unpacked = group, self._batch(group)
+        return super().values_in_order(columns, group, first, end)
+
     @property
     def _is_remote(self) -> bool:
         return storage.is_remote(self.path)
@@ -142,6 +149,8 @@ class ArrowTable(TableFile):
 
     def _batch(self, group: int) -> Any:
         """Record batch `group`; its bytes are in the map, or in memory."""
+        if self._unpacked[0] == group:
+            return self._unpacked[1]
         opened = None if self._is_remote else self._mapped()
         if opened is None or self._batches[group].unpacked_bytes:
             key = self._number, group

@@ -78,11 +78,11 @@ class BinaryShard(TableFile):
             if packing and self._end > max_unpacked_bytes:
                 raise ConfigError(
                     f"{self.path}: has {self._end} bytes when unpacked, more than the {max_unpacked_bytes} allowed: "
-                    "unpack it beside this file, or `bridge-data convert` the data"
+                    "unpack it beside this file"
                 )
             self.check_end(self._end)
             self.fields = self.found_fields(self._head[header:])
-        self.counts = [count]
+        self.counts, self.reads_rows = [count], not packing
         self._num_sizes = sum(field.num_bytes is None for field in self.fields)
         self._places = {field.name: place for place, field in enumerate(self.fields)}
         self.without_types = frozenset(field.name for field in self.fields if field.type is None)
@@ -139,11 +139,6 @@ class BinaryShard(TableFile):
                     f"decoded: {type(error).__name__}: {error}"
                 ) from error
         return found
-
-    def sample(self, number: int) -> dict[str, Any]:
-        """The values of all fields of a sample."""
-        columns = (Column(field.name, field.name, field.name) for field in self.fields)
-        return {column.name: self.values(column, 0, number, number + 1)[0] for column in columns}
 
     def _samples(self, first: int, end: int) -> tuple[Callable[[int, int], bytes], list[list[int]]]:
         """What reads bytes of these samples; and where each field begins in them, and where they end. If they have few

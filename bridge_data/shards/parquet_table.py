@@ -59,6 +59,9 @@ MAX_KNOWN_VALUES = 1 << 20
 PAGE_BYTES = 1 << 20
 """Approximate bytes of a page from common writers."""
 
+BATCH_BYTES = 1 << 22
+"""Approximate bytes of the rows that are decoded at once, if a row group is read in order."""
+
 PAGE_ROWS = 1024
 """Minimum rows of a page from pyarrow, regardless of their size."""
 
@@ -89,6 +92,8 @@ class ParquetTable(TableFile):
         self._large: collections.OrderedDict[int, StoredValues | None] = collections.OrderedDict()
         """Stored values by the start of their page."""
         self._num_large = 0
+        self._stream: _RowStream | None = None
+        """The rows that are read in order."""
 
     def identity(self) -> bytes:
         return self._footer
@@ -116,6 +121,20 @@ class ParquetTable(TableFile):
             if len(part) != end - first:
                 raise ValueError(f"it has {len(part)} rows from row {first} on")
             return values_of_rows(part.flatten()[0] if column.is_media else part)
+
+    def values_in_order(self, columns: Sequence[Column], group: int, first: int, end: int) -> list[list[Any]]:
+        names = list(dict.fromkeys(column.name for column in columns))
+        with self.as_dataset_error(f"row group {group}: cannot be decoded, rows {first} to {end - 1}"):
+            stream, self._stream = self._stream, None  # after an error, none
+            if stream is None or (stream.group, stream.names) != (group, names) or stream.first > first:
+                stream = _RowStream(self, group, names)
+            rows = stream.rows(first, end)
+            values = []
+            for column in columns:
+                pieces = (_field_of(piece, column).to_pylist() for piece in rows.column(column.name).chunks)
+                values.append(list(itertools.chain.from_iterable(pieces)))
+            self._stream = stream
+        return values
 
     def _rows(self, group: int, leaves: list[int], first: int, end: int, name: str) -> Any:
         """The values of these rows, or of those that exist."""
@@ -308,6 +327,39 @@ class ParquetTable(TableFile):
                 f"{self.path}: is no Parquet file, or is cut off: it does not end with a footer. Copy it again."
             )
         return self.read_bytes(size - 8 - footer_bytes, footer_bytes)
+
+
+class _RowStream:
+    """Columns of a row group, decoded from its first row on, in batches of a few megabytes."""
+
+    def __init__(self, table: ParquetTable, group: int, names: list[str]) -> None:
+        self._pyarrow, parquet = map(importlib.import_module, ("pyarrow", "pyarrow.parquet"))
+        table.file.check(storage.version(table.path))
+        source: Any = table.path  # pyarrow reads files on a disk itself, without a copy
+        if storage.is_remote(table.path):
+            content = storage.RangeFile(table.read_bytes, 0, table.version.num_bytes)
+            source = self._pyarrow.PythonFile(content, "r")
+        file = parquet.ParquetFile(source, pre_buffer=False)
+        num_rows = BATCH_BYTES * table.counts[group] // max(1, file.metadata.row_group(group).total_byte_size)
+        at_once = max(1, min(PAGE_ROWS, num_rows))
+        self._batches = file.iter_batches(at_once, row_groups=[group], columns=names, use_threads=False)
+        self.group, self.names, self.first = group, names, 0
+        self._held = self._pyarrow.Table.from_batches([next(self._batches)])
+        """The rows from number `first` on that were decoded."""
+
+    def rows(self, first: int, end: int) -> Any:
+        """These rows, as a table; none is before those of an earlier call."""
+        while end > self.first + len(self._held):
+            batch = self._pyarrow.Table.from_batches([next(self._batches)])
+            kept = self._held.slice(first - self.first)
+            self.first += len(self._held) - len(kept)
+            self._held = self._pyarrow.concat_tables([kept, batch])
+        return self._held.slice(first - self.first, end - first)
+
+
+def _field_of(array: Any, column: Column) -> Any:
+    """The values of a column: of media, those of the field to read."""
+    return array.flatten()[array.type.get_field_index(column.field)] if column.is_media else array
 
 
 def _column(file: Any, leaves: list[int]) -> Any:

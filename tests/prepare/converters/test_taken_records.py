@@ -93,40 +93,18 @@ def test_lines_are_those_of_a_run_in_all_split_parts(tmp_path: Path) -> None:
     assert texts(tmp_path / "parts") == ["20", "21", "80", "150", "151"]
 
 
-@pytest.mark.parametrize("form", ["tars", "one.tar", "one.parquet", "files", "saved", "a.jsonl"])
-@pytest.mark.parametrize("where", [(), ("--where", "index < 50")])
-def test_forgotten_samples_are_not_copied(tmp_path: Path, form: str, where: tuple[str, ...]) -> None:
-    numbers, path = range(SIZE), tmp_path / form
-    table = table_of({"text": [*map(str, numbers)]})
-    write_texts(tmp_path / "tars", SIZE, per_shard=100)
-    if form == "one.parquet":
-        write_parquet(path, table, per_group=30)
-    elif form == "files":
-        for number in range(2):
-            write_parquet(path / str(number) / "part.parquet", table.slice(100 * number, 100), per_group=30)
-    elif form == "saved":
-        save_to_disk(path, table, per_batch=30, num_files=2)
-    elif form == "a.jsonl":
-        write_lines(path, numbers)
-    shards = {
-        "one.parquet": ["one.parquet:20", "one.parquet:150"],
-        "files": ["0/part.parquet:20", "1/part.parquet:50"],
-        "saved": ["data-00000-of-00002.arrow:20", "data-00001-of-00002.arrow:50"],
-        "a.jsonl": ["20", "150"],
-    }
-    data = tmp_path / "tars" if form == "one.tar" else path
-    forget_samples(data, shards.get(form, ["000020", "000150"]), "asked for")
-    expected = [number for number in numbers if number not in (20, 150) and (number < 50 or not where)]
-    if form == "one.tar":
-        if where:
-            return  # a tar in a folder has no columns of its own
-        path, expected = data / "data-0000.tar", [number for number in expected if number < 100]
-    options = () if "tar" in form else AS_TEXT
-    result = run_command("convert", path, tmp_path / "out", *where, *options, *QUIET)
-    assert result.exit_code == 0, result.output
-    assert sorted(map(int, texts(tmp_path / "out"))) == expected
-    count = "1 record" if where or form == "one.tar" else "2 records"
-    assert f"left out as forgotten: {count} (see" in result.output
+def test_forgotten_samples_are_left_out_of_a_part_of_the_data_and_of_what_is_chosen(tmp_path: Path) -> None:
+    files, tars, numbers = tmp_path / "files", write_texts(tmp_path / "tars", SIZE, per_shard=100), [*range(SIZE)]
+    for number in range(2):
+        table = table_of({"text": [*map(str, numbers[100 * number :][:100])]})
+        write_parquet(files / str(number) / "part.parquet", table, per_group=30)
+    forget_samples(files, ["0/part.parquet:20", "1/part.parquet:49", "1/part.parquet:50"], "asked for")
+    forget_samples(tars, ["000020", "000150"], "asked for")
+    chosen = ("--where", "index < 150", *AS_TEXT)
+    for path, options, gone, end in ((files, chosen, {20, 149}, 150), (tars / "data-0000.tar", (), {20}, 100)):
+        result = run_command("convert", path, tmp_path / f"out {path.stem}", *options, *QUIET)
+        assert result.exit_code == 0 and f"left out as forgotten: {len(gone)} record" in result.output
+        assert texts(tmp_path / f"out {path.stem}") == [str(number) for number in range(end) if number not in gone]
 
 
 def test_forgotten_samples_are_found_by_what_is_in_the_files_now(tmp_path: Path) -> None:
@@ -164,7 +142,7 @@ def test_what_has_no_columns_and_what_chooses_nothing_is_refused(tmp_path: Path)
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
     (tmp_path / "a.csv").write_text("text\na\n")
     for source, where, told in (
-        (tmp_path / "a.csv", "index = 0", "where: is for prepared folders of tars, prepared JSONL files, Parquet and"),
+        (tmp_path / "a.csv", "index = 0", "where: is for prepared folders of tars, prepared JSONL files and tables"),
         (
             tmp_path / "a.jsonl",
             "index = 0",
