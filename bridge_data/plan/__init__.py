@@ -1,5 +1,13 @@
 """What to read: sources with their weights, from YAML files whose every mistake is found here.
 
+    opening, formats    a path, or all that a metadataset names, opened; the one table of what can be at a path
+    declared, document  what a metadataset declares, with the settings of the levels above; YAML with lines for errors
+    blending            the blend as a tree and as a flat list of sources; `join`, joins in it
+    source              a split part of a data set, how its samples are built, how its epochs are shuffled
+    dataset_yaml        how samples are built: classes, field maps, `factories` of user code
+    table_files         tables as a format; `in_memory`, samples that are passed as objects
+    where_clauses       `where:`; `auxiliary`, `aux:`
+
 Mistakes of the user are `ConfigError`s that name file and line; data that differ from their metadata, `DatasetError`s.
 
 Names are imported on first use: a command that checks a field map needs no blend.

@@ -1,4 +1,12 @@
-"""Bytes by location, local or in an object store: whole or not at all."""
+"""Bytes by location, local or in an object store: whole or not at all.
+
+locations      naming, reading and writing what is at a path or URL; `PinnedFile` holds a file to one version
+remote         objects whole, in ranges, listed, written, and copied to this machine
+prefetching    ranges of objects that will be read
+object_stores  URLs, requests, time limits, retries and errors of all stores
+clients        the client of each store; `hf_store`, that of the Hugging Face hub
+atomic         files that appear whole, and locks
+"""
 
 from typing import TYPE_CHECKING
 
