@@ -23,7 +23,8 @@ ROOT = Path(__file__).parents[1]
 
 
 def run_job(module: str, *arguments: str, num_ranks: int | None = None, timeout_s: float = 150) -> tuple[int, str]:
-    """Run `python -m module arguments` in a process of its own, or on so many gloo ranks; nothing is left of it.
+    """Run `python -m module arguments` in a process of its own, or on so many gloo ranks; nothing is left of it. As for
+    `python`, "-c" for the module takes a program.
 
     Returns the exit status, which is that of the first rank that fails, and the output of all.
     """
@@ -66,13 +67,14 @@ def _run(output: Path, environment: Mapping[str, str], argv: list[str], num_rank
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(ROOT)
-    sys.argv = argv
-    run_module = functools.partial(runpy.run_module, argv[0], run_name="__main__", alter_sys=True)
-    if num_ranks is None:
-        run_module()
-        return
-    importlib.import_module(argv[0])  # and with it all that the ranks import
-    sys.exit(fork_ranks(num_ranks, run_module))
+    if argv[0] == "-c":
+        sys.argv = ["-c", *argv[2:]]
+        work = functools.partial(exec, argv[1], {"__name__": "__main__"})
+    else:
+        sys.argv = argv
+        work = functools.partial(runpy.run_module, argv[0], run_name="__main__", alter_sys=True)
+        importlib.import_module(argv[0])  # and with it all that the ranks import
+    sys.exit(work() if num_ranks is None else fork_ranks(num_ranks, work))
 
 
 def fork_ranks(num_ranks: int, work: Callable[[], object]) -> int:
