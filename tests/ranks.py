@@ -22,7 +22,9 @@ from bridge_data.child_process import SINGLE_THREADED
 ROOT = Path(__file__).parents[1]
 
 
-def run_job(module: str, *arguments: str, num_ranks: int | None = None, timeout_s: float = 150) -> tuple[int, str]:
+def run_job(
+    module: str, *arguments: str, num_ranks: int | None = None, cwd: Path = ROOT, timeout_s: float = 150
+) -> tuple[int, str]:
     """Run `python -m module arguments` in a process of its own, or on so many gloo ranks; nothing is left of it. As for
     `python`, "-c" for the module takes a program.
 
@@ -30,7 +32,7 @@ def run_job(module: str, *arguments: str, num_ranks: int | None = None, timeout_
     """
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder, "output")
-        work = output, os.environ | SINGLE_THREADED | {"PYTHONPATH": str(ROOT)}, [module, *arguments], num_ranks
+        work = output, os.environ | SINGLE_THREADED | {"PYTHONPATH": str(ROOT)}, [module, *arguments], num_ranks, cwd
         job = _forking().Process(target=_run, args=work)
         job.start()
         job.join(timeout_s)
@@ -58,7 +60,7 @@ def _forking() -> ForkServerContext:
     return context
 
 
-def _run(output: Path, environment: Mapping[str, str], argv: list[str], num_ranks: int | None) -> None:
+def _run(output: Path, environment: Mapping[str, str], argv: list[str], num_ranks: int | None, cwd: Path) -> None:
     """Be the first process of a job."""
     os.setsid()
     with output.open("wb") as file:
@@ -66,7 +68,7 @@ def _run(output: Path, environment: Mapping[str, str], argv: list[str], num_rank
         os.dup2(file.fileno(), 2)
     os.environ.clear()
     os.environ.update(environment)
-    os.chdir(ROOT)
+    os.chdir(cwd)
     if argv[0] == "-c":
         sys.argv = ["-c", *argv[2:]]
         work = functools.partial(exec, argv[1], {"__name__": "__main__"})
@@ -74,7 +76,10 @@ def _run(output: Path, environment: Mapping[str, str], argv: list[str], num_rank
         sys.argv = argv
         work = functools.partial(runpy.run_module, argv[0], run_name="__main__", alter_sys=True)
         importlib.import_module(argv[0])  # and with it all that the ranks import
-    sys.exit(work() if num_ranks is None else fork_ranks(num_ranks, work))
+    if num_ranks is None:
+        work()
+    else:
+        sys.exit(fork_ranks(num_ranks, work))
 
 
 def fork_ranks(num_ranks: int, work: Callable[[], object]) -> int:

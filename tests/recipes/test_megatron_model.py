@@ -9,8 +9,7 @@ import pytest
 from tests.ranks import run_job
 
 PROGRAM = """
-import copy, json, os, sys
-os.chdir(sys.argv[1])
+import copy, json
 import torch
 import transformers as hf
 from recipes import cpu_shim
@@ -154,7 +153,7 @@ Path("found.json").write_text(json.dumps(found))
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("model")
-    status, output = run_job("-c", PROGRAM, str(folder), timeout_s=200)
+    status, output = run_job("-c", PROGRAM, cwd=folder, timeout_s=200)
     assert status == 0, output
     return dict(json.loads((folder / "found.json").read_text()))
 
