@@ -16,7 +16,7 @@ from typing import Self
 
 from bridge_data.decode.av import AV_EXTENSIONS
 from bridge_data.plan import Source
-from bridge_data.storage.reading import MAX_OPEN
+from bridge_data.storage.locations import MAX_OPEN
 from bridge_data.tools.bench import Figures
 from bridge_data.tools.bench.clock import num_cores
 from bridge_data.tools.doctor.planned_run import Finding, Level, PlannedRun

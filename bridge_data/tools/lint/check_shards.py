@@ -16,13 +16,11 @@ from pathlib import Path
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.shards.index_file import BridgeIndex
+from bridge_data.shards.index_file import BridgeIndex, Part, Segment, is_meta_member, split_name
 from bridge_data.shards.key_index import KeyIndex
 from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, META_FOLDER, tar_index_path
-from bridge_data.shards.segment import Part, Segment, is_meta_member, split_name
 from bridge_data.shards.shard_table import encode_offsets
-from bridge_data.shards.tar_bytes import FileTar, GzipTar, open_tar
-from bridge_data.shards.tar_headers import FOLDER, LINKS, Member, walk
+from bridge_data.shards.tar_files import FOLDER, LINKS, FileTar, GzipTar, Member, open_tar, walk
 from bridge_data.shards.tar_scan import MAX_ZERO_BYTES, has_surrogates
 from bridge_data.tools.lint.faults import Fault
 

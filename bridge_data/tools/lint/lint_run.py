@@ -22,10 +22,9 @@ from bridge_data.limits import Limits, allow_pixels
 from bridge_data.plan import Source
 from bridge_data.plan.document import absolute
 from bridge_data.prepare.executors import LocalProcesses, Progress, no_progress
+from bridge_data.shards.index_file import split_name
 from bridge_data.shards.metadata import META_FOLDER
-from bridge_data.shards.segment import split_name
-from bridge_data.shards.tar_bytes import open_tar
-from bridge_data.shards.tar_headers import read_member
+from bridge_data.shards.tar_files import open_tar, read_member
 from bridge_data.tools.lint.check_dataset import KeyLog, check_metadata, digests
 from bridge_data.tools.lint.check_samples import Recipe, SampleCheck, code_of
 from bridge_data.tools.lint.check_shards import ShardContents, ShardWalk, check_indexes

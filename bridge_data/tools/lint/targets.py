@@ -25,7 +25,7 @@ from bridge_data.shards.jsonl_file import split_gaps
 from bridge_data.shards.metadata import META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset, tars_of
 from bridge_data.shards.records import selected_number, stored_number
-from bridge_data.shards.tar_bytes import GZIP_SUFFIXES
+from bridge_data.shards.tar_files import GZIP_SUFFIXES
 from bridge_data.storage import on_disk
 from bridge_data.tools.lint.check_samples import Recipe
 from bridge_data.tools.lint.check_shards import Report
