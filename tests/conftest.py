@@ -9,7 +9,10 @@ from pathlib import Path
 import hypothesis
 import pytest
 import torch
+from _pytest import runner
 
+from bridge_data.loader import SavableDataLoader, get_loader
+from tests.loader.streams import Streams, config
 from tests.object_store import Bucket, Server, environment
 
 # `make test` draws the same examples each time, so that what lands does not hang on luck; `make test-all` draws anew,
@@ -20,6 +23,9 @@ hypothesis.settings.register_profile("search", print_blob=True, deadline=None)
 PROFILE = "search" if "BRIDGE_DATA_EXAMPLES" in os.environ else "repeatable"
 hypothesis.settings.load_profile(os.environ.get("BRIDGE_DATA_PROFILE", PROFILE))
 
+# pytest would tell the name of each test in the environment; but loaders share a server only if it is the same.
+runner._update_current_test_var = lambda item, when: None
+
 WORKERS = {"two_workers", "three_workers"}
 """Fixtures that start worker processes."""
 
@@ -28,8 +34,11 @@ WORKERS = {"two_workers", "three_workers"}
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests that use `WORKERS` as `processes`. Skip tests marked `gpu` where there is none."""
     for item in items:
-        if WORKERS.intersection(getattr(item, "fixturenames", ())):
+        fixtures = getattr(item, "fixturenames", [])
+        if WORKERS.intersection(fixtures):
             item.add_marker(pytest.mark.processes)
+        if item.get_closest_marker("processes"):
+            fixtures.insert(0, "worker_server")
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
@@ -38,6 +47,21 @@ def pytest_collection_finish() -> None:
     """Leave what is imported by now, most of all objects, out of each collection of garbage from here on."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def one_worker() -> Iterator[SavableDataLoader]:
+    """A loader that stays open, and with it the process that starts the workers of all loaders."""
+    with get_loader(Streams(config(1, 1), size=1), max_worker_restarts=1_000) as loader:
+        yield loader
+
+
+@pytest.fixture
+def worker_server(one_worker: SavableDataLoader) -> None:
+    """The process that starts the workers of all loaders is there, as each would import torch anew; a test may have
+    killed it."""
+    next(iter(one_worker))
+    assert one_worker.wait_for_workers()
 
 
 @pytest.fixture(scope="session")

@@ -1,20 +1,88 @@
-"""Runs a module on several gloo ranks, as torchrun would, but imports what is heavy once and forks the ranks from it:
-a rank then starts in milliseconds, not seconds. The exit status is that of the first rank that fails.
-
-    python -m tests.ranks NUM_RANKS MODULE ARGUMENTS...
+"""Training jobs of tests: processes of their own, forked from one that has imported what is heavy; a job starts in
+milliseconds, not seconds. As torchrun would, a job of several ranks ends with the first that fails.
 """
 
+import contextlib
+import functools
 import importlib
+import multiprocessing
 import os
 import runpy
 import signal
 import socket
 import sys
+import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+
+from bridge_data.child_process import SINGLE_THREADED
+
+ROOT = Path(__file__).parents[1]
 
 
-def fork_ranks(num_ranks: int, work: Callable[[], None]) -> int:
+def run_job(
+    module: str, *arguments: str, num_ranks: int | None = None, cwd: Path = ROOT, timeout_s: float = 150
+) -> tuple[int, str]:
+    """Run `python -m module arguments` in a process of its own, or on so many gloo ranks; nothing is left of it. As for
+    `python`, "-c" for the module takes a program.
+
+    Returns the exit status, which is that of the first rank that fails, and the output of all.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder, "output")
+        work = output, os.environ | SINGLE_THREADED | {"PYTHONPATH": str(ROOT)}, [module, *arguments], num_ranks, cwd
+        job = _forking().Process(target=_run, args=work)
+        job.start()
+        job.join(timeout_s)
+        status = job.exitcode
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(job.pid or 0, signal.SIGKILL)
+        job.join()
+        printed = output.read_text(errors="replace") if output.exists() else ""
+    assert status is not None, f"not done after {timeout_s} s: {printed}"
+    return status, printed
+
+
+@functools.cache
+def _forking() -> ForkServerContext:
+    """Forks from a process with one thread that has imported what most jobs need."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["megatron.core.parallel_state", "bridge_data.datamodule", "tests.ranks"])
+    before = {name: os.environ.get(name) for name in SINGLE_THREADED}
+    os.environ.update(SINGLE_THREADED)
+    try:
+        context.Process(target=int).start()
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+    return context
+
+
+def _run(output: Path, environment: Mapping[str, str], argv: list[str], num_ranks: int | None, cwd: Path) -> None:
+    """Be the first process of a job."""
+    os.setsid()
+    with output.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(cwd)
+    if argv[0] == "-c":
+        sys.argv = ["-c", *argv[2:]]
+        work = functools.partial(exec, argv[1], {"__name__": "__main__"})
+    else:
+        sys.argv = argv
+        work = functools.partial(runpy.run_module, argv[0], run_name="__main__", alter_sys=True)
+        importlib.import_module(argv[0])  # and with it all that the ranks import
+    if num_ranks is None:
+        work()
+    else:
+        sys.exit(fork_ranks(num_ranks, work))
+
+
+def fork_ranks(num_ranks: int, work: Callable[[], object]) -> int:
     """Do `work` in so many forked ranks of one job; the exit status of the first that fails, else 0."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -39,7 +107,7 @@ def fork_ranks(num_ranks: int, work: Callable[[], None]) -> int:
     return failed
 
 
-def _end(work: Callable[[], None]) -> None:
+def _end(work: Callable[[], object]) -> None:
     """Do `work`, and end this process."""
     status = 0
     try:
@@ -52,19 +120,3 @@ def _end(work: Callable[[], None]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
-
-
-def main() -> int:
-    """Run the module that the command line names."""
-    num_ranks, module = int(sys.argv[1]), sys.argv[2]
-    importlib.import_module(module)  # and with it all that the ranks import
-    sys.argv = [module, *sys.argv[3:]]
-
-    def run_module() -> None:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-
-    return fork_ranks(num_ranks, run_module)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -22,7 +22,7 @@ pytest.importorskip("megatron.bridge")
 
 from tests.bridge.qwen_model import make_original
 from tests.bridge.run_parts import FAMILY, GLOBAL_BATCH, KILLED_IN, NUM_RANKS, NUM_STEPS, SAVED_AFTER, make_dataset
-from tests.datamodule.launch import run_job
+from tests.ranks import run_job
 
 
 class Step(NamedTuple):
@@ -53,13 +53,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def runs(data: Path, folder: Path) -> dict[str, Steps]:
     """The steps of each run, by the name that `run_job` gives it."""
     module, arguments = "tests.bridge.run_job", (str(data), str(folder))
-    status, output = run_job("-m", module, *arguments, "uninterrupted", "killed", timeout_s=240)
+    status, output = run_job(module, *arguments, "uninterrupted", "killed", timeout_s=240)
     assert status == -signal.SIGKILL, output
     saved, written = (folder / name / f"iter_{SAVED_AFTER:07d}" for name in ("checkpoints/energon", "wider"))
     redist = ["checkpoint", "redist", str(saved), str(written), "--world-size", str(NUM_RANKS["more"])]
     result = CliRunner().invoke(bridge_data_command, redist)
     assert result.exit_code == 0, result.output
-    status, output = run_job("-m", module, *arguments, "fewer", "more", timeout_s=240)
+    status, output = run_job(module, *arguments, "fewer", "more", timeout_s=240)
     assert status == 0, output
     return {
         name: steps_of([folder / f"{name}-{rank}.jsonl" for rank in range(number)])

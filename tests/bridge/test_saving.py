@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.datamodule.launch import on_ranks, run_job
 from tests.datamodule.parts import NUM_TRAIN, draw, make_module, write_numbers
+from tests.ranks import run_job
 
 pytestmark = pytest.mark.processes
 
@@ -18,7 +18,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of the four ranks has seen."""
     folder = tmp_path_factory.mktemp("saving")
     data = write_numbers(folder / "data")
-    status, output = run_job(*on_ranks(4, "tests.bridge.saving_job"), str(data), str(folder))
+    status, output = run_job("tests.bridge.saving_job", str(data), str(folder), num_ranks=4)
     assert status == 0, output
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(4)]
 

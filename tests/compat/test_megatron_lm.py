@@ -15,8 +15,8 @@ import pytest
 from PIL import Image
 
 from bridge_data.shards.metadata import META_FOLDER
-from tests.datamodule.launch import run_job
 from tests.prepared import write_dataset
+from tests.ranks import run_job
 
 CHECKOUT = os.environ.get("BRIDGE_DATA_MEGATRON_LM", "")
 
@@ -180,7 +180,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in TRUST.items():
             patch.setenv(name, value)
-        job = ("-m", "tests.compat.megatron_lm_job", str(checkout), str(made / "runs.json"))
+        job = ("tests.compat.megatron_lm_job", str(checkout), str(made / "runs.json"))
         status, output = run_job(*job, timeout_s=1400)
     assert status == 0, output[-4000:]
     return made

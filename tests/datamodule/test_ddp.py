@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.datamodule.launch import run_job
 from tests.datamodule.parts import NUM_TRAIN, NUM_VAL, draw, make_module, write_numbers
 from tests.prepared import write_texts
+from tests.ranks import run_job
 
 SETS = """\
 __module__: megatron.energon
@@ -18,7 +18,7 @@ splits:
   train: {path: data}
   val: {blend: [{path: data}, {path: few, split_part: train}]}
 """
-JOB = ("-m", "tests.datamodule.ddp_job")
+JOB = "tests.datamodule.ddp_job"
 
 
 def logged(folder: Path, rank: int, kind: str = "rank") -> list[tuple[Any, ...]]:
@@ -48,11 +48,11 @@ def test_two_ranks_killed_after_a_checkpoint_resume_at_the_right_sample(tmp_path
     killed.mkdir()
     resumed.mkdir()
 
-    status, output = run_job(*JOB, str(data), str(killed), "8", "5", "1")
+    status, output = run_job(JOB, str(data), str(killed), "8", "5", "1")
     assert status == -signal.SIGKILL, output
     checkpoint = killed / "step=4.ckpt"
     assert checkpoint.exists(), output
-    status, output = run_job(*JOB, str(data), str(resumed), "8", "-1", "0", str(checkpoint))
+    status, output = run_job(JOB, str(data), str(resumed), "8", "-1", "0", str(checkpoint))
     assert status == 0, output
     assert output.count("init_global_step=4") == output.count("wrapped=False") == 2
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.datamodule import devices_job
-from tests.datamodule.launch import run_job
 from tests.datamodule.parts import draw, make_module, write_numbers
 from tests.datamodule.test_ddp import logged
+from tests.ranks import run_job
 
 STEPS = range(10)
 
@@ -28,7 +28,7 @@ def trained(
     if num_devices == 1:
         devices_job.main(*arguments)
     else:
-        status, output = run_job("-m", "tests.datamodule.devices_job", *arguments)
+        status, output = run_job("tests.datamodule.devices_job", *arguments, num_ranks=num_devices)
         assert status == 0, output
     steps: dict[int, list[int]] = collections.defaultdict(list)
     for rank in range(num_devices):

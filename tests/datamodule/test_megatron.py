@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.datamodule.launch import on_ranks, run_job
 from tests.datamodule.parts import NUM_TRAIN, draw, make_module, write_numbers
+from tests.ranks import run_job
 
 
 @pytest.mark.processes
 def test_ranks_read_save_and_resume_as_megatron_divides_them(tmp_path: Path) -> None:
     data = write_numbers(tmp_path / "data")
     reference = draw(make_module(data, num_lanes=2).train_dataloader(), 16)
-    status, output = run_job(*on_ranks(2, "tests.datamodule.megatron_job"), str(data), str(tmp_path))
+    status, output = run_job("tests.datamodule.megatron_job", str(data), str(tmp_path), num_ranks=2)
     assert status == 0, output
     for rank in range(2):
         seen = json.loads((tmp_path / f"rank{rank}.json").read_text())

@@ -7,9 +7,9 @@ import pytest
 from bridge_data import StateError, WorkerConfig
 from bridge_data.loader.rank_states import distribute_state, gather_state
 from bridge_data.order.state import LoaderState
-from tests.datamodule.launch import on_ranks, run_job
 from tests.datamodule.parts import NUM_TRAIN, draw, make_module, write_numbers
 from tests.datamodule.state_job import DRAWN, MORE, NUM_LANES
+from tests.ranks import run_job
 
 pytestmark = pytest.mark.processes
 
@@ -19,7 +19,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of four ranks has seen."""
     folder = tmp_path_factory.mktemp("states")
     data = write_numbers(folder / "data")
-    status, output = run_job(*on_ranks(4, "tests.datamodule.state_job"), str(data), str(folder))
+    status, output = run_job("tests.datamodule.state_job", str(data), str(folder), num_ranks=4)
     assert status == 0, output
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(4)]
 
@@ -112,7 +112,7 @@ def finders(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of four ranks has seen of a list whose newest version only the last one finds."""
     folder = tmp_path_factory.mktemp("lists")
     write_numbers(folder / "data")
-    status, output = run_job(*on_ranks(4, "tests.datamodule.lists_job"), str(folder))
+    status, output = run_job("tests.datamodule.lists_job", str(folder), num_ranks=4)
     assert status == 0, output
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(4)]
 

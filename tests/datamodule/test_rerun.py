@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.datamodule.launch import run_job
 from tests.datamodule.parts import draw, make_module, write_numbers
+from tests.ranks import run_job
 
 
 @pytest.mark.processes
 def test_a_step_that_is_run_again_has_the_same_batches_and_the_saved_position_is_behind_them(tmp_path: Path) -> None:
     data = write_numbers(tmp_path / "data")
-    status, output = run_job("-m", "tests.datamodule.rerun_job", str(data), str(tmp_path / "seen.json"))
+    status, output = run_job("tests.datamodule.rerun_job", str(data), str(tmp_path / "seen.json"))
     assert status == 0, output
     seen = json.loads((tmp_path / "seen.json").read_text())
     drawn = draw(make_module(data).train_dataloader(), 10)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.datamodule.launch import on_ranks, run_job
 from tests.datamodule.parts import draw, make_module, write_numbers
 from tests.datamodule.skip_job import DRAWN, MORE, OPTIONS
+from tests.ranks import run_job
 
 STEPS = (0, 1, 5, 8, 9, 10, 11, 12, 13)
 """The steps of the run as it was whose data come."""
@@ -17,7 +17,7 @@ STEPS = (0, 1, 5, 8, 9, 10, 11, 12, 13)
 @pytest.mark.processes
 def test_ranks_agree_on_what_is_skipped_and_go_on_within_a_range(tmp_path: Path) -> None:
     data = write_numbers(tmp_path / "data")
-    status, output = run_job(*on_ranks(2, "tests.datamodule.skip_job"), str(data), str(tmp_path))
+    status, output = run_job("tests.datamodule.skip_job", str(data), str(tmp_path), num_ranks=2)
     assert status == 0, output
     ranks = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
     plain = draw(make_module(data, num_lanes=8, global_batch_size=4).train_dataloader(), 56)

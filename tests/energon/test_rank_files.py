@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.datamodule.launch import run_job
 from tests.prepared import write_texts
+from tests.ranks import run_job
 
 
 def state_file(folder: Path, rank: int) -> Path:
@@ -31,7 +31,7 @@ class Jobs:
 
     def run(self, *runs: str) -> None:
         """Each is `NAME:RANKS:STEPS:LOAD:SAVE`."""
-        status, output = run_job("-m", "tests.energon.rank_files_job", str(self.data), str(self.folder), *runs)
+        status, output = run_job("tests.energon.rank_files_job", str(self.data), str(self.folder), *runs)
         assert status == 0, output
 
     def ranks(self, name: str) -> list[dict[str, Any]]:

@@ -1,9 +1,9 @@
 """One rank of a job over finite data, its steps kept in step by a collective of its own, as training does.
 
-python -m tests.loader.ends_job RANK WORLD_SIZE RENDEZVOUS DATA
+ends_job FOLDER DATA
 
-Prints a JSON object with what each of `CASES` gave: two passes as lists of steps (keys, weight of the rank, weight of
-all ranks), the collectives that the loader called, and what it logged. Then, as "failures", the errors of each rank
+Writes to `FOLDER/RANK.json` what each of `CASES` gave: two passes as lists of steps (keys, weight of the rank, weight
+of all ranks), the collectives that the loader called, and what it logged. Then, as "failures", the errors of each rank
 when rank 1 cannot read its third batch, and when rank 1 ends without a word.
 """
 
@@ -11,6 +11,7 @@ import json
 import logging
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -130,8 +131,9 @@ class Messages(logging.Handler):
         self.texts.append(record.getMessage())
 
 
-def main(rank: int, world_size: int, rendezvous: str, data: str) -> None:
-    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world_size)
+def main(folder: str, data: str) -> None:
+    dist.init_process_group("gloo")
+    rank, world_size = dist.get_rank(), dist.get_world_size()
     all_reduce, num_reduced = dist.all_reduce, 0
 
     def counted(*args: Any, **kwargs: Any) -> Any:
@@ -170,7 +172,7 @@ def main(rank: int, world_size: int, rendezvous: str, data: str) -> None:
     if rank != 1:
         left = error_of(dataset_of("packed", data, rank, world_size))
     dist.destroy_process_group()
-    print(json.dumps(outcome | {"failures": [failed, left]}))
+    Path(folder, f"{rank}.json").write_text(json.dumps(outcome | {"failures": [failed, left]}))
 
 
 def failing(data: str, rank: int, world_size: int) -> str:
@@ -191,4 +193,4 @@ def error_of(dataset: LaneDataset) -> str:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])
+    main(*sys.argv[1:])

@@ -1,6 +1,6 @@
 """One rank of two that draw different numbers of batches, and sum up their metrics.
 
-python -m tests.ranks 2 tests.loader.metrics_job DATA FOLDER
+metrics_job DATA FOLDER
 
 Writes to FOLDER, for each rank, its own counts and those of the job.
 """

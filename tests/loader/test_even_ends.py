@@ -1,7 +1,5 @@
 import itertools
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from bridge_data.loader.even_ends import num_slots
 from bridge_data.order.state import merge_states
 from tests.loader.ends_job import CASES, dataset_of
 from tests.prepared import write_texts
+from tests.ranks import run_job
 
 NUM_SAMPLES, WORLD_SIZE = 37, 3
 NUM_SLOTS = -(-NUM_SAMPLES // 2)
@@ -35,19 +34,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def job(data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What three real ranks made of each case, by rank."""
-    arguments = [str(WORLD_SIZE), str(tmp_path_factory.mktemp("job") / "meet"), str(data)]
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.loader.ends_job", str(rank), *arguments],
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parents[2],
-        )
-        for rank in range(WORLD_SIZE)
-    ]
-    outputs = [rank.communicate(timeout=200)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * WORLD_SIZE
-    return [json.loads(output.splitlines()[-1]) for output in outputs]
+    folder = tmp_path_factory.mktemp("job")
+    status, output = run_job("tests.loader.ends_job", str(folder), str(data), num_ranks=WORLD_SIZE)
+    assert status == 0, output
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLD_SIZE)]
 
 
 def passes_of(job: list[dict[str, Any]], case: str) -> list[Any]:

@@ -5,8 +5,6 @@ import io
 import json
 import os
 import pickle
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -31,6 +29,7 @@ from bridge_data.later import torch
 from bridge_data.loader.metrics import LoaderMetrics, SlowestSample, together_of
 from bridge_data.process_counts import COUNTS
 from tests.prepared import write_blend, write_dataset, write_texts
+from tests.ranks import run_job
 
 SLOW = "000034"
 
@@ -345,8 +344,8 @@ def test_a_profile_of_torch_has_the_stages_and_the_same_batches(path: Path) -> N
 
 @pytest.mark.processes
 def test_all_ranks_together_have_the_sum_of_each(path: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.ranks", "2", "tests.loader.metrics_job", str(path), str(tmp_path)]
-    subprocess.run(command, cwd=Path(__file__).parents[2], check=True, timeout=200)
+    status, output = run_job("tests.loader.metrics_job", str(path), str(tmp_path), num_ranks=2)
+    assert status == 0, output
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     for rank in ranks:
         assert rank["job"] == {name: sum(one["own"][name] for one in ranks) for name in rank["job"]}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge_data.child_process import SINGLE_THREADED
+from tests.ranks import run_job
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,15 +80,14 @@ def test_plain_scripts_just_work(how: str, tmp_path: Path) -> None:
 
 
 RANKS = """
-import itertools, os, sys
+import itertools
 import torch.distributed as dist
 from bridge_data.loader import get_savable_loader
 from bridge_data.order.state import merge_states
 from tests.loader.streams import Streams, config, names
 
-other = os.fork()
-rank = int(other == 0)
-dist.init_process_group("gloo", store=dist.FileStore(sys.argv[1], 2), rank=rank, world_size=2)
+dist.init_process_group("gloo")
+rank = dist.get_rank()
 loader = get_savable_loader(Streams(config(0, 6, rank, 2), size=4))
 list(itertools.islice(loader, 5))
 state = loader.save_state_global(global_dst_rank=1)
@@ -103,20 +102,12 @@ if rank == 1:
         whole.restore_state_global(given)
         assert names(itertools.islice(whole, 12))[1::2] == expected
     assert [lane for part in state for lane in part["lanes"]] == ["0", "2", "4", "1", "3", "5"]
+dist.barrier()
 dist.destroy_process_group()
-if other:
-    assert os.waitpid(other, 0)[1] == 0
 """
 
 
 @pytest.mark.processes
-def test_ranks_save_and_restore_one_state_together(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", RANKS, str(tmp_path / "store")],
-        cwd=ROOT,
-        env=os.environ | SINGLE_THREADED,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
+def test_ranks_save_and_restore_one_state_together() -> None:
+    status, output = run_job("-c", RANKS, num_ranks=2)
+    assert status == 0, output

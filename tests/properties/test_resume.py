@@ -1,11 +1,6 @@
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from tests.properties.test_topologies import ONE_THREAD
+from tests.ranks import run_job
 
 
 @pytest.mark.long
@@ -22,8 +17,7 @@ from tests.properties.test_topologies import ONE_THREAD
 )
 @pytest.mark.timeout(900)
 def test_a_run_resumed_after_any_step_equals_the_uninterrupted_one(num_workers: int, how: str, every: int) -> None:
-    command = [sys.executable, "-m", "tests.properties.resume_everywhere", str(num_workers), how, str(every)]
-    root = Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=root, env=os.environ | ONE_THREAD, capture_output=True, text=True, timeout=850)
-    assert done.returncode == 0, done.stdout[-3_000:] + done.stderr[-5_000:]
-    assert done.stdout.count(f"{len(range(0, 39, every))} resumes equal") == 2
+    arguments = str(num_workers), how, str(every)
+    status, output = run_job("tests.properties.resume_everywhere", *arguments, timeout_s=850)
+    assert status == 0, output[-8_000:]
+    assert output.count(f"{len(range(0, 39, every))} resumes equal") == 2

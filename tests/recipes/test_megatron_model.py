@@ -2,17 +2,14 @@
 megatron-core is installed."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.ranks import run_job
 
 PROGRAM = """
-import copy, json, sys
+import copy, json
 import torch
 import transformers as hf
 from recipes import cpu_shim
@@ -149,22 +146,16 @@ for name, (model, media) in {
         run(tokens, media, second)
     except ConfigError as error:
         found["refusals"][name] = str(error)
-print(json.dumps(found))
+Path("found.json").write_text(json.dumps(found))
 """
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM],
-        cwd=tmp_path_factory.mktemp("model"),
-        env={"PATH": "", "PYTHONPATH": str(ROOT)},
-        text=True,
-        capture_output=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    folder = tmp_path_factory.mktemp("model")
+    status, output = run_job("-c", PROGRAM, cwd=folder, timeout_s=200)
+    assert status == 0, output
+    return dict(json.loads((folder / "found.json").read_text()))
 
 
 FAMILIES = ["text_sft", "llava", "llava_next", "idefics3", "smolvlm", "internvl", "qwen2_vl", "qwen2_5_vl"]

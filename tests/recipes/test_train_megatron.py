@@ -2,10 +2,7 @@
 evaluation and encoders by the settings of a recipe."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +10,8 @@ import pytest
 
 from recipes.run_log import read_lines
 from recipes.tiny_data import write_tiny_data
+from tests.ranks import run_job
 
-ROOT = Path(__file__).parents[2]
 NUM_STEPS = 3
 
 
@@ -26,27 +23,19 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def train(data: Path, recipe: str, *settings: str, num_ranks: int = 1, check: bool = True) -> str:
+def train(data: Path, recipe: str, *settings: str, num_ranks: int | None = None, check: bool = True) -> str:
     """What a tiny recipe prints under Megatron."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
-    command = ["-m", "recipes.train", "--recipe", recipe, "--tiny", "trainer=megatron", *settings]
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", *(launcher if num_ranks > 1 else []), *command],
-        cwd=data,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-        text=True,
-        capture_output=True,
-        timeout=250,
-    )
-    assert not check or done.returncode == 0, done.stderr
-    return done.stdout + done.stderr
+    command = ["recipes.train", "--recipe", recipe, "--tiny", "trainer=megatron", *settings]
+    status, output = run_job(*command, num_ranks=num_ranks, cwd=data, timeout_s=250)
+    assert not check or status == 0, output
+    return output
 
 
-def steps(data: Path, recipe: str, name: str, *settings: str, num_ranks: int = 1) -> list[dict[str, Any]]:
+def steps(data: Path, recipe: str, name: str, *settings: str, num_ranks: int | None = None) -> list[dict[str, Any]]:
     """The log of rank 0 of a run of `NUM_STEPS` steps, with the keys of all ranks."""
     folder = data / recipe / name
     train(data, recipe, f"log_dir={folder}", f"training.train_steps={NUM_STEPS}", *settings, num_ranks=num_ranks)
-    first, *others = (read_lines(file) for file in sorted(folder.iterdir()))
+    first, *others = (read_lines(file) for file in sorted(folder.glob("steps_*.jsonl")))
     for lines in others:
         for line, other in zip(first, lines, strict=True):
             line["keys"] |= other["keys"]

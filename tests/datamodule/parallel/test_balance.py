@@ -9,9 +9,9 @@ import pytest
 from bridge_data import ConfigError, DefaultTaskEncoder
 from bridge_data.datamodule.parallel.assignment import imbalance, round_robin
 from bridge_data.order.state import with_checksums
-from tests.datamodule.launch import run_job
 from tests.datamodule.parallel.balance_job import BAD, GLOBAL_BATCH, NUM_LEFT_OUT, SAVED_AT, STEPS, length_of
 from tests.datamodule.parts import NUM_TRAIN, draw, make_module, write_numbers
+from tests.ranks import run_job
 
 pytestmark = pytest.mark.processes
 
@@ -21,7 +21,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The data, and what each rank of a kind of job saw."""
     folder = tmp_path_factory.mktemp("balance")
     data = write_numbers(folder / "data")
-    status, output = run_job("-m", "tests.datamodule.parallel.balance_job", str(data), str(folder), timeout_s=120)
+    status, output = run_job("tests.datamodule.parallel.balance_job", str(data), str(folder), timeout_s=120)
     assert status == 0, output
 
     def seen(work: str, num_ranks: int) -> list[dict[str, Any]]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.datamodule.launch import on_ranks, run_job
 from tests.datamodule.parts import NUM_TRAIN, NUM_VAL, write_numbers
+from tests.ranks import run_job
 
 pytestmark = pytest.mark.processes
 
@@ -22,13 +22,8 @@ def job(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, li
     folder = tmp_path_factory.mktemp("matrix")
     data = write_numbers(folder / "data")
     world_size = request.param
-    program = (
-        *on_ranks(world_size, "tests.datamodule.parallel.matrix_job"),
-        str(data),
-        str(folder),
-        *WORLDS[world_size],
-    )
-    status, output = run_job(*program, timeout_s=170)
+    program = ("tests.datamodule.parallel.matrix_job", str(data), str(folder), *WORLDS[world_size])
+    status, output = run_job(*program, num_ranks=world_size, timeout_s=170)
     assert status == 0, output
     return world_size, [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(world_size)]
 

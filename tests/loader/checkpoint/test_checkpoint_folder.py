@@ -3,8 +3,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy
@@ -23,6 +21,7 @@ from bridge_data.loader.checkpoint import (
 from bridge_data.order.state import LoaderState, merge_states
 from bridge_data.storage import locations
 from tests.loader.checkpoint.states import make_state, rank_states, write_version_1
+from tests.ranks import run_job
 
 WHOLE = LoaderState.from_dict(make_state())
 STATE_KEY, MANIFEST = "dataloader_state_dict", "train_dataloader_manifest.json"
@@ -142,10 +141,9 @@ def test_a_step_may_be_an_integer_of_numpy_or_torch(tmp_path: Path, step: int) -
 @pytest.mark.processes
 @pytest.mark.parametrize("how", ["by_one", "by_ranks", "at_random"])
 def test_a_save_that_is_killed_leaves_the_old_checkpoint_or_the_new_one(tmp_path: Path, how: str) -> None:
-    command = [sys.executable, "-m", "tests.loader.checkpoint.killed_saves", how, str(tmp_path)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
-    assert result.returncode == 0, result.stderr
-    counts = re.fullmatch(r"(\d+) old, (\d+) new, (\d+) with older files beside it\n", result.stdout)
+    status, output = run_job("tests.loader.checkpoint.killed_saves", how, str(tmp_path), timeout_s=280)
+    assert status == 0, output
+    counts = re.search(r"^(\d+) old, (\d+) new, (\d+) with older files beside it$", output, re.MULTILINE)
     assert counts is not None
     old, new, unfinished = map(int, counts.groups())
     assert min(old, new) > 0, "the kills did not fall before and after the file of rank 0 was replaced"

@@ -2,8 +2,6 @@ import collections
 import json
 import resource
 import signal
-import subprocess
-import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from bridge_data.tools.oracle import read_states
 from tests.loader.checkpoint.gloo_ranks import MORE, STEPS, STEPS_OF_SOME
 from tests.loader.checkpoint.states import make_state
 from tests.prepared import write_texts
+from tests.ranks import run_job
 
 
 def saved(file: Path, **content: object) -> Path:
@@ -115,9 +114,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the ranks of `gloo_ranks` left."""
     folder = tmp_path_factory.mktemp("ranks")
     write_texts(folder / "texts", 600)
-    command = [sys.executable, "-m", "tests.loader.checkpoint.gloo_ranks", str(folder)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
-    assert result.returncode == 0, result.stderr[-5_000:]
+    status, output = run_job("tests.loader.checkpoint.gloo_ranks", str(folder))
+    assert status == 0, output[-5_000:]
     return folder
 
 

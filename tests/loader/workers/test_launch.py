@@ -13,6 +13,12 @@ from tests.loader.streams import Streams, config
 from tests.loader.test_loader import some
 
 
+@pytest.fixture(autouse=True)
+def own_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the one that all tests share."""
+    monkeypatch.setenv("BRIDGE_DATA_TEST_OF", "launch")
+
+
 def server_of(loader: SavableDataLoader) -> psutil.Process:
     pool = loader._lanes.pool
     assert pool is not None

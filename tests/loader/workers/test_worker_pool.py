@@ -57,7 +57,7 @@ def test_a_server_that_dies_is_replaced_with_its_workers_even_one_that_hangs(
     assert hanging.read_text() == "now"
     server = psutil.Process(loader._lanes.pool._launcher.server.process.pid)  # type: ignore[union-attr]
     workers = [os.pidfd_open(worker.pid) for worker in server.children()]
-    assert len(workers) == 3
+    assert len(workers) >= 3, "those of other loaders among them"
     server.send_signal(signal.SIGKILL)
     for worker in workers:
         assert select.select([worker], [], [], 10)[0], "a worker outlived its server"

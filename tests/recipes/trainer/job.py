@@ -1,13 +1,11 @@
 """Small real inputs for training jobs, and how to run one: `recipes.train` in processes of its own."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 from recipes.demo_data import DemoDataConfig, make_demo_data
 from recipes.demo_tokenizer import demo_texts, train_tokenizer
+from tests import ranks
 
 ROOT = Path(__file__).parents[3]
 NUM_STEPS = 8
@@ -59,22 +57,13 @@ def arguments(inputs: Path, run: Path, *overrides: str) -> list[str]:
     ]
 
 
-def run_job(
-    command: list[str], run: Path, *, num_ranks: int = 1, timeout_s: float = 150
-) -> "subprocess.CompletedProcess[bytes]":
-    """Run `python *command` on `num_ranks` ranks; what it prints goes to `run/output.log`."""
+def run_job(command: list[str], run: Path, *, num_ranks: int | None = None) -> int:
+    """The exit status of `command` on so many ranks; what it prints goes to `run/output.log`."""
     run.mkdir(parents=True, exist_ok=True)
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
-    with (run / "output.log").open("ab") as output:
-        return subprocess.run(
-            [sys.executable, *(launcher if num_ranks > 1 else []), *command],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            timeout=timeout_s,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-            start_new_session=True,
-        )
+    status, output = ranks.run_job(*command, num_ranks=num_ranks)
+    with (run / "output.log").open("a") as file:
+        file.write(output)
+    return status
 
 
 def output_of(run: Path) -> str:

@@ -1,8 +1,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -11,38 +9,31 @@ import torch
 
 from bridge_data.errors import ConfigError
 from recipes.trainer.exit_signal import ExitSignal, signal_number
-
-ROOT = Path(__file__).parents[3]
+from tests.ranks import run_job
 
 ASKS_AT_EACH_STEP = """
 import json, os, signal, sys
 import torch
 import torch.distributed as dist
 from recipes.trainer.exit_signal import ExitSignal
-store, rank = sys.argv[1], int(sys.argv[2])
-dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+dist.init_process_group("gloo")
+rank = dist.get_rank()
 with ExitSignal("SIGTERM", torch.device("cpu")) as asked:
     heard = []
     for step in range(4):
         if step == 2 and rank == 1:
             os.kill(os.getpid(), signal.SIGTERM)
         heard.append(asked.received())
-print(json.dumps(heard))
+with open(f"{sys.argv[1]}/{rank}", "w") as file:
+    json.dump(heard, file)
 dist.destroy_process_group()
 """
 
 
 def test_all_ranks_hear_at_the_same_step_of_a_signal_to_one(tmp_path: Path) -> None:
-    jobs = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", ASKS_AT_EACH_STEP, str(tmp_path / "store"), str(rank)],
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
-        for rank in range(2)
-    ]
-    heard = [json.loads(job.communicate(timeout=100)[0]) for job in jobs]
+    status, output = run_job("-c", ASKS_AT_EACH_STEP, str(tmp_path), num_ranks=2)
+    assert status == 0, output
+    heard = [json.loads((tmp_path / str(rank)).read_text()) for rank in range(2)]
     assert heard == 2 * [[False, False, True, True]]
 
 

@@ -18,7 +18,7 @@ from tests.recipes.trainer.job import (
     run_job,
 )
 
-JOB = ["-m", "recipes.train"]
+JOB = ["recipes.train"]
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +31,7 @@ def whole(inputs: Path) -> Path:
     """A run that nothing happened to; it evaluates on the way."""
     run = inputs / "whole"
     evaluation = ["training.eval_interval=4", "training.eval_iters=2", "data.multiple_validation_sets=true"]
-    done = run_job([*JOB, *arguments(inputs, run, *evaluation)], run)
-    assert done.returncode == 0, output_of(run)
+    assert run_job([*JOB, *arguments(inputs, run, *evaluation)], run) == 0, output_of(run)
     return run
 
 
@@ -69,9 +68,8 @@ def test_the_loss_falls_and_is_evaluated_at_the_interval_on_each_validation_set(
 
 
 def test_killed_while_saving_a_run_resumes_from_the_checkpoint_before_bit_by_bit(inputs: Path, whole: Path) -> None:
-    script, run = inputs / "dies_while_saving.py", inputs / "killed"
-    script.write_text(DIES_WHILE_SAVING)
-    assert run_job([str(script), *arguments(inputs, run)], run).returncode == -9
+    run = inputs / "killed"
+    assert run_job(["-c", DIES_WHILE_SAVING, *arguments(inputs, run)], run) == -9
     killed = read_run(run)
     assert compare("killed", killed, read_run(whole), range(6)).complaints == ()
     assert latest_iteration(run / "checkpoints") == 3
@@ -79,7 +77,7 @@ def test_killed_while_saving_a_run_resumes_from_the_checkpoint_before_bit_by_bit
 
     resumed = inputs / "resumed"
     shutil.copytree(run / "checkpoints", resumed / "checkpoints")
-    assert run_job([*JOB, *arguments(inputs, resumed)], resumed).returncode == 0, output_of(resumed)
+    assert run_job([*JOB, *arguments(inputs, resumed)], resumed) == 0, output_of(resumed)
     result = compare_with(whole, resumed, first=3)
     assert result.complaints == ()
     assert result.losses == "bit-equal"
@@ -96,7 +94,7 @@ def test_one_rank_s_checkpoint_goes_on_under_any_parallelism(inputs: Path, whole
     sizes = [] if name == "data" else [f"parallel.{name}_parallel_size=2"]
     whole_rows = "encoder.conversation.pad_to_max_length=true"  # so that context parallelism can cut them
     command = [*JOB, *arguments(inputs, run, whole_rows, *sizes)]
-    assert run_job(command, run, num_ranks=2).returncode == 0, output_of(run)
+    assert run_job(command, run, num_ranks=2) == 0, output_of(run)
     batches, expected = read_run(run), read_run(whole)
     assert list(batches) == list(range(3, NUM_STEPS))
     for step, batch in batches.items():
@@ -107,8 +105,7 @@ def test_one_rank_s_checkpoint_goes_on_under_any_parallelism(inputs: Path, whole
 @pytest.mark.slow
 def test_weights_in_bfloat16_resume_bit_by_bit(inputs: Path) -> None:
     run, resumed = inputs / "bf16", inputs / "bf16_resumed"
-    assert run_job([*JOB, *arguments(inputs, run, "model.dtype=bfloat16")], run).returncode == 0, output_of(run)
+    assert run_job([*JOB, *arguments(inputs, run, "model.dtype=bfloat16")], run) == 0, output_of(run)
     continue_from(run, resumed, 3)
-    done = run_job([*JOB, *arguments(inputs, resumed, "model.dtype=bfloat16")], resumed)
-    assert done.returncode == 0, output_of(resumed)
+    assert run_job([*JOB, *arguments(inputs, resumed, "model.dtype=bfloat16")], resumed) == 0, output_of(resumed)
     assert compare_with(run, resumed, first=3).complaints == ()
