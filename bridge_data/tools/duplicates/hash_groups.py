@@ -46,8 +46,8 @@ def close_pairs(engine: Any, distance: int, on_progress: Progress = no_progress)
         yield from pairs_of(
             engine,
             "SELECT one.number, other.number FROM pictures AS one JOIN pictures AS other "
-            f"ON one.picture & ({mask}) = other.picture & ({mask}) AND one.picture < other.picture "
-            f"WHERE bit_count(xor(one.picture, other.picture)) <= {distance}",
+            f"ON one.picture & ({mask}) = other.picture & ({mask}) "
+            f"AND bit_count(xor(one.picture, other.picture)) <= {distance} WHERE one.number < other.number",
         )
         on_progress(done, len(masks))
 

@@ -39,7 +39,6 @@ from tests.tools.duplicates.test_hash_groups import num_bits
 
 ONE = DuplicateConfig(num_workers=1)
 PICTURES = DuplicateConfig(num_workers=1, distance=4)
-ONE_CUP = len(jpeg("coffee")) + len("a cup")
 
 
 def find(*folders: Path, config: DuplicateConfig = ONE) -> AbstractContextManager[FoundDuplicates]:
@@ -130,18 +129,6 @@ def counts_of(firsts: Sequence[int]) -> DuplicateCounts:
     return DuplicateCounts(len({firsts[at] for at in copies}), len(copies), sum(copies))
 
 
-def test_the_report_counts_copies_and_what_split_parts_have_in_common(tmp_path: Path) -> None:
-    with find(with_copies(tmp_path / "set"), config=PICTURES) as found:
-        report = found.report(num_largest=1)
-    assert (report.num_samples, report.exact) == (9, DuplicateCounts(1, 1, ONE_CUP))
-    assert report.near is not None
-    assert (report.near.num_groups, report.near.num_copies) == (2, 4)
-    assert report.common == [CommonGroups("val", "train", 1, 3)]
-    names = ["val data-1.tar:a", *(f"train data-0.tar:{key}" for key in ("b", "again", "small"))]
-    assert report.largest == [(4, names)]
-    assert json.loads(json.dumps(report.to_dict()))["common"][0]["num_copies"] == 3
-
-
 def test_of_data_sets_the_first_keeps_its_samples(tmp_path: Path) -> None:
     one, two = write_texts(tmp_path / "one", 10), write_texts(tmp_path / "two", 30)
     with find(two, one) as found:
@@ -204,7 +191,7 @@ def test_a_table_has_a_row_for_each_sample(tmp_path: Path, suffix: str) -> None:
     expected = [(*row[:3], None if row[3] is None else str(row[3]), str(row[4])) for row in ROWS]
     assert told == (expected if suffix == "csv" else ROWS)
     assert rows[0]["digest"] == rows[4]["digest"] != rows[5]["digest"]
-    assert int(rows[0]["bytes"]) == ONE_CUP and len(rows[0]["picture_hash"]) == 16
+    assert int(rows[0]["bytes"]) == len(jpeg("coffee")) + len("a cup") and len(rows[0]["picture_hash"]) == 16
     assert not list(tmp_path.glob(".*"))
 
 
@@ -227,13 +214,6 @@ def test_samples_that_were_not_read_have_no_row(tmp_path: Path) -> None:
     assert [row["key"] for row in rows_of(folder)] == ["000000", "000001", "000002"]
     (folder / "data-0000.tar").write_bytes(b"")
     assert rows_of(folder) == []
-
-
-def test_what_cannot_be_written_is_refused_before_anything_is_read(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"t\.txt: expected a file named \.parquet, \.jsonl or \.csv"):
-        check_table(tmp_path / "t.txt")
-    with pytest.raises(ConfigError, match="there is no folder"):
-        check_table(tmp_path / "no" / "t.csv")
 
 
 @pytest.mark.parametrize("package", ["duckdb", "pyarrow"])
