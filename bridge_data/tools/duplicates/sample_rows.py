@@ -181,10 +181,10 @@ def _tasks(paths: Sequence[Path], config: DuplicateConfig, shared: Counter[str])
     number = 0
     for name in config.split_parts or sorted(there, key=LAST_PART.__eq__):
         for part in (Part(path, name) for path, parts in known.items() if name in parts):
-            for shard, first, end, offset in _pieces(_opened(part, config)):
-                taken = owners.setdefault((part.path, shard), [])
-                others = [one for one in taken if one[2] != name]
-                for begin, stop, owner in _cut(first + offset, end + offset, others):
+            pieces = list(_pieces(_opened(part, config)))
+            for shard, first, end, offset in pieces:
+                taken = owners.get((part.path, shard), [])
+                for begin, stop, owner in _cut(first + offset, end + offset, taken):
                     if owner is not None:
                         shared[f"{part.path}: {owner} and {name}"] += stop - begin
                         continue
@@ -193,7 +193,8 @@ def _tasks(paths: Sequence[Path], config: DuplicateConfig, shared: Counter[str])
                         source = sources.setdefault(part, len(sources))
                         yield HashTask(part, start - offset, last - offset, number, source)
                         number += last - start
-                taken.append((first + offset, end + offset, name))
+            for shard, first, end, offset in pieces:  # now, as row groups of a table have the name of their file
+                owners.setdefault((part.path, shard), []).append((first + offset, end + offset, name))
 
 
 def _split_parts(path: Path, config: DuplicateConfig) -> list[str]:
