@@ -53,15 +53,13 @@ _VERSION = 2
 MAX_SHOWN = 40
 """Maximum columns that an error lists."""
 
-MEMORY = "1GiB"
-"""Maximum memory of the engine; beyond it, it spills to files."""
+MEMORY_GIB = 1
+"""Maximum memory of the engine for each of its threads; beyond it, it spills to files."""
 
 MAX_SHOWN_CHARACTERS = 300
 """Maximum characters of a predicate in messages."""
 
 _SETTINGS = {
-    "threads": 1,
-    "memory_limit": MEMORY,
     "preserve_insertion_order": False,
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
@@ -459,15 +457,16 @@ def _text(text: str) -> str:
 
 
 @contextlib.contextmanager
-def open_engine(spill: Path) -> Iterator[Any]:
-    """A connection to an engine that evaluates predicates, and may put files into the folder `spill`.
+def open_engine(spill: Path, num_threads: int = 1) -> Iterator[Any]:
+    """A connection to an engine that evaluates queries, and may put files into the folder `spill`.
 
     Raises:
         ConfigError: if DuckDB is not installed.
     """
     duckdb, _ = arrow_package("duckdb"), arrow_package()
     with contextlib.closing(duckdb.connect(":memory:")) as connection:
-        for name, value in {"temp_directory": str(spill), **_SETTINGS}.items():
+        own = {"temp_directory": str(spill), "threads": num_threads, "memory_limit": f"{num_threads * MEMORY_GIB}GiB"}
+        for name, value in {**own, **_SETTINGS}.items():
             connection.execute(f"SET {name} = {_text(value) if isinstance(value, str) else str(value).lower()}")
         yield connection
 

@@ -1,5 +1,6 @@
 """`bridge-data duplicates`: samples that are stored several times, within data sets and across them."""
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,10 +24,10 @@ from bridge_data.tools.cli.terminal import (
     sized,
     table,
 )
-from bridge_data.tools.duplicates import DuplicateReport, HashConfig, find_duplicates, hash_samples
+from bridge_data.tools.duplicates import DuplicateConfig, DuplicateReport, find_duplicates
 from bridge_data.tools.duplicates.found_duplicates import MAX_SHOWN, DuplicateCounts, check_folder, check_table
 from bridge_data.tools.duplicates.hash_groups import MAX_DISTANCE
-from bridge_data.tools.duplicates.sample_hashes import FAULTS
+from bridge_data.tools.duplicates.sample_rows import FAULTS
 
 DISTANCE = 4
 
@@ -86,8 +87,9 @@ def duplicates(
 ) -> None:
     """Find samples that are stored several times in PATH..., also across split parts and data sets.
 
-    A PATH is a prepared data set or a JSONL file. Samples are equal if all their parts are, name and bytes. Nothing is
-    changed: --keys and --out say what to exclude. The exit status is 1 if samples could not be read.
+    A PATH is any data that are read in place, such as a prepared data set, a JSONL file or tables. Samples are equal if
+    all their parts are, name and bytes. Nothing is changed: --keys and --out say what to exclude. The exit status is 1
+    if samples could not be read.
     """
     if distance is not None and not near:
         raise ConfigError("--distance has no effect without --near")
@@ -95,18 +97,20 @@ def duplicates(
         check_table(output)
     if keys is not None:
         check_folder(keys)
-    config = HashConfig(split_parts=split_parts, parts=parts, pictures=near, split_config=split_config, limits=limits)
+    bits = (DISTANCE if distance is None else distance) if near else None
+    config = DuplicateConfig(
+        split_parts=split_parts, parts=parts, distance=bits, split_config=split_config, limits=limits
+    )
     if num_workers is not None:
         config = dataclasses.replace(config, num_workers=num_workers)
-    with progress_bar("reading", "samples", shown=progress) as on_progress:
-        hashes = hash_samples(paths, config, on_progress=on_progress)
-    bits = (DISTANCE if distance is None else distance) if near else None
-    with progress_bar("comparing", "tables", shown=progress) as on_progress:
-        found = find_duplicates(hashes, bits, on_progress=on_progress)
-    report = found.report(show)
-    if output is not None:
-        found.write_table(output)
-    written = {} if keys is None else found.write_keys(keys)
+    with contextlib.ExitStack() as stack:
+        reading = progress_bar("reading", "samples", shown=progress)
+        with reading as on_read, progress_bar("comparing", "tables", shown=progress) as on_compare:
+            found = stack.enter_context(find_duplicates(paths, config, on_read=on_read, on_compare=on_compare))
+        report = found.report(show)
+        if output is not None:
+            found.write_table(output)
+        written = {} if keys is None else found.write_keys(keys)
     echo_report(report, _shown(report), as_json=as_json)
     for file, (num_keys, num_left_out) in written.items():
         if num_left_out:

@@ -1,38 +1,33 @@
 """Duplicates as a report, as a table of all samples, and as a list of keys.
 
-Enters: `SampleHashes`, and how many bits the hashes of near duplicates may differ in. Leaves: `FoundDuplicates`, whose
-report counts groups, copies and samples shared by split parts or data sets. The first sample of each group is the one
-to keep; the others are its copies. Guarantee: files appear whole or not at all; what is left out of one is counted.
+Reads the paths of data. Returns a `DuplicateReport`, which counts groups, copies and samples shared by split parts or
+data sets; writes files. The first sample of each group is the one to keep; the others are its copies. Files appear
+whole or not at all; what is left out of one is counted. Samples are grouped on disk, in bounded memory.
 """
 
+import contextlib
 import dataclasses
 import importlib
 import itertools
 import json
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.executors import Progress, no_progress
+from bridge_data.shards.where.choosing import open_engine
+from bridge_data.shards.where.sample_columns import arrow_package, arrow_texts
 from bridge_data.storage.atomic import replacing, writing
-from bridge_data.tools.duplicates.hash_groups import (
-    MAX_DISTANCE,
-    Groups,
-    Links,
-    grouped,
-    link_equal,
-    link_near,
-)
-from bridge_data.tools.duplicates.sample_hashes import FAULTS, SampleHashes, task_starts
+from bridge_data.tools.duplicates.hash_groups import NUM_BITS, ROWS_AT_ONCE, Numbers, close_pairs, connected, pairs_of
+from bridge_data.tools.duplicates.sample_rows import FAULTS, DuplicateConfig, SampleRows, read_rows
 
 MAX_SHOWN = 10
 """Samples of a group that a report names."""
 
-ROWS_AT_ONCE = 1 << 16
+MAX_THREADS = 4
+"""Threads that compare, with 1 GiB of memory each."""
 
 COLUMNS = {
     "dataset": "string",
@@ -48,6 +43,59 @@ COLUMNS = {
 """The columns of a table of samples, with their types in Parquet."""
 
 Row = tuple[str, str, str, str, int, str, str | None, int | None, int]
+
+_EQUAL = """
+CREATE TABLE heads AS SELECT digest, min(number) AS head FROM samples GROUP BY digest HAVING count(*) > 1;
+CREATE VIEW placed AS
+    SELECT samples.*, head, coalesce(head, number) AS equal FROM samples LEFT JOIN heads USING (digest)
+"""
+"""`heads` are the first samples of those with the same digest; `equal` is that of a sample, or the sample itself."""
+
+_PICTURES = """
+CREATE TABLE pictures AS SELECT picture, min(number) AS number FROM samples WHERE picture IS NOT NULL GROUP BY picture
+"""
+
+_SAME_PICTURE = """
+SELECT pictures.number, equal FROM placed JOIN pictures USING (picture) WHERE pictures.number <> equal
+"""
+
+_MEMBERS = """
+CREATE TABLE members AS SELECT
+    *,
+    row_number() OVER (PARTITION BY first ORDER BY number) - 1 AS copy,
+    dense_rank() OVER (ORDER BY first) - 1 AS group_number
+FROM (
+    SELECT placed.*, coalesce(first, equal) AS first FROM placed LEFT JOIN firsts ON firsts.number = equal
+    WHERE head IS NOT NULL OR first IS NOT NULL
+)
+"""
+"""All samples of groups; `first` is the first of the group, `firsts` those of groups of near ones."""
+
+_COUNTS = """
+SELECT count(DISTINCT {0}), count(*), coalesce(sum(bytes), 0) FROM members WHERE number <> {0}
+"""
+
+_COMMON = """
+WITH parts AS (SELECT first, source, count(*) AS size FROM members GROUP BY ALL)
+SELECT one.source, other.source, count(*), sum(other.size)
+FROM parts AS one JOIN parts AS other ON one.first = other.first AND one.source < other.source
+GROUP BY ALL ORDER BY ALL
+"""
+
+_LARGEST = """
+SELECT first, size, source, shard, key
+FROM members JOIN (
+    SELECT first, count(*) AS size FROM members GROUP BY first ORDER BY size DESC, first LIMIT ?
+) USING (first)
+WHERE copy < ? ORDER BY size DESC, first, number
+"""
+
+_COPIES = "SELECT shard, key FROM members WHERE copy > 0 AND list_contains(?, source) ORDER BY number"
+
+_ALL = """
+SELECT source, shard, key, bytes, digest, picture, group_number, coalesce(copy, 0)
+FROM samples LEFT JOIN (SELECT number, group_number, copy FROM members) USING (number) ORDER BY number
+"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -92,65 +140,41 @@ class DuplicateReport:
 
 
 class FoundDuplicates:
-    """The groups of samples that `hashes` make: `exact` ones, and `groups`, which are the same unless pictures were
-    compared."""
+    """The samples that were read from `paths`, and their groups: those with the same digest; with `config.distance`,
+    also those whose pictures' hashes differ in at most this many bits. Groups with a sample in common are merged."""
 
-    def __init__(self, hashes: SampleHashes, exact: Groups, groups: Groups, distance: int | None) -> None:
-        self.hashes, self.exact, self.groups, self._distance = hashes, exact, groups, distance
+    def __init__(self, engine: Any, rows: SampleRows, paths: Sequence[Path], config: DuplicateConfig) -> None:
+        self._engine, self._rows, self._config = engine, rows, config
+        self._paths = list(map(str, paths))
+        several = len(paths) > 1
+        self._names = [f"{part.path} {part.name}" if several else part.name for part in rows.parts]
 
-    def name(self, number: int) -> str:
-        """`SHARD:KEY` of a sample."""
-        sample = self.hashes.sample(number)
-        return f"{sample.shard_name}:{sample.key}"
+    def group(self, on_progress: Progress = no_progress) -> None:
+        """Find the groups."""
+        engine, distance = self._engine, self._config.distance
+        engine.register("samples", self._rows.table)
+        engine.execute(_EQUAL)
+        numbers, firsts = connected(()) if distance is None else self._near(distance, on_progress)
+        engine.register("firsts", arrow_package().table({"number": numbers, "first": firsts}))
+        engine.execute(_MEMBERS)
 
     def report(self, num_largest: int) -> DuplicateReport:
         """The report, with the names of the largest groups' samples."""
-        hashes, faults = self.hashes, self.hashes.faults
+        faults, names = self._rows.faults, self._names
+        num_samples, num_bytes = self._all("SELECT count(*), coalesce(sum(bytes), 0) FROM samples")[0]
         return DuplicateReport(
-            paths=hashes.paths,
-            num_samples=int(np.count_nonzero(hashes.high)),
-            num_bytes=round(float(hashes.num_bytes.sum(dtype=np.float64))),
-            exact=self._counts(self.exact),
-            near=None if self._distance is None else self._counts(self.groups),
-            distance=self._distance,
-            common=list(self._common()),
-            shared=dict(hashes.shared),
-            largest=list(self._largest(num_largest)),
+            paths=self._paths,
+            num_samples=num_samples,
+            num_bytes=num_bytes,
+            exact=self._counts("equal"),
+            near=None if self._config.distance is None else self._counts("first"),
+            distance=self._config.distance,
+            common=[CommonGroups(names[one], names[other], *counts) for one, other, *counts in self._all(_COMMON)],
+            shared=dict(self._rows.shared),
+            largest=self._largest(num_largest),
             faults={kind: faults.counts[kind] for kind in FAULTS if faults.counts[kind]},
             examples=dict(faults.examples),
         )
-
-    def _counts(self, groups: Groups) -> DuplicateCounts:
-        copies = groups.copies
-        num_bytes = self.hashes.num_bytes[copies].sum(dtype=np.float64)
-        return DuplicateCounts(groups.num_groups, len(copies), round(float(num_bytes)))
-
-    def _sources(self) -> tuple[list[str], NDArray[np.int64]]:
-        """The split parts of data sets, and for each member of a group the number of its split part."""
-        tasks = self.hashes.tasks
-        several = len(self.hashes.paths) > 1
-        names = [f"{task.path} {task.split_part}" if several else task.split_part for task in tasks]
-        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
-        of_task = np.array([numbers[name] for name in names])
-        return list(numbers), of_task[np.searchsorted(task_starts(tasks), self.groups.members, "right") - 1]
-
-    def _common(self) -> Iterator[CommonGroups]:
-        names, source = self._sources()
-        firsts, members = self.groups.firsts, self.groups.members
-        of_source = [np.unique(firsts[source == number]) for number in range(len(names))]
-        for one, other in itertools.combinations(range(len(names)), 2):
-            both = np.intersect1d(of_source[one], of_source[other], assume_unique=True)
-            if len(both):
-                is_copy = (source == other) & (members != firsts) & np.isin(firsts, both)
-                yield CommonGroups(names[one], names[other], len(both), int(np.count_nonzero(is_copy)))
-
-    def _largest(self, most: int) -> Iterator[tuple[int, list[str]]]:
-        names, source = self._sources()
-        heads, sizes = np.unique(self.groups.firsts, return_counts=True)
-        for at in np.argsort(-sizes, kind="stable")[:most]:
-            rows = np.flatnonzero(self.groups.firsts == heads[at])
-            shown = rows[:MAX_SHOWN]
-            yield int(sizes[at]), [f"{names[source[row]]} {self.name(int(self.groups.members[row]))}" for row in shown]
 
     def write_keys(self, file: Path) -> dict[Path, tuple[int, int]]:
         """Write `SHARD:KEY` of all copies to `file`, one a line; for several data sets to one file each, in order:
@@ -160,28 +184,21 @@ class FoundDuplicates:
         Raises:
             DatasetError: if a file cannot be written.
         """
-        paths = self.hashes.paths
-        several = len(paths) > 1
-        files = {
-            path: file.with_name(f"{file.stem}-{number}{file.suffix}") if several else file
-            for number, path in enumerate(paths, 1)
-        }
-        return {target: self._write_keys_of(path, target) for path, target in files.items()}
-
-    def _write_keys_of(self, path: str, file: Path) -> tuple[int, int]:
-        hashes, groups = self.hashes, self.groups
-        num_written = num_left_out = 0
-        with writing(file.parent), replacing(file) as temporary, temporary.open("w", **_TEXT) as lines:
-            for number, first in _pairs(groups):
-                if number == first or hashes.tasks[hashes.task_of(number)].path != path:
-                    continue
-                name = self.name(number)
-                if len(name.splitlines()) > 1:
-                    num_left_out += 1
-                else:
-                    lines.write(f"{name}\n")
-                    num_written += 1
-        return num_written, num_left_out
+        written = {}
+        for number, path in enumerate(self._paths, 1):
+            target = file.with_name(f"{file.stem}-{number}{file.suffix}") if len(self._paths) > 1 else file
+            sources = [source for source, part in enumerate(self._rows.parts) if part.path == path]
+            num_written = num_left_out = 0
+            with writing(target.parent), replacing(target) as temporary, temporary.open("w", **_TEXT) as lines:
+                for shard, key in itertools.chain.from_iterable(self._batches(_COPIES, sources)):
+                    name = f"{_text(shard)}:{_text(key)}"
+                    if len(name.splitlines()) > 1:
+                        num_left_out += 1
+                    else:
+                        lines.write(f"{name}\n")
+                        num_written += 1
+            written[target] = num_written, num_left_out
+        return written
 
     def write_table(self, file: Path) -> None:
         """Write a row for each sample that was read to `file`, which `check_table` has accepted.
@@ -191,77 +208,82 @@ class FoundDuplicates:
         """
         write = {".parquet": _write_parquet, ".jsonl": _write_lines, ".csv": _write_csv}[file.suffix]
         with writing(file.parent), replacing(file) as temporary:
-            write(temporary, self._rows())
+            write(temporary, ([self._row(*row) for row in rows] for rows in self._batches(_ALL)))
 
-    def _rows(self) -> Iterator[list[Row]]:
-        hashes, members = self.hashes, self.groups.members
-        group_of, copy_of = self.groups.numbered()
-        for task, (start, end) in zip(hashes.tasks, itertools.pairwise(task_starts(hashes.tasks)), strict=True):
-            for begin in range(start, end, ROWS_AT_ONCE):
-                stop = min(begin + ROWS_AT_ONCE, end)
-                own = slice(*np.searchsorted(members, (begin, stop)).tolist())
-                places = zip(group_of[own].tolist(), copy_of[own].tolist(), strict=True)
-                in_group = dict(zip(members[own].tolist(), places, strict=True))
-                rows: list[Row] = []
-                for number in filter(hashes.is_known, range(begin, stop)):
-                    sample = hashes.sample(number)
-                    picture = int(hashes.pictures[number]) if len(hashes.pictures) else 0
-                    rows.append(
-                        (
-                            *(task.path, task.split_part, sample.shard_name, sample.key),
-                            round(float(hashes.num_bytes[number])),
-                            hashes.digest(number),
-                            f"{picture:016x}" if picture else None,
-                            *in_group.get(number, (None, 0)),
-                        )
-                    )
-                yield rows
+    def _near(self, distance: int, on_progress: Progress) -> tuple[Numbers, Numbers]:
+        self._engine.execute(_PICTURES)
+        close = close_pairs(self._engine, distance, on_progress)
+        return connected(itertools.chain(pairs_of(self._engine, _SAME_PICTURE), close))
+
+    def _counts(self, first: str) -> DuplicateCounts:
+        return DuplicateCounts(*self._all(_COUNTS.format(first))[0])
+
+    def _largest(self, num_largest: int) -> list[tuple[int, list[str]]]:
+        found: dict[int, tuple[int, list[str]]] = {}
+        for first, size, source, shard, key in self._all(_LARGEST, num_largest, MAX_SHOWN):
+            found.setdefault(first, (size, []))[1].append(f"{self._names[source]} {_text(shard)}:{_text(key)}")
+        return list(found.values())
+
+    def _row(
+        self, source: int, shard: bytes, key: bytes, num_bytes: int, digest: bytes, picture: int | None, *group: Any
+    ) -> Row:
+        shown = None if picture is None else f"{picture % (1 << NUM_BITS):016x}"
+        return (*self._rows.parts[source], _text(shard), _text(key), num_bytes, digest.hex(), shown, *group)
+
+    def _all(self, query: str, *values: Any) -> list[Any]:
+        return list(itertools.chain.from_iterable(self._batches(query, *values)))
+
+    def _batches(self, query: str, *values: Any) -> Iterator[list[Any]]:
+        """The rows of a query, some at once."""
+        result = self._engine.execute(query, values)
+        return iter(lambda: result.fetchmany(ROWS_AT_ONCE), [])
 
 
+@contextlib.contextmanager
 def find_duplicates(
-    hashes: SampleHashes, distance: int | None = None, *, on_progress: Progress = no_progress
-) -> FoundDuplicates:
-    """The groups of samples with the same digest; with `distance`, also of those whose pictures' hashes differ in at
-    most this many bits. Groups with a sample in common are merged.
+    paths: Sequence[Path],
+    config: DuplicateConfig | None = None,
+    *,
+    on_read: Progress = no_progress,
+    on_compare: Progress = no_progress,
+) -> Iterator[FoundDuplicates]:
+    """The duplicates among the samples of the data at `paths`, for a `with` block. Temporary files are in `$TMPDIR`.
 
     Raises:
-        ConfigError: if `distance` is out of range, or pictures were not hashed.
+        ConfigError: if there is nothing to read, a split part is unknown to all, or a package is missing. DatasetError:
+            if metadata are damaged, or the temporary files cannot be written. WorkerError: if a process died.
     """
-    links = Links()
-    link_equal(links, hashes.high, hashes.low)
-    exact = grouped(links)
-    if distance is None:
-        return FoundDuplicates(hashes, exact, exact, None)
-    if not 0 <= distance <= MAX_DISTANCE:
-        raise ConfigError(f"distance={distance}: expected 0 to {MAX_DISTANCE}, the bits of 64 that may differ")
-    if not hashes.config.pictures:
-        raise ConfigError("distance: pictures were not hashed; give HashConfig(pictures=True)")
-    link_near(links, hashes.pictures, distance, on_progress)
-    return FoundDuplicates(hashes, exact, grouped(links), distance)
+    config = config or DuplicateConfig()
+    with tempfile.TemporaryDirectory(prefix="duplicates-") as name:
+        folder = Path(name)
+        with open_engine(folder):  # a missing package is an error now; the processes that read fork without its threads
+            pass
+        rows = read_rows(paths, config, folder, on_progress=on_read)
+        with open_engine(folder, min(config.num_workers, MAX_THREADS)) as engine, _reporting(folder):
+            found = FoundDuplicates(engine, rows, paths, config)
+            found.group(on_compare)
+            yield found
 
 
-def _pairs(groups: Groups) -> Iterator[tuple[int, int]]:
-    """(member, first of its group) of all groups, ascending."""
-    for begin in range(0, len(groups.members), ROWS_AT_ONCE):
-        own = slice(begin, begin + ROWS_AT_ONCE)
-        yield from zip(groups.members[own].tolist(), groups.firsts[own].tolist(), strict=True)
+@contextlib.contextmanager
+def _reporting(folder: Path) -> Iterator[None]:
+    """Turn errors of the engine into a `DatasetError`."""
+    try:
+        yield
+    except importlib.import_module("duckdb").Error as error:
+        way_out = "set TMPDIR to a folder with more space"
+        raise DatasetError(f"{folder}: samples cannot be compared: {error}; {way_out}") from error
 
 
 def check_table(file: Path) -> None:
     """Check that a table can be written to `file`, before hours are spent on it.
 
     Raises:
-        ConfigError: for another file name, a missing folder, or Parquet without pyarrow.
+        ConfigError: for another file name, or a missing folder.
     """
     if file.suffix not in (".parquet", ".jsonl", ".csv"):
         raise ConfigError(f"{file}: expected a file named .parquet, .jsonl or .csv")
     check_folder(file)
-    if file.suffix == ".parquet":
-        try:
-            importlib.import_module("pyarrow.parquet")
-        except ImportError as error:
-            way_out = 'pip install "bridge-data[parquet]", or write .jsonl or .csv'
-            raise ConfigError(f"{file}: Parquet needs pyarrow: {way_out}") from error
 
 
 def check_folder(file: Path) -> None:
@@ -278,12 +300,14 @@ _TEXT: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape", "newl
 """Names of members need not be UTF-8: their bytes are written unchanged."""
 
 
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
+
+
 def _write_lines(file: Path, batches: Iterator[Sequence[Row]]) -> None:
     with file.open("w", **_TEXT) as lines:
-        for rows in batches:
-            lines.writelines(
-                json.dumps(dict(zip(COLUMNS, row, strict=True)), ensure_ascii=False) + "\n" for row in rows
-            )
+        for row in itertools.chain.from_iterable(batches):
+            lines.write(json.dumps(dict(zip(COLUMNS, row, strict=True)), ensure_ascii=False) + "\n")
 
 
 def _write_csv(file: Path, batches: Iterator[Sequence[Row]]) -> None:
@@ -292,18 +316,14 @@ def _write_csv(file: Path, batches: Iterator[Sequence[Row]]) -> None:
     with file.open("w", **_TEXT) as lines:
         writer = csv.writer(lines, lineterminator="\n")
         writer.writerow(COLUMNS)
-        for rows in batches:
-            writer.writerows(rows)
+        writer.writerows(itertools.chain.from_iterable(batches))
 
 
 def _write_parquet(file: Path, batches: Iterator[Sequence[Row]]) -> None:
-    pyarrow = importlib.import_module("pyarrow")
-    parquet = importlib.import_module("pyarrow.parquet")
-    schema = pyarrow.schema([(name, getattr(pyarrow, kind)()) for name, kind in COLUMNS.items()])
-    with parquet.ParquetWriter(file, schema) as writer:
+    arrow = arrow_package()
+    schema = arrow.schema([(name, getattr(arrow, kind)()) for name, kind in COLUMNS.items()])
+    with importlib.import_module("pyarrow.parquet").ParquetWriter(file, schema) as writer:
         for rows in batches:
-            columns = dict(zip(COLUMNS, zip(*rows, strict=True), strict=True)) if rows else {}
-            for name in ("shard", "key") if rows else ():
-                columns[name] = tuple(text.encode(errors="backslashreplace").decode() for text in columns[name])
-            if rows:
-                writer.write_table(pyarrow.table(columns, schema))
+            *names, num_bytes, digests, pictures, groups, copies = zip(*rows, strict=True)
+            columns = [*map(arrow_texts, names), num_bytes, digests, pictures, groups, copies]
+            writer.write_table(arrow.table(columns, schema=schema))

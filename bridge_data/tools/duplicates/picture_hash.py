@@ -1,6 +1,6 @@
 """The perceptual hash of a picture: 64 bits; few of them change when the picture is encoded again or resized.
 
-Enters: an encoded picture. Leaves: the hash, as an integer. The picture is shrunk to 32 x 32 grey pixels; each bit says
+Reads an encoded picture. Returns the hash, as an integer. The picture is shrunk to 32 x 32 grey pixels; each bit says
 whether one of the 8 x 8 lowest frequencies of these is above the median. A picture without detail, such as a blank
 page, has no hash: all of them would have the same.
 

@@ -1,64 +1,139 @@
 import csv
 import dataclasses
 import functools
+import itertools
 import json
 import sys
 import tarfile
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tars import prepare
 from bridge_data.shards import open_shards
-from bridge_data.tools.duplicates import FoundDuplicates, HashConfig, find_duplicates, hash_samples
-from bridge_data.tools.duplicates.found_duplicates import COLUMNS, CommonGroups, DuplicateCounts, check_table
+from bridge_data.shards.where.choosing import open_engine
+from bridge_data.tools.duplicates import DuplicateConfig, find_duplicates, found_duplicates, sample_rows
+from bridge_data.tools.duplicates.found_duplicates import (
+    COLUMNS,
+    CommonGroups,
+    DuplicateCounts,
+    FoundDuplicates,
+    check_table,
+)
+from bridge_data.tools.duplicates.sample_rows import HashFaults, Part, SampleRows
 from tests.prepared import write_texts
 from tests.shards.tars import write_tar
 from tests.tools.duplicates.pictures import jpeg, with_copies, write_shards
+from tests.tools.duplicates.test_hash_groups import num_bits
 
-PICTURES = HashConfig(num_workers=1, pictures=True)
-ONE_CUP = len(jpeg("coffee")) + len("a cup")
-
-
-def find(*folders: Path, distance: int | None = None, config: HashConfig = PICTURES) -> FoundDuplicates:
-    return find_duplicates(hash_samples(folders, config), distance)
+ONE = DuplicateConfig(num_workers=1)
+PICTURES = DuplicateConfig(num_workers=1, distance=4)
 
 
-def groups_of(found: FoundDuplicates) -> list[list[str]]:
-    """The names of the samples in each group."""
+def find(*folders: Path, config: DuplicateConfig = ONE) -> AbstractContextManager[FoundDuplicates]:
+    return find_duplicates(folders, config)
+
+
+def groups_of(folder: Path, config: DuplicateConfig = ONE) -> list[list[str]]:
+    """The keys of the samples in each group."""
     groups: dict[int, list[str]] = {}
-    for member, first in zip(found.groups.members.tolist(), found.groups.firsts.tolist(), strict=True):
-        groups.setdefault(first, []).append(found.name(member).rpartition(":")[2])
-    return list(groups.values())
+    for row in rows_of(folder, config=config):
+        if row["group"] is not None:
+            groups.setdefault(row["group"], []).append(row["key"])
+            assert row["copy"] == len(groups[row["group"]]) - 1
+    return [groups[number] for number in range(len(groups))]
+
+
+def rows_of(*folders: Path, config: DuplicateConfig = ONE) -> list[dict[str, Any]]:
+    """All rows of the table."""
+    with find(*folders, config=config) as found, tempfile.TemporaryDirectory() as folder:
+        found.write_table(Path(folder) / "t.parquet")
+        return pyarrow.parquet.read_table(Path(folder) / "t.parquet").to_pylist()  # type: ignore[no-any-return]
 
 
 def test_equal_samples_are_exact_duplicates_and_pictures_encoded_again_are_near_ones(tmp_path: Path) -> None:
     folder = with_copies(tmp_path / "set")
-    assert groups_of(find(folder)) == [["a", "b"]]
-    assert groups_of(find(folder, config=dataclasses.replace(PICTURES, parts=("jpg",)))) == [["a", "b"], ["u", "v"]]
-    assert groups_of(find(folder, distance=0))[0][:2] == ["a", "b"]
-    assert groups_of(find(folder, distance=4)) == [["a", "b", "again", "small"], ["u", "v"]]
+    assert groups_of(folder) == [["a", "b"]]
+    assert groups_of(folder, dataclasses.replace(ONE, parts=("jpg",))) == [["a", "b"], ["u", "v"]]
+    assert groups_of(folder, dataclasses.replace(PICTURES, distance=0))[0][:2] == ["a", "b"]
+    assert groups_of(folder, PICTURES) == [["a", "b", "again", "small"], ["u", "v"]]
 
 
-def test_the_report_counts_copies_and_what_split_parts_have_in_common(tmp_path: Path) -> None:
-    report = find(with_copies(tmp_path / "set"), distance=4).report(num_largest=1)
-    assert (report.num_samples, report.exact) == (9, DuplicateCounts(1, 1, ONE_CUP))
-    assert report.near is not None
-    assert (report.near.num_groups, report.near.num_copies) == (2, 4)
-    assert report.common == [CommonGroups("val", "train", 1, 3)]
-    names = ["val data-1.tar:a", *(f"train data-0.tar:{key}" for key in ("b", "again", "small"))]
-    assert report.largest == [(4, names)]
-    assert json.loads(json.dumps(report.to_dict()))["common"][0]["num_copies"] == 3
+SAMPLES = st.tuples(st.integers(0, 5), st.none() | st.sampled_from([1, 3, 7, 8, 12, 15, -1, -2, -(2**63), 2**62]))
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), SAMPLES), min_size=1, max_size=25), st.none() | st.integers(0, 2))
+def test_groups_are_those_of_comparing_each_sample_with_each(
+    samples: list[tuple[int, tuple[int, int | None]]], distance: int | None
+) -> None:
+    """Samples of some split parts have a digest, and perhaps a picture hash: of equal ones, too, any."""
+    samples.sort(key=lambda sample: sample[0])
+    rows = [
+        {"number": 2 * at, "source": part, "shard": b"s", "key": b"%d" % at, "bytes": at, "digest": b"%012d" % of[0]}
+        | {"picture": None if distance is None else of[1]}
+        for at, (part, of) in enumerate(samples)
+    ]
+    exact = near = list(range(len(rows)))
+    for (a, one), (b, other) in itertools.combinations(enumerate(rows), 2):
+        pictures = (one["picture"], other["picture"])
+        is_equal = one["digest"] == other["digest"]
+        exact = joined(exact, a, b) if is_equal else exact
+        if is_equal or (distance is not None and None not in pictures and num_bits(*pictures) <= distance):
+            near = joined(near, a, b)
+    table = pa.RecordBatch.from_pylist(rows, sample_rows._schema())
+    parts = [Part("set", name) for name in "abc"]
+    read = SampleRows(pa.Table.from_batches([table]), parts, Counter(), HashFaults())
+    config = dataclasses.replace(ONE, distance=distance)
+    with tempfile.TemporaryDirectory() as folder, open_engine(Path(folder)) as engine:
+        found = FoundDuplicates(engine, read, [Path("set")], config)
+        found.group()
+        report = found.report(3)
+        found.write_table(Path(folder) / "t.jsonl")
+        written = [json.loads(line) for line in (Path(folder) / "t.jsonl").read_text().splitlines()]
+    assert report.exact == counts_of(exact)
+    assert report.near == (None if distance is None else counts_of(near))
+    sizes = Counter(near)
+    heads = [first for first in dict.fromkeys(near) if sizes[first] > 1]
+    assert [row["group"] for row in written] == [heads.index(at) if at in heads else None for at in near]
+    assert [row["copy"] for row in written] == [near[:at].count(near[at]) for at in range(len(near))]
+    largest = sorted(heads, key=lambda first: -sizes[first])[:3]
+    assert [size for size, _ in report.largest] == [sizes[first] for first in largest]
+    assert [names[0].rpartition(":")[2] for _, names in report.largest] == list(map(str, largest))
+    members = {part: Counter(near[at] for at, sample in enumerate(samples) if sample[0] == part) for part in range(3)}
+    common = [(a, b, members[a].keys() & members[b].keys()) for a, b in itertools.combinations(range(3), 2)]
+    assert report.common == [
+        CommonGroups("abc"[a], "abc"[b], len(both), sum(members[b][first] for first in both))
+        for a, b, both in common
+        if both
+    ]
+
+
+def joined(firsts: list[int], one: int, other: int) -> list[int]:
+    low, high = sorted((firsts[one], firsts[other]))
+    return [low if first == high else first for first in firsts]
+
+
+def counts_of(firsts: Sequence[int]) -> DuplicateCounts:
+    copies = [at for at, first in enumerate(firsts) if at != first]
+    return DuplicateCounts(len({firsts[at] for at in copies}), len(copies), sum(copies))
 
 
 def test_of_data_sets_the_first_keeps_its_samples(tmp_path: Path) -> None:
     one, two = write_texts(tmp_path / "one", 10), write_texts(tmp_path / "two", 30)
-    found = find(two, one)
-    assert found.report(0).common == [CommonGroups(f"{two} train", f"{one} train", 10, 10)]
-    written = found.write_keys(tmp_path / "drop.txt")
+    with find(two, one) as found:
+        assert found.report(0).common == [CommonGroups(f"{two} train", f"{one} train", 10, 10)]
+        written = found.write_keys(tmp_path / "drop.txt")
     assert written == {tmp_path / "drop-1.txt": (0, 0), tmp_path / "drop-2.txt": (10, 0)}
     assert (tmp_path / "drop-2.txt").read_text().splitlines()[:2] == ["data-0000.tar:000000", "data-0000.tar:000001"]
 
@@ -66,20 +141,22 @@ def test_of_data_sets_the_first_keeps_its_samples(tmp_path: Path) -> None:
 def test_the_keys_of_copies_are_what_the_split_can_exclude(tmp_path: Path) -> None:
     folder = with_copies(tmp_path / "set")
     file = tmp_path / "drop.txt"
-    assert find(folder, distance=4).write_keys(file) == {file: (4, 0)}
+    with find(folder, config=PICTURES) as found:
+        assert found.write_keys(file) == {file: (4, 0)}
     lines = file.read_text().splitlines()
     assert sorted(lines) == ["data-0.tar:again", "data-0.tar:b", "data-0.tar:small", "data-2.tar:v"]
     split = folder / ".nv-meta/split.yaml"
     entries = ", ".join(line.replace(":", "/", 1) for line in lines)
     split.write_text(split.read_text().partition("exclude")[0] + f"exclude: [{entries}]\n")
     assert [len(open_shards(folder, part)) for part in ("train", "val", "test")] == [2, 2, 1]
-    assert find(folder, distance=4).groups.num_groups == 0
+    assert groups_of(folder, PICTURES) == []
 
 
 def test_a_key_with_a_line_break_is_left_out_of_the_list_and_counted(tmp_path: Path) -> None:
     texts = {"a": {"txt": b"x"}, "b\nc": {"txt": b"x"}, "d": {"txt": b"x"}}
     file = tmp_path / "drop.txt"
-    assert find(write_shards(tmp_path / "set", texts)).write_keys(file) == {file: (1, 1)}
+    with find(write_shards(tmp_path / "set", texts)) as found:
+        assert found.write_keys(file) == {file: (1, 1)}
     assert file.read_text() == "data-0.tar:d\n"
 
 
@@ -100,7 +177,8 @@ ROWS = [
 def test_a_table_has_a_row_for_each_sample(tmp_path: Path, suffix: str) -> None:
     folder, file = with_copies(tmp_path / "set"), tmp_path / f"table.{suffix}"
     check_table(file)
-    find(folder, distance=4).write_table(file)
+    with find(folder, config=PICTURES) as found:
+        found.write_table(file)
     if suffix == "parquet":
         rows = pyarrow.parquet.read_table(file).to_pylist()
     elif suffix == "jsonl":
@@ -113,7 +191,7 @@ def test_a_table_has_a_row_for_each_sample(tmp_path: Path, suffix: str) -> None:
     expected = [(*row[:3], None if row[3] is None else str(row[3]), str(row[4])) for row in ROWS]
     assert told == (expected if suffix == "csv" else ROWS)
     assert rows[0]["digest"] == rows[4]["digest"] != rows[5]["digest"]
-    assert int(rows[0]["bytes"]) == ONE_CUP and len(rows[0]["picture_hash"]) == 16
+    assert int(rows[0]["bytes"]) == len(jpeg("coffee")) + len("a cup") and len(rows[0]["picture_hash"]) == 16
     assert not list(tmp_path.glob(".*"))
 
 
@@ -122,53 +200,54 @@ def test_names_that_are_not_utf8_are_written(tmp_path: Path, suffix: str) -> Non
     folder = tmp_path / "set"
     write_tar(folder / "a.tar", {"caf\udce9.txt": b"a", "b.txt": b"a"}, tarfile.GNU_FORMAT)
     prepare(folder, functools.partial(split_by_ratio, ratio=parse_ratio("1,0,0")))
-    found = find(folder)
-    found.write_table(tmp_path / f"table.{suffix}")
+    with find(folder) as found:
+        found.write_table(tmp_path / f"table.{suffix}")
+        found.write_keys(tmp_path / "drop.txt")
     data = (tmp_path / f"table.{suffix}").read_bytes()
     assert (rb"caf\udce9" if suffix == "parquet" else b"caf\xe9") in data
-    found.write_keys(tmp_path / "drop.txt")
     assert (tmp_path / "drop.txt").read_bytes() == b"a.tar:b\n"
 
 
 def test_samples_that_were_not_read_have_no_row(tmp_path: Path) -> None:
     folder = write_texts(tmp_path / "set", 6, per_shard=3)
     (folder / "data-0001.tar").write_bytes(b"")
-    file = tmp_path / "table.jsonl"
-    find(folder).write_table(file)
-    assert [json.loads(line)["key"] for line in file.read_text().splitlines()] == ["000000", "000001", "000002"]
+    assert [row["key"] for row in rows_of(folder)] == ["000000", "000001", "000002"]
+    (folder / "data-0000.tar").write_bytes(b"")
+    assert rows_of(folder) == []
 
 
-def test_what_cannot_be_written_is_refused_before_anything_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("package", ["duckdb", "pyarrow"])
+def test_a_missing_package_is_named_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
-    with pytest.raises(ConfigError, match=r"t\.txt: expected a file named \.parquet, \.jsonl or \.csv"):
-        check_table(tmp_path / "t.txt")
-    with pytest.raises(ConfigError, match="there is no folder"):
-        check_table(tmp_path / "no" / "t.csv")
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(ConfigError, match=r'pip install "bridge-data\[parquet\]", or write \.jsonl'):
-        check_table(tmp_path / "t.parquet")
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr(found_duplicates, "read_rows", None)
+    with pytest.raises(ConfigError, match=rf'needs {package}: pip install "bridge-data\[where\]"'), find(tmp_path):
+        pass
 
 
 def test_a_full_disk_leaves_the_table_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, file = write_texts(tmp_path / "set", 6), tmp_path / "table.jsonl"
-    found = find(folder)
-    found.write_table(file)
-    before = file.read_bytes()
 
     def full(*_: object, **__: object) -> str:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(json, "dumps", full)
-    with pytest.raises(DatasetError, match=r"cannot be written to: .*No space left"):
+    with find(folder) as found:
         found.write_table(file)
+        before = file.read_bytes()
+        monkeypatch.setattr(json, "dumps", full)
+        with pytest.raises(DatasetError, match=r"cannot be written to: .*No space left"):
+            found.write_table(file)
     assert file.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["table.jsonl"]
 
 
-def test_wrong_distances_are_refused(tmp_path: Path) -> None:
-    folder = write_texts(tmp_path / "set", 2)
-    with pytest.raises(ConfigError, match="distance=11: expected 0 to 10"):
-        find(folder, distance=11)
-    with pytest.raises(ConfigError, match="pictures were not hashed"):
-        find(folder, distance=4, config=HashConfig(num_workers=1))
+def test_too_little_memory_or_disk_is_an_error_with_a_way_out_and_no_file_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setattr(found_duplicates, "_EQUAL", "SELECT error('the disk is full')")
+    with pytest.raises(DatasetError, match=r"the disk is full; set TMPDIR"), find(write_texts(tmp_path / "set", 6)):
+        pass
+    assert not list((tmp_path / "temporary").iterdir())
