@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from bridge_data.storage import Location
-from bridge_data.tools.bench import BENCH_OPTIONS, BenchConfig, Figures, Profile, advise, measure
+from bridge_data.tools.bench import BenchConfig, Figures, Profile, advise, measure
 from bridge_data.tools.bench import profile as profile_of
 from bridge_data.tools.cli.terminal import (
     LOCATION,
@@ -23,7 +23,7 @@ from bridge_data.tools.cli.terminal import (
     trust_options,
     where_options,
 )
-from bridge_data.tools.named_encoder import named_encoder
+from bridge_data.tools.runs import BENCH_OPTIONS, named_encoder
 
 _MAX_SOURCES = 20
 """Maximum data sets shown; of a large blend, the most expensive ones."""

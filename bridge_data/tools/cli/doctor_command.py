@@ -21,10 +21,17 @@ from bridge_data.tools.cli.terminal import (
     trust_options,
     where_options,
 )
-from bridge_data.tools.doctor import Checkup, CheckupConfig, Finding, Level, PlannedRun, examine
-from bridge_data.tools.doctor.environment import needed_batches_per_s
-from bridge_data.tools.doctor.source_checks import check_plot, draw_plan
-from bridge_data.tools.named_encoder import named_encoder
+from bridge_data.tools.doctor import (
+    Checkup,
+    CheckupConfig,
+    Finding,
+    Level,
+    check_plot,
+    draw_plan,
+    examine,
+    needed_batches_per_s,
+)
+from bridge_data.tools.runs import PlannedRun, named_encoder
 
 _COLOURS = {Level.STOPS: "red", Level.SLOWS: "yellow", Level.MIXES: "yellow", Level.NOTE: "cyan"}
 _MAX_SOURCES = 20

@@ -25,8 +25,9 @@ from bridge_data.tools.cli.terminal import (
     trust_options,
     where_options,
 )
-from bridge_data.tools.lint import KINDS, Fault, LintConfig, LintReport
+from bridge_data.tools.lint import LintConfig
 from bridge_data.tools.lint import lint as check
+from bridge_data.tools.lint_checks import KINDS, Fault, LintReport
 
 SHOWN_ON_SCREEN = 5
 

@@ -4,9 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge_data.plan import load_plan
-from bridge_data.tools.bench import Profile
-from bridge_data.tools.bench.clock import Key, Tally
-from bridge_data.tools.bench.figures import Machine, Trainer
+from bridge_data.tools.bench import Key, Machine, Profile, Tally, Trainer
 
 S = 1_000_000_000
 

@@ -1,6 +1,5 @@
 import math
 import os
-import pickle
 import subprocess
 import sys
 import time
@@ -10,14 +9,12 @@ from typing import Any
 import pytest
 
 from bridge_data import TaskEncoder, WorkerConfig, get_train_dataset
-from bridge_data.errors import DatasetError
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.tools.bench.clock import (
+from bridge_data.tools.bench import (
     BETWEEN,
     CPU_EVERY,
     LANE,
     Clock,
-    Clocked,
     Key,
     Tally,
     allowed_cores,
@@ -25,8 +22,8 @@ from bridge_data.tools.bench.clock import (
     num_cores,
     tree_cpu_s,
 )
-from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
-from tests.tools.bench.encoders import Cooked, Hashing, OnlyOdd, Packed, work_hard
+from tests.prepared import write_blend, write_texts
+from tests.tools.bench.encoders import Hashing, OnlyOdd, work_hard
 
 Encoder = TaskEncoder[Any, Any, Any, Any]
 
@@ -92,31 +89,6 @@ def test_every_moment_is_charged_once() -> None:
     assert done - begun <= sum(tally.wall_ns for tally in taken) <= after - before
 
 
-def test_waiting_is_told_from_computing() -> None:
-    clock = Clock()
-    clock.begin_batch()
-    clock.begin("wait")
-    time.sleep(0.02)
-    clock.end()
-    clock.begin("work")
-    work_hard()
-    clock.end()
-    clock.end_batch()
-    tallies = clock.take()
-    assert tallies[Key("wait")].waited > tallies[Key("work")].waited
-    assert Tally().waited == 0
-
-
-def test_cpu_time_is_read_of_some_batches() -> None:
-    clock = Clock()
-    sampled = []
-    for _ in range(CPU_EVERY + 1):
-        clock.begin_batch()
-        clock.end_batch()
-        sampled.append(clock.take()[LANE].sampled_ns > 0)
-    assert sampled == [True] + [False] * (CPU_EVERY - 1) + [True]
-
-
 def test_a_failure_leaves_it_in_order() -> None:
     clock = Clock()
     for _ in range(2):
@@ -155,16 +127,6 @@ def test_reading_decoding_and_batching_are_counted(tmp_path: Path) -> None:
     }
 
 
-def test_each_sample_of_a_block_is_one_read(tmp_path: Path) -> None:
-    dataset = opened(write_texts(tmp_path, 2_000))
-    work = work_of(dataset, num_batches=50)
-    assert work["read"] == work["decode"] == (200, {0})
-    clocked = dataset.observed(Clock)
-    clocked.lane(0, clocked.new_state())
-    block = clocked._loaders[0].block(0)
-    assert block is not None and len(block) > 1, "samples are read in blocks, as without an observer"
-
-
 def test_hooks_are_counted_by_source(tmp_path: Path) -> None:
     write_texts(tmp_path / "a", 20)
     write_texts(tmp_path / "b", 20)
@@ -172,43 +134,6 @@ def test_hooks_are_counted_by_source(tmp_path: Path) -> None:
     assert work["read"] == work["decode"] == work["encode_sample"] == (12, {0, 1})
     assert work["seed encode_sample"] == (12, {None})
     assert work["batch"] == (3, {None})
-
-
-def test_packing_is_counted(tmp_path: Path) -> None:
-    work = work_of(opened(write_texts(tmp_path, 20), Packed(), batch_size=2, packing_buffer_size=16))
-    assert work["pack_selected_samples"] == (6, {None})
-    assert "select_samples_to_pack" in work
-
-
-def test_cooking_is_counted(tmp_path: Path) -> None:
-    samples = [{"__key__": str(number), "txt": "text"} for number in range(12)]
-    work = work_of(opened(write_dataset(tmp_path, samples, definition={"sample_type": CRUDE}), Cooked()))
-    assert work["cook_crude_sample"] == (12, {0})
-
-
-def test_it_travels_without_its_clock(tmp_path: Path) -> None:
-    dataset = opened(write_texts(tmp_path, 20)).observed(Clock)
-    dataset.lane(0, dataset.new_state()).next()
-    travelled = pickle.loads(pickle.dumps(dataset))
-    assert "_observer" not in vars(travelled)
-    batch = travelled.lane(0, travelled.new_state()).next().batch
-    assert isinstance(batch, Clocked)
-    assert batch.tallies[Key("read", 0)].calls == 4
-
-
-def test_what_fails_is_said_as_ever(tmp_path: Path) -> None:
-    dataset = opened(write_texts(tmp_path, 20))
-    (tmp_path / "data-0000.tar").write_bytes(b"")
-    clocked = dataset.observed(Clock)
-    with pytest.raises(DatasetError, match=r"data-0000\.tar"):
-        clocked.lane(0, clocked.new_state()).next()
-
-
-def test_without_an_observer_nothing_is_wrapped(tmp_path: Path) -> None:
-    dataset = opened(write_texts(tmp_path, 20))
-    dataset.observed(Clock).lane(0, dataset.new_state()).next()
-    assert dataset.make_observer is None
-    assert not isinstance(dataset.lane(0, dataset.new_state()).next().batch, Clocked)
 
 
 def test_descendants_are_counted() -> None:

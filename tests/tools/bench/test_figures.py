@@ -6,9 +6,7 @@ from PIL import Image
 
 from bridge_data.shards.prepared import ShardSet
 from bridge_data.task import STAGES
-from bridge_data.tools.bench import Figures, advise
-from bridge_data.tools.bench.clock import BETWEEN, LANE, Key
-from bridge_data.tools.bench.figures import RECEIVE, SEND, Machine, Trainer, stage_of
+from bridge_data.tools.bench import LANE, RECEIVE, SEND, Figures, Key, Machine, Trainer, advise, stage_of
 from tests.prepared import write_blend, write_dataset, write_texts
 from tests.tools.bench.profiles import profile, spent
 
@@ -27,20 +25,9 @@ FIGURES = Figures(
 )
 
 
-def test_rates() -> None:
-    assert (FIGURES.samples_per_s, FIGURES.batches_per_s, FIGURES.cpu_s_per_1000) == (50, 2.5, 5)
-    document = FIGURES.to_dict()
-    assert (document["bytes_per_s"], document["cpu_s_per_1000_samples"], document["num_samples"]) == (1500, 5, 200)
-
-
 @pytest.mark.parametrize("what", [*STAGES, "read", SEND, RECEIVE, LANE.what, *(f"seed {hook}" for hook in STAGES)])
 def test_everything_that_is_clocked_has_a_stage(what: str) -> None:
     assert stage_of(Key(what))
-
-
-def test_time_between_batches_is_no_stage_by_itself() -> None:
-    with pytest.raises(KeyError):
-        stage_of(BETWEEN)
 
 
 CAPTIONS = {

@@ -4,8 +4,7 @@ from pathlib import Path
 import click
 import pytest
 
-from bridge_data.tools.bench.clock import Key
-from bridge_data.tools.bench.figures import RECEIVE, SEND, Trainer
+from bridge_data.tools.bench import RECEIVE, SEND, Key, Trainer
 from bridge_data.tools.cli.bench_command import shown_profile
 from tests.prepared import write_blend, write_texts
 from tests.tools.bench.profiles import profile, spent

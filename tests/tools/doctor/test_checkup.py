@@ -1,10 +1,6 @@
-import json
 from pathlib import Path
 
-import pytest
-
-from bridge_data.tools.doctor.checkup import CheckupConfig, examine
-from bridge_data.tools.doctor.planned_run import Level
+from bridge_data.tools.doctor import CheckupConfig, Level, examine
 from tests.prepared import write_texts
 from tests.tools.doctor.machines import planned
 
@@ -16,21 +12,6 @@ def test_one_fault_hides_no_other(tmp_path: Path) -> None:
     stops = [finding.code for finding in found.findings if finding.level is Level.STOPS]
     assert stops == ["batch-of-ranks", "lanes-of-ranks", "data"]
     assert found.figures is None
-
-
-def test_a_run_that_is_measured(tmp_path: Path) -> None:
-    path = write_texts(tmp_path / "texts", 400)
-    run = planned(num_workers=0, micro_batch_size=4, steps=200, step_s=1e-6)
-    found = examine(CheckupConfig(path=path, run=run, measure_s=0.05))
-    assert found.figures is not None
-    assert found.samples_per_unit == 1
-    assert not found.stops
-    assert found.findings[0].code in ("slow-cores", "slow-data")
-    assert found.sources[0].epochs == pytest.approx(2)
-    document = json.loads(json.dumps(found.to_dict(), allow_nan=False))
-    assert document["sources"][0]["epochs"] == 2
-    assert document["orders"][0]["mixing"]["is_exact"] is True
-    assert document["stops"] is False
 
 
 def test_a_measurement_that_fails_is_a_finding(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from bridge_data.plan import load_plan
-from bridge_data.tools.doctor.environment import (
+from bridge_data.tools.doctor import (
+    Finding,
+    Level,
     MachineLimits,
     check_codecs,
     check_environment,
@@ -13,7 +15,7 @@ from bridge_data.tools.doctor.environment import (
     needed_batches_per_s,
     samples_per_unit,
 )
-from bridge_data.tools.doctor.planned_run import Finding, Level, PlannedRun
+from bridge_data.tools.runs import PlannedRun
 from tests.prepared import CRUDE, write_dataset, write_texts
 from tests.tools.bench.test_figures import FIGURES
 from tests.tools.doctor.machines import machine, planned
@@ -82,7 +84,7 @@ def test_texts_need_no_pyav(tmp_path: Path) -> None:
 @pytest.mark.parametrize("limit", ["max", "1073741824"])
 def test_the_memory_of_a_control_group(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: str) -> None:
     (tmp_path / "memory.max").write_text(limit + "\n")
-    monkeypatch.setattr("bridge_data.tools.doctor.environment._MEMORY_LIMIT", tmp_path / "memory.max")
+    monkeypatch.setattr("bridge_data.tools.doctor._MEMORY_LIMIT", tmp_path / "memory.max")
     found = MachineLimits.read().memory_bytes
     assert found == 1 << 30 if limit != "max" else found > 1 << 30
 

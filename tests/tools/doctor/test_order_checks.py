@@ -4,15 +4,16 @@ import pytest
 
 from benchmarks.numbers_data import write_shards
 from bridge_data.plan import load_plan
-from bridge_data.tools.doctor.order_checks import (
+from bridge_data.tools.doctor import (
     HIGH_INFLATION,
+    Finding,
     SourceOrder,
     check_order,
     check_ranks,
     orders_of,
     samples_of_lane,
 )
-from bridge_data.tools.doctor.planned_run import Finding, PlannedRun
+from bridge_data.tools.runs import PlannedRun
 from tests.prepared import write_blend, write_texts
 from tests.tools.doctor.machines import planned
 
@@ -109,7 +110,7 @@ def test_few_samples_for_many_lanes(texts: Path) -> None:
 
 
 def test_epochs_that_overlap_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bridge_data.tools.doctor.order_checks.MUCH_OVERLAP", 0.02)
+    monkeypatch.setattr("bridge_data.tools.doctor.MUCH_OVERLAP", 0.02)
     write_shards(tmp_path, [1] * 60 + [60])
     _, findings = checked(tmp_path, planned(num_lanes=2))
     finding = findings["epochs-overlap"]
@@ -121,7 +122,7 @@ def test_epochs_that_overlap_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_of_a_blend_the_sources_with_the_greatest_shares_are_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bridge_data.tools.doctor.order_checks.MAX_SOURCES", 2)
+    monkeypatch.setattr("bridge_data.tools.doctor.MAX_SOURCES", 2)
     for name in "abc":
         write_texts(tmp_path / name, 10)
     blend = write_blend(tmp_path / "blend.yaml", {"a": 1, "b": 5, "c": 3})

@@ -10,9 +10,10 @@ from bridge_data.errors import ConfigError
 from bridge_data.order import Schedule
 from bridge_data.plan import Plan, load_plan
 from bridge_data.storage.remote import CACHE_VARIABLE
-from bridge_data.tools.doctor import source_checks
-from bridge_data.tools.doctor.planned_run import Finding, Level
-from bridge_data.tools.doctor.source_checks import (
+from bridge_data.tools import doctor
+from bridge_data.tools.doctor import (
+    Finding,
+    Level,
     ShardsSeen,
     check_data,
     check_epochs_of,
@@ -21,9 +22,7 @@ from bridge_data.tools.doctor.source_checks import (
     draws_after,
     plan_lines,
     plan_sources,
-    shares_at,
 )
-from tests.object_store import Bucket
 from tests.prepared import write_blend, write_texts
 from tests.tools.doctor.machines import planned
 
@@ -104,20 +103,15 @@ def test_of_tars_that_nobody_has_prepared_only_that_is_noted(
 
 
 def test_of_many_shards_some_are_looked_at(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_checks, "MAX_LOOKED_AT", 3)
+    monkeypatch.setattr(doctor, "MAX_LOOKED_AT", 3)
     (texts / "data-0002.tar").unlink()
     findings, seen = found(texts)
     assert seen == ShardsSeen(6, 3)
     assert findings["missing-shard"].what.endswith("1 shard such as data-0002.tar are gone")
 
 
-def test_shards_in_an_object_store_are_counted(texts: Path, bucket: Bucket) -> None:
-    shutil.copytree(texts, bucket.folder / "texts")
-    assert found(f"{bucket.url}/texts") == ({}, ShardsSeen(num_remote=6))
-
-
 def test_many_small_shards(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_checks, "MANY_SHARDS", 6)
+    monkeypatch.setattr(doctor, "MANY_SHARDS", 6)
     findings, _ = found(texts)
     assert [*findings] == ["small-shards"]
     assert "6 shards of 0.0" in findings["small-shards"].what
@@ -133,12 +127,6 @@ def blend(tmp_path: Path) -> Path:
     before, after = file.read_text().rsplit("weight: 1", 1)
     file.write_text(f"{before}weight: {schedule}{after}")
     return file
-
-
-def test_draws_and_shares_follow_the_schedule(blend: Path) -> None:
-    plan = load_plan(blend)
-    assert shares_at(plan, [0, 2047, 2048, 9999]).tolist() == [[0.5, 0.5], [0.5, 0.5], [0.25, 0.75], [0.25, 0.75]]
-    assert draws_after(plan, [0, 1024, 2048, 4096]).tolist() == [[0, 0], [512, 512], [1024, 1024], [1536, 2560]]
 
 
 def test_draws_are_those_of_the_order(blend: Path) -> None:
@@ -161,12 +149,6 @@ def test_epochs_of_a_run(blend: Path) -> None:
 def test_where_all_sources_together_are_too_few_no_weight_helps(blend: Path) -> None:
     findings = list(check_epochs_of(plan_sources(load_plan(blend), 4096)))
     assert {finding.change for finding in findings} == {"train fewer steps, or add data"}
-
-
-def test_the_length_of_the_run_is_not_known(blend: Path) -> None:
-    sources = plan_sources(load_plan(blend), None)
-    assert [source.epochs for source in sources] == [None, None]
-    assert list(check_epochs_of(sources)) == []
 
 
 def test_a_source_that_is_never_drawn(tmp_path: Path) -> None:
@@ -197,7 +179,7 @@ def test_lines_are_shares_and_epochs_by_step(plan: Plan) -> None:
 
 
 def test_the_least_drawn_sources_have_one_line_together(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_checks, "MAX_LINES", 1)
+    monkeypatch.setattr(doctor, "MAX_LINES", 1)
     _, shares, epochs, names = plan_lines(plan, RUN, 1.0)
     assert names == ["c/train", "2 others"]
     assert shares[0].tolist() == [0.625, 0.375]

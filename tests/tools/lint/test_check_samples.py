@@ -3,7 +3,7 @@ from typing import Any, Literal, Optional
 import pytest
 import torch
 
-from bridge_data.tools.lint.check_samples import is_of_type
+from bridge_data.tools.lint_checks import is_of_type
 
 
 @pytest.mark.parametrize(

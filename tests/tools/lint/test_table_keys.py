@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from bridge_data.plan import load_plan
-from bridge_data.tools.lint.table_keys import repeated_table_keys
+from bridge_data.tools.lint_checks import repeated_table_keys
 from tests.tables import save_to_disk, table_of, write_parquet
 
 

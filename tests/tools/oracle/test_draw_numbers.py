@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge_data.order.random_draws import DRAWS_PER_BLOCK, Blend, Schedule
-from bridge_data.tools.oracle.sample_numbers import DrawNumbers
+from bridge_data.tools.sample_numbers import DrawNumbers
 
 WEIGHTS = st.lists(st.sampled_from([0.0, 1e-6, 0.01, 0.5, 1.0, 3.0]), min_size=1, max_size=7).filter(any)
 
@@ -21,10 +21,6 @@ def test_counts_and_draws_are_those_of_the_blend(weights, lane, first, seed):
         assert numbers.source_of(draw) == source
         assert numbers.draw_of(source, int(counts[source])) == draw
         counts[source] += 1
-
-
-def test_a_source_without_weight_is_never_drawn():
-    assert DrawNumbers(Blend([1, 0, 2], 0), 1, 4).draw_of(1, 0) is None
 
 
 @settings(max_examples=10)
@@ -46,8 +42,3 @@ def test_of_scheduled_weights_too(starts, lane, since, data):
             assert [numbers.count(each, draw) for each in range(3)] == schedule.counts(lane, 4, draw).tolist()
             assert numbers.draw_of(source, int(counts[source])) == draw
         counts[source] += 1
-
-
-def test_one_source_takes_every_draw():
-    numbers = DrawNumbers(None, 0, 4)
-    assert (numbers.source_of(7), numbers.count(0, 7), numbers.draw_of(0, 7)) == (0, 7, 7)

@@ -9,8 +9,8 @@ from bridge_data import WorkerConfig, get_train_dataset
 from bridge_data.order import SampleRef
 from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.state import LoaderState
-from bridge_data.tools.oracle import sample_numbers
-from bridge_data.tools.oracle.sample_numbers import JobNumbers, LaneDraw
+from bridge_data.tools import sample_numbers
+from bridge_data.tools.sample_numbers import JobNumbers, LaneDraw
 from tests.prepared import write_blend, write_texts
 
 NUM_LANES, NUM_DRAWS = 3, 900

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bridge_data.order import Geometry, Row
 from bridge_data.order.cursor import Stream
-from bridge_data.tools.oracle.sample_numbers import RowNumbers
+from bridge_data.tools.sample_numbers import RowNumbers
 
 SETTINGS = st.sampled_from([(None, None), (None, 5), (100, None), (100, 100), (7, 30), (1, 20)])
 
@@ -71,17 +71,6 @@ def test_every_number_and_every_sample_is_found_where_the_row_has_it(
             assert later.position(lane, own) == position
             assert (lane, own, epoch) in list(later.find(index, shuffle))
             assert own + 1 > later.least_before(lane, shuffle)
-
-
-def test_all_the_occurrences_of_a_sample_are_one_an_epoch():
-    geometry = Geometry.choose([900, 41, 700], num_lanes=6, max_samples_per_sequence=50, shuffle_buffer_size=10)
-    row = Row([900, 41, 700], geometry, 3)
-    numbers = RowNumbers(row)
-    for index in (0, 899, 900, 941, 1_640):
-        for shuffle in range(4):
-            ((lane, number, epoch),) = numbers.find(index, shuffle)
-            assert epoch == shuffle
-            assert read(row, lane, number + 1)[number] == (epoch, index)
 
 
 def test_a_billion_samples_need_no_table_of_chunks():

@@ -9,7 +9,8 @@ import pytest
 from bridge_data import ConfigError, StateError, TextSample, WorkerConfig, get_train_dataset, get_val_dataset
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.lanes.restoring import SampleKey
-from bridge_data.tools.oracle import OrderTaskEncoder, RunOrder
+from bridge_data.tools.oracle import RunOrder
+from bridge_data.tools.runs import OrderTaskEncoder
 from tests.prepared import write_blend, write_texts
 from tests.tools.oracle.parts import Filtering, Packing, Run
 
