@@ -769,17 +769,6 @@ def _mixing(order: SourceOrder, run: PlannedRun, buffer: int, length: int) -> Mi
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class CheckupConfig:
-    """What to check: the training data at `path`, for `run`. The speed is measured for `measure_s` seconds; 0: not at
-    all."""
-
-    path: Location
-    run: PlannedRun
-    measure_s: float = 3.0
-    task_encoder: TaskEncoder[Any, Any, Any, Any] | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Checkup:
     """The results. `plan` is None if the data cannot be opened, `figures` if nothing was measured. `samples_per_unit`
     is how many samples are drawn for a sample of a batch (with packing, for a pack)."""
@@ -822,14 +811,21 @@ class Checkup:
         }
 
 
-def examine(config: CheckupConfig) -> Checkup:
-    """Check this machine, the data and the order, and measure the speed."""
-    run, data, environment, seen = config.run, config.run.options.data, MachineLimits.read(), ShardsSeen()
+def examine(
+    path: Location,
+    run: PlannedRun,
+    *,
+    measure_s: float = 3.0,
+    task_encoder: TaskEncoder[Any, Any, Any, Any] | None = None,
+) -> Checkup:
+    """Check this machine, the training data at `path` and their order, and measure the speed for `measure_s` seconds;
+    0: not at all."""
+    data, environment, seen = run.options.data, MachineLimits.read(), ShardsSeen()
     findings = [*check_environment(environment, run), *check_ranks(run)]
     plan, sources, orders, figures, per_unit = None, [], [], None, 1.0
     try:
         plan = load_plan(
-            config.path,
+            path,
             split_part=data.split_part,
             trusted_modules=data.trusted_modules,
             trust_dataset_code=data.trust_dataset_code,
@@ -840,13 +836,9 @@ def examine(config: CheckupConfig) -> Checkup:
     except BridgeDataError as error:
         findings.append(_failed("data", error))
     can_run = plan is not None and not any(finding.level is Level.STOPS for finding in findings)
-    if can_run and config.measure_s:
+    if can_run and measure_s:
         try:
-            figures = measure(
-                BenchConfig(
-                    path=config.path, options=run.options, task_encoder=config.task_encoder, seconds=config.measure_s
-                )
-            )
+            figures = measure(BenchConfig(path=path, options=run.options, task_encoder=task_encoder, seconds=measure_s))
         except BridgeDataError as error:
             findings.append(_failed("loader", error))
         else:
@@ -860,7 +852,7 @@ def examine(config: CheckupConfig) -> Checkup:
         orders = orders_of(plan, run, per_unit)
         findings += [finding for order in orders for finding in check_order(order, run)]
     return Checkup(
-        path=str(config.path),
+        path=str(path),
         run=run,
         environment=environment,
         findings=in_order_of_gain(findings),

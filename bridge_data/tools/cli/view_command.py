@@ -58,9 +58,7 @@ def view(
     port: int,
     token: str | None,
     names: tuple[str, ...],
-    where: str | None,
-    columns: str | None,
-    **trust: Any,
+    **options: Any,
 ) -> None:
     """Show PATH in a browser: samples, the blend, sizes, batches as the trainer gets them, the steps of a run.
 
@@ -78,8 +76,6 @@ def view(
         from bridge_data.tools.view.pages import Site
     except ImportError as error:
         raise ConfigError(f'`bridge-data view` needs a package ({error}): pip install "bridge-data[view]"') from error
-    options = {"trusted_modules": trust["trusted_module"], "trust_dataset_code": trust["trust_dataset_code"]}
-    options |= {"where": where, "columns": columns}
     if path is None and config is None:
         raise ConfigError("give PATH, a data set, a metadataset or the folder of a run, or --config, a run")
     folder: Path | None = None
@@ -95,7 +91,7 @@ def view(
             note(f"left out: {reason}")
         if config is None and folder is not None and (data is None or reader.config is not None):
             config = _config_of(folder, reader)
-    if config is not None and where is not None:
+    if config is not None and options["where"] is not None:
         raise ConfigError("--where is for PATH alone: which samples a run has, its config says")
 
     @functools.lru_cache(maxsize=1)

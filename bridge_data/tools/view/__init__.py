@@ -1,7 +1,7 @@
 """`bridge-data view`: a local page to look at data sets, batches and runs.
 
-    catalog ─ samples by source, number and key; sample_cards ─ the display of one
-    charts, batch_contents ─ contents of the other pages
+    catalog ─ samples by source, number and key; contents ─ the display of one, and of a batch
+    charts ─ figures of a source, losses and the counts of a blend
     gatekeeper ─ access control; pages ─ everything to show, and the routes
 
 Reads a data set, a metadataset, the folder of a run. Returns pages, rendered on the server; the browser runs htmx and

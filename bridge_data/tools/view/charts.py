@@ -30,7 +30,7 @@ from bridge_data.shards.media_metadata import AVMetadata, ImageMetadata, MediaIn
 from bridge_data.shards.prepared import tars_of
 from bridge_data.shards.records import bytes_of
 from bridge_data.tools.view.catalog import CatalogSource, SampleAddress, SplitCatalog
-from bridge_data.tools.view.sample_cards import extension, kind_of, members_of
+from bridge_data.tools.view.contents import extension, kind_of, members_of
 
 WIDTH, HEIGHT = 640, 236
 """The `viewBox` of a chart."""

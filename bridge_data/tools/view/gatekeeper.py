@@ -19,7 +19,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bridge_data.errors import ConfigError
-from bridge_data.tools.view.sample_cards import MediaContent
+from bridge_data.tools.view.contents import MediaContent
 
 HEADERS = {
     "content-security-policy": "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; "

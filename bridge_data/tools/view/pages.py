@@ -28,16 +28,25 @@ from bridge_data.loader import SavableDataLoader, get_savable_loader
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.loader.ledger_files import RunLedger
 from bridge_data.order.state import LoaderState
-from bridge_data.tools.descriptions import describe_value
 from bridge_data.tools.oracle import RunOrder
 from bridge_data.tools.run_sections import skips_of
 from bridge_data.tools.runs import NamedRun, SavedRun
 from bridge_data.tools.state_contents import sources_of
-from bridge_data.tools.view.batch_contents import contents, fields_of, pictures_of, tokenizer_of
 from bridge_data.tools.view.catalog import CatalogSource, DataCatalog, SampleAddress, SampleFilter, SplitCatalog
 from bridge_data.tools.view.charts import HEIGHT, WIDTH, TokenLengths, count_draws, shapes, step_line, token_lengths
+from bridge_data.tools.view.contents import (
+    DOWNLOAD,
+    MediaContent,
+    card,
+    content,
+    contents,
+    describe_value,
+    fields_of,
+    pictures_of,
+    templates,
+    tokenizer_of,
+)
 from bridge_data.tools.view.gatekeeper import Gatekeeper, number_in, ranged
-from bridge_data.tools.view.sample_cards import DOWNLOAD, MediaContent, card, content, templates
 
 Key = TypeVar("Key")
 Made = TypeVar("Made")

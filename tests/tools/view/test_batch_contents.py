@@ -1,6 +1,6 @@
 import torch
 
-from bridge_data.tools.view.batch_contents import contents
+from bridge_data.tools.view.contents import contents
 
 
 class Words:

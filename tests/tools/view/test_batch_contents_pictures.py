@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from bridge_data.tools.view.batch_contents import pictures_of
+from bridge_data.tools.view.contents import pictures_of
 
 MEAN, DEVIATION = [0.48, 0.46, 0.41], [0.27, 0.26, 0.28]
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 from bridge_data.errors import ConfigError
 from bridge_data.tools.view.catalog import open_split
-from bridge_data.tools.view.sample_cards import write_sheet
+from bridge_data.tools.view.contents import write_sheet
 from tests.prepared import write_texts
 from tests.tools.cli.runner import run_command
 
