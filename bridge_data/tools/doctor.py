@@ -17,6 +17,7 @@ import itertools
 import math
 import os
 import resource
+import shutil
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -118,7 +119,7 @@ class MachineLimits:
             num_files=files,
             max_files=max_files,
             locked_bytes=_limit(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]),
-            shm_bytes=_size_bytes(_SHM),
+            shm_bytes=shutil.disk_usage(_SHM).total if _SHM.is_dir() else None,
             libraries=dict(_versions()),
         )
 
@@ -216,14 +217,6 @@ def _memory_bytes() -> int:
     except OSError:
         return total
     return total if limit == "max" else min(total, int(limit))
-
-
-def _size_bytes(folder: Path) -> int | None:
-    try:
-        found = os.statvfs(folder)
-    except OSError:
-        return None
-    return found.f_frsize * found.f_blocks
 
 
 def _versions() -> Iterator[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """Requests and responses: access control, numbers in queries, media and ranges of them, headers of every response.
 
-Enters: a request. Leaves: a refusal, or the application's response with headers that forbid foreign scripts, guessing
-of content types, and use by other sites. Guarantee: another site cannot read from here by resolving its own name to
+Reads a request. Returns a refusal, or the application's response with headers that forbid foreign scripts, guessing of
+content types, and use by other sites. Another site cannot read from here by resolving its own name to
 this machine's address (DNS rebinding), since only addresses and known names are accepted as `Host`; with a token,
 every request must have it.
 """
