@@ -295,7 +295,7 @@ class RunSection:
     def sums(self, later: LoaderState) -> LedgerSums:
         """The sums of the ledger over the samples that the run handed out before `later`, a state in this section."""
         found = self._state.sums()
-        for lane in range(self.num_lanes):
+        for lane in later.lanes:
             places = range(self._state.place_of(lane), later.place_of(lane))
             while places:
                 some, places = places[:_MANY_MICRO_BATCHES], places[_MANY_MICRO_BATCHES:]

@@ -95,7 +95,6 @@ def opened(
         ConfigError: if settings are missing, unknown, contradict each other or those in the states. StateError: for
             states of other data.
     """
-
     files = find_run(path) if is_run(path) else RunFiles(config=path)
     left_out: list[str] = []
     saved = read_states(states) if states else found_states(files.states, left_out)
@@ -141,7 +140,6 @@ def _of_states(
     settings: RunSettings, saved: Sequence[Checkpoint], options: dict[str, Any], *, is_config: bool
 ) -> RunSettings:
     """`settings` with what the states say: all, if there is no config; of a config, the ranks of the newest."""
-
     if is_config:
         return dataclasses.replace(settings, world_size=newest_of(saved).world_size or 1)
     given = options["global_batch_size"] is not None
@@ -150,14 +148,8 @@ def _of_states(
     )
 
 
-_SAVED = {
-    "batch_size": "batch_size",
-    "seed": "seed",
-    "packing_buffer_size": "packing_buffer_size",
-    "shuffle_buffer_size": "shuffle_buffer_size",
-    "max_samples_per_sequence": "max_samples_per_sequence",
-}
-"""Options whose values states have, by the name there."""
+_SAVED = ("batch_size", "seed", "packing_buffer_size", "shuffle_buffer_size", "max_samples_per_sequence")
+"""Options whose values states have."""
 
 
 def _check_given(options: dict[str, Any], saved: Sequence[Checkpoint]) -> None:
@@ -166,11 +158,9 @@ def _check_given(options: dict[str, Any], saved: Sequence[Checkpoint]) -> None:
     Raises:
         ConfigError: naming option, values and state.
     """
-
     newest = newest_of(saved)
-    known = {option: newest.state.fingerprint.get(name) for option, name in _SAVED.items()}
-    known["num_lanes"] = newest.state.num_lanes
-    for option, has in known.items():
+    known = {name: newest.state.fingerprint.get(name) for name in _SAVED}
+    for option, has in {**known, "num_lanes": newest.state.num_lanes}.items():
         given = options[option]
         if given is not None and (given or None) != (has or None):
             raise ConfigError(
@@ -304,7 +294,6 @@ def when(
     RUN is the folder of a run (its config, states and ledger are found), the YAML of a recipe (as --print-config
     writes it) or of a LightningCLI, or the path of a data set or metadataset, with options.
     """
-
     run = opened(path, states, **options)
     found = run.when(key, source=source, index=index, until=until, is_partial=True)
     unknown = run.unknown(until)
