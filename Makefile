@@ -11,7 +11,7 @@ SPREAD := -n 2 --dist worksteal
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: setup demo test test-fast test-most test-all test-bridge test-data test-ray test-wandb test-view faults mutants fuzz \
-  compat lint wheel peers bench bench-more clean
+  compat lint wheel docs peers bench bench-more clean
 
 setup:
 	@VENV=$(VENV) PYTHON="$(if $(filter-out file,$(origin PYTHON)),$(PYTHON))" .ci/setup
@@ -157,6 +157,14 @@ wheel: setup
 	$(BIN)/python -m build -q
 	.ci/try_wheel $(BIN)/python dist/*.whl
 
+# The documentation as a searchable site, which needs no network to be read: site/index.html.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+$(VENV)/.docs: pyproject.toml | setup
+	$(BIN)/pip install -q -e ".[docs]"
+	@touch $@
+
 # ARGS="--only text,jpeg --rounds 1" for a quick look; see docs/benchmarks.md.
 bench: $(VENV)/.bench peers
 	$(BIN)/python -m benchmarks.speed $(ARGS)
@@ -182,4 +190,4 @@ bench-more: setup
 	$(BIN)/python -m benchmarks.pictures
 
 clean:
-	rm -rf $(VENV) $(PEERS) .bench build dist *.egg-info
+	rm -rf $(VENV) $(PEERS) .bench build dist site *.egg-info

@@ -14,9 +14,9 @@ from typing import Any
 from benchmarks.turns import ROOT, Replaced, Slices, line, measure
 from bridge_data import storage
 from bridge_data.decode import sample_decoder
-from bridge_data.shards.index_file import IndexFile
+from bridge_data.shards.paged_file import PagedFile
 from bridge_data.shards.shard_table import TarShard
-from bridge_data.storage import PinnedFile, reading
+from bridge_data.storage import PinnedFile, locations
 
 CASES = {"text": 1000, "jpeg": 4}
 """Workload: batches of a slice."""
@@ -26,14 +26,14 @@ def checks() -> list[Replaced]:
     """What checks, each replaced by what only reads."""
 
     def read(self: PinnedFile, start: int, num_bytes: int) -> bytes:
-        return reading.read_with_version(self.path, start, num_bytes)[0]
+        return locations.read_with_version(self.path, start, num_bytes)[0]
 
-    def read_page(self: IndexFile, start: int, num_bytes: int, checksum: int) -> bytes:
+    def read_page(self: PagedFile, start: int, num_bytes: int, checksum: int) -> bytes:
         return storage.read(self.path, start, num_bytes)
 
     return [
         (PinnedFile, "read", read),
-        (IndexFile, "read", read_page),
+        (PagedFile, "read", read_page),
         (TarShard, "is_intact", lambda *_: True),
         (sample_decoder, "image_within", lambda _, handler, data: handler(data)),
     ]

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bridge_data.prepare.shard_writer import tar_header
+from bridge_data.prepare.part_encoding import tar_header
 
 SETTINGS = ["--non-interactive", "--split-ratio", "1,0,0", "--num-workers", "2"]
 SAMPLES = ["--sample-type", "TextSample", "--field-map", '{"text": "txt"}']

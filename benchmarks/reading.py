@@ -32,7 +32,7 @@ from bridge_data import (
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tars import prepare
-from bridge_data.shards import tar_bytes
+from bridge_data.shards import tar_files
 from bridge_data.storage import remote
 from tests.object_store import Server, environment
 from tests.prepared import write_dataset
@@ -70,14 +70,14 @@ class Count:
 def counted() -> Iterator[Count]:
     """Count what is read from here on."""
     count = Count()
-    read, pread, request = storage.read, tar_bytes.GzipTar.read_exactly, remote._range
+    read, pread, request = storage.read, tar_files.GzipTar.read_exactly, remote._range
 
     def local(path: Any, start: int, num_bytes: int) -> bytes:
         if not storage.is_remote(path):
             count.add(num_bytes)
         return read(path, start, num_bytes)
 
-    def inside(tar: tar_bytes.GzipTar, start: int, num_bytes: int) -> bytes:
+    def inside(tar: tar_files.GzipTar, start: int, num_bytes: int) -> bytes:
         count.add(num_bytes)
         return pread(tar, start, num_bytes)
 
@@ -85,12 +85,12 @@ def counted() -> Iterator[Count]:
         count.add(num_bytes)
         return request(url, start, num_bytes)
 
-    storage.read, tar_bytes.GzipTar.read_exactly, remote._range = local, inside, ranged  # type: ignore[method-assign]
+    storage.read, tar_files.GzipTar.read_exactly, remote._range = local, inside, ranged  # type: ignore[method-assign]
     remote._known.after_fork()  # its threads call the one that counts
     try:
         yield count
     finally:
-        storage.read, tar_bytes.GzipTar.read_exactly, remote._range = read, pread, request  # type: ignore[method-assign]
+        storage.read, tar_files.GzipTar.read_exactly, remote._range = read, pread, request  # type: ignore[method-assign]
         remote._known.after_fork()
 
 

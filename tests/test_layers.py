@@ -106,7 +106,7 @@ def test_the_package_is_imported_quickly() -> None:
 
 
 def test_plans_and_indexes_need_neither_torch_nor_what_decodes() -> None:
-    code = "import bridge_data.prepare.join_keys, bridge_data.prepare.tars, bridge_data.samples\n"
+    code = "import bridge_data.prepare.metadataset_joins, bridge_data.prepare.tars, bridge_data.samples\n"
     code += "from bridge_data.energon import CrudeWebdataset, load_dataset, prepare_metadataset\n"
     code += "from bridge_data.plan import load_plan"
     assert imported_by(code, ("torch", "numpy", "PIL", "av", "cloudpickle", "webdataset", "omegaconf")) == "[]"
@@ -114,7 +114,7 @@ def test_plans_and_indexes_need_neither_torch_nor_what_decodes() -> None:
 
 def test_a_command_that_prepares_tars_waits_for_nothing_else() -> None:
     heavy = ("torch", "numpy", "tqdm", "multiprocessing", "concurrent", "tarfile", "hashlib", "tempfile")
-    ours = ("plan.blending", "prepare.metadataset_joins", "prepare.jsonl_lines", "prepare.join_keys", "prepare.media")
+    ours = ("plan.blending", "prepare.metadataset_joins", "prepare.jsonl_lines", "prepare.media")
     code = "import bridge_data.tools.cli.prepare_command"
     assert imported_by(code, (*heavy, *(f"bridge_data.{name}" for name in ours))) == "[]"
 
@@ -134,7 +134,8 @@ next(iter(get_loader(get_train_dataset({str(data)!r}, **options))))
 """
     ours = ("datamodule", "decode.av.av_decoder", "encoders", "energon", "tools", "shards.parquet_table")
     ours += ("task.crude_examples", "task.grouping", "task.stores.cache_pool", "task.stores.dataset_store")
-    assert imported_by(code, ("av", "PIL.Image", "transformers", *(f"bridge_data.{name}" for name in ours))) == "[]"
+    heavy = ("av", "duckdb", "PIL.Image", "pyarrow", "transformers")
+    assert imported_by(code, (*heavy, *(f"bridge_data.{name}" for name in ours))) == "[]"
 
 
 def test_workers_import_torch_and_pillow_only_where_they_are_needed() -> None:

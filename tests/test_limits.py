@@ -33,8 +33,7 @@ from bridge_data.decode.av import AVDecoder
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.shards.metadata import read_split
-from bridge_data.shards.tar_bytes import MemoryTar
-from bridge_data.shards.tar_headers import walk
+from bridge_data.shards.tar_files import MemoryTar, walk
 from tests.memory import sizes_bytes
 from tests.prepared import write_texts
 

@@ -27,7 +27,7 @@ from bridge_data.order.chunks import UNKNOWN_BLOCK_SIZE, share_open
 from bridge_data.plan import Plan
 from bridge_data.shards import ByteRange, Records
 from bridge_data.shards.blocks import OVERHEAD_BYTES, READ_BYTES, ChunkCut, Cut, RunCut
-from bridge_data.shards.tar_bytes import GZIP_SUFFIXES
+from bridge_data.shards.tar_files import GZIP_SUFFIXES
 
 logger = logging.getLogger("bridge_data")
 

@@ -9,13 +9,10 @@ and shards by their index; raises `ConfigError` for a file in no part.
 import dataclasses
 import fnmatch
 import glob
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-import braceexpand
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError
@@ -27,7 +24,8 @@ from bridge_data.plan.formats import WHOLE, Format, Opening
 from bridge_data.plan.source import FieldAccess, Source
 from bridge_data.samples import CrudeSample
 from bridge_data.shards import Records, binary_shard, litdata_table, mds_table
-from bridge_data.shards.metadata import TABLE_FILES
+from bridge_data.shards.metadata import TABLE_FILES, expand_path
+from bridge_data.shards.plain_data import parse_json_file
 from bridge_data.shards.table_columns import Column
 from bridge_data.shards.table_records import TableRecords, open_records
 from bridge_data.storage import Location, list_sizes, location
@@ -163,7 +161,7 @@ def _named_files(path: str) -> Files:
         return [(name, f"{start}/{name}") for name in _matching(_listed(start), path.removeprefix(f"{start}/"))]
     if storage.is_file(path) or storage.is_folder(path):
         return [(os.path.basename(path), path)]
-    found = [file for pattern in braceexpand.braceexpand(path) for file in sorted(glob.glob(pattern, recursive=True))]
+    found = [file for pattern in expand_path(path) for file in sorted(glob.glob(pattern, recursive=True))]
     return [(os.path.relpath(file, start), file) for file in dict.fromkeys(found)]
 
 
@@ -178,7 +176,7 @@ def _matching(names: Sequence[str], pattern: str) -> list[str]:
     """The sorted `names` that `glob` would find by `pattern`."""
     found: dict[str, None] = {}
     known = set(names)
-    for one in braceexpand.braceexpand(pattern):
+    for one in expand_path(pattern):
         if one in known:
             found[one] = None
         elif _SPECIAL.search(one):
@@ -234,10 +232,7 @@ def _files_of_state(folder: str, content: bytes) -> Files:
 
 
 def _json(data: bytes, path: str) -> dict[str, Any]:
-    try:
-        content = json.loads(data)
-    except ValueError as error:
-        raise ConfigError(f"{path}: is no JSON: {error}") from error
+    content = parse_json_file(data, path)
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: expected a mapping")
     return content

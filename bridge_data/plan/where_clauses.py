@@ -1,7 +1,8 @@
 """`where:` in a metadataset: a predicate that chooses samples of the data sets below it.
 
-Enters: the entries `where` and `columns` of a node, or the options of these names. Leaves: clauses that know file and
-line; and a source with only the samples for which all of its clauses hold. For the columns, see `shards.where`.
+Reads the entries `where` and `columns` of a node, or the options of these names. Returns clauses that know file and
+line; and a source with only the samples for which all of its clauses hold. Raises a `ConfigError` with file and line.
+For the columns, see `shards.where`.
 """
 
 import dataclasses
@@ -66,8 +67,8 @@ def choose_samples(source: Source, clauses: Sequence[WhereClause]) -> Source:
     """
     if not source.num_samples:
         return source
+    from bridge_data.shards.where.choices import ChosenRecords
     from bridge_data.shards.where.choosing import choose  # here: few data sets have clauses
-    from bridge_data.shards.where.chosen_records import ChosenRecords
 
     chosen = ChosenRecords(source.records, choose(source.records, clauses))
     return dataclasses.replace(source, records=chosen)

@@ -1,10 +1,10 @@
-"""Storing fields of JSON parts as columns of samples, in `.nv-meta/columns.bridge`.
+"""Storing fields of JSON parts as columns of samples, in `.nv-meta/columns.parquet`.
 
-Enters: the folder of a prepared data set, names such as `json.score`, an `Executor`. Leaves: the file, which
-`JsonColumns` reads. A task reads the JSON parts of a few shards and keeps their values in the folder `.columns`, so a
-killed run resumes where it was. Values of unchanged shards are taken from the previous file. Guarantee: the file
-appears whole or not at all, and does not depend on the number of processes or on what was known before; all values of a
-column have one type, or nothing is stored; memory is bounded by a few shards.
+Reads the folder of a prepared data set, names such as `json.score`, and the JSON parts, by an `Executor`. A task reads
+a few shards and keeps the values of each in the folder `.columns`, so a killed run resumes where it was. Values of
+unchanged shards are taken from the previous file. Returns the types of the columns; `StoredColumns` reads the file,
+which appears whole or not at all, and does not depend on the number of processes or on what was known before. Memory is
+bounded by a few shards. Raises, and stores nothing, if the values of a column have no common type.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import functools
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -23,30 +23,30 @@ from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.prepare.commit import preparing_alone
 from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress
 from bridge_data.prepare.json_fields import JsonField, common_type, parse_content, parse_fields, typed
-from bridge_data.prepare.scan_results import shard_runs
-from bridge_data.prepare.shard_files import ShardFiles
-from bridge_data.shards.index_file import BridgeIndex, ShardEntry
+from bridge_data.prepare.shard_work import ShardFiles, shard_runs
+from bridge_data.shards.index_file import BridgeIndex, Segment, ShardEntry
 from bridge_data.shards.metadata import BRIDGE_INDEX, META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset
-from bridge_data.shards.segment import DamagedIndexError, Segment
-from bridge_data.shards.tar_bytes import open_tar
+from bridge_data.shards.tar_files import open_tar
 from bridge_data.shards.tar_scan import raise_faults
-from bridge_data.shards.where.json_columns import (
-    COLUMNS_BRIDGE,
+from bridge_data.shards.where.sample_columns import (
+    COLUMNS_PARQUET,
+    INTEGER,
     LIST,
+    NUMBER,
     TEXT,
-    ColumnsWriter,
-    JsonColumns,
-    Types,
-    decode_values,
-    encode_values,
+    StoredColumns,
+    StoredShard,
+    arrow_package,
+    arrow_type,
+    write_stored_columns,
 )
 from bridge_data.storage.atomic import replacing, writing
 
 READ_COLUMNS = ".columns"
 """The folder, in the data set's, for values that are not in the file yet; removed when they are."""
 
-_SUFFIX = ".bridge"
+_SUFFIX = ".parquet"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,88 +80,88 @@ def prepare_columns(
         values cannot be read or have several types.
     """
     fields = parse_fields(columns)
+    arrow_package("pyarrow.parquet")  # before processes fork
     executor = executor or LocalProcesses(num_workers)
     storage.close_files()  # a file that was replaced since this process read it must be reopened
     with preparing_alone(root) as remove_temporary:
-        index = _index_of(root, limits)
-        path, folder = root / META_FOLDER / COLUMNS_BRIDGE, root / READ_COLUMNS
+        index = PreparedDataset.open(root, limits).index
+        if index is None:
+            way_out = bridge_command("prepare", root, "--tar-index-only")
+            raise ConfigError(f"{root}: has no {BRIDGE_INDEX} of its preparation; run `{way_out}` first")
+        path, folder = root / META_FOLDER / COLUMNS_PARQUET, root / READ_COLUMNS
         remove_temporary([path.parent, folder])
-        known = _KnownValues(index, [field.column for field in fields])
-        if not rescan:
-            known.add(JsonColumns.open(path))
-            for kept in sorted(folder.glob(f"*{_SUFFIX}")):
-                known.add(JsonColumns.open(kept))
-        missing = known.missing()
-        _read(root, fields, limits, known, missing, executor, on_progress)
+        known, num_read = _KnownValues(root, index, [field.column for field in fields]), 0
+        for file in () if rescan else (path, *sorted(folder.glob(f"*{_SUFFIX}"))):
+            with contextlib.suppress(DatasetError):  # what is damaged is read again
+                known.add(file)
+        while missing := known.missing():
+            _read(root, fields, index, known, missing, executor, on_progress)
+            num_read += len(missing)
         types = known.common_types()
         with writing(root):
-            with replacing(path) as temporary, open(temporary, "wb") as file:
-                writer = ColumnsWriter(file)
-                for shard in known.shards:
-                    writer.add(shard, *known.values(shard))
-                writer.finish(types)
+            with replacing(path) as temporary:
+                write_stored_columns(temporary, types, known.values())
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(folder)
     return ColumnsPreparation(
         types=types,
         num_missing=known.num_missing(),
-        num_samples=sum(shard.count for shard in known.shards),
-        num_read=len(missing),
-        num_unchanged=len(known.shards) - len(missing),
+        num_samples=sum(shard.count for shard in known.shards.values()),
+        num_read=num_read,
+        num_unchanged=len(known.shards) - num_read,
     )
-
-
-def _index_of(root: Path, limits: Limits) -> BridgeIndex:
-    index = PreparedDataset.open(root, limits).index
-    if index is None:
-        way_out = bridge_command("prepare", root, "--tar-index-only")
-        raise ConfigError(f"{root}: has no {BRIDGE_INDEX} of its preparation; run `{way_out}` first")
-    return index
 
 
 class _KnownValues:
     """The known values of `columns` by shard of `index`."""
 
-    def __init__(self, index: BridgeIndex, columns: Sequence[str]) -> None:
-        self.shards = list(index.entries.values())
-        self._index, self._columns = index, columns
-        self._sources: dict[str, JsonColumns] = {}
+    def __init__(self, root: Path, index: BridgeIndex, columns: Sequence[str]) -> None:
+        self.shards = dict(index.entries)
+        self._columns = columns
+        self._found: dict[str, tuple[StoredShard, dict[str, str], Path]] = {}
+        """Of each shard what is stored, and the file, which has columns of these types."""
+        self._open = functools.lru_cache(maxsize=64)(lambda path, version: StoredColumns(root, path))
 
-    def add(self, source: JsonColumns | None) -> None:
-        """Take values that are intact and not known yet from `source`, if it has the columns."""
-        if source is None or not source.types.keys() >= set(self._columns):
-            return
-        for name in source.entries.keys() - self._sources.keys():
-            if name in self._index.entries and source.knows(self._index.entries[name]):
-                with contextlib.suppress(DamagedIndexError):
-                    source.segment_bytes(name)
-                    self._sources[name] = source
+    def add(self, path: Path, *, is_new: bool = False) -> None:
+        """Take the values in the file at `path`, if it has the columns: all, if it `is_new`, or else those that are
+        intact and not known yet.
+
+        Raises:
+            DatasetError: if there is no usable file.
+        """
+        source = self._open(path, storage.version(path))
+        for name in source.shards.keys() & self.shards.keys() if source.kinds.keys() >= set(self._columns) else ():
+            if is_new or name not in self._found:
+                with contextlib.suppress(DatasetError):
+                    _, stored = source.shard(self.shards[name])
+                    if not is_new:
+                        source.table(self.shards[name], self._columns)
+                    types = {column: stored.types[column] for column in self._columns}
+                    self._found[name] = stored._replace(types=types), source.kinds, path
 
     def missing(self) -> list[str]:
-        """The shards that must be read."""
-        return [shard.name for shard in self.shards if shard.name not in self._sources]
+        """The shards that must be read: what is not known, or else where integers were stored among numbers, perhaps
+        rounded, of which there are none any more."""
+        found = [name for name in self.shards if name not in self._found]
+        types = {} if found else self.common_types()
+        return found or [
+            name
+            for name, (_, kinds, _) in self._found.items()
+            if any(kinds[column].startswith(NUMBER) and kind.startswith(INTEGER) for column, kind in types.items())
+        ]
 
-    def types(self, shard: ShardEntry) -> list[Types]:
-        """The types in a shard, by column."""
-        source = self._sources[shard.name]
-        by_column = dict(zip(source.types, source.entries[shard.name].types, strict=True))
-        return [by_column[column] for column in self._columns]
-
-    def values(self, shard: ShardEntry) -> tuple[bytes, list[Types]]:
-        """The values of a shard, and their types."""
-        source = self._sources[shard.name]
-        segment = source.segment_bytes(shard.name)
-        if list(source.types) != list(self._columns):
-            by_column = dict(zip(source.types, decode_values(segment), strict=True))
-            segment = encode_values([by_column[column] for column in self._columns])
-        return segment, self.types(shard)
+    def values(self) -> Iterator[tuple[StoredShard, Any]]:
+        """Each shard, and the table of its values."""
+        for name, entry in self.shards.items():
+            stored, _, path = self._found[name]
+            yield stored, self._open(path, storage.version(path)).table(entry, self._columns)
 
     def num_missing(self) -> dict[str, int]:
         """How many samples have no value, by column."""
-        found = {column: sum(shard.count for shard in self.shards) for column in self._columns}
-        for shard in self.shards:
-            for column, types in zip(self._columns, self.types(shard), strict=True):
-                found[column] -= sum(count for _, _, count in types)
+        found = dict.fromkeys(self._columns, 0)
+        for shard, _, _ in self._found.values():
+            for column in found:
+                found[column] += shard.num_samples - sum(count for _, _, count in shard.types[column])
         return found
 
     def common_types(self) -> dict[str, str]:
@@ -170,53 +170,53 @@ class _KnownValues:
         Raises:
             DatasetError: if the values of a column have no common type.
         """
-        found = dict.fromkeys(self._columns, ("", ""))
-        faults: dict[str, str] = {}
-        for shard in self.shards:
-            for column, types in zip(self._columns, self.types(shard), strict=True):
-                for kind, key, _ in types:
-                    before, seen = found[column]
-                    both, place = common_type(before, kind), f"{shard.name}/{key}"
-                    if both is None:
-                        faults.setdefault(column, f"{column}: is {before} in {seen}, but {kind} in {place}")
-                    else:
-                        found[column] = both, place if both == kind != before else seen
-        if faults:
-            raise DatasetError(
-                "; ".join(faults.values()) + ". A column has values of one type (integers among numbers count as "
-                "numbers): leave it out, or write the shards again"
-            )
-        return {column: f"{TEXT}{kind}" if kind in ("", LIST) else kind for column, (kind, _) in found.items()}
+        return _common_types(self._columns, [self._found[name][0] for name in self.shards])
+
+
+def _common_types(columns: Sequence[str], shards: Iterable[StoredShard]) -> dict[str, str]:
+    found = dict.fromkeys(columns, ("", ""))
+    faults: dict[str, str] = {}
+    for shard in shards:
+        for column in columns:
+            for kind, key, _ in shard.types[column]:
+                before, seen = found[column]
+                both, place = common_type(before, kind), f"{shard.name}/{key}"
+                if both is None:
+                    faults.setdefault(column, f"{column}: is {before} in {seen}, but {kind} in {place}")
+                else:
+                    found[column] = both, place if both == kind != before else seen
+    if faults:
+        raise DatasetError(
+            "; ".join(faults.values()) + ". A column has values of one type (integers among numbers count as "
+            "numbers): leave it out, or write the shards again"
+        )
+    return {column: f"{TEXT}{kind}" if kind in ("", LIST) else kind for column, (kind, _) in found.items()}
 
 
 def _read(
     root: Path,
     fields: list[JsonField],
-    limits: Limits,
+    index: BridgeIndex,
     known: _KnownValues,
     missing: list[str],
     executor: Executor,
     on_progress: Progress,
 ) -> None:
     """Read the shards `missing`, so that they are known."""
-    if not missing:
-        return
     folder = root / READ_COLUMNS
     with writing(root):
         folder.mkdir(exist_ok=True)
     num_shards, errors = len(known.shards), list[str]()
     done = num_shards - len(missing)
-    mtime_ns = (root / META_FOLDER / BRIDGE_INDEX).stat().st_mtime_ns
-    read = functools.partial(_read_run, root, fields, limits, mtime_ns)
+    read = functools.partial(_read_run, root, fields, index)
     runs = shard_runs(ShardFiles(root), missing, executor.num_workers)
     with contextlib.closing(executor.map(read, runs, what=f"read JSON parts of {root}")) as results:
         for file, num_read, faults in results:
-            found = JsonColumns.open(folder / file)
-            if found is None:
+            if not (folder / file).is_file():
                 raise DatasetError(
                     f"{folder / file}: is not there, though it was written: do all workers see {root} under this path?"
                 )
-            known.add(found)
+            known.add(folder / file, is_new=True)
             errors += faults
             for _ in range(num_read):
                 done += 1
@@ -224,65 +224,67 @@ def _read(
     raise_faults(errors, num_shards)
 
 
-def _read_run(
-    root: Path, fields: list[JsonField], limits: Limits, index_mtime_ns: int, names: list[str]
-) -> tuple[str, int, list[str]]:
-    """Read some shards. Return the file with their values, its count, and the errors of unusable shards."""
+def _read_run(root: Path, fields: list[JsonField], index: BridgeIndex, names: list[str]) -> tuple[str, int, list[str]]:
+    """Read some shards. Return the file with their values, their number, and the errors of unusable shards."""
     import hashlib  # imported here: slow, and not needed for an unchanged data set
 
     columns = [field.column for field in fields]
     file = hashlib.blake2b(json.dumps([columns, names]).encode(), digest_size=16).hexdigest() + _SUFFIX
-    index, errors = _opened_index(root, limits, index_mtime_ns), list[str]()
-    folder = root / READ_COLUMNS
-    with writing(folder), replacing(folder / file, durable=False) as temporary, open(temporary, "wb") as output:
-        writer = ColumnsWriter(output)
-        for name in names:
-            try:
-                values, types = _read_shard(root, fields, index, name)
-            except DatasetError as error:
-                errors.append(str(error))
-                continue
-            writer.add(index.entries[name], encode_values(values), types)
-        writer.finish(dict.fromkeys(columns, ""))
+    folder, arrow = root / READ_COLUMNS, arrow_package()
+    found, errors = list[tuple[StoredShard, dict[str, list[Any]]]](), list[str]()
+    for name in names:
+        try:
+            found.append(_read_shard(root, fields, index, name))
+        except DatasetError as error:
+            errors.append(str(error))
+    kinds = _common_types(columns, [shard for shard, _ in found])
+    tables = (
+        (shard, arrow.table({column: _arrow_array(values[column], kind) for column, kind in kinds.items()}))
+        for shard, values in found
+    )
+    with writing(folder), replacing(folder / file, durable=False) as temporary:
+        write_stored_columns(temporary, kinds, tables)
     return file, len(names), errors
 
 
-@functools.lru_cache(maxsize=2)
-def _opened_index(root: Path, limits: Limits, mtime_ns: int) -> BridgeIndex:
-    """Our index as of `mtime_ns`, opened only once for all shards."""
-    return _index_of(root, limits)
-
-
 def _read_shard(
-    root: Path, fields: list[JsonField], index: BridgeIndex, shard: str
-) -> tuple[list[list[Any]], list[Types]]:
-    """The values of each field in a shard, and their types."""
-    entry, segment = index.entries[shard], index.segment(shard)
+    root: Path, fields: list[JsonField], index: BridgeIndex, name: str
+) -> tuple[StoredShard, dict[str, list[Any]]]:
+    """A shard, and the values of each field in it."""
+    entry, segment = index.entries[name], index.segment(name)
     _check_unchanged(root, entry)
-    values: list[list[Any]] = [[None] * entry.count for _ in fields]
-    types: list[dict[str, tuple[str, int]]] = [{} for _ in fields]
-    wanted: dict[str, list[int]] = {}
-    for number, field in enumerate(fields):
-        wanted.setdefault(field.part, []).append(number)
-    for position, part, content in _contents(root / shard, segment, wanted.keys()):
+    values: dict[str, list[Any]] = {field.column: [None] * entry.count for field in fields}
+    types: dict[str, dict[str, tuple[str, int]]] = {field.column: {} for field in fields}
+    for position, part, content in _contents(root / name, segment, {field.part for field in fields}):
         try:
             parsed = parse_content(content)
         except ValueError as error:
-            raise DatasetError(f"{root / shard}: part {part} of sample {segment.key(position)!r} is {error}") from None
-        for number in wanted[part]:
+            raise DatasetError(f"{root / name}: part {part} of sample {segment.key(position)!r} is {error}") from None
+        for field in fields:
+            if field.part != part:
+                continue
             try:
-                value = fields[number].value(parsed)
+                value = field.value(parsed)
                 if value is None:
                     continue
-                kind, values[number][position] = typed(value)
+                kind, values[field.column][position] = typed(value)
             except ValueError as error:
-                raise DatasetError(
-                    f"{root / shard}: sample {segment.key(position)!r}: {fields[number].column}: {error}"
-                ) from None
-            key, count = types[number].get(kind) or (segment.key(position), 0)
-            types[number][kind] = key, count + 1
+                place = f"{root / name}: sample {segment.key(position)!r}"
+                raise DatasetError(f"{place}: {field.column}: {error}") from None
+            key, count = types[field.column].get(kind) or (segment.key(position), 0)
+            types[field.column][kind] = key, count + 1
     _check_unchanged(root, entry)
-    return values, [[(kind, *found) for kind, found in by_kind.items()] for by_kind in types]
+    found = {column: [(kind, *one) for kind, one in by_kind.items()] for column, by_kind in types.items()}
+    return StoredShard(name, entry.num_bytes, entry.mtime_ns, entry.count, found), values
+
+
+def _arrow_array(values: list[Any], kind: str) -> Any:
+    return arrow_package().array(_as_numbers(values) if kind.startswith(NUMBER) else values, arrow_type(kind))
+
+
+def _as_numbers(values: list[Any]) -> list[Any]:
+    """`values` with integers among numbers, or in lists of numbers, as numbers."""
+    return [_as_numbers(one) if isinstance(one, list) else None if one is None else float(one) for one in values]
 
 
 def _contents(path: Path, segment: Segment, parts: Set[str]) -> Iterator[tuple[int, str, bytes]]:

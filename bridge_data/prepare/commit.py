@@ -1,6 +1,6 @@
 """Files of a data set that appear together, and one preparation of a folder, or of a file, at a time.
 
-Enters: the folder of a data set, files for its `.nv-meta`. Leaves: all of them in place, or the previous ones. While
+Reads the folder of a data set, and files for its `.nv-meta`. Writes all of them, or leaves the previous ones. While
 only some are in place, a mark, `PREPARING`, is there: readers that find it open nothing.
 
 On a disk, a lock that ends with its process keeps others away. A killed process leaves at most the mark and temporary
@@ -28,7 +28,6 @@ from bridge_data.shards.metadata import INFO_JSON, PREPARING
 from bridge_data.storage import Location, RemotePath, remote
 from bridge_data.storage.atomic import sync_folder, temporary_name, temporary_stem, write_file, writing
 from bridge_data.storage.clients import check_writable
-from bridge_data.storage.object_stores import ObjectInfo
 
 PATIENCE_S = 1.0
 """How long to wait for a lock: child processes of a killed preparation end a moment after it."""
@@ -40,13 +39,6 @@ _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 def is_temporary(name: str) -> bool:
     """Whether this is the name of a temporary file or folder."""
     return _TEMPORARY.fullmatch(name) is not None
-
-
-def temporary_files(path: Path) -> Iterator[Path]:
-    """The temporary files next to `path` that were to replace it."""
-    own = re.compile(rf"{re.escape(temporary_stem(path.name))}\.[0-9a-f]{{8}}\.\d+\.tmp")
-    with os.scandir(path.parent) as entries:
-        yield from [Path(entry.path) for entry in entries if own.fullmatch(entry.name)]
 
 
 @contextlib.contextmanager
@@ -62,10 +54,10 @@ def scratch_folder(folder: Path, name: str) -> Iterator[Path]:
 def preparing_alone(
     root: Location, *, patience_s: float | None = None, doing: str = "preparing", shared: bool = False
 ) -> Iterator[Callable[[Iterable[Location]], None]]:
-    """Hold the lock of the folder or file `root`. Yield a function that removes what killed processes left: temporary
-    files among the given paths, and in given folders. On a file system without locks, nothing is locked or removed.
-    `doing` is for the message if another process holds the lock. With `shared`, others may hold it in the same way, and
-    nothing is removed. A store has no locks: see `committing_to_store`.
+    """Hold the lock of the folder or file `root`. Yield a function that removes what killed processes left: all
+    temporary files in given folders, and those that were to replace given files. On a file system without locks,
+    nothing is locked or removed. `doing` is for the message if another process holds the lock. With `shared`, others
+    may hold it in the same way, and nothing is removed. A store has no locks: see `committing`.
 
     Raises:
         DatasetError: if another process holds it for `patience_s` (None: `PATIENCE_S`), or `root` cannot be used.
@@ -109,11 +101,11 @@ def _lock(descriptor: int, root: Path, patience_s: float, doing: str, shared: bo
 
 
 def _remove_temporary(path: Path) -> None:
-    if is_temporary(path.name):
-        path.unlink(missing_ok=True)
-        return
-    with contextlib.suppress(FileNotFoundError), os.scandir(path) as entries:
-        for entry in [entry for entry in entries if is_temporary(entry.name)]:
+    folder, left = path, _TEMPORARY
+    if not path.is_dir():
+        folder, left = path.parent, re.compile(rf"{re.escape(temporary_stem(path.name))}\.[0-9a-f]{{8}}\.\d+\.tmp")
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in [entry for entry in entries if left.fullmatch(entry.name)]:
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path)
             else:
@@ -121,111 +113,88 @@ def _remove_temporary(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def committing(meta: Path) -> Iterator[Callable[[str], Path]]:
-    """Yield a function that gives the temporary path at which to write the file of a name in the folder `meta`: in it,
-    or next to it as long as there is none.
+def committing(meta: Location, scratch: Path | None = None) -> Iterator[Callable[[str], Path]]:
+    """Yield a function that gives the path on this machine at which to write the file of a name in the folder `meta`:
+    next to the data, or for a store, in a folder below `scratch` (None: the system's).
 
     If the block succeeds, all files replace the previous ones; the mark `PREPARING` is there until the last has. If it
     fails, they are removed, and so is the folder if it was made for them.
+
+    Raises:
+        DatasetError: if the files cannot be written or, in a store, another process has prepared the data set
+        meanwhile.
     """
+    if isinstance(meta, RemotePath):
+        import tempfile  # imported here: slow, and not needed on a disk
+
+        where = tempfile.gettempdir() if scratch is None else str(scratch)
+        with writing(where), tempfile.TemporaryDirectory(prefix="bridge_data.", dir=where) as made:
+            yield Path(made).joinpath
+            _upload(meta, sorted(Path(made).iterdir(), key=lambda file: (file.name == INFO_JSON, file.name)))
+        return
     written: dict[str, Path] = {}
     folder = meta if meta.is_dir() else meta.parent
-
-    def temporary(name: str) -> Path:
-        return written.setdefault(name, folder / temporary_name(name))
-
-    with contextlib.ExitStack() as undo:
-        undo.callback(_remove_all, written.values())
-        yield temporary
-        for path in written.values():
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
-        if folder != meta:
+    with writing(meta.parent):
+        try:
+            yield lambda name: written.setdefault(name, folder / temporary_name(name))
+            for path in written.values():
+                with open(path, "rb") as file:
+                    os.fsync(file.fileno())
             meta.mkdir(exist_ok=True)
-            undo.callback(_remove_empty, meta)
-        write_file(meta / PREPARING, "")
-        undo.pop_all()
+            write_file(meta / PREPARING, "")
+        except BaseException:
+            for path in written.values():
+                path.unlink(missing_ok=True)
+            if folder != meta:
+                with contextlib.suppress(OSError):  # it holds something else by now, or was not made
+                    meta.rmdir()
+            raise
         for name, path in written.items():
             os.replace(path, meta / name)
         sync_folder(meta)
         (meta / PREPARING).unlink()
 
 
-def _remove_all(paths: Iterable[Path]) -> None:
-    for path in paths:
-        path.unlink(missing_ok=True)
+class Claim:
+    """A token of this process in an object of a store: the process that took the object last holds it."""
+
+    def __init__(self, path: RemotePath) -> None:
+        self._path, self._token = path, os.urandom(16).hex().encode()
+
+    def take(self) -> None:
+        """Write the token."""
+        remote.write(str(self._path), self._token)
+
+    def is_held(self) -> bool:
+        """Whether no other process took the object, or removed it."""
+        return storage.read_if_there(self._path) == self._token
 
 
-def _remove_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # it holds something else by now
-        folder.rmdir()
+def _upload(meta: RemotePath, files: list[Path]) -> None:
+    """Write files to the objects of their names in `meta`, in this order."""
+    mark = meta / PREPARING
+    claim = Claim(mark)
+    lost = DatasetError(
+        f"{meta.parent}: another process has prepared it at the same time, so its .nv-meta may be from both: when no "
+        f"other is running, run `{bridge_command('prepare', meta.parent)}` again"
+    )
 
-
-@contextlib.contextmanager
-def committing_to_store(meta: RemotePath, scratch: Path | None = None) -> Iterator[Callable[[str], Path]]:
-    """Yield a function that gives the path on this machine, below `scratch`, at which to write the file of a name in
-    the folder `meta`. If the block succeeds, all of them are written to the store.
-
-    Raises:
-        DatasetError: if another process has prepared the data set meanwhile, or the store cannot be written to.
-    """
-    import tempfile  # imported here: slow, and not needed on a disk
-
-    where = tempfile.gettempdir() if scratch is None else scratch
-    with contextlib.ExitStack() as stack:
-        with writing(where):
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bridge_data.", dir=where)))
-        written: dict[str, Path] = {}
-
-        def temporary(name: str) -> Path:
-            return written.setdefault(name, folder / name)
-
-        with writing(folder):
-            yield temporary
-        if written:
-            _Commit(meta).write(written)
-
-
-class _Commit:
-    """One writing of files to the folder `meta`, with a token of its own."""
-
-    def __init__(self, meta: RemotePath) -> None:
-        self._meta = meta
-        self._token = os.urandom(16).hex().encode()
-
-    def write(self, files: dict[str, Path]) -> None:
-        """Write the files, each to the object of its name."""
-        self._mark()
-        versions: dict[str, ObjectInfo] = {}
-        for name in sorted(files, key=lambda name: name == INFO_JSON):
-            self._check_mark()
-            versions[name] = remote.write(str(self._meta / name), files[name])
-        self._check_mark()
-        found = remote.list_objects(str(self._meta))
-        if any(found.get(name) != version for name, version in versions.items()):
-            raise self._lost()
-        remote.delete(str(self._meta / PREPARING))
-
-    def _mark(self) -> None:
-        remote.write(str(self._meta / PREPARING), self._token)
-
-    def _check_mark(self) -> None:
-        """Ensure that no other writer has started.
-
-        Raises:
-            DatasetError: if one has. If it is done, it may not have seen what was written here, so the mark is set
-            again: the files there may be from both.
-        """
-        token = storage.read_if_there(self._meta / PREPARING)
-        if token == self._token:
+    def check() -> None:
+        if claim.is_held():
             return
-        if token is None:
-            self._mark()
-        raise self._lost()
+        if not mark.exists():  # the other is done, and may not have seen what was written here
+            claim.take()
+        raise lost
 
-    def _lost(self) -> DatasetError:
-        root = self._meta.parent
-        return DatasetError(
-            f"{root}: another process has prepared it at the same time, so its .nv-meta may be from both: when no "
-            f"other is running, run `{bridge_command('prepare', root)}` again"
-        )
+    if not files:
+        return
+    claim.take()
+    versions = {}
+    for file in files:
+        check()
+        versions[file.name] = remote.write(str(meta / file.name), file)
+    check()
+    found = remote.list_objects(str(meta))
+    if any(found.get(name) != version for name, version in versions.items()):
+        raise lost
+    remote.delete(str(mark))

@@ -1,14 +1,15 @@
 """Running tasks in this process, in forked processes of this machine, or on a Ray cluster whose machines see
 the data under the same paths.
 
-Enters: a function and arguments. Leaves: the results in order; only a few are buffered. Guarantee: processes end with
-the one that started them. A process that runs threads, or has used an object store, cannot fork safely, so it uses
-threads. Ray pickles the function, and retries a task whose worker or node dies, a few times, elsewhere.
+Reads a function and arguments. Returns the results in order; only a few are buffered. Processes end with the one that
+started them. A process that runs threads, or has used an object store, cannot fork safely, so it uses threads. Ray
+pickles the function, and retries a task whose worker or node dies, a few times, elsewhere.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import itertools
 import os
@@ -74,46 +75,56 @@ class LocalProcesses:
         self, function: Callable[[Argument], Result], arguments: Iterable[Argument], *, what: str
     ) -> Generator[Result, None, None]:
         """See `Executor`."""
-        return in_parallel(function, arguments, num_workers=self.num_workers, what=what)
+        if self.num_workers == 1:
+            yield from map(function, arguments)
+            return
+        from concurrent.futures import BrokenExecutor, Future  # imported here: slow, and one process does not need it
+
+        call = next(_calls)
+        _functions[call] = function
+        try:
+            with pool(self.num_workers) as executor:
+                yield from _in_order(
+                    lambda argument: executor.submit(_do, call, argument),
+                    Future.result,
+                    Future.cancel,
+                    arguments,
+                    4 * self.num_workers,
+                )
+        except BrokenExecutor as error:
+            raise WorkerError(
+                f"a process that {what} was killed, perhaps because memory ran out; try fewer --num-workers"
+            ) from error
+        finally:
+            del _functions[call]
+
+
+def _in_order(
+    submit: Callable[[Argument], Any],
+    result_of: Callable[[Any], Any],
+    cancel: Callable[[Any], object],
+    arguments: Iterable[Argument],
+    num_waiting: int,
+) -> Generator[Any, None, None]:
+    """The results of submitted tasks, in order; up to `num_waiting` are submitted at a time, and cancelled at the
+    end."""
+    remaining, waiting = iter(arguments), deque[Any]()
+    try:
+        waiting.extend(map(submit, itertools.islice(remaining, num_waiting)))
+        while waiting:
+            result = result_of(waiting[0])
+            waiting.popleft()
+            waiting.extend(map(submit, itertools.islice(remaining, 1)))
+            yield result
+    finally:
+        for one in waiting:
+            cancel(one)
 
 
 _functions: dict[int, Callable[[Any], Any]] = {}
 """The functions of the running calls. Forked processes find them here, so they need not be pickled."""
 
 _calls = itertools.count()
-
-
-def in_parallel(
-    function: Callable[[Argument], Result], arguments: Iterable[Argument], *, num_workers: int, what: str
-) -> Generator[Result, None, None]:
-    """`function` of each argument, in order, by `num_workers` processes; by this process if `num_workers` is 1.
-
-    Raises:
-        WorkerError: if a process died; `what` says what it did, such as `scanned shards`.
-    """
-    if num_workers <= 1:
-        yield from map(function, arguments)
-        return
-    from concurrent.futures import BrokenExecutor  # imported here: slow, and one process does not need it
-
-    call = next(_calls)
-    _functions[call] = function
-    with pool(num_workers) as executor:
-        remaining = iter(arguments)
-        first = itertools.islice(remaining, 4 * num_workers)
-        waiting = deque(executor.submit(_do, call, argument) for argument in first)
-        try:
-            while waiting:
-                result = waiting.popleft().result()
-                waiting.extend(executor.submit(_do, call, argument) for argument in itertools.islice(remaining, 1))
-                yield result
-        except BrokenExecutor as error:
-            raise WorkerError(
-                f"a process that {what} was killed, perhaps because memory ran out; try fewer --num-workers"
-            ) from error
-        finally:
-            executor.shutdown(cancel_futures=True)
-            del _functions[call]
 
 
 def _do(call: int, argument: Any) -> Any:
@@ -170,24 +181,14 @@ class RayTasks:
     ) -> Generator[Result, None, None]:
         """See `Executor`."""
         ray = _library()
-        shared = ray.put(function)
         task = ray.remote(num_cpus=1, max_retries=MAX_RETRIES)(_do_on_ray)
-        remaining = iter(arguments)
-        waiting: deque[Any] = deque()
+        submit = functools.partial(task.remote, ray.put(function))
         try:
-            waiting.extend(task.remote(shared, one) for one in itertools.islice(remaining, 2 * self.num_workers))
-            while waiting:
-                result = ray.get(waiting[0])
-                waiting.popleft()
-                waiting.extend(task.remote(shared, one) for one in itertools.islice(remaining, 1))
-                yield result
+            yield from _in_order(submit, ray.get, ray.cancel, arguments, 2 * self.num_workers)
         except ray.exceptions.RayTaskError as error:
             raise error.cause from error
         except ray.exceptions.RayError as error:
             raise WorkerError(f"a Ray task that {what} could not be done: {error}") from error
-        finally:
-            for one in waiting:
-                ray.cancel(one)
 
 
 def _do_on_ray(function: Callable[[Any], Any], argument: Any) -> Any:

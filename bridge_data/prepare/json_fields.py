@@ -1,16 +1,18 @@
 """The fields of JSON parts that become columns: names, values in a sample, and types of values.
 
-Enters: names such as `json.score`, the content of JSON parts. Leaves: values that a column can hold: numbers, texts,
-booleans, and lists of one of these. Guarantee: what a column cannot hold is an error; what is missing or null is None.
+Reads names such as `json.score`, and the content of JSON parts. Returns values that a column can hold, and their types:
+numbers, texts, booleans, and lists of one of these; what is missing or null is None. Raises for what a column cannot
+hold.
 """
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Sequence
 from typing import Any
 
 from bridge_data.errors import ConfigError
-from bridge_data.shards.where.json_columns import BOOLEAN, INTEGER, LIST, NUMBER, TEXT
+from bridge_data.shards.where.sample_columns import BOOLEAN, INTEGER, LIST, NUMBER, TEXT, column_path
 
 _MAX_INTEGER = 1 << 63
 
@@ -36,13 +38,12 @@ class JsonField:
                 f"column {column!r}: expected a field of a JSON part, such as json.score, json.meta.score or "
                 "left.json.score for the part left.json"
             )
-        at = names.index("json") + 1
-        part, keys = ".".join(names[:at]), tuple(names[at:])
+        part, *keys = column_path(column)
         if keys[0].lower() == "bytes":
             raise ConfigError(
                 f"column {column!r}: {part}.bytes is the size of the part {part}: a field of this name cannot be stored"
             )
-        return cls(column, part, keys)
+        return cls(column, part, tuple(keys))
 
     def value(self, content: Any) -> Any:
         """The field's value in the content of the part; None if there is none.
@@ -69,19 +70,14 @@ def parse_fields(columns: Sequence[str]) -> list[JsonField]:
     if not columns:
         raise ConfigError("columns: expected at least one field of a JSON part, such as json.score")
     fields = [JsonField.parse(column) for column in columns]
-    taken: dict[str, str] = {}
-    for column in columns:
-        if column in taken.values():
-            raise ConfigError(f"column {column!r}: is named twice")
-        other = taken.setdefault(column.lower(), column)
-        if other != column:
-            raise ConfigError(f"columns {other!r} and {column!r} differ in case only, which SQL does not tell apart")
-    for column in columns:
-        names = column.lower().split(".")
-        for end in range(1, len(names)):
-            outer = taken.get(".".join(names[:end]))
-            if outer is not None:
-                raise ConfigError(f"columns {outer!r} and {column!r}: the second is a field of the first; name one")
+    for one, other in itertools.combinations(columns, 2):
+        outer, inner = sorted((one, other), key=len)
+        if one == other:
+            raise ConfigError(f"column {one!r}: is named twice")
+        if one.lower() == other.lower():
+            raise ConfigError(f"columns {one!r} and {other!r} differ in case only, which SQL does not tell apart")
+        if inner.lower().startswith(f"{outer.lower()}."):
+            raise ConfigError(f"columns {outer!r} and {inner!r}: the second is a field of the first; name one")
     return fields
 
 

@@ -1,8 +1,8 @@
 """Preparing a JSONL file: every line is checked, and the offsets of the samples are written next to it.
 
-Enters: `data.jsonl`, and a rule for the split, or none. Leaves: `data.jsonl.idx`, byte for byte as Energon
-writes it, and `data.jsonl.split.yaml`. Blocks of the file are read in parallel; memory is bounded by a few of them.
-Guarantee: nothing is written unless each line is a JSON object in UTF-8 or blank; the error names all other lines.
+Reads `data.jsonl`, and a rule for the split, or none. Writes `data.jsonl.idx`, byte for byte as Energon does, and
+`data.jsonl.split.yaml`. Blocks of the file are read in parallel; memory is bounded by a few of them. Nothing is written
+unless each line is a JSON object in UTF-8 or blank; the error counts all other lines.
 """
 
 import array
@@ -19,8 +19,8 @@ import yaml
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.prepare.commit import preparing_alone, temporary_files
-from bridge_data.prepare.executors import Progress, in_parallel, no_progress
+from bridge_data.prepare.commit import preparing_alone
+from bridge_data.prepare.executors import LocalProcesses, Progress, no_progress
 from bridge_data.shards.jsonl_file import index_path, read_ranges, split_path
 from bridge_data.shards.metadata import JSONL_SUFFIX
 from bridge_data.shards.shard_table import encode_offsets
@@ -114,7 +114,7 @@ def prepare_jsonl(
     if not path.is_file() or path.suffix != JSONL_SUFFIX:
         raise ConfigError(f"{path}: expected a {JSONL_SUFFIX} file" + ("" if path.exists() else ", but there is none"))
     with writing(path.parent), preparing_alone(path) as remove_temporary:
-        remove_temporary([*temporary_files(index_path(path)), *temporary_files(split_path(path))])
+        remove_temporary([index_path(path), split_path(path)])
         before = os.stat(path)
         with replacing(index_path(path)) as temporary:
             longest = max(MAX_LINE_BYTES, limits.max_json_bytes)
@@ -158,7 +158,8 @@ def _write_offsets(
     scan = functools.partial(_scan, path, max_line_bytes)
     num_samples = num_lines = num_faults = 0
     shown: list[str] = []
-    blocks = in_parallel(scan, starts, num_workers=min(num_workers, len(starts)), what=f"read lines of {path}")
+    executor = LocalProcesses(max(1, min(num_workers, len(starts))))
+    blocks = executor.map(scan, starts, what=f"read lines of {path}")
     with open(target, "wb") as file, contextlib.closing(blocks):
         for done, block in enumerate(blocks):
             if block.offsets and not num_samples:

@@ -1,21 +1,26 @@
 """Preparing media: the metadata of all images and clips of a data set, or of a plain folder of files.
 
-Enters: a folder and a rule that says which files are media. Leaves: the metadata in `.nv-meta/index.sqlite`, where
-`MediaIndex` finds them by key: for images from the header, for clips from PyAV. Shards and files that were read by the
-same rule, and have not changed since, are not opened again. Guarantee: memory is bounded by a few shards; unreadable
-files are counted and named. Pixels are decoded only if the header lacks size or mode; audio once.
+Reads a folder, and a rule that says which files are media: by extension, by their first bytes, or by patterns. Writes
+the metadata to `.nv-meta/index.sqlite`, where `MediaIndex` finds them by key: for images from the header, for clips
+from PyAV. Shards and files that were read by the same rule, and have not changed since, are not opened again. Memory is
+bounded by a few shards; unreadable files are counted and named. Pixels are decoded only if the header lacks size or
+mode; audio once.
+
+Source: the three strategies, under these names, are those of Energon's `media_filters` table.
 """
 
 import contextlib
 import dataclasses
+import enum
+import fnmatch
 import functools
 import io
 import itertools
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 from PIL import Image, UnidentifiedImageError
 
@@ -24,17 +29,13 @@ from bridge_data.decode.av import AVDecoder
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SampleError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress
-from bridge_data.prepare.media_rule import MediaRule
-from bridge_data.prepare.media_table import MediaTable, writing_media
-from bridge_data.prepare.sqlite_index import SeenFile
-from bridge_data.shards.index_file import BridgeIndex
-from bridge_data.shards.media_kinds import MediaKind
+from bridge_data.prepare.sqlite_index import MediaTable, SeenFile, writing_media
+from bridge_data.shards.index_file import BridgeIndex, split_name
+from bridge_data.shards.media_kinds import MediaKind, guess_kind, kind_of_name
 from bridge_data.shards.media_metadata import ImageMetadata, MediaMetadata
 from bridge_data.shards.metadata import BRIDGE_INDEX, INDEX_SQLITE, INFO_JSON, INFO_YAML, META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset
-from bridge_data.shards.segment import split_name
-from bridge_data.shards.tar_bytes import FileTar, GzipTar, open_tar
-from bridge_data.shards.tar_headers import walk
+from bridge_data.shards.tar_files import FileTar, GzipTar, open_tar, walk
 
 HEAD_BYTES = 512
 """Bytes at the start of a file by which its kind is recognised."""
@@ -49,6 +50,61 @@ READ_BYTES = 1 << 16
 
 MAX_EXAMPLES = 10
 """Maximum messages kept on unreadable files."""
+
+
+_FLAGS = "--media-metadata-by-extension, --media-metadata-by-header or --media-metadata-by-glob PATTERNS"
+
+
+class MediaFilterStrategy(enum.StrEnum):
+    """How media are recognised."""
+
+    EXTENSION = "EXTENSION"
+    HEADER = "HEADER"
+    GLOB = "GLOB"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MediaRule:
+    """A strategy and, for `GLOB`, patterns; one must match a file's name or its whole path."""
+
+    strategy: MediaFilterStrategy | Literal["EXTENSION", "HEADER", "GLOB"]
+    patterns: Sequence[str] = ()
+
+    @classmethod
+    def parse(cls, by_glob: str | None, by_header: bool, by_extension: bool) -> "MediaRule":
+        """The rule that the flags ask for; patterns are separated by commas.
+
+        Raises:
+            ConfigError: if they ask for none, or for several.
+        """
+        if (by_glob is not None) + by_header + by_extension != 1:
+            raise ConfigError(f"which files are media? Give exactly one of {_FLAGS}")
+        if by_glob is None:
+            return cls("HEADER" if by_header else "EXTENSION")
+        patterns = tuple(pattern.strip() for pattern in by_glob.split(","))
+        if not all(patterns):
+            raise ConfigError(
+                f"--media-metadata-by-glob {by_glob!r}: expected patterns such as '*.jpg,clips/*.mp4', and none empty"
+            )
+        return cls("GLOB", patterns)
+
+    def may_be_media(self, name: str) -> bool:
+        """Whether the file must be opened, judged by its name. Case is ignored."""
+        if self.strategy == "EXTENSION":
+            return kind_of_name(name) is not None
+        if self.strategy == "HEADER":
+            return True
+        whole, last = name.lower(), name.lower().rpartition("/")[2]
+        return any(fnmatch.fnmatchcase(text, pattern.lower()) for pattern in self.patterns for text in (whole, last))
+
+    def kind(self, name: str, head: bytes) -> MediaKind | None:
+        """The kind of a file that may be media, judged by its first bytes."""
+        if self.strategy == "EXTENSION":
+            return kind_of_name(name)
+        return guess_kind(head) or kind_of_name(name)
+
+    def __str__(self) -> str:
+        return ":".join((self.strategy, *self.patterns))
 
 
 def extract(kind: MediaKind, file: BinaryIO, name: str) -> MediaMetadata:
@@ -98,7 +154,7 @@ class MediaPreparation:
 class _Look:
     """The media found in a shard, or in some files."""
 
-    seen: list[SeenFile]
+    seen: Sequence[SeenFile]
     found: list[tuple[str, MediaMetadata]] = dataclasses.field(default_factory=list)
     num_unreadable: int = 0
     examples: list[str] = dataclasses.field(default_factory=list)
@@ -146,34 +202,65 @@ def prepare_media(
         raise ConfigError(f"{root}: has no {INDEX_SQLITE}; run `{way_out}` first")
     with writing_media(meta / INDEX_SQLITE, rule) as table:
         if prepared:
-            done = _shards(PreparedDataset.open(root, limits), rule, table, executor, on_progress)
+            dataset = PreparedDataset.open(root, limits)
+            numbers = {name: number for number, name in enumerate(dataset.shard_counts)}
+            index = meta / BRIDGE_INDEX
+            mtime_ns = index.stat().st_mtime_ns if index.is_file() else 0
+            look = functools.partial(_look_at_shard, root, rule, limits, mtime_ns)
+            shards = [_as_it_is(root, name) for name in numbers]
+            found = executor.map(look, _tasks(table, shards, 1), what="looked at media")
+            done = _stored(found, table, lambda file: table.forget_shard(numbers[file.name]), on_progress, len(shards))
         else:
-            done = _files(root, rule, table, executor, on_progress)
-            _check_found(root, rule, done)
+            files = (file for file in _walk_files(root) if rule.may_be_media(file.name))
+            look = functools.partial(_look_at_files, root, rule)
+            found = executor.map(look, _tasks(table, files, FILES_AT_ONCE), what="looked at media")
+            done = _stored(found, table, lambda file: table.forget_file(file.name), on_progress, None)
+            if not done.num_seen and not done.num_unchanged:
+                raise _no_media(root, rule)
     return done
 
 
-def _shards(
-    dataset: PreparedDataset, rule: MediaRule, table: MediaTable, executor: Executor, on_progress: Progress
+def _tasks(table: MediaTable, files: Iterable[SeenFile], size: int) -> Iterator[tuple[SeenFile, ...]]:
+    """Those of the files that must be read, in lists of `size`."""
+    fresh = (file for file in files if not table.is_known(file))
+    while task := tuple(itertools.islice(fresh, size)):
+        yield task
+
+
+def _stored(
+    looks: Generator[_Look, None, None],
+    table: MediaTable,
+    forget: Callable[[SeenFile], None],
+    on_progress: Progress,
+    num_files: int | None,
 ) -> MediaPreparation:
-    numbers = {name: number for number, name in enumerate(dataset.shard_counts)}
-    root = storage.on_disk(dataset.root)
-    files = [_as_it_is(root, name) for name in numbers]
-    fresh = [file for file in files if not table.is_known(file)]
-    index = root / META_FOLDER / BRIDGE_INDEX
-    mtime_ns = index.stat().st_mtime_ns if index.is_file() else 0
-    look = functools.partial(_look_at_shard, root, rule, dataset.limits, mtime_ns)
-    tally = _Tally(len(files) - len(fresh))
-    with contextlib.closing(executor.map(look, fresh, what="looked at media")) as looks:
-        for found in looks:
-            table.forget_shard(numbers[found.seen[0].name])
-            tally.add(found, table)
-            on_progress(tally.num_unchanged + tally.num_seen, len(files))
-    return tally.result(table)
+    """Write what was found, in place of what is there, and count it."""
+    num_seen = num_unreadable = 0
+    examples: list[str] = []
+    with contextlib.closing(looks):
+        for look in looks:
+            for file in look.seen:
+                forget(file)
+            table.add(look.seen, look.found)
+            num_seen += len(look.seen)
+            num_unreadable += look.num_unreadable
+            examples += look.examples[: MAX_EXAMPLES - len(examples)]
+            on_progress(table.num_known + num_seen, num_files)
+    if num_files is None:
+        table.forget_absent()
+    return MediaPreparation(
+        num_stored=table.count(),
+        num_seen=num_seen,
+        num_unchanged=table.num_known,
+        num_unreadable=num_unreadable,
+        examples=tuple(examples),
+    )
 
 
-def _look_at_shard(root: Path, rule: MediaRule, limits: Limits, index_mtime_ns: int, shard: SeenFile) -> _Look:
-    look = _Look([shard])
+def _look_at_shard(
+    root: Path, rule: MediaRule, limits: Limits, index_mtime_ns: int, shards: Sequence[SeenFile]
+) -> _Look:
+    look, (shard,) = _Look(shards), shards
     path = str(root / shard.name)
     tar = open_tar(path)
     read = tar.read_exactly if isinstance(tar, GzipTar) else functools.partial(storage.read, path)
@@ -205,32 +292,8 @@ def _members(
             yield member.name, member.content_offset, member.num_bytes
 
 
-def _files(
-    root: Path, rule: MediaRule, table: MediaTable, executor: Executor, on_progress: Progress
-) -> MediaPreparation:
-    tally = _Tally(0)
-
-    def fresh() -> Iterator[SeenFile]:
-        for file in _walk_files(root):
-            if not rule.may_be_media(file.name):
-                continue
-            if table.is_known(file):
-                tally.num_unchanged += 1
-            else:
-                yield file
-
-    look = functools.partial(_look_at_files, root, rule)
-    with contextlib.closing(executor.map(look, _batched(fresh()), what="looked at media")) as looks:
-        for found in looks:
-            table.forget_files(file.name for file in found.seen)
-            tally.add(found, table)
-            on_progress(tally.num_unchanged + tally.num_seen, None)
-    table.forget_absent()
-    return tally.result(table)
-
-
 def _look_at_files(root: Path, rule: MediaRule, files: Sequence[SeenFile]) -> _Look:
-    look = _Look(list(files))
+    look = _Look(files)
     for file in files:
         path = str(root / file.name)
         read = functools.partial(storage.read, path)
@@ -256,39 +319,8 @@ def _as_it_is(root: Path, name: str) -> SeenFile:
     return SeenFile(name, status.st_size, status.st_mtime_ns)
 
 
-def _batched(files: Iterator[SeenFile]) -> Iterator[tuple[SeenFile, ...]]:
-    while batch := tuple(itertools.islice(files, FILES_AT_ONCE)):
-        yield batch
-
-
-def _check_found(root: Path, rule: MediaRule, done: MediaPreparation) -> None:
-    """Ensure that a plain folder holds media at all."""
-    if done.num_seen or done.num_unchanged:
-        return
+def _no_media(root: Path, rule: MediaRule) -> ConfigError:
+    """The error if a plain folder holds no media."""
     if next(root.rglob("*.tar"), None) is not None:
-        raise ConfigError(f"{root}: holds tars and is not prepared; run `{bridge_command('prepare', root)}` first")
-    raise ConfigError(f"{root}: no file is seen as media ({rule}); try another --media-metadata-by-... flag")
-
-
-class _Tally:
-    """Counts what was found, and writes it."""
-
-    def __init__(self, num_unchanged: int) -> None:
-        self.num_unchanged, self.num_seen, self._num_unreadable = num_unchanged, 0, 0
-        self._examples: list[str] = []
-
-    def add(self, look: _Look, table: MediaTable) -> None:
-        table.add(look.found)
-        table.note_seen(look.seen)
-        self.num_seen += len(look.seen)
-        self._num_unreadable += look.num_unreadable
-        self._examples += look.examples[: MAX_EXAMPLES - len(self._examples)]
-
-    def result(self, table: MediaTable) -> MediaPreparation:
-        return MediaPreparation(
-            num_stored=table.count(),
-            num_seen=self.num_seen,
-            num_unchanged=self.num_unchanged,
-            num_unreadable=self._num_unreadable,
-            examples=tuple(self._examples),
-        )
+        return ConfigError(f"{root}: holds tars and is not prepared; run `{bridge_command('prepare', root)}` first")
+    return ConfigError(f"{root}: no file is seen as media ({rule}); try another --media-metadata-by-... flag")

@@ -22,9 +22,7 @@ from bridge_data.errors import ConfigError, SampleError, SkipSample
 from bridge_data.options import takes_options
 from bridge_data.prepare.executors import Executor, LocalProcesses
 from bridge_data.prepare.part_encoding import EncodedSample, encode_sample
-from bridge_data.prepare.shard_writer import ShardWriter
-from bridge_data.prepare.writing_session import MadeOf
-from bridge_data.prepare.written_keys import ItemOrigin
+from bridge_data.prepare.shard_writer import ItemOrigin, MadeOf, ShardWriter
 
 logger = logging.getLogger("bridge_data")
 
@@ -212,7 +210,7 @@ def _shown(text_of: Callable[[Any], str], value: Any, num_shown: int = _MAX_SHOW
 
 
 @contextlib.contextmanager
-def _progress_bar(wanted: bool | None, items: Iterable[Any]) -> Iterator[Callable[[int], None]]:
+def _progress_bar(wanted: bool | None, items: Iterable[Any]) -> Iterator[Callable[[int], object]]:
     """A function to call with the number of newly finished items."""
     if not (sys.stderr.isatty() if wanted is None else wanted):
         yield lambda more: None
@@ -223,8 +221,4 @@ def _progress_bar(wanted: bool | None, items: Iterable[Any]) -> Iterator[Callabl
         monitor_interval = 0  # it would start a thread, after which no process is forked
 
     with ItemBar(total=len(items) if isinstance(items, Sized) else None, desc="writing", unit=" items") as bar:
-
-        def show(more: int) -> None:
-            bar.update(more)
-
-        yield show
+        yield bar.update

@@ -1,7 +1,7 @@
 """The content of a `dataset.yaml`: the class and fields of a data set's samples.
 
-Enters: a sample class or its name, and a field map. Leaves: a dict to write as YAML. Guarantee: readers can import the
-class, and it has every field that the map names.
+Reads a sample class or its name, and a field map. Returns a dict to write as YAML: readers can import the class, and it
+has every field that the map names.
 """
 
 from collections.abc import Mapping

@@ -1,38 +1,36 @@
 """What is known about the shards of a data set: from its last preparation, and from results of scans kept in files.
 
-Enters: the folder of a data set, names of shards, an `Executor`. Leaves: the segment of each shard. A task scans a few
-shards and writes one file to the folder `.scanned`, in the format of our index; it appears whole or not at all. So a
-killed scan resumes where it was, and any process of any machine may scan a share, at any time, even twice.
-Guarantee: a result is used only for the shard that it was made from, by size and time of change, in a store by the
-ETag; memory does not depend on the number of samples.
+Reads the folder of a data set and names of shards. Returns the segment of each shard, after those that are not known
+have been scanned; see `shard_work`. The results are in the folder `.scanned`, in the format of our index; the
+`.tar.idx` of a scanned shard is written next to it, and for a compressed one `.gzidx`. A result is used only for the
+shard that it was made from, by size and time of change, in a store by the ETag; memory does not depend on the number of
+samples.
 """
 
-import contextlib
+import array
 import dataclasses
 import functools
-import io
 import re
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, listed
 from bridge_data.options import check_integer
 from bridge_data.prepare.executors import Executor, Progress
-from bridge_data.prepare.shard_files import ShardFiles, has_seek_index, scan_shard, write_tar_index
-from bridge_data.shards.index_file import BridgeIndex, BridgeIndexWriter, ShardEntry
+from bridge_data.prepare.shard_work import ShardFiles, ShardWork
+from bridge_data.shards.index_file import BridgeIndex, BridgeIndexWriter, Segment, ShardEntry
 from bridge_data.shards.metadata import tar_index_path
-from bridge_data.shards.segment import DamagedIndexError, Segment
-from bridge_data.shards.tar_scan import ScanNotes, raise_faults
+from bridge_data.shards.paged_file import DamagedIndexError
+from bridge_data.shards.shard_table import encode_offsets
+from bridge_data.shards.tar_files import GzipTar, is_gzip, seek_index_path
+from bridge_data.shards.tar_scan import ScanNotes, ShardScan, raise_faults, scan_tar
 from bridge_data.storage import Location
-from bridge_data.storage.atomic import writing
+from bridge_data.storage.atomic import replacing, writing
 
 SCANNED = ".scanned"
 """The folder, in the data set's, for results that are in no index yet; removed when they are."""
-
-_RUN_SHARDS, _RUN_BYTES = 32, 16 << 20
-"""Maximum shards of one task, and maximum bytes."""
 
 _SUFFIX = ".bridge"
 _DONE = re.compile(r"task-(\d+)-of-(\d+)")
@@ -122,48 +120,46 @@ class ScanResults:
 
     def fresh(self) -> list[int]:
         """The numbers of the shards that are new or changed since the last preparation."""
-        return [number for number, name in enumerate(self.names) if self._sources[name] is not self._old]
+        known = self._sources
+        return [n for n, name in enumerate(self.names) if name not in known or known[name] is not self._old]
+
+    def size_bytes(self, name: str) -> int:
+        """The size of a shard; 0 if it is gone."""
+        return self.entry(name).num_bytes if name in self._sources else self._files.size_bytes(name) or 0
 
     def scan(self, executor: Executor, on_progress: Progress) -> int:
         """Scan what is missing, and keep the results. Return the number of shards scanned."""
         num_missing = len(self.missing)
-        for _ in self._scan(executor, on_progress):
-            pass
+        deque(self.scan_in_order(executor, on_progress), maxlen=0)
         return num_missing
 
     def scan_in_order(self, executor: Executor, on_progress: Progress) -> Generator[str, None, None]:
         """The same; yields the names in order, each as soon as its shard is known, up to the first that cannot be
         used. All are scanned, nevertheless."""
-        names = deque(self.names)
-        for _ in self._scan(executor, on_progress):
-            while names and names[0] in self._sources:
-                yield names.popleft()
-
-    def _scan(self, executor: Executor, on_progress: Progress) -> Iterator[None]:
-        """Scan what is missing. Yields whenever more shards are known, at least once."""
-        missing = self.missing
-        if not missing:
-            yield
-            return
-        with writing(self.root):
-            storage.make_folder(self.folder)
+        missing, names = self.missing, deque(self.names)
+        work = ShardWork(
+            root=self.root,
+            folder=self.folder,
+            what="scanned shards",
+            do=functools.partial(_scan_some, self.root, self._digest),
+            open=BridgeIndex.open,
+            suffix=_SUFFIX,
+            prefix=self._begin,
+        )
         done = len(self.names) - len(missing)
-        runs = shard_runs(self._files, missing, executor.num_workers)
-        scan = functools.partial(_scan_run, self.root, self._digest, self._begin)
-        with contextlib.closing(executor.map(scan, runs, what=f"scanned shards of {self.root}")) as found:
-            for file, names, errors in found:
-                index = BridgeIndex.open(self.folder / file)
-                if index is None:
-                    raise DatasetError(
-                        f"{self.folder / file}: is not there, though it was written: do all workers see {self.root} "
-                        "under this path?"
-                    )
-                self._sources.update(dict.fromkeys(index.entries, index))
-                self.errors += errors
-                for _ in names:
-                    done += 1
-                    on_progress(done, len(self.names))
-                yield
+        yield from self._known_first(names)
+        for index, run, errors in work.results(missing, executor):
+            self._sources.update(dict.fromkeys(index.entries, index))
+            self.errors += errors
+            for _ in run:
+                done += 1
+                on_progress(done, len(self.names))
+            yield from self._known_first(names)
+
+    def _known_first(self, names: deque[str]) -> Iterator[str]:
+        """Take the first of these names, as long as their shards are known."""
+        while names and names[0] in self._sources:
+            yield names.popleft()
 
     def check_complete(self) -> None:
         """Ensure that nothing is missing.
@@ -264,31 +260,10 @@ def _source(
     return None
 
 
-def shard_runs(files: ShardFiles, names: Sequence[str], num_workers: int) -> Iterator[list[str]]:
-    """The names, small shards grouped into one task: sending a task takes as long as scanning a hundred samples."""
-    longest = min(_RUN_SHARDS, 1 + len(names) // (8 * min(num_workers, len(names))))
-    run: list[str] = []
-    total_bytes = 0
-    for name in names:
-        num_bytes = files.size_bytes(name) or 0  # if it is gone, the scan will report it
-        if run and (len(run) == longest or total_bytes + num_bytes > _RUN_BYTES):
-            yield run
-            run, total_bytes = [], 0
-        run.append(name)
-        total_bytes += num_bytes
-    if run:
-        yield run
-
-
-def _scan_run(root: Location, digest: bool, begin: str, names: list[str]) -> tuple[str, list[str], list[str]]:
-    """Scan some shards. Return the file with the results, whose name starts with `begin`, `names`, and the errors of
-    unusable shards."""
-    import hashlib  # imported here: slow, and not needed for an unchanged data set
-
-    file = begin + hashlib.blake2b("\0".join(names).encode(), digest_size=16).hexdigest() + _SUFFIX
+def _scan_some(root: Location, digest: bool, output: BinaryIO, names: list[str]) -> list[str]:
+    """Scan some shards, and write the results to `output`. Returns the errors of unusable shards."""
     errors: list[str] = []
     notes: dict[str, Mapping[str, Any]] = {}
-    output = io.BytesIO()
     index = BridgeIndexWriter(output)
     for name in names:
         try:
@@ -301,6 +276,33 @@ def _scan_run(root: Location, digest: bool, begin: str, names: list[str]) -> tup
         if plain:
             notes[name] = plain
     index.finish(index.content_uuid(), notes)
-    with writing(root / SCANNED):
-        storage.write(root / SCANNED / file, output.getvalue(), durable=False)
-    return file, names, errors
+    return errors
+
+
+def scan_shard(root: Location, name: str, *, digest: bool = False) -> ShardScan:
+    """Scan shard `name` of the data set at `root`, and write its `.tar.idx`; with `digest`, also read every part.
+
+    Raises:
+        DatasetError: if it cannot be read, is damaged, or its members do not make samples.
+    """
+    scan = scan_tar(root, name, digest=digest)
+    path = root / name
+    with writing(path.parent):
+        write_tar_index(path, scan.offsets)
+        if isinstance(scan.tar, GzipTar):
+            with replacing(seek_index_path(str(path)), durable=False) as temporary:
+                scan.tar.export_index(temporary)
+    return scan
+
+
+def write_tar_index(shard: Location, offsets: "array.array[int]") -> None:
+    """Write the `.tar.idx` of `shard`, unless it is up to date. If a crash of the machine truncates it, its size shows
+    it."""
+    path, data = tar_index_path(shard), encode_offsets(offsets)
+    if storage.read_if_there(path) != data:  # replacing a file can take a thousand times as long as reading it
+        storage.write(path, data, durable=False)
+
+
+def has_seek_index(shard: Location) -> bool:
+    """Whether `shard` is not compressed, or has the points from which it can be decompressed."""
+    return not is_gzip(str(shard)) or seek_index_path(str(shard)).is_file()

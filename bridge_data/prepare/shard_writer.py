@@ -4,35 +4,592 @@ Reads samples as dicts. Writes the folder of a data set, as `bridge-data prepare
 store. A shard appears under its name when it is whole; `.nv-meta` appears or changes when all has been written. If a
 writer is killed, whole shards stay, and a writer that gets the remaining samples in the same order writes the same
 files as the first one would have.
+
+Several ranks may write. Unfinished work is in the hidden folder `.writing`: settings, on which all ranks must agree,
+and a folder for each rank, which locks it, with the shards that it is writing. The last rank to finish prepares the
+folder and removes `.writing`.
+
+In an object store it is the same, with a folder on this machine for the shard that is being written: it is uploaded
+when it is whole. There are no locks, so one process writes; a second one takes over, which the first notices before it
+uploads the next shard.
 """
 
+import collections
 import contextlib
+import dataclasses
+import fnmatch
+import hashlib
+import itertools
 import json
+import logging
 import os
+import re
+import sqlite3
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.options import path_text
-from bridge_data.prepare.part_encoding import EncodedSample, encode_sample
+from bridge_data.options import check_integer, path_text
+from bridge_data.prepare.commit import Claim, preparing_alone
+from bridge_data.prepare.part_encoding import BLOCK_BYTES, EncodedSample, encode_sample, members_of
 from bridge_data.prepare.sample_definitions import definition_of, read_definition
-from bridge_data.prepare.writing_session import (
-    ITEMS_SUFFIX,
-    HashSplit,
-    MadeOf,
-    WriterConfig,
-    WritingSession,
-    writing_session,
+from bridge_data.prepare.scan_results import scan_shard
+from bridge_data.prepare.splits import split_by_shares
+from bridge_data.prepare.tars import PrepareConfig, prepare
+from bridge_data.shards.index_file import BridgeIndex, Segment, ShardEntry
+from bridge_data.shards.metadata import (
+    BRIDGE_INDEX,
+    DATASET_YAML,
+    META_FOLDER,
+    WRITER_YAML,
+    WRITING,
+    is_unfinished,
+    parse_document,
+    tar_index_path,
 )
-from bridge_data.prepare.written_keys import ItemOrigin, ItemSet, WrittenKeys
-from bridge_data.storage import Location, location
-from bridge_data.storage.atomic import temporary_name, writing
+from bridge_data.shards.read_only_database import as_text
+from bridge_data.storage import Location, RemotePath, location, remote
+from bridge_data.storage.atomic import sync_folder, temporary_name, writing
 
-_BLOCK_BYTES = 512
+logger = logging.getLogger("bridge_data")
+
+_SETTINGS, _DONE = "settings.json", "done"
+
+_REMOVING = "removing"
+"""The file in `.writing` that says that all is being removed."""
+
+_WRITER = "writer"
+"""The file in the folder of a rank, in a store, with a token of the process that writes."""
+
+ITEMS_SUFFIX = ".items.json"
+"""The end of the name, after that of a shard, of the file in `.writing` that lists the items of its samples."""
+
+_LAST = "last_writer"
+"""The entry of `writer.yaml` with the settings of the last writer that finished."""
+
+MERGE_PATIENCE_S = 3600.0
+"""How long a rank that has finished waits for the one that prepares the folder."""
+
+_UNSPLIT = "data"
+"""Name before the hyphen of shards that are assigned to split parts after all have been written."""
+
+_PART = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_SHARD = re.compile(r"(?P<part>[A-Za-z][A-Za-z0-9_]*)-(?:(?P<rank>\d{5})-)?(?P<number>\d{6,})\.tar")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class WriterConfig:
+    """Settings of a writer; `ShardWriter` explains them."""
+
+    split: Mapping[str, float] | None = None
+    split_by: Literal["key", "shard"] = "key"
+    max_bytes: int = 1_000_000_000
+    max_samples: int = 10_000
+    sample_type: str | type[Any] | None = None
+    field_map: Mapping[str, str] | None = None
+    rank: int = 0
+    world_size: int = 1
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_bytes", 1), ("max_samples", 1), ("world_size", 1), ("rank", 0)):
+            check_integer(name, getattr(self, name), least)
+        if self.rank >= self.world_size:
+            raise ConfigError(f"rank={self.rank}: expected less than world_size={self.world_size}")
+        if self.split_by not in ("key", "shard"):
+            raise ConfigError(f"split_by={self.split_by!r}: expected 'key' or 'shard'")
+        self.shares()
+
+    def shares(self) -> dict[str, Fraction]:
+        """The share of each split part; they sum to 1."""
+        split = {"train": 1} if self.split is None else self.split
+        try:
+            shares = {part: Fraction(str(share)) for part, share in split.items()}
+            total = sum(shares.values(), Fraction())
+            if min(shares.values()) < 0 or not total or not all(map(_PART.fullmatch, shares)):
+                raise ValueError
+        except (ValueError, TypeError, AttributeError, ZeroDivisionError):
+            raise ConfigError(
+                f'split={self.split!r}: expected the share of each part, such as {{"train": 0.98, "val": 0.02}}'
+            ) from None
+        return {part: share / total for part, share in shares.items()}
+
+    def shares_of_keys(self) -> dict[str, Fraction]:
+        """The share of the samples that goes to the shards of each name: those of the split parts, or one for all."""
+        return self.shares() if self.split_by == "key" else {_UNSPLIT: Fraction(1)}
+
+    def plain(self) -> dict[str, Any]:
+        """What all ranks must agree on, as JSON values."""
+        return {
+            "split": {part: str(share) for part, share in self.shares().items()},
+            "max_bytes": self.max_bytes,
+            "max_samples": self.max_samples,
+            "dataset.yaml": definition_of(self.sample_type, self.field_map),
+            "world_size": self.world_size,
+            **({} if self.split_by == "key" else {"split_by": self.split_by}),
+        }
+
+
+class MadeOf(NamedTuple):
+    """What samples are made from: the number of items, and their digest; None if unknown."""
+
+    num_items: int | None = None
+    origin: str | None = None
+
+
+class HashSplit:
+    """Assigns keys to split parts by their hash: a key is in the same part whatever else is written, and when."""
+
+    def __init__(self, shares: Mapping[str, Fraction]) -> None:
+        ends = itertools.accumulate(shares.values())
+        self._bounds = [(int(end * 2**64), part) for end, part in zip(ends, shares, strict=True) if shares[part]]
+
+    def part_of(self, key: str) -> str:
+        """The part of the sample with this key."""
+        if len(self._bounds) == 1:
+            return self._bounds[0][1]
+        number = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
+        return next(part for bound, part in self._bounds if number < bound)
+
+
+class WritingSession:
+    """The share of one rank in writing the data set in the folder `root`."""
+
+    workspace: Path
+    """The folder on this machine for unfinished files."""
+
+    def __init__(self, root: Location, config: WriterConfig, made_of: MadeOf) -> None:
+        self.root, self.config = root, config
+        self.site = root / WRITING
+        self.share = self.site / f"{config.rank:05d}"
+        """The folder for what a later process must know of the unfinished work of this rank."""
+        self._claim = Claim(self.share / _WRITER) if isinstance(self.share, RemotePath) else None
+        self._settings = config.plain() | {"num_items": made_of.num_items}
+        if made_of.origin is not None:
+            self._settings["origin"] = made_of.origin
+
+    def shard_name(self, part: str, number: int) -> str:
+        """The name of shard `number` of this rank in a part of the split."""
+        rank = f"{self.config.rank:05d}-" if self.config.world_size > 1 else ""
+        return f"{part}-{rank}{number:06d}.tar"
+
+    def own_shards(self) -> list[tuple[str, str, int]]:
+        """(name, part, number) of each whole shard of this rank."""
+        rank = f"{self.config.rank:05d}" if self.config.world_size > 1 else None
+        matches = [(name, _SHARD.fullmatch(name)) for name in self._tars()]
+        return [(name, m["part"], int(m["number"])) for name, m in matches if m is not None and m["rank"] == rank]
+
+    def stored_keys(self) -> Iterator[tuple[str, Sequence[str]]]:
+        """Each whole shard that is prepared, or of this rank, with its keys."""
+        index = BridgeIndex.open(self.root / META_FOLDER / BRIDGE_INDEX)
+        known = {} if index is None else index.entries
+        for name in sorted({*known, *(name for name, _, _ in self.own_shards())}):
+            data = index.segment_bytes(name) if index and name in known else scan_shard(self.root, name).segment
+            yield name, Segment.of(data).keys()
+
+    def _tars(self) -> list[str]:
+        return sorted(_names(self.root, "*.tar"))
+
+    def _prepared(self) -> Mapping[str, ShardEntry]:
+        """The shards of the data set as of its last preparation."""
+        index = BridgeIndex.open(self.root / META_FOLDER / BRIDGE_INDEX)
+        return {} if index is None else index.entries
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Start or resume the share of this rank, and hold it.
+
+        Raises:
+            ConfigError: if others write the folder with other settings, or it holds other data. DatasetError: if
+            another process writes the share of this rank.
+        """
+        with contextlib.ExitStack() as stack:
+            with writing(self.root):
+                while not self._begin(stack):
+                    pass  # the others finished and removed the folder while this rank waited for its lock
+            yield
+
+    def _begin(self, stack: contextlib.ExitStack) -> bool:
+        """Start or resume, with locks that `stack` releases; False if the caller must try again."""
+        if self._claim is not None:
+            self._begin_in_store(self._claim, stack)
+            return True
+        assert isinstance(self.site, Path) and isinstance(self.share, Path)
+        self.site.mkdir(parents=True, exist_ok=True)
+        with preparing_alone(self.site, patience_s=MERGE_PATIENCE_S, doing="merging"):
+            if not self.site.is_dir():
+                return False
+            self._check_settings()
+            self.workspace = self.share
+            self.workspace.mkdir(exist_ok=True)
+            remove_temporary = stack.enter_context(preparing_alone(self.workspace, doing="writing"))
+            remove_temporary([self.workspace])
+            (self.workspace / _DONE).unlink(missing_ok=True)
+            return True
+
+    def _begin_in_store(self, claim: Claim, stack: contextlib.ExitStack) -> None:
+        import tempfile  # imported here: slow, and not needed on a disk
+
+        if self.config.world_size > 1:
+            raise ConfigError(
+                f"{self.root}: world_size={self.config.world_size}: ranks write to a disk, whose locks say which is "
+                "the last. Copy the result to the store; or write by one process, with several workers"
+            )
+        if self._begun_settings() is None:
+            storage.delete_below(self.site)  # of a writer that was interrupted after all was done
+        self._check_settings()
+        claim.take()
+        self.workspace = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bridge_data.")))
+
+    def publish(self, file: Path, name: str) -> None:
+        """Give a finished file of the workspace its name in the data set; see `_check_alone`."""
+        if isinstance(self.root, Path):
+            os.replace(file, self.root / name)
+            sync_folder(self.root)
+            return
+        self._check_alone()
+        remote.write(str(self.root / name), file)
+        file.unlink()
+
+    def _check_alone(self) -> None:
+        """Ensure that no other process has begun to write to the store; on a disk, a lock does.
+
+        Raises:
+            DatasetError: if one has, which continues what is here.
+        """
+        if self._claim is not None and not self._claim.is_held():
+            raise DatasetError(f"{self.root}: another process is writing it now: wait until that has finished")
+
+    def remove(self, name: str) -> None:
+        """Remove a file of the data set, if it is there."""
+        path = self.root / name
+        if isinstance(path, Path):
+            path.unlink(missing_ok=True)
+        else:
+            remote.delete(str(path))
+
+    def _check_settings(self) -> None:
+        """Ensure that the settings equal those of ranks that have started or, for the first, of the data set."""
+        there = self._begun_settings()
+        if there is None:
+            self._check_folder()
+            storage.write(self.site / _SETTINGS, json.dumps(self._settings).encode())
+            return
+        other = [name for name, value in self._settings.items() if there.get(name) != value]
+        by_hand = f"remove {self.site} and the tars that are not in .nv-meta"
+        if "origin" in other:
+            raise ConfigError(
+                f"{self.root}: was started with other samples, by a conversion that did not finish. Run it again, or "
+                f"{by_hand}"
+            )
+        if other:
+            name = min(other)
+            raise ConfigError(
+                f"{self.root}: is being written with {name}={there.get(name)}, here it is {self._settings[name]}. Give "
+                f"the same settings to continue, or {by_hand}"
+            )
+
+    def _check_folder(self) -> None:
+        written = self._written()
+        if written is None:
+            return
+        split = written["split"]
+        if "shard" in (self.config.split_by, written.get(_LAST, {}).get("split_by")):
+            raise ConfigError(
+                f"{self.root}: its shards are split by their order, so adding some would move others to another part. "
+                "Write all samples to another folder"
+            )
+        if split != self._settings["split"]:
+            raise ConfigError(
+                f"{self.root}: was written with the split {split}, here it is {self._settings['split']}; samples would "
+                "change their parts. Give the same split, or write all samples to another folder"
+            )
+
+    def _written(self) -> dict[str, Any] | None:
+        """What the last writer of the folder noted; None if there is no data set.
+
+        Raises:
+            ConfigError: if there are shards that no writer has made.
+        """
+        self._refuse(name for name in self._tars() if not _SHARD.fullmatch(name))
+        if not (self.root / META_FOLDER).is_dir():
+            return None
+        data = storage.read_if_there(self.root / META_FOLDER / WRITER_YAML)
+        if data is None:
+            raise ConfigError(
+                f"{self.root}: was prepared, but not by a ShardWriter, so its split is not by key; give another folder"
+            )
+        written: dict[str, Any] = parse_document(data, self.root / META_FOLDER / WRITER_YAML)
+        return written
+
+    def _refuse(self, foreign: Iterable[str]) -> None:
+        for name in foreign:
+            raise ConfigError(f"{self.root}: holds tars of others, such as {name}; give another folder")
+
+    def make_way(self, *, overwrite: bool) -> int | None:
+        """Remove what an unfinished conversion has left; see `ShardWriter.make_way`."""
+        was_removing = (self.site / _REMOVING).is_file()
+        if was_removing or (overwrite and self._begun_settings() != self._settings):
+            self._remove_all()
+        num_removed = self._remove_other_conversion()
+        self._check_foreign_tars()
+        if (self.root / META_FOLDER).is_dir() and not is_unfinished(self.root):
+            raise ConfigError(
+                f"{self.root}: holds a data set already, which another conversion made, or this one before the source "
+                "changed; give another folder, or --force-overwrite to replace it"
+            )
+        return num_removed
+
+    def _begun_settings(self) -> dict[str, Any] | None:
+        """The settings of writers that are running, or were interrupted; None if there are none."""
+        data = storage.read_if_there(self.site / _SETTINGS)
+        return None if data is None else json.loads(data)
+
+    def _check_foreign_tars(self) -> None:
+        """Ensure that there are no tars that are not prepared, if no writer has begun, so that none can have made
+        them."""
+        if not self.site.is_dir():
+            known = self._prepared()
+            self._refuse(name for name in self._tars() if name not in known)
+
+    def _remove_all(self) -> None:
+        """Remove what writers left in the folder, a whole data set or a part of one."""
+        if not self.root.is_dir():
+            return
+        with writing(self.root), preparing_alone(self.root), contextlib.ExitStack() as locks:
+            self._written()
+            self._check_foreign_tars()
+            storage.make_folder(self.site)
+            storage.write(self.site / _REMOVING, b"")  # until all is gone, the folder is not whole
+            self._lock_unfinished(locks)
+            storage.delete_below(self.root / META_FOLDER)  # before the shards: without it they are no data set
+            self._remove_tars(self._tars())
+            storage.delete_below(self.site)
+
+    def _remove_other_conversion(self) -> int | None:
+        """Remove what an unfinished conversion with other settings, or of other items, has left: `.writing`, and its
+        shards that are not prepared. The number of these; None if there is no such conversion."""
+        begun = self._begun_settings()
+        if begun is None or begun == self._settings or "origin" not in begun:
+            return None
+        with writing(self.root), contextlib.ExitStack() as locks:
+            self._lock_unfinished(locks)
+            lists = _names(self.site, f"*/*{ITEMS_SUFFIX}")
+            made = {os.path.basename(name).removesuffix(ITEMS_SUFFIX) for name in lists} & set(self._tars())
+            left = sorted(made.difference(self._prepared()))
+            self._remove_tars(left)
+            storage.delete_below(self.site)
+        return len(left)
+
+    def _lock_unfinished(self, locks: contextlib.ExitStack) -> None:
+        """Keep all writers on a disk away, until `locks` is closed."""
+        if isinstance(self.site, Path):
+            locks.enter_context(preparing_alone(self.site, doing="merging"))
+            for path in self.site.iterdir():
+                if path.is_dir():
+                    locks.enter_context(preparing_alone(path, doing="writing"))
+
+    def _remove_tars(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.remove(name)
+            self.remove(os.fspath(tar_index_path(name)))
+
+    def num_finished(self) -> int | None:
+        """The number of samples of this rank, if the last writer of the folder had the same settings and number of
+        items, and finished; else None."""
+        if self._settings["num_items"] is None or (self.site / _SETTINGS).is_file():
+            return None
+        data, known = storage.read_if_there(self.root / META_FOLDER / WRITER_YAML), self._prepared()
+        if data is None or not known or parse_document(data, self.root / WRITER_YAML).get(_LAST) != self._settings:
+            return None
+        if isinstance(self.site, RemotePath):
+            storage.delete_below(self.site)  # of a writer that was interrupted after all was done
+        return sum(known[name].count for name, _, _ in self.own_shards() if name in known)
+
+    def finish(self) -> None:
+        """Mark this rank as done. If it is the last, prepare the folder.
+
+        Raises:
+            DatasetError: if ranks wrote the same key, or nothing was written.
+        """
+        self._check_alone()
+        storage.write(self.share / _DONE, b"")
+        with preparing_alone(self.site, patience_s=MERGE_PATIENCE_S, doing="merging"):
+            ranks = range(self.config.world_size)
+            if not all((self.site / f"{rank:05d}" / _DONE).is_file() for rank in ranks):
+                return  # others are running, or one of them has prepared the folder
+            self._prepare()
+            finished = self.site
+            if isinstance(finished, Path):
+                finished = finished.rename(finished.with_name(temporary_name(WRITING)))
+            else:
+                remote.delete(str(finished / _SETTINGS))  # without them, the rest is of a writer that has finished
+            storage.delete_below(finished)
+
+    def _prepare(self) -> None:
+        names = sorted({*self._tars(), *self._prepared()})
+        if not names:
+            raise DatasetError(f"{self.root}: no sample was written, so there is no data set")
+        definitions = {WRITER_YAML: {"split": self._settings["split"], _LAST: self._settings}}
+        if self.config.sample_type is not None or not (self.root / META_FOLDER / DATASET_YAML).is_file():
+            definitions[DATASET_YAML] = self._settings["dataset.yaml"]
+        try:
+            config = PrepareConfig(unique_keys=True)
+            done = prepare(self.root, self._split, config, names=names, definitions=definitions)
+        except DatasetError as error:
+            error.add_note(
+                f"The shards are whole, and stay. Remove what is wrong, and run the writer of {self.root} again."
+            )
+            raise
+        empty = [part for part, shards in self._split(names).items() if not shards]
+        for note in [*done.notes, *(f"there is no sample in split part {part!r}" for part in empty)]:
+            logger.warning("%s: %s", self.root, note)
+
+    def _split(self, names: Sequence[str]) -> dict[str, list[str]]:
+        """The shards of each part: by their names, or in their order by its share of them."""
+        if self.config.split_by == "shard":
+            return split_by_shares(names, [*self.config.shares().items()])
+        return {part: [name for name in names if name.startswith(f"{part}-")] for part in self._settings["split"]}
+
+
+def _names(folder: Location, pattern: str) -> list[str]:
+    """The files below `folder` whose relative paths match a pattern; a star stands for a part of a name."""
+    if isinstance(folder, Path):
+        return [path.relative_to(folder).as_posix() for path in folder.glob(pattern)]
+    names = storage.list_sizes(str(folder))
+    return [name for name in names if fnmatch.fnmatchcase(name, pattern) and name.count("/") == pattern.count("/")]
+
+
+MAX_RECENT = 65_536
+"""Maximum keys in memory. They are sorted before they are stored, so several go to one page of the file."""
+
+_FILTER_BYTES = 8 << 20
+
+_CREATE_KEYS = """
+PRAGMA journal_mode = OFF;
+PRAGMA synchronous = OFF;
+PRAGMA cache_size = -8192;
+CREATE TABLE keys (key TEXT PRIMARY KEY, shard INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE items (key TEXT PRIMARY KEY, item INTEGER NOT NULL, num_samples INTEGER NOT NULL) WITHOUT ROWID;
+"""
+
+
+class ItemOrigin(NamedTuple):
+    """What a sample was made from: the number of an item, and how many samples were made from it."""
+
+    number: int
+    num_samples: int
+
+
+class ItemSet:
+    """Numbers of items, a bit for each."""
+
+    def __init__(self) -> None:
+        self._bits = bytearray()
+        self._count = 0
+
+    def add(self, number: int) -> None:
+        """Add a number that is not in the set."""
+        at = number >> 3
+        if at >= len(self._bits):
+            self._bits.extend(bytes(at + 1 + at // 2 - len(self._bits)))
+        self._bits[at] |= 1 << (number & 7)
+        self._count += 1
+
+    def __contains__(self, number: int) -> bool:
+        at = number >> 3
+        return at < len(self._bits) and bool(self._bits[at] & 1 << (number & 7))
+
+    def __len__(self) -> int:
+        return self._count
+
+
+class WrittenKeys:
+    """The keys that are stored, with the number of the shard of each, in bounded memory: recent ones in a dict, others
+    in a file in `folder`, whose disk may be full. A filter in memory answers for most new keys without reading the
+    file: for nine of ten, up to ten million keys.
+
+    Raises:
+        DatasetError: from any method, if the file cannot be written or read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._path = folder / temporary_name("keys.sqlite")
+        self._db: sqlite3.Connection | None = None
+        self._filter = bytearray(_FILTER_BYTES)
+        self._recent: dict[str, int] = {}
+
+    def close(self) -> None:
+        """Forget all keys, and remove the file."""
+        self._recent = {}
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+            self._path.unlink(missing_ok=True)
+
+    def add(self, key: str, shard: int) -> None:
+        """Add a key that is not there yet."""
+        number = hash(key)
+        self._filter[number % _FILTER_BYTES] |= 1 << (number >> 60 & 7)
+        self._recent[key] = shard
+        if len(self._recent) >= MAX_RECENT:
+            rows = ((as_text(key), shard) for key, shard in sorted(self._recent.items()))
+            self._insert("INSERT INTO keys VALUES (CAST(? AS TEXT), ?)", rows)
+            self._recent = {}
+
+    def __contains__(self, key: str) -> bool:
+        number = hash(key)
+        if not self._filter[number % _FILTER_BYTES] & 1 << (number >> 60 & 7):
+            return False
+        return self.shard(key) is not None
+
+    def shard(self, key: str) -> int | None:
+        """The number of the shard of this key; None if it is not there."""
+        shard = self._recent.get(key)
+        if shard is not None:
+            return shard
+        return next((shard for (shard,) in self._rows(f"SELECT shard FROM keys {_OF_KEY}", as_text(key))), None)
+
+    def note_items(self, items: Iterable[tuple[str, ItemOrigin]]) -> None:
+        """Note the items of samples that an earlier writer stored."""
+        self._insert("INSERT INTO items VALUES (CAST(? AS TEXT), ?, ?)", ((as_text(key), *item) for key, item in items))
+
+    def item(self, key: str) -> ItemOrigin | None:
+        """The item noted for the sample with this key."""
+        rows = self._rows(f"SELECT item, num_samples FROM items {_OF_KEY}", as_text(key))
+        return next(itertools.starmap(ItemOrigin, rows), None)
+
+    def finished_items(self) -> ItemSet:
+        """The items whose samples were all noted."""
+        found = ItemSet()
+        for (item,) in self._rows("SELECT item FROM items GROUP BY item, num_samples HAVING COUNT(*) = num_samples"):
+            found.add(item)
+        return found
+
+    def _rows(self, query: str, *values: object) -> Iterator[Any]:
+        if self._db is not None:
+            with writing(self._folder):
+                yield from self._db.execute(query, values)
+
+    def _insert(self, statement: str, rows: Iterable[Any]) -> None:
+        """Insert rows into the file, which is created if missing, without crash safety and locks: no one else uses
+        it."""
+        with writing(self._folder):
+            if self._db is None:
+                uri = f"{self._path.absolute().as_uri()}?nolock=1"
+                self._db = sqlite3.connect(uri, isolation_level=None, uri=True, check_same_thread=False)
+                self._db.executescript(_CREATE_KEYS)
+            self._db.execute("BEGIN")
+            self._db.executemany(statement, rows)
+            self._db.execute("COMMIT")
+
+
+_OF_KEY = "WHERE key = CAST(? AS TEXT)"
 
 
 class OpenShard:
@@ -40,7 +597,7 @@ class OpenShard:
 
     def __init__(self, path: Path, name: str, number: int) -> None:
         self.path, self.name, self.number = path, name, number
-        self.num_bytes = self.num_samples = 0
+        self.num_bytes = 0
         self.items: list[ItemOrigin | None] = []
         self._file = open(path, "wb")  # noqa: SIM115  closed by `close`
 
@@ -48,12 +605,11 @@ class OpenShard:
         """Append the members of a sample."""
         self._file.write(members)
         self.num_bytes += len(members)
-        self.num_samples += 1
         self.items.append(item)
 
     def finish(self) -> None:
         """Write the end mark, padded to a whole record as other writers do, and wait until all is on disk."""
-        self._file.write(bytes(2 * _BLOCK_BYTES))
+        self._file.write(bytes(2 * BLOCK_BYTES))
         self._file.write(bytes(-self._file.tell() % tarfile.RECORDSIZE))
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -64,42 +620,6 @@ class OpenShard:
         with contextlib.suppress(OSError):
             self._file.close()
         self.path.unlink(missing_ok=True)
-
-
-def members_of(sample: EncodedSample) -> bytes:
-    """The members of a tar that hold a sample, without time and owner."""
-    blocks = []
-    for name, content in sample.parts:
-        header = tar_header(f"{sample.key}.{name}", len(content))
-        blocks += [header, content, bytes(-len(content) % _BLOCK_BYTES)]
-    return b"".join(blocks)
-
-
-def tar_header(name: str, num_bytes: int) -> bytes:
-    """The header of a member: the same as from `tarfile`, which is ten times as slow."""
-    if not name.isascii() or len(name) > _MAX_SHORT_NAME or num_bytes >= _MAX_SHORT_SIZE:
-        info = tarfile.TarInfo(name)
-        info.size, info.mode = num_bytes, _MODE
-        return info.tobuf(tarfile.PAX_FORMAT, "utf-8")
-    header = bytearray(_HEADER)
-    header[: len(name)] = name.encode()
-    header[124:135] = b"%011o" % num_bytes
-    header[148:155] = b"%06o\0" % sum(header)  # the checksum is taken with spaces in its own field
-    return bytes(header)
-
-
-def _empty_header() -> bytes:
-    info = tarfile.TarInfo("")
-    info.mode = _MODE
-    header = bytearray(info.tobuf(tarfile.USTAR_FORMAT))
-    header[148:156] = b" " * 8
-    return bytes(header)
-
-
-_MODE = 0o444
-_HEADER = _empty_header()
-_MAX_SHORT_NAME, _MAX_SHORT_SIZE = 100, 8**11
-"""Maximum name and size for a header alone."""
 
 
 class ShardWriter:
@@ -165,15 +685,15 @@ class ShardWriter:
         self._open: dict[str, OpenShard] = {}
         self._exit: contextlib.ExitStack | None = None
         self._failed = self._closed = False
-        self._numbers: dict[str, int] = {}
+        self._numbers = collections.Counter[str]()
         self._shard_names: list[str] = []
 
     def __enter__(self) -> Self:
         if self._exit is not None:
             raise ConfigError(f"{self.path}: this writer has been used: make another one")
         with contextlib.ExitStack() as stack:
-            session = writing_session(self.path, self.config, self.made_of)
-            self.session: WritingSession = stack.enter_context(session)
+            self.session = self._not_begun()
+            stack.enter_context(self.session.held())
             self._keys = stack.enter_context(contextlib.closing(WrittenKeys(self.session.workspace)))
             self._read_stored()
             self._exit = stack.pop_all()
@@ -184,7 +704,7 @@ class ShardWriter:
         own = set()
         for name, part, number in self.session.own_shards():
             own.add(name)
-            self._numbers[part] = max(self._numbers.get(part, 0), number + 1)
+            self._numbers[part] = max(self._numbers[part], number + 1)
         for name, keys in self.session.stored_keys():
             number = self._numbered(name)
             for key in keys:
@@ -286,7 +806,7 @@ class ShardWriter:
     def _told_twice(self, key: str, part: str, stored: ItemOrigin | None, item: ItemOrigin | None) -> str:
         shard = self._keys.shard(key)
         assert shard is not None
-        here = self._open[part].name if part in self._open else self.session.shard_name(part, self._next(part))
+        here = self._open[part].name if part in self._open else self.session.shard_name(part, self._numbers[part])
         before, after = (f" (item {one.number})" if one else "" for one in (stored, item))
         there = self._shard_names[shard]
         return (
@@ -294,19 +814,16 @@ class ShardWriter:
             f"{here}{after}. Give each sample a key of its own; leave out what is stored with `if key not in writer`"
         )
 
-    def _next(self, part: str) -> int:
-        return self._numbers.get(part, 0)
-
     def _add(self, sample: EncodedSample, part: str, item: ItemOrigin | None) -> None:
         members = members_of(sample)
         shard = self._open.get(part)
         if shard is not None:
             is_large = shard.num_bytes + len(members) > self.config.max_bytes
-            if is_large or shard.num_samples >= self.config.max_samples:
+            if is_large or len(shard.items) >= self.config.max_samples:
                 self._commit(part)
                 shard = None
         if shard is None:
-            name = self.session.shard_name(part, self._next(part))
+            name = self.session.shard_name(part, self._numbers[part])
             path = self.session.workspace / temporary_name(name)
             shard = self._open[part] = OpenShard(path, name, self._numbered(name))
         shard.add(members, item)
@@ -321,7 +838,7 @@ class ShardWriter:
             storage.write(path, json.dumps(shard.items).encode())
         self.session.publish(shard.path, shard.name)
         del self._open[part]
-        self._numbers[part] = self._next(part) + 1
+        self._numbers[part] += 1
 
     def _items_path(self, name: str) -> Location:
         return self.session.share / f"{name}{ITEMS_SUFFIX}"

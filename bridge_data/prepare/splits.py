@@ -1,6 +1,6 @@
 """Which shards are in which part of a split, such as train.
 
-Enters: the names of shards, and a ratio or patterns. Leaves: the names of each part, as a list or as brace patterns.
+Reads the names of shards, and a ratio or patterns. Returns the names of each part, as a list or as brace patterns.
 By ratio, shards are cut into runs; by pattern, each part takes the shards whose names match a pattern from their start.
 
 Source: the split rules of Megatron-Energon, with equal results.

@@ -1,7 +1,10 @@
-"""Writing `.nv-meta/index.sqlite`: samples and parts by key.
+"""Writing `.nv-meta/index.sqlite`: samples and parts by key, and the metadata of media.
 
-Enters: segments. Leaves: Energon 7.4's tables `samples` and `sample_parts` with their indexes, and the previous tables
-of media metadata; see `media_table`. If few shards differ, it is a copy of the old database with their rows replaced.
+Reads segments, and what was found in media. Writes Energon 7.4's tables `samples` and `sample_parts` with their
+indexes, `media_metadata` and `media_filters`, and `bridge_media_seen`, which Energon ignores: which shards and files
+were read for media, with size and time. A new index keeps the metadata of media that are where they were. If few shards
+differ, it is a copy of the old one with their rows replaced. Metadata appear all together, with what the database held
+before, or not at all.
 
 The index on keys is built after all rows are inserted, which keeps a billion of them affordable. It is UNIQUE, as in
 Energon, if all keys are. The other indexes have the order of the rows and grow at their end.
@@ -9,34 +12,40 @@ Energon, if all keys are. The other indexes have the order of the rows and grow 
 
 import contextlib
 import functools
+import shutil
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bridge_data.shards.read_only_database import as_text
-from bridge_data.shards.segment import Segment
-from bridge_data.storage.atomic import clone_file
+from bridge_data.errors import DatasetError, bridge_command
+from bridge_data.prepare.commit import preparing_alone
+from bridge_data.shards.index_file import Segment
+from bridge_data.shards.key_index import SharedKeys
+from bridge_data.shards.media_metadata import MediaMetadata, encode_metadata
+from bridge_data.shards.metadata import read_shard_counts
+from bridge_data.shards.read_only_database import ReadOnlyDatabase, as_text
+from bridge_data.storage.atomic import clone_file, replacing, writing
 
-_TABLES = """
-CREATE TABLE samples (
+if TYPE_CHECKING:
+    from bridge_data.prepare.media import MediaRule
+
+_TABLES = (
+    """CREATE TABLE samples (
     tar_file_id INTEGER NOT NULL,
     sample_key TEXT NOT NULL,
     sample_index INTEGER NOT NULL,
     byte_offset INTEGER,
     byte_size INTEGER
-);
-CREATE TABLE sample_parts (
+)""",
+    """CREATE TABLE sample_parts (
     tar_file_id INTEGER,
     sample_index INTEGER,
     part_name TEXT,
     content_byte_offset INTEGER,
     content_byte_size INTEGER
-);
-"""
-
-_ROW_INDEXES = (
+)""",
     "CREATE INDEX idx_samples_by_tar_and_idx ON samples(tar_file_id, sample_index)",
     "CREATE INDEX idx_sample_parts_seq ON sample_parts(tar_file_id, sample_index, content_byte_offset)",
     "CREATE INDEX idx_sample_parts_full ON sample_parts"
@@ -45,29 +54,60 @@ _ROW_INDEXES = (
 
 _KEY_INDEX = "CREATE UNIQUE INDEX idx_samples_sample_key ON samples(sample_key)"
 
-_MEDIA_KEPT = """
-INSERT INTO media_metadata SELECT m.entry_key, m.metadata_type, m.metadata_json
-FROM main.samples s
+_MEDIA_TABLES = """
+CREATE TABLE IF NOT EXISTS media_metadata (
+    entry_key TEXT PRIMARY KEY,
+    metadata_type TEXT NOT NULL,
+    metadata_json TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS media_filters (
+    filter_id INTEGER PRIMARY KEY AUTOINCREMENT,
+    strategy TEXT NOT NULL,
+    patterns TEXT,
+    created_at_utc TEXT DEFAULT CURRENT_TIMESTAMP,
+    UNIQUE(strategy, patterns)
+);
+CREATE TABLE IF NOT EXISTS bridge_media_seen (
+    name TEXT PRIMARY KEY,
+    num_bytes INTEGER NOT NULL,
+    mtime_ns INTEGER NOT NULL,
+    rule TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TEMP TABLE present (name TEXT PRIMARY KEY) WITHOUT ROWID;
+"""
+
+_FORGET_MEDIA = """
+DELETE FROM media_metadata WHERE entry_key IN (
+    SELECT s.sample_key || '.' || p.part_name FROM samples s
+    JOIN sample_parts p ON p.tar_file_id = s.tar_file_id AND p.sample_index = s.sample_index
+    WHERE s.tar_file_id = ?
+)
+"""
+
+_PARTS_OF_SHARD = """
+main.samples s
 CROSS JOIN main.sample_parts p ON p.tar_file_id = s.tar_file_id AND p.sample_index = s.sample_index
-CROSS JOIN old.media_metadata m ON m.entry_key = s.sample_key || '.' || p.part_name
-CROSS JOIN old.samples t ON t.sample_key = s.sample_key
+"""
+
+_SAME_PART = """
+old.samples t
 CROSS JOIN old.sample_parts q ON q.tar_file_id = t.tar_file_id AND q.sample_index = t.sample_index
     AND q.part_name = p.part_name
     AND q.content_byte_offset = p.content_byte_offset AND q.content_byte_size = p.content_byte_size
 """
 
-_SEEN_KEPT = """
+_KEEP_MEDIA = f"""
+INSERT INTO media_metadata SELECT m.entry_key, m.metadata_type, m.metadata_json
+FROM {_PARTS_OF_SHARD}
+CROSS JOIN old.media_metadata m ON m.entry_key = s.sample_key || '.' || p.part_name
+WHERE s.tar_file_id = ? AND EXISTS (SELECT 1 FROM {_SAME_PART} WHERE t.sample_key = s.sample_key)
+"""
+
+_KEEP_SEEN = f"""
 INSERT INTO bridge_media_seen SELECT * FROM old.bridge_media_seen
 WHERE name = CAST(? AS TEXT) AND num_bytes = ? AND mtime_ns = ? AND NOT EXISTS (
-    SELECT 1 FROM main.samples s
-    CROSS JOIN main.sample_parts p ON p.tar_file_id = s.tar_file_id AND p.sample_index = s.sample_index
-    WHERE s.tar_file_id = ? AND NOT EXISTS (
-        SELECT 1 FROM old.samples t
-        CROSS JOIN old.sample_parts q ON q.tar_file_id = t.tar_file_id AND q.sample_index = t.sample_index
-            AND q.part_name = p.part_name
-            AND q.content_byte_offset = p.content_byte_offset AND q.content_byte_size = p.content_byte_size
-        WHERE t.sample_key = s.sample_key
-    )
+    SELECT 1 FROM {_PARTS_OF_SHARD}
+    WHERE s.tar_file_id = ? AND NOT EXISTS (SELECT 1 FROM {_SAME_PART} WHERE t.sample_key = s.sample_key)
 )
 """
 
@@ -81,124 +121,6 @@ _ROWS = 64
 """Maximum rows per INSERT: twice as fast as one by one."""
 
 
-@functools.cache
-def _insertion(table: str, num_rows: int, *, undecodable: bool = False) -> str:
-    row = "(?, CAST(? AS TEXT), CAST(? AS TEXT), ?, ?)" if undecodable else "(?, ?, ?, ?, ?)"
-    return f"INSERT INTO {table} VALUES {', '.join([row] * num_rows)}"
-
-
-def _insert_shard(db: sqlite3.Connection, shard: int, segment: Segment) -> None:
-    first = 0
-    for page in segment.pages():
-        num_samples = len(page)
-        offsets = page.offsets.tolist()
-        sizes = [end - start for start, end in pairwise(offsets)]
-        numbers = range(first, first + num_samples)
-        _insert(db, "samples", shard, (page.keys(0, num_samples - 1), numbers, offsets[:-1], sizes))
-        owners, names, starts, lengths = page.part_columns()
-        _insert(db, "sample_parts", shard, ([first + owner for owner in owners], names, starts, lengths))
-        first += num_samples
-
-
-def _insert(db: sqlite3.Connection, table: str, shard: int, columns: Sequence[Sequence[Any]]) -> None:
-    """Insert rows of the shard number and four values, given as columns."""
-    values: list[Any] = [shard] * (5 * len(columns[0]))
-    for number, column in enumerate(columns, start=1):
-        values[number::5] = column
-    for start in range(0, len(values), 5 * _ROWS):
-        these = values[start : start + 5 * _ROWS]
-        try:
-            db.execute(_insertion(table, len(these) // 5), these)
-        except UnicodeEncodeError:  # names with surrogates
-            bound = [as_text(value) if isinstance(value, str) else value for value in these]
-            db.execute(_insertion(table, len(these) // 5, undecodable=True), bound)
-
-
-def _connect(path: Path, cache_kib: int) -> sqlite3.Connection:
-    """Connect without crash safety: a crash leaves the file useless."""
-    db = sqlite3.connect(path, isolation_level=None, uri=True)
-    db.execute("PRAGMA synchronous = OFF")
-    db.execute("PRAGMA secure_delete = OFF")
-    db.execute("PRAGMA locking_mode = EXCLUSIVE")
-    db.execute(f"PRAGMA cache_size = -{cache_kib}")
-    return db
-
-
-class SqliteIndexWriter:
-    """Writes a new database at `path`. A crash leaves the file useless, so pass a temporary path.
-
-    Media metadata in the database `old`, if any, are kept for parts with the same offset and size as before, in samples
-    of the same key. `old` may be damaged, as it is being replaced.
-    """
-
-    def __init__(self, path: Path, old: Path | None = None) -> None:
-        path.touch()  # its error says why a file cannot be written, SQLite's does not
-        self._db = _connect(path, _BUILD_CACHE_KIB)
-        self._db.execute("PRAGMA journal_mode = OFF")
-        self._db.executescript(_TABLES)
-        for statement in _ROW_INDEXES:
-            self._db.execute(statement)
-        self._old = old
-        self._db.execute("BEGIN")
-
-    def add(self, shard: int, segment: Segment) -> None:
-        """Insert the samples of shard number `shard`."""
-        _insert_shard(self._db, shard, segment)
-
-    def finish(self, shards: "Sequence[SeenFile]" = ()) -> str | None:
-        """Build the index on keys, copy media metadata and close. `shards` are the added ones, by number: media of
-        shards that have changed will be read again. Return a note if metadata could not be kept: they are stored by
-        key, so keys must be unique."""
-        try:
-            self._db.execute("COMMIT")
-            self._db.execute("PRAGMA journal_mode = MEMORY")  # without a journal, a failed statement is not undone
-            try:
-                self._db.execute(_KEY_INDEX)
-                are_unique = True
-            except sqlite3.IntegrityError:
-                self._db.execute(_KEY_INDEX.replace("UNIQUE ", ""))
-                are_unique = False
-            return None if self._old is None or not self._old.is_file() else self._keep(self._old, shards, are_unique)
-        finally:
-            self._db.close()
-
-    def _keep(self, old: Path, shards: "Sequence[SeenFile]", are_unique: bool) -> str | None:
-        """Copy the media metadata of the database `old`. Return a note if they could not be kept."""
-        try:
-            self._db.execute("ATTACH ? AS old", (f"{old.absolute().as_uri()}?mode=ro&immutable=1",))
-            tables = dict(self._db.execute("SELECT name, sql FROM old.sqlite_master WHERE type = 'table'"))
-            if not {"samples", "sample_parts", "media_metadata"} <= tables.keys():  # no metadata, or an older layout
-                return None
-            if not are_unique:
-                ((number,),) = self._db.execute("SELECT COUNT(*) FROM old.media_metadata")
-                return f"the metadata of {number:,} media files, which go by key, were not kept" if number else None
-            self._db.execute("BEGIN")
-            self._copy_media(tables, shards)
-            self._db.execute("COMMIT")
-        except sqlite3.Error as error:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-                if isinstance(error, sqlite3.OperationalError):  # in the new database, such as a full disk
-                    raise
-            return f"{old.name} was damaged ({error}): the metadata of media in it were not kept; prepare them again"
-        return None
-
-    def _copy_media(self, tables: dict[str, str], shards: "Sequence[SeenFile]") -> None:
-        kept = [name for name in ("media_metadata", "media_filters", "bridge_media_seen") if name in tables]
-        for name in kept:
-            self._db.execute(tables[name])
-        self._db.execute(_MEDIA_KEPT)
-        if "media_filters" in kept:
-            self._db.execute("INSERT INTO media_filters SELECT * FROM old.media_filters")
-        if "bridge_media_seen" in kept:
-            rows = ((as_text(name), size, changed, number) for number, (name, size, changed) in enumerate(shards))
-            self._db.executemany(_SEEN_KEPT, rows)
-
-    def close(self) -> None:
-        """Close without finishing."""
-        self._db.close()
-
-
 class SeenFile(NamedTuple):
     """A shard, or a file of a plain folder, as of its last read."""
 
@@ -207,61 +129,211 @@ class SeenFile(NamedTuple):
     mtime_ns: int
 
 
-_KEYS_OF_SHARD = """
-SELECT s.sample_key || '.' || p.part_name, p.content_byte_offset, p.content_byte_size FROM samples s
-JOIN sample_parts p ON p.tar_file_id = s.tar_file_id AND p.sample_index = s.sample_index
-WHERE s.tar_file_id = ?
-"""
+class SqliteIndexWriter:
+    """Writes a database at `path`. A crash leaves the file useless, so pass a temporary path.
 
+    It begins empty or, with `replaced`, as a copy of the database `old` without the rows of these shards (names by
+    number). Metadata of media in `old`, if any, are kept for parts with the same offset and size as before, in samples
+    of the same key.
 
-def update_copy(
-    path: Path, old: Path, replaced: Mapping[int, str], rows: Iterable[tuple[int, Segment]], num_samples: int
-) -> bool:
-    """Write a copy of the database `old` to `path`, with the rows of the shards `replaced` (names by number) replaced
-    by `rows`, so that it holds `num_samples`. Metadata of unchanged media are kept.
-
-    Return False, with a useless file at `path`, if this is not possible: keys would not be unique, `old` is damaged, or
-    no `SqliteIndexWriter` wrote it.
+    Raises:
+        sqlite3.DatabaseError: from any method, if `old` cannot be copied, as it is damaged, or not as it is written
+            here, or keys of the copy would not be unique. sqlite3.OperationalError: if `path` cannot be written.
     """
-    clone_file(old, path)
-    with contextlib.closing(_connect(path, _UPDATE_CACHE_KIB)) as db:
-        try:
-            db.execute("PRAGMA journal_mode = OFF")
-            created = dict(db.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
-            if not {_KEY_INDEX, *_ROW_INDEXES, *map(str.strip, _TABLES.split(";"))} - {""} <= set(created.values()):
-                return False
+
+    def __init__(self, path: Path, old: Path | None = None, replaced: Mapping[int, str] | None = None) -> None:
+        self._old, self._is_copy = old, replaced is not None
+        self._added: list[tuple[int, SeenFile]] = []
+        if old is not None and replaced is not None:
+            clone_file(old, path)
+        else:
+            path.touch()  # its error says why a file cannot be written, SQLite's does not
+        self._db = db = sqlite3.connect(path, isolation_level=None, uri=True)
+        for setting in ("journal_mode = OFF", "synchronous = OFF", "secure_delete = OFF", "locking_mode = EXCLUSIVE"):
+            db.execute(f"PRAGMA {setting}")
+        db.execute(f"PRAGMA cache_size = -{_UPDATE_CACHE_KIB if self._is_copy else _BUILD_CACHE_KIB}")
+        if replaced is None:
+            for statement in _TABLES:
+                db.execute(statement)
             db.execute("BEGIN")
-            _replace_rows(db, replaced, rows, created)
+            return
+        created = dict(db.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+        if not {*_TABLES, _KEY_INDEX} <= set(created.values()):
+            raise sqlite3.DatabaseError("it was written by another program, or keys are not unique")
+        db.execute("BEGIN")
+        for number, name in replaced.items():
+            if "media_metadata" in created:
+                db.execute(_FORGET_MEDIA, (number,))
+            if "bridge_media_seen" in created:
+                db.execute("DELETE FROM bridge_media_seen WHERE name = CAST(? AS TEXT)", (as_text(name),))
+            for table in ("samples", "sample_parts"):
+                db.execute(f"DELETE FROM {table} WHERE tar_file_id = ?", (number,))
+
+    def add(self, number: int, file: SeenFile, segment: Segment) -> None:
+        """Insert the samples of the shard `file`, which has this number."""
+        self._added.append((number, file))
+        first = 0
+        for page in segment.pages():
+            num_samples = len(page)
+            offsets = page.offsets.tolist()
+            sizes = [end - start for start, end in pairwise(offsets)]
+            numbers = range(first, first + num_samples)
+            self._insert("samples", number, (page.keys(0, num_samples - 1), numbers, offsets[:-1], sizes))
+            owners, names, starts, lengths = page.part_columns()
+            self._insert("sample_parts", number, ([first + owner for owner in owners], names, starts, lengths))
+            first += num_samples
+
+    def _insert(self, table: str, shard: int, columns: Sequence[Sequence[Any]]) -> None:
+        """Insert rows of the shard number and four values, given as columns."""
+        values: list[Any] = [shard] * (5 * len(columns[0]))
+        for number, column in enumerate(columns, start=1):
+            values[number::5] = column
+        for start in range(0, len(values), 5 * _ROWS):
+            these = values[start : start + 5 * _ROWS]
+            try:
+                self._db.execute(_insertion(table, len(these) // 5), these)
+            except UnicodeEncodeError:  # names with surrogates
+                bound = [as_text(value) if isinstance(value, str) else value for value in these]
+                self._db.execute(_insertion(table, len(these) // 5, "CAST(? AS TEXT)"), bound)
+
+    def finish(self, num_samples: int) -> str | None:
+        """Build the index on keys, copy media metadata and close; the database must hold `num_samples`. Media of shards
+        that have changed will be read again. Returns a note if metadata could not be kept: they are stored by key, so
+        keys must be unique."""
+        db, are_unique = self._db, True
+        with contextlib.closing(db):
             db.execute("COMMIT")
-            return bool(db.execute("SELECT COUNT(*) FROM samples").fetchone() == (num_samples,))
-        except sqlite3.OperationalError:  # in the copy, such as a full disk
-            raise
-        except sqlite3.DatabaseError:
-            return False
+            if self._is_copy:
+                if db.execute("SELECT COUNT(*) FROM samples").fetchone() != (num_samples,):
+                    raise sqlite3.DatabaseError("it had other samples")
+            else:
+                db.execute("PRAGMA journal_mode = MEMORY")  # without a journal, a failed statement is not undone
+                try:
+                    db.execute(_KEY_INDEX)
+                except sqlite3.IntegrityError:
+                    db.execute(_KEY_INDEX.replace("UNIQUE ", ""))
+                    are_unique = False
+            return None if self._old is None else self._keep_media(self._old, are_unique)
+
+    def _keep_media(self, old: Path, are_unique: bool) -> str | None:
+        """Copy the media metadata of the database `old`. Returns a note if they could not be kept."""
+        db = self._db
+        try:
+            db.execute("ATTACH ? AS old", (f"{old.absolute().as_uri()}?mode=ro&immutable=1",))
+            tables = dict(db.execute("SELECT name, sql FROM old.sqlite_master WHERE type = 'table'"))
+            if not {"samples", "sample_parts", "media_metadata"} <= tables.keys():  # no metadata, or an older layout
+                return None
+            if not are_unique:
+                ((number,),) = db.execute("SELECT COUNT(*) FROM old.media_metadata")
+                return f"the metadata of {number:,} media files, which go by key, were not kept" if number else None
+            db.execute("BEGIN")
+            if not self._is_copy:
+                for name in ("media_metadata", "media_filters", "bridge_media_seen"):
+                    db.execute(tables.get(name, ""))
+                if "media_filters" in tables:
+                    db.execute("INSERT INTO media_filters SELECT * FROM old.media_filters")
+            db.executemany(_KEEP_MEDIA, [(number,) for number, _ in self._added])
+            if "bridge_media_seen" in tables:
+                seen = ((as_text(name), size, changed, number) for number, (name, size, changed) in self._added)
+                db.executemany(_KEEP_SEEN, seen)
+            db.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self._is_copy:
+                raise
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+                if isinstance(error, sqlite3.OperationalError):  # in the new database, such as a full disk
+                    raise
+            return f"{old.name} was damaged ({error}): the metadata of media in it were not kept; prepare them again"
+        return None
+
+    def close(self) -> None:
+        """Close without finishing."""
+        self._db.close()
 
 
-def _replace_rows(
-    db: sqlite3.Connection,
-    replaced: Mapping[int, str],
-    rows: Iterable[tuple[int, Segment]],
-    created: Mapping[str, str],
-) -> None:
-    keeps_media = "media_metadata" in created
-    db.execute("CREATE TEMP TABLE before (entry_key TEXT, byte_offset INTEGER, byte_size INTEGER)")
-    for number in replaced:
-        if keeps_media:
-            db.execute(f"INSERT INTO before {_KEYS_OF_SHARD}", (number,))
-        db.execute("DELETE FROM samples WHERE tar_file_id = ?", (number,))
-        db.execute("DELETE FROM sample_parts WHERE tar_file_id = ?", (number,))
-    for number, segment in rows:
-        _insert_shard(db, number, segment)
-    if not keeps_media:
-        return
-    db.execute("CREATE TEMP TABLE after AS SELECT * FROM before WHERE 0")
-    for number in replaced:
-        db.execute(f"INSERT INTO after {_KEYS_OF_SHARD}", (number,))
-    gone = "SELECT entry_key FROM (SELECT * FROM before EXCEPT SELECT * FROM after)"
-    db.execute(f"DELETE FROM media_metadata WHERE entry_key IN ({gone})")
-    if "bridge_media_seen" in created:
-        names = ((as_text(name),) for name in replaced.values())
-        db.executemany("DELETE FROM bridge_media_seen WHERE name = CAST(? AS TEXT)", names)
+@functools.cache
+def _insertion(table: str, num_rows: int, text: str = "?") -> str:
+    return f"INSERT INTO {table} VALUES {', '.join([f'(?, {text}, {text}, ?, ?)'] * num_rows)}"
+
+
+class MediaTable:
+    """The tables of media, open for writing; see `writing_media`."""
+
+    def __init__(self, db: sqlite3.Connection, rule: "MediaRule") -> None:
+        self._db, self._rule = db, str(rule)
+        self.num_known = 0
+        db.executescript(_MEDIA_TABLES)
+        db.execute("BEGIN")
+        db.execute(
+            "INSERT OR IGNORE INTO media_filters (strategy, patterns) VALUES (?, ?)",
+            (rule.strategy, ",".join(rule.patterns)),
+        )
+
+    def is_known(self, file: SeenFile) -> bool:
+        """Whether `file` was read by this rule and has not changed since. Notes it as present, and counts it."""
+        name = as_text(file.name)
+        self._db.execute("INSERT INTO present VALUES (CAST(? AS TEXT))", (name,))
+        seen = "SELECT num_bytes, mtime_ns, rule FROM bridge_media_seen WHERE name = CAST(? AS TEXT)"
+        is_known: bool = self._db.execute(seen, (name,)).fetchone() == (file.num_bytes, file.mtime_ns, self._rule)
+        self.num_known += is_known
+        return is_known
+
+    def forget_shard(self, number: int) -> None:
+        """Remove what was found in the shard with this number in the index."""
+        if self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'sample_parts'").fetchone():
+            self._db.execute(_FORGET_MEDIA, (number,))
+
+    def forget_file(self, name: str) -> None:
+        """Remove what was found in this file."""
+        self._db.execute("DELETE FROM media_metadata WHERE entry_key = CAST(? AS TEXT)", (as_text(name),))
+
+    def add(self, files: Iterable[SeenFile], found: Iterable[tuple[str, MediaMetadata]]) -> None:
+        """Note that these files were read, and write what was found, by key."""
+        self._db.executemany(
+            "INSERT OR REPLACE INTO media_metadata VALUES (CAST(? AS TEXT), ?, ?)",
+            ((as_text(key), metadata.metadata_type, encode_metadata(metadata)) for key, metadata in found),
+        )
+        self._db.executemany(
+            "INSERT OR REPLACE INTO bridge_media_seen VALUES (CAST(? AS TEXT), ?, ?, ?)",
+            ((as_text(file.name), file.num_bytes, file.mtime_ns, self._rule) for file in files),
+        )
+
+    def forget_absent(self) -> None:
+        """Remove what was found by this rule in the files of a plain folder that are no longer there."""
+        absent = "SELECT name FROM bridge_media_seen WHERE rule = ? AND name NOT IN (SELECT name FROM present)"
+        self._db.execute(f"DELETE FROM media_metadata WHERE entry_key IN ({absent})", (self._rule,))
+        self._db.execute(f"DELETE FROM bridge_media_seen WHERE name IN ({absent})", (self._rule,))
+
+    def count(self) -> int:
+        """Files whose metadata are stored."""
+        number: int = self._db.execute("SELECT COUNT(*) FROM media_metadata").fetchone()[0]
+        return number
+
+
+@contextlib.contextmanager
+def writing_media(path: Path, rule: "MediaRule") -> Iterator[MediaTable]:
+    """The tables of media in the database at `path`, which is replaced by the result if the block succeeds.
+
+    Raises:
+        DatasetError: if samples of several shards have the same key, or the database cannot be read or written.
+    """
+    root = path.parent.parent
+    with writing(path.parent), preparing_alone(root) as remove_temporary:
+        path.parent.mkdir(exist_ok=True)
+        remove_temporary([path.parent])
+        shared = SharedKeys.find(ReadOnlyDatabase(path, "prepare the data set again")) if path.is_file() else None
+        if shared is not None:
+            way_out = bridge_command("prepare", root, "--force-overwrite", "--fix-duplicates")
+            raise DatasetError(
+                f"{root}: {shared.told(list(read_shard_counts(path.parent)))}, but media metadata go by key. Run "
+                f"`{way_out}` first, which puts the shard's name in front of each key."
+            )
+        with replacing(path) as temporary:
+            if path.is_file():
+                shutil.copyfile(path, temporary)
+            with contextlib.closing(sqlite3.connect(temporary, isolation_level=None)) as db:
+                db.execute("PRAGMA journal_mode = OFF")
+                db.execute("PRAGMA synchronous = OFF")
+                yield MediaTable(db, rule)
+                db.execute("COMMIT")

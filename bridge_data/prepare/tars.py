@@ -1,17 +1,28 @@
 """Preparing a data set: from a folder of tars to one that can be read by sample number.
 
-Enters: a folder, a rule for the split. Leaves: `.nv-meta` as Energon 7.4 writes it, a `.tar.idx` next to each shard,
-and our index. The files in `.nv-meta` are replaced together, after all shards have been accepted.
+Reads a folder, and a rule for the split. Writes `.nv-meta` as Energon 7.4 does, a `.tar.idx` next to each shard, and
+our index. The files in `.nv-meta` are replaced together, after all shards have been accepted; all faults are reported
+together. Shards that have not changed since the last preparation are not scanned again, and if few have, the database
+is copied and only their rows are replaced. Shards keep their numbers; new ones follow. Memory is bounded by a few
+shards.
 
-Source: the format of `split.yaml` of Megatron-Energon.
+For samples that have the same names in several shards, `prefix_keys` puts the members of each below a folder of its
+name: `0001.jpg` of `shards/a.tar` becomes `shards/a.tar/0001.jpg`. Each shard is rewritten next to the old one and
+replaces it at once; a shard whose members already have the prefix stays unchanged.
+
+Source: the format of `split.yaml` of Megatron-Energon; the names are those of `energon prepare --fix-duplicates`.
 """
 
+import contextlib
 import dataclasses
+import functools
 import json
 import os
 import re
+import shutil
+import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,41 +30,106 @@ import yaml
 
 from bridge_data import storage
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, bridge_command
-from bridge_data.limits import Limits
-from bridge_data.prepare.commit import is_temporary, preparing_alone
-from bridge_data.prepare.executors import Progress, no_progress
-from bridge_data.prepare.scan_results import SCANNED, ScanTask
-from bridge_data.prepare.shard_files import is_interrupted, prefix_keys
+from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.prepare.commit import committing, is_temporary, preparing_alone
+from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress, usual_workers
+from bridge_data.prepare.scan_results import SCANNED, ScanResults, ScanTask, forget_results
 from bridge_data.prepare.splits import collapse
-from bridge_data.prepare.tar_indexes import (
-    MetaFiles,
-    Preparation,
-    PrepareConfig,
-    SharedKeysError,
-    open_results,
-    write_indexes,
-)
+from bridge_data.prepare.sqlite_index import SeenFile, SqliteIndexWriter
+from bridge_data.shards.index_file import BridgeIndex, BridgeIndexWriter, Segment
+from bridge_data.shards.key_index import SharedKeys
 from bridge_data.shards.metadata import (
+    BRIDGE_INDEX,
+    INDEX_SQLITE,
+    INDEX_UUID,
     INFO_JSON,
     INFO_YAML,
     META_FOLDER,
+    PREPARING,
     SPLIT_YAML,
     UNFINISHED,
     is_unfinished,
     read_shard_counts,
     read_split,
+    read_uuid,
     tar_index_path,
 )
-from bridge_data.shards.tar_bytes import GZIP_SUFFIXES
+from bridge_data.shards.read_only_database import ReadOnlyDatabase
+from bridge_data.shards.tar_files import GZIP_SUFFIXES, is_gzip
 from bridge_data.shards.tar_scan import ScanNotes, has_surrogates
 from bridge_data.storage import Location
-from bridge_data.storage.atomic import write_file, writing
+from bridge_data.storage.atomic import replacing, write_file, writing
 
 ENERGON_VERSION = "7.4.1"
 """The version of Energon whose formats are written."""
 
 Split = Callable[[Sequence[str]], dict[str, list[str]]]
 """Shard names, in order, to shard names by split part: `split_by_ratio` or `split_by_patterns` with their settings."""
+
+MAX_PARTS = 50
+"""Maximum names of parts in the report."""
+
+MAX_FRESH = 0.25
+"""Maximum share of new or changed shards, by size, for which rows are replaced instead of rewriting the database."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareConfig:
+    """Settings of a preparation. Shards in whose path the regular expression `exclude` is found are left out.
+
+    `rescan` scans all shards, also unchanged ones. With `fix_duplicates`, if several shards have a sample of the same
+    name, all shards are rewritten with their members below folders of the shards' names. With `digest`, every part is
+    read, and the CRC-32 of its content stored. With `unique_keys`, samples of the same name in several shards are an
+    error. `limits` apply to existing metadata. With `merge`, no shard is scanned: it is an error if a task has not
+    scanned one. `executor` scans; None: `num_workers` processes do. Files for an object store are made in the folder
+    `scratch` (None: the system's).
+    """
+
+    exclude: str | None = None
+    num_workers: int = dataclasses.field(default_factory=usual_workers)
+    rescan: bool = False
+    fix_duplicates: bool = False
+    digest: bool = False
+    limits: Limits = DEFAULT_LIMITS
+    unique_keys: bool = False
+    merge: bool = False
+    executor: Executor | None = None
+    scratch: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_workers < 1:
+            raise ConfigError(f"num_workers={self.num_workers}: expected at least 1")
+        try:
+            re.compile(self.exclude or "")
+        except re.error as error:
+            raise ConfigError(f"exclude {self.exclude!r} is not a regular expression: {error}") from None
+        if self.merge and self.fix_duplicates:
+            raise ConfigError("fix_duplicates writes the tars again, and they are scanned again: leave merge out")
+
+    @property
+    def scanner(self) -> Executor:
+        """What scans shards."""
+        return self.executor or LocalProcesses(self.num_workers)
+
+
+class SharedKeysError(DatasetError):
+    """Samples of several shards have the same key, and the settings forbid it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    """The result of a preparation: samples by shard, sizes, names of parts (at most 50), and notes for the user."""
+
+    shard_counts: dict[str, int]
+    num_bytes: int
+    parts: tuple[str, ...]
+    num_scanned: int
+    notes: tuple[str, ...]
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all shards."""
+        return sum(self.shard_counts.values())
 
 
 def find_shards(root: Location, exclude: str | None = None) -> list[str]:
@@ -144,7 +220,9 @@ def prepare(
         _check_unique(root, names, parts)
         remove_temporary(_folders(root, names))
         notes = [*_split_notes(parts, names), *_exclusion_notes(root / META_FOLDER, split_config, config.limits)]
-        files = _meta_files(root, parts, split_config, definitions or {})
+        files = {name: _yaml(definition) for name, definition in (definitions or {}).items()}
+        content = {"split_parts": {part: collapse(shards) for part, shards in parts.items()}, "exclude": []}
+        files[split_config] = _json(content) if split_config.endswith(".json") else _yaml(content)
         preparation = _prepare(root, names, config, on_progress, files)
     return dataclasses.replace(preparation, notes=(*preparation.notes, *notes))
 
@@ -178,26 +256,8 @@ def _check_unique(root: Location, names: list[str], parts: Mapping[str, list[str
             raise ConfigError(f"{root}: {what} names {name!r} {times} times: name it once")
 
 
-def _meta_files(
-    root: Location, parts: Mapping[str, list[str]], split_config: str, definitions: Mapping[str, dict[str, Any]]
-) -> MetaFiles:
-    """Split, definitions and counts, as the files of `.nv-meta`."""
-
-    def files(shard_counts: dict[str, int]) -> dict[str, str]:
-        info = {"energon_version": ENERGON_VERSION, "shard_counts": shard_counts}
-        found = {name: _yaml(definition) for name, definition in definitions.items()}
-        write = _json if split_config.endswith(".json") else _yaml
-        written = {part: collapse(shards) for part, shards in parts.items()}
-        found[split_config] = write({"split_parts": written, "exclude": []})
-        if (root / META_FOLDER / INFO_YAML).is_file():
-            found[INFO_YAML] = _yaml(info)
-        return found | {INFO_JSON: _json(info)}
-
-    return files
-
-
 def _prepare(
-    root: Location, names: list[str], config: PrepareConfig, on_progress: Progress, files: MetaFiles
+    root: Location, names: list[str], config: PrepareConfig, on_progress: Progress, files: Mapping[str, str]
 ) -> Preparation:
     if not isinstance(root, Path):
         return write_indexes(root, names, config, on_progress, files=files)
@@ -250,16 +310,12 @@ def refresh_index(
     if config.fix_duplicates:
         raise ConfigError("fix_duplicates: to renew the index alone writes no shards; prepare the data set again")
 
-    def files(shard_counts: dict[str, int]) -> dict[str, str]:
-        info = {"energon_version": ENERGON_VERSION, "shard_counts": shard_counts}
-        return {} if (meta / INFO_JSON).is_file() else {INFO_JSON: _json(info)}
-
     with preparing_alone(root) as remove_temporary:
         counts = read_shard_counts(meta, config.limits)  # another process may just have changed them
         remove_temporary(_folders(root, counts))
         if isinstance(root, Path) and is_interrupted(root):
             raise DatasetError(f"{root}: --fix-duplicates was interrupted; prepare it with --fix-duplicates again")
-        return write_indexes(root, list(counts), config, on_progress, expected=counts, files=files)
+        return write_indexes(root, list(counts), config, on_progress, expected=counts)
 
 
 def write_dataset_yaml(root: Path, definition: dict[str, Any], name: str) -> Path:
@@ -302,3 +358,221 @@ def _exclusion_notes(meta: Location, split_config: str, limits: Limits) -> list[
         f"the previous {split_config} excluded {len(excluded):,} shards or samples, such as {excluded[0]!r}; the new "
         "one excludes none: add to its `exclude` what should stay excluded"
     ]
+
+
+def write_indexes(
+    root: Location,
+    names: list[str],
+    config: PrepareConfig,
+    on_progress: Progress = no_progress,
+    expected: dict[str, int] | None = None,
+    files: Mapping[str, str] | None = None,
+) -> Preparation:
+    """Index the shards `names` of the data set at `root`; `expected` are their numbers of samples, which stay as they
+    are (None: any). The indexes, the counts and `files` (texts by name) replace the previous ones together.
+
+    Raises:
+        DatasetError: naming each shard that is damaged or, with `merge`, not scanned. SharedKeysError: if keys must be
+        unique and are not.
+    """
+    meta = root / META_FOLDER
+    old, results = open_results(root, names, config, keeps_order=expected is not None)
+    if config.merge:
+        results.check_complete()
+    with committing(meta, config.scratch) as temporary:
+        before = storage.local_copy(meta / INDEX_SQLITE)
+        continued = old if before is not None and old is not None and _continues(meta, old, results) else None
+        database, note = before, None
+        if continued is None or results.fresh():
+            database = temporary(INDEX_SQLITE)
+            scan = functools.partial(results.scan_in_order, config.scanner, on_progress)
+            note = _write_database(database, before, continued, results, scan, expected)
+            _write_index(results, temporary)
+        else:
+            results.check_usable(expected)
+        assert database is not None
+        shared = SharedKeys.find(ReadOnlyDatabase(database, "give --rescan"))
+        if shared is not None and (config.fix_duplicates or config.unique_keys):
+            raise SharedKeysError(f"{root}: {shared.told(results.names)}")
+        preparation = _summed_up(results, shared, note)
+        info = {"energon_version": ENERGON_VERSION, "shard_counts": preparation.shard_counts}
+        texts = {**(files or {}), INFO_YAML: _yaml(info), INFO_JSON: _json(info)}
+        if expected is not None or not (meta / INFO_YAML).is_file():
+            del texts[INFO_YAML]
+        if expected is not None and (meta / INFO_JSON).is_file():
+            del texts[INFO_JSON]
+        for name, text in texts.items():
+            temporary(name).write_bytes(text.encode())
+    with writing(root):
+        forget_results(root)
+    return preparation
+
+
+def open_results(
+    root: Location,
+    names: Sequence[str],
+    config: PrepareConfig,
+    *,
+    keeps_order: bool = False,
+    task: ScanTask | None = None,
+) -> tuple[BridgeIndex | None, ScanResults]:
+    """(our index of the last preparation, what is known about the shards `names`). Shards take the order of that index,
+    so that its numbers stay, unless `keeps_order` is set. `task`: the one whose share they are."""
+    storage.close_files()  # a shard that was replaced since this process read it must be reopened
+    old = None if config.rescan else BridgeIndex.open(root / META_FOLDER / BRIDGE_INDEX)
+    digest = config.digest or (old is not None and old.has_digests)  # else adding a shard would drop them
+    rescan = config.rescan and not config.merge
+    names = names if keeps_order else _numbered(names, old)
+    return old, ScanResults(root, names, old, digest=digest, rescan=rescan, task=task)
+
+
+def _numbered(names: Sequence[str], old: BridgeIndex | None) -> list[str]:
+    """`names`, with those in `old` first and in its order, if none of them is gone."""
+    wanted = set(names)
+    if old is None or not wanted.issuperset(old.entries):
+        return list(names)
+    return [*old.entries, *(name for name in names if name not in old.entries)]
+
+
+def _continues(meta: Location, old: BridgeIndex, results: ScanResults) -> bool:
+    """Whether the files in `meta` are whole, from the preparation that wrote `old`, and shards keep their numbers."""
+    is_whole = read_uuid(meta) == old.uuid and not (meta / PREPARING).exists()
+    return is_whole and results.names[: len(old.entries)] == list(old.entries)
+
+
+def _write_database(
+    path: Path,
+    before: Path | None,
+    old: BridgeIndex | None,
+    results: ScanResults,
+    scan: Callable[[], Generator[str, None, None]],
+    expected: Mapping[str, int] | None,
+) -> str | None:
+    """Scan what is missing, and write the database that replaces `before` meanwhile. If `old` is given, which `before`
+    belongs to, and few shards have changed, it is a copy in which their rows are replaced. Returns a note if media
+    metadata could not be kept."""
+    fresh = set(results.fresh())
+    num_bytes = [results.size_bytes(name) for name in results.names]
+    if old is not None and sum(num_bytes[number] for number in fresh) <= MAX_FRESH * sum(num_bytes):
+        replaced = {number: name for number, name in enumerate(old.entries) if number in fresh}
+        try:
+            return _write_rows(SqliteIndexWriter(path, before, replaced), fresh, results, scan, expected)
+        except sqlite3.OperationalError:  # in the copy, such as a full disk
+            raise
+        except sqlite3.DatabaseError:  # it cannot be copied
+            path.unlink()
+    return _write_rows(SqliteIndexWriter(path, before), range(len(results.names)), results, scan, expected)
+
+
+def _write_rows(
+    database: SqliteIndexWriter,
+    wanted: Container[int],
+    results: ScanResults,
+    scan: Callable[[], Generator[str, None, None]],
+    expected: Mapping[str, int] | None,
+) -> str | None:
+    """Write the rows of the shards of these numbers, as they are scanned, and finish the database."""
+    with contextlib.closing(database), contextlib.closing(scan()) as names:
+        for number, name in enumerate(names):
+            if number in wanted:
+                entry = results.entry(name)
+                file = SeenFile(name, entry.num_bytes, entry.mtime_ns)
+                database.add(number, file, Segment.of(results.segment_bytes(name)))
+        results.check_usable(expected)
+        return database.finish(sum(results.entry(name).count for name in results.names))
+
+
+def _write_index(results: ScanResults, temporary: Callable[[str], Path]) -> None:
+    with open(temporary(BRIDGE_INDEX), "wb") as file:
+        index = BridgeIndexWriter(file)
+        for name in results.names:
+            entry = results.entry(name)
+            index.add(name, entry.num_bytes, entry.mtime_ns, results.segment_bytes(name))
+        identity = index.content_uuid()
+        index.finish(identity)
+    temporary(INDEX_UUID).write_text(identity)
+
+
+def _summed_up(results: ScanResults, shared: SharedKeys | None, note: str | None) -> Preparation:
+    """What was found in all shards; `shared` are keys of several shards, `note` is one more remark.
+
+    Raises:
+        DatasetError: if no shard holds a sample.
+    """
+    entries = [results.entry(name) for name in results.names]
+    found = ScanNotes()
+    parts: dict[str, None] = {}
+    for name in results.names:
+        found.merge(results.notes(name))
+        if len(parts) < MAX_PARTS:
+            parts.update(dict.fromkeys(results.segment(name).names))
+    notes = found.told()
+    if not any(entry.count for entry in entries):
+        raise DatasetError(f"{results.root}: there are no samples; {'; '.join(notes)}")
+    if shared is not None:
+        notes.append(
+            f"{shared.told(results.names)}: such samples are told apart as SHARD/KEY. Joins by key and media metadata "
+            "need unique keys: --fix-duplicates writes the tars again, with the shard's name in front of each key"
+        )
+    if note is not None:
+        notes.append(note)
+    return Preparation(
+        shard_counts={entry.name: entry.count for entry in entries},
+        num_bytes=sum(entry.num_bytes for entry in entries),
+        parts=tuple(parts)[:MAX_PARTS],
+        num_scanned=len(results.fresh()),
+        notes=tuple(notes),
+    )
+
+
+_MARK = "--fix-duplicates"
+"""Content of the mark of an unfinished preparation from the first shard on."""
+
+_LONG_NAMES = ("path", "linkpath")
+"""Extended headers of long names, which are recreated."""
+
+
+def is_interrupted(root: Path) -> bool:
+    """Whether `prefix_keys` was called and the indexes not renewed since: perhaps only some shards are rewritten."""
+    try:
+        return (root / META_FOLDER / PREPARING).read_text() == _MARK
+    except OSError:
+        return False
+
+
+def prefix_keys(root: Path, names: Sequence[str]) -> int:
+    """Put the members of each shard below a folder of its name; return the number of rewritten shards. If it is
+    interrupted, call it again: finished shards are skipped. The data set is marked as unfinished: renew its indexes.
+
+    Raises:
+        DatasetError: if a shard cannot be written.
+    """
+    meta = root / META_FOLDER
+    with writing(root):
+        meta.mkdir(exist_ok=True)
+        write_file(meta / PREPARING, _MARK)
+        return sum(_prefix(root / name, f"{name}/") for name in names)
+
+
+def _prefix(path: Path, folder: str) -> bool:
+    import tarfile  # here: few data sets need it
+
+    with tarfile.open(path) as source:
+        if all(member.name.startswith(folder) for member in source):
+            return False
+    with (
+        replacing(path) as temporary,
+        tarfile.open(path) as source,
+        tarfile.open(temporary, "w:gz" if is_gzip(path) else "w") as target,
+    ):
+        for member in source:
+            content = source.extractfile(member) if member.isfile() else None
+            if not member.name.startswith(folder):
+                member.name = folder + member.name
+            if member.islnk() and not member.linkname.startswith(folder):
+                member.linkname = folder + member.linkname
+            member.pax_headers = {key: text for key, text in member.pax_headers.items() if key not in _LONG_NAMES}
+            target.addfile(member, content)
+        shutil.copymode(path, temporary)
+    tar_index_path(path).unlink(missing_ok=True)
+    return True

@@ -88,7 +88,9 @@ class ArrowTable(TableFile):
         """The bytes of each message with values of a dictionary."""
         self._batches: list[RowBatch] = []
         self._checked_dictionaries: set[int] = set()
-        with self.told("cannot be read as an Arrow stream: it is damaged, or cut off"):
+        self._unpacked: tuple[int, Any] = -1, None
+        """The number of the compressed batch that was last read in order, and the batch."""
+        with self.as_dataset_error("cannot be read as an Arrow stream: it is damaged, or cut off"):
             size = self.version.num_bytes
             self._is_file = self.read_bytes(0, min(len(_FILE_MAGIC), size)) == _FILE_MAGIC
             for message in self._of_file() if self._is_file else self._of_stream():
@@ -103,7 +105,7 @@ class ArrowTable(TableFile):
         return b"".join(self._headers)
 
     def column_bytes(self, group: int, column: Column) -> int:
-        with self.told(f"record batch {group}, column {column.name!r}: cannot be read"):
+        with self.as_dataset_error(f"record batch {group}, column {column.name!r}: cannot be read"):
             batch = self._batches[group]
             if batch.unpacked_bytes or (self._is_remote and self._dictionaries):
                 return (batch.unpacked_bytes or batch.end - batch.body) // len(self.schema)  # reading it would tell
@@ -117,7 +119,8 @@ class ArrowTable(TableFile):
         return unpacked_bytes or self.column_bytes(group, column) // max(1, self.counts[group])
 
     def values(self, column: Column, group: int, first: int, end: int) -> list[Any]:
-        with self.told(f"record batch {group}, column {column.name!r}: cannot be read", f"rows {first} to {end - 1}"):
+        place = f"record batch {group}, column {column.name!r}"
+        with self.as_dataset_error(f"{place}: cannot be read, rows {first} to {end - 1}"):
             if not 0 <= first <= end <= self.counts[group]:
                 raise IndexError(f"there are {self.counts[group]} rows")
             batch = self._batch(group)
@@ -128,6 +131,11 @@ class ArrowTable(TableFile):
             if not self._is_remote:
                 COUNTS.num_bytes += rows.get_total_buffer_size() * len(rows) // max(1, len(array))
             return values_of_rows(checked_rows(rows))
+
+    def values_in_order(self, columns: Sequence[Column], group: int, first: int, end: int) -> list[list[Any]]:
+        if self._batches[group].unpacked_bytes and self._unpacked[0] != group:
+            self._unpacked = group, self._batch(group)
+        return super().values_in_order(columns, group, first, end)
 
     @property
     def _is_remote(self) -> bool:
@@ -141,6 +149,8 @@ class ArrowTable(TableFile):
 
     def _batch(self, group: int) -> Any:
         """Record batch `group`; its bytes are in the map, or in memory."""
+        if self._unpacked[0] == group:
+            return self._unpacked[1]
         opened = None if self._is_remote else self._mapped()
         if opened is None or self._batches[group].unpacked_bytes:
             key = self._number, group

@@ -11,9 +11,7 @@ if the file was replaced since it was opened. Nothing is unpickled.
 """
 
 import abc
-import bz2
 import functools
-import gzip
 import importlib
 import io
 import itertools
@@ -33,6 +31,9 @@ INDEX = "index.json"
 """The file that names the shards of a data set, beside them."""
 
 _HEAD = struct.Struct("<II")
+
+_CODECS = {"gz": "gzip", "bz2": "bz2", "zstd": "zstd", "br": "brotli"}
+"""pyarrow's names of the ways to compress files, by the endings of these."""
 
 
 class BinaryField(NamedTuple):
@@ -65,7 +66,7 @@ class BinaryShard(TableFile):
         self._last: tuple[tuple[int, int], tuple[Callable[[int, int], bytes], list[list[int]]]] | None = None
         """The samples that were read last, and what `_samples` says of them."""
         super().__init__(path, version)
-        with self.told(f"cannot be read as {self.kind}"):
+        with self.as_dataset_error(f"cannot be read as {self.kind}"):
             count, self._first = _HEAD.unpack(self._read(0, _HEAD.size))
             self._offsets_end = 4 + 4 * (count + 1)
             if not self._offsets_end <= self._first <= (max_unpacked_bytes if packing else self.version.num_bytes):
@@ -77,11 +78,11 @@ class BinaryShard(TableFile):
             if packing and self._end > max_unpacked_bytes:
                 raise ConfigError(
                     f"{self.path}: has {self._end} bytes when unpacked, more than the {max_unpacked_bytes} allowed: "
-                    "unpack it beside this file, or `bridge-data convert` the data"
+                    "unpack it beside this file"
                 )
             self.check_end(self._end)
             self.fields = self.found_fields(self._head[header:])
-        self.counts = [count]
+        self.counts, self.reads_rows = [count], not packing
         self._num_sizes = sum(field.num_bytes is None for field in self.fields)
         self._places = {field.name: place for place, field in enumerate(self.fields)}
         self.without_types = frozenset(field.name for field in self.fields if field.type is None)
@@ -138,11 +139,6 @@ class BinaryShard(TableFile):
                     f"decoded: {type(error).__name__}: {error}"
                 ) from error
         return found
-
-    def sample(self, number: int) -> dict[str, Any]:
-        """The values of all fields of a sample."""
-        columns = (Column(field.name, field.name, field.name) for field in self.fields)
-        return {column.name: self.values(column, 0, number, number + 1)[0] for column in columns}
 
     def _samples(self, first: int, end: int) -> tuple[Callable[[int, int], bytes], list[list[int]]]:
         """What reads bytes of these samples; and where each field begins in them, and where they end. If they have few
@@ -224,13 +220,9 @@ def _unpacked(packed: storage.PinnedFile, packing: str, num_bytes: int) -> bytes
     path, size = packed.path, storage.size_bytes(packed.path)
     file: Any = io.BufferedReader(storage.RangeFile(packed.read, 0, size), MAX_READ_BYTES)
     try:
-        if packing == "gz":
-            return gzip.GzipFile(fileobj=file).read(num_bytes)
-        if packing == "bz2":
-            return bz2.BZ2File(file).read(num_bytes)
-        name = {"zstd": "zstd", "br": "brotli"}.get(packing)
+        name = _CODECS.get(packing)
         if name is None:
-            raise ConfigError(f"{path}: {packing} is none of gz, bz2, zstd, br: unpack the file beside it")
+            raise ConfigError(f"{path}: {packing} is none of {', '.join(_CODECS)}: unpack the file beside it")
         pyarrow_for(path)
         data: bytes = importlib.import_module("pyarrow").CompressedInputStream(file, name).read(num_bytes)
         return data

@@ -1,9 +1,9 @@
 """Blocks: neighbouring samples of a shard that are read at once and held until each is taken.
 
-Enters: how a source is cut, and the samples of a block when the first of them is read. Leaves: each of them, once.
-A `BlockCache` stands above any reader, also that of a selection, whose samples it holds by their numbers there.
-Guarantees: a sample is held until it is taken; those of a process take about `BlockBudget.max_bytes` at most. Beyond
-that the oldest blocks are dropped, and their remaining samples are read singly.
+Reads all samples of a block when the first of them is read; how a source is cut, is given. Returns each of them, once.
+A `BlockCache` stands above any reader, also that of a selection, whose samples it holds by their numbers there. A
+sample is held until it is taken; those of a process take about `BlockBudget.max_bytes` at most. Beyond that the oldest
+blocks are dropped, and their remaining samples are read singly.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Join indexes that Energon made, in the folder `<metadataset>.cache`.
 
-Enters: that folder, and the members of a join. Leaves: for row i the numbers of the members' samples, -1 for none, and
-the rows of each shard of the first member. Guarantee: an index is found only by members with the preparations,
-exclusions and nonmatch settings that its name encodes; one that does not fit their shards is an error. Opening it reads
-a few rows.
+Reads that folder, and the members of a join. Returns for row i the numbers of the members' samples, -1 for none, and
+the rows of each shard of the first member. An index is found only by members with the preparations, exclusions and
+nonmatch settings that its name encodes; one that does not fit their shards is an error. Opening it reads a few rows.
 
 The file is `join_index_<digest>.bin`: the magic `JIDX0001`, the number of members (i64), then, for each row and member,
 three i64: the number of the shard in the split part, excluded ones counted, and offset and size of the sample in it;

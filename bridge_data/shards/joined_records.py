@@ -1,7 +1,7 @@
 """Reading joins: each sample with the samples of other data sets that have the same key.
 
-Enters: the index of a join, and the members. Leaves: `Records` whose samples hold those of all members. Guarantee: all
-have the same key.
+Reads the index of a join, and the members. Returns `Records` whose samples hold those of all members, which have the
+same key.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Joins: samples of several data sets that have the same key, by an index in one file.
 
-Enters: the members of a join, and the folder with the index that preparing the metadataset made. Leaves: for number i
-the sample of each member, None where one has no match. Order, shards and key are those of the first member. Guarantee:
-an index is found only by members that have not changed since it was made; the error about an outdated index says why.
+Reads the members of a join, and the folder with the index that preparing the metadataset made. Returns for number i the
+number of the sample of each member, -1 where one has no match. Order and shards are those of the first member. An index
+is found only by members that have not changed since it was made; the error about an outdated index says why.
 
-Layout of the index: see `index_file`. The data are the rows (i64): for each member the number of its sample, -1 for
+Layout of the index: see `paged_file`. The data are the rows (i64): for each member the number of its sample, -1 for
 none. The table holds the members, the number of rows of each shard of the first, and the CRC-32 of each page of
 `PAGE_ROWS` rows. Damage is an error: the rows are stored nowhere else. Without such an index, one that Energon made is
 read; see `energon_joins`.
@@ -30,11 +30,10 @@ from bridge_data.shards.energon_joins import (
     find_energon_rows,
     has_energon_index,
 )
-from bridge_data.shards.index_file import HEADER_BYTES, IndexFile, warn_unusable
 from bridge_data.shards.metadata import meta_folder, read_uuid
+from bridge_data.shards.paged_file import HEADER_BYTES, PagedFile, kept_page, warn_unusable
 from bridge_data.shards.prepared import ShardSet, tars_of
 from bridge_data.shards.records import Records
-from bridge_data.shards.segment import DamagedIndexError
 from bridge_data.storage import AnyLocation, Location
 
 MAGIC = b"BRIDGEJN"
@@ -43,9 +42,6 @@ FILE_SUFFIX = ".join"
 
 PAGE_ROWS = 2048
 """Rows that are read, and checked, at once."""
-
-MAX_PAGES = 256
-"""Pages that a process keeps; with two members one has 32 KiB."""
 
 Nonmatch = Literal["error", "skip", "none"]
 """What to do with a sample of the first member that has no match in another."""
@@ -79,7 +75,7 @@ class MemberEntry:
 class PagedRows:
     """The rows in an index file. They are pickled as its path, and read by each process."""
 
-    def __init__(self, file: IndexFile, num_rows: int, num_members: int, checksums: list[int]) -> None:
+    def __init__(self, file: PagedFile, num_rows: int, num_members: int, checksums: list[int]) -> None:
         self._file, self._num_rows, self._num_members, self._checksums = file, num_rows, num_members, checksums
 
     @property
@@ -91,22 +87,15 @@ class PagedRows:
         """See `JoinIndex.row`."""
         page, at = divmod(index, PAGE_ROWS)
         width = self._num_members
-        return _page(self, page)[at * width : (at + 1) * width].tolist()
+        return kept_page(self, page)[at * width : (at + 1) * width].tolist()
 
     def read_page(self, number: int) -> memoryview:
         """The numbers in the rows of page `number`, row after row."""
         start, row_bytes = number * PAGE_ROWS, 8 * self._num_members
         num_bytes = min(PAGE_ROWS, self._num_rows - start) * row_bytes
-        try:
-            data = self._file.read(HEADER_BYTES + start * row_bytes, num_bytes, self._checksums[number])
-        except DamagedIndexError as error:
-            raise DatasetError(f"{error}. Run `bridge-data prepare` on the metadataset again.") from error
-        return memoryview(data).cast("q")
-
-
-@functools.lru_cache(maxsize=MAX_PAGES)
-def _page(rows: PagedRows, number: int) -> memoryview:
-    return rows.read_page(number)
+        return memoryview(self._file.read(HEADER_BYTES + start * row_bytes, num_bytes, self._checksums[number])).cast(
+            "q"
+        )
 
 
 class JoinIndex:
@@ -119,7 +108,7 @@ class JoinIndex:
     def open(cls, path: Location) -> JoinIndex | None:
         """The index at `path`; None if there is none, or none that can be used here. One in an object store is copied
         to the disk first."""
-        opened = IndexFile.open(path, MAGIC)
+        opened = PagedFile.open(path, MAGIC, ". Run `bridge-data prepare` on the metadataset again.")
         if opened is None:
             return None
         file, table = opened

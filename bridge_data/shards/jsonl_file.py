@@ -1,9 +1,9 @@
 """JSONL data sets: a file of JSON objects, one a line, each a crude sample with the part `json`.
 
-Enters: `data.jsonl`, next to it `data.jsonl.idx` with the offsets of the samples, and perhaps `data.jsonl.split.yaml`
-with a range of samples for each split part. Leaves: `Records`. Opening reads sizes and the split; index pages are read
-when their samples are. Guarantee: the line that was there when the file was prepared, or one of the same length
-instead, or a `DatasetError` that names file and byte.
+Reads `data.jsonl`, next to it `data.jsonl.idx` with the offsets of the samples, and perhaps `data.jsonl.split.yaml`
+with a range of samples for each split part. Returns `Records`. Opening reads sizes and the split; index pages are read
+when their samples are. A sample is the line that was there when the file was prepared, or one of the same length
+instead; else raises a `DatasetError` that names file and byte.
 
 The key of a sample is its number among the lines that are not blank, from 0. The index is Energon's, byte for byte: a
 u64, little-endian, for each sample, and one for the end of the file. Without a split, each split part is the whole
@@ -17,8 +17,7 @@ import dataclasses
 import os
 import struct
 from collections.abc import Collection, Container, Iterator, Sequence
-from pathlib import Path
-from typing import Any, NoReturn, overload
+from typing import Any, NoReturn
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError, bridge_command
@@ -30,7 +29,7 @@ from bridge_data.shards.shard_table import DIGESTED_BYTES, are_ascending, decode
 from bridge_data.shards.subset import Subset, SubsetRange, gaps
 from bridge_data.shards.tombstones import ListedFiles, ShardStamp, read_lists
 from bridge_data.shards.where.sample_columns import BYTES, ColumnPath, ColumnValues, SampleColumns, arrow_package
-from bridge_data.storage import Location, location
+from bridge_data.storage import AnyLocation, Location, location
 
 PART = "json"
 """The one part of each sample."""
@@ -41,22 +40,14 @@ PAGE_OFFSETS, MAX_PAGES = 512, 256
 """Offsets that are read from the index at once; pages of so many that a reader keeps, of 4 KiB each."""
 
 
-@overload
-def index_path(path: Path) -> Path: ...
-@overload
-def index_path(path: str | os.PathLike[str]) -> Location: ...
-def index_path(path: str | os.PathLike[str]) -> Location:
+def index_path(path: AnyLocation) -> AnyLocation:
     """The path of the sample offsets of the JSONL file `path`."""
-    return location(f"{os.fspath(path)}.idx")
+    return path.with_name(f"{path.name}.idx")
 
 
-@overload
-def split_path(path: Path, split_config: str | None = None) -> Path: ...
-@overload
-def split_path(path: str | os.PathLike[str], split_config: str | None = None) -> Location: ...
-def split_path(path: str | os.PathLike[str], split_config: str | None = None) -> Location:
+def split_path(path: AnyLocation, split_config: str | None = None) -> AnyLocation:
     """The path of the split of the JSONL file `path`, or of the file named `split_config` next to it."""
-    return location(f"{os.fspath(path)}.split.yaml") if split_config is None else location(path).with_name(split_config)
+    return path.with_name(f"{path.name}.split.yaml" if split_config is None else split_config)
 
 
 def open_jsonl(
@@ -73,18 +64,18 @@ def open_jsonl(
     """
     lines = JsonlLines.open(path, split_part).with_tombstones()
     lines = dataclasses.replace(lines, max_line_bytes=limits.max_json_bytes)
-    parts = _read_parts(lines.root, split_config, limits)
-    if parts is None:
+    ranges = read_ranges(lines.root, split_config, limits)
+    if ranges is None:
         return lines
-    if split_part not in parts:
+    if split_part not in ranges:
         raise ConfigError(
-            f"{split_path(path, split_config)}: there is no split part {split_part!r}; "
-            f"there is {', '.join(parts) or 'none'}"
+            f"{split_path(lines.root, split_config)}: there is no split part {split_part!r}; "
+            f"there is {', '.join(ranges) or 'none'}"
         )
     try:
-        return Subset(lines, *SubsetRange.parse(parts[split_part]).resolve(lines.num_samples))
+        return Subset(lines, *ranges[split_part].resolve(lines.num_samples))
     except ConfigError as error:
-        raise ConfigError(f"{split_path(path, split_config)}: split part {split_part!r}: {error}") from None
+        raise ConfigError(f"{split_path(lines.root, split_config)}: split part {split_part!r}: {error}") from None
 
 
 def read_ranges(
@@ -95,20 +86,6 @@ def read_ranges(
     Raises:
         ConfigError: if the file is no split, or `split_config` is given and missing.
     """
-    parts = _read_parts(path, split_config, limits)
-    if parts is None:
-        return None
-    ranges = {}
-    for part, bounds in parts.items():
-        try:
-            ranges[part] = SubsetRange.parse(bounds)
-        except ConfigError as error:
-            raise ConfigError(f"{split_path(path, split_config)}: split part {part!r}: {error}") from None
-    return ranges
-
-
-def _read_parts(path: Location, split_config: str | None, limits: Limits) -> dict[str, Any] | None:
-    """The split's entry for each part; None if there is no split."""
     file = split_path(path, split_config)
     data = storage.read_if_there(file)
     if data is None:
@@ -122,7 +99,13 @@ def _read_parts(path: Location, split_config: str | None, limits: Limits) -> dic
             f"{file}: expected a mapping with `split_parts` alone, such as `split_parts: {{train: [0, 900], val: "
             "[900, end]}`"
         )
-    return {str(part): bounds for part, bounds in parts.items()}
+    ranges = {}
+    for part, bounds in parts.items():
+        try:
+            ranges[str(part)] = SubsetRange.parse(bounds)
+        except ConfigError as error:
+            raise ConfigError(f"{file}: split part {str(part)!r}: {error}") from None
+    return ranges
 
 
 def split_gaps(path: str | os.PathLike[str]) -> tuple[int, int]:
@@ -235,8 +218,8 @@ class _LineColumns(SampleColumns):
 
     has_shard_in_full_key = False
 
-    def types(self, *, of_all: bool) -> dict[ColumnPath, Any]:
-        return super().types(of_all=of_all) | {BYTES: arrow_package().int64()}
+    def types(self) -> dict[ColumnPath, Any]:
+        return super().types() | {BYTES: arrow_package().int64()}
 
     def identity(self) -> list[Any]:
         return [*storage.version(self._records.root)]
@@ -369,7 +352,7 @@ class JsonlReader(RecordReader):
         return line
 
     def _found_index(self) -> str:
-        path = index_path(self.dataset_path)
+        path = index_path(self._lines.root)
         copy = storage.local_copy(path)
         if copy is None:
             raise DatasetError(f"{path}: cannot be read: no such file; run `bridge-data prepare {self.dataset_path}`")

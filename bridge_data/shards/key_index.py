@@ -1,49 +1,33 @@
 """Look-up by key in `index.sqlite`: the shard, offset and size of a sample's parts.
 
-Enters: keys, or names of parts as their shard has them, `0001.jpg`. Leaves: offsets, and the bytes of parts. Each
-look-up is one search of an SQL index, in a data set of any size; no list of keys is loaded. Splits and exclusions do
-not matter. Guarantee: the bytes that the shard holds under this name, or an error that says whether the name or the
-data is wrong. If samples of several shards have the key, names include the shard, `a.tar/0001.jpg` or `a.tar:0001.jpg`.
-All classes here may be pickled, forked and used by any thread.
+Reads keys, and names of their parts. Returns offsets. Each look-up is one search of an SQL index, in a data set of any
+size; no list of keys is loaded. Splits and exclusions do not matter. Raises `DatasetError` for a damaged database. All
+classes here may be pickled, forked and used by any thread.
 
 Source: the tables `samples` and `sample_parts` are those of Megatron-Energon 7.4; older versions wrote only the first.
 """
 
 import collections
-import contextlib
 import functools
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from os import PathLike
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bridge_data import storage
-from bridge_data.errors import ConfigError, DatasetError, ForgottenSampleError, SampleError, bridge_command, listed
+from bridge_data.errors import ConfigError, DatasetError, bridge_command
+from bridge_data.shards.index_file import split_name
 from bridge_data.shards.metadata import (
     INDEX_SQLITE,
     META_FOLDER,
     meta_folder,
     read_shard_counts,
-    split_shard,
-    without_shard,
 )
 from bridge_data.shards.read_only_database import ReadOnlyDatabase, forgetting_after_fork
-from bridge_data.shards.segment import split_name
-from bridge_data.shards.tar_bytes import FileTar, GzipTar, MemoryTar, is_gzip
-from bridge_data.shards.tar_headers import BLOCK, read_member, walk
+from bridge_data.shards.tar_files import FileTar, GzipTar, is_gzip, walk
 from bridge_data.storage import Location
 
 MAX_KNOWN_COMPRESSED = 64
 """Compressed shards that an index keeps open; each holds about 1% of its size and a buffer of 1 MiB."""
-
-TOGETHER_BYTES = 1 << 16
-"""Contents up to this size are read together with their headers; in a store, all are, to save a request."""
-
-MAX_CHECKED = 1 << 16
-"""Maximum parts remembered as checked."""
-
-MAX_HEADER_BLOCKS = 8
-"""Blocks before a content that are searched for its name."""
 
 _JOINED = """
 FROM samples s JOIN sample_parts p ON p.tar_file_id = s.tar_file_id AND p.sample_index = s.sample_index
@@ -215,10 +199,6 @@ class KeyIndex:
             positions[shard] = position
         return dict(sorted(positions.items()))
 
-    def position(self, key: str, shard: int) -> int | None:
-        """The position of the sample `key` in shard number `shard`; None if it has no such sample."""
-        return self.positions(key).get(shard)
-
     def keys(self, shard: int) -> list[str]:
         """The keys of the samples in shard number `shard`, in their order."""
         return [key for (key,) in self.database.rows(_KEYS, shard)]
@@ -238,140 +218,6 @@ class KeyIndex:
 
     def __reduce__(self) -> tuple[type["KeyIndex"], tuple[Location, Path]]:
         return KeyIndex, (self.root, self.database.file)
-
-
-class PartReader:
-    """Reads parts of the data set in the folder `root` by name; those of forgotten samples are not to be had, which are
-    `forgotten`, (shard, key), or if that is None those on the newest list.
-
-    Raises:
-        ConfigError: if there is no prepared data set, or it has no index of its keys.
-    """
-
-    def __init__(self, root: str | PathLike[str], forgotten: Collection[tuple[str, str]] | None = None) -> None:
-        self.root = storage.location(root).absolute()
-        self.index = KeyIndex.open(self.root)
-        if forgotten is None:
-            from bridge_data.shards.prepared import forgotten_keys  # here: it imports this module
-
-            forgotten = forgotten_keys(self.root)
-        self._forgotten = forgotten
-        self._checked: set[StoredPart] = set()
-        """Parts read in ranges whose position was already checked."""
-
-    @functools.cached_property
-    def forgotten_digest(self) -> str:
-        """A digest of what is forgotten; empty if nothing is."""
-        import hashlib  # here: few data have a list
-
-        names = "\0".join(sorted("\0".join(name) for name in self._forgotten))
-        return hashlib.blake2b(names.encode(errors="surrogatepass"), digest_size=8).hexdigest() if names else ""
-
-    @property
-    def forgets(self) -> bool:
-        """Whether any sample is forgotten."""
-        return bool(self._forgotten)
-
-    def is_forgotten(self, shard: int, key: str) -> bool:
-        """Whether the sample `key` of shard number `shard` is forgotten."""
-        return self.forgets and (self.index.shard_names[shard], key) in self._forgotten
-
-    def part_names(self) -> Iterator[str]:
-        """The names of all parts, in the order of the data set."""
-        return (f"{key}.{part}" for shard, key, part in self.index.part_names() if not self.is_forgotten(shard, key))
-
-    def find(self, name: str) -> StoredPart:
-        """Where the part `name` is stored. A name that starts with a shard's name is also looked up without it; if
-        several shards have the key, the named shard is used.
-
-        Raises:
-            SampleError: if there is no such part, or there are several. ForgottenSampleError: if it is forgotten.
-            DatasetError: if the index cannot be read.
-        """
-        for shard, candidate in (("", name), split_shard(name) or ("", "")):
-            split = split_name(candidate)
-            parts = [] if split is None else self.index.part(*split)
-            if len(parts) > 1 and shard:
-                parts = [part for part in parts if self.index.shard_names[part.shard] == shard] or parts
-            if len(parts) > 1:
-                raise SampleError(self._choices(parts))
-            if parts:
-                if self.is_forgotten(parts[0].shard, parts[0].key):
-                    raise ForgottenSampleError.of(f"{self.index.shard_path(parts[0].shard)}/{parts[0].name}")
-                return parts[0]
-        raise SampleError(self._complaint(name))
-
-    def _choices(self, parts: Sequence[StoredPart]) -> str:
-        names = [f"{self.index.shard_names[part.shard]}/{part.name}" for part in parts]
-        return (
-            f"{self.root}: samples of {len(parts)} shards have the key {parts[0].key!r}; say which is meant: "
-            f"{listed(names)}. `bridge-data prepare --fix-duplicates` makes keys unique."
-        )
-
-    def read(self, part: StoredPart) -> bytes:
-        """The content of a part.
-
-        Raises:
-            DatasetError: if it cannot be read, or is not stored where the index has it.
-        """
-        path = self.index.shard_path(part.shard)
-        if part.num_bytes > TOGETHER_BYTES and (is_gzip(path) or not storage.is_remote(path)):
-            return self.read_range(part, 0, part.num_bytes)
-        if storage.is_remote(path) and part.offset + part.num_bytes > storage.size_bytes(path):
-            raise self._misplaced(part)
-        before = min(BLOCK, part.offset)
-        data = self._reading(part)(part.offset - before, before + part.num_bytes)
-        self._check(part, data[:BLOCK])
-        return data[before:]
-
-    def read_range(self, part: StoredPart, offset: int, num_bytes: int) -> bytes:
-        """A range of the content of a part, fewer bytes at its end."""
-        wanted = max(0, min(num_bytes, part.num_bytes - offset))
-        if part not in self._checked:
-            self._check(part, self._reading(part)(part.offset - BLOCK, BLOCK) if part.offset >= BLOCK else b"")
-            if len(self._checked) >= MAX_CHECKED:
-                self._checked.clear()
-            self._checked.add(part)
-        return self._reading(part)(part.offset + offset, wanted) if wanted else b""
-
-    def _complaint(self, name: str) -> str:
-        split = split_name(without_shard(name) or name)
-        if split is None:
-            return f"{self.root}: {name!r} names no part of a sample; expected a key, a dot and a part, as in 0001.jpg."
-        key, part = split
-        parts = sorted({found.part for found in self.index.parts(key)}) if self.index.knows_parts else []
-        if parts:
-            return f"{self.root}: sample {key!r} has no part {part!r}; it has {', '.join(parts)}."
-        return f"{self.root}: there is no part {name!r}: no sample has the key {key!r}. Add it, or correct the name."
-
-    def _reading(self, part: StoredPart) -> Callable[[int, int], bytes]:
-        """The function that reads the shard of `part`."""
-        path = self.index.shard_path(part.shard)
-        if is_gzip(path):
-            return self.index.compressed(part.shard).read_exactly
-        return functools.partial(storage.read, path)
-
-    def _check(self, part: StoredPart, header: bytes) -> None:
-        """Check that the member at the offset of `part`, whose last header this is, has its name and size."""
-        path, wanted = self.index.shard_path(part.shard), (part.name, part.offset, part.num_bytes)
-        for num_blocks in range(1, MAX_HEADER_BLOCKS + 1):
-            start = part.offset - num_blocks * BLOCK
-            if start < 0:
-                break
-            if num_blocks > 1:  # it has a long name, in an extended header before
-                header = self._reading(part)(start, num_blocks * BLOCK)
-            with contextlib.suppress(DatasetError):
-                member = read_member(MemoryTar(header, start), start, file=path)
-                if member is not None and (member.name, member.content_offset, member.num_bytes) == wanted:
-                    return
-        raise self._misplaced(part)
-
-    def _misplaced(self, part: StoredPart) -> DatasetError:
-        return DatasetError(
-            f"{self.index.shard_path(part.shard)}: does not hold {part.name!r} at byte {part.offset}, where the index "
-            "has it. The shard was replaced, or the index is damaged: restore it, or run "
-            f"`{bridge_command('prepare', self.root, '--tar-index-only', '--rescan')}`."
-        )
 
 
 def _way_out(root: Location) -> str:

@@ -40,12 +40,12 @@ class LanceTable(TableFile):
         self._unit_bytes: dict[str, int] = {}
         self._number: int | None = None if version is None else int(str(version.changed).partition("-")[0])
         super().__init__(path, version)
-        with self.told("its fragments cannot be read"):
+        with self.as_dataset_error("its fragments cannot be read"):
             self.counts = [fragment.count_rows() for fragment in self._fragments()]
 
     def found_version(self) -> storage.Version:
         """The size of the files with rows; number and digest of the version."""
-        with self.told("cannot be opened as a Lance data set"):
+        with self.as_dataset_error("cannot be opened as a Lance data set"):
             dataset = self._dataset()
             self._number, self.schema = dataset.version, dataset.schema
             files = [file for fragment in self._fragments() for file in json.loads(self._metadata(fragment))["files"]]
@@ -63,13 +63,14 @@ class LanceTable(TableFile):
     def unit_bytes(self, group: int, column: Column) -> int:
         """Mean bytes of a row on the disk, or of the first rows unpacked, if that is more."""
         if column.leaf not in self._unit_bytes:
-            with self.told(f"column {column.name!r}: cannot be read"):
+            with self.as_dataset_error(f"column {column.name!r}: cannot be read"):
                 first = self._rows(column, 0, 0, min(NUM_FIRST_ROWS, self.counts[0]))
                 self._unit_bytes[column.leaf] = max(self._stored_bytes.get(column.leaf, 0), first.nbytes // len(first))
         return self._unit_bytes[column.leaf]
 
     def values(self, column: Column, group: int, first: int, end: int) -> list[Any]:
-        with self.told(f"fragment {group}, column {column.name!r}: cannot be read", f"rows {first} to {end - 1}"):
+        place = f"fragment {group}, column {column.name!r}"
+        with self.as_dataset_error(f"{place}: cannot be read, rows {first} to {end - 1}"):
             if first == end:
                 return []
             rows = self._rows(column, group, first, end)
@@ -77,8 +78,8 @@ class LanceTable(TableFile):
             return values_of_rows(checked_rows(rows))
 
     @contextlib.contextmanager
-    def told(self, *what: str) -> Iterator[None]:
-        with super().told(*what):
+    def as_dataset_error(self, what: str) -> Iterator[None]:
+        with super().as_dataset_error(what):
             try:
                 yield
             except BaseException as error:

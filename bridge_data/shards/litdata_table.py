@@ -179,7 +179,7 @@ class LitDataRows(TableFile):
     def __init__(self, path: str, version: storage.Version | None = None) -> None:
         self._number = next(_NUMBERS)
         super().__init__(path, version)
-        with self.told(f"cannot be read as {self.kind}"):
+        with self.as_dataset_error(f"cannot be read as {self.kind}"):
             end = self.version.num_bytes - len(_MAGIC) - 4
             ((count,), (num_bytes,)) = (struct.unpack("<I", self.read_bytes(at, 4)) for at in (0, end))
             if not 4 <= end - num_bytes <= end:
@@ -209,7 +209,7 @@ class LitDataRows(TableFile):
 
     def values(self, column: Column, group: int, first: int, end: int) -> list[Any]:
         found: list[Any] = []
-        with self.told(f"column {column.name!r}: cannot be read", f"rows {first} to {end - 1}"):
+        with self.as_dataset_error(f"column {column.name!r}: cannot be read, rows {first} to {end - 1}"):
             for number in range(first // _BATCH_ROWS, -(-end // _BATCH_ROWS)):
                 start, batch = number * _BATCH_ROWS, self._batch(number)
                 begin, stop = max(first - start, 0), min(end - start, batch.num_rows)
@@ -220,7 +220,7 @@ class LitDataRows(TableFile):
         key = (-1, self._number, number)
         if (kept := DECODED.get(key)) is not None:
             return kept[1]
-        with self.told(f"record batch {number}: cannot be read"):
+        with self.as_dataset_error(f"record batch {number}: cannot be read"):
             batch = self._reader.get_batch(number)
             if batch.num_rows != min(_BATCH_ROWS, self.counts[0] - number * _BATCH_ROWS):
                 raise ValueError(f"it has {batch.num_rows} rows")

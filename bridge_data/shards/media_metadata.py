@@ -1,8 +1,9 @@
 """Media metadata by key: sizes of images, durations of clips, without opening them.
 
-Enters: the folder of a prepared data set, or any folder of files, after `bridge-data prepare-media`. Leaves: the
-metadata from the header of one of its files. Guarantee: one look-up in an index, in a data set of any size; no file or
-shard is touched. A key is a part's name (`000017.jpg`), or a path relative to the folder (`clips/a.mp4`).
+Reads the folder of a prepared data set, or any folder of files, after `bridge-data prepare-media`. Returns the metadata
+from the header of one of its files, by one look-up in an index, in a data set of any size; no file or shard is touched.
+Raises `SampleError` for a file without metadata. A key is a part's name (`000017.jpg`), or a path relative to the
+folder (`clips/a.mp4`).
 
 Source: the tables `media_metadata` and `media_filters` in `.nv-meta/index.sqlite`, and the names of the fields, are
 those of Megatron-Energon 7.4.

@@ -1,6 +1,7 @@
 """The Energon format: file names, and the content of `.nv-meta`.
 
-Enters: a folder. Leaves: samples per shard, shards and exclusions of a split part. No shard is touched.
+Reads the metadata of a folder. Returns samples per shard, shards and exclusions of a split part. Raises `ConfigError`
+or `DatasetError`, which name the file. No shard is touched.
 
 Source: the file formats of Megatron-Energon, https://nvidia.github.io/Megatron-Energon/basic/data_prep.html
 """
@@ -18,7 +19,7 @@ from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.shards.plain_data import parse_json_file, parse_yaml_file
-from bridge_data.shards.tar_bytes import GZIP_SUFFIXES
+from bridge_data.shards.tar_files import GZIP_SUFFIXES
 from bridge_data.storage import AnyLocation, Location, location
 
 _RUN = re.compile(r"(?P<before>[^{}\\]*)\{(?P<first>\d+)\.\.(?P<last>\d+)\}(?P<after>[^{}\\]*)", re.ASCII)
@@ -208,10 +209,33 @@ class Split:
         """
         return self._expanded("exclude", self.exclude)
 
-    def _expanded(self, what: str, given: Any) -> list[str]:
-        patterns = _patterns(self.path, what, given)
-        _check_counts(self.path, self.data, patterns, self.limits)
-        return _expand(self.path, what, patterns)
+    def _expanded(self, what: str, patterns: Any) -> list[str]:
+        """The names that a list of brace patterns such as `data-{000..009}.tar` stands for."""
+        if patterns is None:
+            return []
+        if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
+            raise ConfigError(f"{self.path}: {what}: expected a list of names, got {reprlib.repr(patterns)}")
+        names: list[str] = []
+        for pattern in patterns:
+            try:
+                total = len(names) + num_expanded(pattern)
+                if total <= self.limits.max_shards:
+                    names += _numbered(pattern) or braceexpand.braceexpand(pattern)
+            except ValueError as error:
+                raise ConfigError(
+                    f"{self.path}:{self._line_of(pattern)}: {what}: pattern {reprlib.repr(pattern)} cannot be "
+                    f"expanded: {error}"
+                ) from None
+            if total > self.limits.max_shards:
+                raise ConfigError(
+                    f"{self.path}:{self._line_of(pattern)}: with pattern {reprlib.repr(pattern)} the names "
+                    f"stand for more shards than the {self.limits.max_shards} allowed (Limits(max_shards))"
+                )
+        return names
+
+    def _line_of(self, text: str) -> int:
+        """The first line of the file with `text` in it; 1 if it is written otherwise there."""
+        return self.data.count(b"\n", 0, max(0, self.data.find(text.encode(errors="replace")))) + 1
 
 
 def read_split(meta: Location, split_config: str | None = None, limits: Limits = DEFAULT_LIMITS) -> Split:
@@ -228,28 +252,6 @@ def read_split(meta: Location, split_config: str | None = None, limits: Limits =
     return Split(path, data, {str(part): given for part, given in parts.items()}, content.get("exclude"), limits)
 
 
-def _check_counts(path: Location, data: bytes, patterns: list[str], limits: Limits) -> None:
-    """Check the total number of names from the brace patterns in the file `path`, with the content `data`."""
-    total = 0
-    for pattern in patterns:
-        try:
-            total += num_expanded(pattern)
-        except ValueError as error:
-            raise ConfigError(
-                f"{path}:{_line_of(data, pattern)}: pattern {reprlib.repr(pattern)} cannot be expanded: {error}"
-            ) from None
-        if total > limits.max_shards:
-            raise ConfigError(
-                f"{path}:{_line_of(data, pattern)}: with pattern {reprlib.repr(pattern)} the names "
-                f"stand for more shards than the {limits.max_shards} allowed (Limits(max_shards))"
-            )
-
-
-def _line_of(data: bytes, text: str) -> int:
-    """The first line of a file with `text` in it; 1 if it is written otherwise there."""
-    return data.count(b"\n", 0, max(0, data.find(text.encode(errors="replace")))) + 1
-
-
 def _first_of(meta: Location, *names: str) -> tuple[Location, bytes]:
     """(path, content) of the first of these files that exists."""
     for name in names:
@@ -257,25 +259,6 @@ def _first_of(meta: Location, *names: str) -> tuple[Location, bytes]:
         if data is not None:
             return meta / name, data
     raise ConfigError(f"{meta / names[0]}: no such file; run `{bridge_command('prepare', meta.parent)}`")
-
-
-def _patterns(path: Location, what: str, patterns: Any) -> list[str]:
-    if patterns is None:
-        return []
-    if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
-        raise ConfigError(f"{path}: {what}: expected a list of names, got {reprlib.repr(patterns)}")
-    return patterns
-
-
-def _expand(path: Location, what: str, patterns: list[str]) -> list[str]:
-    """The names that brace patterns such as `data-{000..009}.tar` expand to."""
-    names: list[str] = []
-    for pattern in patterns:
-        try:
-            names.extend(_numbered(pattern) or expand_braces(pattern))
-        except ValueError as error:
-            raise ConfigError(f"{path}: {what}: pattern {reprlib.repr(pattern)} cannot be expanded: {error}") from None
-    return names
 
 
 def expand_braces(pattern: str, *, escape: bool = True, max_names: int = DEFAULT_LIMITS.max_shards) -> list[str]:
@@ -287,6 +270,18 @@ def expand_braces(pattern: str, *, escape: bool = True, max_names: int = DEFAULT
     if num_expanded(pattern, escape=escape) > max_names:
         raise ValueError(f"it stands for more than the {max_names} names allowed (Limits(max_shards))")
     return list(braceexpand.braceexpand(pattern, escape=escape))
+
+
+def expand_path(pattern: str, limits: Limits = DEFAULT_LIMITS) -> list[str]:
+    """The paths that a pattern of a user stands for.
+
+    Raises:
+        ConfigError: as `expand_braces` does.
+    """
+    try:
+        return expand_braces(pattern, max_names=limits.max_shards)
+    except ValueError as error:
+        raise ConfigError(f"{pattern}: cannot be expanded: {error}") from None
 
 
 def num_expanded(pattern: str, *, escape: bool = True) -> int:

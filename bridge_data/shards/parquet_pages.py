@@ -1,32 +1,163 @@
-"""The footer and the pages of a Parquet file: finding those of a column, and decoding some of them alone.
+"""The footer and the pages of a Parquet file: finding those of a column, decoding some of them alone, and cutting
+single large values out of one.
 
-Enters: a footer, and a function that reads bytes of the file. Leaves: its `Footer`; the `ColumnPages` of a column of a
-row group, from their headers; a small Parquet file in memory with some of them, which pyarrow decodes. Guarantee:
-inconsistent data are a `ValueError`. pyarrow never sees the row groups of a file's own footer: damaged ones can crash
-the process.
+Reads a footer, and bytes of the file by a function. Returns its `Footer`; the `ColumnPages` of a column of a row group,
+from their headers; a small Parquet file in memory with some of them, which pyarrow decodes; and the `StoredValues` of a
+page. Raises `ValueError` for inconsistent data. pyarrow never sees the row groups of a file's own footer: it would
+parse them 30 times as fast, but ends the process for some damaged ones.
 
-Source: https://github.com/apache/parquet-format, `parquet.thrift`
+Structs are in Thrift's compact protocol: damaged bytes are a `ValueError`, bytes that end too early a `TruncatedError`;
+nesting is bounded, and lengths beyond the bytes are refused.
+
+pyarrow writes images into one page for a whole row group, as it looks at sizes only every 1,024 rows. Such a page is
+unpacked once, to find out where its values begin; from then on, a value is a read of its own bytes, as from a tar.
+Snappy packs every 64 KiB separately, so only the pieces with the value are unpacked. Pieces that it cannot shrink, such
+as JPEGs, it stores unchanged: then only the value is read, and nothing is unpacked.
+
+Source: https://github.com/apache/parquet-format, `parquet.thrift`;
+https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md;
+https://github.com/google/snappy/blob/main/format_description.txt
 """
 
 import dataclasses
 import importlib
+import struct
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from bridge_data.shards.thrift_structs import (
-    BINARY,
-    I32,
-    I64,
-    LIST,
-    STRUCT,
-    StructReader,
-    TruncatedError,
-    encoded_integer,
-    encoded_list,
-    encoded_struct,
-    encoded_text,
-)
+BOOLEAN_TRUE, BOOLEAN_FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
+
+MAX_DEPTH: Final = 16
+"""Maximum nesting of structs and lists; Parquet needs 6."""
+
+_STOP = b"\0"
+
+
+class TruncatedError(ValueError):
+    """The bytes end before the struct does."""
+
+
+class StructReader:
+    """Reads structs from `data`, from byte `position` on."""
+
+    def __init__(self, data: bytes, position: int = 0) -> None:
+        self.data, self.position = data, position
+
+    def struct(self, depth: int = 0) -> dict[int, Any]:
+        """The fields of the struct that starts here, by number. Lists are lists, texts are bytes."""
+        fields: dict[int, Any] = {}
+        number = 0
+        while (head := self.field(number)) is not None:
+            number, kind = head
+            fields[number] = self.value(kind, depth + 1)
+        return fields
+
+    def field(self, before: int) -> tuple[int, int] | None:
+        """(number, type) of the field that starts here, after the one numbered `before`; None at the struct's end."""
+        head = self._byte()
+        if not head:
+            return None
+        delta, kind = head >> 4, head & 15
+        return (before + delta if delta else self._signed()), kind
+
+    def value(self, kind: int, depth: int = 0) -> Any:
+        """The value of type `kind` that starts here."""
+        if depth > MAX_DEPTH:
+            raise ValueError(f"structs are nested more than {MAX_DEPTH} times")
+        if kind in (BOOLEAN_TRUE, BOOLEAN_FALSE):
+            return kind == BOOLEAN_TRUE
+        if kind in (I16, I32, I64):
+            return self._signed()
+        if kind == BYTE:
+            return self._byte()
+        if kind == DOUBLE:
+            return self._bytes(8)
+        if kind == BINARY:
+            return self._bytes(self._unsigned())
+        if kind == STRUCT:
+            return self.struct(depth)
+        if kind in (LIST, SET):
+            return self._list(depth)
+        raise ValueError(f"unknown type {kind}")
+
+    def _list(self, depth: int) -> list[Any]:
+        head = self._byte()
+        size, kind = head >> 4, head & 15
+        if size == 15:
+            size = self._unsigned()
+        if size > len(self.data) - self.position:
+            raise TruncatedError(f"a list of {size} values")
+        if kind in (BOOLEAN_TRUE, BOOLEAN_FALSE):
+            return [self._byte() == BOOLEAN_TRUE for _ in range(size)]
+        return [self.value(kind, depth + 1) for _ in range(size)]
+
+    def _byte(self) -> int:
+        if self.position >= len(self.data):
+            raise TruncatedError("no more bytes")
+        value = self.data[self.position]
+        self.position += 1
+        return value
+
+    def _bytes(self, count: int) -> bytes:
+        end = self.position + count
+        if end > len(self.data):
+            raise TruncatedError(f"{count} bytes are wanted")
+        value = self.data[self.position : end]
+        self.position = end
+        return value
+
+    def _unsigned(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._byte()
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+            shift += 7
+            if shift > 63:
+                raise ValueError("a number has more than 64 bits")
+
+    def _signed(self) -> int:
+        value = self._unsigned()
+        return value >> 1 ^ -(value & 1)
+
+
+def encoded_struct(*fields: tuple[int, int, bytes]) -> bytes:
+    """A struct of fields (number, type, encoded value) in ascending order of their numbers, at most 15 apart."""
+    pieces: list[bytes] = []
+    before = 0
+    for number, kind, value in fields:
+        pieces += (bytes(((number - before) << 4 | kind,)), value)
+        before = number
+    return b"".join((*pieces, _STOP))
+
+
+def encoded_integer(value: int) -> bytes:
+    """An integer of any width."""
+    return _varint(value << 1 ^ (value >> 63))
+
+
+def encoded_text(text: bytes) -> bytes:
+    """A text."""
+    return _varint(len(text)) + text
+
+
+def encoded_list(kind: int, values: list[bytes]) -> bytes:
+    """A list of encoded values of one type."""
+    size = len(values)
+    head = bytes((size << 4 | kind,)) if size < 15 else bytes((0xF0 | kind,)) + _varint(size)
+    return head + b"".join(values)
+
+
+def _varint(value: int) -> bytes:
+    digits = bytearray()
+    while value > 127:
+        digits.append(value & 127 | 128)
+        value >>= 7
+    digits.append(value)
+    return bytes(digits)
+
 
 MAGIC = b"PAR1"
 
@@ -266,3 +397,137 @@ def numbering_page(num_values: int, codec: int) -> bytes:
     head = encoded_struct((1, I32, encoded_integer(num_values)), (2, I32, encoded_integer(0)))
     sizes = (2, I32, encoded_integer(len(content))), (3, I32, encoded_integer(len(packed)))
     return encoded_struct((1, I32, encoded_integer(_DICTIONARY_PAGE)), *sizes, (7, STRUCT, head)) + packed
+
+
+PIECE_BYTES = 1 << 16
+"""The size of the pieces that Snappy packs separately."""
+
+MIN_VALUE_BYTES = 1 << 12
+"""Minimum mean size of values that makes this worthwhile."""
+
+MIN_ELEMENT_BYTES = 512
+"""A page whose Snappy elements produce less than this on average is packed well."""
+
+_LENGTH = struct.Struct("<I")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoredValues:
+    """The values of a page: value n is bytes `starts[n]` to `ends[n]` of the unpacked page, whose bytes begin at byte
+    `at` of the file. Piece n of a packed one begins at byte `pieces[n]` of it; there are none if it is not packed. If
+    the piece is stored unchanged, its content begins at byte `stored[n]`; else that is 0."""
+
+    at: int
+    starts: list[int]
+    ends: list[int]
+    pieces: list[int]
+    stored: list[int]
+    unpacked_bytes: int
+
+    def value(self, number: int, read: Callable[[int, int], bytes]) -> bytes:
+        """Value `number`, which `read` reads (offset in the file, number of bytes)."""
+        start, end = self.starts[number], self.ends[number]
+        if not self.pieces:
+            return read(self.at + start, end - start)
+        if start == end:
+            return b""
+        first, last = start // PIECE_BYTES, -(-end // PIECE_BYTES)
+        begin = first * PIECE_BYTES
+        if all(self.stored[first:last]):
+            at = self.stored[first] + start - begin
+            data = read(self.at + at, self.stored[last - 1] + end - (last - 1) * PIECE_BYTES - at)
+            if last - first == 1:
+                return data
+            cuts = [(self.stored[n] - at, n * PIECE_BYTES) for n in range(first, last)]
+            return b"".join([data[max(0, own) : own + min(PIECE_BYTES, end - piece)] for own, piece in cuts])
+        packed = read(self.at + self.pieces[first], self.pieces[last] - self.pieces[first])
+        unpacked = _unpack(packed, min(last * PIECE_BYTES, self.unpacked_bytes) - begin)
+        return unpacked[start - begin : end - begin]
+
+
+def find_values(
+    at: int, content: bytes, unpacked_bytes: int, *, is_packed: bool, has_levels: bool
+) -> StoredValues | None:
+    """The values of the page whose bytes, without its header, are `content`, from byte `at` of the file on. It is
+    packed by Snappy or not at all; with `has_levels`, those come first. None: see the module.
+
+    Raises:
+        ValueError: if the page is damaged.
+    """
+    found = _pieces(content, unpacked_bytes) if is_packed else ([], [])
+    if found is None:
+        return None
+    pieces, stored = found
+    unpacked = _unpack(content[pieces[0] :], unpacked_bytes) if is_packed else content
+    position = _LENGTH.size + _LENGTH.unpack_from(unpacked)[0] if has_levels else 0
+    starts, ends = [], []
+    while position < len(unpacked):
+        if position + _LENGTH.size > len(unpacked):
+            raise ValueError("a value has no length")
+        begin = position + _LENGTH.size
+        position = begin + _LENGTH.unpack_from(unpacked, position)[0]
+        starts.append(begin)
+        ends.append(position)
+    if position != len(unpacked):
+        raise ValueError("its values do not fill the page")
+    return StoredValues(at, starts, ends, pieces, stored, unpacked_bytes)
+
+
+def _unpack(packed: bytes, num_bytes: int) -> bytes:
+    """The unpacked content of Snappy's elements `packed`, without a length before them."""
+    codec = importlib.import_module("pyarrow").Codec("snappy")
+    return bytes(codec.decompress(_varint(num_bytes) + packed, num_bytes, asbytes=True))
+
+
+def _pieces(packed: bytes, unpacked_bytes: int) -> tuple[list[int], list[int]] | None:
+    """Where each piece of `PIECE_BYTES` begins, and the end; and where the content of each is, if stored unchanged,
+    else 0. None if a piece refers to earlier bytes, or there are too many elements."""
+    at = 0
+    while at < len(packed) and packed[at] > 127:
+        at += 1
+    at += 1  # after the length
+    pieces: list[int] = []
+    stored: list[int] = []
+    position = 0
+    most, num_elements = 64 + unpacked_bytes // MIN_ELEMENT_BYTES, 0
+    size = len(packed)
+    while at < size:
+        if position == len(pieces) * PIECE_BYTES:
+            pieces.append(at)
+        num_elements += 1
+        tag = packed[at]
+        kind = tag & 3
+        if kind == 0:
+            length = tag >> 2
+            if length < 60:
+                at += 1
+            else:
+                extra = length - 59
+                length = int.from_bytes(packed[at + 1 : at + 1 + extra], "little")
+                at += 1 + extra
+            length += 1
+            is_whole = position % PIECE_BYTES == 0 and length == min(PIECE_BYTES, unpacked_bytes - position)
+            stored += [at] * is_whole
+            at += length
+        else:
+            extra = (0, 1, 2, 4)[kind]
+            distance = int.from_bytes(packed[at + 1 : at + 1 + extra], "little")
+            length = (tag >> 2) + 1
+            if kind == 1:
+                length = (tag >> 2 & 7) + 4
+                distance |= tag >> 5 << 8
+            at += 1 + extra
+            if distance > position - (len(pieces) - 1) * PIECE_BYTES:
+                return None
+        position += length
+        stored += [0] * (len(pieces) - len(stored))
+        if position > len(pieces) * PIECE_BYTES or num_elements > most:
+            return None
+    if at != size or position != unpacked_bytes:
+        raise ValueError("its packed bytes have another size")
+    return [*pieces, size], stored
+
+
+def is_worth_while(num_bytes: int, num_values: int, codec: int) -> bool:
+    """Whether the values of a column, `num_bytes` unpacked, should be read one by one."""
+    return codec in (UNCOMPRESSED, SNAPPY) and num_values > 0 and num_bytes >= MIN_VALUE_BYTES * num_values

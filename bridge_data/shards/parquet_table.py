@@ -1,13 +1,14 @@
 """A Parquet file whose rows can be read without decoding a whole row group.
 
-Enters: the path of a file. Leaves: its schema and row groups, from the footer alone; and the values of rows `first` to
+Reads the path of a file. Returns its schema and row groups, from the footer alone; and the values of rows `first` to
 `end` - 1 of a column of a row group. A column is stored in pages, by most writers of about 1 MiB. pyarrow decodes the
 pages with the wanted rows; from pages with large values, such as images, only the wanted values are read (see
-`stored_values`). So memory and work depend on the size of a page, not on that of a row group.
+`parquet_pages`). So memory and work depend on the size of a page, not on that of a row group.
 
-Guarantee: a file that is damaged, encrypted or was replaced since it was opened is a `DatasetError` that names it, the
-row group and the column. Columns with lists or several fields are decoded by whole row groups, unless their pages say
-how many rows they have. Data that would unpack to more than `MAX_DECODED_BYTES` are an error.
+Raises `DatasetError`, which names the file, the row group and the column, if the file is damaged or was replaced since
+it was opened, and `ConfigError` if it is encrypted. Columns with lists or several fields are decoded by whole row
+groups, unless their pages say how many rows they have. Data that would unpack to more than `MAX_DECODED_BYTES` are an
+error.
 """
 
 import bisect
@@ -28,12 +29,14 @@ from bridge_data.shards.parquet_pages import (
     Footer,
     Page,
     Piece,
+    StoredValues,
     concatenated,
     find_pages,
+    find_values,
+    is_worth_while,
     numbering_page,
     small_file,
 )
-from bridge_data.shards.stored_values import StoredValues, find_values, is_worth_while
 from bridge_data.shards.table_columns import (
     DECODED,
     SLOW_UNIT_BYTES,
@@ -56,6 +59,9 @@ MAX_KNOWN_VALUES = 1 << 20
 PAGE_BYTES = 1 << 20
 """Approximate bytes of a page from common writers."""
 
+BATCH_BYTES = 1 << 22
+"""Approximate bytes of the rows that are decoded at once, if a row group is read in order."""
+
 PAGE_ROWS = 1024
 """Minimum rows of a page from pyarrow, regardless of their size."""
 
@@ -71,7 +77,7 @@ class ParquetTable(TableFile):
     def __init__(self, path: str, version: storage.Version | None = None) -> None:
         super().__init__(path, version)
         self._footer = self._read_footer()
-        with self.told("the footer cannot be read: it is damaged or encrypted"):
+        with self.as_dataset_error("the footer cannot be read: it is damaged or encrypted"):
             self._parsed = Footer.parse(self._footer)
             empty = self._parsed.empty_file()
             self._schema = empty.schema
@@ -86,6 +92,8 @@ class ParquetTable(TableFile):
         self._large: collections.OrderedDict[int, StoredValues | None] = collections.OrderedDict()
         """Stored values by the start of their page."""
         self._num_large = 0
+        self._stream: _RowStream | None = None
+        """The rows that are read in order."""
 
     def identity(self) -> bytes:
         return self._footer
@@ -100,7 +108,8 @@ class ParquetTable(TableFile):
         return num_bytes if column.is_whole else min(num_bytes, max(PAGE_BYTES, PAGE_ROWS * num_bytes // num_rows))
 
     def values(self, column: Column, group: int, first: int, end: int) -> list[Any]:
-        with self.told(f"row group {group}, column {column.name!r}: cannot be decoded", f"rows {first} to {end - 1}"):
+        place = f"row group {group}, column {column.name!r}"
+        with self.as_dataset_error(f"{place}: cannot be decoded, rows {first} to {end - 1}"):
             leaves = self._leaves(column)
             if first == end:
                 return []
@@ -112,6 +121,20 @@ class ParquetTable(TableFile):
             if len(part) != end - first:
                 raise ValueError(f"it has {len(part)} rows from row {first} on")
             return values_of_rows(part.flatten()[0] if column.is_media else part)
+
+    def values_in_order(self, columns: Sequence[Column], group: int, first: int, end: int) -> list[list[Any]]:
+        names = list(dict.fromkeys(column.name for column in columns))
+        with self.as_dataset_error(f"row group {group}: cannot be decoded, rows {first} to {end - 1}"):
+            stream, self._stream = self._stream, None  # after an error, none
+            if stream is None or (stream.group, stream.names) != (group, names) or stream.first > first:
+                stream = _RowStream(self, group, names)
+            rows = stream.rows(first, end)
+            values = []
+            for column in columns:
+                pieces = (_field_of(piece, column).to_pylist() for piece in rows.column(column.name).chunks)
+                values.append(list(itertools.chain.from_iterable(pieces)))
+            self._stream = stream
+        return values
 
     def _rows(self, group: int, leaves: list[int], first: int, end: int, name: str) -> Any:
         """The values of these rows, or of those that exist."""
@@ -304,6 +327,39 @@ class ParquetTable(TableFile):
                 f"{self.path}: is no Parquet file, or is cut off: it does not end with a footer. Copy it again."
             )
         return self.read_bytes(size - 8 - footer_bytes, footer_bytes)
+
+
+class _RowStream:
+    """Columns of a row group, decoded from its first row on, in batches of a few megabytes."""
+
+    def __init__(self, table: ParquetTable, group: int, names: list[str]) -> None:
+        self._pyarrow, parquet = map(importlib.import_module, ("pyarrow", "pyarrow.parquet"))
+        table.file.check(storage.version(table.path))
+        source: Any = table.path  # pyarrow reads files on a disk itself, without a copy
+        if storage.is_remote(table.path):
+            content = storage.RangeFile(table.read_bytes, 0, table.version.num_bytes)
+            source = self._pyarrow.PythonFile(content, "r")
+        file = parquet.ParquetFile(source, pre_buffer=False)
+        num_rows = BATCH_BYTES * table.counts[group] // max(1, file.metadata.row_group(group).total_byte_size)
+        at_once = max(1, min(PAGE_ROWS, num_rows))
+        self._batches = file.iter_batches(at_once, row_groups=[group], columns=names, use_threads=False)
+        self.group, self.names, self.first = group, names, 0
+        self._held = self._pyarrow.Table.from_batches([next(self._batches)])
+        """The rows from number `first` on that were decoded."""
+
+    def rows(self, first: int, end: int) -> Any:
+        """These rows, as a table; none is before those of an earlier call."""
+        while end > self.first + len(self._held):
+            batch = self._pyarrow.Table.from_batches([next(self._batches)])
+            kept = self._held.slice(first - self.first)
+            self.first += len(self._held) - len(kept)
+            self._held = self._pyarrow.concat_tables([kept, batch])
+        return self._held.slice(first - self.first, end - first)
+
+
+def _field_of(array: Any, column: Column) -> Any:
+    """The values of a column: of media, those of the field to read."""
+    return array.flatten()[array.type.get_field_index(column.field)] if column.is_media else array
 
 
 def _column(file: Any, leaves: list[int]) -> Any:

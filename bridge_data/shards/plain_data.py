@@ -1,9 +1,9 @@
 """Untrusted JSON and YAML: text to plain data, within limits.
 
-Enters: a JSON text, or the content of a YAML or JSON file. Leaves: dicts, lists and scalars, or the nodes of PyYAML.
-Guarantee: no object is constructed and no code runs; a text that is too large, nested too deeply, or has aliases that
-repeat too much is refused in time and memory at most linear in its size; so is a file with a mapping that has the same
-key twice, as one value would be lost, but for lists that the caller wants as one.
+Reads a JSON text, or the content of a YAML or JSON file. Returns dicts, lists and scalars, or the nodes of PyYAML; no
+object is constructed and no code runs. Raises an error for a text that is too large, nested too deeply, or has aliases
+that repeat too much, in time and memory at most linear in its size; and for a file with a mapping that has the same key
+twice, as one value would be lost, but for lists that the caller wants as one.
 """
 
 import contextlib

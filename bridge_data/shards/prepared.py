@@ -15,7 +15,8 @@ import collections
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -24,8 +25,8 @@ from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.shards.blocks import MAX_BLOCK_BYTES, READ_BYTES
-from bridge_data.shards.exclusions import ExclusionFinder, excluded_keys
 from bridge_data.shards.index_file import BridgeIndex
+from bridge_data.shards.key_index import KeyIndex
 from bridge_data.shards.metadata import (
     BRIDGE_INDEX,
     META_FOLDER,
@@ -34,15 +35,29 @@ from bridge_data.shards.metadata import (
     read_split,
     read_uuid,
 )
-from bridge_data.shards.records import Block, ByteRange, RawSample, RecordReader, Records, stored_records
-from bridge_data.shards.segment import DamagedIndexError
+from bridge_data.shards.paged_file import DamagedIndexError
+from bridge_data.shards.records import (
+    Block,
+    ByteRange,
+    RawSample,
+    RecordReader,
+    Records,
+    read_keys,
+    scan_keys,
+    stored_records,
+)
 from bridge_data.shards.shard_table import ReadContent, SpanShard, TarShard, first_samples
-from bridge_data.shards.tar_bytes import FileTar, GzipTar, is_gzip
+from bridge_data.shards.tar_files import FileTar, GzipTar, is_gzip
 from bridge_data.shards.tombstones import ForgetList, ListedFiles, ShardStamp, read_lists
-from bridge_data.shards.where.sample_columns import SampleColumns
+from bridge_data.shards.where.sample_columns import SampleColumns, ShardColumns
 from bridge_data.storage import Location, PinnedFile
 
+logger = logging.getLogger("bridge_data")
+
 ShardTable: TypeAlias = TarShard | SpanShard
+
+MakeIndex: TypeAlias = Callable[[Path, dict[str, int], str | None], BridgeIndex | None]
+"""(folder, samples by shard, identity of the preparation) to an index of it."""
 
 T = TypeVar("T")
 
@@ -180,18 +195,54 @@ class ShardSet(ListedFiles):
         return ShardReader(self)
 
     def keys(self, samples: range) -> Iterator[str]:
-        from bridge_data.shards.tar_keys import keys_in_tars  # here: few need them
+        """From our index, or else from `index.sqlite`; no shard is read."""
+        index = KeyIndex.find(self.root) if self.index is None else None
+        if self.index is None and index is None:
+            raise DatasetError(f"{self.root}: has no index of its keys; run {self._way_out}")
+        numbers = {} if index is None else {name: number for number, name in enumerate(index.shard_names)}
+        first, last = (self.locate(samples[at])[0] for at in (0, -1)) if samples else (0, -1)
+        for shard in range(first, last + 1):
+            name, start = self.names[shard], self.starts[shard]
+            keys = self._stored_keys(name) if index is None else index.keys(numbers[name])
+            if len(keys) != self.stored_counts[shard]:
+                raise DatasetError(
+                    f"{self.root}: the index knows {len(keys)} samples in {name}, but the metadata "
+                    f"{self.stored_counts[shard]}; run {self._way_out}"
+                )
+            left_out = set(self.excluded_positions.get(shard, ()))
+            if left_out:
+                keys = [key for position, key in enumerate(keys) if position not in left_out]
+            yield from keys[max(samples.start - start, 0) : samples.stop - start]
 
-        return keys_in_tars(self, samples)
+    def _stored_keys(self, name: str) -> list[str]:
+        assert self.index is not None
+        try:
+            return self.index.segment(name).keys()
+        except DamagedIndexError as error:
+            raise DatasetError(f"{error}. Run {self._way_out}.") from error
 
     def find(self, keys: Collection[str]) -> Iterator[tuple[int, str]]:
-        from bridge_data.shards.tar_keys import find_in_tars
+        """By a search of `index.sqlite` for each key; a sample that our index has at another position is none. Without
+        it, all keys are read: from our index, or else from the headers of the shards."""
+        index = KeyIndex.find(self.root)
+        if index is None:
+            yield from scan_keys(self, keys) if self.index is not None else _scan_headers(self, keys)
+            return
+        known = {name: shard for shard, name in enumerate(self.names)}
+        for key in keys:
+            for stored_in, position in index.positions(key).items():
+                shard = known.get(index.shard_names[stored_in])
+                if shard is not None and position < self.stored_counts[shard]:
+                    number = self.number(shard, position)
+                    segment = None if self.index is None else self.index.segment_if_intact(self.names[shard])
+                    if number is not None and (segment is None or segment.key(position) == key):
+                        yield number, key
 
-        return find_in_tars(self, keys)
+    @property
+    def _way_out(self) -> str:
+        return f"`{bridge_command('prepare', self.root, '--tar-index-only')}`"
 
     def sample_columns(self) -> SampleColumns:
-        from bridge_data.shards.where.shard_columns import ShardColumns  # here: few data have predicates
-
         return ShardColumns(self)
 
     @property
@@ -358,10 +409,10 @@ class PreparedDataset:
 
     @classmethod
     def open(
-        cls, path: str | PathLike[str], limits: Limits = DEFAULT_LIMITS, *, makes_index: bool = False
+        cls, path: str | PathLike[str], limits: Limits = DEFAULT_LIMITS, *, make_index: MakeIndex | None = None
     ) -> "PreparedDataset":
-        """The data set in the folder `path`, on a disk or at a URL; `limits` are those of its metadata. With
-        `makes_index`, a data set of Energon's on a disk gets our index, if that is quick.
+        """The data set in the folder `path`, on a disk or at a URL; `limits` are those of its metadata. `make_index`
+        makes our index of a data set of Energon's on a disk.
 
         Raises:
             ConfigError: if there is none, or it is not prepared. DatasetError: if its metadata are damaged.
@@ -369,14 +420,12 @@ class PreparedDataset:
         root = storage.location(path)
         meta = meta_folder(root)
         shard_counts = read_shard_counts(meta, limits)
-        is_missing = makes_index and not (meta / BRIDGE_INDEX).exists()
+        is_missing = make_index is not None and not (meta / BRIDGE_INDEX).exists()
         index = BridgeIndex.open(meta / BRIDGE_INDEX)
         if index is not None and not index.describes(shard_counts, read_uuid(meta)):
             index = None
-        if index is None and is_missing and isinstance(root, Path):
-            from bridge_data.shards.energon_index import index_of_energon  # most data sets have an index
-
-            index = index_of_energon(root, shard_counts, read_uuid(meta))
+        if is_missing and make_index is not None and isinstance(root, Path):
+            index = make_index(root, shard_counts, read_uuid(meta))
         return cls(root=root, shard_counts=shard_counts, index=index, limits=limits)
 
     @property
@@ -453,11 +502,8 @@ class PreparedDataset:
                 + (f" and {len(unknown) - 1} more shards" if len(unknown) > 1 else "")
                 + f", which the data set was prepared without; run `{bridge_command('prepare', self.root)}` again"
             )
-        excluded = excluded_keys(exclude, names) if exclude else {}
-        positions = {}
-        if excluded:
-            finder = ExclusionFinder(self.root, self.shard_counts, self.index)
-            positions = {shard: finder.positions(names[shard], keys) for shard, keys in excluded.items()}
+        excluded = _excluded_keys(exclude, names) if exclude else {}
+        positions = self._positions(names, excluded)
         others = sorted(self.shard_counts.keys() - set(names))  # of which one may have the new name of a shard
         listed = [*names, *others]
         lists = read_lists_of(self.root, listed, self.stamp, lambda: self.index)
@@ -470,6 +516,56 @@ class PreparedDataset:
             excluded_positions=positions,
             split_config=split_config,
         )
+
+    def _positions(self, names: Sequence[str], excluded: Mapping[int, set[str]]) -> dict[int, tuple[int, ...]]:
+        """The positions of samples that are excluded by their keys, by the number of the shard in `names`. Only their
+        shards are looked at, and of indexes on a disk only the pages with the keys; a key that a shard lacks is
+        logged."""
+        found: dict[int, dict[str, int]] = {}
+        missing = dict(excluded)
+        copies_index = self.index is not None and storage.is_remote(self.root)
+        for way in (scan_keys, _scan_headers) if copies_index else (ShardSet.find, scan_keys, _scan_headers):
+            numbers = list(missing)
+            shards = self._shards("", [names[number] for number in numbers], {})
+            own: dict[int, dict[str, int]] = {number: {} for number in numbers}
+            try:
+                for sample, key in way(shards, set[str]().union(*missing.values())):
+                    shard, position = shards.locate(sample)
+                    if key in missing[numbers[shard]]:
+                        own[numbers[shard]].setdefault(key, position)
+            except (ConfigError, DatasetError):  # an older layout, damaged, or beyond the default limits
+                continue
+            found |= own
+            missing = {number: keys for number, keys in missing.items() if len(own[number]) < len(keys)}
+            if not missing or way is scan_keys:
+                break
+        for number, keys in missing.items():
+            absent = sorted(keys - found.get(number, {}).keys())
+            logger.warning(
+                "%s: `exclude` names %s of shard %s, which has no such sample%s",
+                *(self.meta, ", ".join(absent[:5]), names[number], "" if len(absent) == 1 else "s"),
+            )
+        return {number: tuple(sorted(positions.values())) for number, positions in found.items()}
+
+
+def _excluded_keys(exclude: Iterable[str], names: Sequence[str]) -> dict[int, set[str]]:
+    """The keys of `exclude` (entries `shard/key`), by the number of the shard in `names`; entries of other shards are
+    left out."""
+    shards = {name: number for number, name in enumerate(names)}
+    keys: dict[int, set[str]] = collections.defaultdict(set)
+    for entry in exclude:
+        slash = entry.find("/")
+        while slash >= 0:
+            if entry[:slash] in shards:
+                keys[shards[entry[:slash]]].add(entry[slash + 1 :])
+            slash = entry.find("/", slash + 1)
+    return dict(keys)
+
+
+def _scan_headers(shards: ShardSet, keys: Collection[str]) -> Iterator[tuple[int, str]]:
+    """`Records.find` without any index of keys."""
+    own = enumerate(read_keys(shards, range(shards.num_samples)))
+    return ((number, key) for number, key in own if key in keys)
 
 
 def read_lists_of(

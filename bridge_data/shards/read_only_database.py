@@ -1,7 +1,7 @@
 """A read-only SQLite file, read by any thread and after forks; names that are not UTF-8 have surrogates.
 
-Enters: the path of the file, queries. Leaves: rows. Guarantee: an error of SQLite is a `DatasetError` that says how to
-fix it.
+Reads the path of the file, and queries. Returns rows. Raises `DatasetError`, which says how to fix it, for any error of
+SQLite.
 """
 
 import contextlib

@@ -1,9 +1,9 @@
 """Numbered samples of a source: what is known without reading them, and reading them by number.
 
-Enters: the metadata of a data set, and a number. Leaves: how many samples there are, grouped by shard; the key of
-sample number i and the bytes of its parts; the samples that have a key. Tars, JSONL files, tables, selections of these
-and joins are all `Records`; callers need not know which. Guarantee: `Records` are immutable and can be pickled, without
-handles; only readers hold handles.
+Reads the metadata of a data set, and a number. Returns how many samples there are, grouped by shard; the key of sample
+number i and the bytes of its parts; the samples that have a key. Tars, JSONL files, tables, selections of these and
+joins are all `Records`; callers need not know which. `Records` are immutable and can be pickled, without handles; only
+readers hold handles.
 """
 
 from __future__ import annotations

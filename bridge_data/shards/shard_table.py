@@ -25,11 +25,22 @@ from typing import TypeAlias
 from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.shards.blocks import MAX_UNWANTED_BYTES, TOGETHER_BYTES
+from bridge_data.shards.index_file import Part, Segment, split_name
 from bridge_data.shards.metadata import tar_index_path
 from bridge_data.shards.records import Samples
-from bridge_data.shards.segment import Part, Segment, split_name
-from bridge_data.shards.tar_bytes import FileTar, GzipTar, MemoryTar, open_tar
-from bridge_data.shards.tar_headers import BLOCK, FILE, FOLDER, LINKS, TarBytes, walk, walk_runs
+from bridge_data.shards.tar_files import (
+    BLOCK,
+    FILE,
+    FOLDER,
+    LINKS,
+    FileTar,
+    GzipTar,
+    MemoryTar,
+    TarBytes,
+    open_tar,
+    walk,
+    walk_runs,
+)
 from bridge_data.storage import Location, location
 
 KeyAndParts: TypeAlias = tuple[str, dict[str, bytes]]
@@ -81,8 +92,12 @@ class TarShard:
                     self._check_headers(key, run, start, data)
                 for name, offset, size in run:
                     contents[name] = data[offset - start : offset - start + size]
-        if self._verifies:
-            self._verify(position, key, contents)
+        if self._verifies and (damaged := self._damaged(position, contents)) is not None:
+            raise DatasetError(
+                f"{self._path}: sample {key!r}: the content of its part {damaged!r} is not what was there when the "
+                "data set was prepared: its digest is another. Restore the shard, or, if the change was meant, run "
+                "`bridge-data prepare` with --tar-index-only --digest --rescan."
+            )
         return key, contents
 
     def ranges(self, position: int, wanted: Container[str] | None) -> Sequence[tuple[int, int]]:
@@ -186,24 +201,18 @@ class TarShard:
                 found += [(name, offset, size) for name, _, offset, size, kind, _ in run if kind == FILE]
         return found
 
-    def _verify(self, position: int, key: str, contents: dict[str, bytes]) -> None:
+    def _damaged(self, position: int, contents: dict[str, bytes]) -> str | None:
+        """The name of a part whose digest differs."""
         digests = self._segment.digests(position)
-        for name, content in contents.items():
-            if zlib.crc32(content) != digests[name]:
-                raise DatasetError(
-                    f"{self._path}: sample {key!r}: the content of its part {name!r} is not what was there when the "
-                    "data set was prepared: its digest is another. Restore the shard, or, if the change was meant, "
-                    "run `bridge-data prepare` with --tar-index-only --digest --rescan."
-                )
+        return next((name for name, content in contents.items() if zlib.crc32(content) != digests[name]), None)
 
     def _drop_damaged(self, positions: Sequence[int], samples: Samples) -> None:
         """Leave out samples whose digest differs: they are read singly, which reports the error."""
         for number, position in enumerate(positions):
-            key, content = samples.keys[number], samples.contents[number]
-            if key is not None:
+            content = samples.contents[number]
+            if samples.keys[number] is not None:
                 contents = content if samples.name is None else {samples.name: content}
-                digests = self._segment.digests(position)
-                if any(zlib.crc32(data) != digests[name] for name, data in contents.items()):
+                if self._damaged(position, contents) is not None:
                     samples.keys[number] = samples.contents[number] = None
 
 

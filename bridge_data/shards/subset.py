@@ -1,8 +1,8 @@
 """Subsets: a consecutive range of a data set's samples, such as `subset: {range: [10%, 20%]}`.
 
-Enters: the values in YAML, at one or several levels of a metadataset. Leaves: the numbers of the first sample and of
-the one after the last, and `Records` with these samples only. Guarantee: ranges that share a bound share no
-sample and leave none out.
+Reads the values in YAML, at one or several levels of a metadataset. Returns the numbers of the first sample and of the
+one after the last, and `Records` with these samples only. Raises `ConfigError` for a range that reaches beyond the
+data. Ranges that share a bound share no sample and leave none out.
 
 Source: the rules are those of Megatron-Energon, to the sample: absolute numbers are applied first, then the percentages
 from the innermost to the outermost level, in double precision, rounded down.
@@ -202,11 +202,11 @@ class _RangeColumns(SampleColumns):
         self.key, self.shard = columns.key, columns.shard
         self.has_shard_in_full_key = columns.has_shard_in_full_key
 
-    def types(self, *, of_all: bool) -> dict[ColumnPath, Any]:
-        return self._of_all.types(of_all=of_all)
+    def types(self) -> dict[ColumnPath, Any]:
+        return self._of_all.types()
 
-    def keyed(self, part: str) -> KeyedTable | None:
-        return self._of_all.keyed(part)
+    def keyed(self, wanted: Collection[ColumnPath]) -> dict[str, KeyedTable]:
+        return self._of_all.keyed(wanted)
 
     def identity(self) -> list[Any]:
         return self._of_all.identity()

@@ -1,9 +1,8 @@
 """Columns of tables: their parts of a sample, their values, and how much is decoded at once to read some.
 
-Enters: the Arrow schema of a file or data set. Leaves: a `Column` for each part of a sample;
-the values of some rows as Python objects; the size of a block of rows. Guarantee: texts, bytes, numbers and lists of
-these are cut out of Arrow's buffers, not converted one by one. A column that is slow to decode is reported once for
-each file; one that would take too much memory is an error before the first sample is read.
+Reads the Arrow schema of a file or data set. Returns a `Column` for each part of a sample; the values of some rows as
+Python objects; the size of a block of rows. A column that is slow to decode is reported once for each file; raises
+`ConfigError` for one that would take too much memory, before the first sample is read.
 
 An `Image`, `Audio` or `Video` of `datasets`, a struct of `bytes` and `path`, becomes its bytes, as the part
 `<column>.jpg`, `.wav` or `.mp4`: decoders go by the content, so a PNG is decoded, too. So does a column of bytes, or of
@@ -96,6 +95,8 @@ class TableFile(abc.ABC):
     counts: list[int]
     without_types: Collection[str] = ()
     """Columns whose values have no Arrow type, so that conditions cannot name them."""
+    reads_rows = False
+    """Whether rows are equally fast to read in any order."""
 
     def __init__(self, path: str, version: storage.Version | None) -> None:
         self.path = path
@@ -128,20 +129,24 @@ class TableFile(abc.ABC):
             DatasetError: naming file, group and column, if they cannot be read.
         """
 
+    def values_in_order(self, columns: Sequence[Column], group: int, first: int, end: int) -> list[list[Any]]:
+        """The `values` of each of these columns, fast if all rows are read from the first to the last, however large
+        their group is."""
+        return [self.values(column, group, first, end) for column in columns]
+
     def read_bytes(self, start: int, num_bytes: int) -> bytes:
         """Bytes of the file, which must not have been replaced."""
         return self.file.read(start, num_bytes)
 
     @contextlib.contextmanager
-    def told(self, *what: str) -> Iterator[None]:
+    def as_dataset_error(self, what: str) -> Iterator[None]:
         """Turn exceptions of pyarrow, or from damaged bytes, into a `DatasetError` that names the file and `what`."""
         try:
             yield
         except (BridgeDataError, ImportError):
             raise
         except Exception as error:  # pyarrow raises many kinds, and damaged bytes may raise any
-            where = ", ".join(what)
-            raise DatasetError(f"{self.path}: {where}: {type(error).__name__}: {error}") from error
+            raise DatasetError(f"{self.path}: {what}: {type(error).__name__}: {error}") from error
 
 
 def pyarrow_for(path: str) -> Any:
@@ -162,7 +167,7 @@ def columns_of(schema: Any, path: str) -> list[Column]:
     Raises:
         ConfigError: if two become the same part.
     """
-    features = _features(schema)
+    features = features_of(schema)
     found: dict[str, Column] = {}
     for field in schema:
         if field.name == KEY:
@@ -222,7 +227,7 @@ def _is_binary(kind: Any) -> bool:
     return any(check(kind) for check in checks)
 
 
-def _features(schema: Any) -> dict[str, Any]:
+def features_of(schema: Any) -> dict[str, Any]:
     """The features of `datasets` by column, from the schema's metadata; empty if there are none."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
@@ -303,60 +308,25 @@ def _with_children(kind: Any, children: Sequence[Any]) -> Any:
 
 
 def values_of_rows(array: Any) -> list[Any]:
-    """The values of an Arrow array as Python objects; None for missing ones."""
-    types = _pyarrow().types
-    kind = array.type
-    values: list[Any]
-    if types.is_string(kind) or types.is_large_string(kind):
-        values = _texts(array)
-    elif types.is_dictionary(kind):
-        used = array.indices.unique().drop_null()
-        known = array.dictionary
+    """The values of an Arrow array as Python objects; None for missing ones. Those of a dictionary are made once,
+    also of one in lists."""
+    types, kind = _pyarrow().types, array.type
+    if types.is_dictionary(kind):
+        used, known = array.indices.unique().drop_null(), array.dictionary
         if types.is_string_view(known.type) or types.is_binary_view(known.type):  # pyarrow cannot take from these
             values = [known[number].as_py() for number in used.to_pylist()]
         else:
             values = values_of_rows(known.take(used))
         by_index = dict(zip(used.to_pylist(), values, strict=True))
         return [by_index.get(index) for index in array.indices.to_pylist()]
-    elif types.is_binary(kind) or types.is_large_binary(kind):
-        offsets, data = _cuts(array)
-        values = [data[start:end] for start, end in itertools.pairwise(offsets)]
-    elif (types.is_integer(kind) or types.is_floating(kind)) and not array.null_count:
-        return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
-    elif (types.is_list(kind) or types.is_large_list(kind)) and not array.null_count:
+    is_list = types.is_list(kind) or types.is_large_list(kind)
+    if is_list and types.is_dictionary(kind.value_type) and not array.null_count:
         inner = values_of_rows(array.flatten())
         ends = array.value_lengths().to_numpy(zero_copy_only=False).cumsum().tolist()
-        return [inner[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-    else:
-        return array.to_pylist()  # type: ignore[no-any-return]
-    if array.null_count:
-        values = [value if is_there else None for value, is_there in zip(values, _validity(array), strict=True)]
-    return values
-
-
-def _validity(array: Any) -> list[bool]:
-    return array.is_valid().to_pylist()  # type: ignore[no-any-return]
-
-
-def _cuts(array: Any) -> tuple[list[int], bytes]:
-    """(offsets of the values, the bytes they are in) of texts or bytes."""
-    import numpy as np
-
-    width = "<i8" if str(array.type).startswith("large") else "<i4"
-    _, offsets, data = array.buffers()
-    size = np.dtype(width).itemsize
-    found = np.frombuffer(offsets, width, len(array) + 1, array.offset * size)
-    first, last = (int(found[0]), int(found[-1])) if len(found) else (0, 0)
-    content = b"" if data is None else data.slice(first, last - first).to_pybytes()
-    return (found - first).tolist(), content
-
-
-def _texts(array: Any) -> list[Any]:
-    offsets, data = _cuts(array)
-    text = str(data, "utf-8")
-    if len(text) == len(data):  # only ASCII: characters are bytes
-        return [text[start:end] for start, end in itertools.pairwise(offsets)]
-    return [str(data[start:end], "utf-8") for start, end in itertools.pairwise(offsets)]
+        return [inner[start:end] for start, end in itertools.pairwise([0, *ends])]
+    if (types.is_integer(kind) or types.is_floating(kind)) and not array.null_count:
+        return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+    return array.to_pylist()  # type: ignore[no-any-return]
 
 
 MAX_KEPT_BYTES = 1 << 26

@@ -20,8 +20,10 @@ import os
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
+from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.shards.metadata import TABLE_FILES
+from bridge_data.shards.parquet_pages import MAGIC
 from bridge_data.shards.records import Block, ByteRange, RawSample, RecordReader, Samples, number_of_key, scan_keys
 from bridge_data.shards.table_columns import (
     KEY,
@@ -51,6 +53,9 @@ KEYS_AT_ONCE = 1 << 14
 
 KEY_COLUMN = Column(KEY, KEY, KEY)
 
+_MEDIUM = ("bytes", "path")
+"""The fields of media."""
+
 _MAX_DIGITS = 38
 """Maximum digits of a decimal number in DuckDB."""
 
@@ -72,14 +77,17 @@ class TableEntry:
 
 
 def open_table(path: str, version: Version | None = None) -> TableFile:
-    """The file or data set with a table at `path`.
+    """The file or data set with a table at `path`. A file whose name says nothing is a Parquet file, or else of Arrow.
 
     Raises:
         ConfigError: without the package that reads it, or if it is encrypted. DatasetError: if it is damaged, or not
             of `version`.
     """
     pyarrow_for(path)
-    module, name = TABLE_FILES.get(os.path.splitext(path)[1], TABLE_FILES[".arrow"]).split(".")
+    suffix = os.path.splitext(path)[1]
+    if suffix not in TABLE_FILES:
+        suffix = ".parquet" if storage.read(path, 0, len(MAGIC)) == MAGIC else ".arrow"
+    module, name = TABLE_FILES[suffix].split(".")
     opened: TableFile = getattr(importlib.import_module(f"bridge_data.shards.{module}"), name)(path, version)
     return opened
 
@@ -215,12 +223,27 @@ def open_records(
         ConfigError: without pyarrow, or for columns that cannot be read. DatasetError: if a file is damaged, or has
             other columns than the first.
     """
-    if any(is_remote(path) for _, path in files):
-        with concurrent.futures.ThreadPoolExecutor(MAX_OPENING) as threads:
-            tables = list(threads.map(open_table, [path for _, path in files]))
-    else:
-        tables = [open_table(path) for _, path in files]
+    tables = open_tables([path for _, path in files])
     columns = with_kinds(choose(columns_of(tables[0].schema, tables[0].path)), tables)
+    return records_of(root, files, tables, split_part, columns)
+
+
+def open_tables(paths: Sequence[str]) -> list[TableFile]:
+    """The opened tables; in parallel, if they are in an object store. See `open_table`."""
+    if any(map(is_remote, paths)):
+        with concurrent.futures.ThreadPoolExecutor(MAX_OPENING) as threads:
+            return list(threads.map(open_table, paths))
+    return [*map(open_table, paths)]
+
+
+def records_of(
+    root: Location,
+    files: Sequence[tuple[str, str]],
+    tables: Sequence[TableFile],
+    split_part: str,
+    columns: Sequence[Column],
+) -> TableRecords:
+    """The rows of `files` (name, path), which were opened as `tables`, with these columns; see `open_records`."""
     has_keys = KEY in tables[0].schema.names
     wanted = [*columns, *([KEY_COLUMN] if has_keys else [])]
     for table in tables[1:]:
@@ -352,6 +375,29 @@ class TableReader(RecordReader):
                 self._leave_out(table, column, rows, Samples(keys, contents))
         return Block(records.files[file].name, block, Samples(keys, contents), num_bytes)
 
+    def rows(self, samples: range, *, in_order: bool) -> list[dict[str, Any]]:
+        """The values of all columns of consecutive rows of a group; None for missing ones. Those of media are their
+        `bytes` and their `path`. With `in_order`, it is fast if all rows are read from the first to the last.
+
+        Raises:
+            DatasetError: if they cannot be read.
+        """
+        records = self._records
+        file, group = records.file_of(samples[0])[0], records.group_of(samples[0])
+        first = samples[0] - records.starts[group]
+        table, rows = self._table(file), (group - records.first_groups[file], first, first + len(samples))
+        columns = [*records.columns, *(column.path for column in records.columns if column.is_media)]
+        if in_order:
+            values = table.values_in_order(columns, *rows)
+        else:
+            values = [table.values(column, *rows) for column in columns]
+        found = dict(zip([column.name for column in records.columns], values, strict=False))
+        for column, paths in zip(columns[len(found) :], values[len(found) :], strict=True):
+            both = zip(found[column.name], paths, strict=True)
+            found[column.name] = [None if one == (None, None) else dict(zip(_MEDIUM, one, strict=True)) for one in both]
+        contents = zip(*found.values(), strict=True) if found else ((),) * len(samples)
+        return [dict(zip(found, row, strict=True)) for row in contents]
+
     def _leave_out(self, table: TableFile, column: Column, rows: tuple[int, int, int], samples: Samples) -> None:
         """Remove the missing values of a column from the samples."""
         paths = table.values(column.path, *rows) if column.is_media else [None] * len(samples.contents)
@@ -414,8 +460,8 @@ class _RowColumns(SampleColumns):
             if not column.is_bytes and column.name not in table.without_types
         }
 
-    def types(self, *, of_all: bool) -> dict[ColumnPath, Any]:
-        return super().types(of_all=of_all) | {path: kind for path, (_, kind) in self._columns.items()}
+    def types(self) -> dict[ColumnPath, Any]:
+        return super().types() | {path: kind for path, (_, kind) in self._columns.items()}
 
     def identity(self) -> list[Any]:
         return [list(file.version) for file in self._rows.files]

@@ -1,21 +1,21 @@
 """Scanning shards: which samples a tar holds, and whether it is damaged.
 
-Enters: paths of tars. Leaves: a segment for our index each. Headers are read and contents skipped. Guarantee: an
-accepted shard can be read by its index. The parts of a sample are consecutive and have different names, and no key
-comes twice; else the error names file and key. No member with the name of a part is silently left out: links are
-errors, and members without data are counted.
+Reads a tar: headers, and no contents. Returns its segment for our index, by which an accepted shard can be read. Raises
+`DatasetError`, which names file and key, if the parts of a sample are not consecutive, or have the same name, or a key
+comes twice. No member with the name of a part is silently left out: links are errors, and members without data are
+counted.
 """
 
 import array
+import collections
 import dataclasses
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
-from bridge_data.shards.segment import Part, build_segment, is_meta_member, split_name
-from bridge_data.shards.tar_bytes import FileTar, GzipTar, is_gzip, open_tar
-from bridge_data.shards.tar_headers import FILE, FOLDER, LINKS, Fields, walk_runs
+from bridge_data.shards.index_file import Part, build_segment, is_meta_member, split_name
+from bridge_data.shards.tar_files import FILE, FOLDER, LINKS, Fields, FileTar, GzipTar, is_gzip, open_tar, walk_runs
 from bridge_data.storage import Location
 
 MAX_ZERO_BYTES = 1 << 20
@@ -40,7 +40,7 @@ class ScanNotes:
     """Remarks on shards, counted by kind, with an example of each; `plain` is the content of another one."""
 
     def __init__(self, plain: Mapping[str, tuple[int, str]] | None = None) -> None:
-        self._counts = {kind: count for kind, (count, _) in (plain or {}).items()}
+        self._counts = collections.Counter({kind: count for kind, (count, _) in (plain or {}).items()})
         self._examples = {kind: example for kind, (_, example) in (plain or {}).items()}
 
     def plain(self) -> dict[str, tuple[int, str]]:
@@ -49,14 +49,13 @@ class ScanNotes:
 
     def add(self, kind: str, example: str) -> None:
         """Count a remark of a kind, such as `LEFT_OUT`."""
-        self._counts[kind] = self._counts.get(kind, 0) + 1
+        self._counts[kind] += 1
         self._examples.setdefault(kind, example)
 
     def merge(self, other: "ScanNotes") -> None:
         """Add the counts of another one."""
-        for kind, count in other._counts.items():
-            self._counts[kind] = self._counts.get(kind, 0) + count
-            self._examples.setdefault(kind, other._examples[kind])
+        self._counts.update(other._counts)
+        self._examples = other._examples | self._examples
 
     def example(self, kind: str) -> str | None:
         """The example of a kind; None if there is no such remark."""

@@ -3,8 +3,8 @@
 The list of a prepared data set is its `.nv-meta/forgotten.jsonl`. Tables and JSONL files have the list of the folder
 that they are in, the file `_forgotten.bridge` there, in which each of them is a shard.
 
-Enters: the bytes of the file. Leaves: for each version, the positions that are forgotten, by shard. Guarantee: the file
-is whole, and no version was changed since it was written; no key is looked up.
+Reads the file. Returns for each version the positions that are forgotten, by shard; no key is looked up. Raises
+`DatasetError` if the file is not whole, or a version was changed since it was written.
 
 Each line is one version, and changes the one before: `{"version", "date", "reason", "action", "shards", "digest"}`.
 `shards` has for each shard its size in bytes, its number of samples, `[position, key]` of the samples that are
@@ -16,6 +16,7 @@ previous version's digest: number and digest identify a version.
 import abc
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import reprlib
@@ -263,7 +264,8 @@ class Tombstones:
             stamp, now = self.shards[name].stamp, found.get(name, [])
             seen = stamp_of(name) if name in names else stamp  # an older list has no digests
             path = self.base / name
-            if alike.num_of(seen) <= len(now) or not storage.is_file(path):
+            agreeing = alike.of(seen)
+            if len(agreeing) <= len(now) or not storage.is_file(path):
                 continue
             if storage.size_bytes(path) != stamp.num_bytes:  # another tar has this name now
                 others = alike.of(stamp) if are_tars and stamp.digest is not None else []
@@ -271,7 +273,7 @@ class Tombstones:
             else:
                 if seen not in by_content:  # each file is read once
                     by_content[seen] = groups = dict[bytes, list[str]]()
-                    for one in alike.of(seen):
+                    for one in agreeing:
                         groups.setdefault(content_of(one), []).append(one)
                 own = content_of(name) if name in names else content_digest(str(path), stamp.num_bytes)
                 others = [one for one in by_content[seen].get(own, ()) if one not in (name, *now)]
@@ -298,19 +300,13 @@ class _Alike:
             kinds = self._groups.setdefault(stamp[:2], {})
             kinds.setdefault(stamp.kind, {}).setdefault(stamp.digest, []).append(name)
 
-    def _agreeing(self, stamp: ShardStamp) -> Iterator[list[str]]:
-        for kind, by_digest in self._groups.get(stamp[:2], {}).items():
-            if kind is None or kind != stamp.kind:
-                yield from by_digest.values()
-            else:
-                yield by_digest.get(stamp.digest, [])
-
-    def num_of(self, stamp: ShardStamp) -> int:
-        return sum(map(len, self._agreeing(stamp)))
-
     def of(self, stamp: ShardStamp) -> list[str]:
         """The files whose stamps agree with `stamp`."""
-        return [name for names in self._agreeing(stamp) for name in names]
+        found: list[str] = []
+        for kind, by_digest in self._groups.get(stamp[:2], {}).items():
+            is_known = kind is not None and kind == stamp.kind
+            found += by_digest.get(stamp.digest, []) if is_known else itertools.chain(*by_digest.values())
+        return found
 
 
 Version: TypeAlias = tuple[int, str]
@@ -573,12 +569,9 @@ def _names_below(
 
 def digest_of(version: TombstoneVersion, before: str) -> str:
     """The digest of a version that comes after one with the digest `before`."""
-    return _hash(before + json.dumps(_content(version), ensure_ascii=False, sort_keys=True, separators=(",", ":")))
-
-
-def _hash(text: str) -> str:
     import hashlib  # here: a command that reads no list does not wait for it
 
+    text = before + json.dumps(_content(version), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
 

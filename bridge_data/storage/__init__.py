@@ -6,24 +6,20 @@ from bridge_data.later import names_of
 from bridge_data.storage.locations import (
     AnyLocation,
     Location,
+    PinnedFile,
     RangeFile,
     RemotePath,
-    delete_below,
-    make_folder,
-    write,
-)
-from bridge_data.storage.prefetching import MAX_AHEAD_BYTES
-from bridge_data.storage.reading import (
-    PinnedFile,
     Version,
     by_request,
     close_file,
     close_files,
+    delete_below,
     is_file,
     is_folder,
     is_remote,
     local_copy,
     location,
+    make_folder,
     of_dataset_service,
     on_disk,
     prefetch,
@@ -33,7 +29,9 @@ from bridge_data.storage.reading import (
     size_bytes,
     version,
     walk,
+    write,
 )
+from bridge_data.storage.prefetching import MAX_AHEAD_BYTES
 
 if TYPE_CHECKING:
     from bridge_data.storage.remote import list_sizes as list_sizes

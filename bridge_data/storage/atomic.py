@@ -84,13 +84,15 @@ def sync_folder(folder: Path) -> None:
 
 
 def lock(path: str, kind: int, *, wait: bool = True) -> int | None:
-    """Lock the file at `path`, which is created if needed; the descriptor holds the lock until it is closed.
+    """Lock the file at `path`, which is created if needed, or the folder there; the descriptor holds the lock until it
+    is closed.
 
     Two descriptors exclude each other also within a process. Remove the file only while holding its lock: a lock on a
     file that is no longer at `path` is dropped and retried. Without `wait`, None if another has the lock.
     """
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        flags = os.O_RDONLY if os.path.isdir(path) else os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, kind if wait else kind | fcntl.LOCK_NB)
             if is_at(descriptor, path):

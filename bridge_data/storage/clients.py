@@ -1,12 +1,19 @@
 """The object-store clients of this process: `s3://`, `gs://` and `az://` by obstore, `msc://` by multi-storage-client,
 `hf://` by huggingface_hub.
 
-Enters: a URL. Leaves: a `Store` and the key in it. Guarantee: a client is made when a process first needs it, and is
-shared by its threads; none is used in a forked child, where it would hang. The libraries read credentials and endpoints
-from the environment.
+Reads a URL. Returns a `Store` and the key in it. A client is made when a process first needs it, and is shared by its
+threads; none is used in a forked child, where it would hang. Each request ends in bounded time; listings and writes
+take as many requests as needed. The libraries read credentials and endpoints from the environment. Raises `ConfigError`
+if a client cannot be made.
+
+Retries of obstore itself (`RetryConfig`) are off. They take a fixed time limit: if 2 of 100 requests get no answer and
+the others 50 ms, one of these costs 1.1 s with a limit of 1 s, and 0.19 s with the limits here, which follow the usual
+time (see `TimeLimits`).
 """
 
+import contextlib
 import dataclasses
+import functools
 import importlib
 import os
 import re
@@ -18,7 +25,6 @@ from typing import Any, TypeVar
 
 from bridge_data.errors import ConfigError
 from bridge_data.storage.hf_store import READ_ONLY, HfStore
-from bridge_data.storage.msc_store import MscStore
 from bridge_data.storage.object_stores import (
     FULL_S,
     HUB,
@@ -31,6 +37,7 @@ from bridge_data.storage.object_stores import (
     Store,
     TimeLimits,
     first_line,
+    full_limit_s,
     is_transient_status,
     persist,
     split_url,
@@ -130,6 +137,8 @@ def _needed(module: str, base: str) -> Any:
             f'{base}: reading it takes the package {error.name}: pip install "bridge-data[s3]"'
         ) from error
 
+
+MSC_THREADS = 16
 
 _NO_RETRIES = {"max_retries": 0}
 
@@ -314,3 +323,80 @@ class ObstoreStore:
         return RequestError(
             text, is_transient=isinstance(error, exceptions.GenericError) and is_transient_status(status)
         )
+
+
+class MscStore:
+    """The profile at the URL `base`, as described in the file MSC_CONFIG; `msc` is the module.
+
+    It runs on its own threads: called from the main thread it is many times slower.
+
+    Raises:
+        ConfigError: if there is no such profile, or it lacks something.
+    """
+
+    def __init__(self, base: str, msc: Any) -> None:
+        self._range: Callable[[int, int], Any] = msc.types.Range
+        import concurrent.futures  # imported here: slow, and other stores do not need it
+
+        self._threads = concurrent.futures.ThreadPoolExecutor(MSC_THREADS, "bridge_data msc")
+        try:
+            self._client, _ = msc.resolve_storage_client(f"{base}/")
+        except Exception as error:
+            raise ConfigError(f"{base}: cannot be opened: {first_line(error)}") from error
+
+    def read(self, key: str, start: int, num_bytes: int) -> tuple[bytes, None]:
+        """A `read` with a range fetches only that; `open` and `seek` would fetch the whole object."""
+        limit_s = full_limit_s(num_bytes)
+        content: bytes = self._done(self._client.read, key, byte_range=self._range(start, num_bytes), limit_s=limit_s)
+        return content, None
+
+    def read_all(self, key: str, at_most: int) -> bytes:
+        content: bytes = self._done(self._client.read, key, limit_s=LONGEST_S)
+        return content
+
+    def info(self, key: str) -> ObjectInfo:
+        meta = self._done(self._client.info, key, limit_s=LONGEST_S)
+        if meta.type != "file":
+            raise Missing(f"{key} is a folder")
+        return _msc_info(meta)
+
+    def list(self, folder: str) -> Iterator[tuple[str, ObjectInfo]]:
+        prefix = f"{folder}/" if folder else ""
+        for meta in self._done(lambda: [*self._client.list(path=prefix)], limit_s=None):
+            yield meta.key.lstrip("/").removeprefix(prefix), _msc_info(meta)
+
+    def write(self, key: str, content: bytes | Path) -> str | None:
+        if isinstance(content, Path):
+            self._done(self._client.upload_file, key, str(content), limit_s=None)
+        else:
+            self._done(self._client.write, key, content, limit_s=LONGEST_S)
+        return None
+
+    def delete(self, key: str) -> None:
+        with contextlib.suppress(Missing):
+            self._done(self._client.delete, key, limit_s=LONGEST_S)
+
+    def _done(self, action: Callable[..., T], *arguments: Any, limit_s: float | None, **settings: Any) -> T:
+        future = self._threads.submit(functools.partial(action, *arguments, **settings))
+        try:
+            return future.result(limit_s)
+        except TimeoutError as error:
+            if future.done():  # it is one of the client
+                raise RequestError(first_line(error), is_transient=True) from error
+            future.cancel()
+            raise RequestError(f"no whole answer within {limit_s:g} s", is_transient=True) from None
+        except FileNotFoundError as error:
+            raise Missing(first_line(error)) from error
+        except PermissionError as error:
+            raise Denied(first_line(error)) from error
+        except (ValueError, TypeError, NotImplementedError) as error:
+            raise RequestError(first_line(error)) from error
+        except Exception as error:
+            match = STATUS.search(str(error))
+            raise RequestError(
+                first_line(error), is_transient=is_transient_status(int(match[1]) if match else 0)
+            ) from error
+
+
+def _msc_info(meta: Any) -> ObjectInfo:
+    return ObjectInfo(meta.content_length, f"{meta.etag} {meta.last_modified}")

@@ -1,14 +1,14 @@
 """Object stores: their URLs, the requests of a client, how requests fail, their time limits, and retries.
 
-Enters: a URL such as `s3://bucket/folder/file`, or an action that raises a `RequestError` when it fails; how long the
-last successful requests took. Leaves: the store and the key that the URL names; the result of the action, or a
-`DatasetError` that names the object, the number of attempts and how to fix it; the time limits for the attempts at the
-next request: 4, 8, 16, 64 ... times their median, up to `full_limit_s`.
+Reads a URL such as `s3://bucket/folder/file`, or an action that raises a `RequestError` when it fails; how long the
+last successful requests took. Returns the store and the key that the URL names; the result of the action; the time
+limits for the attempts at the next request: 4, 8, 16, 64 ... times their median, up to `full_limit_s`. Raises a
+`DatasetError` that names the object, the number of attempts and how to fix it.
 
-Guarantee: missing objects and denied access are reported at once; transient faults are retried for a bounded time, at
-growing intervals with jitter, so that a thousand readers do not retry together. A read ends in bounded time, even if
-the store is silent or only trickles bytes; a lost answer costs a few times the usual answer; and two requests for the
-same bytes are never open at the same time, so a slow store gets no double load.
+Missing objects and denied access are reported at once; transient faults are retried for a bounded time, at growing
+intervals with jitter, so that a thousand readers do not retry together. A read ends in bounded time, even if the store
+is silent or only trickles bytes; a lost answer costs a few times the usual answer; and two requests for the same bytes
+are never open at the same time, so a slow store gets no double load.
 
 Limits are rounded: an obstore client has one limit for all its requests, so rounding keeps clients few.
 """

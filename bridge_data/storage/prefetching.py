@@ -1,8 +1,8 @@
 """Prefetching ranges of objects before they are read.
 
-Enters: ranges that will be read, in about their order, and later the reads. Leaves: the bytes of a read that was
-announced, once they have arrived. Guarantee: at most `max_bytes` are held or in flight at any time; bytes are freed
-when they have been read; a range that could not be fetched is read normally, and that read reports the error.
+Reads ranges that will be read, in about their order. Returns the bytes of a read that was announced, once they have
+arrived. At most `max_bytes` are held or in flight at any time; bytes are freed when they have been read; a range that
+could not be fetched is read normally, and that read reports the error.
 
 Ranges close to each other are fetched by one request. Requests beyond `max_bytes` wait, in order, until reads have
 freed memory. A read whose range is still waiting shows that the ranges held were not read in the announced order: the

@@ -1,6 +1,6 @@
 """Objects in stores: whole, in ranges, listed, written, and copied to this machine.
 
-Enters: a URL. Leaves: bytes, sizes, the path of a copy. Guarantees: never a partial read; transient faults are retried
+Reads a URL. Returns bytes, sizes, the path of a copy: never a part of what was asked for. Transient faults are retried
 for a bounded time; ranges announced by `prefetch` are read from memory; a copy is complete, has the object's current
 size and version, and is downloaded once per machine. All functions may be called from any thread. They raise
 `DatasetError` if the object cannot be read, and `ConfigError` as `open_store` does.

@@ -37,7 +37,7 @@ from bridge_data.shards import ShardSet
 from bridge_data.shards.metadata import META_FOLDER
 from bridge_data.shards.prepared import tars_of
 from bridge_data.storage import Location, is_remote
-from bridge_data.storage.reading import MAX_OPEN
+from bridge_data.storage.locations import MAX_OPEN
 from bridge_data.task import TaskEncoder
 from bridge_data.tools.bench import BenchConfig, Figures, measure, num_cores
 from bridge_data.tools.lint_checks import KINDS, Fault, check_metadata

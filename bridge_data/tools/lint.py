@@ -35,9 +35,8 @@ from bridge_data.shards.jsonl_file import split_gaps
 from bridge_data.shards.metadata import META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset, tars_of
 from bridge_data.shards.records import selected_number, stored_number
-from bridge_data.shards.segment import split_name
-from bridge_data.shards.tar_bytes import GZIP_SUFFIXES, open_tar
-from bridge_data.shards.tar_headers import read_member
+from bridge_data.shards.index_file import split_name
+from bridge_data.shards.tar_files import GZIP_SUFFIXES, open_tar, read_member
 from bridge_data.storage import on_disk
 from bridge_data.tools.lint_checks import (
     KINDS,

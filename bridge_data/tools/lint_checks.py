@@ -42,7 +42,7 @@ from bridge_data.plan import Source
 from bridge_data.plan.source import FieldAccess
 from bridge_data.prepare.tars import find_shards
 from bridge_data.shards import Records
-from bridge_data.shards.index_file import BridgeIndex
+from bridge_data.shards.index_file import BridgeIndex, Part, Segment, is_meta_member, split_name
 from bridge_data.shards.key_index import KeyIndex
 from bridge_data.shards.metadata import (
     BRIDGE_INDEX,
@@ -60,10 +60,8 @@ from bridge_data.shards.metadata import (
 )
 from bridge_data.shards.prepared import tars_of
 from bridge_data.shards.records import stored_records
-from bridge_data.shards.segment import Part, Segment, is_meta_member, split_name
 from bridge_data.shards.shard_table import encode_offsets
-from bridge_data.shards.tar_bytes import FileTar, GzipTar, open_tar
-from bridge_data.shards.tar_headers import FOLDER, LINKS, Member, walk
+from bridge_data.shards.tar_files import FOLDER, LINKS, FileTar, GzipTar, Member, open_tar, walk
 from bridge_data.shards.tar_scan import MAX_ZERO_BYTES, has_surrogates
 
 _WRITE_AGAIN = "write or copy the shard again, then run `bridge-data prepare`"

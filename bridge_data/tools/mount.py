@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from bridge_data.errors import BridgeDataError, ConfigError
-from bridge_data.shards.key_index import PartReader, SharedKeys, StoredPart
-from bridge_data.shards.segment import split_name
+from bridge_data.shards.index_file import split_name
+from bridge_data.shards.key_index import SharedKeys, StoredPart
+from bridge_data.shards.sample_lookup import PartReader
 
 Layout: TypeAlias = Literal["members", "samples", "shards"]
 

@@ -15,8 +15,7 @@ from bridge_data.decode import SampleDecoder, SampleLoader, open_loader
 from bridge_data.decode.sample_loader import JoinedLoader
 from bridge_data.errors import ConfigError, DatasetError, FatalSampleError, SampleError, SkipSample
 from bridge_data.plan import load_plan
-from bridge_data.prepare.tar_indexes import PrepareConfig
-from bridge_data.prepare.tars import refresh_index
+from bridge_data.prepare.tars import PrepareConfig, refresh_index
 from bridge_data.samples import CaptioningSample, CrudeSample, SourceInfo, TextSample, VQASample
 from tests import prepared
 from tests.plan.joins import BY_FIELDS, NOTED, joined, own, prepared_plan, texts

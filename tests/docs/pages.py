@@ -1,8 +1,8 @@
 """Pages of documentation as programs: their code blocks, run from top to bottom in one folder and one namespace.
 
-`python` and `bash` blocks run. One with `title="..."` is written to that file instead, whatever its language. An
-`output` block is what the block before it printed, with `...` for anything. Other blocks (`text`, `mermaid`, `console`)
-are only shown.
+`python` and `bash` blocks run, and the new side of a `diff`, as Python. One with `title="..."` is written to that file
+instead, whatever its language. An `output` block is what the block before it printed, with `...` for anything. Other
+blocks (`text`, `mermaid`, `console`) are only shown.
 """
 
 import contextlib
@@ -69,6 +69,9 @@ class PageRun:
             Path(block.title).write_text(block.text)
         elif block.language == "python":
             return self._python(block)
+        elif block.language == "diff":
+            lines = ("" if line.startswith("-") else line[1:] for line in block.text.splitlines())
+            return self._python(dataclasses.replace(block, text="\n".join(lines)))
         elif block.language == "bash" and block.text not in self._done:
             return self._bash(block)
         return ""

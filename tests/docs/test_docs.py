@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 
 from tests.docs.pages import ROOT, PageRun, is_shown_as, read_blocks
+from tests.prepare.converters.originals import captioned_mds
 from tests.tables import IMAGE, save_to_disk, table_of
 
 QUICKSTART = ROOT / "docs" / "quickstart.md"
@@ -41,6 +42,16 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def provide(page: Path, folder: Path, request: pytest.FixtureRequest) -> None:
+    """What a page takes for granted besides the folder of the quickstart."""
+    if page.stem == "migration":
+        for name in ("photos_mds", "photos_litdata"):  # what is in a folder is known by its index
+            captioned_mds(folder / name)
+    if page.stem == "object_stores":
+        request.getfixturevalue("bucket")  # to whose server the environment leads
+        (request.getfixturevalue("s3_server").folder / "training").mkdir()
+
+
 @pytest.mark.long
 def test_quickstart_runs(quickstart: Path) -> None:
     assert (quickstart / "photos" / ".nv-meta").is_dir()
@@ -52,8 +63,11 @@ def test_quickstart_runs(quickstart: Path) -> None:
     [pytest.param(page, marks=[pytest.mark.slow] if page.stem in LONG_PAGES else []) for page in PAGES],
     ids=lambda page: page.stem,
 )
-def test_page_runs(page: Path, quickstart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_runs(
+    page: Path, quickstart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     shutil.copytree(quickstart, tmp_path, dirs_exist_ok=True)
+    provide(page, tmp_path, request)
     monkeypatch.chdir(tmp_path)
     with mock.patch.dict(os.environ):  # which a page may add to
         PageRun(page).check()

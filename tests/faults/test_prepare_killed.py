@@ -18,8 +18,7 @@ import pytest
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
-from bridge_data.prepare.tar_indexes import PrepareConfig
-from bridge_data.prepare.tars import prepare
+from bridge_data.prepare.tars import PrepareConfig, prepare
 from bridge_data.shards import ShardReader, open_shards
 from bridge_data.tools.lint import LintConfig, lint
 from tests.prepare.killed import in_child, killed_at

@@ -34,13 +34,12 @@ from bridge_data.prepare.converters.source_records import SourceRecord
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.part_encoding import encode_sample
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
-from bridge_data.prepare.tar_indexes import PrepareConfig
-from bridge_data.prepare.tars import prepare
+from bridge_data.prepare.tars import PrepareConfig, prepare
 from bridge_data.shards import open_shards
 from bridge_data.shards.blocks import BlockBudget, BlockCache, ChunkCut
 from bridge_data.shards.jsonl_file import open_jsonl
-from bridge_data.shards.key_index import PartReader
 from bridge_data.shards.media_metadata import decode_metadata
+from bridge_data.shards.sample_lookup import PartReader
 from bridge_data.shards.table_records import open_records
 from bridge_data.task import DefaultTaskEncoder
 from bridge_data.task.cooking import Cooker

@@ -15,7 +15,7 @@ from bridge_data.prepare.tars import prepare, write_dataset_yaml
 from bridge_data.shards.blocks import ChunkCut, RunCut
 from bridge_data.shards.table_columns import block_bytes
 from bridge_data.shards.table_records import TableRecords
-from bridge_data.shards.tar_bytes import GzipTar
+from bridge_data.shards.tar_files import GzipTar
 from tests.object_store import Bucket
 from tests.prepared import TEXT, write_blend, write_texts
 from tests.shards.reads import Reads, record_reads

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from bridge_data.prepare.tar_indexes import PrepareConfig
-from bridge_data.prepare.tars import refresh_index
+from bridge_data.prepare.tars import PrepareConfig, refresh_index
 from bridge_data.shards import PreparedDataset, ShardReader, open_shards
+from bridge_data.shards.cached_index import index_of_energon
 from tests.peer.running import MARKS, PEER
 from tests.shards.tars import write_shards, write_tar
 from tests.tools.cli.runner import run_command, write_picture_tars
@@ -241,7 +241,7 @@ def test_an_index_that_energon_made_stale_is_left_aside(plain: Path) -> None:
 
 def test_the_index_made_of_its_files_is_that_of_our_own_preparation(shards: Path) -> None:
     energon_prepare(shards, "--non-interactive", "--split-ratio", "8,1,1", "--sample-type", "CrudeWebdataset")
-    made = PreparedDataset.open(shards, makes_index=True).index
+    made = PreparedDataset.open(shards, make_index=index_of_energon).index
     assert made is not None
     by_name = {name: (made.entries[name].num_bytes, made.segment_bytes(name)) for name in made.entries}
     before = ours(shards, "train")

@@ -21,7 +21,7 @@ from bridge_data.shards.metadata import META_FOLDER, TABLE_FILES
 from bridge_data.shards.records import RecordReader
 from bridge_data.storage.remote import CACHE_VARIABLE
 from tests.object_store import Bucket, Server, faulty_proxy
-from tests.prepare.converters.originals import write_mds
+from tests.prepare.converters.originals import converted, write_mds
 from tests.prepared import write_texts
 from tests.shards.chunks import write_chunks, write_rows
 from tests.tables import save_to_disk, table_of, write_parquet
@@ -140,6 +140,13 @@ def test_its_format_is_found_by_its_path(kind: Kind, tmp_path: Path) -> None:
     assert split_parts(path)[0] == "train"
     assert find_format(str(tmp_path / "nothing")) is None
     assert opened(path).format == kind.format
+
+
+def test_it_is_converted_to_the_samples_that_are_read_in_place(kind: Kind, tmp_path: Path) -> None:
+    path = written(kind, tmp_path / "a")
+    path = path.parent if "*" in path.name else path
+    made, given = (opened(at).records for at in (converted(path, tmp_path / "out", "--num-workers", 2), path))
+    assert all_texts(made.reader(), made.num_samples) == all_texts(given.reader(), given.num_samples)
 
 
 def test_samples_are_there_in_their_order_by_number_and_by_block(kind: Kind, tmp_path: Path) -> None:

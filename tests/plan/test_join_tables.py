@@ -207,12 +207,12 @@ def test_rows_that_moved_without_a_trace_in_the_headers_are_errors_when_read(tmp
 
 
 def test_a_row_group_of_many_rows_is_matched_in_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bridge_data.prepare import join_keys
+    from bridge_data.prepare import metadataset_joins
 
     keys = [f"{number:06d}" for number in range(50_000)]
     write(tmp_path / "a.parquet", keys, per_group=50_000)
     write(tmp_path / "b.parquet", keys[::-1][:40_000], per_group=50_000)
-    monkeypatch.setattr(join_keys, "TASK_SAMPLES", 1 << 14)
+    monkeypatch.setattr(metadataset_joins, "TASK_SAMPLES", 1 << 14)
     path = both(tmp_path / "j.yaml", {"path": "a.parquet"}, {"path": "b.parquet", "nonmatch": "skip"})
     (index,) = prepare_metadataset(path, num_workers=1)
     assert (index.counts, index.members[1].num_missing) == ([40_000], 10_000)

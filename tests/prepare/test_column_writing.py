@@ -10,10 +10,9 @@ import pytest
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare import prepare_columns
-from bridge_data.prepare.tar_indexes import PrepareConfig
-from bridge_data.prepare.tars import refresh_index
+from bridge_data.prepare.tars import PrepareConfig, refresh_index
 from bridge_data.shards.prepared import PreparedDataset
-from bridge_data.shards.where.json_columns import COLUMNS_BRIDGE, JsonColumns
+from bridge_data.shards.where.sample_columns import COLUMNS_PARQUET, StoredColumns
 from tests.prepare.killed import in_child, killed_at
 from tests.shards.tars import prepare_by_ratio, write_tar
 
@@ -53,13 +52,13 @@ def write_shards(folder: Path, num_shards: int = 5) -> Path:
 
 
 def stored(root: Path) -> dict[str, dict[str, list[Any]]]:
-    found, index = JsonColumns.find(root), PreparedDataset.open(root).index
-    assert found is not None and index is not None
-    return {shard: found.values(shard, index) for shard in index.entries}
+    found, index = StoredColumns(root, root / ".nv-meta" / COLUMNS_PARQUET), PreparedDataset.open(root).index
+    assert index is not None
+    return {name: found.table(shard, found.kinds).to_pydict() for name, shard in index.entries.items()}
 
 
 def file_of(root: Path) -> bytes:
-    return (root / ".nv-meta" / COLUMNS_BRIDGE).read_bytes()
+    return (root / ".nv-meta" / COLUMNS_PARQUET).read_bytes()
 
 
 def by_python(samples: list[dict[str, Any]]) -> dict[str, list[Any]]:
@@ -135,10 +134,10 @@ def test_a_damaged_file_is_written_again(tmp_path: Path) -> None:
     expected = file_of(tmp_path)
     damaged = bytearray(expected)
     damaged[60] ^= 1  # in the values of the first shard
-    (tmp_path / ".nv-meta" / COLUMNS_BRIDGE).write_bytes(damaged)
+    (tmp_path / ".nv-meta" / COLUMNS_PARQUET).write_bytes(damaged)
     assert prepare_columns(tmp_path, COLUMNS).num_read == 1
     assert file_of(tmp_path) == expected
-    (tmp_path / ".nv-meta" / COLUMNS_BRIDGE).write_bytes(expected[:-1])
+    (tmp_path / ".nv-meta" / COLUMNS_PARQUET).write_bytes(expected[:-1])
     assert prepare_columns(tmp_path, COLUMNS).num_read == 5
     assert file_of(tmp_path) == expected
 
@@ -160,7 +159,7 @@ def test_what_was_killed_goes_on_where_it_was(tmp_path: Path) -> None:
         assert not [name for name in os.listdir(tmp_path / ".nv-meta") if name.endswith(".tmp")]
         if status == 0:
             break
-        (tmp_path / ".nv-meta" / COLUMNS_BRIDGE).write_bytes(before)
+        (tmp_path / ".nv-meta" / COLUMNS_PARQUET).write_bytes(before)
     assert status == 0 and num_read[0] == 1 and 0 in num_read
 
 
@@ -186,7 +185,7 @@ def test_what_no_column_can_hold_is_named_and_nothing_is_stored(
     prepare_by_ratio(tmp_path)
     with pytest.raises(DatasetError, match=message):
         prepare_columns(tmp_path, ["json.a"], num_workers=2)
-    assert JsonColumns.find(tmp_path) is None
+    assert not (tmp_path / ".nv-meta" / COLUMNS_PARQUET).exists()
 
 
 def test_integers_among_numbers_are_numbers_also_in_other_shards_and_lists(tmp_path: Path) -> None:
@@ -204,6 +203,19 @@ def test_integers_among_numbers_are_numbers_also_in_other_shards_and_lists(tmp_p
         [[]],
         [[float(1 << 53)]],
     ]
+
+
+def test_integers_are_exact_again_once_no_number_is_among_them(tmp_path: Path) -> None:
+    for number, value in enumerate([(1 << 53) + 1, 2.5]):
+        write_shard(tmp_path / f"data-{number}.tar", [{"json": {"a": value, "b": [value]}}])
+    prepare_by_ratio(tmp_path)
+    assert prepare_columns(tmp_path, ["json.a", "json.b"]).types == {"json.a": "number", "json.b": "number[]"}
+    write_shard(tmp_path / "data-1.tar", [{"json": {"a": 2, "b": []}}])
+    refresh_index(tmp_path)
+    done = prepare_columns(tmp_path, ["json.a", "json.b"])
+    assert (done.types, done.num_read) == ({"json.a": "integer", "json.b": "integer[]"}, 2)
+    assert [found["json.a"] for found in stored(tmp_path).values()] == [[(1 << 53) + 1], [2]]
+    assert [found["json.b"] for found in stored(tmp_path).values()] == [[[(1 << 53) + 1]], [[]]]
 
 
 def test_a_data_set_without_our_index_is_an_error(tmp_path: Path) -> None:

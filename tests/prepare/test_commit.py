@@ -15,8 +15,7 @@ from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare import commit
 from bridge_data.prepare.commit import committing, preparing_alone, scratch_folder
 from bridge_data.prepare.scan_results import ScanTask
-from bridge_data.prepare.tar_indexes import PrepareConfig
-from bridge_data.prepare.tars import find_shards, prepare, refresh_index, scan_share
+from bridge_data.prepare.tars import PrepareConfig, find_shards, prepare, refresh_index, scan_share
 from bridge_data.shards import PreparedDataset, open_shards
 from bridge_data.shards.index_file import BridgeIndex
 from bridge_data.shards.metadata import PREPARING, meta_folder

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from bridge_data.errors import ConfigError
-from bridge_data.prepare.executors import Executor, LocalProcesses, in_parallel, pool
+from bridge_data.prepare.executors import Executor, LocalProcesses, pool
 
 
 @pytest.mark.parametrize("num_workers", [1, 3])
 def test_results_come_in_the_order_of_the_arguments(num_workers: int) -> None:
-    assert list(in_parallel(abs, range(-40, 0), num_workers=num_workers, what="counted")) == list(range(40, 0, -1))
+    assert list(LocalProcesses(num_workers).map(abs, range(-40, 0), what="counted")) == list(range(40, 0, -1))
 
 
 def test_a_process_with_threads_is_not_forked() -> None:

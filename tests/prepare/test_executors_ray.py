@@ -15,8 +15,7 @@ from bridge_data.errors import ConfigError, DatasetError, SampleError, WorkerErr
 from bridge_data.prepare import MediaRule, RayTasks, prepare_media, write
 from bridge_data.prepare.executors import LocalProcesses, executor_named
 from bridge_data.prepare.scan_results import ScanTask
-from bridge_data.prepare.tar_indexes import PrepareConfig
-from bridge_data.prepare.tars import scan_share
+from bridge_data.prepare.tars import PrepareConfig, scan_share
 from bridge_data.tools.lint import LintConfig, lint
 from tests.prepare.same_indexes import assert_same_indexes, copy_unprepared
 from tests.shards.tars import prepare_by_ratio, write_shards, write_tar

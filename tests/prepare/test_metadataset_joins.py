@@ -1,12 +1,158 @@
+"""Joins are tested against a dict: what the index of a join says is what looking up every key would."""
+
 import os
+import signal
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from bridge_data import prepare_metadataset
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan import load_plan
+from bridge_data.prepare import metadataset_joins
+from bridge_data.prepare.metadataset_joins import make_join
+from bridge_data.shards.joins import JoinMember
 from tests.plan.joins import BY_FIELDS, joined, metadataset, own, texts
+from tests.shards.joins import dataset, join, narrowed, rows
+
+
+def test_samples_meet_by_their_keys(tmp_path: Path) -> None:
+    a = dataset(tmp_path / "a", [["x/1", "2"], ["3"]])
+    b = dataset(tmp_path / "b", [["9", "3"], ["x/1", "2", "1"]])
+    index = join(tmp_path / "j", a, (b, "error"))
+    assert rows(index) == [[0, 2], [1, 3], [2, 1]]
+    assert (index.counts, index.num_left_out) == ([2, 1], 0)
+
+
+def test_a_sample_without_match_is_skipped_or_joined_with_none(tmp_path: Path) -> None:
+    a = dataset(tmp_path / "a", [["1", "2"], ["3", "4"]])
+    b, c = dataset(tmp_path / "b", [["4", "2"]]), dataset(tmp_path / "c", [["4", "1"]])
+    index = join(tmp_path / "j", a, (b, "skip"), (c, "none"))
+    assert rows(index) == [[1, 1, -1], [3, 0, 0]]
+    assert (index.counts, index.num_left_out) == ([1, 1], 2)
+    assert [member.num_missing for member in index.members] == [0, 2, 2]
+
+
+def test_a_sample_without_match_is_an_error_that_names_the_first(tmp_path: Path) -> None:
+    a = dataset(tmp_path / "a", [["0", *map(str, range(10, 20))]])
+    b = dataset(tmp_path / "b", [["0", "14"]])
+    with pytest.raises(DatasetError) as caught:
+        join(tmp_path / "j", a, (b, "error"))
+    assert "has no sample for 9 of the 11 samples" in str(caught.value)
+    assert "0.tar/10, 0.tar/11, 0.tar/12, 0.tar/13, 0.tar/15, ...; say `nonmatch: skip`" in str(caught.value)
+    assert os.listdir(tmp_path / "j") == []
+
+
+def test_excluded_samples_are_not_there(tmp_path: Path) -> None:
+    a = dataset(tmp_path / "a", [["1", "2", "3"], ["4"]], exclude=["0.tar/1"])
+    b = dataset(tmp_path / "b", [["4", "3", "2", "1"]], exclude=["0.tar/4", "0.tar/1"])
+    index = join(tmp_path / "j", a, (b, "none"))
+    assert rows(index) == [[0, 1], [1, 0], [2, -1]]
+
+
+def test_only_the_split_part_is_joined(tmp_path: Path) -> None:
+    a = dataset(tmp_path / "a", [["1", "2"]])
+    dataset(tmp_path / "b", [["1"], ["2"]])
+    b = narrowed(tmp_path / "b", split_parts={"train": ["1.tar"]})
+    assert rows(join(tmp_path / "j", a, (b, "none"))) == [[0, -1], [1, 0]]
+
+
+@pytest.mark.parametrize("member", ["a", "b"])
+def test_duplicate_keys_are_an_error(tmp_path: Path, member: str) -> None:
+    """Preparing accepts them, but a join cannot tell which is meant."""
+    keys = {"a": [["1", "2"], ["3"]], "b": [["1", "2"], ["3"]], member: [["1", "2"], ["3"], ["2", "1"]]}
+    sets = {name: dataset(tmp_path / name, keys[name]) for name in "ab"}
+    with pytest.raises(
+        DatasetError,
+        match=rf"/{member} \[train\]: duplicate key: 0.tar/(1|2) and 2.tar/\1, and 1 more:.*prepare .*--fix-duplicates",
+    ):
+        join(tmp_path / "j", sets["a"], (sets["b"], "none"))
+
+
+def test_an_index_is_made_once(tmp_path: Path) -> None:
+    a, b = dataset(tmp_path / "a", [["1"]]), dataset(tmp_path / "b", [["1"]])
+    path = join(tmp_path / "j", a, (b, "error")).path
+    before = path.stat()
+    join(tmp_path / "j", a, (b, "error"))
+    assert (path.stat().st_mtime_ns, path.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
+    assert os.listdir(tmp_path / "j") == [path.name]
+
+
+@pytest.mark.processes
+def test_what_a_killed_process_left_is_removed_and_one_that_works_is_waited_for(tmp_path: Path) -> None:
+    a, b = dataset(tmp_path / "a", [["1"]]), dataset(tmp_path / "b", [["1"]])
+    code = f"""
+import os, sys, time
+from pathlib import Path
+from bridge_data.prepare import metadataset_joins
+from bridge_data.shards import open_shards
+from bridge_data.shards.joins import JoinMember
+
+def write(*_):
+    print("working", flush=True)
+    time.sleep(60)
+
+metadataset_joins._write = write
+sets = [open_shards(Path({str(tmp_path)!r}) / name, "train") for name in "ab"]
+metadataset_joins.make_join(Path({str(tmp_path / "j")!r}), [JoinMember(one, "error") for one in sets])
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "working\n"
+        assert len(list((tmp_path / "j").glob(".joining.*"))) == 1
+        threading.Timer(0.2, other.kill).start()
+        path = join(tmp_path / "j", a, (b, "error")).path
+    assert other.returncode == -signal.SIGKILL
+    assert os.listdir(tmp_path / "j") == [path.name]
+
+
+def test_progress_ends_when_all_is_done(tmp_path: Path) -> None:
+    a, b = dataset(tmp_path / "a", [["1"]]), dataset(tmp_path / "b", [["1"]])
+    told: list[tuple[int, int]] = []
+    members = [JoinMember(a, "error"), JoinMember(b, "error")]
+    make_join(tmp_path / "j", members, on_progress=lambda done, total: told.append((done, total)))
+    assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_data_sets_without_samples_are_joined(tmp_path: Path) -> None:
+    a, none = dataset(tmp_path / "a", [["1"]]), dataset(tmp_path / "b", [["1"]], exclude=["0.tar/1"])
+    assert rows(join(tmp_path / "i", a, (none, "none"))) == [[0, -1]]
+    assert rows(join(tmp_path / "j", none, (a, "error"))) == []
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(first=st.lists(st.integers(0, 40), min_size=1, unique=True), data=st.data())
+def test_partitions_and_tasks_change_nothing(
+    first: list[int], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path_factory.mktemp("join")
+    monkeypatch.setattr(metadataset_joins, "TASK_SAMPLES", data.draw(st.sampled_from([1, 3, 100])))
+    monkeypatch.setattr(metadataset_joins, "PARTITION_SAMPLES", data.draw(st.sampled_from([1, 5, 100])))
+    second = data.draw(st.lists(st.integers(0, 40), min_size=1, unique=True))
+    third = data.draw(st.lists(st.integers(0, 40), min_size=1, unique=True))
+    skip = data.draw(st.sampled_from(["skip", "none"]))
+    a, b, c = (
+        dataset(folder / name, [[str(key) for key in keys[at : at + 7]] for at in range(0, len(keys), 7)])
+        for name, keys in (("a", first), ("b", second), ("c", third))
+    )
+    index = join(folder / "j", a, (b, skip), (c, "none"))
+    places = [{key: number for number, key in enumerate(keys)} for keys in (second, third)]
+    expected = [[number, *(place.get(key, -1) for place in places)] for number, key in enumerate(first)]
+    assert rows(index) == [row for row in expected if skip == "none" or row[1] >= 0]
+
+
+def test_processes_share_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadataset_joins, "TASK_SAMPLES", 10)
+    monkeypatch.setattr(metadataset_joins, "PARTITION_SAMPLES", 10)
+    keys = [str(number) for number in range(100)]
+    a = dataset(tmp_path / "a", [keys[at : at + 10] for at in range(0, 100, 10)])
+    b = dataset(tmp_path / "b", [keys[:50][::-1], keys[50:][::-1]])
+    index = join(tmp_path / "j", a, (b, "error"), num_workers=2)
+    assert rows(index) == [[n, 49 - n] for n in range(50)] + [[n, 149 - n] for n in range(50, 100)]
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from bridge_data.errors import ConfigError, DatasetError, WorkerError
 from bridge_data.prepare import scan_results
 from bridge_data.prepare.executors import LocalProcesses, no_progress
 from bridge_data.prepare.scan_results import SCANNED, ScanResults, ScanTask
-from bridge_data.prepare.tar_indexes import PrepareConfig
-from bridge_data.prepare.tars import scan_share
+from bridge_data.prepare.tars import PrepareConfig, scan_share
 from tests.prepare.same_indexes import assert_same_indexes, copy_unprepared
 from tests.shards.tars import prepare_by_ratio, write_shards, write_tar
 

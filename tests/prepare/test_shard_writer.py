@@ -20,8 +20,9 @@ from PIL import Image
 
 from bridge_data import CaptioningSample, WorkerConfig, get_loader, get_val_dataset
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.prepare import written_keys
-from bridge_data.prepare.shard_writer import ShardWriter, tar_header
+from bridge_data.prepare import shard_writer
+from bridge_data.prepare.part_encoding import tar_header
+from bridge_data.prepare.shard_writer import HashSplit, ShardWriter, WriterConfig
 from bridge_data.shards import PreparedDataset, ShardReader, open_shards
 from bridge_data.tools.lint import LintConfig, lint
 from tests.prepare.killed import in_child, killed_at
@@ -131,6 +132,13 @@ def test_the_part_of_a_sample_is_that_of_its_key_whatever_else_is_written(tmp_pa
     assert after["00000"] == "val"  # for ever: the hash is part of the format
     write_texts(tmp_path / "a", range(300), max_samples=100)
     assert {key: part for part, samples in contents(tmp_path / "a").items() for key, _ in samples} == after
+
+
+def test_a_split_by_hash_has_its_shares() -> None:
+    split = HashSplit(WriterConfig(split={"train": 80, "none": 0, "val": 15, "test": 5}).shares())
+    parts = [split.part_of(f"key {number}") for number in range(20_000)]
+    shares = {part: round(parts.count(part) / 20_000, 2) for part in sorted({*parts})}
+    assert shares == {"test": 0.05, "train": 0.8, "val": 0.15}
 
 
 def test_samples_are_added_to_a_data_set(tmp_path: Path) -> None:
@@ -268,6 +276,18 @@ def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
         write_texts(tmp_path / "b", range(5))
 
 
+@pytest.mark.parametrize(
+    "other", [{"world_size": 2}, {"sample_type": "TextSample", "field_map": {"text": "txt"}}, {"split": {"val": 1}}]
+)
+def test_ranks_agree_on_their_settings(tmp_path: Path, other: dict[str, Any]) -> None:
+    with (
+        ShardWriter(tmp_path, world_size=3),
+        pytest.raises(ConfigError, match=r"is being written with .*, here it is"),
+        ShardWriter(tmp_path, **{"world_size": 3, "rank": 1} | other),
+    ):
+        pass
+
+
 def test_other_settings_than_those_of_the_writer_that_was_interrupted(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), ShardWriter(tmp_path, max_samples=7):
         raise KeyboardInterrupt
@@ -362,7 +382,7 @@ def test_a_full_disk_leaves_nothing_that_could_be_taken_for_whole(tmp_path: Path
 def test_keys_that_are_no_longer_in_memory_are_refused_too_and_known_to_the_next_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(written_keys, "MAX_RECENT", 4)
+    monkeypatch.setattr(shard_writer, "MAX_RECENT", 4)
     with pytest.raises(
         DatasetError, match=r"'00001' is written twice: it is in train-000000\.tar, and was to go into tr"
     ):

@@ -3,10 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from bridge_data.prepare.sqlite_index import SqliteIndexWriter
-from bridge_data.shards.key_index import SharedKeys
-from bridge_data.shards.read_only_database import ReadOnlyDatabase
-from bridge_data.shards.segment import Segment, build_segment
+from bridge_data.prepare.sqlite_index import SeenFile, SqliteIndexWriter
+from bridge_data.shards.index_file import Segment, build_segment
 from tests.memory import growth_bytes
 
 
@@ -15,11 +13,16 @@ def segment(*keys: str) -> Segment:
     return Segment.of(build_segment(keys, [1024 * n for n in range(len(keys) + 1)], range(1, len(keys) + 1), parts))
 
 
+def write(path: Path, *segments: Segment) -> None:
+    """Write a database of shards with these segments."""
+    writer = SqliteIndexWriter(path)
+    for number, one in enumerate(segments):
+        writer.add(number, SeenFile(f"{number}.tar", 1, 1), one)
+    assert writer.finish(sum(map(len, segments))) is None
+
+
 def test_has_a_row_for_every_sample_and_part(tmp_path: Path) -> None:
-    writer = SqliteIndexWriter(tmp_path / "i")
-    writer.add(0, segment("a", "b"))
-    writer.add(1, segment("c"))
-    assert writer.finish() is None
+    write(tmp_path / "i", segment("a", "b"), segment("c"))
     db = sqlite3.connect(tmp_path / "i")
     assert db.execute("SELECT * FROM samples").fetchall() == [
         (0, "a", 0, 0, 1024),
@@ -35,33 +38,14 @@ def test_has_a_row_for_every_sample_and_part(tmp_path: Path) -> None:
 
 def test_every_row_of_a_large_shard_is_there(tmp_path: Path) -> None:
     keys = [f"{number:04d}" for number in range(4567)]
-    writer = SqliteIndexWriter(tmp_path / "i")
-    writer.add(0, segment(*keys))
-    assert writer.finish() is None
+    write(tmp_path / "i", segment(*keys))
     db = sqlite3.connect(tmp_path / "i")
     assert [key for (key,) in db.execute("SELECT sample_key FROM samples ORDER BY rowid")] == keys
     assert db.execute("SELECT COUNT(*), MAX(sample_index) FROM sample_parts").fetchone() == (4567, 4566)
 
 
-def test_a_key_in_two_shards_is_found(tmp_path: Path) -> None:
-    writer = SqliteIndexWriter(tmp_path / "i")
-    for number, keys in enumerate([("a", "b"), ("c",), ("d", "b")]):
-        writer.add(number, segment(*keys))
-    assert writer.finish() is None
-    shared = SharedKeys.find(ReadOnlyDatabase(tmp_path / "i", ""))
-    assert shared == (1, "b", (0, 2))
-    assert sqlite3.connect(tmp_path / "i").execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-
-
 @pytest.mark.processes
 def test_the_memory_of_writing_does_not_depend_on_the_number_of_samples(tmp_path: Path) -> None:
     shards = [segment(*(f"{shard:03d}{number:013d}" for number in range(2000))) for shard in range(160)]
-
-    def write() -> None:
-        writer = SqliteIndexWriter(tmp_path / "i")
-        for number, shard in enumerate(shards):
-            writer.add(number, shard)
-        assert writer.finish() is None
-
-    assert growth_bytes(write) < 16 << 20
+    assert growth_bytes(lambda: write(tmp_path / "i", *shards)) < 16 << 20
     assert (tmp_path / "i").stat().st_size > 32 << 20

@@ -17,10 +17,9 @@ from PIL import Image
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare import MediaRule, prepare_media
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
-from bridge_data.prepare.tar_indexes import PrepareConfig, write_indexes
-from bridge_data.prepare.tars import prepare
+from bridge_data.prepare.tars import PrepareConfig, prepare, write_indexes
 from bridge_data.shards import ShardReader, open_shards
-from bridge_data.shards.key_index import PartReader
+from bridge_data.shards.sample_lookup import PartReader
 from tests.prepare.killed import in_child
 from tests.prepare.same_indexes import assert_same_indexes, copy_unprepared, rows_of
 from tests.shards.tars import prepare_by_ratio, write_shards, write_tar

@@ -12,10 +12,9 @@ import yaml
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare import commit
-from bridge_data.prepare.tar_indexes import PrepareConfig
-from bridge_data.prepare.tars import find_shards, prepare, refresh_index, write_dataset_yaml
+from bridge_data.prepare.tars import PrepareConfig, find_shards, prepare, refresh_index, write_dataset_yaml
 from bridge_data.shards import PreparedDataset, open_shards
-from bridge_data.shards.key_index import PartReader
+from bridge_data.shards.sample_lookup import PartReader
 from tests.shards.tars import prepare_by_ratio, write_shards, write_tar
 
 ONE = PrepareConfig(num_workers=1)

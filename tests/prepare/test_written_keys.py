@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data.errors import DatasetError
-from bridge_data.prepare import written_keys
-from bridge_data.prepare.written_keys import ItemOrigin, ItemSet, WrittenKeys
+from bridge_data.prepare import shard_writer
+from bridge_data.prepare.shard_writer import ItemOrigin, WrittenKeys
 from tests.memory import growth_bytes
 
 
@@ -18,7 +18,7 @@ def test_a_key_is_there_with_its_shard_if_it_was_added(
 ) -> None:
     keys, others = ({key for key in some if key.isprintable()} for some in (keys, others))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(written_keys, "MAX_RECENT", recent)
+        patch.setattr(shard_writer, "MAX_RECENT", recent)
         written = WrittenKeys(tmp_path_factory.mktemp("keys"))
         for number, key in enumerate(keys):
             assert key not in written
@@ -30,7 +30,7 @@ def test_a_key_is_there_with_its_shard_if_it_was_added(
 
 
 def test_names_that_are_not_utf8_are_keys_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(written_keys, "MAX_RECENT", 2)
+    monkeypatch.setattr(shard_writer, "MAX_RECENT", 2)
     written = WrittenKeys(tmp_path)
     for shard, key in enumerate(("a", "b\udcff", "b\udcfe")):
         written.add(key, shard)
@@ -49,28 +49,10 @@ def test_an_item_is_finished_when_all_its_samples_are_noted(tmp_path: Path) -> N
     assert [number for number in range(1000) if number in finished] == [0, 900]
 
 
-@given(numbers=st.sets(st.integers(0, 5000)), others=st.sets(st.integers(0, 10_000)))
-def test_a_set_of_items_holds_what_was_added(numbers: set[int], others: set[int]) -> None:
-    items = ItemSet()
-    for number in numbers:
-        items.add(number)
-    assert len(items) == len(numbers)
-    assert {number for number in numbers | others if number in items} == numbers
-
-
-def test_nothing_is_left_when_it_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(written_keys, "MAX_RECENT", 1)
-    written = WrittenKeys(tmp_path)
-    written.add("a", 0)
-    assert len(list(tmp_path.iterdir())) == 1
-    written.close()
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_file_that_cannot_be_written_is_an_error_that_names_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(written_keys, "MAX_RECENT", 1)
+    monkeypatch.setattr(shard_writer, "MAX_RECENT", 1)
     written = WrittenKeys(tmp_path / "gone")
     with pytest.raises(DatasetError, match="gone: cannot be written to"):
         written.add("a", 0)

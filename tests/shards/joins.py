@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from bridge_data.prepare.join_keys import make_join
+from bridge_data.prepare.metadataset_joins import make_join
 from bridge_data.shards import Records, ShardSet, open_shards
 from bridge_data.shards.joins import JoinIndex, JoinMember, Nonmatch, open_join
 from tests.shards.tars import prepare_by_ratio, write_tar

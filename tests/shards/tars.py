@@ -9,8 +9,7 @@ from pathlib import Path
 import webdataset
 
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
-from bridge_data.prepare.tar_indexes import Preparation, PrepareConfig
-from bridge_data.prepare.tars import prepare
+from bridge_data.prepare.tars import Preparation, PrepareConfig, prepare
 from bridge_data.shards import ShardReader, ShardSet
 
 

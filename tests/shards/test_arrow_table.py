@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bridge_data.errors import DatasetError
 from bridge_data.shards.arrow_table import ArrowTable
 from bridge_data.shards.table_columns import columns_of
-from bridge_data.storage import reading
+from bridge_data.storage import locations
 from tests.object_store import Bucket
 from tests.shards.test_parquet_table import mixed
 from tests.tables import save_to_disk, table_of
@@ -169,8 +169,8 @@ def test_sizes_in_a_store_are_those_of_the_local_copy_and_take_no_request_for_ea
         num_reads += 1
         return read_with_version(*arguments)
 
-    read_with_version = reading.read_with_version
-    monkeypatch.setattr(reading, "read_with_version", counted)
+    read_with_version = locations.read_with_version
+    monkeypatch.setattr(locations, "read_with_version", counted)
     found: list[list[int]] = []
     for path in (str(bucket.folder / "a.arrow"), f"{bucket.url}/a.arrow"):
         num_reads = 0

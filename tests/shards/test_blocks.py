@@ -21,10 +21,9 @@ from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.tombstone_writing import forget_samples
 from bridge_data.shards import RecordReader, Records, Subset, open_shards
 from bridge_data.shards.blocks import BlockBudget, BlockCache, ChunkCut, Cut, RunCut
-from bridge_data.shards.index_file import BridgeIndexWriter
+from bridge_data.shards.index_file import BridgeIndexWriter, build_segment
 from bridge_data.shards.jsonl_file import open_jsonl
 from bridge_data.shards.records import Selection, reader_of
-from bridge_data.shards.segment import build_segment
 from tests.prepared import write_dataset, write_texts
 from tests.shards.reads import Reads, record_reads
 

@@ -13,7 +13,7 @@ import pytest
 
 from bridge_data import WorkerConfig, get_train_dataset
 from bridge_data.plan import load_plan
-from bridge_data.shards import PreparedDataset, ShardReader, energon_index
+from bridge_data.shards import PreparedDataset, ShardReader, cached_index
 from bridge_data.shards.index_file import BridgeIndex
 from bridge_data.storage.remote import CACHE_VARIABLE
 from tests.shards.tars import prepare_by_ratio, text_of, write_shards, write_tar
@@ -34,7 +34,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def opened(folder: Path) -> PreparedDataset:
-    return PreparedDataset.open(folder, makes_index=True)
+    return PreparedDataset.open(folder, make_index=cached_index.index_of_energon)
 
 
 def texts(dataset: PreparedDataset) -> list[bytes]:
@@ -71,14 +71,14 @@ def test_a_data_set_for_training_makes_it_and_a_look_at_the_data_does_not(data: 
 def test_where_the_data_cannot_be_written_it_is_in_the_cache(
     data: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    replacing = energon_index.replacing
+    replacing = cached_index.replacing
 
     def only_elsewhere(path: Path) -> contextlib.AbstractContextManager[Path]:
         if path.is_relative_to(data):
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         return replacing(path)
 
-    monkeypatch.setattr(energon_index, "replacing", only_elsewhere)
+    monkeypatch.setattr(cached_index, "replacing", only_elsewhere)
     caplog.set_level(logging.INFO, "bridge_data")
     for _ in range(2):
         assert opened(data).index is not None and texts(opened(data)) == [text_of(number) for number in range(30)]
@@ -139,7 +139,7 @@ def test_a_database_that_does_not_agree_gives_none(
 def test_it_is_not_made_of_a_large_data_set(
     data: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(energon_index, "MAX_SAMPLES", 29)
+    monkeypatch.setattr(cached_index, "MAX_SAMPLES", 29)
     assert opened(data).index is None
     assert f"With 30 samples the index is not made on opening: run `bridge-data prepare {data} --tar-index-only`" in (
         caplog.text
@@ -149,7 +149,7 @@ def test_it_is_not_made_of_a_large_data_set(
 
 
 def test_a_process_goes_without_if_another_takes_too_long(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(energon_index, "WAIT_S", 0.0)
+    monkeypatch.setattr(cached_index, "WAIT_FOR_ENERGON_S", 0.0)
     descriptor = os.open(data, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -160,10 +160,14 @@ def test_a_process_goes_without_if_another_takes_too_long(data: Path, monkeypatc
 
 
 def test_without_locks_on_the_folder_one_in_the_cache_does(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(folder: Path) -> None:
-        raise OSError("no locks here")
+    locked = cached_index.lock
 
-    monkeypatch.setattr(energon_index, "_lock_folder", refuse)
+    def refuse(path: str, kind: int, *, wait: bool) -> int | None:
+        if path == str(data):
+            raise OSError("no locks here")
+        return locked(path, kind, wait=wait)
+
+    monkeypatch.setattr(cached_index, "lock", refuse)
     assert opened(data).index is not None
     assert cached(data) == [".lock"]
 
@@ -172,12 +176,12 @@ def test_without_locks_on_the_folder_one_in_the_cache_does(data: Path, monkeypat
 def test_one_process_makes_it_and_the_others_wait(data: Path) -> None:
     reading, writing = os.pipe()
     children = []
-    make = energon_index._make
+    make = cached_index._make_of_energon
     for _ in range(4):
         pid = os.fork()
         if pid == 0:
             try:
-                energon_index._make = lambda *arguments: (os.write(writing, b"m"), make(*arguments))  # type: ignore
+                cached_index._make_of_energon = lambda *arguments: (os.write(writing, b"m"), make(*arguments))  # type: ignore
                 os.write(writing, b"i" if opened(data).index is not None else b"n")
             finally:
                 os._exit(0)

@@ -6,7 +6,7 @@ import pytest
 
 from bridge_data.errors import ConfigError
 from bridge_data.shards import PreparedDataset, open_shards
-from bridge_data.shards.segment import IndexPage, Segment
+from bridge_data.shards.index_file import IndexPage, Segment
 from tests.prepared import write_texts
 from tests.shards.tars import keys_of, set_split
 

@@ -1,93 +1,73 @@
-import io
-import struct
-import zlib
+import pickle
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from bridge_data import storage
 from bridge_data.errors import DatasetError
-from bridge_data.shards.index_file import HEADER_BYTES, IndexFile, PageWriter, begin_index, finish_index
-from bridge_data.shards.segment import DamagedIndexError
-
-MAGIC = b"TESTTEST"
+from bridge_data.shards.index_file import BridgeIndex, BridgeIndexWriter, build_segment
 
 
-def write(path: Path, data: bytes = b"some data") -> list[int]:
-    """An index file of these data, in pages of 4 bytes; their checksums."""
+def write(path: Path, uuid: str = "u", keys: tuple[str, ...] = ("a", "b")) -> None:
     with open(path, "wb") as file:
-        begin_index(file)
-        pages = PageWriter(file, 4)
-        pages.write(memoryview(data))
-        finish_index(file, MAGIC, {"pages": pages.finish()})
-    opened = IndexFile.open(path, MAGIC)
-    assert opened is not None
-    found: list[int] = opened[1]["pages"]
-    return found
+        writer = BridgeIndexWriter(file)
+        for number, key in enumerate(keys):
+            segment = build_segment([key], [0, 1024], [1], [("txt", 512, number)])
+            writer.add(f"{key}.tar", 10240, 7, segment)
+        writer.finish(uuid)
 
 
-def test_pages_are_read_back(tmp_path: Path) -> None:
-    checksums = write(tmp_path / "i")
-    opened = IndexFile.open(tmp_path / "i", MAGIC)
-    assert opened is not None
-    read = [opened[0].read(HEADER_BYTES + 4 * n, size, checksums[n]) for n, size in enumerate((4, 4, 1))]
-    assert read == [b"some", b" dat", b"a"]
+def opened(path: Path) -> BridgeIndex:
+    index = BridgeIndex.open(path)
+    assert index is not None
+    return index
 
 
-@given(st.lists(st.binary(max_size=20), max_size=6), st.integers(1, 9))
-def test_checksums_are_those_of_the_pages(pieces: list[bytes], page_bytes: int) -> None:
-    file = io.BytesIO()
-    pages = PageWriter(file, page_bytes)
-    for piece in pieces:
-        pages.write(memoryview(piece))
-    data = b"".join(pieces)
-    assert file.getvalue() == data
-    assert pages.finish() == [zlib.crc32(data[at : at + page_bytes]) for at in range(0, len(data), page_bytes)]
+def test_segments_are_found_by_shard(tmp_path: Path) -> None:
+    write(tmp_path / "i")
+    index = opened(tmp_path / "i")
+    assert list(index.entries) == ["a.tar", "b.tar"]
+    assert index.segment("b.tar").parts(0) == [("txt", 512, 1)]
+    assert (index.entries["a.tar"].num_bytes, index.entries["a.tar"].mtime_ns, index.entries["a.tar"].count) == (
+        10240,
+        7,
+        1,
+    )
 
 
-def test_what_cannot_be_used_is_told_and_taken_for_absent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_entries_are_those_of_the_table(tmp_path: Path) -> None:
+    write(tmp_path / "i")
+    index = pickle.loads(pickle.dumps(opened(tmp_path / "i")))
+    assert "a.tar" in index.entries
+    assert "c.tar" not in index.entries
+    assert index.entries.get("c.tar") is None
+    assert [entry.name for entry in index.entries.values()] == ["a.tar", "b.tar"]
+    assert index.sizes_bytes(["b.tar", "b.tar"]) == [10240, 10240]
+    assert index.segment("a.tar").key(0) == "a"
+
+
+def test_belongs_to_one_preparation(tmp_path: Path) -> None:
+    write(tmp_path / "i")
+    index = opened(tmp_path / "i")
+    assert index.describes({"a.tar": 1, "b.tar": 1}, "u")
+    assert index.describes({"a.tar": 1, "b.tar": 1}, None)
+    assert not index.describes({"a.tar": 1, "b.tar": 1}, "v")
+    assert not index.describes({"a.tar": 1, "b.tar": 2}, "u")
+    assert not index.describes({"a.tar": 1}, "u")
+
+
+def test_a_replacement_under_a_running_job_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "i"
-    assert IndexFile.open(path, MAGIC) is None
-    assert caplog.messages == []
     write(path)
-    data = path.read_bytes()
-    older = data[:12] + struct.pack("=I", 1) + data[16:]
-    for content, why in (
-        (older, "is of version 1, not 2, and is not used"),
-        (data[:-1], "is damaged, and is not used"),
-        (data + b"x", "is damaged, and is not used"),
-        (data[:20], "is damaged, and is not used"),
-        (b"", "is damaged, and is not used"),
-        (data.replace(b"pages", b"sages"), "is damaged, and is not used"),
-    ):
-        path.write_bytes(content)
-        caplog.clear()
-        assert IndexFile.open(path, MAGIC) is None
-        (message,) = caplog.messages
-        assert message.startswith(f"{path}: {why}") and "run `bridge-data prepare`" in message
-
-
-def test_a_table_of_another_kind_is_damage(tmp_path: Path) -> None:
-    with open(tmp_path / "i", "wb") as file:
-        begin_index(file)
-        finish_index(file, MAGIC, [1, 2])  # type: ignore[arg-type]
-    assert IndexFile.open(tmp_path / "i", MAGIC) is None
-
-
-def test_a_range_that_was_changed_cut_off_or_replaced_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "i"
-    checksums = write(path)
-    opened = IndexFile.open(path, MAGIC)
-    assert opened is not None
-    file, data = opened[0], path.read_bytes()
-    path.write_bytes(data.replace(b"some", b"same"))
-    with pytest.raises(DamagedIndexError, match=rf"{path}: is damaged: bytes 40 to 44 are not as written"):
-        file.read(HEADER_BYTES, 4, checksums[0])
-    for content in (data[:42], b""):
-        path.write_bytes(content)
-        with pytest.raises(DatasetError, match=r"is damaged|was replaced or removed while it was in use"):
-            file.read(HEADER_BYTES, 4, checksums[0])
-    write(path, b"other data")
-    with pytest.raises(DatasetError, match="was replaced or removed while it was in use"):
-        file.read(HEADER_BYTES, 4, checksums[0])
+    early, late = opened(path), opened(path)
+    assert early.segment("a.tar").key(0) == "a"
+    write(tmp_path / "new", uuid="v", keys=("c", "b", "a"))
+    (tmp_path / "new").replace(path)
+    assert early.segment("b.tar").key(0) == "b"  # the file as it was is still open
+    storage.close_files()
+    with pytest.raises(DatasetError, match="prepared again"):
+        late.segment("a.tar")
+    path.unlink()
+    storage.close_files()
+    with pytest.raises(DatasetError, match="replaced or removed"):
+        pickle.loads(pickle.dumps(early)).segment("a.tar")

@@ -263,7 +263,8 @@ def test_damaged_files_are_told_or_all_else_is_read_right(tmp_path: Path) -> Non
 
     def samples() -> list[dict[str, Any]]:
         table = MdsTable(str(file))
-        return [table.sample(number) for number in range(10)]
+        columns = [table_columns.Column(field.name, field.name, field.name) for field in table.fields]
+        return [{one.name: table.values(one, 0, at, at + 1)[0] for one in columns} for at in range(10)]
 
     right, content = samples(), file.read_bytes()
     first = struct.unpack_from("<I", content, 4)[0]

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.shards.index_file import is_meta_member, split_name
 from bridge_data.shards.metadata import meta_folder, read_shard_counts, read_split, read_uuid, tar_index_path
-from bridge_data.shards.segment import is_meta_member, split_name
 
 
 def test_folders_that_are_no_data_sets(tmp_path: Path) -> None:

@@ -22,12 +22,11 @@ from bridge_data import storage
 from bridge_data.errors import BridgeDataError
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
-from bridge_data.prepare.tar_indexes import PrepareConfig
-from bridge_data.prepare.tars import prepare
+from bridge_data.prepare.tars import PrepareConfig, prepare
 from bridge_data.shards import RecordReader, ShardSet, open_shards
 from bridge_data.shards.blocks import BlockBudget, BlockCache, ChunkCut
 from bridge_data.shards.jsonl_file import open_jsonl
-from bridge_data.shards.key_index import PartReader
+from bridge_data.shards.sample_lookup import PartReader
 from tests.shards.tars import write_tar
 
 NUM_SHARDS, PER_SHARD = 2, 12

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.shards import PreparedDataset, ShardSet, raw_tars
-from bridge_data.shards.raw_tars import find_raw_tars, open_raw_tars
+from bridge_data.shards import PreparedDataset, ShardSet, cached_index
+from bridge_data.shards.cached_index import find_raw_tars, open_raw_tars
 from bridge_data.shards.tar_scan import scan_tar
 from bridge_data.storage.atomic import locked
 from bridge_data.storage.remote import CACHE_VARIABLE
@@ -48,7 +48,7 @@ def scanned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(name)
         return scan_tar(root, name)
 
-    monkeypatch.setattr(raw_tars, "scan_tar", scan)
+    monkeypatch.setattr(cached_index, "scan_tar", scan)
     return names
 
 
@@ -170,7 +170,7 @@ def test_a_process_that_indexes_is_not_waited_for_forever(data: Path, monkeypatc
     opened(data)
     (held,) = (data.parent / "cache").rglob("*.lock")
     write_tar(data / "data-000004.tar", {"new.txt": b"a text"})
-    monkeypatch.setattr(raw_tars, "WAIT_S", 0.0)
+    monkeypatch.setattr(cached_index, "WAIT_S", 0.0)
     with locked(str(held)), pytest.raises(DatasetError, match="another process has been indexing it"):
         opened(data)
 
@@ -211,7 +211,7 @@ def test_a_process_that_is_killed_in_the_middle_leaves_nothing(data: Path, monke
                 os.kill(os.getpid(), signal.SIGKILL)
             return scan_tar(root, name)
 
-        monkeypatch.setattr(raw_tars, "scan_tar", scan)
+        monkeypatch.setattr(cached_index, "scan_tar", scan)
         with contextlib.suppress(Exception):
             opened(data)
 

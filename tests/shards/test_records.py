@@ -13,16 +13,16 @@ import pytest
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan import load_plan
 from bridge_data.plan.in_memory import InMemoryDataset
-from bridge_data.prepare.join_keys import make_join
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
+from bridge_data.prepare.metadataset_joins import make_join
 from bridge_data.samples import SourceInfo, TextSample
 from bridge_data.shards import RawSample, Records, Subset, table_records
 from bridge_data.shards.joined_records import JoinRecords
 from bridge_data.shards.joins import JoinMember
 from bridge_data.shards.records import selected_number, stored_number, stored_records
 from bridge_data.shards.sample_lookup import find_sample
+from bridge_data.shards.where.choices import ChosenRecords
 from bridge_data.shards.where.choosing import choose
-from bridge_data.shards.where.chosen_records import ChosenRecords
 from bridge_data.shards.where.sample_columns import INDEX, ROWS_AT_ONCE
 from bridge_data.storage.remote import CACHE_VARIABLE
 from tests.prepare.converters.originals import write_mds
@@ -206,7 +206,7 @@ def test_columns_are_keys_shards_and_numbers_as_they_are_read(records: Records, 
     for indices, values in columns.batches([columns.key, columns.shard, INDEX]):
         read = (values[path].to_pylist() for path in (columns.key, columns.shard, INDEX))
         found += zip(indices.tolist(), *read, strict=True)
-        assert len(indices) <= ROWS_AT_ONCE and {columns.key, columns.shard} <= {*columns.types(of_all=True), *values}
+        assert len(indices) <= ROWS_AT_ONCE and {columns.key, columns.shard} <= {*columns.types(), *values}
     expected = [(index, one.key, one.shard_name, index) for index, one in enumerate(samples_of(records))]
     assert sorted(found) == expected
 

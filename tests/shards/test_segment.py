@@ -4,8 +4,9 @@ from unittest import mock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge_data.shards import segment as segments
-from bridge_data.shards.segment import DamagedIndexError, Part, Segment, build_segment, directory_size
+from bridge_data.shards import index_file
+from bridge_data.shards.index_file import Part, Segment, build_segment, directory_size
+from bridge_data.shards.paged_file import DamagedIndexError
 
 SIZES = st.integers(0, 2**63 - 1)
 SAMPLES = st.lists(
@@ -19,7 +20,7 @@ SAMPLES = st.lists(
 
 def built(samples: list[tuple[str, list[Part]]], offsets: list[int], digests: list[int] | None = None) -> bytes:
     ends = list(itertools.accumulate(len(parts) for _, parts in samples))
-    with mock.patch.object(segments, "PAGE_SAMPLES", 3):
+    with mock.patch.object(index_file, "PAGE_SAMPLES", 3):
         return build_segment(
             [key for key, _ in samples], offsets, ends, [part for _, parts in samples for part in parts], digests
         )

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.prepare.tar_indexes import PrepareConfig
-from bridge_data.prepare.tars import refresh_index
+from bridge_data.prepare.tars import PrepareConfig, refresh_index
 from bridge_data.shards import ShardReader, Subset, open_shards
 from bridge_data.shards import prepared as prepared_folders
 from bridge_data.shards.blocks import BlockBudget, BlockCache, ChunkCut

@@ -34,7 +34,7 @@ from bridge_data.loader.rank_states import by_first_rank, described, gathered
 from bridge_data.order.state import FORMAT as STATE_FORMAT
 from bridge_data.order.state import LoaderState, merge, parse_state
 from bridge_data.storage.atomic import sync_folder, write_file
-from bridge_data.storage.reading import read_if_there
+from bridge_data.storage.locations import read_if_there
 from bridge_data.topology import rank_in
 
 if TYPE_CHECKING:

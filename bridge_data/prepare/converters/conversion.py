@@ -18,17 +18,14 @@ from typing import Any, Literal
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.source import FieldAccess
-from bridge_data.prepare.converters.field_guessing import Definition
 from bridge_data.prepare.converters.media_files import check_part, without_byte_order_mark
-from bridge_data.prepare.converters.record_layout import RecordLayout
+from bridge_data.prepare.converters.record_layout import Definition, RecordLayout
 from bridge_data.prepare.converters.source_records import BrokenRecord, RecordSource, SourceRecord
 from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress
 from bridge_data.prepare.parallel_writing import Made, in_tasks, write_made
 from bridge_data.prepare.part_encoding import EncodedSample, encode_sample
 from bridge_data.prepare.sample_definitions import definition_of, read_definition
-from bridge_data.prepare.shard_writer import ShardWriter
-from bridge_data.prepare.writing_session import MadeOf
-from bridge_data.prepare.written_keys import ItemSet
+from bridge_data.prepare.shard_writer import ItemSet, MadeOf, ShardWriter
 from bridge_data.storage import Location
 
 REPORT = "broken.jsonl"

@@ -1,8 +1,8 @@
 """Media that records hold or name, as bytes with the file ending of their kind.
 
-Enters: bytes, the name of a file, a `data:` URL, or a dict of these as in Hugging Face data sets. Leaves: the ending
-(`jpg`, `mp4`, `wav`) and the bytes. Guarantee: no file outside of the media root is read, and media whose header cannot
-be decoded are a `SampleError` that says why.
+Reads bytes, the name of a file, a `data:` URL, or a dict of these as in Hugging Face data sets. Returns the ending
+(`jpg`, `mp4`, `wav`) and the bytes. Raises a `SampleError` that says why, for media whose header cannot be decoded, and
+for files outside of the media root, which are not read.
 """
 
 import base64

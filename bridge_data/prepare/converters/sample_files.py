@@ -1,38 +1,44 @@
 """Sources whose records are samples already: files in a folder, and members of tars.
 
-Enters: a folder, in which `0001.png` and `0001.txt` make a sample; one of pictures in a folder for each class; or the
-tars of other WebDatasets. Leaves: a record for each key with its stored parts; folders in the order of their keys,
-folder by folder, tars in their own order. With classes, each picture is a sample, with the number of its folder as
-`cls`. Guarantee: files in no sample are counted, and so are samples with other parts than most; links that lead out of
-the folder, and links in tars, are refused. A sample takes about 100 bytes of memory.
+Reads a folder, in which `0001.png` and `0001.txt` make a sample; one of pictures in a folder for each class; or the
+tars of other WebDatasets. Returns a source with a record for each key with its stored parts; folders in the order of
+their keys, folder by folder, tars in their own order. With classes, each picture is a sample, with the number of its
+folder as `cls`. Files in no sample are counted, and so are samples with other parts than most. Raises an error for
+links that lead out of the folder, and for links in tars. A sample takes about 100 bytes of memory.
 """
 
+import abc
 import collections
+import dataclasses
+import functools
+import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from bridge_data import storage
 from bridge_data.decode.image import IMAGE_EXTENSIONS
-from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.errors import ConfigError, DatasetError, bridge_command
+from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.prepare.converters.source_records import (
     BrokenRecord,
-    LastOpened,
+    RecordSource,
     SourceRecord,
     digest_of_files,
-    even_blocks,
     note_left_out,
 )
+from bridge_data.prepare.converters.text_tables import check_count
 from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES
+from bridge_data.shards.index_file import Part, is_meta_member, split_name
 from bridge_data.shards.media_kinds import kind_of_name
 from bridge_data.shards.metadata import DATASET_YAML, META_FOLDER, parse_document
-from bridge_data.shards.segment import Part, is_meta_member, split_name
-from bridge_data.shards.tar_bytes import FileTar, GzipTar, open_tar
-from bridge_data.shards.tar_headers import FOLDER, LINKS, walk
+from bridge_data.shards.prepared import PreparedDataset
+from bridge_data.shards.tar_files import FOLDER, LINKS, GzipTar, is_gzip, open_tar, walk
 from bridge_data.shards.tar_scan import check_end_mark, raise_faults
-
-BLOCK_RECORDS = 8
+from bridge_data.shards.tombstones import ListedFiles, ShardStamp, newest_versions, read_lists
+from bridge_data.shards.where.choosing import Where, evaluate
 
 _OF_WINDOWS = ("thumbs.db", "desktop.ini")
 """Files that Windows leaves in folders of pictures."""
@@ -156,12 +162,49 @@ def _check_file(path: Path, root: Path | None) -> None:
         raise ConfigError(f"{path}: is no file, but a FIFO, a socket, a device or a folder; remove it")
 
 
-class FolderFiles:
-    """The samples in a folder. `as_classes` None: classes, if each sample is one picture in a folder of its class.
-    With `same_parts`, samples with other parts than most are broken."""
+class SampleFiles(RecordSource):
+    """Samples whose keys and parts are known. With `same_parts`, those with other parts than most are broken."""
 
-    has_parts = True
-    is_scattered = True
+    has_parts, block_records, tells_of_dots = True, 8, False
+
+    def __init__(self, samples: Sequence[tuple[str, Sequence[str]]], left_out: list[str], *, same_parts: bool) -> None:
+        self.notes = left_out
+        self._usual: UsualParts | None = None
+        if samples:
+            usual = UsualParts(samples)
+            self._usual = usual if same_parts else None
+            dots = usual.note_on_dots if self.tells_of_dots else ""
+            self.notes = [*left_out, *filter(None, [usual.note, dots])]
+
+    @abc.abstractmethod
+    def _known(self, number: int) -> tuple[str, str, Sequence[str]]:
+        """Where a sample is, its key, and the names of its parts."""
+
+    @abc.abstractmethod
+    def _values(self, number: int) -> dict[str, Any]:
+        """The parts of a sample, read."""
+
+    def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | BrokenRecord]:
+        for number in numbers:
+            where, key, names = self._known(number)
+            complaint = self._usual.complaint(names) if self._usual else ""
+            if len(set(names)) < len(names):
+                complaint = "has two parts with the same name"
+            if not complaint:
+                try:
+                    yield SourceRecord(number, where, self._values(number), key)
+                    continue
+                except DatasetError as error:
+                    complaint = str(error)
+                except OSError as error:
+                    complaint = f"{error.filename}: cannot be read: {error.strerror}"
+            yield BrokenRecord(number, where, complaint)
+
+
+class FolderFiles(SampleFiles):
+    """The samples in a folder. `as_classes` None: classes, if each sample is one picture in a folder of its class."""
+
+    tells_of_dots = True
 
     def __init__(
         self,
@@ -173,49 +216,38 @@ class FolderFiles:
     ) -> None:
         self._folder, self._follow_links = folder, follow_links
         self._samples, left_out = find_samples(folder, follow_links=follow_links)
-        usual = UsualParts(self._samples)
-        self._usual = usual if same_parts else None
-        left_out_note = note_left_out(left_out, "as their names have no ending (0001.png)")
-        self.notes = [*left_out_note, *filter(None, [usual.note, usual.note_on_dots])]
+        note = note_left_out(left_out, "as their names have no ending (0001.png)")
+        super().__init__(self._samples, note, same_parts=same_parts)
         in_classes = all(_class_of(*sample) for sample in self._samples)
         if as_classes and not in_classes:
             key, names = next(sample for sample in self._samples if not _class_of(*sample))
             raise ConfigError(
                 f"{folder}: {key!r} ({', '.join(names)}) is no picture in a folder of its class, such as cats/0001.jpg"
             )
-        self.classes: tuple[str, ...] = ()
-        """The names of the classes, by their numbers."""
+        self.title = "folder of files"
+        self._numbers: dict[str, int] = {}
+        """The numbers of the classes, by their names."""
         if in_classes if as_classes is None else as_classes:
-            self.classes = tuple(sorted({_class_of(*sample) for sample in self._samples}))
-        self._numbers = {name: number for number, name in enumerate(self.classes)}
-        self.definition: tuple[str, dict[str, str]] | None = None
-        if self.classes:
+            classes = sorted({_class_of(*sample) for sample in self._samples})
+            self._numbers = {name: number for number, name in enumerate(classes)}
+            self.title = f"pictures of {len(classes)} classes"
             parts = ",".join(sorted({part for _, names in self._samples for part in names}))
             self.definition = "ImageClassificationSample", {"image": parts, "label": "cls", "label_name": "txt"}
-        self.title = f"pictures of {len(self.classes)} classes" if self.classes else "folder of files"
 
     def __len__(self) -> int:
         return len(self._samples)
 
-    def blocks(self) -> Iterator[range]:
-        return even_blocks(len(self), BLOCK_RECORDS)
+    def _known(self, number: int) -> tuple[str, str, Sequence[str]]:
+        key, names = self._samples[number]
+        return key, key, names
 
-    def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | BrokenRecord]:
-        for number in numbers:
-            key, names = self._samples[number]
-            complaint = self._usual.complaint(names) if self._usual else ""
-            if complaint:
-                yield BrokenRecord(number, key, complaint)
-                continue
-            try:
-                values: dict[str, object] = {part: (self._folder / f"{key}.{part}").read_bytes() for part in names}
-            except OSError as error:
-                yield BrokenRecord(number, key, f"{error.filename}: cannot be read: {error.strerror}")
-                continue
-            if self.classes:
-                name = _class_of(key, names)
-                values |= {"cls": self._numbers[name], "txt": name}
-            yield SourceRecord(number, key, values, key)
+    def _values(self, number: int) -> dict[str, Any]:
+        key, names = self._samples[number]
+        values: dict[str, Any] = {part: (self._folder / f"{key}.{part}").read_bytes() for part in names}
+        if self._numbers:
+            name = _class_of(key, names)
+            values |= {"cls": self._numbers[name], "txt": name}
+        return values
 
     def fingerprint(self) -> str:
         """A digest of the files as of now, not of when the folder was opened."""
@@ -228,43 +260,51 @@ def _class_of(key: str, names: Sequence[str]) -> str:
     return key.rpartition("/")[0] if len(names) == 1 and kind_of_name(f"x.{names[0]}") == "image" else ""
 
 
-class TarCollection:
-    """The samples of tars. With `prefix_keys`, keys in `shards/a.tar` start with `a/`."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class _ListedTars(ListedFiles):
+    """Tars, with the number of the first sample of each."""
+
+    firsts: Sequence[int]
+
+    def number_in(self, file: int, position: int) -> int:
+        return self.firsts[file] + position
+
+
+class TarCollection(SampleFiles):
+    """The samples of the tars `files` of the data set at `path`, also of those that `prepare` refuses, as parts of a
+    sample are not next to each other. With `prefix_keys`, keys in `shards/a.tar` start with `a/`."""
 
     title = "WebDataset"
-    has_parts = True
 
     def __init__(
         self,
+        path: Path,
         files: Sequence[Path],
         *,
         prefix_keys: bool = False,
         same_parts: bool = False,
-        folder: Path | None = None,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> None:
-        self._files = list(files)
-        self.definition = None if folder is None else _definition(folder)
+        self._path, self._files, self._limits = path.absolute(), files, limits
+        self.definition = _definition(path) if path.is_dir() else None
         self._samples: list[tuple[int, str, tuple[Part, ...]]] = []
-        self.is_scattered = True
-        self._last: LastOpened[FileTar | GzipTar] = LastOpened()
+        self._firsts = [0]
+        """The number of the first sample of each tar, and that of all."""
         left_out: list[str] = []
         errors: list[str] = []
-        for number, path in enumerate(self._files):
-            before = f"{path.name.partition('.')[0]}/" if prefix_keys else ""
+        for number, file in enumerate(files):
+            before = f"{file.name.partition('.')[0]}/" if prefix_keys else ""
             try:
-                found, others = self._members(path)
+                found, others = self._members(file)
+                left_out += others
+                self._samples += [(number, before + key, tuple(parts)) for key, parts in found.items()]
             except DatasetError as error:
                 errors.append(str(error))
-                continue
-            left_out += others
-            self._samples += [(number, before + key, tuple(parts)) for key, parts in found.items()]
-        raise_faults(errors, len(self._files))
-        self.notes = note_left_out(left_out, "as they are not parts of samples")
-        self._usual: UsualParts | None = None
-        if self._samples:
-            usual = UsualParts((key, [name for name, _, _ in parts]) for _, key, parts in self._samples)
-            self._usual = usual if same_parts else None
-            self.notes += filter(None, [usual.note])
+            self._firsts.append(len(self._samples))
+        raise_faults(errors, len(files))
+        note = note_left_out(left_out, "as they are not parts of samples")
+        names = [(key, [name for name, _, _ in parts]) for _, key, parts in self._samples]
+        super().__init__(names, note, same_parts=same_parts)
 
     def _members(self, path: Path) -> tuple[dict[str, list[Part]], list[str]]:
         """(the parts of each sample of a tar, by key; members that are no parts).
@@ -294,45 +334,64 @@ class TarCollection:
     def __len__(self) -> int:
         return len(self._samples)
 
-    def samples_of_files(self) -> Iterator[tuple[Path, range]]:
-        """Each file, and the numbers of its samples."""
-        counts = collections.Counter(which for which, _, _ in self._samples)
-        first = 0
-        for number, file in enumerate(self._files):
-            yield file, range(first, first + counts[number])
-            first += counts[number]
+    def _known(self, number: int) -> tuple[str, str, Sequence[str]]:
+        which, key, parts = self._samples[number]
+        return f"{self._files[which].name}, {key}", key, [name for name, _, _ in parts]
 
-    def blocks(self) -> Iterator[range]:
-        return even_blocks(len(self), BLOCK_RECORDS)
-
-    def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | BrokenRecord]:
-        for number in numbers:
-            which, key, parts = self._samples[number]
-            path = str(self._files[which])
-            where = f"{self._files[which].name}, {key}"
-            names = [name for name, _, _ in parts]
-            complaint = self._usual.complaint(names) if self._usual else ""
-            if len(set(names)) < len(names):
-                complaint = "has two parts with the same name"
-            if complaint:
-                yield BrokenRecord(number, where, complaint)
-                continue
-            try:
-                tar = self._last.get(which, self._tar)
-                if isinstance(tar, GzipTar):
-                    values = {name: tar.read_exactly(offset, num_bytes) for name, offset, num_bytes in parts}
-                else:
-                    values = {name: storage.read(path, offset, num_bytes) for name, offset, num_bytes in parts}
-            except DatasetError as error:
-                yield BrokenRecord(number, where, str(error))
-                continue
-            yield SourceRecord(number, where, values, key)
-
-    def _tar(self, which: int) -> FileTar | GzipTar:
-        return open_tar(str(self._files[which]))
+    def _values(self, number: int) -> dict[str, Any]:
+        which, _, parts = self._samples[number]
+        path = str(self._files[which])
+        if is_gzip(path):
+            tar = _unpacking(path, storage.version(self._files[which]), os.getpid())
+            return {name: tar.read_exactly(offset, num_bytes) for name, offset, num_bytes in parts}
+        return {name: storage.read(path, offset, num_bytes) for name, offset, num_bytes in parts}
 
     def fingerprint(self) -> str:
         return digest_of_files(self._files)
+
+    def chosen_numbers(self, clauses: Sequence[Where]) -> Collection[int] | None:
+        """Those of all split parts of a prepared folder."""
+        if not (self._path / META_FOLDER).is_dir():
+            return None
+        dataset = PreparedDataset.open(self._path, self._limits)
+        numbers = {file.absolute().relative_to(self._path).as_posix(): at for at, file in enumerate(self._files)}
+        for name in numbers.keys() & dataset.shard_counts.keys():
+            first, end = self._firsts[numbers[name] :][:2]
+            check_count(self._path / name, end - first, dataset.shard_counts[name])
+        found: set[int] = set()
+        for shards in map(dataset.split, dataset.split_parts()):
+            for index in evaluate(shards, clauses).between(0, shards.num_samples) if shards.num_samples else ():
+                shard, position = shards.locate(index)
+                if shards.names[shard] in numbers:
+                    found.add(self._firsts[numbers[shards.names[shard]]] + position)
+        return found
+
+    def forgotten_numbers(self) -> Container[int]:
+        """By the tars themselves: an index may be older."""
+
+        def stamp(number: int) -> ShardStamp:
+            first, end = self._firsts[number : number + 2]
+            return ShardStamp(self._files[number].stat().st_size, end - first, None)
+
+        files = [str(file.absolute()) for file in self._files]
+        listed = _ListedTars(self._firsts, **read_lists(self._path, files, stamp, are_tars=True))
+        for own in filter(None, listed.tombstones):
+            for file, position, key in own.samples(own.newest):
+                found = self._samples[self._firsts[file] + position][1]
+                if not found.endswith(key):  # it may have a prefix
+                    root = own.lists[0].root
+                    again, renew = bridge_command("prepare", root), bridge_command("forget", root, "--renew")
+                    raise DatasetError(
+                        f"{files[file]}: has changed since {key!r} was forgotten: sample {position} is {found!r} "
+                        f"now; run `{again}`, then `{renew} --reason WHY`"
+                    )
+        return listed.forgotten(newest_versions(listed.tombstones))
+
+
+@functools.lru_cache(maxsize=1)
+def _unpacking(path: str, version: storage.Version, process: int) -> GzipTar:
+    """The compressed tar that was read last, reopened in each process: forked ones would share its position."""
+    return GzipTar(path)
 
 
 def _definition(folder: Path) -> tuple[str, dict[str, str]] | None:

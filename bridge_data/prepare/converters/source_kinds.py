@@ -1,10 +1,12 @@
 """Finding a source's family of formats, by its name and first bytes, and opening it.
 
-Enters: a path, and perhaps the name of a format. Leaves: a `RecordSource`. Guarantee: a path that could be read in two
-ways, or in none, is a `ConfigError` that names the option to give.
+Reads a path, and perhaps the name of a format. Returns a `RecordSource`: the tables of any kind that is read in place,
+tars, text files or a folder of files. Raises `ConfigError`, which names the option to give, for a path that could be
+read in two ways, or in none.
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -12,20 +14,29 @@ from pathlib import Path
 from bridge_data import storage
 from bridge_data.errors import ConfigError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.prepare.converters.coco_captions import CocoCaptions
-from bridge_data.prepare.converters.columnar_tables import ColumnarTables, saved_files
-from bridge_data.prepare.converters.mds_shards import MdsShards, is_mds
+from bridge_data.plan.table_files import SAVED, SAVED_SPLITS, files_of, table_parts
 from bridge_data.prepare.converters.sample_files import FolderFiles, TarCollection
-from bridge_data.prepare.converters.source_records import RecordSource, files_below
-from bridge_data.prepare.converters.text_tables import JsonStream, csv_rows, json_array, json_lines
+from bridge_data.prepare.converters.source_records import RecordSource, files_below, is_included
+from bridge_data.prepare.converters.table_rows import TableRows
+from bridge_data.prepare.converters.text_tables import CocoCaptions, JsonLines, JsonStream, csv_rows, json_array
+from bridge_data.shards.binary_shard import INDEX
 from bridge_data.shards.media_kinds import kind_of_name
-from bridge_data.shards.metadata import META_FOLDER
+from bridge_data.shards.metadata import META_FOLDER, TABLE_FILES
 
-_JSONL = (".jsonl", ".ndjson")
-_CSV = (".csv", ".tsv", ".tab")
-_PARQUET = (".parquet", ".pq")
-_ARROW = (".arrow", ".feather")
-_TARS = (".tar", ".tgz", ".tar.gz")
+_ENDINGS = {
+    "webdataset": (".tar", ".tgz", ".tar.gz"),
+    "parquet": (".parquet", ".pq"),
+    "arrow": (".arrow", ".feather"),
+    "jsonl": (".jsonl", ".ndjson"),
+    "csv": (".csv", ".tsv", ".tab"),
+}
+"""Formats of which a folder may hold several files, and how these end."""
+
+_INDEXES = {"mds": (b'"mds"', b'"shards"'), "litdata": (b'"chunks"', b'"data_format"')}
+"""Formats of tables with an index, and what its first bytes hold."""
+
+_TABLES = {".lance": "lance", ".mds": "mds", ".bin": "litdata"}
+"""Formats of other tables, by how their names end."""
 
 _TABLE_NAMES = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
 """Files that describe a folder of media, as in folders for `datasets`."""
@@ -69,14 +80,14 @@ def find_format(path: Path) -> str:
     Raises:
         ConfigError: if the format is unknown.
     """
+    name = path.name.lower()
+    if path.suffix in TABLE_FILES.keys() - {".parquet", ".arrow"}:
+        return _TABLES.get(path.suffix, "tables")
     if path.is_dir():
         return _folder_format(path)
-    name = path.name.lower()
-    for endings, known in ((_JSONL, "jsonl"), (_CSV, "csv"), (_PARQUET, "parquet"), (_ARROW, "arrow")):
+    for known, endings in _ENDINGS.items():
         if name.endswith(endings):
             return known
-    if name.endswith(_TARS):
-        return "webdataset"
     if name.endswith(".json"):
         with JsonStream(path) as stream:
             try:
@@ -87,10 +98,10 @@ def find_format(path: Path) -> str:
 
 
 def _folder_format(folder: Path) -> str:
-    if saved_files(folder) is not None:
+    if any((folder / name).is_file() for name in (SAVED, SAVED_SPLITS)):
         return "datasets"
-    if is_mds(folder):
-        return "mds"
+    if (indexed := _indexed_format(folder / INDEX)) is not None:
+        return indexed
     if (folder / META_FOLDER).is_dir():
         return "webdataset"
     tables = [name for name in _TABLE_NAMES if (folder / name).is_file()]
@@ -108,15 +119,24 @@ def _folder_format(folder: Path) -> str:
     return found
 
 
+def _indexed_format(index: Path) -> str | None:
+    """The format of the data whose index this is; None if it is none."""
+    try:
+        with open(index, "rb") as file:
+            head = file.read(1 << 16)
+    except OSError:
+        return None
+    return next((name for name, words in _INDEXES.items() if all(word in head for word in words)), None)
+
+
 def _most_files(folder: Path) -> str:
     """The format of most files in a folder; tables do not count if there are more media."""
-    counts = dict.fromkeys(("folder", "webdataset", "parquet", "arrow", "jsonl", "csv"), 0)
-    families = (_TARS, "webdataset"), (_PARQUET, "parquet"), (_ARROW, "arrow"), (_JSONL, "jsonl"), (_CSV, "csv")
+    counts = dict.fromkeys(("folder", *_ENDINGS), 0)
     for _, folders, names in storage.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
             lowered = name.lower()
-            family = next((family for endings, family in families if lowered.endswith(endings)), "")
+            family = next((family for family, endings in _ENDINGS.items() if lowered.endswith(endings)), "")
             if not family and (kind_of_name(lowered) or lowered.endswith(".txt")):
                 family = "folder"
             if family and not name.startswith("."):
@@ -150,29 +170,44 @@ def _open_folder(path: Path, config: SourceConfig, as_classes: bool | None = Non
     return FolderFiles(path, follow_links=links, as_classes=as_classes, same_parts=same_parts)
 
 
-def _open_datasets(path: Path, config: SourceConfig) -> RecordSource:
-    files = saved_files(path)
-    if files is None:
-        raise ConfigError(f"{path}: has no state.json, as folders have that `datasets` saved with save_to_disk")
-    return ColumnarTables("Hugging Face data set", files, dropped=config.dropped)
+def _open_files(path: Path, config: SourceConfig, *, title: str, name: str) -> RecordSource:
+    """Tables that are files beside each other."""
+    root = path if path.is_dir() else path.parent
+    files = [(file.relative_to(root).as_posix(), str(file)) for file in _files(path, config, _ENDINGS[name])]
+    return TableRows(title, path.absolute(), files, dropped=config.dropped)
+
+
+def _open_tables(path: Path, config: SourceConfig, *, title: str) -> RecordSource:
+    """Other tables, whose files are those that are read in place."""
+    parts = sorted(table_parts(str(path)))
+    if len(parts) > 1:
+        raise ConfigError(
+            f"{path}: holds the splits {', '.join(parts)}; convert each by itself, such as {path / parts[0]}"
+        )
+    files = [file for file in files_of(str(path), parts[0]) if is_included(file[0], config.include)]
+    return TableRows(title, path.absolute(), files, dropped=config.dropped)
 
 
 _OPENERS: dict[str, Callable[[Path, SourceConfig], RecordSource]] = {
-    "folder": lambda path, config: _open_folder(path, config),
-    "classes": lambda path, config: _open_folder(path, config, as_classes=True),
-    "jsonl": lambda path, config: json_lines(_files(path, config, _JSONL), config.limits),
+    "folder": _open_folder,
+    "classes": functools.partial(_open_folder, as_classes=True),
+    "jsonl": lambda path, config: JsonLines(_files(path, config, _ENDINGS["jsonl"]), config.limits),
     "json": lambda path, config: json_array(_files(path, config, (".json",)), config.limits),
-    "csv": lambda path, config: csv_rows(_files(path, config, _CSV), config.limits),
+    "csv": lambda path, config: csv_rows(_files(path, config, _ENDINGS["csv"]), config.limits),
     "coco": lambda path, config: CocoCaptions(path, config.limits),
-    "parquet": lambda path, config: ColumnarTables("Parquet", _files(path, config, _PARQUET), dropped=config.dropped),
-    "arrow": lambda path, config: ColumnarTables("Arrow", _files(path, config, _ARROW), dropped=config.dropped),
-    "datasets": _open_datasets,
-    "mds": lambda path, config: MdsShards(path, config.limits),
+    "parquet": functools.partial(_open_files, title="Parquet", name="parquet"),
+    "arrow": functools.partial(_open_files, title="Arrow", name="arrow"),
+    "datasets": functools.partial(_open_tables, title="Hugging Face data set"),
+    "mds": functools.partial(_open_tables, title="MDS shards"),
+    "litdata": functools.partial(_open_tables, title="litData chunks"),
+    "lance": functools.partial(_open_tables, title="Lance data set"),
+    "tables": functools.partial(_open_tables, title="tables"),
     "webdataset": lambda path, config: TarCollection(
-        _files(path, config, _TARS),
+        path,
+        _files(path, config, _ENDINGS["webdataset"]),
         prefix_keys=config.prefix_keys,
         same_parts=config.same_parts,
-        folder=path if path.is_dir() else None,
+        limits=config.limits,
     ),
 }
 

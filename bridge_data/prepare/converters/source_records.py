@@ -1,22 +1,24 @@
 """What a source of a conversion is: numbered records, which any process can read by their numbers.
 
 Opening a source, once, finds the number of its records and where they are, in some bytes of memory for each; their
-contents are read later, in forked processes. Guarantee: a number stands for the same record as long as the fingerprint
-is the same; what cannot be read is a `BrokenRecord`, never skipped.
+contents are read later, in forked processes. A number stands for the same record as long as the fingerprint is the
+same; what cannot be read is a `BrokenRecord`, never skipped. `take_records` leaves out forgotten records, and those
+that a condition (`where`) does not choose.
 """
 
-import codecs
+import abc
+import array
+import bisect
 import fnmatch
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError
-
-Opened = TypeVar("Opened")
+from bridge_data.shards.where.choosing import Where, shown
 
 
 class SourceRecord(NamedTuple):
@@ -37,62 +39,117 @@ class BrokenRecord(NamedTuple):
     reason: str
 
 
-class RecordSource(Protocol):
+class RecordSource(abc.ABC):
     """The extension point: what a family of formats provides.
 
     `has_parts`: a record holds the parts of a sample, not columns to make parts from. `is_scattered`: records are
-    equally fast to read in any order; if not, they are read in `blocks`, runs of numbers.
+    equally fast to read in any order; if not, they are read in `blocks`, runs of numbers. `definition`: the class of
+    the samples and its field map, if the source says. `notes`: messages on what of the source is in no record, and on
+    what is odd about it.
     """
 
     title: str
-    has_parts: bool
-    is_scattered: bool
+    has_parts = False
+    is_scattered = True
+    block_records = 64
+    definition: tuple[str, Mapping[str, str]] | None = None
+    notes: Sequence[str] = ()
 
-    @property
-    def definition(self) -> tuple[str, Mapping[str, str]] | None:
-        """The class of the samples and its field map, if the source says."""
-        ...
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """Messages on what of the source is in no record, and on what is odd about it."""
-        ...
-
+    @abc.abstractmethod
     def __len__(self) -> int: ...
 
     def blocks(self) -> Iterator[range]:
         """All numbers, in runs that are best read together."""
-        ...
+        starts = range(0, len(self), self.block_records)
+        return (range(start, min(start + self.block_records, len(self))) for start in starts)
 
+    @abc.abstractmethod
     def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | BrokenRecord]:
         """The records of these numbers of one block, in this order."""
-        ...
 
+    @abc.abstractmethod
     def fingerprint(self) -> str:
         """A digest that changes when the files of the source do."""
-        ...
+
+    def chosen_numbers(self, clauses: Sequence[Where]) -> Collection[int] | None:
+        """The numbers of the records for which all clauses hold: those that a run with the same clauses would see in
+        all split parts. None if there are no columns to choose by.
+
+        Raises:
+            ConfigError: if a clause is wrong. DatasetError: if files have changed since they were prepared.
+        """
+        return None
+
+    def forgotten_numbers(self) -> Container[int]:
+        """The numbers of the records on a list of forgotten samples.
+
+        Raises:
+            DatasetError: if files have changed since samples in them were forgotten.
+        """
+        return ()
 
 
-class LastOpened(Generic[Opened]):
-    """The file that a source read last, reopened in each process: forked ones would share its position."""
+class TakenRecords(NamedTuple):
+    """The records that a conversion takes, how many clauses chose (None: there are no clauses), and how many of these
+    are forgotten."""
 
-    def __init__(self) -> None:
-        self._key: tuple[int, int] | None = None
+    source: RecordSource
+    num_chosen: int | None
+    num_forgotten: int
 
-    def __reduce__(self) -> tuple[type["LastOpened[Any]"], tuple[()]]:
-        return LastOpened, ()  # another process opens its own
 
-    def get(self, number: int, opened: Callable[[int], Opened]) -> Opened:
-        """File `number`, which `opened` opens."""
-        key = os.getpid(), number
-        if self._key != key:
-            self._file = opened(number)
-            self._key = key
-        return self._file
+def take_records(path: Path, source: RecordSource, clauses: Sequence[Where]) -> TakenRecords:
+    """The records of `source`, which was opened at `path`, that are not forgotten, and for which all clauses hold.
 
-    def forget(self) -> None:
-        """Reopen it at the next read."""
-        self._key = None
+    Raises:
+        ConfigError: if there are no columns to choose by, a clause is wrong, or no record is left. DatasetError: if
+            files have other samples than when they were prepared, or samples in them were forgotten.
+    """
+    chosen = source.chosen_numbers(clauses) if clauses else range(len(source))
+    if chosen is None:
+        raise ConfigError(
+            f"{path}: where: is for prepared folders of tars, prepared JSONL files and tables: convert it whole, and "
+            "choose from the result"
+        )
+    if not chosen:
+        raise clauses[-1].error(f"where: {shown(clauses)} chooses none of the {len(source):,} records of {path}")
+    gone = source.forgotten_numbers()
+    taken = [number for number in chosen if number not in gone] if gone else chosen
+    if not taken:
+        raise ConfigError(f"{path}: all of its records are forgotten, so there is nothing to convert")
+    return TakenRecords(
+        source=_TakenSource(source, taken) if len(taken) < len(source) else source,
+        num_chosen=len(chosen) if clauses else None,
+        num_forgotten=len(chosen) - len(taken),
+    )
+
+
+class _TakenSource(RecordSource):
+    """The records of `source` with these numbers, in their order, numbered from 0."""
+
+    def __init__(self, source: RecordSource, numbers: Iterable[int]) -> None:
+        self._source, self._numbers = source, array.array("q", sorted(numbers))
+        self.title, self.has_parts, self.is_scattered = source.title, source.has_parts, source.is_scattered
+        self.definition, self.notes = source.definition, source.notes
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def blocks(self) -> Iterator[range]:
+        for block in self._source.blocks():
+            first, end = (bisect.bisect_left(self._numbers, number) for number in (block.start, block.stop))
+            if first < end:
+                yield range(first, end)
+
+    def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | BrokenRecord]:
+        records = self._source.read([self._numbers[number] for number in numbers])
+        for number, record in zip(numbers, records, strict=True):
+            yield record._replace(number=number)
+
+    def fingerprint(self) -> str:
+        digest = hashlib.blake2b(self._numbers.tobytes(), digest_size=16)
+        digest.update(self._source.fingerprint().encode())
+        return digest.hexdigest()
 
 
 def note_left_out(names: Sequence[str], why: str) -> list[str]:
@@ -103,41 +160,27 @@ def note_left_out(names: Sequence[str], why: str) -> list[str]:
     return [f"left out, {why}: {len(names):,} file{'s' * (len(names) > 1)}{', such as' * (len(names) > 3)} {shown}"]
 
 
-def even_blocks(count: int, size: int) -> Iterator[range]:
-    """The numbers below `count`, in runs of `size`."""
-    return (range(start, min(start + size, count)) for start in range(0, count, size))
-
-
-def check_is_utf8(file: Path) -> None:
-    """Ensure that a text file does not start with the mark of UTF-16, which spreadsheets and consoles of Windows
-    write.
-
-    Raises:
-        ConfigError: if it does, or cannot be read.
-    """
-    try:
-        with open(file, "rb") as opened:
-            mark = opened.read(2)
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
-    if mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        raise ConfigError(f"{file}: is UTF-16; expected UTF-8: iconv -f UTF-16 -t UTF-8 {file.name} > ...")
-
-
 def digest_of_files(files: Iterable[str | os.PathLike[str]]) -> str:
-    """A digest of paths, sizes and times of change.
+    """A digest of paths, sizes and times of change; of a folder, those of all files in it.
 
     Raises:
         ConfigError: if a file is gone.
     """
     digest = hashlib.blake2b(digest_size=16)
     for file in files:
+        if os.path.isdir(file):
+            digest.update(digest_of_files(sorted(map(str, Path(file).rglob("*.*")))).encode())
         try:
             status = os.stat(file)
         except OSError as error:
             raise ConfigError(f"{os.fspath(file)}: cannot be read: {error.strerror}") from None
         digest.update(f"{os.fspath(file)}\0{status.st_size}\0{status.st_mtime_ns}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()
+
+
+def is_included(path: str, include: str | None) -> bool:
+    """Whether the path of a file, or its name, matches the pattern `include`, if there is one."""
+    return include is None or any(fnmatch.fnmatchcase(one, include) for one in (path, os.path.basename(path)))
 
 
 def files_below(folder: Path, suffixes: tuple[str, ...], include: str | None = None) -> list[Path]:
@@ -152,8 +195,7 @@ def files_below(folder: Path, suffixes: tuple[str, ...], include: str | None = N
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in names:
             path = Path(parent, name)
-            options = (name, path.relative_to(folder).as_posix())
-            is_wanted = include is None or any(fnmatch.fnmatchcase(option, include) for option in options)
+            is_wanted = is_included(path.relative_to(folder).as_posix(), include)
             if is_wanted and name.lower().endswith(suffixes) and not name.startswith("."):
                 found.append(path)
     if not found:

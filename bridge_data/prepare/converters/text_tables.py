@@ -1,35 +1,38 @@
-"""Records in text files: JSON lines, arrays of JSON objects (ShareGPT, LLaVA), CSV and TSV.
+"""Records in text files: JSON lines, arrays of JSON objects (ShareGPT, LLaVA), COCO captions, CSV and TSV.
 
-Enters: files. Leaves: a record for each object or row, its columns as in the file. Opening reads each file once, to
-find where its records start and end; this takes 20 bytes of memory a record, plus the largest record and a few
-megabytes. Guarantee: a record larger than `Limits.max_json_bytes` is refused, naming the line or byte.
+Reads files. Returns a source with a record for each object or row, its columns as in the file. Opening reads each file
+once, to find where its records start and end; this takes 20 bytes of memory a record, plus the largest record and a few
+megabytes. Raises an error that names the line or byte for a record larger than `Limits.max_json_bytes`.
 """
 
 import array
+import codecs
 import csv
 import io
 import itertools
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
+from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.later import numpy
 from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.plan.opening import split_parts
 from bridge_data.prepare.converters.media_files import names_media
-from bridge_data.prepare.converters.source_records import (
-    BrokenRecord,
-    SourceRecord,
-    check_is_utf8,
-    digest_of_files,
-    even_blocks,
-)
+from bridge_data.prepare.converters.source_records import BrokenRecord, RecordSource, SourceRecord, digest_of_files
+from bridge_data.shards.jsonl_file import JsonlLines, open_jsonl
 from bridge_data.shards.plain_data import parse_json
+from bridge_data.shards.records import stored_number, stored_records
+from bridge_data.shards.shard_table import encode_offsets, offsets_digest
+from bridge_data.shards.tombstones import newest_versions
+from bridge_data.shards.where.choosing import Where, evaluate
 
-READ_BYTES = 1 << 20
-BLOCK_RECORDS = 64
+READ_BYTES = 1 << 15
+"""Bytes of a JSON file that are read at once, and decoded for each value in them; more for longer values."""
 
 Spans: TypeAlias = Iterator[tuple[int, int]]
 """The first byte of each record, and the byte after its last."""
@@ -38,23 +41,20 @@ Parse: TypeAlias = Callable[[bytes], dict[str, Any]]
 """From the bytes of a record to its columns. A ValueError says what is wrong with them."""
 
 
-class TextTable:
+class TextTable(RecordSource):
     """Records at the bytes `starts` of text `files`; `firsts` has the number of the first of each, and that of all."""
 
-    has_parts = False
-    definition = None
-    notes = ()
-    is_scattered = True
-
-    def __init__(self, title: str, files: Sequence[tuple[Path, Spans, Parse]]) -> None:
-        self.title = title
-        self.files = [path for path, _, _ in files]
-        self._parsers = [parse for _, _, parse in files]
+    def __init__(
+        self, title: str, files: Sequence[Path], opened: Callable[[Path, Limits], tuple[Spans, Parse]], limits: Limits
+    ) -> None:
+        self.title, self.files, self._limits = title, files, limits
+        self._parsers: list[Parse] = []
         self.starts, self._ends = array.array("Q"), array.array("Q")
         self.firsts = [0]
-        for path, spans, _ in files:
+        for path in files:
             try:
-                check_is_utf8(path)
+                _check_is_utf8(path)
+                spans, parse = opened(path, limits)
                 for start, end in spans:
                     self.starts.append(start)
                     self._ends.append(end)
@@ -62,46 +62,81 @@ class TextTable:
                 raise DatasetError(f"{path}: {error}") from None
             except OSError as error:
                 raise DatasetError(f"{path}: cannot be read: {error.strerror}") from None
+            self._parsers.append(parse)
             self.firsts.append(len(self.starts))
 
     def __len__(self) -> int:
         return len(self.starts)
 
-    def blocks(self) -> Iterator[range]:
-        return even_blocks(len(self), BLOCK_RECORDS)
-
     def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | BrokenRecord]:
-        opened: tuple[int, BinaryIO] | None = None
-        try:
-            for number in numbers:
-                which = bisect_right(self.firsts, number) - 1
-                path = self.files[which]
-                if opened is None or opened[0] != which:
-                    if opened is not None:
-                        opened[1].close()
-                    opened = which, open(path, "rb")  # noqa: SIM115  closed below
-                start = self.starts[number]
-                opened[1].seek(start)
-                where = f"{path.name}, record {number - self.firsts[which] + 1} at byte {start}"
-                try:
-                    values = self._parsers[which](opened[1].read(self._ends[number] - start))
-                    yield SourceRecord(number, where, values)
-                except ValueError as error:
-                    yield BrokenRecord(number, where, str(error))
-        finally:
-            if opened is not None:
-                opened[1].close()
+        for number in numbers:
+            which = bisect_right(self.firsts, number) - 1
+            path, start = self.files[which], self.starts[number]
+            where = f"{path.name}, record {number - self.firsts[which] + 1} at byte {start}"
+            try:
+                values = self._parsers[which](storage.read(str(path), start, self._ends[number] - start))
+                yield SourceRecord(number, where, values)
+            except (ValueError, DatasetError) as error:
+                yield BrokenRecord(number, where, str(error))
 
     def fingerprint(self) -> str:
         return digest_of_files(self.files)
 
 
-def json_lines(files: Sequence[Path], limits: Limits = DEFAULT_LIMITS) -> TextTable:
-    """A record for each line that is not blank."""
-    return TextTable("JSON lines", [(path, line_spans(path, limits), _object_parser(limits)) for path in files])
+def _check_is_utf8(file: Path) -> None:
+    """Ensure that a text file does not start with the mark of UTF-16, which spreadsheets and consoles of Windows
+    write."""
+    storage.close_file(file)  # the file may have been replaced
+    with open(file, "rb") as opened:
+        if opened.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            raise ValueError(f"is UTF-16; expected UTF-8: iconv -f UTF-16 -t UTF-8 {file.name} > ...")
 
 
-def line_spans(path: Path, limits: Limits) -> Spans:
+class JsonLines(TextTable):
+    """A record for each line that is not blank; they are numbered as they are in place."""
+
+    def __init__(self, files: Sequence[Path], limits: Limits = DEFAULT_LIMITS) -> None:
+        super().__init__("JSON lines", files, lambda *of: (_line_spans(*of), _object_parser(limits)), limits)
+
+    def chosen_numbers(self, clauses: Sequence[Where]) -> Collection[int]:
+        """Those of prepared files."""
+        found: set[int] = set()
+        for path, (first, end) in zip(self.files, itertools.pairwise(self.firsts), strict=True):
+            for part in split_parts(path.absolute(), self._limits):
+                lines = open_jsonl(path.absolute(), part, limits=self._limits)
+                check_count(path, end - first, stored_records(lines).num_samples)
+                chosen = evaluate(lines, clauses).between(0, lines.num_samples) if lines.num_samples else ()
+                found.update(first + stored_number(lines, index) for index in chosen)
+        return found
+
+    def forgotten_numbers(self) -> Container[int]:
+        """By what is in the files now, prepared or not."""
+        found: set[int] = set()
+        for path, (first, end) in zip(self.files, itertools.pairwise(self.firsts), strict=True):
+            file, num_bytes = path.absolute(), path.stat().st_size
+            starts = self.starts[first:end]
+            starts[:1] = array.array("Q", [0] * len(starts[:1]))  # blank lines before belong to the first, as in place
+            digest = offsets_digest(encode_offsets(starts + array.array("Q", [num_bytes])))
+            lines = JsonlLines(
+                root=file, split_part="", num_samples=len(starts), num_bytes=num_bytes, digest=digest
+            ).with_tombstones()
+            found.update(first + number for number in lines.forgotten(newest_versions(lines.tombstones)))
+        return found
+
+
+def check_count(file: Path, num_samples: int, num_prepared: int) -> None:
+    """Check the number of samples in a file.
+
+    Raises:
+        DatasetError: if it had another when it was prepared.
+    """
+    if num_samples != num_prepared:
+        raise DatasetError(
+            f"{file}: has {num_samples:,} samples, but had {num_prepared:,} when it was prepared: prepare it again"
+        )
+
+
+def _line_spans(path: Path, limits: Limits) -> Spans:
     """The lines that are not blank."""
     with open(path, "rb") as file:
         start = 3 if file.read(3) == b"\xef\xbb\xbf" else 0  # the mark that some editors write
@@ -137,7 +172,7 @@ def _object_parser(limits: Limits) -> Parse:
 
 def json_array(files: Sequence[Path], limits: Limits = DEFAULT_LIMITS) -> TextTable:
     """A record for each object in the list that each file is."""
-    return TextTable("JSON list", [(path, _array_spans(path, limits), _object_parser(limits)) for path in files])
+    return TextTable("JSON list", files, lambda *of: (_array_spans(*of), _object_parser(limits)), limits)
 
 
 def _array_spans(path: Path, limits: Limits) -> Spans:
@@ -259,27 +294,25 @@ class JsonStream:
 _DECODER = json.JSONDecoder()
 
 
-def csv_rows(files: Sequence[Path], limits: Limits = DEFAULT_LIMITS, delimiter: str | None = None) -> TextTable:
+def csv_rows(files: Sequence[Path], limits: Limits = DEFAULT_LIMITS) -> TextTable:
     """A record for each row below the headings, which name the columns; values are text."""
-    opened = []
-    for path in files:
-        check_is_utf8(path)
-        between = delimiter or _delimiter(path, limits)
-        try:
-            headings = next(_csv_records(path, between, limits), (0, 0, [""]))[2]
-            between.join(headings).encode()
-        except UnicodeEncodeError:
-            raise DatasetError(f"{path}: its first line is not UTF-8; write the file in UTF-8") from None
-        except ValueError as error:
-            raise DatasetError(f"{path}: {error}") from None
-        if not all(headings) or len(set(headings)) < len(headings) or any(map(names_media, headings)):
-            shown = str(headings)[:200]
-            raise ConfigError(
-                f"{path}: its first line should name the columns, each once, as in `image,caption`; got {shown}"
-            )
-        spans = ((start, end) for start, end, row in itertools.islice(_csv_records(path, between, limits), 1, None))
-        opened.append((path, spans, _row_parser(headings, between)))
-    return TextTable("CSV", opened)
+    return TextTable("CSV", files, _csv_spans, limits)
+
+
+def _csv_spans(path: Path, limits: Limits) -> tuple[Spans, Parse]:
+    delimiter = _delimiter(path, limits)
+    rows = _csv_records(path, delimiter, limits)
+    _, _, headings = next(rows, (0, 0, [""]))
+    try:
+        delimiter.join(headings).encode()
+    except UnicodeEncodeError:
+        raise ValueError("its first line is not UTF-8; write the file in UTF-8") from None
+    if not all(headings) or len(set(headings)) < len(headings) or any(map(names_media, headings)):
+        shown = str(headings)[:200]
+        raise ConfigError(
+            f"{path}: its first line should name the columns, each once, as in `image,caption`; got {shown}"
+        )
+    return ((start, end) for start, end, _ in rows), _row_parser(headings, delimiter)
 
 
 def _delimiter(path: Path, limits: Limits) -> str:
@@ -348,3 +381,86 @@ def _row_parser(headings: Sequence[str], delimiter: str) -> Parse:
         return dict(zip(headings, rows[0], strict=True))
 
     return parse
+
+
+class CocoCaptions(RecordSource):
+    """Captions in the form of COCO: a record for each image that has some, in the order of `images`: `image` (its file
+    name), `caption` (the first), `captions` (all, in the order of the file), `image_id`, and all other fields of the
+    image. An annotation takes 32 bytes of memory, its text none.
+
+    Source: the format, https://cocodataset.org/#format-data
+    """
+
+    title = "COCO captions"
+
+    def __init__(self, path: Path, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._path, self._limits = path, limits
+        storage.close_file(path)  # the file may have been replaced
+        images: list[tuple[int, int, int]] = []
+        annotations: list[tuple[int, int, int]] = []
+        try:
+            with JsonStream(path, limits) as stream:
+                for name in stream.names():
+                    if name in ("images", "annotations"):
+                        into, field = (images, "id") if name == "images" else (annotations, "image_id")
+                        into += self._listed(stream, field)
+                    else:
+                        stream.value()
+                stream.expect_end()
+        except ValueError as error:
+            raise DatasetError(f"{path}: {error}") from None
+        except OSError as error:
+            raise DatasetError(f"{path}: cannot be read: {error.strerror}") from None
+        if not images or not annotations:
+            raise DatasetError(
+                f"{path}: has {len(images)} images and {len(annotations)} annotations; expected both, as in COCO. "
+                "Other records are a list of objects, or lines in a file that is called .jsonl"
+            )
+        spans = numpy.array(annotations, dtype=numpy.int64)
+        self._annotations = spans[numpy.argsort(spans[:, 0], kind="stable")]
+        known = numpy.array(images, dtype=numpy.int64)
+        if len(numpy.unique(known[:, 0])) < len(known):
+            raise DatasetError(f"{path}: two images have the same id")
+        unknown = spans[~numpy.isin(spans[:, 0], known[:, 0])]
+        if len(unknown):
+            raise DatasetError(f"{path}: {len(unknown)} annotations are of images that it does not list")
+        self._images = known[numpy.isin(known[:, 0], spans[:, 0])]
+        num_without = len(known) - len(self._images)
+        self.notes = [f"left out: {num_without:,} images without captions"] * bool(num_without)
+
+    def _listed(self, stream: JsonStream, field: str) -> Iterator[tuple[int, int, int]]:
+        for start, end, value in stream.list_values():
+            number = value.get(field) if isinstance(value, dict) else None
+            if type(number) is not int or abs(number) >= 2**63:
+                raise ValueError(f"the entry at byte {start} has no whole number at {field!r}")
+            yield number, start, end
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def read(self, numbers: Sequence[int]) -> Iterator[SourceRecord | BrokenRecord]:
+        for number in numbers:
+            image_id, start, end = map(int, self._images[number])
+            where = f"{self._path.name}, image {image_id}"
+            first, last = numpy.searchsorted(self._annotations[:, 0], [image_id, image_id + 1])
+            try:
+                image = self._entry(start, end)
+                captions = [self._entry(*map(int, span[1:])).get("caption") for span in self._annotations[first:last]]
+            except (ValueError, AttributeError, DatasetError) as error:
+                yield BrokenRecord(number, where, str(error))
+                continue
+            name = image.pop("file_name", None)
+            if not isinstance(name, str) or not all(isinstance(caption, str) for caption in captions):
+                yield BrokenRecord(number, where, "expected a text at 'file_name', and at 'caption' of each annotation")
+                continue
+            image.pop("id")
+            values = {"image": name, "caption": captions[0], "captions": captions, "image_id": image_id}
+            values |= {other: value for other, value in image.items() if other not in values}
+            yield SourceRecord(number, where, values, f"{image_id:012d}" if image_id >= 0 else str(image_id))
+
+    def _entry(self, start: int, end: int) -> dict[str, Any]:
+        value: dict[str, Any] = parse_json(storage.read(str(self._path), start, end - start), self._limits)
+        return value
+
+    def fingerprint(self) -> str:
+        return digest_of_files([self._path])

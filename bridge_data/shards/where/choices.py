@@ -1,34 +1,32 @@
-"""A choice: the chosen samples of a data set, as a file of bits.
+"""A choice: the chosen samples of a data set, as a file of bits, and as a data set of their own.
 
-Enters: a bit for each sample, and the samples of each shard. Leaves: the mapping between samples and their numbers
-among the chosen ones, from 0. Guarantee: a process reads only the pages of bits that it needs, each with a checksum,
-and keeps some; a damaged or replaced file is a `DatasetError`.
+Reads a bit for each sample, and the samples of each shard. Returns the mapping between samples and their numbers among
+the chosen ones, from 0; and `Records` of the chosen samples alone, in the same order, without shards that have none. A
+sample keeps its key and its stored number; neighbours are read together, including samples between them that are not
+chosen, unless there are too many of these. A process reads only the pages of bits that it needs, each with a checksum,
+and keeps some. Raises a `DatasetError` for a damaged or replaced file.
 
-Layout: an index file (see `index_file`), whose data are the bits, the lowest of a byte first. The table holds the
+Layout: an index file (see `paged_file`), whose data are the bits, the lowest of a byte first. The table holds the
 number of samples, those chosen in each shard and in each page of 4,096 samples, the CRC-32 of each page, and a digest
 of all bits.
 """
 
 import array
 import bisect
-import functools
+import dataclasses
 import itertools
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bridge_data.errors import DatasetError
-from bridge_data.shards.index_file import HEADER_BYTES, IndexFile, begin_index, finish_index
-from bridge_data.shards.segment import DamagedIndexError
+from bridge_data.shards.paged_file import HEADER_BYTES, PagedFile, begin_index, finish_index, kept_page
+from bridge_data.shards.records import Selection
 from bridge_data.storage.atomic import replacing
 
 CHOICE_MAGIC = b"BRIDGECH"
 
 PAGE_SAMPLES = 1 << 12
-
-MAX_PAGES = 1024
-"""Maximum pages that a process keeps, of up to 8 KB each."""
 
 _PAGE_BYTES = PAGE_SAMPLES // 8
 
@@ -36,7 +34,7 @@ _PAGE_BYTES = PAGE_SAMPLES // 8
 class Choice:
     """The chosen ones of `num_samples` samples: `counts` of each shard, `num_chosen` in all."""
 
-    def __init__(self, file: IndexFile, table: dict[str, Any]) -> None:
+    def __init__(self, file: PagedFile, table: dict[str, Any]) -> None:
         self.num_samples: int = table["num_samples"]
         self.counts: list[int] = table["counts"]
         self.digest: str = table["digest"]
@@ -48,7 +46,7 @@ class Choice:
     @classmethod
     def open(cls, path: Path) -> "Choice | None":
         """The choice in the file at `path`; None if there is no usable one."""
-        opened = IndexFile.open(path, CHOICE_MAGIC)
+        opened = PagedFile.open(path, CHOICE_MAGIC, "; delete it and start again: the samples will be chosen again")
         return None if opened is None else cls(*opened)
 
     @property
@@ -58,7 +56,7 @@ class Choice:
     def sample(self, number: int) -> int:
         """The chosen sample with this number."""
         page = bisect.bisect_right(self._starts, number) - 1
-        return page * PAGE_SAMPLES + _kept_page(self, page)[number - self._starts[page]]
+        return page * PAGE_SAMPLES + kept_page(self, page)[number - self._starts[page]]
 
     def rank(self, sample: int) -> int:
         """How many samples before `sample` are chosen."""
@@ -66,7 +64,7 @@ class Choice:
         if page >= len(self._checksums):
             return self.num_chosen
         start = self._starts[page]
-        return start + bisect.bisect_left(_kept_page(self, page), at) if at else start
+        return start + bisect.bisect_left(kept_page(self, page), at) if at else start
 
     def between(self, first: int, end: int) -> list[int]:
         """The chosen samples from `first` to `end` - 1."""
@@ -76,17 +74,34 @@ class Choice:
         """The chosen samples of a page, counted from its first."""
         first = page * _PAGE_BYTES
         num_bytes = min(_PAGE_BYTES, -(-self.num_samples // 8) - first)
-        try:
-            data = self._file.read(HEADER_BYTES + first, num_bytes, self._checksums[page])
-        except DamagedIndexError as error:
-            raise DatasetError(f"{error}; delete it and start again: the samples will be chosen again") from None
+        data = self._file.read(HEADER_BYTES + first, num_bytes, self._checksums[page])
         bits = f"{int.from_bytes(data, 'little'):b}"
         return array.array("H", itertools.compress(range(len(bits)), map("1".__eq__, reversed(bits))))
 
 
-@functools.lru_cache(maxsize=MAX_PAGES)
-def _kept_page(choice: Choice, page: int) -> "array.array[int]":
-    return choice.read_page(page)
+@dataclasses.dataclass(frozen=True, eq=False)
+class ChosenRecords(Selection):
+    """The samples of `records` in `choice`."""
+
+    choice: Choice
+
+    @property
+    def num_samples(self) -> int:
+        return self.choice.num_chosen
+
+    @property
+    def shard_counts(self) -> Sequence[int]:
+        return self.choice.counts
+
+    def to_base(self, index: int) -> int:
+        return self.choice.sample(index)
+
+    def rank(self, number: int) -> int:
+        return self.choice.rank(number)
+
+    def identity(self) -> dict[str, Any]:
+        """The identity of `records`, and a digest of the choice."""
+        return {"of": self.records.identity(), "chosen": [self.num_samples, self.choice.digest]}
 
 
 def write_choice(path: Path, bits: bytes, shard_counts: Sequence[int], note: str | None) -> None:
@@ -95,20 +110,16 @@ def write_choice(path: Path, bits: bytes, shard_counts: Sequence[int], note: str
     import hashlib  # here: not needed to open a choice
 
     pages = [bits[start : start + _PAGE_BYTES] for start in range(0, len(bits), _PAGE_BYTES)]
-    counted = [int.from_bytes(page, "little").bit_count() for page in pages]
-    starts = [0, *itertools.accumulate(counted)]
 
-    def rank(sample: int) -> int:
-        page, at = divmod(sample, PAGE_SAMPLES)
-        if page == len(pages):
-            return starts[-1]
-        return starts[page] + (int.from_bytes(pages[page], "little") & ((1 << at) - 1)).bit_count()
+    def chosen(start: int, end: int) -> int:
+        around = int.from_bytes(bits[start // 8 : -(-end // 8)], "little")
+        return (around >> start % 8 & (1 << end - start) - 1).bit_count()
 
-    ranks = map(rank, itertools.accumulate(shard_counts, initial=0))
+    ends = itertools.accumulate(shard_counts, initial=0)
     table = {
         "num_samples": sum(shard_counts),
-        "counts": [end - start for start, end in itertools.pairwise(ranks)],
-        "pages": counted,
+        "counts": [chosen(start, end) for start, end in itertools.pairwise(ends)],
+        "pages": [int.from_bytes(page, "little").bit_count() for page in pages],
         "checksums": list(map(zlib.crc32, pages)),
         "digest": hashlib.blake2b(bits, digest_size=8).hexdigest(),
         "note": note,

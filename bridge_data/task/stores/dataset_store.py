@@ -18,11 +18,11 @@ from bridge_data.plan import Source
 from bridge_data.process_counts import COUNTS
 from bridge_data.samples import SourceInfo
 from bridge_data.shards.jsonl_file import PART, JsonlLines
-from bridge_data.shards.key_index import PartReader
 from bridge_data.shards.media_metadata import MediaIndex, MediaMetadata
 from bridge_data.shards.metadata import META_FOLDER, without_shard
 from bridge_data.shards.prepared import tars_of
 from bridge_data.shards.records import RecordReader, newest_forgotten, reader_of, stored_records
+from bridge_data.shards.sample_lookup import PartReader
 from bridge_data.storage import RemotePath
 from bridge_data.task.stores.file_store import DecodeFileStore, FileStore
 

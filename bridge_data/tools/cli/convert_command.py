@@ -10,15 +10,21 @@ import click
 from bridge_data.errors import ConfigError, bridge_command
 from bridge_data.limits import Limits, allow_pixels
 from bridge_data.plan.where_clauses import WhereClause, given_where
-from bridge_data.prepare.converters.chosen_source import take_records
-from bridge_data.prepare.converters.columnar_tables import ColumnarTables
 from bridge_data.prepare.converters.conversion import REPORT, ConvertConfig
 from bridge_data.prepare.converters.conversion import convert as convert_records
-from bridge_data.prepare.converters.field_guessing import Definition, guess_definition, no_answer, why_crude
 from bridge_data.prepare.converters.media_files import MediaRoot, clips_are_checked
-from bridge_data.prepare.converters.record_layout import RecordColumn, RecordLayout, find_columns
+from bridge_data.prepare.converters.record_layout import (
+    Definition,
+    RecordColumn,
+    RecordLayout,
+    find_columns,
+    guess_definition,
+    no_answer,
+    why_crude,
+)
 from bridge_data.prepare.converters.source_kinds import FORMAT_NAMES, SourceConfig, open_source
-from bridge_data.prepare.converters.source_records import RecordSource
+from bridge_data.prepare.converters.source_records import RecordSource, take_records
+from bridge_data.prepare.converters.table_rows import TableRows
 from bridge_data.storage import Location
 from bridge_data.tools.cli.sample_types import parse_field_map
 from bridge_data.tools.cli.terminal import (
@@ -139,8 +145,8 @@ def convert(
     """Convert the data in SRC to the data set in the folder DST, or at its URL.
 
     SRC is a folder of files (0001.png with 0001.txt) or of a folder for each class; JSON lines, a JSON list (LLaVA,
-    ShareGPT), CSV or TSV, with the names of media; Parquet or Arrow; a data set that `datasets` saved; COCO captions;
-    MDS shards; or WebDataset tars. If interrupted, the same command continues; with other options, or if SRC was
+    ShareGPT), CSV or TSV, with the names of media; COCO captions; Parquet, Arrow, what `datasets` saved, Lance, MDS or
+    litData; or WebDataset tars. If interrupted, the same command continues; with other options, or if SRC was
     corrected, it starts anew.
     """
     allow_pixels(limits)
@@ -162,9 +168,9 @@ def convert(
     )
     if same_parts and not records.has_parts:
         raise ConfigError(f"--same-parts is for folders of files and tars, but {source} is a {records.title}")
-    dropped_here = () if isinstance(records, ColumnarTables) else drop  # which reads no others
+    dropped_here = () if isinstance(records, TableRows) else drop  # which reads no others
     found = find_columns(records, dropped_here, require_parts)
-    records = _taken(source, records, given_where(where, columns), limits)
+    records = _taken(source, records, given_where(where, columns))
     definition = guess_definition(
         found,
         sample_type=sample_type,
@@ -208,9 +214,9 @@ def convert(
     click.echo(f"Next: {bridge_command('preview', target)}")
 
 
-def _taken(source: Path, records: RecordSource, clauses: Sequence[WhereClause], limits: Limits) -> RecordSource:
+def _taken(source: Path, records: RecordSource, clauses: Sequence[WhereClause]) -> RecordSource:
     """The chosen `records` that are not forgotten."""
-    taken = take_records(source, records, clauses, limits)
+    taken = take_records(source, records, clauses)
     if taken.num_chosen is not None:
         note(f"where: chosen are {taken.num_chosen:,} of {counted(len(records), 'record')}")
     if taken.num_forgotten:

@@ -19,8 +19,15 @@ from bridge_data.limits import Limits
 from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES, definition, find_sample_type
 from bridge_data.prepare.scan_results import ScanTask
 from bridge_data.prepare.splits import RATIO_PARTS, parse_pattern, parse_ratio, split_by_patterns, split_by_ratio
-from bridge_data.prepare.tar_indexes import Preparation, PrepareConfig
-from bridge_data.prepare.tars import Split, check_is_whole, find_shards, refresh_index, scan_share
+from bridge_data.prepare.tars import (
+    Preparation,
+    PrepareConfig,
+    Split,
+    check_is_whole,
+    find_shards,
+    refresh_index,
+    scan_share,
+)
 from bridge_data.prepare.tars import prepare as prepare_shards
 from bridge_data.shards.metadata import DATASET_YAML, INFO_JSON, INFO_YAML, JSONL_SUFFIX, META_FOLDER, SPLIT_YAML
 from bridge_data.shards.prepared import PreparedDataset

@@ -22,7 +22,7 @@ from bridge_data.prepare.jsonl_lines import (
 from bridge_data.prepare.metadataset_joins import prepare_metadataset
 from bridge_data.prepare.sample_definitions import CRUDE
 from bridge_data.prepare.splits import parse_ratio, ratio_bounds
-from bridge_data.prepare.tar_indexes import PrepareConfig
+from bridge_data.prepare.tars import PrepareConfig
 from bridge_data.shards.joins import JoinIndex
 from bridge_data.shards.jsonl_file import split_path
 from bridge_data.shards.subset import gaps

@@ -13,7 +13,8 @@ import click
 from bridge_data.limits import Limits
 from bridge_data.prepare.column_writing import prepare_columns
 from bridge_data.prepare.json_fields import parse_fields
-from bridge_data.prepare.tar_indexes import PrepareConfig
+from bridge_data.prepare.tars import PrepareConfig
+from bridge_data.shards.where.sample_columns import arrow_package
 from bridge_data.storage import Location
 from bridge_data.tools.cli.terminal import (
     ON_DISK,
@@ -102,11 +103,12 @@ def column_names(text: str | None) -> list[str]:
     """The columns named in a flag, separated by commas; none without the flag.
 
     Raises:
-        ConfigError: if a name is invalid.
+        ConfigError: if a name is invalid, or pyarrow is not installed.
     """
     names = [] if text is None else [name.strip() for name in text.split(",")]
     if names:
         parse_fields(names)
+        arrow_package()
     return names
 
 

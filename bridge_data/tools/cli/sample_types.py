@@ -18,8 +18,8 @@ from bridge_data.plan.source import FieldAccess, parse_access
 from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES, find_sample_type, read_definition
 from bridge_data.prepare.splits import parse_ratio
 from bridge_data.samples import Sample, required_fields
+from bridge_data.shards.index_file import Part
 from bridge_data.shards.plain_data import parse_json
-from bridge_data.shards.segment import Part
 from bridge_data.shards.shard_table import first_samples
 from bridge_data.storage import Location
 
@@ -81,8 +81,10 @@ class FirstSamples:
 
     def likely_definition(self) -> tuple[str, dict[str, str]]:
         """(sample class, field map) that probably fit: a class only if its fields are clear, else crude samples."""
-        from bridge_data.prepare.converters.field_guessing import guess_definition  # here: they import numpy
-        from bridge_data.prepare.converters.record_layout import columns_of_parts
+        from bridge_data.prepare.converters.record_layout import (
+            columns_of_parts,
+            guess_definition,  # here: they import numpy
+        )
         from bridge_data.prepare.converters.source_records import SourceRecord
 
         records = [

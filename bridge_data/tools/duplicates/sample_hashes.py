@@ -30,7 +30,7 @@ from bridge_data.limits import DEFAULT_LIMITS, Limits, allow_pixels
 from bridge_data.options import check_at_least
 from bridge_data.plan.document import is_jsonl
 from bridge_data.plan.formats import WHOLE
-from bridge_data.prepare.executors import Progress, in_parallel, no_progress, usual_workers
+from bridge_data.prepare.executors import LocalProcesses, Progress, no_progress, usual_workers
 from bridge_data.shards import Records
 from bridge_data.shards.blocks import BlockBudget, BlockCache, RunCut
 from bridge_data.shards.jsonl_file import open_jsonl, read_ranges
@@ -182,8 +182,8 @@ def hash_samples(
         config=config,
     )
     hash_one = functools.partial(_hash_task, config)
-    num_workers = min(config.num_workers, len(tasks))
-    results = in_parallel(hash_one, tasks, num_workers=num_workers, what="read samples")
+    num_workers = max(1, min(config.num_workers, len(tasks)))
+    results = LocalProcesses(num_workers).map(hash_one, tasks, what="read samples")
     with contextlib.closing(results):
         for (start, end), result in zip(itertools.pairwise(starts), results, strict=True):
             found.high[start:end], found.low[start:end], found.num_bytes[start:end] = result[:3]

@@ -24,7 +24,7 @@ from bridge_data import Batch, DefaultTaskEncoder, TextSample, edataclass
 from bridge_data.datamodule.parallel import slice_for_context_parallel, virtual_iterators
 from bridge_data.datamodule.sharing import IdleDataloader
 from bridge_data.samples import map_tensors
-from bridge_data.storage import reading
+from bridge_data.storage import locations
 from tests.datamodule.parts import make_module
 
 NUM_BATCHES, NUM_AHEAD, SAVED_AT = 10, 3, 6
@@ -86,8 +86,8 @@ class ReadCounter:
 
     def __init__(self) -> None:
         self.num_bytes = 0
-        self._read = reading.read_with_version
-        reading.read_with_version = self._counted
+        self._read = locations.read_with_version
+        locations.read_with_version = self._counted
 
     def _counted(self, path: Any, start: int, num_bytes: int) -> Any:
         if str(path).endswith(".tar"):

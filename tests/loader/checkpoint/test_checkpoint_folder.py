@@ -21,7 +21,7 @@ from bridge_data.loader.checkpoint import (
     save_states,
 )
 from bridge_data.order.state import LoaderState, merge_states
-from bridge_data.storage import reading
+from bridge_data.storage import locations
 from tests.loader.checkpoint.states import make_state, rank_states, write_version_1
 
 WHOLE = LoaderState.from_dict(make_state())
@@ -223,7 +223,7 @@ def test_a_file_that_cannot_be_read_is_not_taken_for_absent(
             raise OSError(error, os.strerror(error), str(path))
         return read(path)
 
-    monkeypatch.setattr(reading, "RETRY_WAITS_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(locations, "RETRY_WAITS_S", (0.0, 0.0, 0.0))
     with monkeypatch.context() as patched:
         patched.setattr(Path, "read_bytes", fail)
         with pytest.raises(StateError, match=re.escape(f"{name}: cannot be read: {os.strerror(error)}")):
@@ -241,7 +241,7 @@ def test_a_transient_fault_is_retried(tmp_path: Path, monkeypatch: pytest.Monkey
             raise OSError(faults.pop(), "transient", str(path))
         return read(path)
 
-    monkeypatch.setattr(reading, "RETRY_WAITS_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(locations, "RETRY_WAITS_S", (0.0, 0.0, 0.0))
     monkeypatch.setattr(Path, "read_bytes", fail_twice)
     assert load_states(folder, step=20) == make_state(step=20)
     assert not faults

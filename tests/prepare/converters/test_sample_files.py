@@ -1,5 +1,6 @@
 """Folders of files and tars, whose records are samples already: which files make one, which are told, which refused."""
 
+import gzip
 import os
 import tarfile
 from pathlib import Path
@@ -10,6 +11,7 @@ import webdataset
 from bridge_data.shards import PreparedDataset
 from tests.prepare.converters.originals import convert, converted, picture, write_folder
 from tests.prepare.test_shard_writer import contents
+from tests.shards.tars import write_tar
 from tests.tools.cli.runner import write_pictures
 
 
@@ -78,6 +80,22 @@ def test_all_tars_that_are_cut_off_are_named_at_once(raw: Path, tmp_path: Path) 
     assert f"2 of {len(shards)} shards cannot be used:\n  {shards[0]}: " in result.stderr
     assert f"\n  {shards[-1]}: " in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["a.tar", "a.tgz"])
+def test_tars_that_prepare_refuses_are_converted(name: str, tmp_path: Path) -> None:
+    """As parts of a sample are not next to each other, and compressed ones have no index; the same part twice is
+    broken."""
+    path = write_tar(tmp_path / "tars" / "a.tar", {"a.txt": b"1", "b.txt": b"2", "a.cls": b"3", "b.cls": b"4"})
+    if name == "a.tgz":
+        path.with_name(name).write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    (samples,) = contents(converted(path.parent, tmp_path / "out")).values()
+    assert samples == [("a", {"txt": b"1", "cls": b"3"}), ("b", {"txt": b"2", "cls": b"4"})]
+    with tarfile.open(tmp_path / "twice.tar", "w") as tar:
+        for _ in range(2):
+            tar.addfile(tarfile.TarInfo("a.txt"))
+    assert "a: has two parts with the same name" in convert(tmp_path / "twice.tar", tmp_path / "twice").stderr
 
 
 def test_files_that_make_no_sample_are_told(raw: Path, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_lists_are_read_as_json_reads_them(
 def test_lines_are_read_as_json_reads_them(tmp_path: Path, records: list[Any]) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"\xef\xbb\xbf" + b"\n \r\n".join(json.dumps(record).encode() for record in records))
-    assert values(text_tables.json_lines([path, path])) == 2 * records
+    assert values(text_tables.JsonLines([path, path])) == 2 * records
 
 
 CELLS = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0\r"), max_size=6)
@@ -87,7 +87,7 @@ def test_lines_and_rows_have_a_limit(tmp_path: Path) -> None:
     limits = Limits(max_json_bytes=100)
     (tmp_path / "a.jsonl").write_text('{"a": 1}\n{"a": "' + "x" * 200 + '"}\n')
     with pytest.raises(DatasetError, match="line 2 is longer than 100 bytes"):
-        text_tables.json_lines([tmp_path / "a.jsonl"], limits)
+        text_tables.JsonLines([tmp_path / "a.jsonl"], limits)
     (tmp_path / "a.csv").write_text("a,b\n" + '1,"open\n' + "x\n" * 200)
     with pytest.raises(DatasetError, match="is a quotation mark not closed"):
         text_tables.csv_rows([tmp_path / "a.csv"], limits)
@@ -95,7 +95,7 @@ def test_lines_and_rows_have_a_limit(tmp_path: Path) -> None:
 
 def test_broken_records_are_told_and_the_others_read(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"a": 1}\n{"a": \n[1]\n{"a": "\xff"}\n{"a": 2}\n')
-    read = list(text_tables.json_lines([tmp_path / "a.jsonl"]).read(range(5)))
+    read = list(text_tables.JsonLines([tmp_path / "a.jsonl"]).read(range(5)))
     assert [type(record) for record in read] == [SourceRecord, *[BrokenRecord] * 3, SourceRecord]
     assert [record.reason for record in read if isinstance(record, BrokenRecord)] == [
         "is not JSON: Expecting value: line 2 column 1 (char 7)",
@@ -110,7 +110,7 @@ def test_no_row_or_value_is_lost_in_another(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"a": 1}\n{"a": {"b": 1, "c": 2, "b": 3}}\n')
     for source, reason in (
         (text_tables.csv_rows([tmp_path / "a.csv"]), "is a quotation mark not closed"),
-        (text_tables.json_lines([tmp_path / "a.jsonl"]), "key 'b' is there 2 times"),
+        (text_tables.JsonLines([tmp_path / "a.jsonl"]), "key 'b' is there 2 times"),
     ):
         first, second = source.read(range(2))
         assert isinstance(first, SourceRecord)

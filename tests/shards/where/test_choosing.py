@@ -1,18 +1,23 @@
+"""Choosing: what a predicate chooses, NULLs, names, files of the user's columns, and what is refused."""
+
 import dataclasses
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.plan import load_plan
 from bridge_data.shards import open_shards
-from bridge_data.shards.where.choosing import choose
-from bridge_data.shards.where.chosen_records import ChosenRecords
+from bridge_data.shards.where.choices import ChosenRecords
+from bridge_data.shards.where.choosing import SampleQuery, as_written, choose, open_engine, parse_predicate
 from tests.prepared import write_texts
+from tests.tables import write_parquet
 
 
 @dataclasses.dataclass
@@ -28,31 +33,6 @@ class Clause:
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("BRIDGE_DATA_CACHE", str(tmp_path / "cache"))
     return write_texts(tmp_path / "texts", 500, lambda number: "x" * number)
-
-
-@pytest.mark.parametrize(
-    ("text", "is_chosen"),
-    [
-        ("txt.bytes >= 100 and index % 2 = 0", lambda number: number >= 100 and number % 2 == 0),
-        ("key like '%7'", lambda number: number % 10 == 7),
-        ("shard = 'data-0003.tar'", lambda number: 150 <= number < 200),
-    ],
-)
-def test_what_is_chosen_is_what_python_chooses(data: Path, text: str, is_chosen: Callable[[int], bool]) -> None:
-    records = open_shards(data, "train")
-    chosen = ChosenRecords(records, choose(records, [Clause(text)]))
-    reader = chosen.reader()
-    keys = [reader.read(index).key for index in range(chosen.num_samples)]
-    assert keys == [f"{number:06d}" for number in range(500) if is_chosen(number)]
-    assert sum(chosen.counts) == len(keys)
-
-
-@pytest.mark.parametrize(
-    "text", ["random() < 0.5", "ago('1 day'::interval) > '2020-01-01'::timestamptz", "(select true)", "key = 'none'"]
-)
-def test_what_is_not_the_same_everywhere_or_chooses_nothing_is_refused(data: Path, text: str) -> None:
-    with pytest.raises(ConfigError):
-        choose(open_shards(data, "train"), [Clause(text)])
 
 
 def test_the_same_samples_are_the_same_choice_however_the_condition_is_written(data: Path) -> None:
@@ -106,6 +86,21 @@ def test_of_processes_that_come_at_once_one_evaluates_and_all_choose_the_same(da
     assert [path.suffix for path in sorted((tmp_path / "cache" / "where").iterdir())] == [".choice", ".lock"]
 
 
+def test_columns_that_are_replaced_meanwhile_are_an_error(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = own(table, key=KEYS, mine=list(range(SIZE)))
+    run = SampleQuery.run
+
+    def replaced(query: SampleQuery, num_samples: int) -> Any:
+        path.unlink()
+        own(table, key=KEYS, mine=["x"] * SIZE)
+        return run(query, num_samples)
+
+    with monkeypatch.context() as patch, pytest.raises(DatasetError, match=r"columns were replaced .* start again"):
+        patch.setattr(SampleQuery, "run", replaced)
+        chosen(table, "mine > 57", path)
+    assert not [*(table.parent / "cache" / "where").glob("*.choice")]
+
+
 def test_a_damaged_file_in_the_cache_is_made_anew(data: Path, tmp_path: Path) -> None:
     records = open_shards(data, "train")
     before = choose(records, [Clause("index < 5")])
@@ -119,3 +114,268 @@ def test_a_cache_that_cannot_be_written_is_named(data: Path, tmp_path: Path) -> 
     (tmp_path / "cache").write_text("a file where a folder should be")
     with pytest.raises(ConfigError, match=r"where: cannot store the chosen samples: .*set BRIDGE_DATA_CACHE"):
         choose(open_shards(data, "train"), [Clause("index < 5")])
+
+
+SIZE = 60
+KEYS = list(map(str, range(SIZE)))
+COLUMNS: dict[str, Any] = {
+    "Score": [number / 10 for number in range(SIZE)],
+    "group": list(range(SIZE)),
+    "My Column": list(range(SIZE)),
+    "gaps": [None if number % 2 else number for number in range(SIZE)],
+    "none": pa.nulls(SIZE, pa.int64()),
+    "meta": [{"lang": "en", "deep": {"A b": number}} if number % 3 else None for number in range(SIZE)],
+    "tags": [["a"] * (number % 3) for number in range(SIZE)],
+}
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BRIDGE_DATA_CACHE", str(tmp_path / "cache"))
+    return write_parquet(tmp_path / "table.parquet", pa.table(COLUMNS), per_group=25)
+
+
+def chosen(table: Path, text: str, columns: Path | None = None) -> list[int]:
+    (source,) = load_plan(table).sources
+    choice = choose(source.records, [Clause(text, None if columns is None else str(columns))])
+    return choice.between(0, SIZE)
+
+
+def own(table: Path, **columns: Any) -> Path:
+    """A file of columns of one's own."""
+    path = table.parent / "own.parquet"
+    pq.write_table(pa.table(columns), path, row_group_size=13)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "is_chosen"),
+    [
+        ("gaps > 40", lambda n: n % 2 == 0 and n > 40),
+        ("not (gaps > 40)", lambda n: n % 2 == 0 and n <= 40),
+        ("gaps is null or gaps = 4", lambda n: n % 2 == 1 or n == 4),
+        ("coalesce(gaps, 100) > 57", lambda n: n % 2 == 1 or n == 58),
+        ("index in (3, 5, null)", lambda n: n in (3, 5)),
+        ("case when index > 5 then null else true end", lambda n: n <= 5),
+        ("sCORE > 5.5 and Score <= 5.8", lambda n: n in (56, 57, 58)),
+        ('"group" >= 3 and "My Column" < 7 and "my column" <> 5', lambda n: n in (3, 4, 6)),
+        ('meta.deep."A b" > 50', lambda n: n % 3 and n > 50),
+        ("meta['lang'] = 'en' and (meta).deep.\"A b\" < 5", lambda n: n in (1, 2, 4)),
+        ("meta is null and len(tags) = 0", lambda n: n % 3 == 0),
+        ("list_filter(tags, lambda x: x = 'a') = ['a', 'a']", lambda n: n % 3 == 2),
+        ("none is null", lambda n: True),
+    ],
+)
+def test_what_is_chosen_is_what_python_chooses(table: Path, text: str, is_chosen: Callable[[int], bool]) -> None:
+    assert chosen(table, text) == [number for number in range(SIZE) if is_chosen(number)]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "none > 3",
+            r"chooses none of the 60 .*NULL for 60 samples, as values are missing: `coalesce.*; change the con",
+        ),
+        ("index > 60", r"chooses none of the 60 samples of .*table\.parquet \[train\]; change the condition"),
+        ("index", "has the type BIGINT, expected BOOLEAN"),
+        (
+            "My.Column > 3",
+            r"unknown column 'My\.Column'; did you mean '\"My Column\"'\? There is: .*\"group\", \"My Col",
+        ),
+        ("meta.long = 'en'", "Could not find key|long"),
+        ("cast('a' || key as int) > 3", "Could not convert string 'a0' to INT32"),
+    ],
+)
+def test_mistakes_say_what_to_do(table: Path, text: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=rf"(?s){told}"):
+        chosen(table, text)
+
+
+def test_names_that_differ_in_case_only_may_be_used_one_by_one(table: Path) -> None:
+    path = own(table, key=KEYS, s=list(range(SIZE)), S=list(range(SIZE, 0, -1)))
+    assert chosen(table, "s > 57", path) == [58, 59]
+    assert chosen(table, "S > 58", path) == [0, 1]
+    with pytest.raises(ConfigError, match="differ in case only"):
+        chosen(table, "s > 57 or S > 58", path)
+
+
+ODD_NAMES = [
+    "__number",
+    "samples",
+    "own",
+    "number",
+    "c0",
+    "a.b",
+    'q"uote',
+    "ü",
+    "select",
+    "unnamed_subquery",
+    "_",
+    "__",
+]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+@pytest.mark.parametrize("is_own", [False, True])
+def test_a_column_may_have_any_name(table: Path, name: str, is_own: bool) -> None:
+    values = list(range(SIZE, 0, -1))
+    write_parquet(table, pa.table({"meta": COLUMNS["meta"], **({} if is_own else {name: values})}), per_group=25)
+    path = own(table, key=KEYS, **({name: values} if is_own else {"other": values}))
+    quoted = '"' + name.replace('"', '""') + '"'
+    assert chosen(table, f"{quoted} > 57 and (meta is null or meta.lang = 'en')", path) == [0, 1, 2]
+
+
+def test_fields_that_differ_in_case_only_are_refused(table: Path) -> None:
+    write_parquet(table, pa.table({"meta": [{"a": number, "A": -number} for number in range(SIZE)]}))
+    with pytest.raises(ConfigError, match=r"column 'meta' has the type .*differ in case only"):
+        chosen(table, 'meta."A" > 50')
+
+
+@pytest.mark.parametrize(
+    "keys", [KEYS, list(range(SIZE)), pa.array(KEYS).dictionary_encode(), [k.encode() for k in KEYS]]
+)
+def test_rows_of_the_users_file_are_found_by_the_key_of_the_sample(table: Path, keys: Any) -> None:
+    order = [(number * 7) % SIZE for number in range(SIZE)]
+    shuffled = pa.table({"key": keys, "mine": list(range(SIZE))}).take(order)
+    path = own(table, **{name: shuffled.column(name) for name in ("key", "mine")})
+    assert chosen(table, "mine < 10 and Score >= 0.5", path) == [5, 6, 7, 8, 9]
+
+
+def test_rows_are_found_by_the_key_also_if_a_column_of_the_data_is_called_so(table: Path) -> None:
+    names = {"key": [number * 10 for number in range(SIZE)], "shard": ["x"] * SIZE, "index": list(range(SIZE, 0, -1))}
+    write_parquet(table, pa.table({**COLUMNS, **names}), per_group=25)
+    assert chosen(table, "key = 70 or index = 60 and shard = 'x'") == [0, 7]
+    shards = ["table.parquet"] * SIZE
+    assert chosen(table, "mine > 57", own(table, key=KEYS, mine=list(range(SIZE)))) == [58, 59]
+    assert chosen(table, "mine > 57", own(table, key=KEYS, shard=shards, mine=list(range(SIZE)))) == [58, 59]
+
+
+def test_the_key_that_batches_have_stands_beside_columns_of_ones_own(table: Path) -> None:
+    full_keys = ", ".join(f"'table.parquet/{number}'" for number in (4, 30, 50))
+    text = f"mine > 10 and __key__ in ({full_keys})"
+    assert chosen(table, text, own(table, key=KEYS, mine=list(range(SIZE)))) == [30, 50]
+    shards = ["table.parquet"] * SIZE
+    assert chosen(table, text, own(table, key=KEYS, shard=shards, mine=list(range(SIZE)))) == [30, 50]
+
+
+def test_samples_without_a_row_have_nulls(table: Path) -> None:
+    path = own(table, key=[*KEYS[:30], None, None, "other", "other"], mine=[1] * 34)
+    assert chosen(table, "mine = 1", path) == list(range(30))
+    assert chosen(table, "mine is null", path) == list(range(30, SIZE))
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        (
+            {"key": [*KEYS, "7", "7"], "mine": [1] * (SIZE + 2)},
+            "has 3 rows of key '7': expected one .* a column `shard`",
+        ),
+        ({"key": ["a", "b"], "mine": [1, 1]}, "its keys, such as 'a', are those of no sample"),
+        ({"key": KEYS, "shard": ["other"] * SIZE, "mine": [1] * SIZE}, "are those of no sample"),
+        ({"key": pa.array([], pa.string()), "mine": pa.array([], pa.int64())}, "its keys are those of no sample"),
+        ({"name": KEYS, "mine": [1] * SIZE}, "has no column `key`, with the keys of samples; there is name, mine"),
+        (
+            {"key": KEYS, "mine": [1] * SIZE, "Score": [1] * SIZE},
+            "column 'Score' is one of the data and one of .*rename",
+        ),
+        ({"key": KEYS, "m.a": [1] * SIZE}, "unknown column 'mine'"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused(table: Path, columns: dict[str, Any], told: str) -> None:
+    text = "mine = 1 and Score > 0" if "Score" in columns else "mine = 1"
+    with pytest.raises(ConfigError, match=told):
+        chosen(table, text, own(table, **columns))
+
+
+def test_a_file_that_is_none_or_is_damaged_is_named(table: Path) -> None:
+    path = own(table, key=KEYS, mine=[1] * SIZE)
+    content = path.read_bytes()
+    path.write_bytes(content[:8] + bytes(40) + content[48:])
+    with pytest.raises(DatasetError, match=r"own\.parquet: cannot be read"):
+        chosen(table, "mine = 1", path)
+    path.write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"own\.parquet: .*expected a Parquet file"):
+        chosen(table, "mine = 1", path)
+    path.unlink()
+    with pytest.raises(ConfigError, match=r"own\.parquet: no such file; it is a Parquet file with a column `key`"):
+        chosen(table, "mine = 1", path)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with open_engine(tmp_path_factory.mktemp("spill")) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        ("bytes < 3 and key like 'a%' and bytes > 1", [("bytes",), ("key",)]),
+        ("jpg.width > 3", [("jpg", "width")]),
+        ('"info.json".meta."My Field" is null', [("info.json", "meta", "My Field")]),
+        ("list_filter(tags, lambda x: x = lang) = []", [("tags",), ("lang",)]),
+        ("case when a > 1 then b else coalesce(c, true) end", [("a",), ("b",), ("c",)]),
+        ("text = 'select 1; drop table x' -- and other", [("text",)]),
+        ("true", []),
+        ("age(a, b) > interval '1 day'", [("a",), ("b",)]),
+        ("ifnull(a, 0) > date_diff('day', b, c)", [("a",), ("b",), ("c",)]),
+    ],
+)
+def test_the_columns_are_those_that_it_names(engine: Any, text: str, columns: list[tuple[str, ...]]) -> None:
+    assert sorted(parse_predicate(engine, text)) == sorted(columns)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("random() < 0.5", "random.. depends on more than the sample"),
+        ("uuid() is null", "depends on more than the sample"),
+        ("today() > a", "depends on more than the sample"),
+        ("now() > a", "depends on more than the sample"),
+        ("age(a) > interval '1 day'", "age.. of one time counts up to today"),
+        ("AGE(a) > interval '1 day'", "age.. of one time counts up to today"),
+        ("ago(interval '1 day') > a", "depends on more than the sample"),
+        ("current_setting('threads') = '1'", "depends on more than the sample"),
+        ("nextval('s') > 1", "depends on more than the sample"),
+        ("count(*) > 1", "is no function of one sample"),
+        ("sum(a) > 1", "is no function of one sample"),
+        ("read_text('/etc/hostname') is null", "is no function of one sample"),
+        ("row_number() over () > 1", "a window function is not allowed"),
+        ("exists(select 1)", "a query is not allowed"),
+        ("a in (select 1)", "a query is not allowed"),
+        ("a = any([1])", "a query is not allowed"),
+        ("* = 1", "a star is not allowed"),
+        ("columns('a') = 1", "a star is not allowed"),
+        ("a = ?", "a parameter is not allowed"),
+        ("#1 = 1", "a column by its position is not allowed"),
+        ("a = 1; drop table b", "at character 6 .*syntax error"),
+        ("a = 1) from b where (true", "expected one expression"),
+        ("a = 1 order by (a)", "expected one expression|syntax error"),
+        ("a > '\udcff'", "has a character that is not in UTF-8, at 6"),
+        ("(" * 3000 + "a > 1" + ")" * 3000, r"^'\({300} …', at character"),
+        (" \n", "expected one expression, such as"),
+        ("group = 1", 'a column whose name is a keyword, or no plain word, is written in double quotes: "group" = 1'),
+    ],
+)
+def test_what_is_no_expression_over_columns_alone_is_refused(engine: Any, text: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=rf"(?is){told}"):
+        parse_predicate(engine, text)
+
+
+def test_names_are_shown_as_they_have_to_be_written(engine: Any) -> None:
+    written = as_written(engine)
+    names = [("jpg", "width"), ("group",), ("info.json", "My Field"), ('a"b',), ("between",), ("0",), ("left",)]
+    shown = ["jpg.width", '"group"', '"info.json"."My Field"', '"a""b"', "between", '"0"', '"left"']
+    assert [written(name) for name in names] == shown
+    for text, name in zip(shown, names, strict=True):
+        assert parse_predicate(engine, f"{text} = 1") == [name]
+
+
+def test_without_duckdb_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(ConfigError, match=r'^needs duckdb: pip install "bridge-data\[where\]"'):
+        open_engine(tmp_path).__enter__()

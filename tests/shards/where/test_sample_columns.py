@@ -1,24 +1,46 @@
-"""Columns of tables, JSONL files and ranges of data sets: what Python reads is what is chosen by."""
+"""Columns of all kinds of data: what Python reads is what is chosen by."""
 
 import decimal
+import json
+import random
+import shlex
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import yaml
 
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan import load_plan
+from bridge_data.prepare import prepare_columns
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
+from bridge_data.shards import open_shards
+from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.shards.records import Records
 from bridge_data.shards.subset import Subset
+from bridge_data.shards.where.choices import ChosenRecords
 from bridge_data.shards.where.choosing import choose
-from bridge_data.shards.where.chosen_records import ChosenRecords
-from bridge_data.shards.where.sample_columns import INDEX, KEY, ROWS_AT_ONCE
-from tests.prepared import write_texts
+from bridge_data.shards.where.sample_columns import (
+    BYTES,
+    COLUMNS_PARQUET,
+    INDEX,
+    KEY,
+    ROWS_AT_ONCE,
+    SHARD,
+    OwnColumns,
+    ShardColumns,
+    StoredColumns,
+)
+from tests.object_store import Bucket
+from tests.prepared import CRUDE, write_dataset, write_texts
+from tests.shards.tars import write_shards
 from tests.shards.where.test_choosing import Clause
 from tests.tables import save_to_disk, table_of, write_parquet
+from tests.tools.cli.runner import run_command
 
 SIZE = 90
 TABLE = {"text": [str(number) for number in range(SIZE)], "half": [number / 2 for number in range(SIZE)]}
@@ -148,3 +170,196 @@ def test_numbers_of_types_that_duckdb_does_not_know_are_compared_or_refused(fold
     for name in ("large", "halves"):
         with pytest.raises(ConfigError, match=rf"column '{name}' has the type .*(60|halffloat)"):
             choose(source.records, [Clause(f"{name} is not null")])
+
+
+NUM_SAMPLES = 230
+LAST = NUM_SAMPLES - 1
+
+
+def parts(number: int) -> dict[str, bytes]:
+    """The parts of a sample: some are missing here and there, one is in the last sample alone."""
+    found = {"txt": b"x" * (number % 7), "info.json": b"{}" + b" " * number}
+    if number % 3 == 0:
+        found["jpg"] = b"y" * (number * 5)
+    if number == LAST:
+        found["late"] = b"z"
+    return found
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BRIDGE_DATA_CACHE", str(tmp_path / "cache"))
+    samples = ({"__key__": f"{number:04d}", **parts(number)} for number in range(NUM_SAMPLES))
+    return write_dataset(tmp_path / "data", samples, definition=CRUDE, per_shard=10)
+
+
+def chosen(root: Path, text: str) -> list[int]:
+    """The numbers that the keys of chosen samples are."""
+    records = open_shards(root, "train")
+    choice, reader = choose(records, [Clause(text)]), records.reader()
+    return [int(reader.read(index).key) for index in choice.between(0, records.num_samples)]
+
+
+def test_columns_are_what_reading_the_samples_finds(root: Path) -> None:
+    records = open_shards(root, "train")
+    reader, columns = records.reader(), ShardColumns(records)
+    paths = [KEY, SHARD, INDEX, BYTES, ("txt", "bytes"), ("info.json", "bytes"), ("jpg", "bytes"), ("late", "bytes")]
+    assert set(paths) == columns.types().keys()
+    seen = 0
+    for indices, values in columns.batches(paths):
+        rows = zip(*(values[path].to_pylist() for path in paths), strict=True)
+        for index, (key, shard, number, size, *sizes) in zip(indices.tolist(), rows, strict=True):
+            sample = reader.read(index)
+            assert (key, shard, number) == (sample.key, sample.shard_name, index)
+            content = {name: len(data) for name, data in sample.parts.items()}
+            assert sizes == [content.get(path[0]) for path in paths[4:]] and size == sum(content.values())
+            seen += 1
+    assert seen == NUM_SAMPLES
+
+
+def test_a_part_that_a_later_shard_has_is_found(root: Path) -> None:
+    assert chosen(root, "late.bytes = 1") == [LAST]
+    assert chosen(root, "late.bytes is null and jpg.bytes > 1100") == [n for n in range(221, LAST) if n % 3 == 0]
+
+
+def test_names_with_dots_are_written_in_quotes(root: Path) -> None:
+    assert chosen(root, '"info.json".bytes < 5') == [0, 1, 2]
+    with pytest.raises(ConfigError, match=r"unknown column 'info.json.bytes'; did you mean '\"info.json\".bytes'"):
+        chosen(root, "info.json.bytes < 5")
+
+
+def test_excluded_samples_have_no_number(root: Path) -> None:
+    split = root / ".nv-meta" / "split.yaml"
+    document = yaml.safe_load(split.read_text())
+    excluded = ["data-0000.tar/0003", "data-0001.tar", "data-0002.tar/0029"]
+    split.write_text(yaml.safe_dump({**document, "exclude": excluded}))
+    left = [n for n in range(NUM_SAMPLES) if n not in {3, *range(10, 20), 29}]
+    assert chosen(root, "index < 30") == left[:30]
+    assert chosen(root, "txt.bytes = 3 and index > 3") == [n for n in left if n % 7 == 3 and n > 4]
+
+
+def test_of_tars_that_nobody_has_prepared_the_command_that_is_named_makes_the_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRIDGE_DATA_CACHE", str(tmp_path / "cache"))
+    write_shards(tmp_path / "tars")
+
+    def num_chosen(name: str) -> int:
+        records = load_plan(tmp_path / name).sources[0].records
+        return choose(records, [Clause("json.caption = 'c7'")]).num_chosen
+
+    with pytest.raises(
+        ConfigError, match=r"There is: __key__, key, .*More: `bridge-data prepare .*json\.FIELD` pr"
+    ) as refused:
+        num_chosen("tars")
+    command = str(refused.value).split("`")[1].replace("json.FIELD", "json.caption")
+    result = run_command(*shlex.split(command)[1:], "--no-progress")
+    assert result.exit_code == 0, result.output
+    assert (num_chosen("tars"), num_chosen("tars/data-{000000..000003}.tar")) == (1, 1)
+
+
+COLUMNS = ["json.score", "json.meta.lang", "json.ok", "json.tags"]
+
+
+def content(number: int) -> dict[str, Any]:
+    """The JSON part of a sample: fields are missing here and there, and `score` is an integer in some shards."""
+    score = number if number < 100 else number / 2
+    found: dict[str, Any] = {"score": score, "ok": number % 2 == 0, "tags": ["a", "b"][: number % 3]}
+    if number % 5:
+        found["meta"] = {"lang": "de" if number % 4 else "en"}
+    return found if number % 7 else {}
+
+
+def score(number: int) -> float | None:
+    found: float | None = content(number).get("score")
+    return found
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BRIDGE_DATA_CACHE", str(tmp_path / "cache"))
+    samples = ({"__key__": f"{number:06d}", "json": json.dumps(content(number)).encode()} for number in range(300))
+    root = write_dataset(tmp_path / "data", samples, definition={"sample_type": {}, "field_map": {}})
+    prepare_columns(root, COLUMNS)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("text", "is_chosen"),
+    [
+        ("json.score >= 60", lambda number: (score(number) or 0) >= 60),
+        ("json.score is null", lambda number: score(number) is None),
+        ("list_sum([json.score, 1]) > 100", lambda number: (score(number) or 0) + 1 > 100),
+        (
+            "json.meta.lang in ('en', 'fr') and json.ok",
+            lambda number: content(number).get("meta") == {"lang": "en"} and content(number)["ok"],
+        ),
+        ("json.meta.lang <> 'de'", lambda number: content(number).get("meta") == {"lang": "en"}),
+        ("list_contains(json.tags, 'b')", lambda number: "b" in content(number).get("tags", ())),
+        ("json.bytes < 10 and key > '000100'", lambda number: number % 7 == 0 and number > 100),
+    ],
+)
+def test_stored_fields_choose_what_python_chooses(data: Path, text: str, is_chosen: Callable[[int], bool]) -> None:
+    assert chosen(data, text) == [number for number in range(300) if is_chosen(number)]
+
+
+def test_other_values_are_another_choice(data: Path) -> None:
+    identities = []
+    for columns in (COLUMNS, ["json.score"], ["json.score", "json.ok"]):
+        prepare_columns(data, columns)
+        assert len(chosen(data, "json.score < 50")) == 42
+        identities.append(open_shards(data, "train").sample_columns().identity())
+    assert identities[0] != identities[1] != identities[2]
+
+
+def test_damage_anywhere_in_stored_values_is_an_error_with_the_way_out(data: Path) -> None:
+    index = PreparedDataset.open(data).index
+    assert index is not None
+
+    def stored() -> list[Any]:
+        found = StoredColumns(data, path)
+        return [found.table(shard, found.kinds).to_pydict() for shard in index.entries.values()]
+
+    path = data / ".nv-meta" / COLUMNS_PARQUET
+    whole, expected, num_errors = path.read_bytes(), stored(), 0
+    for at in random.Random(0).sample(range(len(whole)), 300):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
+        try:
+            assert stored() == expected
+        except DatasetError as error:
+            num_errors += 1
+            assert str(path) in str(error) and "--tar-index-only --columns json." in str(error)
+    assert num_errors > 250
+
+
+NUM_ROWS = ROWS_AT_ONCE + 10
+
+
+def write(path: Path) -> Path:
+    table = {"key": list(map(str, range(NUM_ROWS))), "score": list(range(NUM_ROWS)), "other": [b"x"] * NUM_ROWS}
+    pq.write_table(pa.table(table), path)
+    return path
+
+
+def test_batches_are_bounded_and_have_the_wanted_columns(tmp_path: Path) -> None:
+    own = OwnColumns(str(write(tmp_path / "own.parquet")))
+    assert list(own.types) == ["key", "score", "other"]
+    batches = list(own.batches(["key", "score"]))
+    assert [batch.num_rows for batch in batches] == [ROWS_AT_ONCE, 10]
+    assert all(batch.schema.names == ["key", "score"] for batch in batches)
+    assert [score for batch in batches for score in batch.column("score").to_pylist()] == list(range(NUM_ROWS))
+
+
+def test_two_columns_with_one_name_are_refused(tmp_path: Path) -> None:
+    table = pa.table([pa.array(["a"]), pa.array([1]), pa.array([2])], names=["key", "score", "score"])
+    pq.write_table(table, tmp_path / "own.parquet")
+    with pytest.raises(ConfigError, match=r"own\.parquet: has several columns 'score': rename all but one"):
+        OwnColumns(str(tmp_path / "own.parquet"))
+
+
+def test_a_file_in_a_store_is_read_and_a_missing_one_named(bucket: Bucket) -> None:
+    write(bucket.folder / "own.parquet")
+    own = OwnColumns(f"{bucket.url}/own.parquet")
+    assert sum(batch.num_rows for batch in own.batches(["key"])) == NUM_ROWS
+    with pytest.raises(ConfigError, match=rf"columns: {bucket.url}/none.parquet: no such file"):
+        OwnColumns(f"{bucket.url}/none.parquet")

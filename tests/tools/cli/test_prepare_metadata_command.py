@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from bridge_data.shards.where.json_columns import JsonColumns
+from bridge_data.shards.where.sample_columns import StoredColumns
 from tests.shards.tars import write_shards, write_tar
 from tests.tools.cli.conftest import Run
 from tests.tools.cli.test_prepare_command import QUIET, refused, succeeded
@@ -12,8 +12,7 @@ def test_columns_are_stored_and_renewed_with_the_index(run: Run, tmp_path: Path)
     told = succeeded(run("prepare", tmp_path, *flags)).output
     assert "columns stored, in" in told and "s: json.caption (text), json.score (text)" in told
     assert "json.score: has no value in 20 of 20 samples; there it is NULL" in told
-    found = JsonColumns.find(tmp_path)
-    assert found is not None and list(found.types) == ["json.caption", "json.score"]
+    assert list(StoredColumns(tmp_path, tmp_path / ".nv-meta/columns.parquet").kinds) == ["json.caption", "json.score"]
     renewed = ("--tar-index-only", "--columns", "json.caption", "--no-progress")
     assert "json.caption (text); 4 shards had not changed" in succeeded(run("prepare", tmp_path, *renewed)).output
 
@@ -22,8 +21,7 @@ def test_columns_given_one_by_one_are_all_stored(run: Run, tmp_path: Path) -> No
     write_shards(tmp_path, 1, 5)
     flags = ("--split-ratio", "1,0,0", "--columns", "json.caption", "--columns", "json.score", *QUIET)
     succeeded(run("prepare", tmp_path, *flags))
-    found = JsonColumns.find(tmp_path)
-    assert found is not None and list(found.types) == ["json.caption", "json.score"]
+    assert list(StoredColumns(tmp_path, tmp_path / ".nv-meta/columns.parquet").kinds) == ["json.caption", "json.score"]
 
 
 def test_names_are_checked_before_anything_is_written(run: Run, tmp_path: Path) -> None:

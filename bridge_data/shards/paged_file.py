@@ -1,0 +1,179 @@
+"""The one container of all our index files: a table, and data in checked pages, read when they are needed.
+
+Reads the path of an index. Returns a `PagedFile`, which is pickled as its path, and the table; and ranges of the data.
+A file of another kind, version or byte order, a damaged or unfinished one, is treated as absent, with a warning, as
+nothing else depends on it. Raises `DamagedIndexError` for a range that is not what was written, and `DatasetError` if
+the file was replaced. Nothing is mapped into memory: a file truncated or overwritten during use is an error, too.
+
+Layout: magic (8 bytes), byte-order mark and version (u32), offset and size of the table and its CRC-32 (u64), in native
+byte order; the data follow, and the table, in JSON, comes last. The header is written at the end, which makes the file
+valid. The checksums of the data are in the table, or in data that the table has a checksum of.
+"""
+
+import functools
+import json
+import logging
+import os
+import struct
+import zlib
+from collections.abc import Callable
+from typing import Any, BinaryIO, Protocol, TypeVar
+
+from bridge_data import storage
+from bridge_data.errors import DatasetError
+from bridge_data.storage import Location
+
+Page = TypeVar("Page", covariant=True)
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+HEADER_BYTES = 40
+"""The data of an index file begin here."""
+
+VERSION = 2
+
+MAX_PAGES = 1024
+"""PagedData that a process keeps, of all index files; of about 10 KB, and of joins of up to 16 KB for each member."""
+
+_HEADER = struct.Struct("=8sIIQQQ")
+_BYTE_ORDER = 0x01020304
+logger = logging.getLogger("bridge_data")
+
+
+class DamagedIndexError(DatasetError):
+    """A part of an index differs from what was written."""
+
+
+class PagedFile:
+    """An index file with a valid table: its path on this machine, and the header's data about the table. `way_out` ends
+    the message about a damaged range."""
+
+    def __init__(self, path: str, magic: bytes, table_offset: int, checksum: int, way_out: str) -> None:
+        self.path, self.magic, self.table_offset, self.checksum = path, magic, table_offset, checksum
+        self.way_out = way_out
+
+    @classmethod
+    def open(cls, path: Location, magic: bytes, way_out: str = "") -> "tuple[PagedFile, dict[str, Any]] | None":
+        """(the file at `path`, its table); None if there is none, or, with a warning, none that can be used here. One
+        in an object store is copied to the disk first, once per machine."""
+        copy = storage.local_copy(path)
+        if copy is None:
+            return None
+        try:
+            with open(copy, "rb") as file:
+                found, order, version, offset, num_bytes, checksum = _HEADER.unpack(file.read(HEADER_BYTES))
+                if found == magic and (order, version) != (_BYTE_ORDER, VERSION):
+                    warn_unusable(copy, f"is of version {version}, not {VERSION}")
+                    return None
+                is_whole = found == magic and offset + num_bytes == os.fstat(file.fileno()).st_size
+                file.seek(offset if is_whole else 0)
+                content = file.read(num_bytes if is_whole else 0)
+            table = json.loads(content) if is_whole and zlib.crc32(content) == checksum else None
+        except (OSError, struct.error, ValueError, RecursionError):
+            table = None
+        if not isinstance(table, dict):
+            warn_unusable(copy, "is damaged")
+            return None
+        return cls(str(copy), magic, offset, checksum, way_out), table
+
+    def read(self, start: int, num_bytes: int, checksum: int) -> bytes:
+        """A range of the data, whose CRC-32 is `checksum`.
+
+        Raises:
+            DamagedIndexError: if the checksum differs. DatasetError: if the file at the path was replaced or removed.
+        """
+        for _ in range(2):
+            try:
+                data = storage.read(self.path, start, num_bytes)
+            except DatasetError:
+                data = b""
+            if len(data) == num_bytes and zlib.crc32(data) == checksum:
+                return data
+            storage.close_file(self.path)  # perhaps of an earlier file at this path
+        self._check_same()
+        raise DamagedIndexError(
+            f"{self.path}: is damaged: bytes {start} to {start + num_bytes} are not as written{self.way_out}"
+        )
+
+    def _check_same(self) -> None:
+        try:
+            with open(self.path, "rb") as file:
+                magic, _, _, offset, _, checksum = _HEADER.unpack(file.read(HEADER_BYTES))
+            if (magic, offset, checksum) == (self.magic, self.table_offset, self.checksum):
+                return
+        except (OSError, struct.error):
+            pass
+        raise DatasetError(
+            f"{self.path}: was replaced or removed while it was in use: the data was prepared again. Start again."
+        )
+
+
+def warn_unusable(path: str | os.PathLike[str], why: str) -> None:
+    """Warn that the index at `path` is not used."""
+    logger.warning(
+        "%s: %s, and is not used; its content is found in another, slower way, if there is one. To rebuild it, "
+        "run `bridge-data prepare`, with --tar-index-only for a data set; delete a copy in the cache",
+        path,
+        why,
+    )
+
+
+class PagedData(Protocol[Page]):
+    """What is stored in pages."""
+
+    def read_page(self, number: int) -> Page:
+        """Page number `number`, read and checked."""
+
+
+def _kept(function: Function) -> Function:
+    return functools.lru_cache(maxsize=MAX_PAGES)(function)  # type: ignore[return-value]
+
+
+@_kept
+def kept_page(pages: PagedData[Page], number: int) -> Page:
+    """Page number `number`, which the process keeps."""
+    return pages.read_page(number)
+
+
+class PageWriter:
+    """Appends data to an index file in pages of `page_bytes`, and keeps their checksums."""
+
+    def __init__(self, file: BinaryIO, page_bytes: int) -> None:
+        self._file, self._page_bytes = file, page_bytes
+        self._checksum = self._filled = 0
+        self._checksums: list[int] = []
+
+    def write(self, data: memoryview) -> None:
+        """Append bytes."""
+        self._file.write(data)
+        rest = data.cast("B") if data.nbytes else memoryview(b"")
+        while rest:
+            piece = rest[: self._page_bytes - self._filled]
+            rest = rest[len(piece) :]
+            self._checksum = zlib.crc32(piece, self._checksum)
+            self._filled += len(piece)
+            if self._filled == self._page_bytes:
+                self._end_page()
+
+    def finish(self) -> list[int]:
+        """The CRC-32 of each page; the last one may be shorter."""
+        if self._filled:
+            self._end_page()
+        return self._checksums
+
+    def _end_page(self) -> None:
+        self._checksums.append(self._checksum)
+        self._checksum = self._filled = 0
+
+
+def begin_index(file: BinaryIO) -> None:
+    """Leave the space of the header free; nothing of the file is valid before `finish_index`."""
+    file.write(bytes(HEADER_BYTES))
+
+
+def finish_index(file: BinaryIO, magic: bytes, table: dict[str, Any]) -> None:
+    """Write the table behind the data, and then the header."""
+    offset = file.tell()
+    content = json.dumps(table, ensure_ascii=False).encode()
+    file.write(content)
+    file.seek(0)
+    file.write(_HEADER.pack(magic, _BYTE_ORDER, VERSION, offset, len(content), zlib.crc32(content)))

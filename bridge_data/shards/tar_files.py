@@ -1,0 +1,548 @@
+"""Tars: which members they have, and random access to their bytes, in memory, on disk or compressed (`.tgz`,
+`.tar.gz`).
+
+Reads the path of a tar, or some of its bytes and the offset of a header in them. Returns name, offset and size of each
+member, and bytes by their offset in the tar: those that gzip would give. Raises `DatasetError` if the tar is damaged,
+or continues behind its end mark; the members are those that `tarfile` finds, at the same offsets. Bytes of names that
+are not UTF-8 become surrogates (PEP 383), as in `tarfile`.
+
+Plain headers are read here, in 1 µs each, and so are GNU long names and pax headers that only rename, resize or date;
+anything rarer (base-256 sizes, global headers, links) is left to `tarfile`. A compressed file can only be read from its
+beginning, or from a point where the state of the decompressor is known: `<shard>.gzidx`, written by `prepare`, holds
+such points, `SPACING_BYTES` apart. Without it each process finds them while reading. Checksums of gzip are verified
+when a shard is prepared.
+
+Source: POSIX.1-1988 ustar, POSIX.1-2001 pax and GNU tar header layouts, as documented with GNU tar and Python's
+`tarfile`; the format of `.gzidx` is that of indexed_gzip, https://github.com/pauldmccarthy/indexed_gzip
+"""
+
+import functools
+import importlib
+import logging
+import os
+import re
+import struct
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeAlias
+from zlib import adler32
+
+from bridge_data import storage
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.process_counts import COUNTS
+from bridge_data.storage import RangeFile
+
+BLOCK = 512
+"""Headers are of this size, and contents are padded to it."""
+
+FILE, FOLDER, HARD_LINK, SYMBOLIC_LINK = "file", "folder", "hard link", "symbolic link"
+"""Kinds of members."""
+
+LINKS = frozenset({HARD_LINK, SYMBOLIC_LINK, "part of a file on several volumes"})
+"""Kinds with content stored elsewhere."""
+
+_KINDS = {
+    b"1": HARD_LINK,
+    b"2": SYMBOLIC_LINK,
+    b"3": "device",
+    b"4": "device",
+    b"5": FOLDER,
+    b"6": "FIFO",
+    b"D": FOLDER,
+    b"M": "part of a file on several volumes",
+    b"V": "volume label",
+}
+
+_ZEROS = bytes(BLOCK)
+_TAIL_BYTES = 1 << 16
+_FIELDS = struct.Struct("=100s24x12s12x8s356s")
+"""Name, size, checksum, and what follows."""
+
+_PAX_RECORD = re.compile(rb"(\d{1,20}) ([^=\n]+)=")
+_EXTENDED = frozenset(b"xgXLK")
+_MAX_EXTENDED = 17
+_MAX_EXTENDED_BYTES = 1 << 20
+_PAX_HARMLESS = frozenset({b"mtime", b"atime", b"ctime", b"uid", b"gid", b"uname", b"gname", b"comment"})
+
+
+class Member(NamedTuple):
+    """A member of a tar. `offset` is where its first header begins (an extended one, if it has any). `kind` is `FILE`
+    for all with their own content."""
+
+    name: str
+    offset: int
+    content_offset: int
+    num_bytes: int
+    kind: str
+    next_offset: int
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it has its own content."""
+        return self.kind == FILE
+
+
+Fields: TypeAlias = tuple[str, int, int, int, str, int]
+"""The fields of a `Member`."""
+
+
+class TarBytes(Protocol):
+    """Random access to a tar, or to consecutive members of it."""
+
+    def read(self, offset: int, num_bytes: int) -> bytes:
+        """The bytes of this range, fewer at the end."""
+
+    def window(self, offset: int) -> tuple[bytes, int]:
+        """Bytes in memory, and where in them the header at `offset` begins; other headers may follow."""
+
+
+def walk(tar: TarBytes, offset: int, end: int, *, file: str) -> Iterator[Member]:
+    """The members whose headers begin at `offset` or later and before `end`, where the file or the range ends.
+
+    `file` is named in errors. An end-of-archive block (zeros) ends the walk, if nothing but zeros follows; so does
+    `end`, if a member ends there.
+
+    Raises:
+        DatasetError: naming the previous member, if the tar is damaged, truncated, or continues behind its end mark.
+    """
+    for run in walk_runs(tar, offset, end, file=file):
+        yield from map(Member._make, run)
+
+
+def walk_runs(tar: TarBytes, offset: int, end: int, *, file: str) -> Iterator[Sequence[Fields]]:
+    """The same, in lists of members whose headers are in memory together: faster if all members are needed."""
+    last = ""
+    while offset < end:
+        run: Sequence[Fields] = _plain_run(*tar.window(offset), offset, end)
+        if not run:
+            after = f"after member {last!r}" if last else "at the beginning"
+            member = read_member(tar, offset, file=file, after=after)
+            if member is None:
+                _check_tail(tar, offset, end, file=file, after=after)
+                return
+            if member.next_offset > end:
+                raise DatasetError(
+                    f"{file}: member {member.name!r} takes bytes {member.offset} to {member.next_offset}, but there "
+                    f"are none from {end} on. The tar is truncated or damaged: write or copy it again."
+                )
+            run = (member,)
+        yield run
+        last, offset = run[-1][0], run[-1][-1]
+
+
+def _check_tail(tar: TarBytes, offset: int, end: int, *, file: str, after: str) -> None:
+    """Ensure that only zeros follow the end-of-archive block at `offset`."""
+    at = offset
+    while at < end and (data := tar.read(at, min(_TAIL_BYTES, end - at))):
+        rest = data.lstrip(b"\0")
+        if not rest:
+            at += len(data)
+            continue
+        at += (len(data) - len(rest)) // BLOCK * BLOCK  # data begin at a block
+        try:
+            member = read_member(tar, at, file=file)
+        except DatasetError:
+            member = None
+        what = "bytes that are no zeros follow" if member is None else f"member {member.name!r} follows"
+        raise DatasetError(
+            f"{file}: a block of zeros at byte {offset}, {after}, ends the tar, but {what} at byte {at}, and would be "
+            "lost. Tars cannot be joined by `cat`, and a copy may have holes: copy the tar again, or unpack it with "
+            "`tar -x --ignore-zeros` and write it again."
+        )
+
+
+def _plain_run(data: bytes, start: int, offset: int, end: int) -> list[Fields]:
+    """The members with consecutive headers in `data`, from the one at `start`, which is `offset` in the tar; up to one
+    that is not plain, is damaged, is not whole in `data`, or reaches beyond `end`.
+
+    The bytes after the checksum are nearly always those of the header before; then they are not parsed again.
+    """
+    members: list[Fields] = []
+    known, tail_sum, folder, last = b"", 0, b"", len(data) - BLOCK
+    while start <= last:
+        name, size, checksum, tail = _FIELDS.unpack_from(data, start)
+        if tail != known:
+            found = _plain_tail(tail)
+            if found is None:
+                break
+            known, (tail_sum, folder) = tail, found
+        name = name.partition(b"\0")[0]
+        try:
+            num_bytes = int(size.rstrip(b"\0 "), 8)
+            wanted = _checksum(checksum)
+            text = (folder + name if folder else name).decode("utf-8", "surrogateescape")
+        except ValueError:
+            break
+        if wanted != (adler32(data[start : start + 148]) & 0xFFFF) + tail_sum or num_bytes < 0:
+            break
+        content_offset = offset + BLOCK
+        next_offset = content_offset + (num_bytes + BLOCK - 1) // BLOCK * BLOCK
+        if next_offset > end or not name or name[-1] == 0x2F:
+            break
+        members.append((text, offset, content_offset, num_bytes, FILE, next_offset))
+        start += next_offset - offset
+        offset = next_offset
+    return members
+
+
+@functools.lru_cache(maxsize=256)
+def _plain_tail(tail: bytes) -> tuple[int, bytes] | None:
+    """For the bytes after the checksum in a header: their sum, plus 8 spaces for the checksum, minus the initial value
+    of Adler-32; and the folder before the name. None if the header is not plain."""
+    if tail[0] not in b"0\0" or tail[101:106] != b"ustar":
+        return None
+    folder = tail[189:344].partition(b"\0")[0]
+    if folder and tail[106]:  # GNU tar stores other fields there
+        return None
+    return sum(tail) + 8 * 32 - 1, folder + b"/" if folder else b""
+
+
+@functools.lru_cache(maxsize=4096)
+def _checksum(field: bytes) -> int:
+    return int(field.rstrip(b"\0 ") or b"0", 8)
+
+
+def read_member(tar: TarBytes, offset: int, *, file: str, after: str = "where the index has one") -> Member | None:
+    """The member whose first header is at `offset`; None at the end of the archive. `after` says in errors where that
+    is."""
+    header = tar.read(offset, BLOCK)
+    if header == _ZEROS:
+        return None
+    if len(header) == BLOCK:
+        member = _plain(header, offset)
+        if member is None and header[156] in b"xL" and header_is_intact(header):
+            member = _renamed(tar, header, offset)
+        if member is not None:
+            return member
+    return _by_tarfile(tar, offset, file=file, after=after)
+
+
+def header_is_intact(header: bytes) -> bool:
+    """Whether the header's checksum is right: of unsigned bytes, or of signed ones as some old tars wrote it."""
+    try:
+        wanted = _checksum(header[148:156])
+    except ValueError:
+        return False
+    if header.isascii():  # then the sum of all is small enough for `_sum`
+        return wanted == _sum(header) - _sum(header[148:156]) + 8 * 32
+    total = _sum(header[:148]) + 8 * 32 + _sum(header[156:334]) + _sum(header[334:])
+    if wanted == total:
+        return True
+    return wanted == total - 256 * sum(byte > 127 for byte in header[:148] + header[156:])
+
+
+def _sum(data: bytes) -> int:
+    """The sum of up to 256 bytes, or of 515 of ASCII: the low half of their Adler-32, minus its initial 1; ten times as
+    fast as `sum`."""
+    return (adler32(data) & 0xFFFF) - 1
+
+
+def _plain(header: bytes, offset: int) -> Member | None:
+    """The member of a plain header, which needs no other header; None if it is not plain."""
+    run = _plain_run(header, 0, offset, sys.maxsize)
+    return Member._make(run[0]) if run else None
+
+
+def _member(header: bytes, name: bytes, offset: int, content_offset: int, num_bytes: int = -1) -> Member | None:
+    """The regular file that `header` describes, unless a part of it is unusual."""
+    if not name or name[-1] == 0x2F:
+        return None
+    text = name.decode("utf-8", "surrogateescape")
+    try:
+        if num_bytes < 0:
+            num_bytes = int(header[124:136].rstrip(b"\0 "), 8)
+    except ValueError:  # base-256
+        return None
+    if num_bytes < 0 or not header_is_intact(header):
+        return None
+    return Member(text, offset, content_offset, num_bytes, FILE, content_offset + -(-num_bytes // BLOCK) * BLOCK)
+
+
+def _renamed(tar: TarBytes, header: bytes, offset: int) -> Member | None:
+    """The member after one pax header or GNU long name."""
+    try:
+        extra_bytes = int(header[124:136].rstrip(b"\0 "), 8)
+    except ValueError:
+        return None
+    at = offset + BLOCK + -(-extra_bytes // BLOCK) * BLOCK
+    if extra_bytes > 1 << 20:
+        return None
+    extra, header = tar.read(offset + BLOCK, extra_bytes), header[156:157] + tar.read(at, BLOCK)
+    kind, header = header[:1], header[1:]
+    if len(extra) != extra_bytes or len(header) != BLOCK or header[156] not in b"0\0":
+        return None
+    records = {b"path": extra.partition(b"\0")[0]} if kind == b"L" else _pax_records(extra)
+    if records is None:
+        return None
+    name = records.get(b"path")
+    if name is None:
+        plain = _plain(header, at)
+        name = plain.name.encode("utf-8", "surrogateescape") if plain is not None else b""
+    size = records.get(b"size", b"-1")
+    return _member(header, name, offset, at + BLOCK, int(size)) if re.fullmatch(rb"-1|\d+", size) else None
+
+
+def _pax_records(data: bytes) -> dict[bytes, bytes] | None:
+    """The records of a pax header; None if one of them needs `tarfile`."""
+    records = {}
+    position = 0
+    while position < len(data) and data[position]:
+        match = _PAX_RECORD.match(data, position)
+        if match is None:
+            return None
+        end = position + int(match[1])
+        if end > len(data) or end <= match.end() or data[end - 1] != 0x0A:
+            return None
+        if match[2] not in _PAX_HARMLESS:
+            if match[2] not in (b"path", b"size"):
+                return None
+            records[match[2]] = data[match.end() : end - 1]
+        position = end
+    return records
+
+
+def _check_extended(tar: TarBytes, offset: int) -> None:
+    """Check the number and the size of the extended headers (pax, GNU long names) from `offset` on: `tarfile` reads
+    them whole, and calls itself for each.
+
+    Raises:
+        ValueError: if there are too many, or they are too large.
+    """
+    total = 0
+    for _ in range(_MAX_EXTENDED):
+        header = tar.read(offset, BLOCK)
+        if len(header) < BLOCK or header[156] not in _EXTENDED:
+            return
+        first = header[124]  # 0x80 begins a number in base 256
+        size = int.from_bytes(header[125:136]) if first == 0x80 else int(header[124:136].rstrip(b"\0 ") or b"0", 8)
+        total += size
+        if size < 0 or total > _MAX_EXTENDED_BYTES:
+            raise ValueError(f"its extended headers have more than the {_MAX_EXTENDED_BYTES} bytes allowed")
+        offset += BLOCK + -(-size // BLOCK) * BLOCK
+    raise ValueError(f"more than the {_MAX_EXTENDED - 1} extended headers allowed for a member")
+
+
+def _by_tarfile(tar: TarBytes, offset: int, *, file: str, after: str) -> Member | None:
+    import tarfile  # imported here: few tars need it
+
+    view = RangeFile(tar.read, offset, sys.maxsize)
+    try:
+        _check_extended(tar, offset)
+        with tarfile.TarFile(fileobj=view, mode="r", ignore_zeros=False, encoding="utf-8") as archive:
+            info = archive.next()
+            if info is None:
+                if tar.read(offset, 6)[:6] in (b"\x1f\x8b\x08", b"BZh", b"\xfd7zXZ\0"):
+                    raise tarfile.ReadError("it is compressed")
+                return None
+            if info.issparse():
+                raise DatasetError(
+                    f"{file}: member {info.name!r} is stored as a sparse file, which has no plain content to read; "
+                    "write the tar without --sparse."
+                )
+            return Member(
+                info.name,
+                offset + info.offset,
+                offset + info.offset_data,
+                info.size if info.isreg() else 0,
+                FILE if info.isreg() else _KINDS.get(info.type, f"member of type {info.type.decode('latin-1')!r}"),
+                offset + archive.offset,
+            )
+    except (tarfile.TarError, ValueError) as error:
+        raise DatasetError(
+            f"{file}: no readable tar header at byte {offset}, {after}: {error}. The tar is damaged, truncated "
+            "or compressed: write it again, uncompressed."
+        ) from None
+
+
+SMALL_STEP_BYTES = 1 << 16
+"""Headers at most this far apart are read together with the bytes between them."""
+
+_HEADERS_BYTES = 2048
+
+_STORE_STEP_BYTES, _STORE_READ_BYTES, _STORE_HEADERS_BYTES = 1 << 20, 4 << 20, 1 << 16
+"""The same in a store, where a request costs as much time as a MiB or more: nearby headers are read in long runs."""
+
+GZIP_SUFFIXES = (".tgz", ".tar.gz")
+
+SPACING_BYTES = 1 << 22
+"""Approximate maximum bytes that a read decompresses and discards. A point takes 32 KiB, in `.gzidx` and in memory."""
+
+logger = logging.getLogger("bridge_data")
+
+
+class MemoryTar:
+    """Bytes in memory that begin at `offset` of a tar."""
+
+    def __init__(self, data: bytes, offset: int) -> None:
+        self._data, self._offset = data, offset
+
+    def read(self, offset: int, num_bytes: int) -> bytes:
+        """The bytes of this range, fewer at the end."""
+        start = offset - self._offset
+        return self._data[start : start + num_bytes]
+
+    def window(self, offset: int) -> tuple[bytes, int]:
+        """All bytes, and the position of `offset` in them."""
+        return self._data, offset - self._offset
+
+
+class FileTar:
+    """A tar of `num_bytes` bytes. Headers are read through a window: small if members are large, to skip contents, and
+    large if they are small, so that one read has many headers. With `walks_store`, it is in a store, and many headers
+    are needed."""
+
+    def __init__(self, path: str, num_bytes: int, *, walks_store: bool = False) -> None:
+        self._path, self.end = path, num_bytes
+        self._window, self._base = b"", 0
+        self._step_bytes, self._near_bytes, self._far_bytes = (
+            (_STORE_STEP_BYTES, _STORE_READ_BYTES, _STORE_HEADERS_BYTES)
+            if walks_store
+            else (SMALL_STEP_BYTES, SMALL_STEP_BYTES, _HEADERS_BYTES)
+        )
+
+    def read(self, offset: int, num_bytes: int) -> bytes:
+        """The bytes of this range, fewer at the end."""
+        start = self._reach(offset, num_bytes)
+        return self._window[start : start + num_bytes]
+
+    def window(self, offset: int) -> tuple[bytes, int]:
+        """The window with the header at `offset`, and where in it that begins."""
+        start = self._reach(offset, BLOCK)
+        return self._window, start
+
+    def _reach(self, offset: int, num_bytes: int) -> int:
+        """Move the window to these bytes, as far as they exist; the offset in it where they begin."""
+        start = offset - self._base
+        if start < 0 or start + num_bytes > len(self._window):
+            near = 0 <= start <= len(self._window) + self._step_bytes
+            wanted = max(num_bytes, self._near_bytes if near else self._far_bytes)
+            available = max(0, self.end - offset)
+            self._window = storage.read(self._path, offset, min(wanted, available))
+            self._base, start = offset, 0
+        return start
+
+
+def open_tar(path: str) -> "FileTar | GzipTar":
+    """The tar at `path`, or in the compressed file there, for walking all of it; its `end` is where to stop."""
+    if is_gzip(path):
+        return GzipTar(path)
+    return FileTar(path, storage.size_bytes(path), walks_store=storage.is_remote(path))
+
+
+def is_gzip(shard: str | Path) -> bool:
+    """Whether a shard is compressed, by its name."""
+    return str(shard).endswith(GZIP_SUFFIXES)
+
+
+def seek_index_path(shard: str | Path) -> Path:
+    """Where the points of `shard` are kept."""
+    return Path(f"{shard}.gzidx")
+
+
+class GzipTar:
+    """The tar in the compressed file `path`, which any thread may read. `end` is its size, or an upper bound until it
+    has been read."""
+
+    def __init__(self, path: str) -> None:
+        if storage.is_remote(path):
+            raise DatasetError(
+                f"{path}: compressed shards are read on a disk only: decompress it (gunzip), and copy the .tar instead"
+            )
+        self._path = path
+        self._lock = threading.Lock()
+        self.end = sys.maxsize
+        storage.size_bytes(path)  # names the file if it is missing
+        try:
+            with open(path, "rb") as file:
+                magic = file.read(2)
+            if magic != b"\x1f\x8b":
+                raise DatasetError(
+                    f"{path}: is not compressed by gzip, as its name says: "
+                    + ("call it .tar, if it is a tar, or write it again" if magic else "it is empty")
+                )
+            self._file = _opened(path)
+            points = seek_index_path(path)
+            if points.is_file():
+                try:
+                    self._file.import_index(str(points))
+                    self.end = self._file.seek(0, os.SEEK_END)
+                except OSError:  # of another file, or damaged
+                    self._file = _opened(path)
+                    self.end = sys.maxsize
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def index(self) -> None:
+        """Read the whole file, check it, and find its points."""
+        try:
+            self._file = _opened(self._path)
+            self._file.build_full_index()
+            self.end = self._file.seek(0, os.SEEK_END)
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def export_index(self, path: Path) -> None:
+        """Write the points to the file `path`."""
+        self._file.export_index(str(path))
+
+    def warn_if_slow(self) -> None:
+        """Warn, once for each folder, that the points are missing."""
+        if self.end == sys.maxsize:
+            _warn(os.path.dirname(self._path))
+
+    def read(self, offset: int, num_bytes: int) -> bytes:
+        """The bytes of this range of the tar, fewer at the end."""
+        try:
+            with self._lock:
+                data: bytes = self._file.pread(num_bytes, offset)
+        except OSError as error:
+            raise self._failure(error) from error
+        num_bytes = len(data)
+        COUNTS.num_bytes += num_bytes
+        return data
+
+    def window(self, offset: int) -> tuple[bytes, int]:
+        """The header at `offset`, and 0, where it begins in it."""
+        return self.read(offset, BLOCK), 0
+
+    def read_exactly(self, offset: int, num_bytes: int) -> bytes:
+        """The bytes of this range of the tar.
+
+        Raises:
+            DatasetError: if it ends before that.
+        """
+        data = self.read(offset, num_bytes)
+        if len(data) != num_bytes:
+            raise DatasetError(
+                f"{self._path}: wanted bytes {offset} to {offset + num_bytes} of the tar in it, which ends before. "
+                "It is truncated, or was replaced after it was prepared: restore it, or prepare the data set again."
+            )
+        return data
+
+    def _failure(self, error: OSError) -> DatasetError:
+        return DatasetError(
+            f"{self._path}: cannot be decompressed: {error}. It is damaged, or was replaced while it was in use: "
+            "restore it, or write it again."
+        )
+
+
+def _opened(path: str) -> Any:
+    try:
+        library = importlib.import_module("indexed_gzip")
+    except ImportError:
+        raise ConfigError(
+            f'{path}: reading compressed shards needs a package: pip install "bridge-data[tgz]"; or decompress them: '
+            "gunzip, then `bridge-data prepare`"
+        ) from None
+    return library.IndexedGzipFile(path, spacing=SPACING_BYTES)
+
+
+@functools.lru_cache(maxsize=1024)
+def _warn(folder: str) -> None:
+    logger.warning(
+        "%s: compressed shards without their .gzidx, each of which must be read from its beginning; "
+        "run `bridge-data prepare --tar-index-only` on the data set to read them faster",
+        folder,
+    )

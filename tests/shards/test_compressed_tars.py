@@ -1,0 +1,216 @@
+import gzip
+import logging
+import pickle
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+from bridge_data import storage
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.prepare.tars import find_shards
+from bridge_data.shards import PreparedDataset, ShardReader, open_shards, prepared, tar_files
+from bridge_data.shards.tar_files import SMALL_STEP_BYTES, FileTar, GzipTar, MemoryTar, seek_index_path
+from tests.shards.tars import prepare_by_ratio, write_shards, write_tar
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The (start, size) of every read of the storage."""
+    done: list[tuple[int, int]] = []
+    read = storage.read
+
+    def watched(path: str, start: int, num_bytes: int) -> bytes:
+        done.append((start, num_bytes))
+        return read(path, start, num_bytes)
+
+    monkeypatch.setattr("bridge_data.shards.tar_files.storage.read", watched)
+    return done
+
+
+def test_memory_and_file_give_the_same_bytes(tmp_path: Path) -> None:
+    content = bytes(number % 251 for number in range(300_000))
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    tar = FileTar(str(path), len(content))
+    memory = MemoryTar(content, 0)
+    for start, num_bytes in [(0, 512), (512, 512), (200_000, 512), (200_100, 70_000), (100, 5), (299_900, 512)]:
+        assert tar.read(start, num_bytes) == memory.read(start, num_bytes) == content[start : start + num_bytes]
+    assert tar.read(400_000, 10) == b""
+
+
+def test_near_headers_come_together_and_far_contents_are_passed_over(
+    tmp_path: Path, reads: list[tuple[int, int]]
+) -> None:
+    num_bytes = 4_000_000
+    path = tmp_path / "file"
+    path.write_bytes(bytes(num_bytes))
+    tar = FileTar(str(path), num_bytes)
+    for start in range(0, 60_000, 1024):
+        tar.read(start, 512)
+    assert len(reads) <= 2
+    reads.clear()
+    for start in range(1_000_000, num_bytes, 500_000):
+        tar.read(start, 512)
+    assert sum(size for _, size in reads) < 20_000
+    assert all(size <= SMALL_STEP_BYTES for _, size in reads)
+
+
+ALL = "1,0,0"
+
+
+def compress(folder: Path, suffix: str = ".tgz", **shards: int) -> Path:
+    """Compress the shards in `folder`, of the sizes of `write_shards`."""
+    write_shards(folder, **shards)
+    for path in folder.glob("*.tar"):
+        path.with_suffix(suffix).write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    return folder
+
+
+def keys_and_parts(shards: ShardReader) -> list[tuple[str, dict[str, bytes]]]:
+    return [(shards.read(index).key, shards.read(index).parts) for index in range(len(shards))]
+
+
+@pytest.mark.parametrize("suffix", [".tgz", ".tar.gz"])
+@pytest.mark.parametrize("left", ["all indexes", "no index.bridge", "no .gzidx", "what Energon writes"])
+def test_compressed_shards_are_read_like_others(tmp_path: Path, suffix: str, left: str) -> None:
+    write_shards(tmp_path / "plain")
+    prepare_by_ratio(tmp_path / "plain", ALL)
+    folder = compress(tmp_path / "compressed", suffix)
+    prepare_by_ratio(folder, ALL)
+    if left in ("no index.bridge", "what Energon writes"):
+        (folder / ".nv-meta/index.bridge").unlink()
+    if left in ("no .gzidx", "what Energon writes"):
+        for path in folder.glob("*.gzidx"):
+            path.unlink()
+    shards = ShardReader(open_shards(folder, "train"))
+    expected = keys_and_parts(ShardReader(open_shards(tmp_path / "plain", "train")))
+    assert keys_and_parts(shards) == expected
+    assert keys_and_parts(pickle.loads(pickle.dumps(shards))) == expected
+    assert shards.read(7, {"txt"}).parts == {"txt": expected[7][1]["txt"]}
+    assert shards.read(7).full_key == f"data-000001{suffix}/000007"
+    assert PreparedDataset.open(folder).part_names() == ["json", "txt"]
+
+
+def test_offsets_are_those_of_the_tar_inside(tmp_path: Path) -> None:
+    """So Energon writes them too."""
+    write_shards(tmp_path / "plain", num_shards=1)
+    prepare_by_ratio(tmp_path / "plain", ALL)
+    prepare_by_ratio(compress(tmp_path / "compressed", num_shards=1), ALL)
+    name = "data-000000.tar.idx"
+    assert (tmp_path / "compressed" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
+
+
+def test_excluded_samples_are_found(tmp_path: Path) -> None:
+    folder = compress(tmp_path / "compressed")
+    prepare_by_ratio(folder, ALL)
+    (folder / ".nv-meta/index.bridge").unlink()
+    (folder / ".nv-meta/index.sqlite").unlink()
+    split = folder / ".nv-meta/split.yaml"
+    split.write_text("split_parts: {train: ['data-00000{0..3}.tgz']}\nexclude: [data-000000.tgz/000003]\n")
+    keys = [key for key, _ in keys_and_parts(ShardReader(open_shards(folder, "train")))]
+    assert keys == [f"{number:06d}" for number in range(20) if number != 3]
+
+
+def test_missing_points_are_written_again(tmp_path: Path) -> None:
+    folder = compress(tmp_path / "compressed")
+    prepare_by_ratio(folder, ALL)
+    seek_index_path(folder / "data-000002.tgz").unlink()
+    assert prepare_by_ratio(folder, ALL).num_scanned == 1
+    assert seek_index_path(folder / "data-000002.tgz").is_file()
+
+
+def test_points_are_used_and_their_absence_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tar_files, "SPACING_BYTES", 1 << 16)
+    folder = tmp_path / "compressed"
+    noise = random.Random(1).randbytes(640_000)
+    write_tar(folder / "a.tar", {f"{number}.bin": noise[number::10] for number in range(10)})
+    (folder / "a.tgz").write_bytes(gzip.compress((folder / "a.tar").read_bytes()))
+    size = (folder / "a.tar").stat().st_size
+    (folder / "a.tar").unlink()
+    prepare_by_ratio(folder, ALL)
+    tar = GzipTar(str(folder / "a.tgz"))
+    assert tar.end == size
+    assert len(list(tar._file.seek_points())) > 5
+    with caplog.at_level(logging.WARNING, logger="bridge_data"):
+        ShardReader(open_shards(folder, "train")).read(9)
+        assert not caplog.records
+        for content in (None, b"nonsense"):
+            seek_index_path(folder / "a.tgz").unlink(missing_ok=True)
+            if content is not None:
+                seek_index_path(folder / "a.tgz").write_bytes(content)
+            assert GzipTar(str(folder / "a.tgz")).end == sys.maxsize
+            assert ShardReader(open_shards(folder, "train")).read(9).parts["bin"] == noise[9::10]
+    assert len(caplog.records) == 1
+    assert "compressed shards without their .gzidx" in caplog.text
+
+
+def test_a_bounded_number_of_compressed_shards_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepared, "MAX_KNOWN_COMPRESSED", 2)
+    prepare_by_ratio(compress(tmp_path / "compressed"), ALL)
+    shards = ShardReader(open_shards(tmp_path / "compressed", "train"))
+    assert [shards.read(index).key for index in (0, 19, 5, 10)] == ["000000", "000019", "000005", "000010"]
+    assert len(shards._tables) == 2
+
+
+@pytest.mark.parametrize("with_index", [True, False])
+def test_a_shard_that_was_replaced_is_found_out(tmp_path: Path, with_index: bool) -> None:
+    write_tar(tmp_path / "a.tar", {"1.txt": b"one" * 999, "2.txt": b"two" * 999})
+    (tmp_path / "a.tgz").write_bytes(gzip.compress((tmp_path / "a.tar").read_bytes()))
+    (tmp_path / "a.tar").unlink()
+    prepare_by_ratio(tmp_path, ALL)
+    if not with_index:
+        (tmp_path / ".nv-meta/index.bridge").unlink()
+    write_tar(tmp_path / "b", {"3.txt": b"three"})
+    (tmp_path / "a.tgz").write_bytes(gzip.compress((tmp_path / "b").read_bytes()[:2048]))
+    with pytest.raises(DatasetError, match=r"a\.tgz.*sample 1, number 1 of a\.tgz"):
+        ShardReader(open_shards(tmp_path, "train")).read(1)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda data: data[: len(data) // 2], r"member '00000\d\.bin' takes bytes .*The tar is truncated or damaged"),
+        (
+            lambda data: data[:2000] + bytes([data[2000] ^ 0xFF]) + data[2001:],
+            "cannot be decompressed: .*It is damaged",
+        ),
+        (
+            lambda data: gzip.compress(gzip.decompress(data)[: 9 * 2560]),
+            "ends at byte 23040 without the end mark of a tar, after sample '000008'.* Write it again",
+        ),
+        (lambda data: gzip.decompress(data), "is not compressed by gzip, as its name says: call it .tar"),
+        (lambda data: b"", "is not compressed by gzip, as its name says: it is empty"),
+    ],
+)
+def test_damaged_shards_are_named(tmp_path: Path, damage: object, message: str) -> None:
+    write_tar(tmp_path / "a.tar", {f"{n:06d}.bin": random.Random(n).randbytes(2000) for n in range(9)})
+    data = gzip.compress((tmp_path / "a.tar").read_bytes())
+    (tmp_path / "a.tar").unlink()
+    (tmp_path / "a.tgz").write_bytes(damage(data))  # type: ignore[operator]
+    with pytest.raises(DatasetError, match=rf"a\.tgz: {message}"):
+        prepare_by_ratio(tmp_path, ALL)
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"a\.tgz: no such file"):
+        GzipTar(str(tmp_path / "a.tgz"))
+
+
+def test_two_shards_that_would_share_an_index(tmp_path: Path) -> None:
+    compress(tmp_path, num_shards=1)
+    write_tar(tmp_path / "data-000000.tar", {"1.txt": b""})
+    with pytest.raises(ConfigError, match=r"data-000000\.tar and data-000000\.tgz would share .*data-000000\.tar\.idx"):
+        find_shards(tmp_path)
+    assert find_shards(tmp_path, exclude="tgz$") == ["data-000000.tar"]
+
+
+def test_the_package_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compress(tmp_path, num_shards=1)
+    monkeypatch.setitem(sys.modules, "indexed_gzip", None)
+    with pytest.raises(ConfigError, match=r'pip install "bridge-data\[tgz\]"'):
+        prepare_by_ratio(tmp_path, ALL)

@@ -1,0 +1,196 @@
+import gzip
+import os
+import pickle
+import signal
+import sqlite3
+import tarfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from bridge_data import storage
+from bridge_data.errors import ConfigError, DatasetError, SampleError
+from bridge_data.prepare.tars import refresh_index
+from bridge_data.shards import ShardReader, key_index, open_shards
+from bridge_data.shards.sample_lookup import PartReader
+from bridge_data.shards.tar_files import GzipTar
+from tests.shards.tars import prepare_by_ratio, write_tar
+from tests.task.stores.media import content, write_media
+
+
+@pytest.fixture(scope="module")
+def media(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_media(tmp_path_factory.mktemp("media"))
+
+
+def read(parts: PartReader, name: str) -> bytes:
+    return parts.read(parts.find(name))
+
+
+def test_every_part_is_found_by_its_name(media: Path) -> None:
+    parts = PartReader(media)
+    names = sorted(parts.part_names())
+    assert names == sorted(name for n in range(24) for name in (f"{n:06d}.bin", f"a/{n:06d}.left.txt"))
+    for number in range(24):
+        assert read(parts, f"{number:06d}.bin") == content(number)
+        assert read(parts, f"a/{number:06d}.left.txt") == f"left {number}".encode()
+    assert parts.index.shard_names[parts.find("000009.bin").shard] == "m-1.tar"
+
+
+def test_the_key_of_a_sample_may_be_used_as_it_is(media: Path) -> None:
+    """It begins with the sample's shard, which need not be one of this data set."""
+    parts = PartReader(media)
+    assert parts.find("other/data-7.tar/000009.bin") == parts.find("000009.bin")
+    assert read(parts, "m-1.tar/a/000009.left.txt") == b"left 9"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("000099.bin", "no sample has the key '000099'"),
+        ("000001.jpg", "sample '000001' has no part 'jpg'; it has bin"),
+        ("000001", "names no part of a sample"),
+        ("x.tar/000099.bin", "no sample has the key '000099'"),
+    ],
+)
+def test_a_part_that_is_not_there_is_the_samples_fault(media: Path, name: str, message: str) -> None:
+    with pytest.raises(SampleError, match=message):
+        PartReader(media).find(name)
+
+
+def test_one_look_up_goes_through_the_indexes(media: Path) -> None:
+    """Never a scan, whatever the size."""
+    with sqlite3.connect(media / ".nv-meta/index.sqlite") as database:
+        plan = [row[3] for row in database.execute("EXPLAIN QUERY PLAN " + key_index._PART, ("k", "p"))]
+    assert all(step.startswith("SEARCH") for step in plan), plan
+
+
+def test_a_reader_travels_and_serves_many_threads(media: Path) -> None:
+    parts = PartReader(media)
+    read(parts, "000000.bin")
+    parts = pickle.loads(pickle.dumps(parts))
+    wrong: list[int] = []
+
+    def some(first: int) -> None:
+        wrong.extend(n for n in range(first, 24, 4) for _ in range(20) if read(parts, f"{n:06d}.bin") != content(n))
+
+    threads = [threading.Thread(target=some, args=(first,)) for first in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_forked_process_waits_for_no_thread_of_its_parent(media: Path) -> None:
+    parts = PartReader(media)
+    read(parts, "000000.bin")
+    with parts.index.database._lock:  # as a thread that reads holds it
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(60)  # kills a child that waits
+            os._exit(0 if read(parts, "000011.bin") == content(11) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_long_names_and_compressed_shards_are_read(tmp_path: Path) -> None:
+    name = "folder/" + "n" * 150
+    write_tar(tmp_path / "a.tar", {f"{name}.bin": b"long", "k.bin": b"short"}, format=tarfile.GNU_FORMAT)
+    tar = write_tar(tmp_path / "b.tar", {f"{name}2.bin": b"pax", "j.bin": b"end"}, format=tarfile.PAX_FORMAT)
+    (tmp_path / "b.tgz").write_bytes(gzip.compress(tar.read_bytes()))
+    tar.unlink()
+    prepare_by_ratio(tmp_path, "1,0,0")
+    parts = PartReader(tmp_path)
+    assert [read(parts, each) for each in parts.part_names()] == [b"long", b"short", b"pax", b"end"]
+
+
+def test_an_older_index_that_knows_no_parts_serves_too(tmp_path: Path) -> None:
+    write_media(tmp_path)
+    with sqlite3.connect(tmp_path / ".nv-meta/index.sqlite") as database:
+        database.execute("DROP TABLE sample_parts")
+    parts = PartReader(tmp_path)
+    assert read(parts, "000009.bin") == content(9)
+    assert read(parts, "a/000009.left.txt") == b"left 9"
+    with pytest.raises(SampleError, match="there is no part"):
+        parts.find("000009.jpg")
+
+
+def test_a_compressed_shard_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tar = write_tar(tmp_path / "a.tar", {f"{n}.bin": b"%d" % n for n in range(5)})
+    (tmp_path / "a.tgz").write_bytes(gzip.compress(tar.read_bytes()))
+    tar.unlink()
+    prepare_by_ratio(tmp_path, "1,0,0")
+    with sqlite3.connect(tmp_path / ".nv-meta/index.sqlite") as database:
+        database.execute("DROP TABLE sample_parts")
+    opened: list[str] = []
+
+    class Opened(GzipTar):
+        def __init__(self, path: str) -> None:
+            opened.append(path)
+            super().__init__(path)
+
+    monkeypatch.setattr(key_index, "GzipTar", Opened)
+    parts = PartReader(tmp_path)
+    assert [read(parts, f"{n}.bin") for n in range(5)] == [b"0", b"1", b"2", b"3", b"4"]
+    assert opened == [str(tmp_path / "a.tgz")]
+
+
+def test_a_replaced_shard_is_found_out(tmp_path: Path) -> None:
+    write_media(tmp_path)
+    write_tar(tmp_path / "m-1.tar", {"000008.bin": b"other", "000009.bin": b"others" * 400})
+    with pytest.raises(DatasetError, match=r"m-1.tar: does not hold '000009.bin' at byte"):
+        read(PartReader(tmp_path), "000009.bin")
+
+
+def test_a_shard_that_is_gone_stops_the_run(tmp_path: Path) -> None:
+    write_media(tmp_path)
+    (tmp_path / "m-1.tar").unlink()
+    storage.close_files()
+    with pytest.raises(DatasetError, match="no such file"):
+        read(PartReader(tmp_path), "000009.bin")
+
+
+def test_what_is_not_prepared_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not a prepared data set"):
+        PartReader(tmp_path)
+    write_media(tmp_path / "m")
+    (tmp_path / "m/.nv-meta/index.sqlite").unlink()
+    with pytest.raises(ConfigError, match=r"no index of its keys.*--tar-index-only"):
+        PartReader(tmp_path / "m")
+    refresh_index(tmp_path / "m")
+    assert read(PartReader(tmp_path / "m"), "000000.bin") == content(0)
+
+
+def test_a_damaged_index_stops_the_run(tmp_path: Path) -> None:
+    write_media(tmp_path)
+    (tmp_path / ".nv-meta/index.sqlite").write_bytes(b"nothing" * 1000)
+    with pytest.raises(DatasetError, match=r"index.sqlite: cannot be read"):
+        PartReader(tmp_path).find("000000.bin")
+
+
+def test_a_key_of_several_shards_needs_the_name_of_the_shard(tmp_path: Path) -> None:
+    for shard in ("a.tar", "sub/b.tar"):
+        write_tar(tmp_path / shard, {"0001.txt": shard.encode(), "0001.bin": b"", f"{shard[-5]}.txt": b"own"})
+    prepare_by_ratio(tmp_path)
+    parts = PartReader(tmp_path)
+    for name in ("0001.txt", "other.tar/0001.txt"):
+        with pytest.raises(
+            SampleError, match=r"samples of 2 shards have the key '0001'.*: a\.tar/0001\.txt, sub/b\.tar/0001\.txt\. `"
+        ):
+            parts.find(name)
+    for shard in ("a.tar", "sub/b.tar"):
+        assert read(parts, f"{shard}/0001.txt") == read(parts, f"{shard}:0001.txt") == shard.encode()
+    assert read(parts, "a.txt") == read(parts, "other.tar/b.txt") == b"own"
+    with pytest.raises(SampleError, match="sample '0001' has no part 'jpg'; it has bin, txt"):
+        parts.find("a.tar/0001.jpg")
+
+
+def test_an_exclusion_is_of_one_shard_also_where_others_have_the_key(tmp_path: Path) -> None:
+    for shard in ("a.tar", "b.tar"):
+        write_tar(tmp_path / shard, {"1.txt": b"", "2.txt": b""})
+    prepare_by_ratio(tmp_path, "1,0,0")
+    (tmp_path / ".nv-meta/split.yaml").write_text("{split_parts: {train: [a.tar, b.tar]}, exclude: [b.tar/2]}")
+    (tmp_path / ".nv-meta/index.bridge").unlink()
+    reader = ShardReader(open_shards(tmp_path, "train"))
+    assert [reader.read(number).full_key for number in range(3)] == ["a.tar/1", "a.tar/2", "b.tar/1"]

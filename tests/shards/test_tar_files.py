@@ -1,0 +1,204 @@
+import gzip
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+import webdataset
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bridge_data.errors import DatasetError
+from bridge_data.shards import tar_files
+from bridge_data.shards.tar_files import FileTar, Member, MemoryTar, header_is_intact, walk
+from bridge_data.storage import close_files
+
+FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
+
+
+def members_of(data: bytes) -> list[Member]:
+    return list(walk(MemoryTar(data, 0), 0, len(data), file="x.tar"))
+
+
+def expected_of(data: bytes) -> list[tuple[str, int, int, int, str]]:
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        return [(m.name, m.offset, m.offset_data, m.size if m.isreg() else 0, kind_of(m)) for m in archive.getmembers()]
+
+
+def kind_of(member: tarfile.TarInfo) -> str:
+    return "file" if member.isreg() else "folder" if member.isdir() else "symbolic link"
+
+
+def tar_of(names: list[tuple[str, int]], format: int, mtime: float = 0) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=format) as archive:
+        for name, num_bytes in names:
+            info = tarfile.TarInfo(name)
+            info.size, info.mtime = num_bytes, mtime  # type: ignore[assignment]
+            archive.addfile(info, io.BytesIO(b"z" * num_bytes))
+    return buffer.getvalue()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    names=st.lists(
+        st.tuples(
+            st.text(alphabet="ab./ü", min_size=1, max_size=250).filter(lambda s: s.strip("/") != ""),
+            st.sampled_from([0, 1, 511, 512, 513, 2000]),
+        ),
+        max_size=6,
+    ),
+    format=st.sampled_from(FORMATS[1:]),
+    mtime=st.sampled_from([0, 1700000000, 1700000000.25]),
+)
+def test_finds_what_tarfile_finds(names: list[tuple[str, int]], format: int, mtime: float) -> None:
+    data = tar_of(names, format, mtime)
+    assert [member[:5] for member in members_of(data)] == expected_of(data)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("name", ["0001.png", "d" * 90 + "/" + "f" * 90 + ".txt", "ordner/ä.txt", "a/b.c/1.x.y"])
+def test_every_dialect(format: int, name: str) -> None:
+    data = tar_of([(name, 700), ("second.txt", 3)], format)
+    assert [member[:5] for member in members_of(data)] == expected_of(data)
+    assert members_of(data)[0].name == name
+
+
+def test_names_longer_than_a_header_holds() -> None:
+    name = "/".join(["long" * 20] * 5) + ".txt"
+    for format in FORMATS[1:]:
+        data = tar_of([(name, 5)], format)
+        assert [member[:5] for member in members_of(data)] == expected_of(data)
+
+
+def test_plain_dialects_need_no_tarfile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tar_files, "_by_tarfile", lambda *args, **kwargs: pytest.fail("fell back to tarfile"))
+    long = "d" * 80 + "/" + "f" * 150 + ".txt"
+    for data in (
+        tar_of([("a.txt", 3), ("d" * 90 + "/" + "f" * 90 + ".txt", 9)], tarfile.USTAR_FORMAT),
+        tar_of([(long, 3), ("a.txt", 3)], tarfile.GNU_FORMAT),
+        tar_of([(long, 3), ("ä.txt", 3)], tarfile.PAX_FORMAT, mtime=1.5),
+    ):
+        assert members_of(data)
+    with webdataset.TarWriter(str(tmp_path / "w.tar")) as writer:
+        writer.write({"__key__": "a", "txt": b"1"})
+    assert [member.name for member in members_of((tmp_path / "w.tar").read_bytes())] == ["a.txt"]
+
+
+def test_base_256_sizes_are_read() -> None:
+    data = bytearray(tar_of([("a.txt", 600), ("b.txt", 1)], tarfile.GNU_FORMAT))
+    data[124:136] = b"\x80" + bytes(9) + (600).to_bytes(2, "big")
+    data[148:156] = b" " * 8
+    data[148:156] = b"%06o\0 " % sum(data[:512])
+    assert [(m.name, m.num_bytes) for m in members_of(bytes(data))] == [("a.txt", 600), ("b.txt", 1)]
+
+
+def test_folders_links_and_global_headers_are_no_files() -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT, pax_headers={"comment": "hello"}) as archive:
+        for name, kind in (("folder", tarfile.DIRTYPE), ("link.txt", tarfile.SYMTYPE), ("a.txt", tarfile.REGTYPE)):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, "a.txt" if kind == tarfile.SYMTYPE else ""
+            archive.addfile(info, io.BytesIO())
+    data = buffer.getvalue()
+    assert [(m.name, m.is_file) for m in members_of(data)] == [("folder", False), ("link.txt", False), ("a.txt", True)]
+    assert [member[:5] for member in members_of(data)] == expected_of(data)
+
+
+def test_an_old_tar_without_magic_is_read() -> None:
+    data = bytearray(tar_of([("a.txt", 5)], tarfile.USTAR_FORMAT))
+    data[257:265] = bytes(8)
+    data[148:156] = b" " * 8
+    data[148:156] = b"%06o\0 " % sum(data[:512])
+    assert [member[:5] for member in members_of(bytes(data))] == [("a.txt", 0, 512, 5, "file")]
+
+
+def test_an_archive_without_members() -> None:
+    assert members_of(tar_of([], tarfile.USTAR_FORMAT)) == []
+
+
+def test_a_checksum_of_signed_bytes_counts_too() -> None:
+    header = bytearray(tar_of([("ä.txt", 0)], tarfile.GNU_FORMAT)[:512])
+    assert header_is_intact(bytes(header))
+    signed = sum(byte - 256 if byte > 127 else byte for byte in header[:148] + header[156:]) + 8 * 32
+    header[148:156] = b"%06o\0 " % signed
+    assert header_is_intact(bytes(header))
+    header[0] ^= 1
+    assert not header_is_intact(bytes(header))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("cut", [100, 512, 600, 1100, 2048 + 100])
+def test_a_truncated_tar_is_an_error(format: int, cut: int) -> None:
+    data = tar_of([("first.txt", 1000), ("second.txt", 2000)], format)
+    if cut % 512 == 0 and cut == 2048:
+        return
+    with pytest.raises(DatasetError, match=r"x\.tar: .*(truncated|damaged)"):
+        members_of(data[:cut])
+
+
+def test_a_damaged_header_is_an_error_that_names_the_member_before() -> None:
+    data = bytearray(tar_of([("first.txt", 10), ("second.txt", 10)], tarfile.USTAR_FORMAT))
+    data[1024 + 130] ^= 0x02
+    with pytest.raises(DatasetError, match=r"x\.tar: no readable tar header at byte 1024, after member 'first\.txt'"):
+        members_of(bytes(data))
+
+
+def test_a_compressed_tar_is_named_as_such() -> None:
+    data = gzip.compress(tar_of([("first.txt", 10)], tarfile.USTAR_FORMAT))
+    with pytest.raises(DatasetError, match="compressed"):
+        members_of(data + bytes(1024))
+
+
+def test_a_walk_may_begin_at_any_member() -> None:
+    data = tar_of([("a.txt", 10), ("b.txt", 600), ("c.txt", 1)], tarfile.PAX_FORMAT, mtime=0.5)
+    everything = members_of(data)
+    start, end = everything[1].offset, everything[1].next_offset
+    piece = MemoryTar(data[start:end], start)
+    assert list(walk(piece, start, end, file="x.tar")) == [everything[1]]
+
+
+def header_of(name: str, num_bytes: int, format: int, mtime: float) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size, info.mtime = num_bytes, mtime  # type: ignore[assignment]
+    return info.tobuf(format)
+
+
+@pytest.mark.processes
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    kinds=st.lists(
+        st.tuples(
+            st.sampled_from(["", "ü", "b/", "c.d/", "d" * 97, "e" * 120 + "/"]),
+            st.sampled_from([0, 1, 511, 512, 513, 70_000]),
+            st.sampled_from(FORMATS),
+            st.sampled_from([0, 1700000000, 0.5]),
+        ),
+        min_size=1,
+        max_size=8,
+    ),
+    repeated=st.integers(1, 40),
+)
+def test_dialects_may_change_and_windows_end_anywhere(
+    kinds: list[tuple[str, int, int, float]], repeated: int, tmp_path: Path
+) -> None:
+    data = b""
+    for number, (folder, num_bytes, format, mtime) in enumerate(kinds * repeated):
+        name = f"{folder}{number}.txt"
+        format = FORMATS[1] if len(name) > 100 and "/" not in name else format
+        data += header_of(name, num_bytes, format, mtime) + b"z" * num_bytes + bytes(-num_bytes % 512)
+    data += bytes(1024)
+    path = tmp_path / "x.tar"
+    path.write_bytes(data)
+    tar = FileTar(str(path), len(data))
+    assert [member[:5] for member in walk(tar, 0, tar.end, file="x.tar")] == expected_of(data)
+    close_files()
+
+
+@pytest.mark.parametrize("at", [0, 50, 123, 130, 147, 149, 156, 258, 300, 511])
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_changed_bit_in_a_header_is_found(at: int, number: int) -> None:
+    data = bytearray(tar_of([(f"{n}.txt", 300) for n in range(4)], tarfile.GNU_FORMAT))
+    data[1024 * number + at] ^= 1
+    with pytest.raises(DatasetError, match=r"at the beginning" if not number else "after member '1.txt'"):
+        members_of(bytes(data))
