@@ -31,11 +31,11 @@ from bridge_data.plan.where_clauses import WhereOptionError, given_where
 from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress, usual_workers
 from bridge_data.prepare.tars import find_shards
 from bridge_data.shards import Records, ShardSet
+from bridge_data.shards.index_file import split_name
 from bridge_data.shards.jsonl_file import split_gaps
 from bridge_data.shards.metadata import META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset, tars_of
 from bridge_data.shards.records import selected_number, stored_number
-from bridge_data.shards.index_file import split_name
 from bridge_data.shards.tar_files import GZIP_SUFFIXES, open_tar, read_member
 from bridge_data.storage import on_disk
 from bridge_data.tools.lint_checks import (
