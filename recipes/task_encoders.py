@@ -34,7 +34,7 @@ def named_encoder(name: str, arguments: Mapping[str, Any], provided: Mapping[str
         ConfigError: if there is none, an argument is missing or unknown, or something else is made.
     """
     from bridge_data.task import TaskEncoder
-    from bridge_data.tools.named_encoder import find_named
+    from bridge_data.tools.runs import find_named
 
     _, make = find_named(name)
     if not callable(make):

@@ -44,8 +44,7 @@ from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.task.stores import JsonlFileStore, WebdatasetFileStore
 from bridge_data.tools.mount import View, ViewOperations
 from bridge_data.tools.view.catalog import DataCatalog
-from bridge_data.tools.view.pages import application
-from bridge_data.tools.view.site import Site
+from bridge_data.tools.view.pages import Site, application
 from tests.object_store import Bucket
 from tests.prepared import TEXT, write_texts
 from tests.shards.tars import prepare_by_ratio, write_tar

@@ -4,8 +4,8 @@ A batch comes from one lane, so from the chunks that this lane is reading. If th
 other, the means of batches vary more than those of a true permutation. The *inflation* is how many times as large their
 variance is, for a value that all samples of a chunk share: 1 is a true permutation, the batch size is the worst case.
 
-Enters: the row of a source, and how many samples of a batch come from it. Leaves: a `Mixing`. Guarantee: exact if
-all windows of an epoch are examined; else an estimate from at most `MAX_SAMPLES` samples in windows of several lanes.
+Reads the row of a source, and how many samples of a batch come from it. Returns a `Mixing`: exact if all windows of an
+epoch are examined; else an estimate from at most `MAX_SAMPLES` samples in windows of several lanes.
 """
 
 import dataclasses

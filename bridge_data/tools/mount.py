@@ -1,6 +1,6 @@
 """A prepared data set as a read-only folder of files, without unpacking it; by FUSE.
 
-Enters: the folder of a data set and a mount point. Leaves: nothing; `mount` returns when the mount point is unmounted.
+Reads the folder of a data set, and a mount point; `mount` returns when the mount point is unmounted.
 `View` is the tree of folders and files, in three layouts: `members`, all parts under their names in the shards;
 `samples`, a folder for each sample, with a file for each part; `shards`, a folder for each shard, with its members.
 Slashes in keys are folders in all of them. Names are looked up in `index.sqlite`, and only the requested ranges of a

@@ -16,7 +16,8 @@ import pytest
 from bridge_data import WorkerConfig
 from bridge_data.loader.ledger_files import RunLedger
 from bridge_data.tools.cli.audit_command import compare_with_ledger
-from bridge_data.tools.oracle import RunOrder, read_states
+from bridge_data.tools.oracle import RunOrder
+from bridge_data.tools.runs import read_states
 from recipes.recipe import Recipe, load_recipe
 from recipes.run_log import read_run
 from tests.prepared import CRUDE, write_blend, write_dataset

@@ -6,7 +6,7 @@ import pytest
 from benchmarks.mixing.statistics import group_inflation
 from bridge_data.order import Geometry, Row
 from bridge_data.order.chunks import ChunkTable
-from bridge_data.tools.mixing import expected_inflation, mixing_of, squared_share, windows_of_epoch
+from bridge_data.tools.mixing import expected_inflation, mixing_of, windows_of_epoch
 
 COUNTS = [500] * 8
 SAMPLES, BATCH = sum(COUNTS), 32
@@ -82,12 +82,3 @@ def test_windows_of_an_epoch_hold_each_sample_once() -> None:
     windows = list(windows_of_epoch(row))
     assert len(windows) > 3
     assert sorted(np.concatenate(windows)) == list(range(SAMPLES))
-
-
-def test_chunks_of_samples_are_those_whose_spans_hold_them() -> None:
-    chunks = ChunkTable([7, 0, 23, 100], 10)
-    starts, lengths = chunks.spans(np.arange(chunks.num_chunks))
-    expected = np.repeat(np.arange(chunks.num_chunks), lengths)
-    assert chunks.chunk_of(np.arange(130))[0].tolist() == expected.tolist()
-    assert starts.tolist() == (np.cumsum(lengths) - lengths).tolist()
-    assert squared_share(chunks) == pytest.approx(((lengths / 130) ** 2).sum())

@@ -69,15 +69,6 @@ def test_what_is_below_is_listed_once_in_order(root: Path, keys: set[str]) -> No
             assert catalog.has_below(prefix, shard) == bool(listed)
 
 
-def test_parts_are_found_by_key(tmp_path: Path) -> None:
-    catalog = Catalog(write_dataset(tmp_path))
-    assert [part.part for part in catalog.parts("b")] == ["txt", "left.png"]
-    assert catalog.parts("nothing") == []
-    shard = catalog.shards.index("last.tar")
-    assert catalog.parts("b", shard) == []
-    assert [part.part for part in catalog.parts("ä", shard)] == ["json"]
-
-
 def test_an_older_index_without_parts_is_enough(tmp_path: Path) -> None:
     write_dataset(tmp_path)
     keys = ("b", "in/x", "in", "in/deep/zz")
@@ -100,14 +91,6 @@ def test_keys_of_several_shards_need_folders_of_shards(tmp_path: Path) -> None:
     for shard in ("a.tar", "b.tar"):
         part = view.file(f"/{shard}/1.txt")
         assert part is not None and view.catalog.reader.read(part) == shard.encode()
-
-
-def test_ranges_of_parts_are_read(tmp_path: Path) -> None:
-    catalog = Catalog(write_dataset(tmp_path))
-    (part,) = catalog.parts("in/x")
-    whole = MEMBERS["in/x.txt"]
-    for start, size in ((0, 10), (4990, 100), (0, 10_000), (9000, 1)):
-        assert catalog.reader.read_range(part, start, size) == whole[start : start + size]
 
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from bridge_data.errors import ConfigError
-from bridge_data.tools.named_encoder import named_encoder
+from bridge_data.tools.runs import named_encoder
 from tests.tools.bench import encoders
 
 HERE = "tests.tools.bench.encoders"

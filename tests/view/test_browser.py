@@ -9,7 +9,7 @@ import pytest
 
 from bridge_data.loader import get_savable_loader
 from bridge_data.loader.checkpoint import save_states
-from bridge_data.tools.view.named_runs import open_run
+from bridge_data.tools.runs import configured_run
 from tests.view.conftest import AXE, DESK, PHONE, Browser, picture_folder, serve
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def run_browser(driver: "Chrome", photos_yaml: Path, module_monkeypatch: pytest.
     sizes = "seq_length: 256, micro_batch_size: 2, global_batch_size: 8, packing_buffer_size: 24"
     config.write_text(f"recipe: llava\ntiny: true\ndata: {{path: photos, {sizes}}}\n")
     module_monkeypatch.chdir(folder)
-    loader = get_savable_loader(open_run(str(config)).dataset)
+    loader = get_savable_loader(configured_run(str(config)).dataset)
     losses = [4 / (1 + step / 3) + (2.5 if step == 17 else 0.1 * (step % 3)) for step in range(24)]
     lines = []
     for number, batch in zip(range(4 * 24), loader, strict=False):

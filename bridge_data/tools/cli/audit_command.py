@@ -1,42 +1,31 @@
 """`bridge-data audit`: whether the checkpoints of a run, its ledger and its data agree on which samples it got.
 
-Enters: the folders of checkpoints; the ledger files; the data. Leaves: for each checkpoint, the sums in its state,
-compared with those of the ledger files and with those computed from data and settings alone. Guarantee: no sample is
-read. A swapped, lost or repeated sample changes a sum.
+Reads the folders of checkpoints; the ledger files; the data. Returns for each checkpoint the sums in its state,
+compared with those of the ledger files and with those of the order (see `run_sections`), from data and settings alone.
+No sample is read. A swapped, lost or repeated sample changes a sum.
 
 The order can be computed only without packing, groups, filters, generators and re-deals.
 """
 
 import bisect
 import dataclasses
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import click
 
-from bridge_data.dataset_loaders import load_dataset
-from bridge_data.errors import ConfigError
-from bridge_data.lanes.forgotten import ForgottenSamples
+from bridge_data.errors import ConfigError, StateError
+from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.loader.ledger_files import RunLedger
 from bridge_data.order import ledger
-from bridge_data.order.cursor import Cursor, SampleRef, packed_references
 from bridge_data.order.forgotten_lists import history_of
-from bridge_data.order.ledger import LedgerSums, tallies
-from bridge_data.order.pending import num_pending
-from bridge_data.order.plan_order import PlanOrder
+from bridge_data.order.ledger import LedgerSums
 from bridge_data.order.state import LoaderState
-from bridge_data.plan import Plan
-from bridge_data.tools.cli.terminal import counted, echo_json, json_option, setting, table, trust_options
-from bridge_data.tools.oracle.run_settings import options_of_state
-from bridge_data.tools.oracle.sample_numbers import JobNumbers
-from bridge_data.tools.run_folder import find_run, read_states
-
-_MANY = 1_000
-
-_Lists: TypeAlias = Sequence[tuple[int, Container[SampleRef]]]
-"""(first slot, the samples forgotten from that slot on)."""
+from bridge_data.tools.cli.terminal import counted, echo_json, json_option, options_of, setting, table, trust_options
+from bridge_data.tools.run_sections import section_to
+from bridge_data.tools.runs import RunSettings, find_run, options_of_state, read_states
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -121,84 +110,47 @@ def _lacking(state: LoaderState, count: int, since: int, last: tuple[int, int]) 
     return f"the ledger lacks {expected - count} micro-batches"
 
 
-def compare_with_data(checkpoints: Sequence[Checkpoint], plan: Plan) -> list[AuditFinding]:
-    """Compare checkpoints with the order computed from a training plan."""
-    findings = []
+def compare_with_data(checkpoints: Sequence[Checkpoint], path: str, **options: Any) -> list[AuditFinding]:
+    """Compare checkpoints with the order computed from the training data at `path`, opened with `options`.
+
+    Raises:
+        ConfigError: if the data cannot be opened.
+    """
+    findings, dataset = [], None
     for checkpoint in checkpoints:
-        sums, why = _by_arithmetic(checkpoint.state, plan)
-        findings.append(AuditFinding(checkpoint, "data", checkpoint.state.sums(), sums, why))
+        state, sums = checkpoint.state, None
+        why = _not_computable(state)
+        if not why:
+            if dataset is None:
+                settings = RunSettings(path=path, options=options_of_state(state).with_options(**options))
+                dataset = settings.order_dataset(world_size=1)
+            sums, why = _computed(state, dataset)
+        findings.append(AuditFinding(checkpoint, "data", state.sums(), sums, why))
     return findings
 
 
-def _by_arithmetic(state: LoaderState, plan: Plan) -> tuple[LedgerSums | None, str]:
-    run = state.fingerprint
-    if run["order"] != "shuffled" or run.get("packing_buffer_size") is not None:
-        return None, "the order can be computed only for training without packing"
+def _not_computable(state: LoaderState) -> str:
+    """Why the order up to a state cannot be computed; "" if it can."""
+    if state.fingerprint["order"] != "shuffled" or state.fingerprint.get("packing_buffer_size") is not None:
+        return "the order can be computed only for training without packing"
     if len(state.generations) > 1 or ledger.NAME in state.extras or state.repetition or state.sums().since:
-        return None, "the lanes were dealt again, or not counted from the beginning"
-    order = PlanOrder(plan, run["seed"], options_of_state(state).data.shuffle, run["batch_size"] or 1)
-    start = LoaderState(run, [order.first_generation(state.num_lanes)], 0, {})
-    if [text for _, text in state.differences(run | order.fingerprint())] or start.generations != state.generations:
-        return None, "the data or their blend are not those of the run"
+        return "the lanes were dealt again, or not counted from the beginning"
     if history_of(state.extras) and state.skips is not None:
-        return None, "samples were forgotten in a run that skips steps: only a ledger says which"
-    sources, names = plan.sources, order.source_names
-    lists = [(slot, ForgottenSamples.under(sources, names, own) or ()) for slot, own in history_of(state.extras)]
-    found, size = LedgerSums(), run["batch_size"] or 1
-    for lane, lane_state in state.lanes.items():
-        count = lane_state.get("micro_batches", 0)
-        own, num_draws = LedgerSums(), count * size
-        if state.skips is None:
-            own, num_draws = _of_lane(order, start, lane, (count, size), lists)
-        if lane_state.get("draws", 0) - num_pending(lane_state) != num_draws:
-            return None, "samples were left out, grouped, or made of others: only a ledger says which"
-        found = found.plus(own if state.skips is None else _of_skipping_lane(order, start, lane, state))
-    return found, ""
+        return "samples were forgotten in a run that skips steps: only a ledger says which"
+    return ""
 
 
-def _of_skipping_lane(order: PlanOrder, start: LoaderState, lane: int, state: LoaderState) -> LedgerSums:
-    """The sums of the samples that a lane handed out before `state`, in a run that skips steps."""
-    skips, size, num_lanes = state.skips, start.fingerprint["batch_size"] or 1, state.num_lanes
-    assert skips is not None
-    numbers = JobNumbers(order, dataclasses.replace(start, lanes={number: {} for number in state.lanes})).lane(lane)
-    batches = [
-        (slot, _references(numbers.take(place * size, size)))
-        for place in range(state.place_of(lane))
-        if (slot := skips.slot(place * num_lanes + lane)) is not None
-    ]
-    found = LedgerSums()
-    for one in tallies(batches, [name for name, _ in start.fingerprint["sources"]]):
-        found = found.plus(one)
-    return found
-
-
-def _references(refs: Sequence[SampleRef]) -> bytes:
-    return packed_references([value for source, epoch, index, _ in refs for value in (source, epoch, index, 0)])
-
-
-def _of_lane(
-    order: PlanOrder, start: LoaderState, lane: int, micro_batches: tuple[int, int], lists: _Lists
-) -> tuple[LedgerSums, int]:
-    """(sums, samples drawn) of the first micro-batches of a lane, given as (number, samples in each)."""
-    cursor, found, (count, size) = order.cursor(lane, start), LedgerSums(), micro_batches
-    names = [name for name, _ in start.fingerprint["sources"]]
-    for first in range(0, count, _MANY):
-        batches = []
-        for number in range(first, min(count, first + _MANY)):
-            slot = number * start.num_lanes + lane
-            forgotten = next((gone for begin, gone in reversed(lists) if begin <= slot), ())
-            batches.append((slot, _references(_taken(cursor, size, forgotten))))
-        for one in tallies(batches, names):
-            found = found.plus(one)
-    return found, cursor.draws
-
-
-def _taken(cursor: Cursor, size: int, forgotten: Container[SampleRef]) -> list[SampleRef]:
-    """The next `size` samples that are not forgotten."""
-    refs: list[SampleRef] = []
-    while len(refs) < size:
-        refs += [ref for _, ref in cursor.take(size - len(refs)) if ref not in forgotten]
-    return refs
+def _computed(state: LoaderState, dataset: LaneDataset) -> tuple[LedgerSums | None, str]:
+    batch_size = {"batch_size": state.fingerprint["batch_size"]}
+    try:
+        section = section_to(dataset, state)
+    except StateError:
+        section = None
+    if section is None or state.differences(state.fingerprint | dataset.order.fingerprint() | batch_size):
+        return None, "the data or their blend are not those of the run"
+    if section.unknown:
+        return None, "samples were left out, grouped, or made of others: only a ledger says which"
+    return section.sums(state), ""
 
 
 _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
@@ -214,13 +166,12 @@ _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 @click.pass_context
 def audit(
     ctx: click.Context,
+    /,
     run: Path,
     ledger: Path | None,
     data: Path | None,
-    split_part: str,
-    trusted_module: tuple[str, ...],
-    trust_dataset_code: bool,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Compare the checkpoints below the folder RUN with the samples in the run's ledger, and with its data.
 
@@ -236,8 +187,7 @@ def audit(
         raise ConfigError(f"{run}: holds no ledger; give --ledger, or the data set of the run (--data)")
     findings = [] if folder is None else compare_with_ledger(checkpoints, RunLedger(folder))
     if data is not None:
-        loaded = load_dataset(data, trusted_modules=trusted_module, trust_dataset_code=trust_dataset_code)
-        findings += compare_with_data(checkpoints, loaded.get_datasets(training=True, split_part=split_part))
+        findings += compare_with_data(checkpoints, str(data), **options_of(options))
     num_same = sum(finding.is_same for finding in findings)
     different = [finding for result in ("different", "lacking") for finding in findings if finding.result == result]
     if as_json:

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from bridge_data.storage import Location
-from bridge_data.tools.bench import BENCH_OPTIONS, BenchConfig, Figures, Profile, advise, measure
+from bridge_data.tools.bench import BenchConfig, Figures, Profile, advise, measure
 from bridge_data.tools.bench import profile as profile_of
 from bridge_data.tools.cli.terminal import (
     LOCATION,
@@ -23,7 +23,7 @@ from bridge_data.tools.cli.terminal import (
     trust_options,
     where_options,
 )
-from bridge_data.tools.named_encoder import named_encoder
+from bridge_data.tools.runs import BENCH_OPTIONS, named_encoder
 
 _MAX_SOURCES = 20
 """Maximum data sets shown; of a large blend, the most expensive ones."""
@@ -73,6 +73,7 @@ def bench(
         num_batches=settings["num_batches"],
         step_s=settings["step_s"],
     )
+    trusted_modules = settings.pop("trusted_modules")
     length = f"{config.seconds:g} s" if config.num_batches is None else f"{config.num_batches} batches"
     note(f"measuring {length}{', and again with clocks' if with_profile else ''}")
     unit = "s" if config.num_batches is None else "batches"
@@ -90,7 +91,7 @@ def bench(
         document = {
             "version": 1,
             "path": str(path),
-            "settings": {**settings, "task_encoder": task_encoder},
+            "settings": {**settings, "trusted_module": trusted_modules, "task_encoder": task_encoder},
             "figures": figures.to_dict(),
             **({} if profile is None else {"profile": {**profile.to_dict(), "advice": advise(profile)}}),
         }

@@ -27,7 +27,8 @@ from bridge_data.loader.checkpoint.other_formats import LIGHTNING_SUFFIX, write_
 from bridge_data.order.forgotten_lists import history_of
 from bridge_data.order.state import LoaderState, merge
 from bridge_data.storage.atomic import write_file
-from bridge_data.tools.cli.state_contents import (
+from bridge_data.tools.cli.terminal import counted, echo_json, headed, json_option, note, setting, sized, table
+from bridge_data.tools.state_contents import (
     LaneContents,
     SourceContents,
     differences,
@@ -35,7 +36,6 @@ from bridge_data.tools.cli.state_contents import (
     skips_of,
     sources_of,
 )
-from bridge_data.tools.cli.terminal import counted, echo_json, headed, json_option, note, setting, sized, table
 
 _PATH = click.Path(path_type=Path)
 _SHOWN_ELSEWHERE = ("sources", "weights", "schedule", "order")
@@ -221,7 +221,7 @@ def _schedule(state: LoaderState, config: Path | None, global_batch_size: int | 
             raise ConfigError("what is a step? Give --config of the run, or --global-batch-size")
         return BatchSchedule(global_batch_size, size)
     # Imported here: the oracle is slow to import.
-    from bridge_data.tools.oracle import RunSettings
+    from bridge_data.tools.runs import RunSettings
 
     settings = RunSettings.read(config)
     run = settings.options

@@ -21,10 +21,16 @@ from bridge_data.tools.cli.terminal import (
     trust_options,
     where_options,
 )
-from bridge_data.tools.doctor import Checkup, CheckupConfig, Finding, Level, PlannedRun, examine
-from bridge_data.tools.doctor.environment import needed_batches_per_s
-from bridge_data.tools.doctor.source_checks import check_plot, draw_plan
-from bridge_data.tools.named_encoder import named_encoder
+from bridge_data.tools.doctor import (
+    Checkup,
+    Finding,
+    Level,
+    check_plot,
+    draw_plan,
+    examine,
+    needed_batches_per_s,
+)
+from bridge_data.tools.runs import PlannedRun, named_encoder
 
 _COLOURS = {Level.STOPS: "red", Level.SLOWS: "yellow", Level.MIXES: "yellow", Level.NOTE: "cyan"}
 _MAX_SOURCES = 20
@@ -81,7 +87,6 @@ def doctor(
     (no shard is read, except for the measurement), the order at these settings, and the speed. The exit status is 1 if
     something would stop the run.
     """
-    options["trusted_modules"] = options.pop("trusted_module")
     given = {name: value for name, value in options.items() if value is not None}
     if seconds < 0:
         raise ConfigError(f"--seconds {seconds:g}: expected 0 or more")
@@ -90,14 +95,8 @@ def doctor(
         check_plot(plot, run)
     if seconds and not as_json:
         note(f"measuring {seconds:g} s")
-    checkup = examine(
-        CheckupConfig(
-            path=path,
-            run=run,
-            measure_s=seconds,
-            task_encoder=None if task_encoder is None else named_encoder(task_encoder),
-        )
-    )
+    encoder = None if task_encoder is None else named_encoder(task_encoder)
+    checkup = examine(path, run, measure_s=seconds, task_encoder=encoder)
     if plot is not None and checkup.plan is not None:
         draw_plan(checkup.plan, run, checkup.samples_per_unit, plot)
     echo_report(checkup, _shown(checkup), as_json=as_json)

@@ -73,6 +73,7 @@ _Found: TypeAlias = tuple[dict[str, Any], list[str]]
 @click.pass_context
 def info(
     context: click.Context,
+    /,
     path: Location,
     split_config: str | None,
     dataset_config: str,
@@ -81,10 +82,9 @@ def info(
     shuffle_buffer_size: int | None,
     where: str | None,
     columns: str | None,
-    trusted_module: tuple[str, ...],
-    trust_dataset_code: bool,
     limits: Limits,
     as_json: bool,
+    **trust: Any,
 ) -> None:
     """Show what PATH holds: split parts, shards, samples, parts, sample type; of a metadataset, what it blends.
 
@@ -94,11 +94,7 @@ def info(
     """
     if num_lanes is None and (max_samples_per_sequence, shuffle_buffer_size) != (None, None):
         raise ConfigError("--max-samples-per-sequence and --shuffle-buffer-size have no effect without --num-lanes")
-    trust: dict[str, Any] = {
-        "trusted_modules": trusted_module,
-        "trust_dataset_code": trust_dataset_code,
-        "limits": limits,
-    }
+    trust["limits"] = limits
     clauses = given_where(where, columns)
     kind = "metadataset" if path.suffix in (".yaml", ".yml") and storage.is_file(path) else format_of(str(path)).name
     if kind == "metadataset":

@@ -3,11 +3,11 @@
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
 from bridge_data.errors import ConfigError
-from bridge_data.limits import Limits
 from bridge_data.plan.formats import Opening
 from bridge_data.tools.cli.terminal import (
     ON_DISK,
@@ -25,8 +25,9 @@ from bridge_data.tools.cli.terminal import (
     trust_options,
     where_options,
 )
-from bridge_data.tools.lint import KINDS, Fault, LintConfig, LintReport
+from bridge_data.tools.lint import LintConfig
 from bridge_data.tools.lint import lint as check
+from bridge_data.tools.lint_checks import KINDS, Fault, LintReport
 
 SHOWN_ON_SCREEN = 5
 
@@ -55,23 +56,18 @@ SHOWN_ON_SCREEN = 5
 @click.pass_context
 def lint(
     context: click.Context,
+    /,
     path: Path,
-    split_parts: tuple[str, ...],
-    dataset_config: str | None,
-    split_config: str | None,
+    *,
     num_workers: int | None,
     executor: str,
-    limit: int | None,
-    decode: bool,
     ignore: tuple[str, ...],
-    where: str | None,
-    columns: str | None,
     show: int | None,
     as_json: bool,
-    trusted_module: tuple[str, ...],
+    trusted_modules: tuple[str, ...],
     trust_dataset_code: bool,
-    limits: Limits,
     progress: bool,
+    **options: Any,
 ) -> None:
     """Read everything of PATH, and report all that is wrong with it.
 
@@ -85,17 +81,10 @@ def lint(
         if code not in KINDS:
             raise ConfigError(f"--ignore {code}: unknown kind of fault; there is {', '.join(KINDS)}")
     config = LintConfig(
-        split_parts=split_parts,
-        dataset_config=dataset_config,
-        split_config=split_config,
-        limit=limit,
-        where=where,
-        columns=columns,
-        decode=decode,
-        limits=limits,
+        **options,
         max_kept=show or (1000 if as_json else SHOWN_ON_SCREEN),
         executor=named_executor(executor, num_workers),
-        opening=Opening(training=False, trusted_modules=trusted_module, trust_dataset_code=trust_dataset_code),
+        opening=Opening(training=False, trusted_modules=trusted_modules, trust_dataset_code=trust_dataset_code),
     )
     with progress_bar("checking", "samples", shown=progress) as on_progress:
         report = check(path, config, on_progress=on_progress)

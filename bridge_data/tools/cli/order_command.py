@@ -5,11 +5,13 @@ file, and the step from which two runs differ. They share the options that descr
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from bridge_data.errors import BridgeDataError, ConfigError
+from bridge_data.loader.checkpoint import Checkpoint
+from bridge_data.loader.ledger_files import RunLedger
 from bridge_data.tools.cli.terminal import (
     counted,
     echo_json,
@@ -21,10 +23,18 @@ from bridge_data.tools.cli.terminal import (
     trust_options,
     where_options,
 )
-
-if TYPE_CHECKING:
-    from bridge_data.loader.checkpoint import Checkpoint
-    from bridge_data.tools.oracle import RunOrder, RunSample, RunSettings
+from bridge_data.tools.oracle import RunOrder, RunSample, first_difference, open_run, steps_text, write_order
+from bridge_data.tools.runs import (
+    RunFiles,
+    RunSettings,
+    data_module,
+    find_run,
+    found_states,
+    is_run,
+    named_encoder,
+    newest_of,
+    read_states,
+)
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -78,18 +88,13 @@ def opened(
     data: Path | None = None,
     lists: Any = None,
     **options: Any,
-) -> "RunOrder":
+) -> RunOrder:
     """The order of the run in the folder or the config at `path`, or over the data there, with the given `run_options`.
 
     Raises:
         ConfigError: if settings are missing, unknown, contradict each other or those in the states. StateError: for
             states of other data.
     """
-    from bridge_data.loader.ledger_files import RunLedger
-    from bridge_data.tools.oracle import RunSettings, open_run
-    from bridge_data.tools.run_folder import RunFiles, find_run, found_states, is_run, read_states
-    from bridge_data.tools.view.named_runs import data_module
-
     files = find_run(path) if is_run(path) else RunFiles(config=path)
     left_out: list[str] = []
     saved = read_states(states) if states else found_states(files.states, left_out)
@@ -115,7 +120,7 @@ def opened(
     settings = _changed(settings, options)
     records = None if (folder := ledger or files.ledger) is None else RunLedger(folder)
 
-    def with_encoder() -> "RunSettings":
+    def with_encoder() -> RunSettings:
         return dataclasses.replace(settings, task_encoder=data_module(str(source)).task_encoder)
 
     is_unnamed = is_config and settings.task_encoder is None
@@ -132,11 +137,9 @@ def opened(
 
 
 def _of_states(
-    settings: "RunSettings", saved: "Sequence[Checkpoint]", options: dict[str, Any], *, is_config: bool
-) -> "RunSettings":
+    settings: RunSettings, saved: Sequence[Checkpoint], options: dict[str, Any], *, is_config: bool
+) -> RunSettings:
     """`settings` with what the states say: all, if there is no config; of a config, the ranks of the newest."""
-    from bridge_data.tools.oracle.run_settings import newest_of
-
     if is_config:
         return dataclasses.replace(settings, world_size=newest_of(saved).world_size or 1)
     given = options["global_batch_size"] is not None
@@ -145,28 +148,19 @@ def _of_states(
     )
 
 
-_SAVED = {
-    "batch_size": "batch_size",
-    "seed": "seed",
-    "packing_buffer_size": "packing_buffer_size",
-    "shuffle_buffer_size": "shuffle_buffer_size",
-    "max_samples_per_sequence": "max_samples_per_sequence",
-}
-"""Options whose values states have, by the name there."""
+_SAVED = ("batch_size", "seed", "packing_buffer_size", "shuffle_buffer_size", "max_samples_per_sequence")
+"""Options whose values states have."""
 
 
-def _check_given(options: dict[str, Any], saved: "Sequence[Checkpoint]") -> None:
+def _check_given(options: dict[str, Any], saved: Sequence[Checkpoint]) -> None:
     """Check that no option contradicts the states.
 
     Raises:
         ConfigError: naming option, values and state.
     """
-    from bridge_data.tools.oracle.run_settings import newest_of
-
     newest = newest_of(saved)
-    known = {option: newest.state.fingerprint.get(name) for option, name in _SAVED.items()}
-    known["num_lanes"] = newest.state.num_lanes
-    for option, has in known.items():
+    known = {name: newest.state.fingerprint.get(name) for name in _SAVED}
+    for option, has in {**known, "num_lanes": newest.state.num_lanes}.items():
         given = options[option]
         if given is not None and (given or None) != (has or None):
             raise ConfigError(
@@ -175,7 +169,7 @@ def _check_given(options: dict[str, Any], saved: "Sequence[Checkpoint]") -> None
             )
 
 
-def _check_steps(run: "RunOrder", saved: "Sequence[Checkpoint]") -> None:
+def _check_steps(run: RunOrder, saved: Sequence[Checkpoint]) -> None:
     """Note a state whose step does not begin where the schedule lets it begin."""
     for one in saved:
         if one.step is not None and one.step >= 0 and not one.state.is_finite:
@@ -188,15 +182,13 @@ def _check_steps(run: "RunOrder", saved: "Sequence[Checkpoint]") -> None:
                 return
 
 
-def _changed(settings: "RunSettings", options: dict[str, Any]) -> "RunSettings":
+def _changed(settings: RunSettings, options: dict[str, Any]) -> RunSettings:
     """The settings, overridden by the options that were given."""
     given = {name: value for name, value in options.items() if value is not None and value is not False and value != ()}
     changed: dict[str, Any] = {"options": settings.options.with_options(**options_of(given))}
     if "world_size" in given:
         changed["world_size"] = given["world_size"]
     if "task_encoder" in given:
-        from bridge_data.tools.named_encoder import named_encoder
-
         changed["task_encoder"] = named_encoder(given["task_encoder"])
     return dataclasses.replace(settings, **changed)
 
@@ -213,7 +205,7 @@ def steps_of(text: str) -> range:
     return range(int(first), int(last or first) + 1)
 
 
-def samples_table(samples: Sequence["RunSample"], *, with_step: bool = False) -> str:
+def samples_table(samples: Sequence[RunSample], *, with_step: bool = False) -> str:
     """A row for each sample."""
     packs = any(sample.place_in_pack is not None for sample in samples)
     header = ["source", *(["step"] if with_step else []), "micro-batch", "lane", "rank", "place"]
@@ -236,7 +228,7 @@ def samples_table(samples: Sequence["RunSample"], *, with_step: bool = False) ->
     return table(header, rows)
 
 
-def note_how(run: "RunOrder", *, assumes_no_skips: bool) -> None:
+def note_how(run: RunOrder, *, assumes_no_skips: bool) -> None:
     """Print how many samples were replayed, and what was assumed."""
     if run.num_replayed:
         note(f"replayed {counted(run.num_replayed, 'sample')}")
@@ -247,7 +239,7 @@ def note_how(run: "RunOrder", *, assumes_no_skips: bool) -> None:
         )
 
 
-def _echo_json(run: "RunOrder", samples: list[dict[str, Any]], **facts: Any) -> None:
+def _echo_json(run: RunOrder, samples: list[dict[str, Any]], **facts: Any) -> None:
     skips = None if run.skips is None else str(run.skips)
     echo_json({"samples": samples, "edits": skips, **facts})
 
@@ -302,8 +294,6 @@ def when(
     RUN is the folder of a run (its config, states and ledger are found), the YAML of a recipe (as --print-config
     writes it) or of a LightningCLI, or the path of a data set or metadataset, with options.
     """
-    from bridge_data.tools.oracle.run_order import steps_text
-
     run = opened(path, states, **options)
     found = run.when(key, source=source, index=index, until=until, is_partial=True)
     unknown = run.unknown(until)
@@ -356,7 +346,6 @@ def order(
         click.get_current_context().exit(_compare(runs, chosen))
     if path is None:
         raise ConfigError("expected the path of a run, or --differences with two")
-    from bridge_data.tools.oracle.run_reports import write_order
 
     run = opened(path, states, **options)
     write_order(run, chosen, out)
@@ -365,7 +354,7 @@ def order(
     note_how(run, assumes_no_skips=run.assumes_no_skips)
 
 
-def _one_of(path: Path | None, one: Path, states: tuple[Path, ...], options: dict[str, Any]) -> "RunOrder":
+def _one_of(path: Path | None, one: Path, states: tuple[Path, ...], options: dict[str, Any]) -> RunOrder:
     """One of the two compared runs: a run, or RUN resumed from a state."""
     is_state = one.suffix == ".pt" or (one.is_dir() and any(one.glob("train_dataloader_*")))
     if not is_state:
@@ -375,8 +364,7 @@ def _one_of(path: Path | None, one: Path, states: tuple[Path, ...], options: dic
     return opened(path, (*states, one), **options)
 
 
-def _compare(runs: "list[RunOrder]", steps: range) -> int:
-    from bridge_data.tools.oracle import first_difference
+def _compare(runs: list[RunOrder], steps: range) -> int:
 
     found = first_difference(*runs, steps=steps)
     for reason in found.reasons:

@@ -10,7 +10,7 @@ import click
 
 from bridge_data.decode import Loader, SampleDecoder, open_loader
 from bridge_data.errors import BridgeDataError, ConfigError, ForgottenSampleError
-from bridge_data.limits import Limits, allow_pixels
+from bridge_data.limits import allow_pixels
 from bridge_data.plan import Source, opening
 from bridge_data.samples import CrudeSample
 from bridge_data.shards import RawSample, RecordReader
@@ -29,8 +29,8 @@ from bridge_data.tools.cli.terminal import (
     trust_options,
     where_options,
 )
-from bridge_data.tools.descriptions import facts_of, part_facts, shown_json, text_of
 from bridge_data.tools.view.catalog import CatalogSource, SplitCatalog, open_split
+from bridge_data.tools.view.contents import facts_of, part_facts, shown_json, text_of
 
 DEFAULT_COUNT = 3
 
@@ -54,12 +54,8 @@ def preview(
     html: Path | None,
     split_parts: tuple[str, ...],
     dataset_config: str | None,
-    where: str | None,
-    columns: str | None,
-    trusted_module: tuple[str, ...],
-    trust_dataset_code: bool,
-    limits: Limits,
     as_json: bool,
+    **trust: Any,
 ) -> None:
     """Show samples of PATH: keys, parts, sizes, texts, what kind of images they are, and the fields they become.
 
@@ -69,17 +65,10 @@ def preview(
         raise ConfigError(f"--count {count} --start {start}: expected a count of at least 1 and a start of at least 0")
     if html is not None and as_json:
         raise ConfigError("--html writes a page, --json a document: give one of them")
-    trust: dict[str, Any] = {
-        "trusted_modules": trusted_module,
-        "trust_dataset_code": trust_dataset_code,
-        "limits": limits,
-        "where": where,
-        "columns": columns,
-    }
     if dataset_config is not None:
         trust["dataset_config"] = dataset_config
-    allow_pixels(limits)
-    parts = split_parts or opening.split_parts(path, limits)
+    allow_pixels(trust["limits"])
+    parts = split_parts or opening.split_parts(path, trust["limits"])
     if key is not None:
         if start or count != DEFAULT_COUNT or html is not None:
             raise ConfigError("--key shows one sample: give it without --start, --count and --html")
@@ -94,7 +83,7 @@ def preview(
     if len(found.sources) == 1 and start >= found.num_samples:
         raise ConfigError(f"--start {start}: {found.name} has {found.num_samples} samples")
     if html is not None:
-        from bridge_data.tools.view.sample_cards import write_sheet
+        from bridge_data.tools.view.contents import write_sheet
 
         click.echo(f"{html}: {counted(write_sheet(html, str(path), found, start, count), 'sample')} of {path}")
         return

@@ -1,6 +1,6 @@
 """Which parts of the data fill the fields of a sample class, and the questions that `prepare` asks for both.
 
-Enters: names, field maps, answers. Leaves: the content of a dataset.yaml. The questions are Energon's: the ratio, the
+Reads names, field maps, answers. Returns the content of a dataset.yaml. The questions are Energon's: the ratio, the
 sample class by number or name, and the part that fills each of its fields, such as `png`, `json[caption]` or `jpg,png`.
 """
 

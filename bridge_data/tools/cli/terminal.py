@@ -63,7 +63,7 @@ def headed(rows: Iterable[tuple[str, str]]) -> str:
     return "\n".join(f"{click.style(f'{heading:<12}', bold=True)} {text}" for heading, text in rows)
 
 
-_OTHER_NAMES = {"trusted_modules": "trusted_module", "micro_batch_size": "batch_size"}
+_OTHER_NAMES = {"micro_batch_size": "batch_size"}
 """Python arguments that stand for an option of another name."""
 
 _SETTING = re.compile(r"(?<![\w./?&-])(?:[A-Z]\w+\()?(\w+)=(?:\(('[^']*'),?\)|([^\s:;,)]+))\)?")
@@ -175,6 +175,7 @@ def trust_options(command: Command) -> Command:
     """Add the flags that permit code to be run."""
     module = click.option(
         "--trusted-module",
+        "trusted_modules",
         multiple=True,
         callback=_find_modules_here,
         help="A module that YAML files may name classes of, also one in the current folder. Repeatable.",

@@ -14,8 +14,8 @@ from bridge_data.storage import Location, location
 from bridge_data.tools.cli.terminal import LOCATION, note, setting, trust_options, where_options
 
 if TYPE_CHECKING:
-    from bridge_data.tools.view.saved_run import SavedRunReader
-    from bridge_data.tools.view.site import Site
+    from bridge_data.tools.runs import SavedRunReader
+    from bridge_data.tools.view.pages import Site
 
 
 @click.command()
@@ -58,9 +58,7 @@ def view(
     port: int,
     token: str | None,
     names: tuple[str, ...],
-    where: str | None,
-    columns: str | None,
-    **trust: Any,
+    **options: Any,
 ) -> None:
     """Show PATH in a browser: samples, the blend, sizes, batches as the trainer gets them, the steps of a run.
 
@@ -69,14 +67,15 @@ def view(
     With --config, by default the data of the config. The page is for this machine alone, unless --host and --token
     say else.
     """
-    from bridge_data.tools.run_folder import is_run
+    from bridge_data.tools.runs import NamedRun, SavedRun, SavedRunReader, configured_run, default_run, is_run
     from bridge_data.tools.view.catalog import DataCatalog
-    from bridge_data.tools.view.named_runs import NamedRun, default_run, open_run
-    from bridge_data.tools.view.saved_run import SavedRun, SavedRunReader
-    from bridge_data.tools.view.site import Site
 
-    options = {"trusted_modules": trust["trusted_module"], "trust_dataset_code": trust["trust_dataset_code"]}
-    options |= {"where": where, "columns": columns}
+    try:
+        import uvicorn  # noqa: F401 - for `_serve`
+
+        from bridge_data.tools.view.pages import Site
+    except ImportError as error:
+        raise ConfigError(f'`bridge-data view` needs a package ({error}): pip install "bridge-data[view]"') from error
     if path is None and config is None:
         raise ConfigError("give PATH, a data set, a metadataset or the folder of a run, or --config, a run")
     folder: Path | None = None
@@ -92,13 +91,13 @@ def view(
             note(f"left out: {reason}")
         if config is None and folder is not None and (data is None or reader.config is not None):
             config = _config_of(folder, reader)
-    if config is not None and where is not None:
+    if config is not None and options["where"] is not None:
         raise ConfigError("--where is for PATH alone: which samples a run has, its config says")
 
     @functools.lru_cache(maxsize=1)
     def run_of(saved_lanes: int | None, num_per_step: int | None) -> NamedRun:
         assert config is not None
-        return open_run(config, num_lanes, saved_lanes, num_per_step)
+        return configured_run(config, num_lanes, saved_lanes, num_per_step)
 
     def opened(saved: SavedRun) -> NamedRun:
         if config is not None:
@@ -137,13 +136,11 @@ def _config_of(folder: Path, reader: "SavedRunReader") -> str:
 
 def _serve(site: "Site", host: str, port: int, token: str | None, names: Collection[str]) -> None:
     """Print the address, and serve `site` there until interrupted."""
-    try:
-        import uvicorn
+    import uvicorn
 
-        from bridge_data.tools.view.gatekeeper import checked_token
-        from bridge_data.tools.view.pages import application
-    except ImportError as error:
-        raise ConfigError(f'`bridge-data view` needs a package ({error}): pip install "bridge-data[view]"') from error
+    from bridge_data.tools.view.gatekeeper import checked_token
+    from bridge_data.tools.view.pages import application
+
     token = checked_token(host, token)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

@@ -1,7 +1,7 @@
 """The split parts of a data set or metadataset, and their samples by source, number and key.
 
-Enters: a path; the beginning of a key. Leaves: `SplitCatalog`s, whose sources are numbered, and stored samples by
-(source, index). Guarantee: listing and paging are arithmetic over sample counts; a key is looked up in the index that
+Reads a path; the beginning of a key. Returns `SplitCatalog`s, whose sources are numbered, and stored samples by
+(source, index). Listing and paging are arithmetic over sample counts; a key is looked up in the index that
 `prepare` writes; a shard is opened only to show its samples.
 """
 

@@ -1,7 +1,7 @@
 """Requests and responses: access control, numbers in queries, media and ranges of them, headers of every response.
 
-Enters: a request. Leaves: a refusal, or the application's response with headers that forbid foreign scripts, guessing
-of content types, and use by other sites. Guarantee: another site cannot read from here by resolving its own name to
+Reads a request. Returns a refusal, or the application's response with headers that forbid foreign scripts, guessing of
+content types, and use by other sites. Another site cannot read from here by resolving its own name to
 this machine's address (DNS rebinding), since only addresses and known names are accepted as `Host`; with a token,
 every request must have it.
 """
@@ -19,7 +19,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bridge_data.errors import ConfigError
-from bridge_data.tools.view.sample_cards import MediaContent
+from bridge_data.tools.view.contents import MediaContent
 
 HEADERS = {
     "content-security-policy": "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; "

@@ -1,13 +1,18 @@
-"""The pages and their routes.
+"""The pages of `bridge-data view`, their routes, and the content to show: data, batches, a run so far.
 
-Enters: a `Site`, which holds the content. Leaves: a Starlette application, behind the gatekeeper. Guarantee: URLs hold
-numbers, search keys and names from fixed lists; only the command line names files.
+Reads a `DataCatalog` and a `NamedRun`. Returns a Starlette application, behind the gatekeeper. URLs hold numbers,
+search keys and names from fixed lists; only the command line names files. Batches are made on demand, and are those
+that the trainer of the run gets: micro-batch m of the job, for any m soon after the beginning, a saved state, or a
+batch shown before; the loader makes them, as one rank without workers, in the order of the whole job. The samples of a
+step are those of `RunOrder`.
 """
 
-import functools
-from collections.abc import Callable, Iterable
+import collections
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 from urllib.parse import urlencode
 
 from jinja2 import Environment
@@ -18,15 +23,286 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from bridge_data.errors import BridgeDataError, ConfigError
-from bridge_data.tools.descriptions import describe_value
-from bridge_data.tools.view.batch_contents import fields_of
-from bridge_data.tools.view.blend_counts import count_draws
-from bridge_data.tools.view.catalog import SampleAddress, SampleFilter, SplitCatalog
-from bridge_data.tools.view.charts import HEIGHT, WIDTH, shapes
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.loader import SavableDataLoader, get_savable_loader
+from bridge_data.loader.checkpoint import Checkpoint
+from bridge_data.loader.ledger_files import RunLedger
+from bridge_data.order.state import LoaderState
+from bridge_data.tools.oracle import RunOrder
+from bridge_data.tools.run_sections import skips_of
+from bridge_data.tools.runs import NamedRun, SavedRun
+from bridge_data.tools.state_contents import sources_of
+from bridge_data.tools.view.catalog import CatalogSource, DataCatalog, SampleAddress, SampleFilter, SplitCatalog
+from bridge_data.tools.view.charts import HEIGHT, WIDTH, TokenLengths, count_draws, shapes, step_line, token_lengths
+from bridge_data.tools.view.contents import (
+    DOWNLOAD,
+    MediaContent,
+    card,
+    content,
+    contents,
+    describe_value,
+    fields_of,
+    pictures_of,
+    templates,
+    tokenizer_of,
+)
 from bridge_data.tools.view.gatekeeper import Gatekeeper, number_in, ranged
-from bridge_data.tools.view.run_pages import RunPages
-from bridge_data.tools.view.sample_cards import DOWNLOAD, MediaContent, card, content, templates
-from bridge_data.tools.view.site import Site
+
+Key = TypeVar("Key")
+Made = TypeVar("Made")
+
+MAX_STEPS = 200
+"""Maximum batches made to reach the one shown."""
+
+KEPT_BATCHES = 8
+"""Batches kept in memory."""
+
+STATE_EVERY = 16
+"""Batches between states that are kept for going back."""
+
+
+class BatchSequence:
+    """The micro-batches of a job, in any order. Any thread may use it.
+
+    `states` are saved states of the run. The beginning needs none, unless the run was dealt to another number of lanes
+    since; `first` is the first micro-batch that can be shown.
+
+    Raises:
+        StateError: if a state is of other data or settings.
+    """
+
+    def __init__(self, dataset: LaneDataset, states: Sequence[LoaderState] = ()) -> None:
+        self.dataset = dataset = dataset.changed(skips=skips_of(dataset, states))
+        self._states: dict[int, dict[str, Any] | None] = {state.next_slot: state.to_dict() for state in states}
+        lanes = {dataset.worker_config.num_lanes} | {num_lanes for s in states for num_lanes, _ in s.generations}
+        if len(lanes) == 1:
+            self._states.setdefault(0, None)
+        self.first = min(self._states)
+        self._loader: SavableDataLoader = get_savable_loader(dataset)
+        self._iterator: Iterator[Any] = iter(())
+        self._next = -1
+        self._kept: collections.OrderedDict[int, Any] = collections.OrderedDict()
+        self._lock = threading.Lock()
+        for number in sorted(self._states, reverse=True):
+            self._go_to(number)
+
+    def get(self, number: int) -> Any:
+        """Micro-batch `number` of the job.
+
+        Raises:
+            ConfigError: if it is before the first, or too far from those that were seen. LookupError: if the data end
+            before it.
+        """
+        with self._lock:
+            if number in self._kept:
+                self._kept.move_to_end(number)
+                return self._kept[number]
+            if number < self.first:
+                raise ConfigError(
+                    f"batch {number}: the first that can be shown is {self.first}, that of the first state"
+                )
+            start = max(known for known in self._states if known <= number)
+            if not start <= self._next <= number:
+                self._go_to(start)
+            if number - self._next >= MAX_STEPS:
+                raise ConfigError(
+                    f"batch {number}: it takes {number - self._next:,} batches before it, and at most {MAX_STEPS} are "
+                    "made; give --state, a checkpoint shortly before it"
+                )
+            while True:
+                batch = self._advance()
+                if self._next > number:
+                    return batch
+
+    def _advance(self) -> Any:
+        number = self._next
+        if number % STATE_EVERY == 0:
+            self._states.setdefault(number, self._loader.save_state_rank())
+        try:
+            batch = next(self._iterator)
+        except StopIteration:
+            raise LookupError(f"the data end before batch {number}") from None
+        self._next = number + 1
+        self._kept[number] = batch
+        while len(self._kept) > KEPT_BATCHES:
+            self._kept.popitem(last=False)
+        return batch
+
+    def _go_to(self, number: int) -> None:
+        """Go to the known state before batch `number`."""
+        state = self._states[number]
+        if state is None:
+            self._loader = get_savable_loader(self.dataset)
+        else:
+            self._loader.restore_state_rank(state)
+        self._next, self._iterator = number, iter(self._loader)
+
+
+MAX_REPLAYED = 2000
+"""Maximum micro-batches made again to find the samples of a step if arithmetic cannot."""
+
+
+class _Latest(Generic[Key, Made]):
+    """Caches the result of `make` for the last key."""
+
+    def __init__(self, make: Callable[[Key], Made]) -> None:
+        self._make = make
+        self._found: tuple[Key, Made] | None = None
+
+    def of(self, key: Key) -> Made:
+        """The result for a key, from the cache if it is the last one."""
+        if self._found is None or self._found[0] != key:
+            self._found = key, self._make(key)
+        return self._found[1]
+
+
+class Site:
+    """All content to show. `open_run` opens the data of the run when batches are requested, with the lanes and sizes of
+    its states (None: there are no batches to show); `name`: its name; `has_encoder`: with its own task encoder.
+    `read_saved` reads the output of the run so far (None: there is no run). `working` is held while hooks of the run
+    are running: its readers are not thread-safe."""
+
+    def __init__(
+        self,
+        catalog: DataCatalog,
+        open_run: Callable[[SavedRun], NamedRun] | None,
+        read_saved: Callable[[], SavedRun] | None = None,
+        *,
+        has_encoder: bool = False,
+        name: str = "",
+    ) -> None:
+        self.catalog, self.saved = catalog, SavedRun()
+        self.run_name = name or f"The run of {catalog.path}"
+        self.working = threading.Lock()
+        self._has_run, self._read_saved = open_run is not None, read_saved
+        self._has_encoder, self._is_named = has_encoder, bool(name)
+        self._opening = threading.RLock()
+        self._token_lengths: dict[int, TokenLengths] = {}
+        self._run: _Latest[object, NamedRun] = _Latest(lambda _: self._opened(open_run))
+        self._batches = _Latest(_batch_sequence)
+        self._order = _Latest(_run_order)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read the current output of the run. Raises as `read_saved` does."""
+        if self._read_saved is not None:
+            self.saved = self._read_saved()
+
+    @property
+    def title(self) -> str:
+        """The name of the data or run shown."""
+        return f"{self.run_name} · {self.catalog.path}" if self._is_named else str(self.catalog.path)
+
+    @property
+    def parts(self) -> list[str]:
+        """The names of the split parts."""
+        return self.catalog.part_names
+
+    @property
+    def pages(self) -> list[tuple[str, str]]:
+        """(name, address) of the pages."""
+        found = [("Samples", "/samples"), ("Blend", "/blend"), ("Sizes", "/shapes")]
+        batches = [("Batches", "/batches")] if self._has_run else []
+        return [*([("Run", "/run")] if self.has_saved else []), *found, *batches]
+
+    @property
+    def has_saved(self) -> bool:
+        """Whether a run is shown, even one without any output yet."""
+        return self._read_saved is not None
+
+    @property
+    def run(self) -> NamedRun:
+        """The data of the run. Raises a ConfigError if there is none, or it cannot be opened."""
+        with self._opening:
+            return self._run.of((self.saved.num_lanes, self.saved.num_per_step))
+
+    @property
+    def batches(self) -> BatchSequence:
+        """The batches of the run. Raises as `run` does, and a StateError if a state is of other data or settings."""
+        with self._opening:
+            return self._batches.of((self.run, self.saved.states))
+
+    @property
+    def order(self) -> RunOrder:
+        """The order of the run: the samples of each step. Raises as `batches` does."""
+        with self._opening:
+            return self._order.of((self.run, self.saved.states, self.saved.ledger))
+
+    def token_lengths(self, split: SplitCatalog, source: CatalogSource) -> TokenLengths | None:
+        """The tokens of samples of a source, as the run encodes them; None if the run has no encoder, or other data."""
+        if not self._has_encoder or not self.reads(split):
+            return None
+        with self.working:
+            if source.number not in self._token_lengths:
+                self._token_lengths[source.number] = token_lengths(self.run.dataset, source.number)
+            return self._token_lengths[source.number]
+
+    def reads(self, split: SplitCatalog) -> bool:
+        """Whether the samples of a split part are those of the run, under the same numbers."""
+        wanted = [(source.path, source.split_part, source.num_samples) for source in self.run.dataset.plan.sources]
+        return wanted == [(source.path, split.name, source.num_samples) for source in split.sources]
+
+    def check_replay(self, numbers: range) -> None:
+        """Check that finding the samples of micro-batches `numbers` needs few enough batches.
+
+        Raises:
+            ConfigError: if packs or groups would need too many samples.
+        """
+        dataset, ledger = self.run.dataset, self.saved.ledger
+        if dataset.batching.packing_buffer_size is None and not dataset.may_multiply:
+            return  # by arithmetic
+        if ledger is not None and all(map(ledger.has, numbers)):
+            return
+        start = max((slot for one in self.saved.states if (slot := one.state.next_slot) <= numbers[0]), default=0)
+        if numbers[0] - start > MAX_REPLAYED:
+            raise ConfigError(
+                f"micro-batch {numbers[0]}: to know its packs or groups, {numbers[0] - start:,} batches before it "
+                f"would be made again, and at most {MAX_REPLAYED:,} are; give --state, a checkpoint shortly before it"
+            )
+
+    def _opened(self, open_run: Callable[[SavedRun], NamedRun] | None) -> NamedRun:
+        if open_run is None:
+            raise ConfigError("there are no batches to show; give --config")
+        return open_run(self.saved)
+
+
+def _states(saved: Sequence[Checkpoint]) -> list[LoaderState]:
+    return [one.state for one in saved]
+
+
+def _batch_sequence(key: tuple[NamedRun, Sequence[Checkpoint]]) -> BatchSequence:
+    run, saved = key
+    return BatchSequence(run.dataset, _states(saved))
+
+
+def _run_order(key: tuple[NamedRun, Sequence[Checkpoint], RunLedger | None]) -> RunOrder:
+    run, saved, ledger = key
+    return RunOrder(run.dataset, schedule=run.schedule, states=_states(saved), records=ledger)
+
+
+MAX_STEP = 10**9
+"""The last step that may be requested."""
+
+POLL_S = 5
+"""Seconds between requests for updates by an open page of the run."""
+
+MAX_STEP_CARDS = 96
+"""Maximum samples shown of a step."""
+
+
+def _last_step(saved: SavedRun) -> int | None:
+    """The last step that is logged or saved, as the log numbers it; None if there is none."""
+    steps = [one.step for one in saved.states if one.step is not None]
+    steps += [] if saved.log is None else [step for step, _ in saved.log.losses[-1:]]
+    return max(steps, default=None)
+
+
+def _span(numbers: tuple[int, int] | None) -> str:
+    """`3`, `3–5`."""
+    if numbers is None:
+        return "–"
+    return "–".join(f"{number:,}" for number in dict.fromkeys(numbers))
+
 
 PAGE_SIZE = 24
 """Samples per page, and per search."""
@@ -49,6 +325,7 @@ class Pages:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._templates: Environment = templates()
+        self._session = secrets.token_hex(4)  # each server counts updates from the start
 
     def routes(self) -> list[Route]:
         """All addresses."""
@@ -59,24 +336,22 @@ class Pages:
             "/media/{part:int}/{source:int}/{index:int}/{member:int}/{number:int}": self.media,
             "/blend": self.blend,
             "/shapes": self.shapes,
-            **RunPages(self._site, self._page).addresses(),
+            "/batches": self.batches,
+            "/batches/{number:int}/pictures/{picture:int}": self.picture,
+            "/run": self.saved_run,
+            "/steps": self.chosen_step,
+            "/steps/{step:int}": self.step,
             "/static/{name}": self.static,
         }
-        return [Route(path, self._guarded(page), methods=["GET"]) for path, page in pages.items()]
+        return [Route(path, page, methods=["GET"]) for path, page in pages.items()]
 
-    def _guarded(self, page: Callable[[Request], Response]) -> Callable[[Request], Response]:
-        """Show user errors and faults in the data as pages."""
+    def not_found(self, _: Request, error: Exception) -> Response:
+        """The page for a request of what does not exist."""
+        return self._failed("Not found", str(error.args[0] if error.args else error), 404)
 
-        @functools.wraps(page)
-        def guarded(request: Request) -> Response:
-            try:
-                return page(request)
-            except LookupError as error:
-                return self._failed("Not found", str(error.args[0] if error.args else error), 404)
-            except BridgeDataError as error:
-                return self._failed("This cannot be shown", str(error), 422)
-
-        return guarded
+    def refused(self, _: Request, error: Exception) -> Response:
+        """The page for a mistake of the user, or a fault in the data."""
+        return self._failed("This cannot be shown", str(error), 422)
 
     def _failed(self, heading: str, message: str, status: int) -> Response:
         answer = self._page("error.html", heading, message=message)
@@ -189,6 +464,116 @@ class Pages:
         size = {"width": WIDTH, "height": HEIGHT}
         return self._page("shapes.html", "Sizes", part=part, split=split, source=source, shapes=found, **size)
 
+    # Batches
+
+    def batches(self, request: Request) -> Response:
+        """A batch as the trainer gets it."""
+        self._site.refresh()
+        run, sequence = self._site.run, self._site.batches
+        number = number_in(request, "number", sequence.first) or 0
+        shown, pictures, error = None, [], ""
+        try:
+            encoder = run.dataset.task_encoder
+            with self._site.working:  # also guards the tokenizer, which hooks use
+                batch = sequence.get(number)
+                shown, pictures = contents(batch, tokenizer_of(encoder)), pictures_of(batch, encoder)
+        except (BridgeDataError, LookupError) as failure:
+            error = str(failure)
+        except Exception as failure:  # from the user's hooks
+            error = f"{type(failure).__name__}: {failure}"
+        values = {"number": number, "first": sequence.first, "shown": shown, "pictures": pictures, "error": error}
+        return self._page("batches.html", "Batches", **values)
+
+    def picture(self, request: Request) -> Response:
+        """A picture of a batch, as PNG."""
+        sequence = self._site.batches
+        with self._site.working:
+            batch = sequence.get(request.path_params["number"])
+        pictures, number = pictures_of(batch, self._site.run.dataset.task_encoder), request.path_params["picture"]
+        if number >= len(pictures):
+            raise LookupError(f"the batch has no picture number {number}")
+        return ranged(MediaContent(pictures[number].png, "image/png"), None)
+
+    # The run
+
+    def saved_run(self, request: Request) -> Response:
+        """Losses and saved states of the run, or nothing (204) if they are those already `seen`."""
+        self._site.refresh()
+        saved = self._site.saved
+        if not self._site.has_saved:
+            raise LookupError("there is no run to show; give --state or --log")
+        number = f"{self._session}-{saved.number}"
+        if request.query_params.get("seen") == number:
+            return Response(status_code=204)
+        names = [name for name, _ in self._site.pages]
+        return self._page(
+            "run.html",
+            "Run",
+            seen=number,
+            poll_s=POLL_S,
+            left_out=saved.left_out,
+            ledger_last=None if saved.ledger is None else saved.ledger.last,
+            line=None if saved.log is None else step_line(saved.log.losses),
+            first=0 if saved.log is None else saved.log.first,
+            not_finite=() if saved.log is None else saved.log.not_finite,
+            states=saved.states,
+            progress=sources_of(saved.states[-1].state) if saved.states else [],
+            has_batches="Batches" in names,
+            has_steps="Batches" in names and self._site.run.schedule is not None,
+            last=_last_step(saved),
+            span=_span,
+            width=WIDTH,
+            height=HEIGHT,
+        )
+
+    def chosen_step(self, request: Request) -> Response:
+        """To the page of the step that the field has, as the log numbers it."""
+        log = self._site.saved.log
+        first = 0 if log is None else log.first
+        return RedirectResponse(f"/steps/{max(0, (number_in(request, 'step', first) or 0) - first)}", 303)
+
+    def step(self, request: Request) -> Response:
+        """The samples of a step."""
+        self._site.refresh()
+        run, step = self._site.run, request.path_params["step"]
+        if run.schedule is None:
+            raise ConfigError("the batches of a step are not known; give --config, with a global batch size")
+        if step > MAX_STEP:
+            raise LookupError(f"there is no step {step:,}")
+        order = self._site.order
+        self._site.check_replay(order.micro_batches(step))
+        with self._site.working:
+            found = order.at(step)
+        part, split = self._part_of_run()
+        shown = found.samples[:MAX_STEP_CARDS]
+        log = self._site.saved.log
+        first = 0 if log is None else log.first
+        return self._page(
+            "step.html",
+            "Run",
+            step=step,
+            first=first,
+            loss=None if log is None else dict(log.losses).get(step + first),
+            found=found,
+            part=part,
+            cards=[]
+            if split is None
+            else [(card(split, SampleAddress(one.source_number, one.index)), one) for one in shown],
+            keys=[one.key for one in shown] if split is None else [],
+        )
+
+    def _part_of_run(self) -> tuple[int, SplitCatalog | None]:
+        """(number, split part) whose samples the run reads; None if other data are shown."""
+        catalog = self._site.catalog
+        for number, name in enumerate(catalog.part_names):
+            try:
+                split = catalog.part(name)
+            except BridgeDataError:
+                continue
+            if self._site.reads(split):
+                return number, split
+        return 0, None
+
     # Files of this package
 
     def static(self, request: Request) -> Response:
@@ -227,5 +612,7 @@ def application(
     site: Site, *, token: str | None = None, names: Iterable[str] = (), cookie: str = "bridge_view"
 ) -> ASGIApp:
     """The application that shows `site`; `token`, `names` and `cookie` are those of the `Gatekeeper`."""
-    app = Starlette(routes=Pages(site).routes())
+    pages = Pages(site)
+    handlers = {LookupError: pages.not_found, BridgeDataError: pages.refused}
+    app = Starlette(routes=pages.routes(), exception_handlers=handlers)
     return Gatekeeper(app, token, names, cookie)

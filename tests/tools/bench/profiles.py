@@ -4,9 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge_data.plan import load_plan
-from bridge_data.tools.bench import Profile
-from bridge_data.tools.bench.clock import Key, Tally
-from bridge_data.tools.bench.figures import Machine, Trainer
+from bridge_data.tools.bench import Key, Machine, Profile, Tally, Trainer
 
 S = 1_000_000_000
 
@@ -16,7 +14,7 @@ def spent(seconds: float, waited: float = 0.0) -> Tally:
     return Tally(wall_ns, 1, wall_ns, round(wall_ns * (1 - waited)))
 
 
-def profile(path: Path, work: dict[Key, Tally], **changes: Any) -> Profile:
+def made_profile(path: Path, work: dict[Key, Tally], **changes: Any) -> Profile:
     """Two workers, who work all the time, on two cores of which the run uses one, as another program does."""
     settings: dict[str, Any] = {
         "idle_s": 0.0,

@@ -4,12 +4,11 @@ from pathlib import Path
 import click
 import pytest
 
-from bridge_data.tools.bench.clock import Key
-from bridge_data.tools.bench.figures import RECEIVE, SEND, Trainer
+from bridge_data.tools.bench import RECEIVE, SEND, Key, Trainer
 from bridge_data.tools.cli.bench_command import shown_profile
 from tests.prepared import write_blend, write_texts
-from tests.tools.bench.profiles import profile, spent
-from tests.tools.bench.test_figures import FIGURES
+from tests.tools.bench.profiles import made_profile, spent
+from tests.tools.bench.test_bench import FIGURES
 from tests.tools.cli.conftest import Run
 
 HERE = "tests.tools.bench.encoders"
@@ -83,7 +82,7 @@ def test_no_path(run: Run, tmp_path: Path) -> None:
 def test_who_waits_for_whom(tmp_path: Path) -> None:
     work = {Key("read", 0): spent(6, 0.5), Key(SEND): spent(1), Key(RECEIVE): spent(1)}
     trainer = Trainer(seconds=10, waiting_s=5, receiving_s=1, step_s=4)
-    found = profile(write_texts(tmp_path, 4), work, idle_s=3, trainer=trainer)
+    found = made_profile(write_texts(tmp_path, 4), work, idle_s=3, trainer=trainer)
     assert list(map(click.unstyle, shown_profile(found, FIGURES)))[1:6] == [
         "stage     µs/sample  ms/batch   share  waits\n"
         "read       60,000.0    600.00   75.0%    50%\n"

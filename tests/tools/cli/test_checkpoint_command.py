@@ -3,17 +3,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 import torch
 
-from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset
 from bridge_data.loader.checkpoint import load_states, rank_file, save_states
 from bridge_data.order.state import LoaderState
-from bridge_data.tools.cli.checkpoint_command import checkpoint
 from tests.loader.checkpoint.states import make_state, rank_states
-from tests.prepared import write_blend, write_texts
-from tests.properties.jobs import Encoder
 from tests.tools.cli.conftest import Run
 
 
@@ -93,56 +88,6 @@ def test_info_reads_single_files(run: Run, saved: Path, tmp_path: Path) -> None:
     assert "lanes        all 8\n" in merged.stdout
 
 
-def draw(data: Path, world_size: int, batches: int, state: dict[str, Any] | None) -> tuple[list[Any], list[Any]]:
-    """(state of each rank, keys of the batches of each rank) of a job with a lane a rank."""
-    states, keys = [], []
-    for rank in range(world_size):
-        dataset = get_train_dataset(
-            data,
-            worker_config=WorkerConfig(rank, world_size, 0, num_lanes=world_size),
-            batch_size=2,
-            shuffle_buffer_size=20,
-            max_samples_per_sequence=10,
-            task_encoder=Encoder(),
-        )
-        loader = get_savable_loader(dataset)
-        if state is not None:
-            loader.restore_state_rank(state)
-        iterator = iter(loader)
-        keys.append([key for _ in range(batches) for pack in next(iterator) for key in pack])
-        states.append(loader.save_state_rank())
-    return states, keys
-
-
-def test_info_shows_the_epochs(run: Run, tmp_path: Path) -> None:
-    write_texts(tmp_path / "photos", 60)
-    write_texts(tmp_path / "pages", 100, lambda number: str(number + 1_000))
-    data = write_blend(tmp_path / "blend.yaml", {"photos": 1, "pages": 1})
-
-    def shown_epochs(folder: str) -> list[tuple[int, int]]:
-        result = run("checkpoint", "info", tmp_path / folder)
-        assert (result.exit_code, result.stderr) == (0, "")
-        spans = [
-            line[-2].split("–") for line in lines(result.stdout) if line[:1] in (["photos/train"], ["pages/train"])
-        ]
-        return [(int(span[0]), int(span[-1])) for span in spans]
-
-    states, keys = draw(data, 4, 40, None)
-    save_states(tmp_path / "four", states, step=40, world_size=4)
-    by_source = [
-        [[k[1] for k in of_lane if k[0] == source] for of_lane in keys]
-        for source, _ in states[0]["fingerprint"]["sources"]
-    ]
-    last = [[epochs[-1] for epochs in of_lanes] for of_lanes in by_source]
-    assert shown_epochs("four") == [(min(epochs), max(epochs)) for epochs in last]
-
-    states, _ = draw(data, 6, 1, load_states(tmp_path / "four"))
-    save_states(tmp_path / "six", states, step=41, world_size=6)
-    assert "deals        4 lanes, then to 6 lanes\n" in run("checkpoint", "info", tmp_path / "six").stdout
-    for (first, end), epochs in zip(shown_epochs("six"), last, strict=True):
-        assert min(epochs) <= first <= end <= max(epochs) + 1
-
-
 def test_diff_of_the_same_state_is_silent_about_who_saved_it(run: Run, saved: Path, tmp_path: Path) -> None:
     torch.save(make_state(), tmp_path / "merged.pt")
     result = run("checkpoint", "diff", saved, tmp_path / "merged.pt")
@@ -213,12 +158,6 @@ def test_what_is_no_checkpoint_is_one_error(run: Run, tmp_path: Path) -> None:
         result = run("checkpoint", "info", path)
         assert (result.exit_code, result.stdout) == (1, "")
         assert result.stderr.startswith(f"error: {path}: {message}")
-
-
-def test_every_option_is_explained() -> None:
-    for command in checkpoint.commands.values():
-        assert command.help
-        assert all(option.help for option in command.params if isinstance(option, click.Option))
 
 
 def test_the_files_of_all_ranks_are_taken_as_energons_commands_take_them(run: Run, saved: Path, tmp_path: Path) -> None:

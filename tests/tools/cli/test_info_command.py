@@ -129,18 +129,6 @@ def test_tars_that_nobody_has_prepared(
     assert ["train", "6", "12", f"{size / 1000:.1f}", "kB"] in lines and ["train", "2", "16.7%"] in lines
 
 
-def test_tars_that_nobody_has_prepared_as_json(
-    run: Run, tars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BRIDGE_DATA_CACHE", str(tmp_path / "cache"))
-    facts = told(run, tars)
-    counts = {"num_shards": 6, "num_samples": 12, "num_bytes": sum(path.stat().st_size for path in tars.iterdir())}
-    assert (facts["kind"], facts["is_folder_prepared"], facts["parts"]) == ("tars", False, ["json", "png", "txt"])
-    assert facts["split_parts"] == [{"split_part": "train", **counts}]
-    assert {name: facts[name] for name in counts} == counts
-    assert (facts["sample_type"], facts["where"]) == ({"class": "CrudeSample"}, None)
-
-
 def test_tars_of_a_prepared_data_set_are_not_said_to_be_unprepared(
     run: Run, tars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge_data.tools.lint import KINDS
+from bridge_data.tools.lint_checks import KINDS
 from tests.tools.cli.conftest import Run
 from tests.tools.lint.datasets import change, write_dataset
 

@@ -20,7 +20,7 @@ from bridge_data import (
 )
 from bridge_data.loader.checkpoint import save_states
 from bridge_data.prepare.tombstone_writing import forget_samples
-from bridge_data.tools.oracle import run_reports
+from bridge_data.tools import oracle
 from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
 from tests.tools.cli.conftest import Run
 from tests.tools.oracle.parts import Filtering
@@ -103,7 +103,7 @@ def test_steps_are_written_as_json_lines(run: Run, blend: Path, tmp_path: Path) 
 def test_steps_are_written_as_parquet(run: Run, blend: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pyarrow.parquet import read_table
 
-    monkeypatch.setattr(run_reports, "_ROWS", 5)  # several row groups
+    monkeypatch.setattr(oracle, "_ROWS", 5)  # several row groups
     parquet, lines = tmp_path / "order.parquet", tmp_path / "order.jsonl"
     for file in (parquet, lines):
         result = run("order", blend, "--steps", "3..9", "--out", file, *OPTIONS)

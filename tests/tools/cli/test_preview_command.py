@@ -12,7 +12,7 @@ from PIL import Image
 
 from bridge_data.decode.av import AVDecoder
 from bridge_data.prepare.tombstone_writing import forget_samples
-from bridge_data.tools.descriptions import describe, describe_value
+from bridge_data.tools.view.contents import describe, describe_value
 from tests.plan.joins import joined, texts
 from tests.prepare.files import film, sound
 from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
@@ -26,17 +26,6 @@ from tests.tools.lint.datasets import change
 def prepared(run: Run, tars: Path) -> Path:
     assert run("prepare", tars, *QUIET, "--split-ratio", "0,2,1").exit_code == 0
     return tars
-
-
-def test_shows_the_first_samples(run: Run, prepared: Path) -> None:
-    result = run("preview", prepared, "--count", 2)
-    assert result.exit_code == 0
-    assert "val 0  data-000000.tar/000001\n" in result.output
-    assert "val 1  data-000000.tar/000002\n" in result.output
-    assert "000003" not in result.output
-    assert "PNG 41×30 RGB" in result.output
-    assert "picture number 1" in result.output
-    assert '"caption": "caption 1"' in result.output
 
 
 def told(run: Run, *arguments: object) -> list[dict[str, Any]]:
@@ -99,12 +88,6 @@ def test_what_json_lacks_is_text_there(run: Run, tmp_path: Path) -> None:
     assert sample["made"] == {"class": "CrudeSample", "subflavors": {}, "is_crude": True}
 
 
-def test_any_part_from_any_place(run: Run, prepared: Path) -> None:
-    result = run("preview", prepared, "--split-part", "test", "--start", 3)
-    assert result.exit_code == 0
-    assert "test 3  data-000005.tar/000012" in result.output
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -164,16 +147,6 @@ def test_of_a_metadataset_each_data_set(run: Run, tmp_path: Path) -> None:
     assert f"{tmp_path}/a\ntrain 4  data-0000.tar/000004\n" in result.output
     assert "    text  b 4\n" in result.output
     assert '→ TextSample, subflavors {"origin": "b"}' in result.output
-
-
-def test_of_a_jsonl_file_its_lines(run: Run, tmp_path: Path) -> None:
-    path = tmp_path / "lines.jsonl"
-    path.write_text('{"a": 1}\n{"a": 2}\n')
-    run("prepare", path, "--no-progress")
-    result = run("preview", path)
-    assert result.exit_code == 0
-    assert '{"a": 2}' in result.output
-    assert "→ crude, for a cooker" in result.output
 
 
 @pytest.mark.parametrize("name", ["000012", "data-000005.tar/000012", "data-000005.tar:000012"])

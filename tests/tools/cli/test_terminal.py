@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from bridge_data.tools.cli import terminal
-from bridge_data.tools.cli.terminal import counted, progress_bar, sized, spanned, table
+from bridge_data.tools.cli.terminal import progress_bar
 from tests.object_store import Bucket
 from tests.prepared import write_blend, write_dataset, write_texts
 from tests.tools.cli.runner import run_command
@@ -15,26 +15,6 @@ IMAGES = {
     "sample_type": {"__module__": "megatron.energon", "__class__": "CaptioningSample"},
     "field_map": {"image": "png", "caption": "__key__"},
 }
-
-
-@pytest.mark.parametrize(
-    ("num_bytes", "expected"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (3_400_000, "3.4 MB"), (2e15, "2,000.0 TB")],
-)
-def test_sizes(num_bytes: float, expected: str) -> None:
-    assert sized(num_bytes) == expected
-
-
-def test_words() -> None:
-    assert (counted(1, "shard"), counted(12_000, "shard")) == ("1 shard", "12,000 shards")
-    assert (spanned(["a"]), spanned(["a", "b", "c"])) == ("a", "a … c")
-
-
-def test_columns_are_aligned() -> None:
-    assert table(["part", "samples"], [["train", "1,000"], ["v", "5"]]).splitlines()[1:] == [
-        "train    1,000",
-        "v            5",
-    ]
 
 
 def test_it_shows_what_is_done(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

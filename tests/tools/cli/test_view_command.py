@@ -133,7 +133,7 @@ def test_data_beside_data_are_refused(run: Run, texts: Path) -> None:
 
 
 def test_a_missing_extra_is_told(run: Run, texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("gatekeeper", "pages", "run_pages", "answers"):
+    for name in ("gatekeeper", "pages"):
         monkeypatch.delitem(sys.modules, f"bridge_data.tools.view.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "starlette.requests", None)
     result = run("view", texts)

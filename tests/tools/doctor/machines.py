@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-from bridge_data.tools.doctor.environment import MachineLimits
-from bridge_data.tools.doctor.planned_run import PlannedRun
+from bridge_data.tools.doctor import MachineLimits
+from bridge_data.tools.runs import PlannedRun
 
 
 def machine(**changes: Any) -> MachineLimits:

@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from bridge_data.errors import ConfigError
-from bridge_data.tools.doctor.planned_run import Finding, Level, PlannedRun, in_order_of_gain, read_config
+from bridge_data.tools.doctor import Finding, Level, in_order_of_gain
+from bridge_data.tools.runs import PlannedRun, read_config
 from tests.tools.doctor.machines import planned
 
 RECIPE = """

@@ -17,8 +17,8 @@ from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.metadataset_joins import prepare_metadataset
 from bridge_data.prepare.tars import PrepareConfig, refresh_index, write_dataset_yaml
 from bridge_data.shards import open_shards
-from bridge_data.tools.lint import KINDS, LintConfig, lint
-from bridge_data.tools.lint.targets import find_targets
+from bridge_data.tools.lint import LintConfig, find_targets, lint
+from bridge_data.tools.lint_checks import KINDS
 from tests.decode.av import media
 from tests.plan.joins import OWN, joined, own, texts
 from tests.prepare.files import picture
@@ -261,25 +261,6 @@ def test_what_prepare_refuses_is_a_fault_and_is_not_opened_by_other_indexes_eith
     assert lint(tmp_path, ONE).num_faults > 0
 
 
-def test_notes_are_no_faults(tmp_path: Path) -> None:
-    write_raw(tmp_path, TEXTS)
-    (tmp_path / "b.tar").write_bytes(TEXTS)
-    (tmp_path / "c.tar").write_bytes(tar_of())
-    report = lint(tmp_path, ONE)
-    assert report.counts == {"unprepared": 1, "shared-key": 2, "empty-shard": 1}
-    assert (report.num_faults, report.num_notes, report.num_samples, report.num_shards) == (0, 4, 4, 3)
-    document = report.to_dict()
-    assert document["faults"] == []
-    assert [entry["code"] for entry in document["notes"]] == ["unprepared", "empty-shard", "shared-key"]
-    assert lint(tmp_path / "b.tar", ONE).num_samples == 2
-
-
-def test_a_sound_data_set_has_no_faults(tmp_path: Path) -> None:
-    report = lint(write_dataset(tmp_path), ONE)
-    assert report.counts == {}
-    assert (report.num_datasets, report.num_shards, report.num_samples, report.is_complete) == (1, 2, 6, True)
-
-
 @pytest.mark.parametrize("name", FAULTS)
 def test_each_fault_is_found_and_no_other(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 50_000)
@@ -342,12 +323,6 @@ def test_excluded_samples_are_not_decoded(tmp_path: Path) -> None:
     assert codes(tmp_path) == {"undecodable": 1}
     edit_meta(tmp_path, "split.yaml", exclude=["data-0.tar/0001"])
     assert codes(tmp_path) == {}
-
-
-def test_a_part_of_the_split_alone(tmp_path: Path) -> None:
-    change(tmp_path, png=b"?")
-    assert codes(tmp_path, LintConfig(split_parts=("val",), num_workers=1)) == {}
-    assert codes(tmp_path, LintConfig(split_parts=("train",), num_workers=1)) == {"undecodable": 1}
 
 
 def test_without_decoding_parts_must_be_there(tmp_path: Path) -> None:
@@ -450,11 +425,6 @@ def test_arrays_and_tensors_are_decoded(tmp_path: Path) -> None:
     array = (tmp_path / "array.npy").read_bytes()
     assert codes(change(tmp_path / "good", npy=array)) == {}
     assert codes(change(tmp_path / "bad", npy=array[:-4])) == {"undecodable": 1}
-
-
-def test_a_wrong_path_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no such folder or file"):
-        lint(tmp_path / "no", ONE)
 
 
 @pytest.mark.parametrize("setting", ["num_workers", "limit", "max_kept"])

@@ -19,7 +19,7 @@ from bridge_data.plan.source import Source
 from bridge_data.shards.blocks import READ_BYTES
 from bridge_data.storage import Location, location
 from bridge_data.tools.oracle import RunOrder
-from bridge_data.tools.oracle.sample_numbers import RowNumbers
+from bridge_data.tools.sample_numbers import RowNumbers
 
 T = TypeVar("T")
 

@@ -9,7 +9,8 @@ import pytest
 from bridge_data import ConfigError, StateError, TextSample, WorkerConfig, get_train_dataset, get_val_dataset
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.lanes.restoring import SampleKey
-from bridge_data.tools.oracle import OrderTaskEncoder, RunOrder
+from bridge_data.tools.oracle import RunOrder
+from bridge_data.tools.runs import OrderTaskEncoder
 from tests.prepared import write_blend, write_texts
 from tests.tools.oracle.parts import Filtering, Packing, Run
 
@@ -60,36 +61,6 @@ def test_every_step_of_a_run_is_told_through_a_kill_other_ranks_and_another_blen
         assert not order.at(200).assumes_no_skips
 
 
-@pytest.mark.parametrize(("kind", "more"), LEGS, ids=[kind for kind, _ in LEGS])
-def test_states_that_are_saved_again_after_a_change_do_not_change_what_was_before(blends, kind, more):
-    run = Run({**SETTINGS, **more})
-    run.leg(blends[0], 2, 10, num_lanes=4)
-    run.leg(blends[0], 2, 20)
-    run.leg(blends[0], 3, 20, resaves=True)
-    run.leg(blends[1], 3, 25, resaves=True)
-    run.leg(blends[0].parent / "third.yaml", 3, 25, resaves=True)
-    run.leg(blends[1], 5, 10, resaves=True)  # other lanes and weights at once
-    order = RunOrder(run.dataset(5), states=run.states)
-    check(run, order, sorted(run.keys)[::-1])
-    assert len(run.keys) == 2 * 30 + 3 * 70 + 5 * 10
-    if kind == "plain":
-        assert order.num_replayed == 0
-
-
-def test_when_finds_every_coming_of_a_sample_and_no_other(blends):
-    run = Run(SETTINGS)
-    run.leg(blends[0], 2, 60, num_lanes=4)
-    run.leg(blends[0], 3, 60)
-    order = RunOrder(run.dataset(3), states=run.states, schedule=BatchSchedule(9, 3))
-    last = max(run.keys) // 3
-    for key in ("data-0000.tar/000007", "data-0003.tar:000160"):
-        wanted = sorted(number for number, keys in run.keys.items() if key.replace(":", "/") in keys)
-        a = order.when(key, source="a/train", until=last - 1)
-        b = order.when(key, source="b/train", until=last - 1) if "0000" in key else []
-        assert sorted({sample.micro_batch for sample in [*a, *b]}) == [n for n in wanted if n < last * 3]
-        assert order.when(source=0, index=a[0].index, until=last - 1) == a
-
-
 def test_when_finds_samples_in_memory_by_key_and_by_number():
     named = [TextSample(__key__=f"k{number}", __restore_key__=(), text="x") for number in range(30)]
     for items, key in ((named, "k17"), ([{"txt": str(number)} for number in range(30)], "17")):
@@ -103,23 +74,6 @@ def test_when_finds_samples_in_memory_by_key_and_by_number():
         ]
         with pytest.raises(ConfigError, match="no sample has the key 'k99'"):
             order.when("k99", until=25)
-
-
-def test_states_at_one_position_are_a_chain_in_whatever_order_they_are_given(blends):
-    run = Run(SETTINGS)
-    run.leg(blends[0], 3, 10, num_lanes=6)
-    first = run.states[-1]
-    run.leg(blends[0], 2, 0, num_lanes=4, resaves=True)  # other lanes, and nothing else
-    run.leg(blends[0], 2, 10)
-    before = run.states[-1]
-    run.leg(blends[0], 5, 0, resaves=True)
-    run.leg(blends[0], 5, 9)
-    states = [first, *run.states[1:3], before, *run.states[3:]]
-    assert sorted(state.next_slot for state in states)[-3:-1] == [50, 50]
-    for ordered in (states, states[::-1], states[3:] + states[:3]):
-        order = RunOrder(run.dataset(5), states=ordered)
-        check(run, order, sorted(run.keys))
-        assert order.num_replayed == 0
 
 
 def test_a_section_whose_states_are_no_chain_is_refused_and_counted(blends):

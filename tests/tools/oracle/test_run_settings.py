@@ -8,7 +8,7 @@ import torch
 
 from bridge_data import StateError
 from bridge_data.loader.checkpoint import save_states
-from bridge_data.tools.oracle import read_states
+from bridge_data.tools.runs import read_states
 from tests.prepared import write_texts
 from tests.tools.oracle.parts import Run
 

@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from bridge_data.tools.runs import default_run
 from bridge_data.tools.view.catalog import DataCatalog
-from bridge_data.tools.view.named_runs import default_run
-from bridge_data.tools.view.pages import application
-from bridge_data.tools.view.site import Site
+from bridge_data.tools.view.pages import Site, application
 from tests.tools.view.shown_data import write_site
 
 ADDRESS = "http://127.0.0.1:8750"

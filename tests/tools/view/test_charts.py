@@ -9,11 +9,11 @@ import torch
 from bridge_data import DefaultTaskEncoder, WorkerConfig, get_train_dataset, stateless
 from bridge_data.errors import SkipSample
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.tools.runs import NamedRun
 from bridge_data.tools.view import charts
 from bridge_data.tools.view.catalog import DataCatalog
 from bridge_data.tools.view.charts import token_lengths
-from bridge_data.tools.view.named_runs import NamedRun
-from bridge_data.tools.view.site import Site
+from bridge_data.tools.view.pages import Site
 from tests.prepared import write_texts
 from tests.tools.view.conftest import client
 

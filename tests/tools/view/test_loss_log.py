@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bridge_data.errors import ConfigError
-from bridge_data.tools.view.loss_log import LossLog, LossReader
+from bridge_data.tools.loss_log import LossLog, LossReader
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from bridge_data.errors import ConfigError
-from bridge_data.tools.view.named_runs import open_run
-from bridge_data.tools.view.site import BatchSequence
+from bridge_data.tools.runs import configured_run
+from bridge_data.tools.view.pages import BatchSequence
 from tests.prepared import write_texts
 
 MODULE = """
@@ -40,7 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_batches_are_those_of_the_data_module(folder: Path) -> None:
     import shown_run
 
-    run = open_run("shown_run:with_sizes")
+    run = configured_run("shown_run:with_sizes")
     sequence = BatchSequence(run.dataset)
     loader = shown_run.with_sizes().train_dataloader()
     for number, batch in zip(range(8), loader, strict=False):
@@ -49,27 +49,27 @@ def test_batches_are_those_of_the_data_module(folder: Path) -> None:
     assert run.path == "texts" and run.schedule is not None
     assert (run.schedule.size_after(0), run.schedule.size_after(1000)) == (4, 8)
     assert "for 4 lanes" in run.told
-    assert "for 6 lanes" in open_run("shown_run:with_sizes", num_lanes=6, saved_lanes=9).told
-    assert "for 4 lanes" in open_run("shown_run:with_sizes", saved_lanes=9).told
-    assert "for 9 lanes" in open_run("shown_run:without_lanes", saved_lanes=9).told
-    assert "for 8 lanes" in open_run("shown_run:without_lanes").told
-    assert open_run("shown_run:make").schedule is None
+    assert "for 6 lanes" in configured_run("shown_run:with_sizes", num_lanes=6, saved_lanes=9).told
+    assert "for 4 lanes" in configured_run("shown_run:with_sizes", saved_lanes=9).told
+    assert "for 9 lanes" in configured_run("shown_run:without_lanes", saved_lanes=9).told
+    assert "for 8 lanes" in configured_run("shown_run:without_lanes").told
+    assert configured_run("shown_run:make").schedule is None
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
         ("nothing", "expected the YAML of a recipe or of a LightningCLI, or package.module:name"),
-        ("no_such_module_here:make", "No module named 'no_such_module_here'; start in the folder that holds"),
-        ("shown_run:none", "has no attribute 'none'"),
+        ("no_such_module_here:make", "no module 'no_such_module_here': it is neither in"),
+        ("shown_run:none", "shown_run.py has no none"),
     ],
 )
 def test_what_is_no_run_is_told(folder: Path, config: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        open_run(config)
+        configured_run(config)
 
 
 @pytest.mark.slow
 def test_another_object_is_refused(folder: Path) -> None:
     with pytest.raises(ConfigError, match="shown_run:other: got int, expected an EnergonMultiModalDataModule"):
-        open_run("shown_run:other")
+        configured_run("shown_run:other")

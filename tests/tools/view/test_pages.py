@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from bridge_data.tools.view import catalog
 from bridge_data.tools.view.catalog import DataCatalog
-from bridge_data.tools.view.site import Site
+from bridge_data.tools.view.pages import Site
 from tests.prepared import write_dataset, write_texts
 from tests.tools.view.conftest import client
 

@@ -12,12 +12,10 @@ import torch
 from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset
 from bridge_data.errors import ConfigError
 from bridge_data.loader.checkpoint import save_states
+from bridge_data.tools.loss_log import LossLog, LossReader
 from bridge_data.tools.oracle import RunOrder
-from bridge_data.tools.run_folder import find_run
-from bridge_data.tools.view.loss_log import LossLog, LossReader
-from bridge_data.tools.view.named_runs import open_run
-from bridge_data.tools.view.saved_run import SavedRunReader
-from bridge_data.tools.view.site import BatchSequence
+from bridge_data.tools.runs import SavedRunReader, configured_run, find_run
+from bridge_data.tools.view.pages import BatchSequence
 from tests.prepared import write_texts
 
 RECIPE = "recipe: llava\ntiny: true\n"
@@ -143,14 +141,14 @@ def test_the_folder_of_a_lightning_cli_is_a_run(tmp_path: Path) -> None:
         (4, 8),
     ]
     assert reader.saved.log == LossLog(((0, 3.0), (1, 1.0), (2, -1.0), (3, -3.0)), 0)
-    run = open_run(str(reader.config))
+    run = configured_run(str(reader.config))
     assert run.schedule is not None and run.schedule.global_batch_size == 4
     sequence = BatchSequence(run.dataset, [one.state for one in reader.saved.states])
     assert [numbers(sequence.get(number)) for number in (7, 0, 4, 1)] == [ran.model.trained[n] for n in (7, 0, 4, 1)]
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text(json.dumps({"data": data | {"num_lane": 2}}))
     with pytest.raises(ConfigError, match=r"wrong\.yaml: data: .*num_lane"):
-        open_run(str(wrong))
+        configured_run(str(wrong))
 
 
 @pytest.mark.processes
@@ -193,7 +191,7 @@ def test_a_loss_that_lightning_logged_leads_to_the_samples_of_its_step(tmp_path:
     assert reader.saved.log == LossReader(run / "tensorboard/version_0").read() == LossLog(losses, 0)
     assert LossReader(next((run / "tensorboard/version_0").glob("*tfevents*"))).read() == LossLog(losses, 0)
 
-    opened = open_run(str(tmp_path / "other.yaml"), num_per_step=reader.saved.num_per_step)
+    opened = configured_run(str(tmp_path / "other.yaml"), num_per_step=reader.saved.num_per_step)
     order = RunOrder(opened.dataset, schedule=opened.schedule, states=[one.state for one in reader.saved.states])
     for step, _ in losses:
         keys = [int(sample.key.rpartition("/")[2]) for sample in order.at(step).samples]
@@ -212,7 +210,7 @@ def test_the_folder_of_a_recipe_is_a_run(tmp_path: Path, monkeypatch: pytest.Mon
     assert main(["--recipe", "text_sft", "--tiny", *settings, "training.train_steps=4"]) == 0
     reader = SavedRunReader(Path("run"))
     assert reader.saved.left_out == () and [one.step for one in reader.saved.states] == [2, 4]
-    run, steps = open_run(str(reader.config)), read_run(Path("run"))
+    run, steps = configured_run(str(reader.config)), read_run(Path("run"))
     assert reader.saved.log is not None and reader.saved.log.losses == tuple(
         (step, one.loss) for step, one in steps.items()
     )

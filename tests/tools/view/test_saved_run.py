@@ -16,10 +16,9 @@ from bridge_data.errors import ConfigError, StateError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader
 from bridge_data.loader.checkpoint import save_states
+from bridge_data.tools.runs import NamedRun, SavedRun, SavedRunReader
 from bridge_data.tools.view.catalog import DataCatalog
-from bridge_data.tools.view.named_runs import NamedRun
-from bridge_data.tools.view.saved_run import SavedRun, SavedRunReader
-from bridge_data.tools.view.site import Site
+from bridge_data.tools.view.pages import Site
 from tests.prepared import write_texts
 from tests.tools.view.conftest import client
 
@@ -132,7 +131,7 @@ def test_what_did_not_change_is_not_read_again(live: LiveRun, monkeypatch: pytes
     reader = SavedRunReader(live.folder)
     before = reader.read()
     opened: list[str] = []
-    monkeypatch.setattr("bridge_data.tools.view.saved_run._checkpoint", lambda path: opened.append(path.name))
+    monkeypatch.setattr("bridge_data.tools.runs._checkpoint", lambda path: opened.append(path.name))
     real = Path.open
     monkeypatch.setattr(Path, "open", lambda path, *how, **more: opened.append(path.name) or real(path, *how, **more))
     assert reader.read() is before and opened == []

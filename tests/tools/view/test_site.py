@@ -14,12 +14,10 @@ from bridge_data.loader.checkpoint import save_states
 from bridge_data.order.state import LoaderState
 from bridge_data.samples import Sample, edataclass
 from bridge_data.task import stateless
-from bridge_data.tools.oracle import read_states
+from bridge_data.tools.loss_log import LossLog
+from bridge_data.tools.runs import NamedRun, SavedRun, default_run, read_states
 from bridge_data.tools.view.catalog import DataCatalog
-from bridge_data.tools.view.loss_log import LossLog
-from bridge_data.tools.view.named_runs import NamedRun, default_run
-from bridge_data.tools.view.saved_run import SavedRun
-from bridge_data.tools.view.site import BatchSequence, Site
+from bridge_data.tools.view.pages import BatchSequence, Site
 from tests.prepared import write_blend, write_texts
 from tests.tools.view.conftest import client
 

@@ -1,6 +1,6 @@
 """The contents of a data state as readable numbers: its lanes and its sources; and how two states differ.
 
-Enters: a state. Leaves: plain rows. *Pending* samples are drawn by a lane and not yet emitted; the *inbox* is what a
+Reads a state. Returns plain rows. *Pending* samples are drawn by a lane and not yet emitted; the *inbox* is what a
 re-deal gave to a lane from earlier generations, and the lane takes it first.
 """
 

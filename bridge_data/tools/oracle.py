@@ -1,7 +1,8 @@
 """The order of a run as an oracle: the samples of any step, and the steps of any sample.
 
-Input: the training data set of a run, the sizes of its steps, and the states that it saved, if any. Output: for a step
-its samples, with source, key, epoch, lane, rank and place; for a sample the steps in which it comes.
+Reads the training data set of a run, the sizes of its steps, and the states that it saved, if any. Returns for a step
+its samples, with source, key, epoch, lane, rank and place; for a sample the steps in which it comes; for two runs the
+settings that differ and the first step whose samples do, compared one by one, in order.
 
 If samples are neither packed nor grouped, and no hook is a generator, this is arithmetic alone, for any step, and no
 shard is opened. It assumes that hooks skip no sample. If the next saved state shows that they did, and for packs,
@@ -11,18 +12,24 @@ groups and generators, hooks are run again from the last state before the step (
 import bisect
 import dataclasses
 import functools
+import importlib
 import itertools
+import json
+import sys
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol, TextIO
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.restoring import SampleKey
+from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.order.state import LoaderState
 from bridge_data.shards.records import RecordReader
 from bridge_data.shards.sample_lookup import find_sample
-from bridge_data.tools.oracle.run_sections import NEEDS_ENCODER, ListsOfRun, RunSection, sections_of, skips_of
+from bridge_data.tools.run_sections import NEEDS_ENCODER, ListsOfRun, RunSection, sections_of, skips_of
+from bridge_data.tools.runs import RunSettings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -376,3 +383,145 @@ class SampleNames:
         if not found:
             raise ConfigError(f"source={source!r}: there is none of this name or number; there is {', '.join(names)}")
         return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunDifference:
+    """`reasons` are differences of the settings, in words. `step` is the first compared step whose samples differ, or
+    None; `first` and `second` are the samples of the two runs at the first position that differs, None if a run has no
+    sample there."""
+
+    reasons: list[str]
+    step: int | None
+    first: RunSample | None = None
+    second: RunSample | None = None
+
+
+def first_difference(one: RunOrder, other: RunOrder, *, steps: Sequence[int]) -> RunDifference:
+    """The difference between two runs in these steps."""
+    reasons = [
+        text.replace("the state has", "the first has").replace("this run has", "the second")
+        for _, text in LoaderState(one.dataset.fingerprint(), [], 0, {}).differences(other.dataset.fingerprint())
+    ]
+    settings = [
+        ("num_lanes", one.num_lanes, other.num_lanes),
+        ("global_batch_size", one.schedule.global_batch_size, other.schedule.global_batch_size),
+        ("rampup_batch_size", one.schedule.rampup_batch_size, other.schedule.rampup_batch_size),
+    ]
+    reasons += [f"{name}: the first has {a}, the second {b}" for name, a, b in settings if a != b]
+    for step in steps:
+        samples = [run.at(step).samples for run in (one, other)]
+        names = [[_identity(run, sample) for sample in found] for run, found in zip((one, other), samples, strict=True)]
+        if names[0] == names[1]:
+            continue
+        same = next((at for at, pair in enumerate(zip(*names, strict=False)) if pair[0] != pair[1]), None)
+        place = min(map(len, names)) if same is None else same
+        first, second = (found[place] if place < len(found) else None for found in samples)
+        return RunDifference(reasons, step, first, second)
+    return RunDifference(reasons, None)
+
+
+def _identity(run: RunOrder, sample: RunSample) -> tuple[Any, ...]:
+    source = run.dataset.source_names[sample.source_number]
+    return source, sample.epoch, sample.index, sample.part, sample.place, sample.place_in_pack
+
+
+_ROWS = 1 << 16
+"""Rows of a row group of Parquet, at least."""
+
+
+def write_order(run: RunOrder, steps: Sequence[int], file: Path | None) -> None:
+    """Write the samples of `steps` to `file`, `.jsonl` or `.parquet`; None: as JSON lines to standard output.
+
+    Raises:
+        ConfigError: for another file name, a file that cannot be written, or for Parquet without pyarrow.
+    """
+    if file is None:
+        _write_lines(run, steps, sys.stdout)
+        return
+    if file.suffix not in (".jsonl", ".parquet"):
+        raise ConfigError(f"{file}: expected a file named .jsonl or .parquet")
+    try:
+        if file.suffix == ".parquet":
+            _write_parquet(run, steps, file)
+        else:
+            with file.open("w", encoding="utf-8") as lines:
+                _write_lines(run, steps, lines)
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be written: {error}") from error
+
+
+def _write_lines(run: RunOrder, steps: Sequence[int], lines: TextIO) -> None:
+    for rows in _rows(run, steps):
+        lines.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def _rows(run: RunOrder, steps: Sequence[int]) -> Iterator[list[dict[str, Any]]]:
+    """The rows of each step."""
+    for step in steps:
+        yield [sample.to_dict() for sample in run.at(step).samples]
+
+
+def _write_parquet(run: RunOrder, steps: Sequence[int], file: Path) -> None:
+    try:
+        pyarrow = importlib.import_module("pyarrow")
+        parquet = importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        way_out = 'pip install "bridge-data[parquet]", or write .jsonl'
+        raise ConfigError(f"{file}: Parquet needs pyarrow: {way_out}") from error
+    numbers = ("source_number", "index", "epoch", "part", "step", "micro_batch", "lane", "rank", "place")
+    fields = [("source", pyarrow.string()), *((name, pyarrow.int64()) for name in numbers)]
+    texts = [("shard", pyarrow.string()), ("key", pyarrow.string())]
+    schema = pyarrow.schema([*fields, ("place_in_pack", pyarrow.int64()), *texts])
+    with parquet.ParquetWriter(file, schema) as writer:
+        waiting: list[dict[str, Any]] = []
+        for rows in _rows(run, steps):
+            waiting += rows
+            if len(waiting) >= _ROWS:
+                writer.write_table(pyarrow.Table.from_pylist(waiting, schema))
+                waiting = []
+        if waiting:
+            writer.write_table(pyarrow.Table.from_pylist(waiting, schema))
+
+
+def open_run(
+    settings: RunSettings,
+    *,
+    states: Sequence[Checkpoint] = (),
+    replay: bool = False,
+    records: MicroBatchRecords | None = None,
+    lists: ListsOfRun | None = None,
+) -> RunOrder:
+    """The order of the run with these settings that saved `states` and kept `records` of its micro-batches. Without
+    states, `lists` "now" says that it uses the lists of forgotten samples as they are.
+
+    Raises:
+        ConfigError: if the data cannot be opened, or the settings contradict each other. StateError: for states of
+            other data.
+    """
+    data, steps = settings.options.data, settings.options.trainer
+    size = data.batch_size or 1
+    if data.packing_buffer_size is not None and settings.task_encoder is None:
+        raise ConfigError(
+            f"packing_buffer_size={data.packing_buffer_size}: packs are chosen by the task encoder of the run; "
+            "name it (--task-encoder package.module:Name)"
+        )
+    if replay and settings.task_encoder is None:
+        raise ConfigError("replay: the task encoder of the run is run again; name it (--task-encoder)")
+    dataset = settings.order_dataset()
+    if dataset.forgotten is not None and not states and lists is None:
+        raise ConfigError(
+            f"{settings.path}: has a list of forgotten samples, and without a state it is not known whether the run "
+            'had it: give a state of the run, or say that it has the list as it is now (lists="now"; --lists now)'
+        )
+    per_step = settings.world_size * settings.num_accumulated
+    schedule = BatchSchedule.for_ranks(steps.global_batch_size, size, steps.rampup_batch_size, per_step)
+    dataset.skips = schedule.skips(steps.skip_steps)
+    return RunOrder(
+        dataset,
+        schedule=schedule,
+        states=[saved.state for saved in states],
+        replay=replay,
+        records=records,
+        lists=lists,
+    )

@@ -1,8 +1,8 @@
 """The losses of a run, from its log: JSON lines, a CSV of Lightning, events of TensorBoard, or the lines that Megatron
 and our recipes print.
 
-Enters: a file, or a folder of `*.jsonl` or of events, which may grow. Leaves: the loss of each step; if a step was
-logged several times (by all ranks, after a resume), the last one.
+Reads a file, or a folder of `*.jsonl` or of events, which may grow. Returns the loss of each step; if a step was
+logged several times (by all ranks, after a resume), the last one. Raises a ConfigError if there is no loss.
 """
 
 import contextlib
@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 from bridge_data.errors import ConfigError
-from bridge_data.tools.run_folder import EVENTS
 
 logger = logging.getLogger("bridge_data")
+
+EVENTS = "tfevents"
+"""Part of the names of TensorBoard's files."""
 
 MAX_BYTES = 1 << 30
 """Larger logs are not read."""

@@ -1,8 +1,8 @@
 """The samples of a run by number: the n-th that a lane draws after a state, and when a lane draws a sample.
 
-Input: the order of a plan and a state of the whole job. Output: references of samples, or lane and number of a sample.
-Guarantee: the same as cursors set to the state, by arithmetic alone, including inboxes and earlier generations.
-Samples that hooks skip are not known here, and nothing is read.
+Reads the order of a plan and a state of the whole job. Returns references of samples, or lane and number of a sample:
+the same as cursors set to the state, by arithmetic alone, including inboxes and earlier generations. Samples that hooks
+skip are not known here, and no data is read.
 
 `RowNumbers` knows the samples of a row by number: the n-th that a lane reads of a source, and when it reads a sample.
 If all chunks have one length, the time depends on neither the number nor the size of the source. If lengths differ, the

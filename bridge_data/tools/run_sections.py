@@ -1,33 +1,234 @@
 """The sections of a run: from its beginning or a saved state to the next state.
 
-Input: the current data set of a run, and the states that it saved. Output: for each section, the samples of its
-micro-batches. Between two states the run had the lanes, weights and batch size of the later one; after the last state,
-those of the data set. States are converted as in a restore. But a state may have been saved right after a restore that
-changed them, before any micro-batch (as Lightning does): then the run had those of the earlier state. Guarantees: by
-arithmetic if that is exact (see `RunOrder`), else with the run's own lanes and hooks; the sections are a chain, each
-state made from the one before, and a section where that cannot be is `unknown`, with the reason.
+Reads the current data set of a run, and the states that it saved. Returns for each section the samples of its
+micro-batches, and the micro-batches of a sample. Between two states the run had the lanes, weights and batch size of
+the later one; after the last state, those of the data set. States are converted as in a restore. But a state may have
+been saved right after a restore that changed them, before any micro-batch (as Lightning does): then the run had those
+of the earlier state. The sections are a chain, each state made from the one before, and a section where that cannot be
+is `unknown`, with the reason.
+
+Contents are found by arithmetic if the lanes neither pack nor group and no hook skips samples; else with the run's own
+lanes and hooks, opened again wherever the list of forgotten samples changed. Raises a StateError for states of other
+data or of several continuations.
 """
 
+import bisect
+import collections
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.lanes.forgotten import ForgottenSamples
+from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.skipping import caught_up, with_skips
-from bridge_data.order import Cursor
+from bridge_data.lanes.units import Unit
+from bridge_data.lanes.work import Key, Work
+from bridge_data.order import Cursor, SampleRef
 from bridge_data.order.cursor import packed_references
 from bridge_data.order.forgotten_lists import ListVersions, changes_between, lists_at
-from bridge_data.order.ledger import tallies
+from bridge_data.order.ledger import LedgerSums, tallies
 from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after
 from bridge_data.order.step_skips import StepSkips
-from bridge_data.samples import CrudeSample
-from bridge_data.task import Cooker, DefaultTaskEncoder
-from bridge_data.tools.oracle.lane_contents import Changes, LanesFrom, UnitRefs
+from bridge_data.tools.runs import OrderTaskEncoder
+from bridge_data.tools.sample_numbers import JobNumbers, LaneNumbers
+
+_FEW, _MANY = 64, 4096
+"""Draws checked together for forgotten samples: initial number, maximum."""
+
+Changes: TypeAlias = Sequence[tuple[int, ForgottenSamples | None]]
+"""(first slot, the samples forgotten from that slot on)."""
+
+UnitRefs = list[SampleRef]
+"""The samples of a pack, or one sample."""
+
+
+class LanesFrom:
+    """What the lanes make from `state` on, by micro-batch number."""
+
+    def __init__(self, dataset: LaneDataset, state: LoaderState, changes: Changes, *, is_replayed: bool) -> None:
+        self.is_replayed, self.num_replayed = is_replayed, 0
+        self._lists: Changes = [(0, dataset.forgotten), *changes]
+        self._forgets, self._kept = any(forgotten for _, forgotten in self._lists), dict[int, KeptDraws]()
+        self._dataset, self._state, self._num_lanes = dataset, state, state.num_lanes
+        self._size = dataset.batching.batch_size or 1
+        self._numbers = None if is_replayed else JobNumbers(dataset.order, state)
+        self._lanes: dict[int, _Replayed] = {}
+
+    def units(self, lane: int, places: range) -> list[list[UnitRefs]]:
+        """The packs or samples of the micro-batches of a lane at these places; none after the end of finite data."""
+        done, size = self._state.place_of(lane), self._size
+        if places.start < done:
+            number = places.start * self._num_lanes + lane
+            raise StateError(f"micro-batch {number}: lane {lane} of the state has emitted {done} already")
+        if self._numbers is None:
+            made = [self._replayed(lane).units(place - done) for place in places]
+        else:
+            numbers = self._kept_draws(lane) if self._forgets else self._numbers.lane(lane)
+            refs = numbers.take((places.start - done) * size, len(places) * size)
+            made = [[[ref] for ref in refs[first : first + size]] for first in range(0, len(places) * size, size)]
+        batching = self._dataset.batching
+        limit = math.inf if batching.max_micro_batches is None else batching.max_micro_batches
+        is_whole = 0 if self._numbers is None or not batching.drop_last else size
+        return [
+            units if place * self._num_lanes + lane < limit and len(units) >= is_whole else []
+            for place, units in zip(places, made, strict=True)
+        ]
+
+    def find(self, source: int, index: int, stop: int) -> set[int]:
+        """The micro-batches before `stop` that have a sample, by arithmetic."""
+        assert self._numbers is not None
+        drawn = self._numbers.find(source, index, lambda lane, number: self._micro_batch(lane, number, stop) >= stop)
+        return {
+            self._micro_batch(lane, number, stop)
+            for lane, number, _ in drawn
+            if not (self._forgets and self._kept_draws(lane).is_gone(number))
+        }
+
+    def num_gone(self, lane: int, num_draws: int) -> int:
+        """How many of the next draws of a lane are forgotten samples."""
+        return self._kept_draws(lane).num_gone(num_draws) if self._forgets else 0
+
+    def _kept_draws(self, lane: int) -> "KeptDraws":
+        assert self._numbers is not None
+        if lane not in self._kept:
+            lists = [(place * self._size, forgotten or ()) for place, forgotten in self._lists_of(lane)]
+            self._kept[lane] = KeptDraws(self._numbers.lane(lane), lists)
+        return self._kept[lane]
+
+    def _lists_of(self, lane: int) -> Changes:
+        """The forgotten samples, by the lane's first micro-batch that lacks them, counted from the state."""
+        done = self._state.place_of(lane)
+        return [(max(0, -(-(slot - lane) // self._num_lanes) - done), forgotten) for slot, forgotten in self._lists]
+
+    def _micro_batch(self, lane: int, number: int, stop: int) -> int:
+        """The micro-batch of a draw; some number >= `stop` if that is not below `stop`."""
+        if self._forgets:
+            num_batches = max(0, -(-(stop - lane) // self._num_lanes) - self._state.place_of(lane))
+            number = self._kept_draws(lane).number_of(number, num_batches * self._size)
+        return (self._state.place_of(lane) + number // self._size) * self._num_lanes + lane
+
+    def _replayed(self, lane: int) -> "_Replayed":
+        if lane not in self._lanes:
+
+            def count(_: SampleRef) -> None:
+                self.num_replayed += 1
+
+            def opened(lane_state: LaneState, forgotten: ForgottenSamples | None) -> tuple[Lane, _NotedWork]:
+                work = _NotedWork(self._dataset.work())
+                work.work.forgotten = forgotten
+                state = dataclasses.replace(self._state, lanes={lane: lane_state})
+                return self._dataset.lane(lane, state, count, work.work), work
+
+            self._lanes[lane] = _Replayed(opened, self._state.lanes[lane], self._lists_of(lane))
+        return self._lanes[lane]
+
+
+class _NotedWork:
+    """`work` that also records the units of its last batches."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.batches: list[Any] = []
+        self.units: list[Unit] = []
+        self._make = work.batch
+        work.batch = self._batch  # type: ignore[method-assign]  # the lane calls it; all else is unchanged
+
+    def _batch(self, units: list[Unit], keys: list[Key], *, collate: bool) -> list[Any]:
+        self.batches, self.units = self._make(units, keys, collate=collate), units
+        return self.batches
+
+
+class _Replayed:
+    """A lane that is replayed, with the units of each micro-batch so far. `opened` opens it at a state; `lists` are
+    those of `LanesFrom`, by the lane's micro-batches."""
+
+    def __init__(
+        self,
+        opened: Callable[[LaneState, ForgottenSamples | None], tuple[Lane, _NotedWork]],
+        state: LaneState,
+        lists: Changes,
+    ) -> None:
+        self._opened, self._changes = opened, collections.deque(lists)
+        self._lane, self._work = opened(state, self._changes.popleft()[1])
+        self._known: list[list[UnitRefs]] = []
+
+    def units(self, number: int) -> list[UnitRefs]:
+        """The units of the lane's micro-batch `number` from the state on; none after the end."""
+        while len(self._known) <= number:
+            while self._changes and self._changes[0][0] <= len(self._known):
+                self._lane, self._work = self._opened(self._lane.state(), self._changes.popleft()[1])
+            try:
+                self._lane.next()
+            except StopIteration:
+                return []
+            units = [[item.ref._replace(part=item.part) for item in unit.items] for unit in self._work.units]
+            self._known.append(units)
+        return self._known[number]
+
+
+class KeptDraws:
+    """The draws of the lane `numbers` without forgotten samples, as the lane hands them out. Each draw is counted only
+    once, when first needed. `lists` are (number of the first kept sample, the samples forgotten from there on), in
+    ascending order, the first from 0 on."""
+
+    def __init__(self, numbers: LaneNumbers, lists: Sequence[tuple[int, Container[SampleRef]]]) -> None:
+        self._numbers, self._lists = numbers, lists
+        self._gone: list[int] = []
+        """The forgotten draws among the first `_num_seen`."""
+        self._num_seen, self._is_ended, self._list = 0, False, 0
+
+    @property
+    def _num_kept(self) -> int:
+        return self._num_seen - len(self._gone)
+
+    def take(self, number: int, count: int) -> list[SampleRef]:
+        """The kept samples `number` to `number + count - 1`; fewer at the end of the data."""
+        while not self._is_ended and self._num_kept < number + count:
+            self._look()
+        first, end = self._draw_of(number), self._draw_of(number + count)
+        refs = self._numbers.take(first, end - first)
+        gone = {*self._gone[bisect.bisect_left(self._gone, first) : bisect.bisect_left(self._gone, end)]}
+        return [ref for draw, ref in enumerate(refs, start=first) if draw not in gone][:count]
+
+    def number_of(self, draw: int, stop: int) -> int:
+        """How many kept samples come before a draw; at most `stop`."""
+        while not self._is_ended and self._num_seen <= draw and self._num_kept < stop:
+            self._look()
+        return min(stop, draw - bisect.bisect_left(self._gone, draw))
+
+    def is_gone(self, draw: int) -> bool:
+        """Whether a draw is a forgotten sample, after `number_of` was called for it."""
+        at = bisect.bisect_left(self._gone, draw)
+        return at < len(self._gone) and self._gone[at] == draw
+
+    def num_gone(self, num_draws: int) -> int:
+        """How many of the first `num_draws` are forgotten."""
+        return num_draws - self.number_of(num_draws, num_draws)
+
+    def _draw_of(self, number: int) -> int:
+        """The draw of kept sample `number`; one after the last if there are fewer."""
+        draw = number
+        while (later := number + bisect.bisect_right(self._gone, draw)) > draw:
+            draw = later
+        return draw
+
+    def _look(self) -> None:
+        count = min(_MANY, max(_FEW, self._num_seen))
+        refs = self._numbers.take(self._num_seen, count)
+        self._is_ended = len(refs) < count
+        for ref in refs:
+            while self._list + 1 < len(self._lists) and self._num_kept >= self._lists[self._list + 1][0]:
+                self._list += 1
+            if ref in self._lists[self._list][1]:
+                self._gone.append(self._num_seen)
+            self._num_seen += 1
+
 
 ListsOfRun: TypeAlias = Literal["now", "then"]
 """Which lists of forgotten samples a run has after its last state."""
@@ -38,19 +239,11 @@ NEEDS_ENCODER = (
 )
 """Why a section is unknown without the task encoder."""
 
-_MANY = 1 << 16
+_MANY_DRAWS = 1 << 16
 """Draws of a lane that are processed together."""
 
-
-def _kept_as_it_is(sample: CrudeSample, **_: Any) -> CrudeSample:
-    return sample
-
-
-class OrderTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
-    """Stands for the task encoder of a run that nobody named. The order does not run it, so crude samples need no
-    cooker here; what only the run's own hooks tell is `unknown`."""
-
-    cookers = (Cooker(_kept_as_it_is),)
+_MANY_MICRO_BATCHES = 1_000
+"""Micro-batches of a lane whose sums are made together."""
 
 
 class RunSection:
@@ -74,7 +267,7 @@ class RunSection:
         self.source_names = [source.name for source in dataset.plan.sources]
         self.fingerprints = dataset.source_names
         self.packs = dataset.batching.packing_buffer_size is not None
-        self._skips = state.skips
+        self._state, self._skips = state, state.skips
         work = dataset.work()
         waits = any(lane.get("pending") for lane in state.lanes.values())
         is_replayed = replay or self.packs or work.may_multiply or waits
@@ -96,7 +289,26 @@ class RunSection:
 
     def units(self, slot: int) -> list[UnitRefs]:
         """The packs of the micro-batch in a slot, or its samples; none after the end of finite data."""
-        return self._lanes.units(self.number(slot))
+        place, lane = divmod(self.number(slot), self.num_lanes)
+        return self._lanes.units(lane, range(place, place + 1))[0]
+
+    def sums(self, later: LoaderState) -> LedgerSums:
+        """The sums of the ledger over the samples that the run handed out before `later`, a state in this section."""
+        found = self._state.sums()
+        for lane in later.lanes:
+            places = range(self._state.place_of(lane), later.place_of(lane))
+            while places:
+                some, places = places[:_MANY_MICRO_BATCHES], places[_MANY_MICRO_BATCHES:]
+                batches = []
+                for place, units in zip(some, self._lanes.units(lane, some), strict=True):
+                    number = place * self.num_lanes + lane
+                    slot = number if self._skips is None else self._skips.slot(number)
+                    refs = [(*ref[:3], max(0, ref.part)) for unit in units for ref in unit]
+                    if slot is not None:
+                        batches.append((slot, packed_references([*itertools.chain.from_iterable(refs)])))
+                for one in tallies(batches, self.fingerprints):
+                    found = found.plus(one)
+        return found
 
     def find(self, source: int, index: int, stop: int) -> Iterator[int]:
         """The slots before `stop` that have sample `index` of the source with this number in the run, in ascending
@@ -135,11 +347,9 @@ def sections_of(
     first = positions[0][0] if positions else None
     if first is None or (len(first.generations) == 1 and not first.drawn_before):
         run, _ = (dataset, None) if first is None else dataset_of(dataset, first.fingerprint)
-        beginning = run.new_state(dataset.worker_config.num_lanes if first is None else first.num_lanes)
-        lanes: dict[int, LaneState] = {lane: {} for lane in range(beginning.num_lanes)}
-        beginning = dataclasses.replace(beginning, lanes=lanes)
         if first is None or first.next_slot:
-            positions.insert(0, [beginning])
+            lanes = dataset.worker_config.num_lanes if first is None else first.num_lanes
+            positions.insert(0, [_beginning(run, lanes)])
     if skips is not None:
         positions = [[_with_skips(state, skips) for state in group] for group in positions]
     found: list[RunSection] = []
@@ -147,6 +357,23 @@ def sections_of(
         later = None if following is None else following[0]
         found.append(_section(dataset, group[-1], later, replay=replay, lists=lists if states else "now"))
     return found
+
+
+def section_to(dataset: LaneDataset, state: LoaderState) -> RunSection:
+    """The section from the beginning of a run to a state of it, in which the lanes were never dealt again.
+
+    Raises:
+        StateError: if it is of other data.
+    """
+    beginning = _beginning(dataset_of(dataset, state.fingerprint)[0], state.num_lanes)
+    if state.skips is not None:
+        beginning = _with_skips(beginning, state.skips)
+    return _section(dataset, beginning, state, replay=False, lists=None)
+
+
+def _beginning(run: LaneDataset, num_lanes: int) -> LoaderState:
+    lanes: dict[int, LaneState] = {lane: {} for lane in range(num_lanes)}
+    return dataclasses.replace(run.new_state(num_lanes), lanes=lanes)
 
 
 def _section(
@@ -165,7 +392,8 @@ def _section(
     if found.unknown or _was_dealt_between(state, later) or not _is_run_to(dataset, state, later):
         return found
     # After few draws, either weights reach the same samples in another order: the sums in the states say which it was.
-    return found if _has_sums(found, state, later) else make(later)
+    sums = found.sums(later)
+    return found if sums == dataclasses.replace(later.sums(), since=sums.since) else make(later)
 
 
 def _section_as(
@@ -196,18 +424,6 @@ def _section_as(
         changes=changes,
         unknown=unknown,
     )
-
-
-def _has_sums(section: RunSection, state: LoaderState, later: LoaderState) -> bool:
-    """Whether the samples of a section are those that were counted between its states."""
-    found = state.sums()
-    batches = []
-    for slot in range(state.next_slot, later.next_slot):
-        refs = [ref for unit in section.units(slot) for ref in unit]
-        batches.append((slot, packed_references([n for *ref, part in refs for n in (*ref, max(0, part))])))
-    for one in tallies(batches, section.fingerprints):
-        found = found.plus(one)
-    return found == dataclasses.replace(later.sums(), since=found.since)
 
 
 def _positions(dataset: LaneDataset, states: Sequence[LoaderState]) -> list[list[LoaderState]]:
@@ -263,8 +479,7 @@ def _is_run_to(dataset: LaneDataset, before: LoaderState | None, state: LoaderSt
     """Whether a run with the lanes and weights of `state` gets there from `before`."""
     run, numbers = dataset_of(dataset, state.fingerprint)
     if before is None:
-        lanes: dict[int, LaneState] = {lane: {} for lane in state.lanes}
-        before = dataclasses.replace(run.new_state(state.num_lanes), lanes=lanes)
+        before = _beginning(run, state.num_lanes)
     try:
         begin = _converted(run, before, state.num_lanes)
     except StateError:
@@ -450,8 +665,8 @@ def _reaches(cursor: Cursor, before: LaneState, after: LaneState, slots: Sequenc
     in `after`."""
     if before:
         cursor.seek(before)
-    for left in range(after.get("draws", 0) - before.get("draws", 0), 0, -_MANY):
-        cursor.take(min(left, _MANY))
+    for left in range(after.get("draws", 0) - before.get("draws", 0), 0, -_MANY_DRAWS):
+        cursor.take(min(left, _MANY_DRAWS))
     reached = {str(slots[int(source)]): position for source, position in cursor.state()["cursors"].items()}
     wanted: dict[str, Any] = after.get("cursors", {})
     return reached == wanted

@@ -1,0 +1,873 @@
+"""Checking a planned run before it starts: this machine, the data, the order, the speed; and what to change.
+
+Reads the data at a path, a `PlannedRun`, and what the kernel says of this machine (the nodes of a job may have other
+limits). Returns a `Checkup`: facts, and findings in order of gain; one fault does not hide others.
+
+Without a measurement no shard is read; at most `MAX_LOOKED_AT` shards of a data set, evenly spread, have their size and
+time of change checked. Data in an object store, in a JSONL file or only in Energon's indexes are checked when they are
+opened, or by `lint`. Shares of sources are those of the plan, with its schedules of weights; the order matches them to
+within a few draws a lane. A setting of the order is proposed only with the figure computed for it. Rates for more
+workers are estimates, as only the given number was measured.
+"""
+
+import dataclasses
+import enum
+import importlib.metadata
+import itertools
+import math
+import os
+import resource
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bridge_data.datamodule.batch_schedule import BatchSchedule
+from bridge_data.decode.av import AV_EXTENSIONS
+from bridge_data.errors import BridgeDataError, ConfigError, bridge_command
+from bridge_data.order import Geometry, Row
+from bridge_data.order.chunks import MIN_CHUNKS_PER_LANE, MIN_WINDOW_SIZE, ChunkTable
+from bridge_data.order.plan_order import Shuffle
+from bridge_data.plan import Plan, Source, load_plan
+from bridge_data.plan.source import together
+from bridge_data.shards import ShardSet
+from bridge_data.shards.metadata import META_FOLDER
+from bridge_data.shards.prepared import tars_of
+from bridge_data.storage import Location, is_remote
+from bridge_data.storage.locations import MAX_OPEN
+from bridge_data.task import TaskEncoder
+from bridge_data.tools.bench import BenchConfig, Figures, measure, num_cores
+from bridge_data.tools.lint_checks import KINDS, Fault, check_metadata
+from bridge_data.tools.mixing import Mixing, Overlap, mixing_of, overlap
+from bridge_data.tools.runs import PlannedRun
+from bridge_data.topology import busy_workers, equal_workers
+
+FILES_BESIDE = 128
+"""Open files of a process besides those of data: libraries, sockets, logs."""
+
+FILES_PER_WORKER = 4
+"""Open files of a trainer for each worker: its socket, a pidfd, and the shared memory of batches in transit."""
+
+NCCL_SHM_BYTES = 1 << 30
+"""Shared memory of a container that NCCL's documentation recommends, with unlimited locked memory."""
+
+
+class Level(enum.IntEnum):
+    """The severity of a finding, the worst first."""
+
+    STOPS = 0
+    """The run would stop, or not start."""
+    SLOWS = 1
+    """The trainer waits for data, or reading costs more than necessary."""
+    MIXES = 2
+    """Batches are less well mixed, or the order changes when the run is resized."""
+    NOTE = 3
+    """Good to know."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One finding. `code` is stable, for programs. `change` says what to set or run. `gain` is its effect, if computed
+    or measured; `factor` is the same as a number: how many times better the figure gets."""
+
+    code: str
+    level: Level
+    what: str
+    change: str
+    gain: str = ""
+    factor: float = 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data; the level by its name in lower case."""
+        return dataclasses.asdict(self) | {"level": self.level.name.lower()}
+
+
+def in_order_of_gain(findings: Iterable[Finding]) -> list[Finding]:
+    """Findings by level; within a level, the largest gain first."""
+    return sorted(findings, key=lambda finding: (finding.level, -finding.factor))
+
+
+_LIBRARIES = ("simplejpeg", "pillow", "av", "torchcodec")
+_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_SHM = Path("/dev/shm")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MachineLimits:
+    """What a process may use here. `num_files` is the soft limit of open files, `max_files` the hard limit;
+    `locked_bytes` is the limit of locked memory (`math.inf`: none). `shm_bytes` is the size of /dev/shm, None if there
+    is none. `libraries` are decoding libraries, with their versions."""
+
+    num_cores: float
+    memory_bytes: int
+    num_files: float
+    max_files: float
+    locked_bytes: float
+    shm_bytes: int | None
+    libraries: dict[str, str]
+
+    @classmethod
+    def read(cls) -> Self:
+        """What this process may use of this machine."""
+        files, max_files = map(_limit, resource.getrlimit(resource.RLIMIT_NOFILE))
+        return cls(
+            num_cores=num_cores(),
+            memory_bytes=_memory_bytes(),
+            num_files=files,
+            max_files=max_files,
+            locked_bytes=_limit(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]),
+            shm_bytes=shutil.disk_usage(_SHM).total if _SHM.is_dir() else None,
+            libraries=dict(_versions()),
+        )
+
+
+def check_environment(environment: MachineLimits, run: PlannedRun) -> Iterator[Finding]:
+    """What this machine lacks for a run with any data."""
+    num_workers = run.ranks_per_node * run.num_workers
+    if num_workers > environment.num_cores:
+        fitting = max(1, int(environment.num_cores / run.ranks_per_node))
+        yield Finding(
+            code="few-cores",
+            level=Level.SLOWS,
+            what=f"{environment.num_cores:g} cores for {num_workers} workers: {run.ranks_per_node} ranks "
+            f"× num_workers={run.num_workers}",
+            change=f"set num_workers={fitting}" if fitting < run.num_workers else "give the job more cores",
+            factor=num_workers / environment.num_cores,
+        )
+    needed = MAX_OPEN + FILES_BESIDE + FILES_PER_WORKER * run.num_workers
+    if environment.num_files < needed:
+        raised = f"ulimit -n {max(needed, 4096)}"
+        beyond = environment.max_files < needed
+        yield Finding(
+            code="few-open-files",
+            level=Level.SLOWS,
+            what=f"a process may open {environment.num_files:g} files, of which the data would use about {needed}: "
+            "shards are opened again and again, and other libraries may run out of files",
+            change=f"run `{raised}` before the job"
+            + (f"; the hard limit is {environment.max_files:g}, so an administrator has to" if beyond else ""),
+        )
+    held_bytes = run.ranks_per_node * max(1, run.num_workers) * run.options.worker.max_open_bytes
+    if held_bytes > environment.memory_bytes / 2:
+        share = environment.memory_bytes // (4 * run.ranks_per_node * max(1, run.num_workers)) >> 20
+        yield Finding(
+            code="little-memory",
+            level=Level.NOTE,
+            what=f"workers may hold {held_bytes / 1e9:.1f} GB of samples that were read ahead, of "
+            f"{environment.memory_bytes / 1e9:.1f} GB of memory",
+            change=f"set WorkerConfig(max_open_bytes={max(1, share)} << 20)",
+        )
+    if run.ranks_per_node > 1 and (environment.shm_bytes or 0) < NCCL_SHM_BYTES:
+        yield Finding(
+            code="small-dev-shm",
+            level=Level.NOTE,
+            what=f"/dev/shm has {(environment.shm_bytes or 0) / 1e6:.0f} MB: batches do not use it, but NCCL does "
+            "between ranks of a machine",
+            change="start the container with --shm-size=1g or more, or --ipc=host",
+        )
+    if run.num_ranks > 1 and environment.locked_bytes < math.inf:
+        yield Finding(
+            code="locked-memory",
+            level=Level.NOTE,
+            what=f"a process may lock {environment.locked_bytes / 1e6:.1f} MB of memory: nothing here locks any, but "
+            "NCCL does on networks with RDMA",
+            change="run `ulimit -l unlimited` before the job, or start the container with --ulimit memlock=-1",
+        )
+
+
+def check_codecs(environment: MachineLimits, sources: Collection[Source]) -> Iterator[Finding]:
+    """Libraries that the data need and that are not installed."""
+    if "av" in environment.libraries:
+        return
+    for source in sources:
+        wanted = [name for name in _part_names(source) if name.rpartition(".")[2].lower() in AV_EXTENSIONS]
+        if wanted:
+            yield Finding(
+                code="no-av",
+                level=Level.STOPS,
+                what=f"{source.name} has {', '.join(wanted)}, and PyAV is not installed",
+                change='run `pip install "bridge-data[av]"`, or leave these parts out of the field map',
+            )
+            return
+
+
+def _part_names(source: Source) -> list[str]:
+    """The parts read from samples of the first shard, if an index lists them."""
+    names = [
+        name
+        for member in source.members
+        if member.records.names
+        for name in member.records.part_names(0) or ()
+        if member.parts is None or name in member.parts
+    ]
+    return sorted(set(names))
+
+
+def _limit(value: int) -> float:
+    return math.inf if value == resource.RLIM_INFINITY else value
+
+
+def _memory_bytes() -> int:
+    """The memory of the machine, or of its share for this control group."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        limit = _MEMORY_LIMIT.read_text().strip()
+    except OSError:
+        return total
+    return total if limit == "max" else min(total, int(limit))
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    for name in _LIBRARIES:
+        try:
+            yield name, importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+
+
+RESERVE = 1.1
+"""How much faster than needed the data should be."""
+
+
+def needed_batches_per_s(run: PlannedRun) -> float | None:
+    """Micro-batches that a rank needs per second; None if the time of a step is not known."""
+    return None if run.step_s is None else run.step_size / run.micro_batch_size / run.num_ranks / run.step_s
+
+
+def samples_per_unit(figures: Figures | None, run: PlannedRun) -> float:
+    """Samples drawn for each sample of a batch (with packing, for each pack), with those that filters skip."""
+    if figures is None or not figures.num_samples:
+        return 1.0
+    return figures.num_samples / (figures.num_batches * run.micro_batch_size)
+
+
+def check_rate(figures: Figures, run: PlannedRun, environment: MachineLimits) -> Iterator[Finding]:
+    """Whether one rank, and all ranks of a machine together, make as many batches as the trainer needs."""
+    needed = needed_batches_per_s(run)
+    if needed is None or run.step_s is None:
+        return
+    cores = needed * figures.cpu_s / figures.num_batches * run.ranks_per_node
+    of_samples = figures.num_samples / figures.num_batches
+    if cores > environment.num_cores:
+        yield Finding(
+            code="slow-cores",
+            level=Level.SLOWS,
+            what=f"steps of {run.step_s:g} s need {cores:.1f} cores for the data of {run.ranks_per_node} ranks; there "
+            f"are {environment.num_cores:g}",
+            change="make the data cheaper (`bridge-data bench --profile` shows what costs most), or use more cores",
+            gain=f"steps of {run.step_s:.3g} s instead of at least {run.step_s * cores / environment.num_cores:.3g} s",
+            factor=cores / environment.num_cores,
+        )
+    elif figures.batches_per_s < needed:
+        factor = needed / figures.batches_per_s
+        lanes = run.worker_config().num_lanes // run.num_ranks
+        busy = busy_workers(lanes, max(1, run.num_workers)) * factor * RESERVE
+        workers = next((n for n in range(1, lanes + 1) if busy_workers(lanes, n) >= busy), math.ceil(busy))
+        yield Finding(
+            code="slow-data",
+            level=Level.SLOWS,
+            what=f"a rank makes {figures.batches_per_s * of_samples:,.0f} samples/s with num_workers={run.num_workers}"
+            f", and needs {needed * of_samples:,.0f}",
+            change=f"set num_workers={workers}, and measure again",
+            gain=f"steps of {run.step_s:.3g} s instead of {run.step_s * factor:.3g} s, if the rate grows with them",
+            factor=factor,
+        )
+
+
+MAX_LOOKED_AT = 10_000
+"""Shards of a data set that are checked, at most, evenly spread."""
+
+SMALL_SHARD_BYTES = 8 << 20
+MANY_SHARDS = 1_000
+"""From this many shards on, an average below `SMALL_SHARD_BYTES` is a finding."""
+
+_STOPPING = frozenset({"metadata-damaged", "missing-shard", "split-unknown-shard", "split-repeated-shard"})
+
+
+@dataclasses.dataclass(slots=True)
+class ShardsSeen:
+    """How many shards are on disk, how many of them were checked, and how many are in object stores."""
+
+    num_shards: int = 0
+    num_looked_at: int = 0
+    num_remote: int = 0
+
+
+def check_data(sources: Sequence[Source], seen: ShardsSeen) -> Iterator[Finding]:
+    """Faults in the stored data of the sources; counts checked shards in `seen`."""
+    found: dict[Path, list[ShardSet]] = {}
+    for source in sources:
+        for member in source.members:
+            shards = tars_of(member.records)
+            if shards is None:
+                continue
+            yield from _check_sizes(member, shards)
+            if is_remote(shards.root):
+                seen.num_remote += len(shards.names)
+            else:
+                found.setdefault(Path(str(shards.root)), []).append(shards)
+    for root, sets in found.items():
+        yield from _check_folder(root, sets, seen)
+
+
+def _check_folder(root: Path, sets: Sequence[ShardSet], seen: ShardsSeen) -> Iterator[Finding]:
+    names = list(dict.fromkeys(name for shards in sets for name in shards.names))
+    looked_at = _spread(names)
+    seen.num_shards += len(names)
+    seen.num_looked_at += len(looked_at)
+    is_prepared = (root / META_FOLDER).is_dir()
+    if not is_prepared:
+        yield Finding(
+            code="unprepared",
+            level=Level.NOTE,
+            what=f"{root}: has no {META_FOLDER}: its tars are indexed on each machine by one process, when they are "
+            "first opened, and have no split and no sample class",
+            change=f"run `{bridge_command('prepare', root)}` once for all machines",
+        )
+    elif len(looked_at) == len(names):
+        yield from _metadata(root)
+    index = sets[0].index
+    if index is None:
+        yield Finding(
+            code="index-missing",
+            level=Level.SLOWS,
+            what=f"{root}: has no index.bridge of this preparation, so shards are examined when they are opened",
+            change=f"run `{bridge_command('prepare', root, '--tar-index-only')}`",
+        )
+        return
+    missing, resized, touched = [], [], []
+    for name in looked_at:
+        entry = index.entries[name]
+        try:
+            status = (root / name).stat()
+        except OSError:
+            missing.append(name)
+            continue
+        if status.st_size != entry.num_bytes:
+            resized.append(name)
+        elif status.st_mtime_ns != entry.mtime_ns:
+            touched.append(name)
+    if missing and len(looked_at) < len(names):
+        yield _of_shards("missing-shard", Level.STOPS, root, missing, "are gone", "restore them, or prepare again")
+    again = f"run `{bridge_command('prepare', root)}`"
+    if resized:
+        what = "are of another size than when they were indexed: the run would stop, or read other samples"
+        yield _of_shards("index-outdated", Level.STOPS, root, resized, what, again)
+    if touched:
+        what = (
+            "have another time of change than in the index: copied, or changed with the same size; each sample is "
+            "compared with the index when it is read"
+        )
+        change = f"run `{bridge_command('prepare', root, '--tar-index-only')}`; cp -p keeps the times of copies"
+        yield _of_shards("index-times", Level.SLOWS, root, touched, what, change)
+
+
+def _of_shards(code: str, level: Level, root: Path, names: Sequence[str], what: str, change: str) -> Finding:
+    shown = f"{len(names):,} shard{'' if len(names) == 1 else 's'} such as {names[0]}"
+    return Finding(code=code, level=level, what=f"{root}: {shown} {what}", change=change)
+
+
+def _metadata(root: Path) -> Iterator[Finding]:
+    """Faults that `lint` finds in the metadata, one finding for each kind."""
+    by_code: dict[str, list[Fault]] = {}
+    for fault in check_metadata(root):
+        by_code.setdefault(fault.code, []).append(fault)
+    for code, faults in by_code.items():
+        where = faults[0].where()
+        more = f", and {len(faults) - 1:,} more" if len(faults) > 1 else ""
+        yield Finding(
+            code=code,
+            level=Level.STOPS if code in _STOPPING else Level.NOTE,
+            what=f"{root}: {KINDS[code].what}: {f'{where}: ' if where else ''}{faults[0].cause}{more}",
+            change=KINDS[code].way_out,
+        )
+
+
+def _check_sizes(source: Source, shards: ShardSet) -> Iterator[Finding]:
+    if shards.index is None or len(shards.names) < MANY_SHARDS:
+        return
+    sizes = shards.index.sizes_bytes(shards.names)
+    mean = sum(sizes) / len(sizes)
+    if mean < SMALL_SHARD_BYTES:
+        yield Finding(
+            code="small-shards",
+            level=Level.NOTE,
+            what=f"{source.name}: {len(sizes):,} shards of {mean / 1e6:.2f} MB on the average: opening them costs more "
+            "than necessary",
+            change="write fewer, of 100 MB to 1 GB (`bridge-data convert --max-bytes`)",
+        )
+
+
+def _spread(names: Sequence[str]) -> Sequence[str]:
+    """At most `MAX_LOOKED_AT` shards, evenly spread."""
+    if len(names) <= MAX_LOOKED_AT:
+        return names
+    return [names[number * len(names) // MAX_LOOKED_AT] for number in range(MAX_LOOKED_AT)]
+
+
+MANY_EPOCHS = 4
+"""Repeating text data up to this often is nearly as good as new data. Source: Muennighoff et al., "Scaling
+Data-Constrained Language Models" (2023)."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SourceDraws:
+    """The draws of a source in a run: its `share` at the beginning; `draws` in all, that is `epochs` (None: the length
+    of the run is not known)."""
+
+    name: str
+    num_samples: int
+    share: float
+    draws: float | None
+    epochs: float | None
+
+
+def draws_after(plan: Plan, drawn: ArrayLike) -> NDArray[np.float64]:
+    """The draws of each source when the job has drawn these numbers of samples, (numbers, sources)."""
+    totals = np.atleast_1d(np.asarray(drawn, dtype=np.float64))[:, None]
+    counts = np.zeros((len(totals), len(plan.sources)))
+    phases = _phases(plan)
+    ends = [start for start, _ in phases[1:]] + [np.inf]
+    for (start, weights), end in zip(phases, ends, strict=True):
+        counts += np.clip(totals - start, 0, end - start) * np.asarray(weights)
+    return counts
+
+
+def shares_at(plan: Plan, drawn: ArrayLike) -> NDArray[np.float64]:
+    """The shares of the sources in the next draw after these numbers of samples, (numbers, sources)."""
+    phases = _phases(plan)
+    number = np.searchsorted([start for start, _ in phases], np.atleast_1d(drawn), side="right") - 1
+    return np.asarray([weights for _, weights in phases])[number]
+
+
+def plan_sources(plan: Plan, num_drawn: float | None) -> list[SourceDraws]:
+    """The draws of each source in a run of `num_drawn` draws (None: not known)."""
+    draws = [None] * len(plan.sources) if num_drawn is None else draws_after(plan, num_drawn)[0].tolist()
+    return [
+        SourceDraws(
+            name=source.name,
+            num_samples=source.num_samples,
+            share=share,
+            draws=number,
+            epochs=None if number is None else number / source.num_samples,
+        )
+        for source, share, number in zip(plan.sources, plan.weights or (), draws, strict=True)
+    ]
+
+
+def check_epochs_of(sources: Sequence[SourceDraws]) -> Iterator[Finding]:
+    """Sources that are drawn very often, or never."""
+    total = sum(source.draws or 0.0 for source in sources)
+    enough = total <= MANY_EPOCHS * sum(source.num_samples for source in sources)
+    for source in sources:
+        if source.draws is None or source.epochs is None:
+            continue
+        if source.draws < 1:
+            yield Finding(
+                code="never-drawn",
+                level=Level.NOTE,
+                what=f"{source.name}: no sample of it is drawn in this run",
+                change="raise its weight, or leave it out of the blend",
+            )
+        elif source.epochs > MANY_EPOCHS:
+            share = MANY_EPOCHS * source.num_samples / total
+            way_out = f"lower its weight to {share:.2%} of the draws or less" if enough else "train fewer steps"
+            yield Finding(
+                code="many-epochs",
+                level=Level.NOTE,
+                what=f"{source.name}: each sample comes {source.epochs:,.1f} times in this run",
+                change=f"{way_out}, or add data",
+                gain=f"at most {MANY_EPOCHS} epochs",
+                factor=source.epochs / MANY_EPOCHS,
+            )
+
+
+def _phases(plan: Plan) -> list[tuple[int, tuple[float, ...]]]:
+    return [(0, plan.weights or ()), *plan.later_weights]
+
+
+MAX_LINES = 10
+"""Sources with their own line, those drawn most; the others have no line in the plot of epochs."""
+
+POINTS = 400
+
+
+def check_plot(file: Path, run: PlannedRun) -> None:
+    """Check that a plot can be drawn, before anything else is done.
+
+    Raises:
+        ConfigError: if the file is neither PNG nor SVG, the run has no length, or matplotlib is not installed.
+    """
+    if file.suffix not in (".png", ".svg"):
+        raise ConfigError(f"--plot {file}: expected a name that ends in .png or .svg")
+    if run.steps is None:
+        raise ConfigError("--plot: how long is the run? Give --steps N, or train_steps in the config")
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ConfigError('--plot needs matplotlib: pip install "bridge-data[bench]"') from error
+
+
+def draw_plan(plan: Plan, run: PlannedRun, samples_per_unit: float, file: Path) -> None:
+    """Plot blend and epochs over the steps of a run; each step takes `step_size` times `samples_per_unit` samples.
+
+    Raises:
+        ConfigError: if the file cannot be written.
+    """
+    from matplotlib.figure import Figure
+
+    steps, shares, epochs, names = plan_lines(plan, run, samples_per_unit)
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    blend, repeats = figure.subplots(2, 1, sharex=True)
+    blend.stackplot(steps, shares.T, labels=names, step="post")
+    blend.set(ylabel="share of draws", ylim=(0, 1), title=f"{run.steps:,} steps of {run.step_size:,}")
+    for name, line in zip(names, epochs.T, strict=False):
+        repeats.plot(steps, line, label=name)
+    repeats.set(xlabel="step", ylabel="epochs", xlim=(0, run.steps), ylim=(0, None))
+    repeats.grid(visible=True, alpha=0.3)
+    figure.legend(*blend.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
+    try:
+        figure.savefig(file, dpi=100, metadata={"Date": None} if file.suffix == ".svg" else {"Software": None})
+    except OSError as error:
+        raise ConfigError(f"--plot {file}: cannot be written: {error.strerror}") from error
+
+
+def plan_lines(
+    plan: Plan, run: PlannedRun, samples_per_unit: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], Sequence[str]]:
+    """(steps, shares by step and source, epochs by step and source, names) of the sources drawn most. If there are
+    more, `others` have the last shares and no epochs."""
+    assert run.steps is not None
+    steps = np.linspace(0, run.steps, min(POINTS, run.steps) + 1)
+    drawn = steps * run.step_size * samples_per_unit
+    draws, shares = draws_after(plan, drawn), shares_at(plan, drawn)
+    order = np.argsort(-draws[-1], kind="stable")
+    shown, others = order[:MAX_LINES], order[MAX_LINES:]
+    names = [plan.sources[number].name for number in shown]
+    lines = shares[:, shown]
+    if len(others):
+        names.append(f"{len(others)} others")
+        lines = np.column_stack((lines, shares[:, others].sum(axis=1)))
+    sizes = np.array([plan.sources[number].num_samples for number in shown])
+    return steps, lines, draws[:, shown] / sizes, names
+
+
+HIGH_INFLATION = 1.5
+"""Above this, look for better settings."""
+
+MUCH_OVERLAP = 0.05
+"""Share of an epoch that may come twice before the rest has come once."""
+
+MANY_LANES = 128
+"""Never propose more lanes per rank than this: each has a packing buffer and a share of the data."""
+
+MAX_SOURCES = 16
+"""Sources of a blend that are checked, those with the largest shares."""
+
+_LARGER_BUFFERS = (1, 10, 100)
+_SMALLER_SEQUENCES = (1, 4, 16)
+MIN_GAIN = 1.2
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOrder:
+    """How the samples of a source are dealt and mixed; a step takes `size` samples of it from one lane."""
+
+    source: Source
+    size: int
+    chunks: ChunkTable
+    geometry: Geometry
+    mixing: Mixing
+    overlap: Overlap
+
+
+def check_ranks(run: PlannedRun) -> Iterator[Finding]:
+    """Whether ranks, lanes and workers fit each other."""
+    size, micro = run.step_size, run.micro_batch_size
+    try:
+        BatchSchedule(size, micro).check(0, run.num_ranks)
+    except ConfigError as error:
+        per_round = micro * run.num_ranks
+        yield Finding(
+            code="batch-of-ranks",
+            level=Level.STOPS,
+            what=str(error),
+            change=f"set global_batch_size={math.ceil(size / per_round) * per_round}",
+        )
+    try:
+        config = run.worker_config()
+    except ConfigError as error:
+        multiple = math.lcm(run.num_lanes or 1, run.num_ranks)
+        yield Finding(code="lanes-of-ranks", level=Level.STOPS, what=str(error), change=f"set num_lanes={multiple}")
+        return
+    lanes = config.num_lanes
+    per_rank = lanes // run.num_ranks
+    if run.num_workers and (num_busy := busy_workers(per_rank, run.num_workers)) < run.num_workers:
+        equal = equal_workers(per_rank, run.num_workers)
+        yield Finding(
+            code="idle-workers",
+            level=Level.SLOWS,
+            what=f"a rank has {run.num_workers} workers for {per_rank} lanes: they are as fast as {num_busy:.3g}",
+            change=f"set num_workers={equal}, or num_lanes={run.num_ranks * run.num_workers} in a new run",
+            gain=f"{run.num_workers} busy workers",
+            factor=run.num_workers / num_busy,
+        )
+    if run.options.trainer.global_batch_size is not None:
+        yield from _check_later_batches(run)
+    unequal = [number for number in run.later_ranks if lanes % number]
+    if unequal:
+        multiple = math.lcm(lanes, *unequal)
+        listed = " and ".join(map(str, unequal))
+        change = f"set num_lanes={multiple} from the beginning"
+        if multiple > MANY_LANES * run.num_ranks:
+            change = f"choose numbers of ranks that divide {lanes}; only num_lanes={multiple} would do for all of these"
+        yield Finding(
+            code="lanes-of-later-ranks",
+            level=Level.MIXES,
+            what=f"{lanes} lanes cannot be shared equally by {listed} ranks: a restore there deals the rest of the "
+            "epoch anew, in another order",
+            change=change,
+            gain="the same order on all of these numbers of ranks",
+        )
+
+
+def _check_later_batches(run: PlannedRun) -> Iterator[Finding]:
+    for number in run.later_ranks:
+        try:
+            BatchSchedule(run.step_size, run.micro_batch_size).check(0, number)
+        except ConfigError as error:
+            yield Finding(
+                code="batch-of-later-ranks",
+                level=Level.NOTE,
+                what=f"a resume on {number} ranks would be refused: {error}",
+                change="choose another global_batch_size or micro_batch_size, or resume on another number of ranks",
+            )
+
+
+def samples_of_lane(run: PlannedRun, num_lanes: int, samples_per_unit: float, share: float) -> int:
+    """How many samples of a source with this `share` of draws a step takes from one lane."""
+    rounds = max(1.0, run.step_size / run.micro_batch_size / num_lanes)
+    return max(1, round(run.micro_batch_size * rounds * samples_per_unit * share))
+
+
+def order_of(source: Source, num_lanes: int, shuffle: Shuffle, size: int) -> SourceOrder:
+    """The order of a source if a step takes `size` samples of it from one lane."""
+    geometry = shuffle.geometry(source, num_lanes)
+    chunks = ChunkTable(source.records.counts, geometry.chunk_size)
+    row = Row(source.records.counts, geometry, key=0, epochs_per_shuffle=together(source.epochs_per_shuffle))
+    return SourceOrder(
+        source=source,
+        size=size,
+        chunks=chunks,
+        geometry=geometry,
+        mixing=mixing_of(row, chunks, min(size, source.num_samples)),
+        overlap=overlap(chunks, num_lanes),
+    )
+
+
+def orders_of(plan: Plan, run: PlannedRun, samples_per_unit: float) -> list[SourceOrder]:
+    """The order of the sources with the largest shares in the plan, at most `MAX_SOURCES`."""
+    lanes = run.worker_config().num_lanes
+    shares = sorted(zip(plan.weights or (), plan.sources, strict=True), key=lambda pair: pair[0], reverse=True)
+    return [
+        order_of(source, lanes, run.options.data.shuffle, samples_of_lane(run, lanes, samples_per_unit, share))
+        for share, source in shares[:MAX_SOURCES]
+        if share
+    ]
+
+
+def check_order(order: SourceOrder, run: PlannedRun) -> Iterator[Finding]:
+    """Possible improvements to the order of a source."""
+    if run.options.data.shuffle_buffer_size is None and run.options.data.max_samples_per_sequence is None:
+        yield Finding(
+            code="not-shuffled",
+            level=Level.MIXES,
+            what=f"{order.source.name}: the samples of a shard are not shuffled",
+            change="set shuffle_buffer_size=10_000 and max_samples_per_sequence=100",
+            gain=f"means of batches vary {_mixing(order, run, 10_000, 100).inflation:.2f} times as much as a true "
+            f"permutation, not {order.mixing.inflation:.2f}",
+            factor=order.mixing.inflation,
+        )
+        return
+    yield from _check_mixing(order, run)
+    yield from _check_overlap(order, run)
+    source, lanes, wanted = order.source, order.geometry.num_lanes, run.options.data.max_samples_per_sequence
+    if wanted is not None and order.geometry.chunk_size * MIN_CHUNKS_PER_LANE < min(wanted, max(source.records.counts)):
+        yield Finding(
+            code="few-samples",
+            level=Level.NOTE,
+            what=f"{source.name}: {source.num_samples:,} samples are few for {lanes} lanes: chunks shrink from "
+            f"{wanted:,} to {order.geometry.chunk_size:,} samples, so reads are small",
+            change=f"set num_lanes={run.num_ranks}, unless the run is to be resized",
+        )
+
+
+def _check_overlap(order: SourceOrder, run: PlannedRun) -> Iterator[Finding]:
+    source = order.source
+    repeats = order.overlap.mean_repeats / source.num_samples
+    if source.epochs_per_shuffle == 1 and repeats > MUCH_OVERLAP:
+        length = max(1, order.geometry.chunk_size // 4)
+        shuffle = dataclasses.replace(run.options.data.shuffle, max_samples_per_sequence=length)
+        better = (
+            order_of(source, order.geometry.num_lanes, shuffle, order.size).overlap.mean_repeats / source.num_samples
+        )
+        if better < repeats:
+            yield Finding(
+                code="epochs-overlap",
+                level=Level.MIXES,
+                what=f"{source.name}: about {repeats:.0%} of an epoch come twice before the rest has come once, as "
+                f"chunks have {order.chunks.shortest:,} to {order.chunks.longest:,} samples",
+                change=f"set max_samples_per_sequence={length}",
+                gain=f"{better:.1%} instead of {repeats:.1%}",
+                factor=repeats / max(better, 1e-3),
+            )
+
+
+def _check_mixing(order: SourceOrder, run: PlannedRun) -> Iterator[Finding]:
+    if order.mixing.inflation <= HIGH_INFLATION or order.source.epochs_per_shuffle is None:
+        return
+    chunk, window = order.geometry.chunk_size, max(MIN_WINDOW_SIZE, run.options.data.shuffle_buffer_size or 0)
+    changes = sorted(itertools.product(_LARGER_BUFFERS, _SMALLER_SEQUENCES), key=math.prod)[1:]
+    options = [(window * larger, max(1, chunk // smaller)) for larger, smaller in changes]
+    best, (buffer, length) = order.mixing.inflation, (window, chunk)
+    for option in options:
+        found = _mixing(order, run, *option).inflation
+        if found < best:
+            best, (buffer, length) = found, option
+        if best < MIN_GAIN:
+            break
+    if order.mixing.inflation < MIN_GAIN * best:
+        return
+    settings = []
+    if buffer > window:
+        settings.append(f"shuffle_buffer_size={buffer}")
+    if length < chunk:
+        settings.append(f"max_samples_per_sequence={length}")
+    yield Finding(
+        code="batches-of-few-chunks",
+        level=Level.MIXES,
+        what=f"{order.source.name}: means of batches vary {order.mixing.inflation:.1f} times as much as those of a "
+        "true permutation, if the samples of a chunk are alike",
+        change=f"set {' and '.join(settings)} (smaller reads)",
+        gain=f"{best:.2f} times instead of {order.mixing.inflation:.2f}",
+        factor=order.mixing.inflation / best,
+    )
+
+
+def _mixing(order: SourceOrder, run: PlannedRun, buffer: int, length: int) -> Mixing:
+    shuffle = dataclasses.replace(run.options.data.shuffle, shuffle_buffer_size=buffer, max_samples_per_sequence=length)
+    return order_of(order.source, order.geometry.num_lanes, shuffle, order.size).mixing
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Checkup:
+    """The results. `plan` is None if the data cannot be opened, `figures` if nothing was measured. `samples_per_unit`
+    is how many samples are drawn for a sample of a batch (with packing, for a pack)."""
+
+    path: str
+    run: PlannedRun
+    environment: MachineLimits
+    findings: list[Finding]
+    seen: ShardsSeen
+    plan: Plan | None = None
+    sources: list[SourceDraws] = dataclasses.field(default_factory=list)
+    orders: list[SourceOrder] = dataclasses.field(default_factory=list)
+    figures: Figures | None = None
+    samples_per_unit: float = 1.0
+
+    @property
+    def stops(self) -> bool:
+        """Whether something would stop the run."""
+        return any(finding.level is Level.STOPS for finding in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data for JSON: unlimited numbers are None."""
+        machine = {
+            name: None if value == float("inf") else value
+            for name, value in dataclasses.asdict(self.environment).items()
+        }
+        return {
+            "version": 1,
+            "path": self.path,
+            "run": self.run.to_dict(),
+            "environment": machine,
+            "shards": dataclasses.asdict(self.seen),
+            "sources": [dataclasses.asdict(source) for source in self.sources],
+            "orders": [_order_dict(order) for order in self.orders],
+            "samples_per_unit": self.samples_per_unit,
+            "needed_batches_per_s": needed_batches_per_s(self.run),
+            "figures": None if self.figures is None else self.figures.to_dict(),
+            "findings": [finding.to_dict() for finding in self.findings],
+            "stops": self.stops,
+        }
+
+
+def examine(
+    path: Location,
+    run: PlannedRun,
+    *,
+    measure_s: float = 3.0,
+    task_encoder: TaskEncoder[Any, Any, Any, Any] | None = None,
+) -> Checkup:
+    """Check this machine, the training data at `path` and their order, and measure the speed for `measure_s` seconds;
+    0: not at all."""
+    data, environment, seen = run.options.data, MachineLimits.read(), ShardsSeen()
+    findings = [*check_environment(environment, run), *check_ranks(run)]
+    plan, sources, orders, figures, per_unit = None, [], [], None, 1.0
+    try:
+        plan = load_plan(
+            path,
+            split_part=data.split_part,
+            trusted_modules=data.trusted_modules,
+            trust_dataset_code=data.trust_dataset_code,
+            where=data.where,
+            columns=data.columns,
+        )
+        findings += [*check_data(plan.sources, seen), *check_codecs(environment, plan.sources)]
+    except BridgeDataError as error:
+        findings.append(_failed("data", error))
+    can_run = plan is not None and not any(finding.level is Level.STOPS for finding in findings)
+    if can_run and measure_s:
+        try:
+            figures = measure(BenchConfig(path=path, options=run.options, task_encoder=task_encoder, seconds=measure_s))
+        except BridgeDataError as error:
+            findings.append(_failed("loader", error))
+        else:
+            findings += check_rate(figures, run, environment)
+            per_unit = samples_per_unit(figures, run)
+    if plan is not None:
+        drawn = None if run.steps is None else run.steps * run.step_size * per_unit
+        sources = plan_sources(plan, drawn)
+        findings += check_epochs_of(sources)
+    if plan is not None and can_run:
+        orders = orders_of(plan, run, per_unit)
+        findings += [finding for order in orders for finding in check_order(order, run)]
+    return Checkup(
+        path=str(path),
+        run=run,
+        environment=environment,
+        findings=in_order_of_gain(findings),
+        seen=seen,
+        plan=plan,
+        sources=sources,
+        orders=orders,
+        figures=figures,
+        samples_per_unit=per_unit,
+    )
+
+
+def _failed(code: str, error: BridgeDataError) -> Finding:
+    return Finding(code=code, level=Level.STOPS, what=str(error), change="do what the message says, then check again")
+
+
+def _order_dict(order: SourceOrder) -> dict[str, Any]:
+    return {
+        "name": order.source.name,
+        "samples_of_a_lane_in_a_step": order.size,
+        "geometry": dataclasses.asdict(order.geometry),
+        "num_chunks": order.chunks.num_chunks,
+        "mixing": dataclasses.asdict(order.mixing),
+        "overlap": dataclasses.asdict(order.overlap),
+    }

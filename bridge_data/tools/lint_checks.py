@@ -1,0 +1,801 @@
+"""The kinds of faults of a data set, and the checks that find them: of `.nv-meta`, a shard, a sample, and of keys.
+
+`check_metadata` reads the files in `.nv-meta`, and opens no shard. `ShardWalk` returns the samples of a shard, one by
+one, as ranges of the file, without their content; only a damaged header ends it, as nothing can be found after it.
+`SampleCheck` decodes the parts of a sample and compares them with the annotations of its class; a value fits any that
+cannot be checked (`Any`, a protocol). `KeyLog` finds repeated keys in bounded memory for any size of data set: 128-bit
+digests are sorted into files on disk by their first bits, and each file, a few million keys, is then searched alone.
+"""
+
+import array
+import bisect
+import collections
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import io
+import itertools
+import sys
+import tempfile
+import types
+import typing
+import warnings
+import zlib
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from bridge_data import storage
+from bridge_data.decode import SampleDecoder
+from bridge_data.decode.av import AVDecoder
+from bridge_data.decode.av.container import open_container, reading
+from bridge_data.decode.sample_decoder import decode_part
+from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SampleError
+from bridge_data.limits import DEFAULT_LIMITS, Limits, allow_pixels
+from bridge_data.plan import Source
+from bridge_data.plan.source import FieldAccess
+from bridge_data.prepare.tars import find_shards
+from bridge_data.shards import Records
+from bridge_data.shards.index_file import BridgeIndex, Part, Segment, is_meta_member, split_name
+from bridge_data.shards.key_index import KeyIndex
+from bridge_data.shards.metadata import (
+    BRIDGE_INDEX,
+    INDEX_SQLITE,
+    INFO_JSON,
+    INFO_YAML,
+    META_FOLDER,
+    SPLIT_JSON,
+    SPLIT_YAML,
+    load_document,
+    read_shard_counts,
+    read_split,
+    read_uuid,
+    tar_index_path,
+)
+from bridge_data.shards.prepared import tars_of
+from bridge_data.shards.records import stored_records
+from bridge_data.shards.shard_table import encode_offsets
+from bridge_data.shards.tar_files import FOLDER, LINKS, FileTar, GzipTar, Member, open_tar, walk
+from bridge_data.shards.tar_scan import MAX_ZERO_BYTES, has_surrogates
+
+_WRITE_AGAIN = "write or copy the shard again, then run `bridge-data prepare`"
+
+_PREPARE = "run `bridge-data prepare` on the data set"
+
+_SPLIT_AGAIN = "fix its .split.yaml, or write another by `bridge-data prepare --split-ratio ...`"
+
+_EXCLUDE = "fix the data, or list the samples as shard/key under `exclude` in split.yaml"
+
+
+class FaultKind(NamedTuple):
+    """What a kind of fault is, and how to fix it. A note is not a fault: it may be intended.
+    Members without a part name are a fault, although `prepare` skips them with a note: they are in no sample."""
+
+    what: str
+    way_out: str
+    is_note: bool = False
+
+
+KINDS: dict[str, FaultKind] = {
+    "config": FaultKind(
+        "a data set or metadataset that cannot be opened", "fix the named file, or do what the message says"
+    ),
+    "metadata-damaged": FaultKind("metadata that cannot be understood", _PREPARE),
+    "metadata-disagree": FaultKind("metadata files that contradict each other", _PREPARE),
+    "missing-shard": FaultKind("prepared shards that no longer exist", "restore them, or " + _PREPARE),
+    "unprepared": FaultKind(
+        "folders or tars that are not prepared: indexes and fields are not checked", _PREPARE, is_note=True
+    ),
+    "unprepared-shard": FaultKind("tars that are not in the prepared data set", _PREPARE + ", or move them away"),
+    "unused-shard": FaultKind("shards in no split part", "add them to a part in split.yaml, or to its `exclude`"),
+    "split-unknown-shard": FaultKind("split parts with shards that do not exist", "fix split.yaml, or " + _PREPARE),
+    "split-repeated-shard": FaultKind("shards twice in one split part", "name them once in split.yaml"),
+    "exclude-unknown": FaultKind("exclusions of samples that do not exist", "fix `exclude` in split.yaml"),
+    "unused-lines": FaultKind("samples of a JSONL file in no split part", _SPLIT_AGAIN),
+    "shared-lines": FaultKind("samples of a JSONL file in several split parts", _SPLIT_AGAIN),
+    "index-missing": FaultKind("shards without an index", "run `bridge-data prepare --tar-index-only`"),
+    "index-outdated": FaultKind("indexes that do not match the shards", "run `bridge-data prepare --tar-index-only`"),
+    "tar-damaged": FaultKind("shards that are truncated or damaged", _WRITE_AGAIN),
+    "tar-unfinished": FaultKind("shards without the end mark of a tar", _WRITE_AGAIN),
+    "zero-tail": FaultKind(
+        "shards that end in a long run of zeros",
+        "check that they are complete: a copy may have been cut off",
+        is_note=True,
+    ),
+    "linked-member": FaultKind(
+        "parts that are links, without their own content",
+        "write the shard again: tar --dereference --hard-dereference",
+    ),
+    "special-member": FaultKind("devices, FIFOs and the like, which hold no data", "leave them out", is_note=True),
+    "name-not-utf8": FaultKind(
+        "member names that are not UTF-8: keys have surrogates in place of those bytes",
+        "rename them, unless nothing reads keys as text",
+        is_note=True,
+    ),
+    "empty-shard": FaultKind("shards without samples", "nothing, or remove them, then " + _PREPARE, is_note=True),
+    "wrong-count": FaultKind("shards whose number of samples differs from the metadata", _PREPARE),
+    "nameless-member": FaultKind(
+        "files in shards whose names have no dot, so they are no parts", "rename them, as in 0001.jpg"
+    ),
+    "duplicate-part": FaultKind("samples with a part twice", "write the shard again with each name once"),
+    "scattered-sample": FaultKind(
+        "samples whose parts are not next to each other", "write the shard again, sorted by name"
+    ),
+    "duplicate-key": FaultKind(
+        "keys shared by several samples of a shard, or rows of a file",
+        "write the shard or file again with different keys",
+    ),
+    "shared-key": FaultKind(
+        "keys shared by samples of several shards: SHARD/KEY distinguishes them",
+        "nothing, unless samples are joined by key: then run `bridge-data prepare --fix-duplicates`",
+        is_note=True,
+    ),
+    "missing-part": FaultKind("samples without a part that the field map needs", _EXCLUDE),
+    "missing-field": FaultKind("samples without a value that the field map needs", _EXCLUDE),
+    "wrong-type": FaultKind(
+        "samples with a value of another type than their field", _EXCLUDE + ", or fix the field map"
+    ),
+    "not-utf8": FaultKind("texts that are not UTF-8", _EXCLUDE),
+    "image-too-large": FaultKind(
+        "images with more pixels than PIL.Image.MAX_IMAGE_PIXELS", _EXCLUDE + ", or raise the limit"
+    ),
+    "undecodable": FaultKind("parts that cannot be decoded", _EXCLUDE),
+    "no-decoder": FaultKind("parts of a format that cannot be decoded here", "do what the message says"),
+    "unbuildable": FaultKind(
+        "samples that cannot be made of their parts", _EXCLUDE + ", or fix the code that makes them"
+    ),
+    "changed-content": FaultKind(
+        "parts whose content changed since `prepare --digest` read it",
+        "restore the shard, or run `bridge-data prepare` with --tar-index-only --digest --rescan",
+    ),
+    "unreadable": FaultKind("samples that cannot be read", _EXCLUDE),
+}
+"""The kinds by code, from the whole to its parts."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault: its kind, the cause and, if known, the data set, shard, key and part."""
+
+    code: str
+    cause: str
+    dataset: str = ""
+    shard: str = ""
+    key: str = ""
+    part: str = ""
+
+    def where(self) -> str:
+        """The location, in short: `shard/key.part`."""
+        name = "/".join(filter(None, (self.shard, self.key)))
+        return f"{name}.{self.part}" if self.part else name
+
+
+class FaultTally:
+    """Counts by code, and the first `max_kept` faults of each kind."""
+
+    def __init__(self, max_kept: int) -> None:
+        self.max_kept = max_kept
+        self.counts: collections.Counter[str] = collections.Counter()
+        self.kept: dict[str, list[Fault]] = collections.defaultdict(list)
+
+    def add(self, fault: Fault) -> None:
+        """Count a fault."""
+        self.counts[fault.code] += 1
+        if len(self.kept[fault.code]) < self.max_kept:
+            self.kept[fault.code].append(fault)
+
+    def add_all(self, faults: Iterable[Fault]) -> None:
+        """Count some faults."""
+        for fault in faults:
+            self.add(fault)
+
+    def merge(self, other: "FaultTally") -> None:
+        """Add the counts of another tally."""
+        self.counts.update(other.counts)
+        for code, faults in other.kept.items():
+            self.kept[code] += faults[: self.max_kept - len(self.kept[code])]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LintReport:
+    """The result of a check: exact `counts` by code, and the first faults of each kind."""
+
+    path: str
+    num_datasets: int
+    num_shards: int
+    num_samples: int
+    is_complete: bool
+    """Whether everything was checked."""
+    counts: dict[str, int]
+    kept: dict[str, list[Fault]]
+
+    @property
+    def num_faults(self) -> int:
+        """Faults of all kinds, without notes."""
+        return sum(count for code, count in self.counts.items() if not KINDS[code].is_note)
+
+    @property
+    def num_notes(self) -> int:
+        """Notes of all kinds."""
+        return sum(self.counts.values()) - self.num_faults
+
+    def to_dict(self) -> dict[str, Any]:
+        """A plain document, as `--json` shows it."""
+        found = [
+            {
+                "code": code,
+                "is_note": kind.is_note,
+                "what": kind.what,
+                "way_out": kind.way_out,
+                "count": self.counts[code],
+                "shown": [dataclasses.asdict(fault) for fault in self.kept.get(code, ())],
+            }
+            for code, kind in KINDS.items()
+            if self.counts.get(code)
+        ]
+        return {
+            "version": 1,
+            "path": self.path,
+            "data_sets": self.num_datasets,
+            "shards": self.num_shards,
+            "samples": self.num_samples,
+            "complete": self.is_complete,
+            "num_faults": self.num_faults,
+            "num_notes": self.num_notes,
+            "faults": [entry for entry in found if not entry["is_note"]],
+            "notes": [entry for entry in found if entry["is_note"]],
+        }
+
+
+KEYS_A_FILE = 1 << 22
+MAX_FILES = 256
+
+KEY_DTYPE = np.dtype([("high", "<u8"), ("low", "<u8"), ("shard", "<u4"), ("offset", "<u8")])
+"""A key: its digest, the number of its shard, and the offset of its sample in the shard."""
+
+
+def check_metadata(root: Path) -> Iterator[Fault]:
+    """Faults in the metadata of the data set in the folder `root`."""
+    dataset, meta = str(root), root / META_FOLDER
+    try:
+        counts = read_shard_counts(meta)
+    except BridgeDataError as error:
+        yield Fault("metadata-damaged", str(error), dataset)
+        return
+    yield from _check_twins(meta, dataset)
+    for name in counts:
+        if not (root / name).is_file():
+            yield Fault(
+                "missing-shard", f"{INFO_JSON} has {counts[name]} samples in it, but the file is missing", dataset, name
+            )
+    for name in _tars(root):
+        if name not in counts:
+            yield Fault("unprepared-shard", f"{INFO_JSON} does not list it", dataset, name)
+    try:
+        split = read_split(meta)
+        exclude = split.excluded()
+    except BridgeDataError as error:
+        yield Fault("metadata-damaged", str(error), dataset)
+    else:
+        parts = {}
+        for part in split.parts:
+            try:
+                parts[part] = split.shards(part)
+            except BridgeDataError as error:
+                yield Fault("metadata-damaged", str(error), dataset)
+        yield from _check_split(parts, exclude, counts, dataset)
+    index = BridgeIndex.open(meta / BRIDGE_INDEX)
+    if index is None:
+        if (meta / BRIDGE_INDEX).is_file():
+            yield Fault("index-outdated", f"{BRIDGE_INDEX} is damaged, or of another version", dataset)
+    elif not index.describes(counts, read_uuid(meta)):
+        yield Fault("index-outdated", f"{BRIDGE_INDEX} is of another preparation than {INFO_JSON}", dataset)
+
+
+def _check_twins(meta: Path, dataset: str) -> Iterator[Fault]:
+    """Compare files that exist in two formats."""
+    for first, second in ((INFO_JSON, INFO_YAML), (SPLIT_YAML, SPLIT_JSON)):
+        if not ((meta / first).is_file() and (meta / second).is_file()):
+            continue
+        try:
+            same = load_document(meta / first) == load_document(meta / second)
+        except BridgeDataError as error:
+            yield Fault("metadata-damaged", str(error), dataset)
+            continue
+        if not same:
+            yield Fault("metadata-disagree", f"{first} and {second} differ; {first} is used", dataset)
+
+
+def _check_split(
+    parts: dict[str, list[str]], exclude: list[str], counts: dict[str, int], dataset: str
+) -> Iterator[Fault]:
+    used = set(exclude)
+    for part, names in parts.items():
+        for name, times in Counter(names).items():
+            if name not in counts:
+                yield Fault("split-unknown-shard", f"split part {part!r} lists it, {INFO_JSON} does not", dataset, name)
+            elif times > 1:
+                yield Fault("split-repeated-shard", f"{times} times in split part {part!r}", dataset, name)
+        used.update(names)
+    for name in counts:
+        if name not in used:
+            yield Fault("unused-shard", f"in none of {', '.join(parts) or 'no parts at all'}", dataset, name)
+    for entry in exclude:
+        shards = {entry[:at] for at, character in enumerate(entry) if character == "/"}
+        if entry not in counts and shards.isdisjoint(counts):
+            yield Fault("exclude-unknown", f"`exclude` names {entry!r}, but there is no such shard", dataset)
+
+
+def _tars(root: Path) -> list[str]:
+    try:
+        return find_shards(root)
+    except BridgeDataError:
+        return []
+
+
+def digests(dataset: int, shard: int, keys: Sequence[str], offsets: Sequence[int]) -> NDArray[np.void]:
+    """The rows of the samples of a shard; keys of different data sets are different keys."""
+    table = np.zeros(len(keys), KEY_DTYPE)
+    salt = dataset.to_bytes(8, "little")
+    text = b"".join(
+        hashlib.blake2b(key.encode(errors="surrogateescape"), digest_size=16, salt=salt).digest() for key in keys
+    )
+    table["high"], table["low"] = np.frombuffer(text, "<u8").reshape(-1, 2).T
+    table["shard"], table["offset"] = shard, offsets[: len(keys)]
+    return table
+
+
+class KeyLog:
+    """The keys of data sets with about `num_keys` samples in all, on disk; a context manager that removes them."""
+
+    def __init__(self, num_keys: int) -> None:
+        self._bits = min(MAX_FILES.bit_length() - 1, max(0, (num_keys // KEYS_A_FILE).bit_length()))
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> "KeyLog":
+        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="bridge-data-lint-")))
+        self._files: list[BinaryIO] = []
+        for number in range(1 << self._bits):
+            self._files.append(self._stack.enter_context(open(folder / str(number), "w+b")))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def add(self, rows: NDArray[np.void]) -> None:
+        """Record the keys of a shard."""
+        if not self._bits:
+            self._files[0].write(rows.tobytes())
+            return
+        file_of = rows["high"] >> np.uint64(64 - self._bits)
+        for number in np.unique(file_of).tolist():
+            self._files[number].write(rows[file_of == number].tobytes())
+
+    def repeated(self) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+        """((shard, offset) of the first sample with a key, (shard, offset) of a later one in another shard)."""
+        for file in self._files:
+            file.seek(0)
+            rows = np.frombuffer(file.read(), KEY_DTYPE)
+            rows = rows[np.lexsort((rows["offset"], rows["shard"], rows["low"], rows["high"]))]
+            same = (rows["high"][1:] == rows["high"][:-1]) & (rows["low"][1:] == rows["low"][:-1])
+            first = 0
+            for number in (np.flatnonzero(same) + 1).tolist():
+                if number < 2 or not same[number - 2]:
+                    first = number - 1
+                if rows["shard"][number] != rows["shard"][first]:
+                    yield _position(rows[first]), _position(rows[number])
+
+
+def _position(row: np.void) -> tuple[int, int]:
+    return int(row["shard"]), int(row["offset"])
+
+
+_UNKNOWN = object()
+
+_FIRST_ITEMS = 100
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Recipe:
+    """How samples are made of parts: a class, and the parts of its fields. `parts` may be read; None: all."""
+
+    sample_class: type[Any]
+    field_map: Mapping[str, FieldAccess]
+    parts: Container[str] | None
+
+
+class SampleCheck:
+    """Checks samples; without `decode`, only whether the parts that the recipes need exist."""
+
+    def __init__(self, *, decode: bool, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._decode = decode
+        self._hints: dict[type[Any], Mapping[str, Any]] = {}
+        allow_pixels(limits)
+        self._decoder = SampleDecoder(image_decode="torchrgb8", limits=limits)
+
+    def check(self, key: str, parts: Mapping[str, bytes], recipes: Iterable[Recipe]) -> Iterator[Fault]:
+        """Faults of the sample `key`, whose parts these are, and which `recipes` make; without data set and shard."""
+        decoded: dict[str, Any] = {"__key__": key}
+        for part, content in parts.items():
+            decoded[part] = _UNKNOWN
+            if self._decode:
+                try:
+                    decoded[part] = self._decoded(part, content, key)
+                except BridgeDataError as error:
+                    yield Fault(code_of(error), _cause(error), key=key, part=part)
+        seen: set[tuple[str, str]] = set()
+        for recipe in recipes:
+            for fault in self._fields(recipe, decoded):
+                if (fault.code, fault.cause) not in seen:
+                    seen.add((fault.code, fault.cause))
+                    yield fault
+
+    def _decoded(self, part: str, content: bytes, key: str) -> Any:
+        handler = self._decoder.handler(part)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # refused, and reported as a fault
+            value = content if handler is None else decode_part(handler, content, key, part)
+        if isinstance(value, AVDecoder):
+            decode_part(_play, content, key, part)
+        return value
+
+    def _fields(self, recipe: Recipe, decoded: Mapping[str, Any]) -> Iterator[Fault]:
+        key, sample_class = decoded["__key__"], recipe.sample_class
+        hints = self._hints.get(sample_class)
+        if hints is None:
+            hints = self._hints[sample_class] = _hints(sample_class)
+        for field, access in recipe.field_map.items():
+            options = (access, *access.alternatives)
+            there = [option for option in options if option.part in decoded]
+            if not there:
+                wanted = " or ".join(repr(option.part) for option in options)
+                present = ", ".join(part for part in decoded if part != "__key__")
+                cause = f"field {field!r} needs part {wanted}; there is {present or 'nothing'}"
+                yield Fault("missing-part", cause, key=key, part=access.part)
+            elif all(decoded[option.part] is not _UNKNOWN for option in there):
+                yield from self._value(field, access, hints.get(field, Any), decoded)
+
+    def _value(self, field: str, access: FieldAccess, hint: Any, decoded: Mapping[str, Any]) -> Iterator[Fault]:
+        key = decoded["__key__"]
+        try:
+            value = access.get(decoded)
+        except SampleError as error:
+            yield Fault("missing-field", f"field {field!r}: {error}", key=key, part=access.part)
+            return
+        if not is_of_type(value, hint):
+            shown = hint.__name__ if isinstance(hint, type) else str(hint)
+            cause = f"field {field!r} is a {type(value).__name__}, expected {shown}"
+            yield Fault("wrong-type", cause, key=key, part=access.part)
+
+
+def code_of(error: Exception) -> str:
+    """The kind of fault for an error in reading, decoding or making a sample."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, UnicodeDecodeError):
+            return "not-utf8"
+        if isinstance(cause, Image.DecompressionBombError):
+            return "image-too-large"
+        cause = cause.__cause__
+    if isinstance(error, ConfigError):
+        return "no-decoder"
+    return "unbuildable" if error.__cause__ is None else "undecodable"
+
+
+def _cause(error: Exception) -> str:
+    """The cause, without the sample's name, which the fault already has."""
+    return str(error) if error.__cause__ is None else f"{type(error.__cause__).__name__}: {error.__cause__}"
+
+
+def _play(content: bytes) -> None:
+    """Decode every frame of a medium, one by one.
+
+    Raises:
+        SampleError: if that fails, or if it is shorter than its header says.
+    """
+    with open_container(io.BytesIO(content)) as container, reading("the medium"):
+        streams = [stream for stream in container.streams if stream.type in ("video", "audio")]
+        num_packets = collections.Counter[int]()
+        for packet in container.demux(streams):
+            num_packets[packet.stream_index] += packet.size > 0
+            packet.decode()
+        for stream in streams:
+            if num_packets[stream.index] < stream.frames:
+                raise SampleError(
+                    f"the medium is truncated: its {stream.type} has {num_packets[stream.index]} packets of "
+                    f"{stream.frames}"
+                )
+
+
+def _hints(sample_class: type[Any]) -> Mapping[str, Any]:
+    """The types of the fields; none for a class whose annotations cannot be resolved."""
+    try:
+        return typing.get_type_hints(sample_class)
+    except NameError:
+        return {}
+
+
+def is_of_type(value: Any, hint: Any) -> bool:
+    """Whether `value` fits `hint`; of long lists and dicts, only the first hundred items are checked."""
+    if hint is Any:
+        return True
+    if hint is None:
+        return value is None
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(is_of_type(value, option) for option in arguments)
+    if origin is typing.Literal:
+        return value in arguments
+    if origin in (typing.Annotated, typing.Required, typing.NotRequired):
+        return is_of_type(value, arguments[0])
+    if isinstance(origin, type):
+        return _is_container(value, origin, arguments)
+    if not isinstance(hint, type):
+        return True
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    try:
+        return isinstance(value, hint)
+    except TypeError:  # a protocol that cannot be checked
+        return True
+
+
+def _is_container(value: Any, origin: type, arguments: tuple[Any, ...]) -> bool:
+    if origin is tuple and isinstance(value, list):  # as JSON has it
+        value = tuple(value)
+    if not isinstance(value, origin):
+        return False
+    if isinstance(value, dict) and len(arguments) == 2:
+        items = list(value.items())[:_FIRST_ITEMS]
+        return all(is_of_type(key, arguments[0]) and is_of_type(item, arguments[1]) for key, item in items)
+    if isinstance(value, tuple) and Ellipsis not in arguments:
+        return len(value) == len(arguments) and all(map(is_of_type, value, arguments))
+    if isinstance(value, (list, tuple)) and arguments:
+        return all(is_of_type(item, arguments[0]) for item in value[:_FIRST_ITEMS])
+    return True
+
+
+Report = Callable[[Fault], None]
+
+
+@dataclasses.dataclass(slots=True)
+class StoredSample:
+    """A sample: the offset of its first header, and (offset, size) of its parts in the shard."""
+
+    key: str
+    offset: int
+    parts: dict[str, tuple[int, int]]
+
+
+class ShardWalk:
+    """The samples of the shard `name` of the data set `root`; `report` gets faults as they are found.
+
+    `end` is where the last sample ends, after iteration is complete.
+    """
+
+    def __init__(self, root: Path, name: str, report: Report) -> None:
+        self._dataset, self._name, self._report = str(root), name, report
+        self._path = str(root / name)
+        self._known: dict[str, tuple[str, ...]] = {}
+        self.end = 0
+        self.is_whole = False
+        """Whether the end of the shard was reached."""
+        self._tar: FileTar | GzipTar | None = None
+
+    def samples(self) -> Iterator[StoredSample]:
+        """The samples, in order."""
+        try:
+            for sample in self._grouped():
+                parts = tuple(sample.parts)
+                before = self._known.get(sample.key)
+                if before is None:
+                    self._known[sample.key] = parts
+                    yield sample
+                    continue
+                if set(before) & set(parts):
+                    self._fault("duplicate-key", "another sample of this shard has the same", sample.key)
+                else:
+                    cause = f"{', '.join(before)} come first, then other samples, then {', '.join(parts)}"
+                    self._fault("scattered-sample", cause, sample.key)
+                yield sample
+        except DatasetError as error:
+            self._fault("tar-damaged", str(error))
+        except ConfigError as error:
+            self._fault("no-decoder", str(error))
+
+    def read(self, offset: int, num_bytes: int) -> bytes:
+        """The bytes of this range of the shard.
+
+        Raises:
+            DatasetError: if it cannot be read.
+        """
+        if isinstance(self._tar, GzipTar):
+            return self._tar.read_exactly(offset, num_bytes)
+        return storage.read(self._path, offset, num_bytes)
+
+    def _grouped(self) -> Iterator[StoredSample]:
+        """Consecutive members with the same key."""
+        self._tar = open_tar(self._path)
+        size = self._tar.end
+        sample: StoredSample | None = None
+        for member in walk(self._tar, 0, size, file=self._path):
+            self.end = member.next_offset
+            name = split_name(member.name)
+            if name is None or not member.is_file:
+                self._leave_out(member, is_part=name is not None)
+                continue
+            key, part = name
+            if not member.name.isascii() and has_surrogates(member.name):
+                self._fault("name-not-utf8", f"{member.name!r} at byte {member.offset}", key)
+            if sample is None or sample.key != key:
+                if sample is not None:
+                    yield sample
+                sample = StoredSample(key, member.offset, {})
+            if part in sample.parts:
+                self._fault("duplicate-part", "the sample has it twice", key, part)
+            sample.parts[part] = member.content_offset, member.num_bytes
+        if sample is not None:
+            yield sample
+        self.is_whole = True
+        if sample is None:
+            self._fault("empty-shard", "it holds no samples")
+        size = self._tar.end  # of a compressed tar, known only now
+        if self.end >= size:
+            self._fault("tar-unfinished", f"it ends at byte {self.end}, after its last member, and was perhaps cut off")
+        elif size - self.end > MAX_ZERO_BYTES and size < sys.maxsize:
+            self._fault("zero-tail", f"from byte {self.end} on there are {size - self.end:,} zeros")
+
+    def _leave_out(self, member: Member, *, is_part: bool) -> None:
+        """Report a member that is not part of any sample."""
+        if is_part and member.kind in LINKS:
+            self._fault("linked-member", f"{member.name!r} at byte {member.offset} is a {member.kind}")
+        elif is_part and member.kind != FOLDER:
+            self._fault("special-member", f"{member.name!r} at byte {member.offset} is a {member.kind}")
+        elif member.is_file and not is_meta_member(member.name):
+            self._fault("nameless-member", f"{member.name!r} has no part name")
+
+    def _fault(self, code: str, cause: str, key: str = "", part: str = "") -> None:
+        self._report(Fault(code, cause, self._dataset, self._name, key, part))
+
+
+class ShardContents:
+    """The contents of a shard, collected while it is read: keys, offsets and parts of its samples, in order, and the
+    CRC-32 of the contents that were read."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.offsets: array.array[int] = array.array("Q")
+        self.parts: list[Part] = []
+        self.digests: dict[tuple[int, str], int] = {}
+
+    def add(self, sample: StoredSample) -> None:
+        """The next sample."""
+        self.keys.append(sample.key)
+        self.offsets.append(sample.offset)
+        self.parts += [(name, *span) for name, span in sample.parts.items()]
+
+    def add_content(self, part: str, content: bytes) -> None:
+        """The content of a part of the last sample."""
+        self.digests[len(self.keys) - 1, part] = zlib.crc32(content)
+
+    def finish(self, end: int) -> None:
+        """End the last sample at this offset."""
+        self.offsets.append(end)
+
+
+def check_indexes(root: Path, name: str, number: int, contents: ShardContents) -> Iterator[Fault]:
+    """Faults of the indexes of the shard `name`, which has this number in the metadata."""
+
+    def outdated(file: str, cause: str) -> Fault:
+        return Fault("index-outdated", f"{file} {cause}", str(root), name)
+
+    path = tar_index_path(root / name)
+    if not path.is_file():
+        yield Fault("index-missing", f"there is no {path.name}", str(root), name)
+    elif storage.read_all(path) != encode_offsets(contents.offsets):
+        yield outdated(path.name, "has other offsets than the samples")
+    index = _bridge_index(root / META_FOLDER / BRIDGE_INDEX)
+    if index is not None and name in index.entries:
+        try:
+            segment = index.segment(name)
+            differs = _compared(segment, contents)
+            changed = list(_changed_contents(root, name, segment, contents)) if differs is None else []
+        except DatasetError as error:
+            differs, changed = f"cannot be used: {error}", []
+        if differs is not None:
+            yield outdated(BRIDGE_INDEX, differs)
+        yield from changed
+    cause = _compared_by_key(root, number, contents)
+    if cause is not None:
+        yield outdated(INDEX_SQLITE, cause)
+
+
+def _compared(segment: Segment, contents: ShardContents) -> str | None:
+    """How the samples differ from our index of the shard."""
+    if segment.keys() != contents.keys:
+        return "has other keys than the shard"
+    if segment.offsets() != contents.offsets:
+        return "has other offsets than the samples"
+    if [part for _, *part in segment.rows()] != [[*part] for part in contents.parts]:
+        return "has other parts than the samples, or at other offsets"
+    return None
+
+
+def _changed_contents(root: Path, name: str, segment: Segment, contents: ShardContents) -> Iterator[Fault]:
+    if segment.has_digests:
+        for (position, part), digest in contents.digests.items():
+            if segment.digests(position)[part] != digest:
+                yield Fault("changed-content", "it has another digest", str(root), name, contents.keys[position], part)
+
+
+def _bridge_index(path: Path) -> BridgeIndex | None:
+    """Our index, if there is one."""
+    return _opened(path, path.stat().st_mtime_ns) if path.is_file() else None
+
+
+@functools.lru_cache(maxsize=4)
+def _opened(path: Path, mtime_ns: int) -> BridgeIndex | None:
+    """Our index, opened once for all shards, as long as the file does not change."""
+    return BridgeIndex.open(path)
+
+
+def _compared_by_key(root: Path, number: int, contents: ShardContents) -> str | None:
+    """How the samples differ from Energon's index of the shard."""
+    index = KeyIndex.find(root)
+    if index is None:
+        return None
+    spans = zip(contents.keys, contents.offsets, itertools.islice(contents.offsets, 1, None), strict=False)
+    try:
+        with contextlib.closing(index.spans(number)) as indexed:
+            for row, span in itertools.zip_longest(indexed, spans):
+                if row is None or span is None or row != span:
+                    return f"has {row!r} where the shard has {span!r} (key, first byte, end)"
+    except DatasetError as error:
+        if "no such" in str(error.__cause__):  # made by an older Energon, or only for media
+            return None
+        return f"cannot be read: {error.__cause__}"
+    return None
+
+
+KEYS_AT_ONCE = 1 << 14
+
+
+def repeated_table_keys(sources: Iterable[Source]) -> Iterator[Fault]:
+    """The keys that rows of the same data set share; each data set is checked once."""
+    seen = set()
+    for source in sources:
+        records = stored_records(source.records)
+        if records.repeated_keys_fix and tars_of(records) is None:
+            data = f"{records.root} {records.identity()}"
+            if data not in seen:
+                seen.add(data)
+                yield from _repeated(records, source.path)
+
+
+def _repeated(records: Records, path: str) -> Iterator[Fault]:
+    reader, ends = records.reader(), [*itertools.accumulate(records.counts)]
+    with KeyLog(records.num_samples) as log:
+        try:
+            numbered = enumerate(records.keys(range(records.num_samples)))
+            while run := list(itertools.islice(numbered, KEYS_AT_ONCE)):
+                numbers, keys = zip(*run, strict=True)
+                found = digests(0, 0, keys, numbers)
+                found["shard"] = found["offset"]  # each row alone: keys repeated in the same file count, too
+                log.add(found)
+        except DatasetError:
+            return  # is reported where samples are read
+        for (first, _), (number, _) in log.repeated():
+            one, other = reader.read(number, ()), records.names[bisect.bisect_right(ends, first)]
+            if one.shard_name == other:
+                rows = [records.describe(at).removeprefix(f"{other}/") for at in (first, number)]
+                yield Fault("duplicate-key", f"rows {rows[0]} and {rows[1]} have it", path, other, one.key)
+            else:
+                yield Fault("shared-key", f"{other} has it too", path, one.shard_name, one.key)
