@@ -234,9 +234,20 @@ class ShardSet(ListedFiles):
                 shard = known.get(index.shard_names[stored_in])
                 if shard is not None and position < self.stored_counts[shard]:
                     number = self.number(shard, position)
-                    segment = None if self.index is None else self.index.segment_if_intact(self.names[shard])
-                    if number is not None and (segment is None or segment.key(position) == key):
+                    if number is not None and self._may_have(shard, position, key):
                         yield number, key
+
+    def _may_have(self, shard: int, position: int, key: str) -> bool:
+        """Whether the sample of `shard` at this position has this key, as far as our index says."""
+        name = self.names[shard]
+        segment = None if self.index is None else self.index.segment_if_intact(name)
+        if self.index is None or segment is None:
+            return True
+        try:
+            return segment.key(position) == key
+        except DamagedIndexError as error:
+            self.index.tell_damage(name, error)
+            return True
 
     @property
     def _way_out(self) -> str:
@@ -534,6 +545,8 @@ class PreparedDataset:
                     if key in missing[numbers[shard]]:
                         own[numbers[shard]].setdefault(key, position)
             except (ConfigError, DatasetError):  # an older layout, damaged, or beyond the default limits
+                if way is _scan_headers:
+                    raise
                 continue
             found |= own
             missing = {number: keys for number, keys in missing.items() if len(own[number]) < len(keys)}

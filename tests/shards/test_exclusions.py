@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.shards import PreparedDataset, open_shards
 from bridge_data.shards.index_file import IndexPage, Segment
 from tests.prepared import write_texts
@@ -82,6 +82,30 @@ def test_positions_that_only_energons_index_has_are_not_believed(folder: Path, c
         db.execute(f"UPDATE samples SET {change}")
     set_split(folder, EXCLUDE)
     assert keys_of(open_shards(folder, "train")) == KEPT
+
+
+@pytest.mark.parametrize("kind", ["data-000000.tar.idx", "damaged", "data-000000.tar"])
+def test_exclusions_that_cannot_be_found_are_an_error(folder: Path, kind: str) -> None:
+    for name in ("index.bridge", "index.sqlite"):
+        (folder / ".nv-meta" / name).unlink()
+    if kind == "damaged":
+        content = bytearray((folder / "data-000000.tar").read_bytes())
+        content[:512] = b"x" * 512
+        (folder / "data-000000.tar").write_bytes(content)
+    else:
+        (folder / kind).unlink()
+    set_split(folder, EXCLUDE)
+    with pytest.raises(DatasetError, match=r"data-000000\.tar"):
+        open_shards(folder, "train")
+
+
+def test_exclusions_are_found_also_if_a_page_of_our_index_is_damaged(folder: Path) -> None:
+    index = folder / ".nv-meta/index.bridge"
+    content = bytearray(index.read_bytes())
+    content[content.index(b"000000000001")] ^= 1
+    index.write_bytes(content)
+    set_split(folder, EXCLUDE)
+    assert open_shards(folder, "train").excluded_positions == {0: (0, 3)}
 
 
 def test_opening_reads_only_the_pages_of_excluded_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
