@@ -15,7 +15,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
@@ -23,7 +23,7 @@ from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.prepare.commit import preparing_alone
 from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress
 from bridge_data.prepare.json_fields import JsonField, common_type, parse_content, parse_fields, typed
-from bridge_data.prepare.shard_work import ShardFiles, shard_runs
+from bridge_data.prepare.shard_work import ShardWork
 from bridge_data.shards.index_file import BridgeIndex, Segment, ShardEntry
 from bridge_data.shards.metadata import BRIDGE_INDEX, META_FOLDER
 from bridge_data.shards.prepared import PreparedDataset
@@ -41,6 +41,7 @@ from bridge_data.shards.where.sample_columns import (
     arrow_type,
     write_stored_columns,
 )
+from bridge_data.storage import Location
 from bridge_data.storage.atomic import replacing, writing
 
 READ_COLUMNS = ".columns"
@@ -91,16 +92,16 @@ def prepare_columns(
         path, folder = root / META_FOLDER / COLUMNS_PARQUET, root / READ_COLUMNS
         remove_temporary([path.parent, folder])
         known, num_read = _KnownValues(root, index, [field.column for field in fields]), 0
-        for file in () if rescan else (path, *sorted(folder.glob(f"*{_SUFFIX}"))):
+        for stored in () if rescan else (path, *sorted(folder.glob(f"*{_SUFFIX}"))):
             with contextlib.suppress(DatasetError):  # what is damaged is read again
-                known.add(file)
+                known.add(stored)
         while missing := known.missing():
             _read(root, fields, index, known, missing, executor, on_progress)
             num_read += len(missing)
         types = known.common_types()
         with writing(root):
-            with replacing(path) as temporary:
-                write_stored_columns(temporary, types, known.values())
+            with replacing(path) as temporary, open(temporary, "w+b") as file:
+                write_stored_columns(file, types, known.values())
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(folder)
     return ColumnsPreparation(
@@ -203,48 +204,51 @@ def _read(
     on_progress: Progress,
 ) -> None:
     """Read the shards `missing`, so that they are known."""
-    folder = root / READ_COLUMNS
-    with writing(root):
-        folder.mkdir(exist_ok=True)
-    num_shards, errors = len(known.shards), list[str]()
-    done = num_shards - len(missing)
-    read = functools.partial(_read_run, root, fields, index)
-    runs = shard_runs(ShardFiles(root), missing, executor.num_workers)
-    with contextlib.closing(executor.map(read, runs, what=f"read JSON parts of {root}")) as results:
-        for file, num_read, faults in results:
-            if not (folder / file).is_file():
-                raise DatasetError(
-                    f"{folder / file}: is not there, though it was written: do all workers see {root} under this path?"
-                )
-            known.add(folder / file, is_new=True)
-            errors += faults
-            for _ in range(num_read):
-                done += 1
-                on_progress(done, num_shards)
-    raise_faults(errors, num_shards)
-
-
-def _read_run(root: Path, fields: list[JsonField], index: BridgeIndex, names: list[str]) -> tuple[str, int, list[str]]:
-    """Read some shards. Return the file with their values, their number, and the errors of unusable shards."""
     import hashlib  # imported here: slow, and not needed for an unchanged data set
 
     columns = [field.column for field in fields]
-    file = hashlib.blake2b(json.dumps([columns, names]).encode(), digest_size=16).hexdigest() + _SUFFIX
-    folder, arrow = root / READ_COLUMNS, arrow_package()
+    work = ShardWork(
+        root=root,
+        folder=root / READ_COLUMNS,
+        what="read JSON parts",
+        do=functools.partial(_read_some, root, fields, index),
+        open=_if_there,
+        suffix=_SUFFIX,
+        prefix=hashlib.blake2b(json.dumps(columns).encode(), digest_size=8).hexdigest() + "-",
+    )
+    num_shards, errors = len(known.shards), list[str]()
+    done = num_shards - len(missing)
+    for file, run, faults in work.results(missing, executor):
+        known.add(file, is_new=True)
+        errors += faults
+        for _ in run:
+            done += 1
+            on_progress(done, num_shards)
+    raise_faults(errors, num_shards)
+
+
+def _if_there(file: Location) -> Path | None:
+    path = Path(file)
+    return path if path.is_file() else None
+
+
+def _read_some(
+    root: Path, fields: list[JsonField], index: BridgeIndex, output: BinaryIO, names: list[str]
+) -> list[str]:
+    """Read some shards, and write their values to `output`. Returns the errors of unusable shards."""
     found, errors = list[tuple[StoredShard, dict[str, list[Any]]]](), list[str]()
     for name in names:
         try:
             found.append(_read_shard(root, fields, index, name))
         except DatasetError as error:
             errors.append(str(error))
-    kinds = _common_types(columns, [shard for shard, _ in found])
+    kinds = _common_types([field.column for field in fields], [shard for shard, _ in found])
     tables = (
-        (shard, arrow.table({column: _arrow_array(values[column], kind) for column, kind in kinds.items()}))
+        (shard, arrow_package().table({column: _arrow_array(values[column], kind) for column, kind in kinds.items()}))
         for shard, values in found
     )
-    with writing(folder), replacing(folder / file, durable=False) as temporary:
-        write_stored_columns(temporary, kinds, tables)
-    return file, len(names), errors
+    write_stored_columns(output, kinds, tables)
+    return errors
 
 
 def _read_shard(

@@ -66,7 +66,7 @@ def test_what_is_wrong_with_an_option_is_told_with_each_word_once(
     with pytest.raises(ConfigError, match=r"^options: columns: is a file of columns for `where:`, which is missing"):
         load_plan(folder / "texts", columns=folder / "scores.parquet")
     monkeypatch.setitem(sys.modules, "duckdb", None)
-    with pytest.raises(ConfigError, match=r"^options: where: needs duckdb: pip install"):
+    with pytest.raises(ConfigError, match=r"^options: where: the package duckdb is missing: pip install"):
         load_plan(folder / "texts", where="index > 1")
 
 

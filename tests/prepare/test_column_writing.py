@@ -2,6 +2,7 @@ import gzip
 import json
 import os
 import random
+import tarfile
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -225,3 +226,13 @@ def test_a_data_set_without_our_index_is_an_error(tmp_path: Path) -> None:
         prepare_columns(tmp_path, COLUMNS)
     refresh_index(tmp_path, PrepareConfig(num_workers=1))
     assert prepare_columns(tmp_path, COLUMNS).num_samples == 30
+
+
+def test_a_list_of_which_shards_have_no_value_and_names_that_are_not_utf8(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", {"caf\udce9.json": b'{"l": []}', "b.json": b"{}"}, tarfile.GNU_FORMAT)
+    write_tar(tmp_path / "b.tar", {"c.json": b"{}"})
+    write_tar(tmp_path / "c.tar", {"d.json": b'{"l": [1.5, 2]}'})
+    prepare_by_ratio(tmp_path)
+    assert prepare_columns(tmp_path, ["json.l"]).types == {"json.l": "number[]"}
+    values = [table["json.l"] for table in stored(tmp_path).values()]
+    assert values == [[[], None], [None], [[1.5, 2]]]

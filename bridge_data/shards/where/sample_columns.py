@@ -227,7 +227,9 @@ class StoredColumns(ParquetColumns):
         self.way_out = f"; run `{command('json.FIELD')}` with the names of all fields"
         super().__init__(root / META_FOLDER / COLUMNS_PARQUET, copy)
         with self.reading(), open(copy, "rb") as file:
-            sealed = self.file.metadata.metadata[_METADATA]
+            sealed = (self.file.metadata.metadata or {}).get(_METADATA)
+            if sealed is None:
+                raise ValueError("`prepare --columns` did not write it")
             footer = _footer(file)[1].replace(sealed, _NO_CHECKSUM + sealed[8:], 1)
             if zlib.crc32(footer) != int(sealed[:8], 16):
                 raise ValueError("its footer is not as written")
@@ -256,25 +258,34 @@ class StoredColumns(ParquetColumns):
         """
         number, _ = self.shard(entry)
         with self.reading():
-            return self.file.read_row_group(number, list(columns), use_threads=False)
+            found = self.file.read_row_group(number, list(columns), use_threads=False)
+            if len(found) != entry.count:  # no checksum covers the header of a page
+                raise ValueError(f"it has {len(found)} rows of shard {entry.name}, not {entry.count}")
+            return found
 
 
-def write_stored_columns(path: Path, kinds: Mapping[str, str], shards: Iterable[tuple[StoredShard, Any]]) -> None:
-    """Write a file of stored columns of these types: of each shard its description and an Arrow table, whose integers
-    may become numbers."""
+def write_stored_columns(file: BinaryIO, kinds: Mapping[str, str], shards: Iterable[tuple[StoredShard, Any]]) -> None:
+    """Write stored columns of these types to an empty file: of each shard its description and an Arrow table, whose
+    integers may become numbers. A column without values may have another type in the table."""
     schema = arrow_package().schema([(name, arrow_type(kind)) for name, kind in kinds.items()])
     how = {"write_page_checksum": True, "write_statistics": False, "store_schema": False}
     rows = []
-    with open(path, "w+b") as file:
-        with arrow_package("pyarrow.parquet").ParquetWriter(file, schema, **how) as writer:
-            for shard, table in shards:
-                writer.write_table(table.cast(schema, safe=False), max(1, len(table)))
-                rows.append(shard)
-            content = _NO_CHECKSUM + json.dumps([kinds, rows], ensure_ascii=False).encode()
-            writer.add_key_value_metadata({_METADATA: content})
-        start, footer = _footer(file)
-        file.seek(start + footer.index(content))
-        file.write(b"%08x" % zlib.crc32(footer))
+    with arrow_package("pyarrow.parquet").ParquetWriter(file, schema, **how) as writer:
+        for shard, table in shards:
+            typed = [_cast(table.column(field.name), field.type) for field in schema]
+            writer.write_table(arrow_package().table(typed, schema), max(1, len(table)))
+            rows.append(shard)
+        content = _NO_CHECKSUM + json.dumps([kinds, rows]).encode()  # ASCII, as names need not be UTF-8
+        writer.add_key_value_metadata({_METADATA: content})
+    start, footer = _footer(file)
+    file.seek(start + footer.index(content))
+    file.write(b"%08x" % zlib.crc32(footer))
+
+
+def _cast(values: Any, kind: Any) -> Any:
+    return (
+        arrow_package().nulls(len(values), kind) if values.null_count == len(values) else values.cast(kind, safe=False)
+    )
 
 
 def _footer(file: BinaryIO) -> tuple[int, bytes]:
@@ -460,7 +471,7 @@ def arrow_package(name: str = "pyarrow") -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ConfigError(f'needs {error.name}: pip install "bridge-data[where]"') from error
+        raise ConfigError(f'the package {error.name} is missing: pip install "bridge-data[where]"') from error
 
 
 def arrow_texts(names: Sequence[str]) -> Any:

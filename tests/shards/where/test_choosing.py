@@ -377,5 +377,5 @@ def test_without_duckdb_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.M
     import sys
 
     monkeypatch.setitem(sys.modules, "duckdb", None)
-    with pytest.raises(ConfigError, match=r'^needs duckdb: pip install "bridge-data\[where\]"'):
+    with pytest.raises(ConfigError, match=r'^the package duckdb is missing: pip install "bridge-data\[where\]"'):
         open_engine(tmp_path).__enter__()
