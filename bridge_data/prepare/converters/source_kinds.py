@@ -179,12 +179,15 @@ def _open_files(path: Path, config: SourceConfig, *, title: str, name: str) -> R
 
 def _open_tables(path: Path, config: SourceConfig, *, title: str) -> RecordSource:
     """Other tables, whose files are those that are read in place."""
-    parts = sorted(table_parts(str(path)))
+    of_parts = {part: files_of(str(path), part) for part in sorted(table_parts(str(path)))}
+    found = {part: [file for file in files if is_included(file[0], config.include)] for part, files in of_parts.items()}
+    parts = [part for part, files in found.items() if files]
+    if not parts:
+        raise ConfigError(f"{path}: holds no files that match --include {config.include}")
     if len(parts) > 1:
-        raise ConfigError(
-            f"{path}: holds the splits {', '.join(parts)}; convert each by itself, such as {path / parts[0]}"
-        )
-    files = [file for file in files_of(str(path), parts[0]) if is_included(file[0], config.include)]
+        one = path / parts[0] if (path / parts[0]).is_dir() else f"--include '{parts[0]}*'"
+        raise ConfigError(f"{path}: holds the splits {', '.join(parts)}; convert each by itself, such as {one}")
+    files = found[parts[0]]
     return TableRows(title, path.absolute(), files, dropped=config.dropped)
 
 

@@ -63,8 +63,8 @@ class TableRows(RecordSource):
             file, row = self.records.file_of(number)
             where = f"{os.path.basename(self._paths[file])}, row {row}"
             try:
-                found = together.get(number) or self._read(range(number, number + 1), in_order=False)[number]
-                yield SourceRecord(number, where, self._named(found))
+                one = together if number in together else self._read(range(number, number + 1), in_order=False)
+                yield SourceRecord(number, where, self._named(one[number]))
             except (ConfigError, DatasetError) as error:
                 yield BrokenRecord(number, where, str(error))
 
@@ -119,10 +119,10 @@ def _shown(schema: Any) -> str:
 def _check_columns(first: TableFile, table: TableFile, dropped: Collection[str]) -> None:
     """Check that a sample can hold the columns of the `first` table, and that the other one has the same."""
     own, others = ([field for field in one.schema if field.name not in dropped] for one in (first, table))
-    if own != others:
+    if [(field.name, field.type) for field in own] != [(field.name, field.type) for field in others]:
         raise ConfigError(
-            f"{table.path}: has other columns than {first.path}: {_shown(table.schema)}; there {_shown(first.schema)}. "
-            "Convert them one by one, or leave columns out with --drop"
+            f"{table.path}: has other columns than {first.path}, or in another order: {_shown(table.schema)}; there "
+            f"{_shown(first.schema)}. Convert them one by one, or leave columns out with --drop"
         )
     unknown = sorted(set(dropped) - {*first.schema.names})
     if unknown:

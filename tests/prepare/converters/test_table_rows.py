@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bridge_data.errors import DatasetError
-from bridge_data.prepare.converters.source_kinds import open_source
+from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.prepare.converters.source_kinds import SourceConfig, open_source
 from bridge_data.prepare.converters.source_records import BrokenRecord, RecordSource, SourceRecord
 from bridge_data.shards import arrow_table, parquet_table
-from tests.prepare.converters.originals import NUM, caption, captioned_mds, convert, picture, write_parquet
+from tests.prepare.converters.originals import NUM, caption, captioned_mds, convert, picture, write_mds, write_parquet
 from tests.tables import opened
 
 THEIRS = Path(__file__).parent / "mds_written_by_mosaicml"
@@ -99,3 +99,27 @@ def test_a_large_group_is_decoded_once_if_its_rows_are_read_in_order(
         assert num_read == counted
         block = list(source.blocks())[2]
         assert rows(source, block[::-1]) == values[block.start : block.stop][::-1]  # back, and in another order
+
+
+def test_files_are_chosen_before_splits_are_told_apart(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        write_mds(tmp_path / split, [{"txt": split.encode()}], {"txt": "str"})
+    with pytest.raises(ConfigError, match=r"holds the splits train, val; convert each by itself, such as .*/train"):
+        open_source(tmp_path, SourceConfig(format="mds"))
+    with pytest.raises(ConfigError, match=r"holds no files that match --include other\*"):
+        open_source(tmp_path, SourceConfig(format="mds", include="other*"))
+    (row,) = rows(open_source(tmp_path, SourceConfig(format="mds", include="val*")), [0])
+    assert row == {"txt": "val"}
+
+
+def test_rows_of_which_all_columns_are_left_out_are_empty(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1, 2]}), tmp_path / "a.parquet")
+    source = open_source(tmp_path / "a.parquet", SourceConfig(dropped=frozenset({"a"})))
+    assert rows(source, range(2)) == [{}, {}]
+
+
+def test_columns_that_may_and_may_not_be_null_are_the_same(tmp_path: Path) -> None:
+    for number, nullable in enumerate((True, False)):
+        table = pa.table({"a": [number]}, pa.schema([pa.field("a", pa.int64(), nullable)]))
+        pq.write_table(table, tmp_path / f"{number}.parquet")
+    assert rows(open_source(tmp_path), range(2)) == [{"a": 0}, {"a": 1}]
