@@ -36,7 +36,9 @@ def make_loader(data: Path, ranks: tuple[int, int], folder: Path | None, **setti
     rank, world_size = ranks
     dataset = get_train_dataset(
         data,
-        worker_config=WorkerConfig(rank, world_size, settings["num_workers"], num_lanes=settings["num_lanes"]),
+        worker_config=WorkerConfig(
+            rank, world_size, settings["num_workers"], settings.get("seed", 0), num_lanes=settings["num_lanes"]
+        ),
         batch_size=3,
         packing_buffer_size=settings["packing_buffer_size"],
         shuffle_buffer_size=50,

@@ -116,14 +116,16 @@ def compare_with_data(checkpoints: Sequence[Checkpoint], path: str, **options: A
     Raises:
         ConfigError: if the data cannot be opened.
     """
-    findings, dataset = [], None
+    findings, opened = [], dict[str, LaneDataset]()
     for checkpoint in checkpoints:
         state, sums = checkpoint.state, None
         why = _not_computable(state)
         if not why:
+            settings = options_of_state(state)
+            dataset = opened.get(repr(settings))
             if dataset is None:
-                settings = RunSettings(path=path, options=options_of_state(state).with_options(**options))
-                dataset = settings.order_dataset(world_size=1)
+                run = RunSettings(path=path, options=settings.with_options(**options))
+                opened = {repr(settings): (dataset := run.order_dataset(world_size=1))}
             sums, why = _computed(state, dataset)
         findings.append(AuditFinding(checkpoint, "data", state.sums(), sums, why))
     return findings

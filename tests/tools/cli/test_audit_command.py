@@ -149,3 +149,12 @@ def test_nothing_to_compare_is_an_error(data: Path, tmp_path: Path) -> None:
     save_states(tmp_path / "iter_0000001", run(data, None, 1, 8), step=1, world_size=1)
     code, output = audit(tmp_path)
     assert (code, "holds no ledger" in output) == (1, True)
+
+
+def test_states_of_several_settings_are_each_compared_with_their_own_order(data: Path, tmp_path: Path) -> None:
+    for seed in (0, 7):
+        state = run(data, None, 1, 40, seed=seed, skip_every=0)
+        save_states(tmp_path / f"seed_{seed}", state, step=seed, world_size=1)
+    code, output = audit(tmp_path, "--data", data)
+    assert code == 0, output
+    assert "2 comparisons equal, 0 different" in output
