@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bridge_data.decode.image import IMAGE_EXTENSIONS
-from bridge_data.errors import BridgeDataError, ConfigError, ForgottenSampleError
+from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, ForgottenSampleError
 from bridge_data.limits import DEFAULT_LIMITS, Limits, allow_pixels
 from bridge_data.options import check_at_least
 from bridge_data.plan.declared import LoadCache, Reference, Scope
@@ -37,7 +37,6 @@ from bridge_data.shards.jsonl_file import read_ranges
 from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.shards.records import bytes_of, reader_of, stored_number, stored_records
 from bridge_data.shards.where.sample_columns import arrow_package
-from bridge_data.storage.atomic import writing
 from bridge_data.tools.duplicates.hash_groups import MAX_DISTANCE
 from bridge_data.tools.duplicates.picture_hash import NO_HASH, picture_hash
 
@@ -153,18 +152,36 @@ def read_rows(
     total = tasks[-1].number + tasks[-1].end - tasks[-1].first
     hash_one = functools.partial(_hash_task, config)
     results = LocalProcesses(min(config.num_workers, len(tasks))).map(hash_one, tasks, what="read samples")
-    with contextlib.ExitStack() as opened:
-        opened.enter_context(contextlib.closing(results))
-        with writing(folder):
-            writer = opened.enter_context(arrow.ipc.new_file(str(file), _schema()))
-        for task, (rows, found) in zip(tasks, results, strict=True):
-            with writing(folder):
-                writer.write(rows)
-            for kind, count in found.counts.items():
-                faults.add(kind, *found.examples[kind], count=count)
-            on_progress(task.number + task.end - task.first, total)
+    with contextlib.closing(results):
+        with _making_room(folder):
+            writer = arrow.ipc.new_file(str(file), _schema())
+        try:
+            for task, (rows, found) in zip(tasks, results, strict=True):
+                with _making_room(folder):
+                    writer.write(rows)
+                for kind, count in found.counts.items():
+                    faults.add(kind, *found.examples[kind], count=count)
+                on_progress(task.number + task.end - task.first, total)
+        finally:
+            with _making_room(folder):
+                writer.close()
+    if faults.counts["empty"] == total:
+        raise ConfigError(
+            f"{', '.join(map(str, paths))}: no sample has a part {' or '.join(config.parts)} (--parts); "
+            "`bridge-data preview` shows the parts"
+        )
     table = arrow.ipc.open_file(arrow.memory_map(str(file))).read_all()
     return SampleRows(table, list(dict.fromkeys(task.part for task in tasks)), shared, faults)
+
+
+@contextlib.contextmanager
+def _making_room(folder: Path) -> Iterator[None]:
+    """Turn errors of a disk into a `DatasetError`."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or error
+        raise DatasetError(f"{folder}: cannot be written to: {why}; set TMPDIR to a folder with more space") from error
 
 
 def _tasks(paths: Sequence[Path], config: DuplicateConfig, shared: Counter[str]) -> Iterator[HashTask]:
@@ -260,10 +277,10 @@ def _hash_task(config: DuplicateConfig, task: HashTask) -> tuple[Any, HashFaults
             faults.add("unreadable", str(error))
             continue
         name = f"{task.part.path}: {sample.shard_name}:{sample.key}"
-        if not sample.parts:
+        parts = {part: _bytes(value) for part, value in sample.parts.items() if wanted is None or part in wanted}
+        if not parts:
             faults.add("empty", name)
             continue
-        parts = {part: _bytes(value) for part, value in sample.parts.items()}
         rows.append(
             {
                 "number": number,

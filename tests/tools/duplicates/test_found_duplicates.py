@@ -222,7 +222,10 @@ def test_a_missing_package_is_named_before_anything_is_read(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setattr(found_duplicates, "read_rows", None)
-    with pytest.raises(ConfigError, match=rf'needs {package}: pip install "bridge-data\[where\]"'), find(tmp_path):
+    with (
+        pytest.raises(ConfigError, match=rf'the package {package} is missing: pip install "bridge-data\[where\]"'),
+        find(tmp_path),
+    ):
         pass
 
 

@@ -1,4 +1,5 @@
 import dataclasses
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.limits import Limits
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.tools.duplicates import DuplicateConfig, sample_rows
@@ -61,8 +62,25 @@ def test_samples_are_in_the_order_of_split_parts_and_train_is_last(folder: Path)
 def test_only_the_parts_that_are_named_count(folder: Path) -> None:
     digests = column(read(folder, config=dataclasses.replace(ONE, parts=("jpg",), split_parts=("test",))), "digest")
     assert digests[0] == digests[1]
-    nothing = read(folder, config=dataclasses.replace(ONE, parts=("wav",)))
-    assert (nothing.faults.counts, len(nothing.table)) == ({"empty": 9}, 0)
+
+
+def test_a_part_that_no_sample_has_is_an_error(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"t": 1}\n')
+    prepare_jsonl(tmp_path / "a.jsonl")
+    for path in (folder, tmp_path / "a.jsonl"):
+        with pytest.raises(ConfigError, match=rf"{path.name}: no sample has a part wav \(--parts\)"):
+            read(path, config=dataclasses.replace(ONE, parts=("wav",)))
+
+
+def test_a_full_disk_is_an_error_with_the_way_out(tmp_path: Path) -> None:
+    data = write_texts(tmp_path / "set", 2000)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+        with pytest.raises(DatasetError, match=r"rows: cannot be written to: .*; set TMPDIR"):
+            read(data)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_parts_are_told_apart_by_name_and_bytes() -> None:
