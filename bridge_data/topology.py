@@ -195,7 +195,7 @@ class WorkerConfig:
 def busy_workers(num_lanes: int, num_workers: int) -> float:
     """How many workers would be as fast, if they never waited, as these are with their lanes: batches are taken from
     lane to lane, so the workers with the most lanes set the pace."""
-    return num_lanes / math.ceil(num_lanes / num_workers)
+    return num_lanes / max(1, math.ceil(num_lanes / num_workers))
 
 
 def equal_workers(num_lanes: int, num_workers: int) -> int:

@@ -35,7 +35,8 @@ WHOLE = "train"
 """The only split part of data that have no split."""
 
 _SETTINGS = {
-    **dict.fromkeys(("dataset_config", "split_config"), "prepared folders"),
+    "dataset_config": "prepared folders",
+    "split_config": "prepared folders and JSONL files",
     **dict.fromkeys(TABLE_KEYS, "Parquet files and data sets of Hugging Face"),
 }
 """Settings that not all formats take, and the data that each is for."""

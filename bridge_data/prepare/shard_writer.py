@@ -403,8 +403,9 @@ class WritingSession:
         items, and finished; else None."""
         if self._settings["num_items"] is None or (self.site / _SETTINGS).is_file():
             return None
-        data, known = storage.read_if_there(self.root / META_FOLDER / WRITER_YAML), self._prepared()
-        if data is None or not known or parse_document(data, self.root / WRITER_YAML).get(_LAST) != self._settings:
+        file, known = self.root / META_FOLDER / WRITER_YAML, self._prepared()
+        data = storage.read_if_there(file)
+        if data is None or not known or parse_document(data, file).get(_LAST) != self._settings:
             return None
         if isinstance(self.site, RemotePath):
             storage.delete_below(self.site)  # of a writer that was interrupted after all was done

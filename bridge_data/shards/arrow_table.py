@@ -77,6 +77,10 @@ class ArrowTable(TableFile):
     """(number of the table, group) and outline of the batch that was outlined last: one in the process, as it takes
     address space."""
 
+    _unpacked: ClassVar[tuple[tuple[int, int], Any]] = (-1, -1), None
+    """The same of the compressed batch that was last read in order, and the batch: one in the process, as it may be
+    large."""
+
     def __init__(self, path: str, version: storage.Version | None = None) -> None:
         super().__init__(path, version)
         self._number = next(_NUMBERS)
@@ -88,8 +92,6 @@ class ArrowTable(TableFile):
         """The bytes of each message with values of a dictionary."""
         self._batches: list[RowBatch] = []
         self._checked_dictionaries: set[int] = set()
-        self._unpacked: tuple[int, Any] = -1, None
-        """The number of the compressed batch that was last read in order, and the batch."""
         with self.as_dataset_error("cannot be read as an Arrow stream: it is damaged, or cut off"):
             size = self.version.num_bytes
             self._is_file = self.read_bytes(0, min(len(_FILE_MAGIC), size)) == _FILE_MAGIC
@@ -133,8 +135,9 @@ class ArrowTable(TableFile):
             return values_of_rows(checked_rows(rows))
 
     def values_in_order(self, columns: Sequence[Column], group: int, first: int, end: int) -> list[list[Any]]:
-        if self._batches[group].unpacked_bytes and self._unpacked[0] != group:
-            self._unpacked = group, self._batch(group)
+        key = self._number, group
+        if self._batches[group].unpacked_bytes and ArrowTable._unpacked[0] != key:
+            ArrowTable._unpacked = key, self._batch(group)
         return super().values_in_order(columns, group, first, end)
 
     @property
@@ -149,11 +152,11 @@ class ArrowTable(TableFile):
 
     def _batch(self, group: int) -> Any:
         """Record batch `group`; its bytes are in the map, or in memory."""
-        if self._unpacked[0] == group:
-            return self._unpacked[1]
+        key, (last_unpacked, batch) = (self._number, group), ArrowTable._unpacked
+        if last_unpacked == key:
+            return batch
         opened = None if self._is_remote else self._mapped()
         if opened is None or self._batches[group].unpacked_bytes:
-            key = self._number, group
             return (DECODED.get(key) or DECODED.keep(key, (0, self._read(group, opened))))[1]
         last = opened.last
         if last is None or last[0] != group:

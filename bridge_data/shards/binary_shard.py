@@ -12,6 +12,7 @@ if the file was replaced since it was opened. Nothing is unpickled.
 
 import abc
 import functools
+import gzip
 import importlib
 import io
 import itertools
@@ -32,7 +33,7 @@ INDEX = "index.json"
 
 _HEAD = struct.Struct("<II")
 
-_CODECS = {"gz": "gzip", "bz2": "bz2", "zstd": "zstd", "br": "brotli"}
+_CODECS = {"bz2": "bz2", "zstd": "zstd", "br": "brotli"}
 """pyarrow's names of the ways to compress files, by the endings of these."""
 
 
@@ -220,9 +221,11 @@ def _unpacked(packed: storage.PinnedFile, packing: str, num_bytes: int) -> bytes
     path, size = packed.path, storage.size_bytes(packed.path)
     file: Any = io.BufferedReader(storage.RangeFile(packed.read, 0, size), MAX_READ_BYTES)
     try:
+        if packing == "gz":  # pyarrow takes no zeros after the end
+            return gzip.GzipFile(fileobj=file).read(num_bytes)
         name = _CODECS.get(packing)
         if name is None:
-            raise ConfigError(f"{path}: {packing} is none of {', '.join(_CODECS)}: unpack the file beside it")
+            raise ConfigError(f"{path}: {packing} is none of gz, {', '.join(_CODECS)}: unpack the file beside it")
         pyarrow_for(path)
         data: bytes = importlib.import_module("pyarrow").CompressedInputStream(file, name).read(num_bytes)
         return data

@@ -46,8 +46,15 @@ def index_path(path: AnyLocation) -> AnyLocation:
 
 
 def split_path(path: AnyLocation, split_config: str | None = None) -> AnyLocation:
-    """The path of the split of the JSONL file `path`, or of the file named `split_config` next to it."""
-    return path.with_name(f"{path.name}.split.yaml" if split_config is None else split_config)
+    """The path of the split of the JSONL file `path`, or of the file named `split_config` next to it.
+
+    Raises:
+        ConfigError: if that is no name of a file.
+    """
+    try:
+        return path.with_name(f"{path.name}.split.yaml" if split_config is None else split_config)
+    except ValueError:
+        raise ConfigError(f"split_config={split_config!r}: expected the name of a file beside {path}") from None
 
 
 def open_jsonl(

@@ -32,7 +32,8 @@ HEADER_BYTES = 40
 VERSION = 2
 
 MAX_PAGES = 1024
-"""PagedData that a process keeps, of all index files; of about 10 KB, and of joins of up to 16 KB for each member."""
+"""Pages that a process keeps, of all index files together: of about 10 KB, so 10 MB; those of a join have 16 KB for
+each member, so 32 MB for two."""
 
 _HEADER = struct.Struct("=8sIIQQQ")
 _BYTE_ORDER = 0x01020304

@@ -6,9 +6,8 @@ threads; none is used in a forked child, where it would hang. Each request ends 
 take as many requests as needed. The libraries read credentials and endpoints from the environment. Raises `ConfigError`
 if a client cannot be made.
 
-Retries of obstore itself (`RetryConfig`) are off. They take a fixed time limit: if 2 of 100 requests get no answer and
-the others 50 ms, one of these costs 1.1 s with a limit of 1 s, and 0.19 s with the limits here, which follow the usual
-time (see `TimeLimits`).
+Retries of obstore itself (`RetryConfig`) are off: they take a fixed time limit, which a request without an answer
+always waits for; the limits here follow the usual time of a request (see `TimeLimits`).
 """
 
 import contextlib

@@ -114,6 +114,9 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     prepare_jsonl(tmp_path / "a.jsonl")
     with pytest.raises(ConfigError, match=r"other\.yaml: no such file"):
         open_jsonl(tmp_path / "a.jsonl", "train", split_config="other.yaml")
+    for name in ("sub/other.yaml", ""):
+        with pytest.raises(ConfigError, match=rf"split_config='{name}': expected the name of a file beside .*a\.jsonl"):
+            open_jsonl(tmp_path / "a.jsonl", "train", split_config=name)
 
 
 def test_a_file_of_another_size_than_when_it_was_prepared(tmp_path: Path) -> None:
