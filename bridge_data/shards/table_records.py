@@ -1,8 +1,9 @@
 """The rows of tables as samples: Parquet files, the Arrow files of `datasets`, Lance, MDS and litData.
 
 Reads the files, in order. Returns `Records`: a group of rows (a row group, a record batch, a fragment) is a shard, a
-column a part. Opening reads only footers and headers, once per file. Of a group, only samples of open blocks are held,
-as for any other data. Raises `DatasetError` if a file is replaced while it is in use.
+column a part. Opening reads only footers and headers, once per file; of data with many groups, what they say is kept in
+the user's cache, so other processes of the machine, and later runs, open one file. Of a group, only samples of open
+blocks are held, as for any other data. Raises `DatasetError` if a file is replaced while it is in use.
 
 The key of a sample is the value of the column `__key__`, else the number of the row in its file, from 0.
 """
@@ -10,19 +11,23 @@ The key of a sample is the value of the column `__key__`, else the number of the
 import bisect
 import collections
 import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 import importlib
 import itertools
+import json
 import logging
 import operator
 import os
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.shards.metadata import TABLE_FILES
+from bridge_data.shards.paged_file import PagedFile, begin_index, finish_index
 from bridge_data.shards.parquet_pages import MAGIC
 from bridge_data.shards.records import Block, ByteRange, RawSample, RecordReader, Samples, number_of_key, scan_keys
 from bridge_data.shards.table_columns import (
@@ -39,6 +44,8 @@ from bridge_data.shards.tombstones import ListedFiles, ShardStamp, read_lists
 from bridge_data.shards.where import sample_columns
 from bridge_data.shards.where.sample_columns import ColumnPath, ColumnValues, SampleColumns
 from bridge_data.storage import Location, Version, is_remote
+from bridge_data.storage.atomic import replacing
+from bridge_data.storage.remote import cache_folder
 
 logger = logging.getLogger("bridge_data")
 
@@ -47,6 +54,11 @@ MAX_OPEN_TABLES = 32
 
 MAX_OPENING = 16
 """Maximum files in an object store that are opened at the same time."""
+
+MANY_GROUPS = 1000
+"""Number of groups and files, together, from which on what was found in the files is kept in the cache."""
+
+_MAGIC = b"BRIDGETB"
 
 KEYS_AT_ONCE = 1 << 14
 """Maximum keys that are read at once, so that memory does not grow with the size of a row group."""
@@ -223,17 +235,74 @@ def open_records(
         ConfigError: without pyarrow, or for columns that cannot be read. DatasetError: if a file is damaged, or has
             other columns than the first.
     """
-    tables = open_tables([path for _, path in files])
-    columns = with_kinds(choose(columns_of(tables[0].schema, tables[0].path)), tables)
-    return records_of(root, files, tables, split_part, columns)
+    paths = [path for _, path in files]
+    first = open_table(paths[0])
+    chosen = choose(columns_of(first.schema, first.path))
+    versions = _versions(first, paths)
+    path = None if versions is None else _cached_at(files, versions, chosen)
+    found = None if path is None else PagedFile.open(path, _MAGIC)
+    if versions is None or found is None:
+        tables = [first, *open_tables(paths[1:], None if versions is None else versions[1:])]
+        records = records_of(root, files, tables, split_part, with_kinds(chosen, tables))
+        if path is not None and len(files) + len(records.counts) >= MANY_GROUPS:
+            _keep(records, path)
+        return records
+    known = found[1]
+    entries = zip(files, versions, known["files"], strict=True)
+    return TableRecords(
+        root=root,
+        split_part=split_part,
+        files=tuple(TableEntry(*file, version, *described) for file, version, described in entries),
+        counts=known["counts"],
+        columns=tuple(Column(*column) for column in known["columns"]),
+        has_keys=KEY in first.schema.names,
+        join_problem=_join_problem(first),
+        sample_bytes=known["sample_bytes"],
+        read_bytes=known["read_bytes"],
+    )
 
 
-def open_tables(paths: Sequence[str]) -> list[TableFile]:
+def _versions(first: TableFile, paths: Sequence[str]) -> list[Version] | None:
+    """The versions of the files, of which `first` is open; None if those of some are not those of what is at the path,
+    as of Lance, or of shards that are compressed under another name."""
+    if first.path != paths[0] or type(first).found_version is not TableFile.found_version:
+        return None
+    try:
+        return [first.version, *storage.versions(paths[1:])]
+    except DatasetError:
+        return None
+
+
+def _cached_at(files: Sequence[tuple[str, str]], versions: Sequence[Version], columns: Sequence[Column]) -> Path:
+    """Where the cache has what was found in the files about these columns."""
+    content = [list(zip(files, versions, strict=True)), [dataclasses.astuple(column) for column in columns]]
+    name = _digest(json.dumps(content).encode(errors="surrogateescape"))
+    return cache_folder() / "tables" / f"{name}.tables"
+
+
+def _keep(records: TableRecords, path: Path) -> None:
+    """Write what was found in the files to `path`, for the next opening, which else opens all of them again."""
+    table = {
+        "files": [(file.digest, file.num_groups) for file in records.files],
+        "counts": records.counts,
+        "columns": [dataclasses.astuple(column) for column in records.columns],
+        "sample_bytes": records.sample_bytes,
+        "read_bytes": records.read_bytes,
+    }
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary, open(temporary, "wb") as file:
+            begin_index(file)
+            finish_index(file, _MAGIC, table)
+
+
+def open_tables(paths: Sequence[str], versions: Sequence[Version | None] | None = None) -> list[TableFile]:
     """The opened tables; in parallel, if they are in an object store. See `open_table`."""
+    versions = versions or [None] * len(paths)
     if any(map(is_remote, paths)):
         with concurrent.futures.ThreadPoolExecutor(MAX_OPENING) as threads:
-            return list(threads.map(open_table, paths))
-    return [*map(open_table, paths)]
+            return list(threads.map(open_table, paths, versions))
+    return [*map(open_table, paths, versions)]
 
 
 def records_of(

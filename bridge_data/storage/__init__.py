@@ -36,6 +36,7 @@ from bridge_data.storage.locations import (
     read_if_there,
     size_bytes,
     version,
+    versions,
     walk,
     write,
 )
@@ -71,6 +72,7 @@ __all__ = [
     "read_if_there",
     "size_bytes",
     "version",
+    "versions",
     "walk",
     "write",
 ]
