@@ -36,7 +36,8 @@ SAVED, SAVED_SPLITS = "state.json", "dataset_dict.json"
 _NUMBERED = re.compile(r"(?:^|/)([\w.\-]+?)-(\d{5})-of-(\d{5})[\w.\-]*$")
 """`train-00000-of-00002.parquet`, as on the Hub."""
 _ALIASES = (("train", "training"), ("val", "validation", "valid", "dev"), ("test", "testing", "eval", "evaluation"))
-_NAMED = re.compile(rf"(?:^|[/._\- ])({'|'.join(name for names in _ALIASES for name in names)})(?=[/._\- \d]|$)")
+_SPLITS = frozenset(name for names in _ALIASES for name in names)
+_NAMED = re.compile(rf"(?:^|[/._\- ])({'|'.join(sorted(_SPLITS))})(?=[/._\- \d]|$)")
 
 _SPECIAL = re.compile(r"[*?\[{]")
 """Characters that make a path a pattern."""
@@ -75,6 +76,7 @@ def files_of(path: str, split_part: str) -> Files:
         files = _named_files(path)
     elif _ALL in parts:
         files = parts[_ALL]
+        _check_numbers(path, files)
     else:
         names = next((names for names in _ALIASES if split_part in names), ())
         found = next((name for name in (split_part, *names) if name in parts), None)
@@ -109,6 +111,8 @@ def _parts(path: str) -> dict[str, Files] | None:
             others.append(file)
         else:
             parts.setdefault(match[1], []).append((file, at))
+    if len(parts) == 1 and _SPLITS.isdisjoint(parts):
+        return {_ALL: files}  # `part-00000-of-00002.parquet` and the like
     if parts and others:
         raise ConfigError(
             f"{path}: {others[0]} names no split part, but others name {', '.join(parts)}: name it like them, or give "
