@@ -48,15 +48,8 @@ def named_encoder(name: str) -> TaskEncoder[Any, Any, Any, Any]:
     Raises:
         ConfigError: if no such name exists, or the encoder cannot be made.
     """
-    module, made = find_named(name)
-    if not isinstance(made, TaskEncoder) and callable(made):
-        try:
-            made = made()
-        except Exception as error:
-            raise ConfigError(
-                f"task encoder {name!r}: {name.rpartition(':')[2]}() failed: {type(error).__name__}: {error}. If it "
-                "needs arguments, name a function without any that returns the task encoder"
-            ) from error
+    module, found = find_named(name)
+    made = _made(name, found, TaskEncoder, "task encoder")
     if not isinstance(made, TaskEncoder):
         raise ConfigError(f"task encoder {name!r}: got {made!r}, which is no TaskEncoder; {_offers(module)}")
     return made
@@ -76,6 +69,19 @@ def find_named(name: str, what: str = "task encoder") -> tuple[ModuleType, Any]:
         return module, getattr(module, attribute)
     except AttributeError:
         raise ConfigError(f"{what} {name!r}: {module.__file__} has no {attribute}; {_offers(module)}") from None
+
+
+def _made(name: str, found: Any, kind: type, what: str) -> Any:
+    """`found`, or what it returns if it is a class or function that makes a `kind`."""
+    if isinstance(found, kind) or not callable(found):
+        return found
+    try:
+        return found()
+    except Exception as error:
+        raise ConfigError(
+            f"{what} {name!r}: {name.rpartition(':')[2]}() failed: {type(error).__name__}: {error}. If it needs "
+            f"arguments, name a function without any that returns the {what}"
+        ) from error
 
 
 def _look_here() -> str:
@@ -519,10 +525,18 @@ def data_module(config: str) -> "EnergonMultiModalDataModule":
     Raises:
         ConfigError: if there is none.
     """
-    _look_here()
-    made = _of_yaml(Path(config)) if config.endswith(_CONFIGS) else _named(config)
     from bridge_data.datamodule.module import EnergonMultiModalDataModule  # imports Lightning
 
+    _look_here()
+    if config.endswith(_CONFIGS):
+        made = _of_yaml(Path(config))
+    elif ":" in config:
+        made = _made(config, find_named(config, "--config")[1], EnergonMultiModalDataModule, "DataModule")
+    else:
+        raise ConfigError(
+            f"--config {config}: expected the YAML of a recipe or of a LightningCLI, or package.module:name of a "
+            "DataModule or of a function that returns one"
+        )
     if not isinstance(made, EnergonMultiModalDataModule):
         raise ConfigError(f"--config {config}: got {type(made).__name__}, expected an EnergonMultiModalDataModule")
     return made
@@ -566,16 +580,6 @@ def _cli_data(file: Path, data: dict[str, Any]) -> Any:
         raise
     except Exception as error:  # from jsonargparse, or from the user's classes
         raise ConfigError(f"--config {file}: data: {error}") from error
-
-
-def _named(name: str) -> Any:
-    if ":" not in name:
-        raise ConfigError(
-            f"--config {name}: expected the YAML of a recipe or of a LightningCLI, or package.module:name of a "
-            "DataModule or of a function that returns one"
-        )
-    _, found = find_named(name, "--config")
-    return found() if callable(found) else found
 
 
 BENCH_OPTIONS = RunOptions.of(micro_batch_size=16, max_samples_per_sequence=100, num_workers=2)

@@ -100,7 +100,7 @@ class MediaRoot:
         shown = f"{name[:_MAX_SHOWN]!r} in {self.folder}"
         try:
             path = (self.folder / name).resolve(strict=True)
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, UnicodeEncodeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise SampleError(f"{shown}: cannot be read: {reason}; is --media-root right?") from None
         if not path.is_relative_to(self._resolved):
