@@ -62,6 +62,8 @@ class PageRun:
         self.page = page
         self.scope: dict[str, Any] = {"__name__": "__main__"}
         self._done = {block.text for block in done if block.language == "bash"}
+        self._folder = str(Path.cwd())
+        sys.path.insert(0, self._folder)  # as for a script in this folder: a block may import what another has written
 
     def run(self, block: Block) -> str:
         """Run one block; what it printed."""
@@ -91,6 +93,7 @@ class PageRun:
 
     def close(self) -> None:
         """End the workers of the loaders that the page has made."""
+        sys.path.remove(self._folder)
         for value in self.scope.values():
             if isinstance(value, SavableDataLoader):
                 value.close()

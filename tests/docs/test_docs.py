@@ -45,8 +45,7 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def provide(page: Path, folder: Path, request: pytest.FixtureRequest) -> None:
     """What a page takes for granted besides the folder of the quickstart."""
     if page.stem == "migration":
-        for name in ("photos_mds", "photos_litdata"):  # what is in a folder is known by its index
-            captioned_mds(folder / name)
+        captioned_mds(folder / "photos_mds")
     if page.stem == "object_stores":
         request.getfixturevalue("bucket")  # to whose server the environment leads
         (request.getfixturevalue("s3_server").folder / "training").mkdir()
