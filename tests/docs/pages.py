@@ -106,8 +106,11 @@ class PageRun:
             self.close()
 
     def close(self) -> None:
-        """End the workers of the loaders that the page has made."""
+        """End the workers of the loaders that the page has made, and forget the modules that it has written."""
         sys.path.remove(self._folder)
+        for name, module in list(sys.modules.items()):
+            if str(getattr(module, "__file__", None)).startswith(f"{self._folder}{os.sep}"):
+                del sys.modules[name]
         for value in self.scope.values():
             if isinstance(value, SavableDataLoader):
                 value.close()
