@@ -2,7 +2,8 @@
 
 `python` and `bash` blocks run, and the new side of a `diff`, as Python. One with `title="..."` is written to that file
 instead, whatever its language. An `output` block is what the block before it printed, with `...` for anything. Other
-blocks (`text`, `mermaid`, `console`) are only shown.
+blocks (`text`, `mermaid`, `console`) are only shown. A shell block of nothing but calls of `bridge-data` runs in this
+process, which has imported torch.
 """
 
 import contextlib
@@ -10,13 +11,17 @@ import dataclasses
 import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner
+
 from bridge_data import SavableDataLoader
+from bridge_data.tools.cli import main
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,6 +60,15 @@ def is_shown_as(printed: str, shown: str) -> bool:
     return re.fullmatch(pattern, printed.strip(), re.DOTALL) is not None
 
 
+def plain_calls(script: str) -> list[list[str]] | None:
+    """The arguments of each call of `bridge-data`, if a script has nothing else, and nothing that takes a shell."""
+    script = script.replace("\\\n", " ")
+    if re.search(r"[^\w\s./:=,@%+-]", re.sub(r"'[^']*'|\"[^\"$]*\"", "", script)):
+        return None
+    calls = [shlex.split(line) for line in script.splitlines()]
+    return [arguments for _, *arguments in calls] if all(call[:1] == ["bridge-data"] for call in calls) else None
+
+
 class PageRun:
     """Runs the blocks of a page in the current folder, but for the shell blocks `done`, which have been run there."""
 
@@ -62,6 +76,8 @@ class PageRun:
         self.page = page
         self.scope: dict[str, Any] = {"__name__": "__main__"}
         self._done = {block.text for block in done if block.language == "bash"}
+        self._folder = str(Path.cwd())
+        sys.path.insert(0, self._folder)  # as for a script in this folder: a block may import what another has written
 
     def run(self, block: Block) -> str:
         """Run one block; what it printed."""
@@ -90,7 +106,11 @@ class PageRun:
             self.close()
 
     def close(self) -> None:
-        """End the workers of the loaders that the page has made."""
+        """End the workers of the loaders that the page has made, and forget the modules that it has written."""
+        sys.path.remove(self._folder)
+        for name, module in list(sys.modules.items()):
+            if str(getattr(module, "__file__", None)).startswith(f"{self._folder}{os.sep}"):
+                del sys.modules[name]
         for value in self.scope.values():
             if isinstance(value, SavableDataLoader):
                 value.close()
@@ -104,6 +124,9 @@ class PageRun:
         return printed.getvalue()
 
     def _bash(self, block: Block) -> str:
+        calls = plain_calls(block.text)
+        if calls is not None:
+            return "".join(self._call(arguments, block) for arguments in calls)
         search = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", block.text],
@@ -113,4 +136,9 @@ class PageRun:
             timeout=120,
         )
         assert done.returncode == 0, f"{self.page.name}:{block.line}: {done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def _call(self, arguments: list[str], block: Block) -> str:
+        done = CliRunner().invoke(main, arguments, catch_exceptions=False)
+        assert done.exit_code == 0, f"{self.page.name}:{block.line}: {done.output}"
         return done.stdout

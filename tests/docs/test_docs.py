@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from tests.docs.pages import ROOT, PageRun, is_shown_as, read_blocks
+from tests.docs.pages import ROOT, PageRun, is_shown_as, plain_calls, read_blocks
 from tests.prepare.converters.originals import captioned_mds
 from tests.tables import IMAGE, save_to_disk, table_of
 
@@ -45,8 +45,7 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def provide(page: Path, folder: Path, request: pytest.FixtureRequest) -> None:
     """What a page takes for granted besides the folder of the quickstart."""
     if page.stem == "migration":
-        for name in ("photos_mds", "photos_litdata"):  # what is in a folder is known by its index
-            captioned_mds(folder / name)
+        captioned_mds(folder / "photos_mds")
     if page.stem == "object_stores":
         request.getfixturevalue("bucket")  # to whose server the environment leads
         (request.getfixturevalue("s3_server").folder / "training").mkdir()
@@ -132,3 +131,15 @@ def test_sections_are_named_as_github_names_them() -> None:
 def test_dots_stand_for_anything_in_shown_output() -> None:
     assert is_shown_as("one\ntwo\nthree\n", "one\n...three")
     assert not is_shown_as("one\ntwo\n", "one\n...three")
+
+
+def test_calls_of_the_command_line_alone_take_no_shell() -> None:
+    script = "bridge-data info a --where \"x > 'y'\" \\\n  --limits n=1\nbridge-data lint 'b*'\n"
+    assert plain_calls(script) == [["info", "a", "--where", "x > 'y'", "--limits", "n=1"], ["lint", "b*"]]
+    for other in (
+        "bridge-data info a > b\n",
+        "bridge-data info $A\n",
+        "cd a\nbridge-data info b\n",
+        "bridge-data info b*\n",
+    ):
+        assert plain_calls(other) is None
