@@ -99,7 +99,6 @@ class ArrowTable(TableFile):
                 self._add(message)
             if not self._headers:
                 raise ValueError("it has no schema")
-            self.schema.names  # noqa: B018  which need not be UTF-8
             self.counts = [batch.num_rows for batch in self._batches]
 
     def identity(self) -> bytes:

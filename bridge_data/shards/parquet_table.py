@@ -82,7 +82,6 @@ class ParquetTable(TableFile):
             empty = self._parsed.empty_file()
             self._schema = empty.schema
             self.schema = empty.schema_arrow.with_metadata(self._parsed.metadata)
-            self.schema.names  # noqa: B018  which need not be UTF-8
             self.counts = self._parsed.counts
             if self.counts and len(self._parsed.columns[0]) != len(self._schema):
                 raise ValueError("it has more or fewer columns than its schema")

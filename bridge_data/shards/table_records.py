@@ -101,6 +101,8 @@ def open_table(path: str, version: Version | None = None) -> TableFile:
         suffix = ".parquet" if storage.read(path, 0, len(MAGIC)) == MAGIC else ".arrow"
     module, name = TABLE_FILES[suffix].split(".")
     opened: TableFile = getattr(importlib.import_module(f"bridge_data.shards.{module}"), name)(path, version)
+    with opened.as_dataset_error("its columns cannot be read"):
+        opened.schema.names  # noqa: B018  which need not be UTF-8 in a damaged file
     return opened
 
 
