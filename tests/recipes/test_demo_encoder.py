@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -5,6 +7,7 @@ from bridge_data.encoders import FamilyTaskEncoder
 from bridge_data.errors import SkipSample
 from bridge_data.samples import CaptioningSample
 from recipes.demo_encoder import SkippingTaskEncoder
+from recipes.demo_tokenizer import END, IMAGE, PAD, START, train_tokenizer
 from recipes.recipe import load_recipe
 
 
@@ -29,7 +32,17 @@ def test_it_leaves_out_one_sample_and_is_that_of_the_recipe_for_all_others() -> 
         encoder.preencode_sample(sample("shard/b"))
 
 
-def test_an_image_takes_one_token_a_patch() -> None:
-    encoder = encoder_of()
-    tokens = encoder.preencode_sample(sample("shard/a")).tokens
-    assert int((tokens == encoder.tokenizer.convert_tokens_to_ids("<image>")).sum()) == (16 // 4) ** 2
+def test_the_same_texts_give_the_same_tokenizer_which_marks_what_the_assistant_says(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    texts = ["a grey crop of the cat", "a red crop of the moon", "what is the main colour?"]
+    for name, order in (("one", texts), ("two", texts[::-1])):
+        train_tokenizer(order, tmp_path / name, vocab_size=320)
+    assert (tmp_path / "one/tokenizer.json").read_text() == (tmp_path / "two/tokenizer.json").read_text()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "one", local_files_only=True)
+    assert tokenizer.convert_tokens_to_ids([PAD, IMAGE, START, END]) == [0, 1, 2, 3]
+    chat = [{"role": "user", "content": f"{IMAGE}{IMAGE}what?"}, {"role": "assistant", "content": "the cat"}]
+    encoded = tokenizer.apply_chat_template(chat, return_dict=True, return_assistant_tokens_mask=True)
+    answered = [t for t, mine in zip(encoded["input_ids"], encoded["assistant_masks"], strict=True) if mine]
+    assert tokenizer.decode(answered) == f"the cat{END}"
+    assert encoded["input_ids"].count(1) == 2
