@@ -226,6 +226,8 @@ def test_pinned_batches_are_in_page_locked_memory(captions: Path) -> None:
 
 def test_train_dataloader_is_the_same_object_on_every_call(path: Path) -> None:
     module = make_module(path)
+    told = f"EnergonMultiModalDataModule('{path}', task_encoder=DefaultTaskEncoder)"
+    assert str(module) == repr(module) == told, "which starts no loader"
     assert module.train_dataloader_object is None
     train = module.train_dataloader()
     assert module.train_dataloader() is train is module.train_dataloader_object

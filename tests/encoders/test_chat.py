@@ -4,6 +4,7 @@ import pytest
 
 from bridge_data.encoders import PLAIN_CHAT_TEMPLATE, ConversationTemplateConfig
 from bridge_data.encoders.chat import (
+    MarkedTokens,
     chat_template_of,
     render_conversation,
     takes_parts,
@@ -11,6 +12,7 @@ from bridge_data.encoders.chat import (
     tokenize_text,
 )
 from bridge_data.encoders.families import LLAVA_TEMPLATE
+from bridge_data.encoders.sequences import last_answer
 from bridge_data.errors import ConfigError, SampleError
 from tests.encoders.multimodal_parts import (
     END,
@@ -172,3 +174,11 @@ def test_hostile_templates_are_our_errors(marks: bool, template: str, error: typ
         render_conversation(tokenizer, ASKED, template, "assistant")
     good = "{% for message in messages %}{{ message.content }}{% endfor %}"
     assert render_conversation(tokenizer, ASKED, good, "assistant")[0] == "ab"
+
+
+def test_the_last_answer_is_cut_off_with_what_follows_it() -> None:
+    marked = MarkedTokens([1, 2, 3, 4, 5, 6], [False, True, False, True, True, False])
+    before, answer = last_answer(marked)
+    assert (before.ids, answer.ids) == ([1, 2, 3], [4, 5])
+    before, answer = last_answer(MarkedTokens([1, 2], [False, False]))
+    assert (before.ids, answer.ids) == ([], [])

@@ -140,7 +140,7 @@ def test_truncation_cuts_at_the_end_and_never_within_an_image_or_video(name: str
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [pytest.param("qwen2_vl", marks=pytest.mark.slow), "qwen2_5_vl", "qwen3_vl"])
 def test_a_tiny_model_learns_images_and_videos_alone_and_packed(name: str) -> None:
     encoder = make_encoder(name)
     asked = VidQASample(__key__="v", video=frames(5, (24, 16), 0), context="what is this", answers=["a boat"])

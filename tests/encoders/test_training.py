@@ -73,7 +73,10 @@ def talks(name: str, count: int) -> list[Any]:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("name", ["text", "llava", "llava_next", "idefics3", "internvl"])
+@pytest.mark.parametrize(
+    "name",
+    ["text", "llava_next", *(pytest.param(name, marks=pytest.mark.slow) for name in ("llava", "idefics3", "internvl"))],
+)
 def test_a_tiny_model_learns(name: str) -> None:
     tokenizer, encoder = family_encoder(name)
     samples = [encode(encoder, talk) for talk in talks(name, 6)]
