@@ -96,13 +96,6 @@ def test_what_may_be_kept_is_kept() -> None:
         encode(keep, talk(ASK, says("assistant", "")))
 
 
-def test_images_without_a_placeholder_come_first() -> None:
-    encoder = make_encoder()
-    told = encode(encoder, talk(says("user", "<image>\n<image>\nwhat is this ?"), ANSWER, images=((8, 8), (9, 9))))
-    untold = encode(encoder, talk(ASK, ANSWER, images=((8, 8), (9, 9))))
-    assert torch.equal(told.tokens, untold.tokens)
-
-
 @pytest.mark.parametrize("driven", [False, True])
 def test_a_token_of_images_in_the_text_is_no_image(driven: bool) -> None:
     encoder = make_encoder("internvl", driven=driven)

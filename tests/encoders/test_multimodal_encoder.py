@@ -62,13 +62,6 @@ def test_tokens_labels_and_loss_mask_of_a_caption() -> None:
     assert list(dtypes.values()) == [torch.int64, torch.int64, torch.float32, torch.int32, torch.float32]
 
 
-def test_only_answers_are_learnt_in_several_turns() -> None:
-    encoded = encode(make_encoder(), talk("what is this ?", "a boat", "what is red ?", "the sea"))
-    assert words(encoded.labels[encoded.loss_mask.bool()]) == "a boat <end> the sea <end>"
-    learnt = encoded.loss_mask.nonzero().flatten()
-    assert torch.equal(encoded.labels[learnt], encoded.tokens[learnt + 1])
-
-
 def test_questions_and_plain_text_are_taken_too() -> None:
     question = VQASample(__key__="k", image=png(), context="what is red ?", answers=["the boat"])
     assert words(encode(make_encoder(), question).tokens) == f"<user> {IMAGES} what is red ? <bot> the boat <end>"
@@ -108,22 +101,6 @@ def test_truncation_cuts_the_end_and_leaves_out_what_has_nothing_to_learn(length
     else:
         with pytest.raises(SkipSample):
             encode(encoder, caption())
-
-
-def test_truncation_never_cuts_an_image_from_its_tokens() -> None:
-    """Two turns with an image each: where the second image does not fit whole, it goes with its tokens."""
-    sample = talk("<image> what is this ?", "a boat", "<image> what is this ?", "the sea", images=2)
-    whole = encode(make_encoder(), sample)
-    first_turn = words(whole.tokens).split().index("<user>", 1) + 1
-    for length in range(first_turn, first_turn + TOKENS_PER_IMAGE):
-        encoded = encode(make_encoder(seq_length=length), sample)
-        assert len(encoded.tokens) == first_turn
-        assert len(encoded.media["pixel_values"]) == 1
-        assert (encoded.tokens == IMAGE).sum() == TOKENS_PER_IMAGE
-        assert torch.equal(encoded.media["pixel_values"][0], whole.media["pixel_values"][0])
-    encoder = make_encoder(seq_length=first_turn + TOKENS_PER_IMAGE)
-    batch = encoder.batch([encode(encoder, sample)])
-    assert (len(batch.images), batch.num_image_tiles.tolist()) == (2, [1, 1])
 
 
 def test_images_are_decoded_after_packs_are_chosen() -> None:
