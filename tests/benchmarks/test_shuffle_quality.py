@@ -1,7 +1,6 @@
 """The measures of mixing: known orders get the scores that arithmetic gives them."""
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import shuffle_quality
-from benchmarks.mixing import sheet, statistics
+from benchmarks.mixing import statistics
 from benchmarks.mixing.orders import GEOMETRIES, Geometry
 from benchmarks.mixing.statistics import Figure, Layout
 
@@ -60,37 +59,6 @@ def test_a_run_read_front_to_back_shows_in_the_offset_and_not_in_the_run() -> No
     assert figures[statistics.CHUNK_OFFSET_INFLATION].mean > 25
     assert figures[statistics.CHUNK_INFLATION].mean < 1
     assert figures[statistics.EARLY_LOW].mean == 100
-
-
-def good_figures() -> dict[str, Figure]:
-    """Of all measures that have a limit."""
-    inflations = [statistics.CHUNK_OFFSET_INFLATION, statistics.SHARD_OFFSET_INFLATION, statistics.CHUNK_INFLATION]
-    correlations = [statistics.BETWEEN_EPOCHS, statistics.BETWEEN_SEEDS]
-    times = [statistics.CHUNK_OFFSET_TIME, statistics.SHARD_OFFSET_TIME]
-    return {
-        **{name: Figure(-0.01, 0.01, 4) for name in correlations + times},
-        **{name: Figure(1.1, 0.1, 4) for name in [*inflations, statistics.SHARD_INFLATION]},
-        statistics.FIRST_OFFSET_P: Figure(0.5, math.nan, 60),
-    }
-
-
-def test_each_limit_is_kept_by_good_figures_and_not_by_others() -> None:
-    layout, good = Layout(COUNTS, RUN), good_figures()
-    limits = sheet.limits(good, layout, expected=1.2)
-    assert all(limits[name].keeps(figure) for name, figure in good.items() if name in limits)
-    assert limits[statistics.BETWEEN_EPOCHS].most == pytest.approx(5 / (40 * 4) ** 0.5)
-    for name, bad in (
-        (statistics.BETWEEN_EPOCHS, -0.4),
-        (statistics.CHUNK_OFFSET_TIME, 0.031),
-        (statistics.CHUNK_OFFSET_INFLATION, 1.16),
-        (statistics.SHARD_OFFSET_INFLATION, 1.1 * 1.16),
-        (statistics.CHUNK_INFLATION, 1.2 * 1.16),
-        (statistics.CHUNK_INFLATION, 1.2 * 0.84),
-        (statistics.FIRST_OFFSET_P, 1e-4),
-    ):
-        assert not limits[name].keeps(Figure(bad, 0.1, 4)), name
-    unequal = sheet.limits(good, Layout([100] * 10 + [10] * 400, RUN), expected=1.2)
-    assert unequal[statistics.CHUNK_OFFSET_INFLATION].most == 1.4
 
 
 def test_the_command_draws_ours_and_tells_which_peers_are_not_here(

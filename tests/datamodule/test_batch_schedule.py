@@ -1,22 +1,14 @@
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset, merge_states
 from bridge_data.datamodule import BatchSchedule
 from bridge_data.errors import ConfigError
 from tests.datamodule.parts import draw, make_module
-
-
-@pytest.fixture(scope="module")
-def reference(path: Path) -> list[list[int]]:
-    """What one rank draws, for more than the longest run below."""
-    return draw(make_module(path, num_lanes=4, max_samples_per_sequence=4).train_dataloader(), 6 * 4 * 18)
 
 
 @st.composite
@@ -97,57 +89,6 @@ def test_ranks_need_only_share_the_steps_still_to_come() -> None:
 def test_a_wrong_schedule_is_a_config_error(arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         BatchSchedule(*arguments)
-
-
-@pytest.mark.processes
-@settings(max_examples=12, deadline=None)
-@given(
-    start=st.sampled_from([2, 4, 6]),
-    increment=st.sampled_from([2, 4]),
-    num_increments=st.integers(1, 3),
-    num_samples=st.integers(1, 60),
-    sizes=st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=6),
-    steps=st.integers(1, 4),
-)
-def test_a_ramp_takes_the_global_batches_of_one_rank_however_ranks_change_on_the_way(
-    path: Path,
-    reference: list[list[int]],
-    start: int,
-    increment: int,
-    num_increments: int,
-    num_samples: int,
-    sizes: list[int],
-    steps: int,
-) -> None:
-    schedule = BatchSchedule(start + num_increments * increment, 1, (start, increment, num_samples))
-    consumed, state = 0, None
-    for size in sizes:
-        if schedule.size_after(consumed) % size:
-            size = 2  # which divides every size
-        ranks = [_loader(path, rank, size, state) for rank in range(size)]
-        for _ in range(steps):
-            if schedule.size_after(consumed) % size:
-                break
-            per_rank = schedule.num_micro_batches(consumed, size)
-            batches = {}
-            for rank, loader in enumerate(ranks):
-                own = consumed + (rank - consumed) % size
-                for i, batch in enumerate(itertools.islice(loader, per_rank)):
-                    batches[own + i * size] = [int(text) for text in batch.text]
-            assert [batches[number] for number in sorted(batches)] == reference[consumed : consumed + len(batches)]
-            assert sorted(batches) == list(range(consumed, consumed + schedule.size_after(consumed)))
-            consumed += schedule.size_after(consumed)
-        state = merge_states([loader.save_state_rank() for loader in ranks])
-        assert state["next_slot"] == consumed
-
-
-def _loader(path: Path, rank: int, size: int, state: dict[str, Any] | None) -> Any:
-    config = WorkerConfig(rank=rank, world_size=size, num_workers=0, num_lanes=4)
-    options = {"batch_size": 1, "shuffle_buffer_size": 8, "max_samples_per_sequence": 4}
-    loader = get_savable_loader(get_train_dataset(path, worker_config=config, **options))
-    if state is not None:
-        loader.restore_state_rank(state)
-    return loader
 
 
 @pytest.mark.parametrize("ramp", [None, (2, 2, 12)])

@@ -346,27 +346,3 @@ def test_a_checkpoint_without_the_data_is_an_error_and_no_fresh_start(path: Path
     torch.save(checkpoint, tmp_path / "bare.ckpt")
     with pytest.raises(StateError, match="has no state of the data under 'EnergonMultiModalDataModule'"):
         fit(make_module(path), make_trainer(tmp_path, max_steps=4), ckpt_path=tmp_path / "bare.ckpt")
-
-
-def test_a_validation_split_that_is_declared_empty_is_passed_over(tmp_path: Path) -> None:
-    module = make_module(write_texts(tmp_path / "numbers", 20, ratio="1,0,0"))
-    recorder = fit(module, make_trainer(tmp_path, max_steps=4, limit_val_batches=1.0, limit_train_batches=2))
-    assert len(recorder.trained) == 4
-    assert recorder.evaluated == []
-
-
-def test_skipped_steps_leave_the_steps_of_the_trainer_consecutive(
-    path: Path, expected: list[list[int]], tmp_path: Path
-) -> None:
-    options: dict[str, Any] = {"global_batch_size": 2, "skip_steps": ["1-2", "5"]}
-    wanted = [expected[number] for number in (0, 1, 6, 7, 8, 9, 12, 13, 14, 15, 16, 17)]
-    settings = {"accumulate_grad_batches": 2}
-    trainer = make_trainer(tmp_path, max_steps=6, **settings, **saving(tmp_path))
-    assert fit(make_module(path, **options), trainer).trained == wanted
-    for step in (2, 4):
-        resumed = make_module(path, **options)
-        recorder = fit(
-            resumed, make_trainer(tmp_path, max_steps=6, **settings), ckpt_path=tmp_path / f"step={step}.ckpt"
-        )
-        assert recorder.trained == wanted[2 * step :]
-        assert resumed.init_global_step == step

@@ -9,7 +9,6 @@ import pytest
 from bridge_data import (
     DatasetError,
     EnergonDataloader,
-    SavableDataLoader,
     StateError,
     WorkerConfig,
     cyclic_iter,
@@ -170,43 +169,3 @@ def test_a_rank_without_any_batch_gets_none_or_an_error_but_never_an_endless_loo
     assert list(validation_loader(path, cyclic=False, world_size=2, batch_size=100)) == []
     with pytest.raises(DatasetError, match="no batch for data-parallel rank 1 of 2"):
         next(validation_loader(path, cyclic=True, world_size=2, batch_size=100))
-
-
-def test_it_begins_anew_when_there_was_training_in_between(path: Path) -> None:
-    num_trained = 0
-    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
-    dataset = get_val_dataset(path, worker_config=config, batch_size=5)
-    loader = ValidationDataloader(get_savable_loader(dataset), cyclic=True, num_trained=lambda: num_trained)
-    assert draw(loader, 2) == EXPECTED[:2]
-    num_trained = 3
-    assert draw(loader, 3) == EXPECTED[:3]
-    assert draw(loader, 2) == EXPECTED[3:]
-    loader.cyclic = False
-    num_trained = 4
-    loader.restart()
-    assert draw(loader, 2) == EXPECTED[:2]
-
-
-def test_a_loader_restored_from_the_end_of_a_validation_gives_the_next_one_whole(path: Path) -> None:
-    before = validation_loader(path, cyclic=False)
-    assert take(before, 99) == EXPECTED
-    for cyclic in (False, True):
-        after = validation_loader(path, cyclic=cyclic)
-        after.dataloader.restore_state_rank(before.dataloader.save_state_rank())
-        assert take(after, len(EXPECTED)) == EXPECTED
-
-
-@pytest.mark.parametrize("limit", [2, 4])
-def test_a_limit_of_the_whole_job_is_kept_on_other_ranks(path: Path, limit: int) -> None:
-    def ranks(world_size: int) -> list[SavableDataLoader]:
-        configs = [WorkerConfig(rank, world_size, 0, num_lanes=world_size) for rank in range(world_size)]
-        datasets = [get_val_dataset(path, worker_config=config, batch_size=5, limit=limit) for config in configs]
-        return [get_savable_loader(dataset) for dataset in datasets]
-
-    first = ranks(1)[0]
-    found = take(first, 1)
-    rest = ranks(3)
-    for loader in rest:
-        loader.restore_state_rank(first.save_state_rank())
-    found += [batch for rank in (1, 2, 0) for batch in take(rest[rank], 99)]  # micro-batch 1 is of rank 1
-    assert found == EXPECTED[:limit]

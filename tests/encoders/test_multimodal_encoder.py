@@ -25,7 +25,6 @@ from bridge_data.encoders import (
 )
 from tests.encoders.multimodal_parts import (
     CONFIG,
-    IMAGE,
     PAD,
     TOKENS_PER_IMAGE,
     make_encoder,
