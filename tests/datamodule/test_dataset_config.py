@@ -67,6 +67,7 @@ def test_it_is_copied_and_pickled() -> None:
         ({"pad_to_multiple_of": 3, "pad_to_max_length": True}, "must be a multiple of it"),
         ({"in_batch_packing_pad_to_multiple_of": 4}, "needs a task_encoder"),
         ({"task_encoder": DefaultTaskEncoder(), "pad_to_max_length": True}, "DefaultTaskEncoder does not pad to it"),
+        ({"task_encoder": DefaultTaskEncoder(), "pad_to_multiple_of": 2}, "needs a task_encoder"),
         ({"dataset_kwargs": {"seeds": 1}}, "no setting 'seeds'; did you mean 'seed'"),
         ({"dataset_kwargs": {"num_workers": 1}}, "num_workers is a setting of EnergonDatasetConfig itself"),
         ({"dataset_kwargs": {"multiple_validation_sets": True}}, "a list of loaders for the loaders of model chunks"),

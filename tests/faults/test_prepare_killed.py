@@ -135,6 +135,35 @@ def command(folder: Path, name: str, *flags: str) -> list[str]:
     return [*run, "--split-ratio", RATIOS[name], *flags]
 
 
+@pytest.mark.slow
+def test_the_command_killed_at_a_hundred_random_moments(tmp_path: Path) -> None:
+    """With processes of its own, which end with it."""
+    folder, rng = write_folder(tmp_path, 400), random.Random(1)
+    started = time.monotonic()
+    subprocess.run(command(folder, "a", "--num-workers", "2"), check=True, capture_output=True)
+    seconds = time.monotonic() - started
+    num_killed = 0
+    for _ in range(100):
+        name = rng.choice("ab")
+        with subprocess.Popen(
+            command(folder, name, "--num-workers", "2"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        ) as run:
+            try:
+                run.wait(rng.uniform(0.3, 1.1) * seconds)
+            except subprocess.TimeoutExpired:
+                run.kill()
+            assert run.stderr is not None
+            assert b"Traceback" not in run.stderr.read()  # also waits for the processes of the run
+            assert run.wait() in (0, -signal.SIGKILL)
+            num_killed += run.returncode != 0
+        state = state_of(folder)
+        assert state in RATIOS or "bridge-data prepare" in state
+        assert run.returncode != 0 or state == name
+    assert num_killed > 50
+    subprocess.run(command(folder, "b"), check=True, capture_output=True)
+    assert state_of(folder) == "b" and not [*folder.rglob(".*.tmp")]
+
+
 def test_two_at_once_give_one_or_the_other(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, 400)
     for _ in range(3):
