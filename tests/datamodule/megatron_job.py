@@ -1,21 +1,17 @@
-"""One of two ranks of a Megatron job, for `test_megatron.py`: what it draws, saves and restores, as JSON. Run it under
-torchrun.
+"""One of two ranks of a Megatron job, for `test_jobs.py`: what it draws, saves and restores.
 
-    megatron_job DATA FOLDER
+megatron_job FOLDER DATA
 """
 
-import json
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import torch
-import torch.distributed as dist
 from megatron.core import parallel_state, rerun_state_machine
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.rerun_state_machine import RerunDataIterator
 
+from tests.datamodule.jobs import as_rank
 from tests.datamodule.parts import draw, make_module
 
 
@@ -24,9 +20,7 @@ def rank_and_size(module: Any) -> tuple[int, int]:
     return config.rank, config.world_size
 
 
-def main(data: str, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+def run(data: str) -> dict[str, Any]:
     seen: dict[str, Any] = {}
     options = {"num_lanes": 2, "global_batch_size": 2}
 
@@ -62,10 +56,8 @@ def main(data: str, folder: str) -> None:
     resumed.train_dataloader().restore_state(state)
     seen["resumed"] = draw(resumed.train_dataloader(), 3)
     seen["init_global_step"] = resumed.init_global_step
-    Path(folder, f"rank{dist.get_rank()}.json").write_text(json.dumps(seen))
-    dist.barrier()
-    dist.destroy_process_group()
+    return seen
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    as_rank(sys.argv[1], lambda: run(sys.argv[2]))

@@ -1,4 +1,4 @@
-"""Megatron's rerun machine over a training loader, for `test_rerun.py`: what each run of each step draws, as JSON.
+"""Megatron's rerun machine over a training loader, for `test_jobs.py`: what each run of each step draws, as JSON.
 
 rerun_job DATA FILE
 """

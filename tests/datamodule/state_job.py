@@ -1,10 +1,9 @@
 """Four ranks that save, and are restored from what they saved, for `test_rank_states.py`: what each sees, as JSON.
 
-state_job DATA FOLDER
+state_job FOLDER DATA
 """
 
 import dataclasses
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ import torch.distributed as dist
 from bridge_data import StateError
 from bridge_data.loader.checkpoint import rank_file
 from bridge_data.order.state import LoaderState
+from tests.datamodule.jobs import as_rank
 from tests.datamodule.parts import draw, make_module, take
 
 NUM_LANES, DRAWN, MORE = 12, 3, 4
@@ -143,14 +143,5 @@ def run(job: Job) -> dict[str, Any]:
     return seen
 
 
-def main(data: str, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    seen = run(Job(data, folder))
-    Path(folder, f"rank{dist.get_rank()}.json").write_text(json.dumps(seen))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    as_rank(sys.argv[1], lambda: run(Job(sys.argv[2], sys.argv[1])))

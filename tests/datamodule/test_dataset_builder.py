@@ -14,14 +14,9 @@ from bridge_data import (
 )
 from bridge_data.datamodule.bridge import transformers_tokenizer
 from recipes.demo_tokenizer import train_tokenizer
-from tests.datamodule.parts import NUM_TRAIN, NUM_VAL, draw, make_module, take, write_numbers
+from tests.datamodule.parts import NUM_TRAIN, NUM_VAL, draw, make_module, take
 from tests.datamodule.test_dataset_config import EncoderSettings
 from tests.later import hf
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_numbers(tmp_path_factory.mktemp("numbers"))
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +49,9 @@ def test_it_builds_what_the_data_module_gives(path: Path) -> None:
     assert iter(train) is train
     assert iter(validation) is validation
     assert train.dataloader.dataset.worker_config.num_workers == 0
-
-
-def test_a_config_builds_its_loaders_itself(path: Path) -> None:
-    train, validation, _ = make_config(path).build_datasets(DatasetBuildContext(train_samples=10, valid_samples=4))
-    assert len(draw(train, 3)) == len(draw(validation, 3)) == 3
+    assert build(make_config(path), train_samples=0)[0] is None, "nothing that is not wanted is built"
+    assert build(make_config(path), valid_samples=0)[1] is None
+    assert build(make_config(path, do_validation=False))[1] is None
 
 
 def test_a_config_has_the_metrics_of_the_training_loader_that_was_built_from_it(path: Path) -> None:
@@ -73,12 +66,6 @@ def test_a_config_has_the_metrics_of_the_training_loader_that_was_built_from_it(
         copied.metrics()
 
 
-def test_splits_that_are_not_wanted_are_not_built(path: Path) -> None:
-    assert build(make_config(path), train_samples=0)[0] is None
-    assert build(make_config(path), valid_samples=0)[1] is None
-    assert build(make_config(path, do_validation=False))[1] is None
-
-
 @pytest.mark.parametrize(("drop_last", "expected"), [(True, [5, 5, 5, 5]), (False, [5, 5, 5, 5, 4])])
 def test_drop_last_leaves_out_what_is_not_full_in_validation(path: Path, drop_last: bool, expected: list[int]) -> None:
     module = EnergonDatasetBuilder(make_config(path, micro_batch_size=5, drop_last=drop_last)).datamodule(
@@ -88,6 +75,7 @@ def test_drop_last_leaves_out_what_is_not_full_in_validation(path: Path, drop_la
     validation = module.val_dataloader()
     validation.cyclic = False  # type: ignore[union-attr]
     assert [len(numbers) for numbers in take(validation, 9)] == expected  # type: ignore[arg-type]
+    assert module.batch_schedule.global_batch_size == 5, "a micro-batch where Bridge says none"
 
 
 def test_each_evaluation_begins_with_the_first_sample_after_training(path: Path) -> None:
@@ -104,15 +92,9 @@ def test_each_evaluation_begins_with_the_first_sample_after_training(path: Path)
     assert draw(validation, 6) == 2 * first
 
 
-def test_the_global_batch_size_gives_the_step_where_bridge_says_none(path: Path) -> None:
-    context = DatasetBuildContext(train_samples=1, valid_samples=1)
-    module = EnergonDatasetBuilder(make_config(path, micro_batch_size=3)).datamodule(context)
-    assert module.batch_schedule.global_batch_size == 3
-    module = EnergonDatasetBuilder(make_config(path, micro_batch_size=3, global_batch_size=6)).datamodule(context)
-    assert module.batch_schedule.global_batch_size == 6
-
-
 def test_without_a_task_encoder_the_run_s_tokenizer_makes_one(path: Path, tokenizer_folder: Path) -> None:
+    from megatron.core.tokenizers import MegatronTokenizer
+
     tokenizer = hf.AutoTokenizer.from_pretrained(tokenizer_folder, local_files_only=True)
     config = make_config(path, task_encoder=None, pad_to_max_length=True, pad_to_multiple_of=8)
     train, _, _ = build(config, tokenizer=tokenizer)
@@ -121,19 +103,9 @@ def test_without_a_task_encoder_the_run_s_tokenizer_makes_one(path: Path, tokeni
     assert next(shorter).tokens.shape[1] < 16
     with pytest.raises(ConfigError, match="expected a tokenizer of transformers"):
         build(make_config(path, task_encoder=None))
-
-
-def test_the_tokenizer_of_transformers_is_found_in_those_of_megatron(tokenizer_folder: Path) -> None:
-    from megatron.core.tokenizers import MegatronTokenizer
-
     of_core = MegatronTokenizer.from_pretrained(str(tokenizer_folder), metadata_path={"library": "huggingface"})
     assert transformers_tokenizer(of_core).is_fast
-    own = object()
-    assert transformers_tokenizer(own) is own
-    assert transformers_tokenizer(None) is None
 
-
-def test_settings_of_an_encoder_are_built_with_what_the_run_knows(path: Path) -> None:
     class Recording(EncoderSettings):
         def build(self, dataset: EnergonDatasetConfig, tokenizer: Any) -> DefaultTaskEncoder[Any, Any, Any, Any]:
             self.asked = (dataset.seq_length, dataset.pad_to_max_length, tokenizer)
@@ -152,8 +124,3 @@ def test_a_saved_state_is_plain_data_as_bridge_s_reader_demands(path: Path, tmp_
     again, _, _ = build(make_config(path))
     again.restore_state(torch.load(tmp_path / "state.pt", weights_only=True)["dataloader_state_dict"])
     assert draw(again, 3) == expected
-
-
-def test_wrong_settings_are_refused_before_anything_is_read() -> None:
-    with pytest.raises(ConfigError, match="path=None"):
-        EnergonDatasetBuilder(EnergonDatasetConfig(seq_length=1, micro_batch_size=1))

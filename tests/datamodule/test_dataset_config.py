@@ -21,27 +21,20 @@ class EncoderSettings:
         return DefaultTaskEncoder()
 
 
+class Padding(DefaultTaskEncoder[Any, Any, Any, Any]):
+    """It pads by itself, and says so."""
+
+    pad_to_max_length = True
+
+
 def make_config(**settings: Any) -> EnergonDatasetConfig:
     return EnergonDatasetConfig(**{"path": "data", "seq_length": 8, "micro_batch_size": 2, **settings})
-
-
-def test_without_bridge_it_is_a_class_of_ours_alone() -> None:
-    assert type(make_config()) is EnergonDatasetConfig or importlib.util.find_spec("megatron.bridge") is not None
 
 
 def test_it_is_copied_and_pickled() -> None:
     config = make_config(task_encoder=EncoderSettings(), dataset_kwargs={"seed": 3})
     for again in (copy.deepcopy(config), pickle.loads(pickle.dumps(config)), dataclasses.replace(config)):
         assert again == config and type(again) is type(config)
-
-
-def test_what_bridge_sets_on_the_way_is_taken() -> None:
-    config = make_config(task_encoder=EncoderSettings())
-    config.pad_to_max_length, config.in_batch_packing_pad_to_multiple_of = True, 4
-    config.finalize()
-    config = make_config(num_workers=0)
-    config.finalize()
-    assert not config.persistent_workers
 
 
 @pytest.mark.parametrize(
@@ -74,6 +67,7 @@ def test_what_bridge_sets_on_the_way_is_taken() -> None:
         ({"pad_to_multiple_of": 3, "pad_to_max_length": True}, "must be a multiple of it"),
         ({"in_batch_packing_pad_to_multiple_of": 4}, "needs a task_encoder"),
         ({"task_encoder": DefaultTaskEncoder(), "pad_to_max_length": True}, "DefaultTaskEncoder does not pad to it"),
+        ({"task_encoder": DefaultTaskEncoder(), "pad_to_multiple_of": 2}, "needs a task_encoder"),
         ({"dataset_kwargs": {"seeds": 1}}, "no setting 'seeds'; did you mean 'seed'"),
         ({"dataset_kwargs": {"num_workers": 1}}, "num_workers is a setting of EnergonDatasetConfig itself"),
         ({"dataset_kwargs": {"multiple_validation_sets": True}}, "a list of loaders for the loaders of model chunks"),
@@ -94,23 +88,26 @@ def test_a_setting_without_effect_or_out_of_range_is_refused_with_the_reason(
 @pytest.mark.parametrize(
     "settings",
     [
+        {"task_encoder": Padding(), "pad_to_max_length": True},
+        {"num_workers": 0},
         {"pad_to_multiple_of": 4, "pad_to_max_length": True},
         {"pad_to_multiple_of": 4},
         {"enable_in_batch_packing": True, "defer_in_batch_packing_to_step": True},
         {"task_encoder": EncoderSettings(), "trust_remote_code": True, "pad_to_multiple_of": 128},
         {"task_encoder": EncoderSettings(), "enable_in_batch_packing": True},
+        {
+            "task_encoder": EncoderSettings(),
+            "pad_to_max_length": True,
+            "in_batch_packing_pad_to_multiple_of": 4,
+        },
         {"global_batch_size": 8, "dataset_kwargs": {"balance": True, "rampup_batch_size": [2, 2, 8]}},
         {"dataloader_save": "", "dataloader_load": "checkpoints/energon"},
     ],
 )
 def test_settings_that_someone_goes_by_are_taken(settings: dict[str, Any]) -> None:
-    make_config(**settings).finalize()
-
-
-def test_an_encoder_that_pads_by_itself_says_so() -> None:
-    encoder: Any = DefaultTaskEncoder()
-    encoder.pad_to_max_length = True
-    make_config(task_encoder=encoder, pad_to_max_length=True).finalize()
+    config = make_config(**settings)
+    config.finalize()
+    assert config.persistent_workers == bool(config.num_workers)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("megatron.bridge") is not None, reason="Bridge is installed")

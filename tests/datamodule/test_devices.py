@@ -1,29 +1,24 @@
 """A Lightning checkpoint within an epoch, resumed on another number of devices: every step has a whole global batch."""
 
 import collections
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.datamodule import devices_job
-from tests.datamodule.parts import draw, make_module, write_numbers
-from tests.datamodule.test_ddp import logged
+from tests.datamodule.parts import draw, make_module
 from tests.ranks import run_job
 
 STEPS = range(10)
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_numbers(tmp_path_factory.mktemp("numbers") / "data")
-
-
 def trained(
-    data: Path, folder: Path, num_devices: int, global_batch_size: int, num_steps: int, checkpoint: Path | None = None
+    path: Path, folder: Path, num_devices: int, global_batch_size: int, num_steps: int, checkpoint: Path | None = None
 ) -> dict[int, list[int]]:
     """The numbers that a run trains on in each step, on all ranks."""
     folder.mkdir()
-    arguments = [str(data), str(folder), str(num_devices), str(global_batch_size), str(num_steps)]
+    arguments = [str(path), str(folder), str(num_devices), str(global_batch_size), str(num_steps)]
     arguments += [] if checkpoint is None else [str(checkpoint)]
     if num_devices == 1:
         devices_job.main(*arguments)
@@ -32,44 +27,40 @@ def trained(
         assert status == 0, output
     steps: dict[int, list[int]] = collections.defaultdict(list)
     for rank in range(num_devices):
-        for step, batch in logged(folder, rank):
+        for line in (folder / f"rank{rank}.jsonl").read_text().splitlines():
+            step, batch = json.loads(line)
             steps[step] += batch
     return {step: sorted(batch) for step, batch in steps.items()}
 
 
-def expected(data: Path, global_batch_size: int) -> dict[int, list[int]]:
+def whole_run(path: Path, global_batch_size: int) -> dict[int, list[int]]:
     """What every step of a run without an interruption trains on."""
-    loader = make_module(data, num_lanes=12, global_batch_size=global_batch_size).train_dataloader()
+    loader = make_module(path, num_lanes=12, global_batch_size=global_batch_size).train_dataloader()
     batches = draw(loader, len(STEPS) * global_batch_size)
     flat = [number for batch in batches for number in batch]
     return {step: sorted(flat[step * global_batch_size :][:global_batch_size]) for step in STEPS}
 
 
-def resume(data: Path, folder: Path, devices: list[int], global_batch_size: int) -> None:
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("devices", "global_batch_size"), [([1, 2, 1], 4), pytest.param([4, 3], 12, marks=pytest.mark.slow)]
+)
+def test_a_run_goes_on_with_other_numbers_of_devices(
+    path: Path, tmp_path: Path, devices: list[int], global_batch_size: int
+) -> None:
     """Train 2 steps on each of `devices` in turn, from the checkpoint after the first step of the run before."""
-    whole, checkpoint = expected(data, global_batch_size), None
+    whole, checkpoint = whole_run(path, global_batch_size), None
     for done, num_devices in enumerate(devices):
-        run = folder / f"{done}-on-{num_devices}"
-        assert trained(data, run, num_devices, global_batch_size, done + 2, checkpoint) == {
+        run = tmp_path / f"{done}-on-{num_devices}"
+        assert trained(path, run, num_devices, global_batch_size, done + 2, checkpoint) == {
             step: whole[step] for step in (done, done + 1)
         }
         checkpoint = run / f"step={done + 1}.ckpt"
 
 
-@pytest.mark.processes
-def test_from_one_device_to_two_and_back(data: Path, tmp_path: Path) -> None:
-    resume(data, tmp_path, [1, 2, 1], 4)
-
-
-@pytest.mark.processes
-@pytest.mark.slow
-def test_from_four_devices_to_three(data: Path, tmp_path: Path) -> None:
-    resume(data, tmp_path, [4, 3], 12)
-
-
 @pytest.mark.parametrize("num_devices", [1, pytest.param(2, marks=[pytest.mark.processes, pytest.mark.slow])])
-def test_a_checkpoint_within_a_step_begins_the_step_again(num_devices: int, data: Path, tmp_path: Path) -> None:
-    trained(data, tmp_path / "first", 1, 4, 4)
-    whole = expected(data, 4)
-    resumed = trained(data, tmp_path / "resumed", num_devices, 4, 6, tmp_path / "first" / "within.ckpt")
+def test_a_checkpoint_within_a_step_begins_the_step_again(num_devices: int, path: Path, tmp_path: Path) -> None:
+    trained(path, tmp_path / "first", 1, 4, 4)
+    whole = whole_run(path, 4)
+    resumed = trained(path, tmp_path / "resumed", num_devices, 4, 6, tmp_path / "first" / "within.ckpt")
     assert resumed == {step: whole[step] for step in range(2, 6)}

@@ -28,7 +28,7 @@ from bridge_data.encoders.encoder_config import SamplePolicies
 from bridge_data.errors import log_exception
 from bridge_data.keywords import DataModuleKeywords
 from tests.datamodule.lightning_parts import VAL, Recorder
-from tests.datamodule.parts import draw, make_module, write_numbers
+from tests.datamodule.parts import draw, make_module
 from tests.encoders.multimodal_parts import image_processor, make_tokenizer
 
 TRAINER = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
@@ -44,11 +44,6 @@ class Adding(DefaultTaskEncoder[Any, Any, Any, Any]):
 
     def encode_sample(self, sample: TextSample) -> TextSample:
         return TextSample.derive_from(sample, text=str(int(sample.text) + self.number))
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_numbers(tmp_path_factory.mktemp("numbers"))
 
 
 @pytest.fixture(scope="module")
@@ -111,9 +106,7 @@ def test_all_further_settings_are_arguments(path: Path, tmp_path: Path, capsys: 
     assert options.trainer.multiple_validation_sets
 
 
-def test_the_default_encoder_is_made_of_parts_by_name_and_nested_settings(
-    path: Path, parts: Path, tmp_path: Path
-) -> None:
+def test_encoders_are_made_of_parts_by_name_and_nested_settings(path: Path, parts: Path, tmp_path: Path) -> None:
     config = {
         "patch_size": 8,
         "image_token": {"token_str": "<image>", "token_id": 3},
@@ -148,9 +141,6 @@ def test_the_default_encoder_is_made_of_parts_by_name_and_nested_settings(
     assert isinstance(module.task_encoder, MultiModalTaskEncoder)
     assert module.task_encoder.config == MultiModalSampleConfig(tokens_per_image=5)
     assert module.task_encoder.image_processor.size == {"shortest_edge": 8}
-
-
-def test_encoders_of_families_are_made_with_nested_settings(path: Path, parts: Path, tmp_path: Path) -> None:
     processor = {"class_path": "transformers.CLIPImageProcessor", "init_args": {"crop_size": 16}}
     encoder = {
         "class_path": "bridge_data.encoders.FamilyTaskEncoder",

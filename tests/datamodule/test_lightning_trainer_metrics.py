@@ -13,12 +13,7 @@ from lightning.pytorch.loggers import CSVLogger
 
 from bridge_data import ConfigError, MetricsCallback
 from tests.datamodule.lightning_parts import Recorder, fit, make_trainer
-from tests.datamodule.parts import make_module, write_numbers
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_numbers(tmp_path_factory.mktemp("numbers"))
+from tests.datamodule.parts import make_module
 
 
 @pytest.mark.processes

@@ -21,7 +21,7 @@ from bridge_data import (
 from bridge_data.encoders import PLAIN_CHAT_TEMPLATE, MultiModalSampleConfig, MultiModalTaskEncoder
 from bridge_data.plan import EmptySplitError
 from bridge_data.samples import Batch
-from tests.datamodule.parts import NUM_TRAIN, NUM_VAL, draw, make_module, write_numbers
+from tests.datamodule.parts import NUM_TRAIN, NUM_VAL, draw, make_module
 from tests.encoders.multimodal_parts import IMAGE, image_processor, make_tokenizer, png
 from tests.later import hf
 from tests.prepared import write_dataset, write_texts
@@ -31,11 +31,6 @@ CAPTIONING = {
     "field_map": {"image": "png", "caption": "txt"},
 }
 VAL = list(range(NUM_TRAIN, NUM_TRAIN + NUM_VAL))
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_numbers(tmp_path_factory.mktemp("numbers"))
 
 
 @pytest.fixture(scope="module")
@@ -62,11 +57,30 @@ def stream(module: EnergonMultiModalDataModule, count: int = 40) -> list[list[in
 def test_the_default_encoder_is_made_of_tokenizer_and_image_processor(captions: Path) -> None:
     module = make_default(captions, micro_batch_size=2, global_batch_size=2)
     assert isinstance(module.task_encoder, MultiModalTaskEncoder)
-    assert (module.task_encoder.tokenizer, module.task_encoder.image_processor) == (
-        module.tokenizer,
-        module.image_processor,
-    )
     assert next(module.train_dataloader()).images.shape == (2, 3, 16, 16)
+    large = hf.CLIPImageProcessor(size={"shortest_edge": 24}, crop_size={"height": 24, "width": 24})
+    config = MultiModalSampleConfig(patch_size=8, pad_to_max_length=True)
+    plain = make_tokenizer(PLAIN_CHAT_TEMPLATE)
+    options = {"multimodal_sample_config": config, "seq_length": 64, "num_workers": 0}
+    batch = next(EnergonMultiModalDataModule(captions, plain, large, **options).train_dataloader())
+    assert batch.images.shape == (1, 3, 24, 24)
+    assert batch.tokens.shape == (1, 64)
+    assert batch.tokens[0, :9].eq(IMAGE).all(), "no role in front of the image, which has 9 tokens"
+
+
+def test_lengths_bound_sequences_packs_and_labels(captions: Path, path: Path) -> None:
+    for length in (12, 13):
+        assert next(make_default(captions, seq_length=length).train_dataloader()).tokens.shape[1] <= length
+    pack = next(make_default(captions, seq_length=40, packing_buffer_size=10).train_dataloader())
+    assert 26 < pack.tokens.shape[1] <= 40
+    module = make_default(captions, decoder_seq_length=2, micro_batch_size=4, global_batch_size=4)
+    batch = next(module.train_dataloader())
+    assert batch.labels.shape == (4, 2) and batch.tokens.shape[1] > 2
+    with pytest.raises(ConfigError, match="leave out decoder_seq_length"):
+        make_default(captions, decoder_seq_length=2, packing_buffer_size=10)
+    for unused in ({"decoder_seq_length": 5}, {"multimodal_sample_config": MultiModalSampleConfig()}):
+        with pytest.warns(UserWarning, match=f"{next(iter(unused))} has no effect"):  # beside another encoder
+            make_module(path, **unused)
 
 
 def test_a_call_by_position_for_bridge_0_6_is_refused(captions: Path) -> None:
@@ -74,54 +88,7 @@ def test_a_call_by_position_for_bridge_0_6_is_refused(captions: Path) -> None:
         EnergonMultiModalDataModule(captions, None, 1024, 2, task_encoder=DefaultTaskEncoder())
 
 
-def test_another_image_processor_makes_other_images_and_another_tokenizer_other_tokens(captions: Path) -> None:
-    large = hf.CLIPImageProcessor(size={"shortest_edge": 24}, crop_size={"height": 24, "width": 24})
-    config = MultiModalSampleConfig(patch_size=8)
-    plain = make_tokenizer(PLAIN_CHAT_TEMPLATE)
-    module = EnergonMultiModalDataModule(captions, plain, large, multimodal_sample_config=config, num_workers=0)
-    batch = next(module.train_dataloader())
-    assert batch.images.shape == (1, 3, 24, 24)
-    assert batch.tokens[0, :9].eq(IMAGE).all(), "no role in front of the image, which has 9 tokens"
-
-
-def test_seq_length_bounds_sequences(captions: Path) -> None:
-    lengths = {length: next(make_default(captions, seq_length=length).train_dataloader()) for length in (12, 13)}
-    assert [batch.tokens.shape[1] <= length for length, batch in lengths.items()] == [True, True]
-    pack = next(make_default(captions, seq_length=40, packing_buffer_size=10).train_dataloader())
-    assert 26 < pack.tokens.shape[1] <= 40
-
-
-def test_the_sample_config_reaches_the_encoder(captions: Path) -> None:
-    config = MultiModalSampleConfig(patch_size=8, pad_to_max_length=True)
-    batch = next(make_default(captions, seq_length=64, multimodal_sample_config=config).train_dataloader())
-    assert batch.tokens.shape == (1, 64)
-
-
-def test_decoder_seq_length_bounds_the_labels(captions: Path) -> None:
-    module = make_default(captions, decoder_seq_length=2, micro_batch_size=4, global_batch_size=4)
-    batch = next(module.train_dataloader())
-    assert batch.labels.shape == (4, 2)
-    assert batch.tokens.shape[1] > 2
-    with pytest.raises(ConfigError, match="leave out decoder_seq_length"):
-        make_default(captions, decoder_seq_length=2, packing_buffer_size=10)
-
-
-def test_what_only_the_default_encoder_uses_is_warned_of_beside_another(path: Path) -> None:
-    with pytest.warns(UserWarning, match="decoder_seq_length has no effect"):
-        make_module(path, decoder_seq_length=5)
-    with pytest.warns(UserWarning, match="multimodal_sample_config has no effect"):
-        make_module(path, multimodal_sample_config=MultiModalSampleConfig())
-
-
 # ----- path, task_encoder, validation_task_encoder --------------------------------------------------------------------
-
-
-def test_path_says_which_data(path: Path, tmp_path: Path) -> None:
-    other = write_texts(tmp_path, 20, lambda number: str(1000 + number), ratio="1,0,0")
-    assert all(0 <= n < NUM_TRAIN for batch in stream(make_module(path)) for n in batch)
-    assert all(n >= 1000 for batch in stream(make_module(str(other))) for n in batch)
-    with pytest.raises(ConfigError, match="no such folder or file"):
-        make_module(tmp_path / "missing").train_dataloader()
 
 
 class Negating(DefaultTaskEncoder[Any, Any, Any, Any]):
@@ -141,18 +108,17 @@ def test_validation_has_the_encoder_of_training_or_its_own(path: Path) -> None:
 # ----- batch sizes ----------------------------------------------------------------------------------------------------
 
 
-def test_micro_batches_have_micro_batch_size_samples(path: Path) -> None:
-    module = make_module(path, micro_batch_size=3, global_batch_size=6)
-    assert {len(batch) for batch in stream(module)} == {3}
-    assert draw(module.val_dataloader(), 1) == [VAL[:3]]
-
-
 def test_the_global_batch_size_gives_the_micro_batches_of_a_step(path: Path) -> None:
     module = make_module(path, micro_batch_size=2, global_batch_size=16)
+    assert {len(batch) for batch in stream(module)} == {2}
+    assert draw(module.val_dataloader(), 1) == [VAL[:2]]
     ranks = {size: WorkerConfig(rank=0, world_size=size, num_workers=0) for size in (1, 2, 3, 4)}
     assert [module.num_micro_batches(ranks[size]) for size in (1, 2, 4)] == [8, 4, 2]
     with pytest.raises(ConfigError, match=r"global_batch_size=16 is not a multiple of .* 3 data-parallel ranks = 6"):
         module.num_micro_batches(ranks[3])
+    groups = SimpleNamespace(dp=SimpleNamespace(rank=lambda: 0, size=lambda: 3))
+    with pytest.raises(ConfigError, match="3 data-parallel ranks"):  # before the first read
+        make_module(path, global_batch_size=4, pg_collection=groups).train_dataloader()
 
 
 def test_without_a_global_batch_size_a_step_takes_a_micro_batch_of_each_rank(path: Path) -> None:
@@ -184,21 +150,7 @@ def test_batch_sizes_that_cannot_be_are_refused(path: Path, sizes: dict[str, Any
         make_module(path, **sizes)
 
 
-def test_ranks_that_cannot_share_the_global_batch_are_refused_before_the_first_read(path: Path) -> None:
-    groups = SimpleNamespace(dp=SimpleNamespace(rank=lambda: 0, size=lambda: 3))
-    with pytest.raises(ConfigError, match="3 data-parallel ranks"):
-        make_module(path, global_batch_size=4, pg_collection=groups).train_dataloader()
-
-
 # ----- ranks, workers, loader -----------------------------------------------------------------------------------------
-
-
-def test_ranks_of_the_collection_share_the_data(path: Path) -> None:
-    whole = stream(make_module(path, num_lanes=2, global_batch_size=2), 20)
-    for rank in range(2):
-        groups = SimpleNamespace(dp=SimpleNamespace(rank=lambda r=rank: r, size=lambda: 2))
-        module = make_module(path, num_lanes=2, global_batch_size=2, pg_collection=groups)
-        assert stream(module, 10) == whole[rank::2]
 
 
 @pytest.mark.processes
@@ -218,49 +170,23 @@ def test_workers_are_as_many_as_asked_for(path: Path) -> None:
     assert make_module(path, num_workers=2).num_val_workers == 2
 
 
-def test_settings_reach_workers_data_and_loader(path: Path) -> None:
-    base = stream(make_module(path))
-    assert stream(make_module(path)) == base
-    assert stream(make_module(path, seed=1)) != base
-    assert stream(make_module(path, num_lanes=4)) != base
-    loader = make_module(path, virtual_epoch_length=5, prefetch_factor=3, max_worker_restarts=9, sample_timeout_s=2.5)
-    train = loader.train_dataloader()
-    assert len(train) == 5
-    assert (train.dataloader.config.prefetch_factor, train.dataloader.config.max_worker_restarts) == (3, 9)
-    assert train.dataloader.config.sample_timeout_s == 2.5
-    spawned = make_module(path, start_method="spawn").train_dataloader()
-    assert spawned.dataloader.config.start_method == "spawn"
+def test_settings_reach_workers_data_and_loader(path: Path, tmp_path: Path) -> None:
+    settings: list[dict[str, Any]] = [{}, {"seed": 1}, {"num_lanes": 4}, {"num_lanes": 1}]
+    settings += [{"num_lanes": 1, "max_samples_per_sequence": 3}]
+    settings += [{"num_lanes": 1, "max_samples_per_sequence": 1, "shuffle_buffer_size": 90}]
+    orders = [stream(make_module(path, **chosen)) for chosen in settings]
+    assert stream(make_module(path)) == orders[0]
+    assert all(a != b for a, b in itertools.combinations(orders, 2))
+    pool = NoCachePool()
+    train = make_module(path, virtual_epoch_length=5, prefetch_factor=3, cache_pool=pool).train_dataloader()
+    assert (len(train), train.dataloader.config.prefetch_factor) == (5, 3)
+    assert train.dataloader.dataset.cache_pool is pool
     with pytest.raises(ConfigError, match="did you mean 'prefetch_factor'"):
         make_module(path, prefech_factor=3)
-
-
-def test_a_cache_pool_reaches_the_cookers(path: Path) -> None:
-    pool = NoCachePool()
-    assert make_module(path, cache_pool=pool).train_dataloader().dataloader.dataset.cache_pool is pool
-
-
-class Failing(DefaultTaskEncoder[Any, Any, Any, Any]):
-    def encode_sample(self, sample: TextSample) -> TextSample:
-        if int(sample.text) % 2:
-            raise ValueError("odd")
-        return sample
-
-
-def test_the_error_handler_is_called(path: Path) -> None:
-    failures: list[Exception] = []
-    module = make_module(path, task_encoder=Failing(), global_error_handler=lambda error, *_: failures.append(error))
-    assert all(n % 2 == 0 for batch in stream(module) for n in batch)
-    assert failures
-
-
-def test_shuffle_and_sequence_settings_change_the_order(path: Path) -> None:
-    orders = [
-        stream(make_module(path, num_lanes=1, shuffle_buffer_size=buffer, max_samples_per_sequence=sequence))
-        for buffer, sequence in ((8, None), (8, 3), (90, 1))
-    ]
-    assert all(a != b for a, b in itertools.combinations(orders, 2))
     with pytest.raises(ConfigError, match="shuffle_buffer_size=-1"):
         make_module(path, shuffle_buffer_size=-1).train_dataloader()
+    with pytest.raises(ConfigError, match="no such folder or file"):
+        make_module(tmp_path / "missing").train_dataloader()
 
 
 @edataclass
@@ -300,6 +226,8 @@ def test_pinned_batches_are_in_page_locked_memory(captions: Path) -> None:
 
 def test_train_dataloader_is_the_same_object_on_every_call(path: Path) -> None:
     module = make_module(path)
+    told = f"EnergonMultiModalDataModule('{path}', task_encoder=DefaultTaskEncoder)"
+    assert str(module) == repr(module) == told, "which starts no loader"
     assert module.train_dataloader_object is None
     train = module.train_dataloader()
     assert module.train_dataloader() is train is module.train_dataloader_object
@@ -309,47 +237,11 @@ def test_train_dataloader_is_the_same_object_on_every_call(path: Path) -> None:
     assert module.test_dataloader() is None
 
 
-def test_validation_is_in_order_and_begins_anew(path: Path) -> None:
-    val = make_module(path, eval_batches=5).val_dataloader()
-    assert val is not None
-    assert draw(val, 7) == [[n] for n in VAL[:5]] + [[n] for n in VAL[:2]]
-    val.restart()
-    assert draw(val, 1) == [[VAL[0]]]
-
-
 def test_a_validation_split_that_is_declared_empty_gives_none(tmp_path: Path) -> None:
     path = write_texts(tmp_path, 20, ratio="1,0,0")
     for module in (make_module(path), make_module(path, multiple_validation_sets=True)):
         assert module.val_dataloader() is None
         assert module.build()[1] is None
-
-
-def test_several_validation_sets_have_a_loader_each(tmp_path: Path) -> None:
-    for name, first in (("a", 0), ("b", 100)):
-        write_texts(tmp_path / name, 6, lambda number, first=first: str(first + number))
-    lines = ["__module__: megatron.energon", "__class__: MetadatasetV2", "splits:"]
-    for split in ("train", "val"):
-        lines += [
-            f"  {split}:",
-            "    blend:",
-            "      - {path: a, split_part: train}",
-            "      - {path: b, split_part: train}",
-        ]
-    file = tmp_path / "sets.yaml"
-    file.write_text("\n".join(lines))
-    module = make_module(file, multiple_validation_sets=True, micro_batch_size=3, global_batch_size=3, eval_batches=3)
-    loaders = module.val_dataloader()
-    assert loaders is module.val_dataloader() is module.build()[1]
-    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
-    assert [source.name for _, source in module.validation_datasets(config)] == ["a/train", "b/train"]
-    assert module.val_names == ["a/train", "b/train"]
-    assert make_module(file).val_names == ["validation"]
-    first, second = [0, 1, 2], [3, 4, 5]
-    assert draw(loaders[0], 4) == [first, second, first, first]
-    assert draw(loaders[1], 2) == [[100 + n for n in first], [100 + n for n in second]]
-    assert draw(make_module(file, micro_batch_size=12, global_batch_size=12).val_dataloader(), 1) == [
-        [*first, *second, *(100 + n for n in first + second)]
-    ]
 
 
 def test_datasets_provider_gives_either_split(path: Path) -> None:
@@ -360,12 +252,6 @@ def test_datasets_provider_gives_either_split(path: Path) -> None:
         module.datasets_provider(config, "test")
     with pytest.raises(ConfigError, match="expected 'train', 'val' or 'test'"):
         module.datasets_provider(config, "valid")  # type: ignore[arg-type]
-
-
-def test_printing_starts_no_loader(path: Path) -> None:
-    module = make_module(path)
-    assert str(module) == repr(module) == f"EnergonMultiModalDataModule('{path}', task_encoder=DefaultTaskEncoder)"
-    assert module.train_dataloader_object is None
 
 
 # ----- state ----------------------------------------------------------------------------------------------------------
@@ -445,11 +331,12 @@ def test_steps_count_with_the_ramp(path: Path) -> None:
         ({"skip_steps": ["5-4"], "global_batch_size": 2}, r"skip_steps: '5-4': the last step comes before"),
         ({"skip_steps": ["3", "2-4"], "global_batch_size": 2}, r"skip_steps 2-4 and 3 overlap"),
         ({"repeat_steps": ["3"], "global_batch_size": 2}, r"repeat_steps=\['3'\]: .*resume from a checkpoint"),
+        ({"skip_steps": ["3"], "global_batch_size": 2, "repeat": False}, "skip_steps 3 .* in endless training only"),
     ],
 )
-def test_steps_that_cannot_be_are_refused_at_once(path: Path, options: dict[str, Any], message: str) -> None:
+def test_steps_that_cannot_be_are_refused(path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        make_module(path, **options)
+        make_module(path, **options).train_dataloader()
 
 
 def test_a_run_that_resumes_after_the_start_of_a_skip_leaves_out_the_rest_and_tells_the_others(
@@ -460,23 +347,13 @@ def test_a_run_that_resumes_after_the_start_of_a_skip_leaves_out_the_rest_and_te
     stream(module, 8)
     late = make_module(path, global_batch_size=2, skip_steps=["0", "3-5", "7"])
     late.load_state_dict(module.state_dict())
+    caplog.set_level("INFO", "bridge_data")
     assert stream(late, 10) == plain[12:14] + plain[16:24]
     told = next(record.getMessage() for record in caplog.records if record.levelname == "WARNING")
     assert "0 to 1 of skip_steps 0" in told
     assert "6 to 7 of skip_steps 3-5" in told
     assert "skip_steps 7" not in told
-
-
-def test_steps_of_finite_data_are_not_skipped(path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"skip_steps 3 .* in endless training only"):
-        make_module(path, global_batch_size=2, repeat=False, skip_steps=["3"]).train_dataloader()
-
-
-def test_what_is_skipped_is_logged_at_the_start(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "bridge_data")
-    stream(make_module(path, global_batch_size=2, skip_steps=["3-5"]), 2)
-    told = "from micro-batch 0 of the job on: skip_steps 3-5 (skip micro-batches 6 to 11)"
-    assert [record.getMessage() for record in caplog.records].count(told) == 1
+    assert "skip_steps 7 (skip micro-batches" in caplog.text, "what is to come is logged"
 
 
 def test_attributes_of_options_may_be_changed_until_the_loaders_are_made(path: Path) -> None:

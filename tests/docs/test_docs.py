@@ -115,19 +115,6 @@ def test_modules_that_a_page_names_are_there(page: str) -> None:
     ] == []
 
 
-def test_blocks_are_found() -> None:
-    page = 'Text\n```python\nprint(1)\n```\n```yaml title="a.yaml"\nx: 1\n```\n'
-    assert [(b.language, b.title, b.text, b.line) for b in read_blocks(page)] == [
-        ("python", None, "print(1)\n", 3),
-        ("yaml", "a.yaml", "x: 1\n", 6),
-    ]
-
-
-def test_sections_are_named_as_github_names_them() -> None:
-    page = "# Tensor, context and `pipeline`\n```bash\n# no heading\n```\n## split.yaml\n"
-    assert sections(page) == {"tensor-context-and-pipeline", "splityaml"}
-
-
 def test_dots_stand_for_anything_in_shown_output() -> None:
     assert is_shown_as("one\ntwo\nthree\n", "one\n...three")
     assert not is_shown_as("one\ntwo\n", "one\n...three")

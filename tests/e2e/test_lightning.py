@@ -1,30 +1,18 @@
 """The same recipe under `lightning.Trainer`: two processes, killed after a checkpoint, resumed on both ranks."""
 
-import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from recipes.compare_runs import compare
 from recipes.run_log import read_run
-from tests.recipes.trainer.job import ROOT, arguments, make_inputs
+from tests.recipes.trainer.job import arguments, launch, make_inputs
 
 NUM_STEPS = 12
 
-DRIVER = """
-import json, sys
-from pathlib import Path
-from recipes.demo_jobs import run_job
-options = json.loads(sys.argv[2])
-run_job("recipes.train", sys.argv[3:], folder=Path(sys.argv[1]), num_ranks=2, on_step=lambda line: None, **options)
-"""
 
-
-def launch(inputs: Path, run: Path, **options: object) -> None:
+def train(inputs: Path, run: Path, **options: object) -> None:
     settings = [
         "trainer=lightning",
         "loader.num_workers=1",
@@ -32,25 +20,17 @@ def launch(inputs: Path, run: Path, **options: object) -> None:
         "training.save_interval=4",
         f"training.checkpoint_dir={run / 'lightning'}",
     ]
-    command = [str(run), json.dumps(options), *arguments(inputs, run, *settings)]
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVER, *command],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == 0, done.stderr
+    launch(run, arguments(inputs, run, *settings), num_ranks=2, **options)
 
 
 @pytest.mark.slow
 def test_killed_after_a_checkpoint_both_ranks_resume_at_the_right_sample(tmp_path: Path) -> None:
     inputs = make_inputs(tmp_path / "inputs")
-    launch(inputs, tmp_path / "whole")
-    launch(inputs, tmp_path / "killed", kill_after_step=5)
+    train(inputs, tmp_path / "whole")
+    train(inputs, tmp_path / "killed", kill_after_step=5)
     assert [file.name for file in (tmp_path / "killed/lightning").iterdir()] == ["step=4.ckpt"]
     shutil.copytree(tmp_path / "killed/lightning", tmp_path / "resumed/lightning")
-    launch(inputs, tmp_path / "resumed")
+    train(inputs, tmp_path / "resumed")
     whole, resumed = read_run(tmp_path / "whole"), read_run(tmp_path / "resumed")
     assert list(resumed) == list(range(4, NUM_STEPS))
     result = compare("resumed", resumed, whole, range(4, NUM_STEPS))

@@ -3,10 +3,7 @@ kill, other numbers of ranks, another blend. What the oracle and the ledger say 
 
 import dataclasses
 import json
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,19 +18,11 @@ from bridge_data.tools.runs import read_states
 from recipes.recipe import Recipe, load_recipe
 from recipes.run_log import read_run
 from tests.prepared import CRUDE, write_blend, write_dataset
+from tests.recipes.trainer.job import launch
 
-ROOT = Path(__file__).parents[2]
 NUM_LANES, SAVE_INTERVAL = 4, 6
 NUM_COMPARED = 50
 """Steps of each run, drawn at random: 200 of the four runs."""
-
-DRIVER = """
-import json, sys
-from pathlib import Path
-from recipes.demo_jobs import run_job
-run_job("recipes.train", sys.argv[3:], folder=Path(sys.argv[1]), on_step=lambda line: None, **json.loads(sys.argv[2]))
-"""
-"""A process of its own, as what it starts must not become children of the tests."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,14 +95,7 @@ def train(leg: Leg, log: Path, settings: Sequence[str]) -> None:
     arguments = ["--recipe", "text_sft", "--tiny", f"log_dir={log}", *settings]
     if leg.is_killed:
         arguments.append("training.train_steps=60")  # it would go on
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVER, str(log), json.dumps(options), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == 0, done.stderr
+    launch(log, arguments, **options)
 
 
 @pytest.mark.slow

@@ -10,11 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 from tokenizers.processors import TemplateProcessing
 
-from bridge_data.encoders import ConversationSample, Idefics3, InternVL, Llava, LlavaNext, VisionFamily
+from bridge_data.encoders import (
+    ConversationSample,
+    HFTaskEncoder,
+    Idefics3,
+    InternVL,
+    Llava,
+    LlavaNext,
+    VisionFamily,
+)
 from recipes.demo_tokenizer import train_tokenizer
 from tests.later import hf
 
@@ -201,3 +210,42 @@ def of_transformers(
     }
     learnt = tensors.pop("assistant_masks")
     return tensors, torch.where(learnt == 1, tensors["input_ids"], -100)
+
+
+def encode(encoder: Any, sample: Any) -> Any:
+    """The sample, encoded as a loader would have it done."""
+    if isinstance(encoder, HFTaskEncoder):
+        return encoder.encode_sample(sample)
+    return encoder.postencode_sample(encoder.preencode_sample(sample))
+
+
+def forbid_calls(processor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let it be an error to call the processor."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("the processor was called")
+
+    for kind in type(processor).__mro__:
+        if "__call__" in vars(kind):
+            monkeypatch.setattr(kind, "__call__", refuse)
+
+
+def assert_equal(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    """Two sets of inputs of a model are equal bit by bit, types included."""
+    assert got.keys() == expected.keys()
+    for name, value in expected.items():
+        assert got[name].dtype == value.dtype, name
+        assert torch.equal(got[name], value), name
+
+
+def learn(model: Any, batches: Sequence[Any], num_steps: int = 12, rate: float = 1e-2) -> list[float]:
+    """The losses of so many steps of training, over the batches in turn."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    losses = []
+    for step in range(num_steps):
+        loss = model(**batches[step % len(batches)].model_inputs()).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses

@@ -4,6 +4,7 @@ import pytest
 
 from bridge_data.encoders import PLAIN_CHAT_TEMPLATE, ConversationTemplateConfig
 from bridge_data.encoders.chat import (
+    MarkedTokens,
     chat_template_of,
     render_conversation,
     takes_parts,
@@ -11,6 +12,7 @@ from bridge_data.encoders.chat import (
     tokenize_text,
 )
 from bridge_data.encoders.families import LLAVA_TEMPLATE
+from bridge_data.encoders.sequences import last_answer
 from bridge_data.errors import ConfigError, SampleError
 from tests.encoders.multimodal_parts import (
     END,
@@ -23,7 +25,7 @@ from tests.encoders.multimodal_parts import (
 )
 
 CONFIG = ConversationTemplateConfig()
-MESSAGES = [
+MESSAGES: list[dict[str, Any]] = [
     {"role": "user", "content": "what is this ?"},
     {"role": "assistant", "content": "a boat"},
     {"role": "user", "content": "what is on the boat ?"},
@@ -32,7 +34,7 @@ MESSAGES = [
 WHOLE = "<user> what is this ? <bot> a boat <end> <user> what is on the boat ? <bot> the sea <end>"
 
 
-def answers(tokenizer: Any, messages: list[dict[str, str]] = MESSAGES, config: Any = CONFIG) -> tuple[str, str]:
+def answers(tokenizer: Any, messages: list[dict[str, Any]] = MESSAGES, config: Any = CONFIG) -> tuple[str, str]:
     """All words, and those of answers."""
     template = chat_template_of(tokenizer, config)
     marked = tokenize_spans(tokenizer, *render_conversation(tokenizer, messages, template, config.roles[1]))
@@ -41,28 +43,37 @@ def answers(tokenizer: Any, messages: list[dict[str, str]] = MESSAGES, config: A
     return " ".join(names[i] for i in marked.ids), " ".join(learnt)
 
 
-def test_a_template_with_generation_marks_says_what_the_answers_are() -> None:
-    assert answers(make_tokenizer(TURNS)) == (WHOLE, "a boat <end> the sea <end>")
+ROLES_MARKED = TURNS_WITHOUT_MARKS.partition("{%- if add_generation_prompt")[0]
+"""It writes no prompt to answer, so that the role cannot be told from the answer."""
 
 
-def test_without_marks_the_answers_are_found_by_rendering_what_is_before_them() -> None:
-    assert answers(make_tokenizer(TURNS_WITHOUT_MARKS)) == (WHOLE, "a boat <end> the sea <end>")
-
-
-@pytest.mark.parametrize("template", [TURNS, TURNS_WITHOUT_MARKS])
-def test_a_tokenizer_without_offsets_finds_the_same(template: str) -> None:
-    tokenizer = slow_tokenizer(chat_template=template)
-    assert not tokenizer.is_fast
-    assert answers(tokenizer) == (WHOLE, "a boat <end> the sea <end>")
-
-
-@pytest.mark.parametrize("template", [TURNS, TURNS_WITHOUT_MARKS])
-@pytest.mark.parametrize(("weights", "learnt"), [((0, 1), "the sea <end>"), ((1, 0), "a boat <end>"), ((0, 0), "")])
-def test_answers_with_weight_0_are_context(template: str, weights: tuple[int, int], learnt: str) -> None:
-    weighted = [dict(turn) for turn in MESSAGES]
+@pytest.mark.parametrize(
+    ("template", "weights", "learnt"),
+    [
+        *(
+            (template, weights, learnt)
+            for template in (TURNS, TURNS_WITHOUT_MARKS)
+            for weights, learnt in (
+                ((1, 1), "a boat <end> the sea <end>"),
+                ((0, 1), "the sea <end>"),
+                ((1, 0), "a boat <end>"),
+                ((0, 0), ""),
+            )
+        ),
+        (ROLES_MARKED, (1, 1), "<bot> a boat <end> <bot> the sea <end>"),
+    ],
+)
+def test_answers_are_learnt_and_those_with_weight_0_are_context(
+    template: str, weights: tuple[int, int], learnt: str
+) -> None:
+    """With generation marks in the template, and without; by a tokenizer that knows offsets, and one that does not."""
+    weighted: list[dict[str, Any]] = [dict(turn) for turn in MESSAGES]
     for turn, weight in zip(weighted[1::2], weights, strict=True):
         turn["weight"] = weight
-    assert answers(make_tokenizer(template), weighted) == (WHOLE, learnt)
+    slow = slow_tokenizer(chat_template=template)
+    assert not slow.is_fast
+    for tokenizer in (make_tokenizer(template), slow):
+        assert answers(tokenizer, weighted) == (WHOLE, learnt)
 
 
 def test_a_weight_where_the_template_marks_other_than_one_span_for_each_answer_is_refused() -> None:
@@ -87,38 +98,12 @@ def test_tools_go_to_a_template_that_takes_them(template: str) -> None:
     text, moved = render_conversation(make_tokenizer(), MESSAGES, with_tools, "assistant", TOOLS)
     assert text == "look " + plain
     assert [text[start:end] for start, end in moved] == [plain[start:end] for start, end in spans]
-
-
-def test_calls_of_tools_are_refused_where_the_template_does_not_write_them() -> None:
     calls = [{"type": "function", "function": {"name": "look", "arguments": {}}}]
-    called = [MESSAGES[0], {"role": "assistant", "content": "", "tool_calls": calls}]
+    called: list[Any] = [MESSAGES[0], {"role": "assistant", "content": "", "tool_calls": calls}]
     with pytest.raises(SampleError, match="has 'tool_calls', which the chat template does not write"):
-        render_conversation(make_tokenizer(), called, TURNS, "assistant")
-    writes = TURNS + "{% if messages[-1].tool_calls %}{{ messages[-1].tool_calls[0].function.name }}{% endif %}"
+        render_conversation(make_tokenizer(), called, template, "assistant")
+    writes = template + "{% if messages[-1].tool_calls %}{{ messages[-1].tool_calls[0].function.name }}{% endif %}"
     assert render_conversation(make_tokenizer(), called, writes, "assistant")[0].endswith("look")
-
-
-def test_without_a_prompt_to_answer_the_role_is_marked_too() -> None:
-    template = TURNS_WITHOUT_MARKS.partition("{%- if add_generation_prompt")[0]
-    assert answers(make_tokenizer(template))[1] == "<bot> a boat <end> <bot> the sea <end>"
-
-
-def test_a_template_that_changes_earlier_turns_is_refused_with_the_way_out() -> None:
-    fickle = TURNS_WITHOUT_MARKS.replace("<bot> {{", "<bot> {% if not loop.last %}red{% endif %} {{")
-    with pytest.raises(ConfigError, match=r"put \{% generation %\}"):
-        answers(make_tokenizer(fickle))
-
-
-def test_a_tokenizer_without_template_is_refused_with_the_way_out() -> None:
-    with pytest.raises(ConfigError, match=r"has no chat template.*PLAIN_CHAT_TEMPLATE"):
-        answers(make_tokenizer(None))
-
-
-def test_the_template_of_the_settings_comes_first() -> None:
-    plain = ConversationTemplateConfig(chat_template=PLAIN_CHAT_TEMPLATE)
-    for tokenizer in (make_tokenizer(None), make_tokenizer(TURNS)):
-        assert answers(tokenizer, MESSAGES[:2], plain) == ("what is this ? a boat <end>", "a boat <end>")
-    assert answers(make_tokenizer(None, end=False), MESSAGES[:2], plain)[1] == "a boat"
 
 
 def test_text_ends_with_the_end_token_where_there_is_one() -> None:
@@ -128,7 +113,17 @@ def test_text_ends_with_the_end_token_where_there_is_one() -> None:
     assert all(tokenize_text(make_tokenizer(), "a boat").has_loss)
 
 
-def test_a_template_may_be_named_among_those_of_the_tokenizer() -> None:
+def test_the_template_is_that_of_the_settings_or_one_of_the_tokenizer() -> None:
+    assert [takes_parts(template) for template in (TURNS, PLAIN_CHAT_TEMPLATE, LLAVA_TEMPLATE)] == [False, False, True]
+    own = ConversationTemplateConfig(chat_template=PLAIN_CHAT_TEMPLATE)
+    for given in (make_tokenizer(None), make_tokenizer(TURNS)):
+        assert answers(given, MESSAGES[:2], own) == ("what is this ? a boat <end>", "a boat <end>")
+    assert answers(make_tokenizer(None, end=False), MESSAGES[:2], own)[1] == "a boat"
+    fickle = TURNS_WITHOUT_MARKS.replace("<bot> {{", "<bot> {% if not loop.last %}red{% endif %} {{")
+    with pytest.raises(ConfigError, match=r"put \{% generation %\}"):  # it changes earlier turns
+        answers(make_tokenizer(fickle))
+    with pytest.raises(ConfigError, match=r"has no chat template.*PLAIN_CHAT_TEMPLATE"):
+        answers(make_tokenizer(None))
     tokenizer = make_tokenizer(None)
     tokenizer.chat_template = {"default": TURNS, "plain": PLAIN_CHAT_TEMPLATE}
     assert chat_template_of(tokenizer, CONFIG) == TURNS
@@ -139,11 +134,6 @@ def test_a_template_may_be_named_among_those_of_the_tokenizer() -> None:
     tokenizer.chat_template = {"plain": PLAIN_CHAT_TEMPLATE}
     with pytest.raises(ConfigError, match="it has templates named 'plain'"):
         chat_template_of(tokenizer, CONFIG)
-
-
-@pytest.mark.parametrize(("template", "parts"), [(TURNS, False), (PLAIN_CHAT_TEMPLATE, False), (LLAVA_TEMPLATE, True)])
-def test_templates_that_take_parts_are_told_from_those_that_take_texts(template: str, parts: bool) -> None:
-    assert takes_parts(template) == parts
 
 
 class BeginningWords(Words):
@@ -184,3 +174,11 @@ def test_hostile_templates_are_our_errors(marks: bool, template: str, error: typ
         render_conversation(tokenizer, ASKED, template, "assistant")
     good = "{% for message in messages %}{{ message.content }}{% endfor %}"
     assert render_conversation(tokenizer, ASKED, good, "assistant")[0] == "ab"
+
+
+def test_the_last_answer_is_cut_off_with_what_follows_it() -> None:
+    marked = MarkedTokens([1, 2, 3, 4, 5, 6], [False, True, False, True, True, False])
+    before, answer = last_answer(marked)
+    assert (before.ids, answer.ids) == ([1, 2, 3], [4, 5])
+    before, answer = last_answer(MarkedTokens([1, 2], [False, False]))
+    assert (before.ids, answer.ids) == ([], [])

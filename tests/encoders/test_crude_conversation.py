@@ -22,7 +22,6 @@ from bridge_data.encoders.conversations import conversation_cooker
 from bridge_data.errors import FatalSampleError
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.samples import CrudeSample
-from bridge_data.task import Cooker
 from bridge_data.task.stores import SystemFileStore
 from tests.encoders import multimodal_parts as words
 from tests.encoders.multimodal_parts import png
@@ -35,54 +34,45 @@ def crude(**parts: Any) -> CrudeSample:
     return CrudeSample({"__key__": "a/1", **parts})
 
 
-@pytest.mark.parametrize("content", [TURNS, {"messages": TURNS}, {"conversations": TURNS}])
-def test_turns_are_where_people_put_them(content: Any) -> None:
+LLAVA_TURNS = [{"from": "human", "value": "what"}, {"from": "gpt", "value": "a boat"}]
+SYSTEM = {"role": "system", "content": "be brief"}
+MORE = [{"role": "user", "content": "and"}, {"role": "assistant", "content": "the sea"}]
+NO_LOSS = [TURNS[0], {**TURNS[1], "weight": 0}]
+
+
+@pytest.mark.parametrize(
+    ("content", "messages"),
+    [
+        (TURNS, TURNS),
+        ({"messages": TURNS}, TURNS),
+        ({"conversations": TURNS}, TURNS),
+        (LLAVA_TURNS, TURNS),
+        ({"system": "be brief", "conversations": LLAVA_TURNS}, [SYSTEM, *TURNS]),
+        ({"conversations": [LLAVA_TURNS[0], {"from": "chatgpt", "value": "a boat"}]}, TURNS),
+        ({"messages": [{**SYSTEM, "role": "developer"}, *TURNS], "system": "no"}, [SYSTEM, *TURNS]),
+        # one question and its answer
+        ({"instruction": "what", "output": "a boat"}, TURNS),
+        ({"instruction": "what", "input": "", "output": "a boat"}, TURNS),
+        ({"instruction": "what", "input": None, "output": "a boat", "history": []}, TURNS),
+        (
+            {"instruction": "what", "input": "here", "output": "a boat", "system": "be brief"},
+            [SYSTEM, {"role": "user", "content": "what\n\nhere"}, TURNS[1]],
+        ),
+        ({"prompt": "what", "completion": "a boat"}, TURNS),
+        ({"prompt": TURNS[:1], "completion": TURNS[1:]}, TURNS),
+        ({"prompt": LLAVA_TURNS[:1], "completion": "a boat", "system": "be brief"}, [SYSTEM, *TURNS]),
+        # answers without loss: those that say so, and those in a prompt
+        ([TURNS[0], {**TURNS[1], "weight": 0}, MORE[0], {**MORE[1], "weight": 1}], [*NO_LOSS, *MORE]),
+        ([TURNS[0], {**TURNS[1], "weight": False}, *MORE], [*NO_LOSS, *MORE]),
+        ([TURNS[0], {**TURNS[1], "train": False}, *MORE], [*NO_LOSS, *MORE]),
+        ([{**LLAVA_TURNS[0], "weight": 1}, {**LLAVA_TURNS[1], "weight": 0}, *MORE], [*NO_LOSS, *MORE]),
+        ({"prompt": [*TURNS, MORE[0]], "completion": "the sea"}, [*NO_LOSS, *MORE]),
+    ],
+)
+def test_turns_are_where_people_put_them(content: Any, messages: list[dict[str, Any]]) -> None:
     sample = cook_conversation(crude(json=content))
     assert type(sample) is ConversationSample
-    assert (sample.__key__, sample.messages, sample.images) == ("a/1", TURNS, [])
-
-
-@pytest.mark.parametrize(
-    ("content", "asked"),
-    [
-        ({"instruction": "what", "output": "a boat"}, "what"),
-        ({"instruction": "what", "input": "", "output": "a boat"}, "what"),
-        ({"instruction": "what", "input": None, "output": "a boat", "history": []}, "what"),
-        ({"instruction": "what", "input": "here", "output": "a boat"}, "what\n\nhere"),
-        ({"prompt": "what", "completion": "a boat"}, "what"),
-        ({"prompt": TURNS[:1], "completion": TURNS[1:]}, "what"),
-        ({"prompt": [{"from": "human", "value": "what"}], "completion": "a boat"}, "what"),
-    ],
-)
-def test_one_question_and_its_answer_are_turns(content: dict[str, Any], asked: str) -> None:
-    expected = [{"role": "user", "content": asked}, TURNS[1]]
-    assert cook_conversation(crude(json=content)).messages == expected
-    system = {"role": "system", "content": "be brief"}
-    assert cook_conversation(crude(json={**content, "system": "be brief"})).messages == [system, *expected]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        [TURNS[0], {**TURNS[1], "weight": 0}],
-        [TURNS[0], {**TURNS[1], "weight": False}],
-        [TURNS[0], {**TURNS[1], "train": False}],
-        [{"from": "human", "value": "what", "weight": 1}, {"from": "gpt", "value": "a boat", "weight": 0}],
-    ],
-)
-def test_answers_without_loss_are_marked(content: list[dict[str, Any]]) -> None:
-    more = [{"role": "user", "content": "and"}, {"role": "assistant", "content": "the sea", "weight": 1}]
-    expected = [TURNS[0], {**TURNS[1], "weight": 0}, more[0], {"role": "assistant", "content": "the sea"}]
-    assert cook_conversation(crude(json=[*content, *more])).messages == expected
-
-
-def test_answers_in_a_prompt_have_no_loss() -> None:
-    content = {"prompt": [*TURNS, TURNS[0]], "completion": "the sea"}
-    messages = cook_conversation(crude(json=content)).messages
-    assert [(turn["content"], turn.get("weight")) for turn in messages if turn["role"] == "assistant"] == [
-        ("a boat", 0),
-        ("the sea", None),
-    ]
+    assert (sample.__key__, sample.messages, sample.images) == ("a/1", messages, [])
 
 
 def test_an_encoder_gives_no_loss_to_answers_that_are_context() -> None:
@@ -120,30 +110,6 @@ def test_tools_and_calls_of_them_are_kept(tools: Any, call: Any) -> None:
     assert sample.tools == [TOOL]
     assert sample.messages[1] == {"role": "assistant", "content": "", "tool_calls": [CALL]}
     assert sample.messages[2] == {"role": "tool", "content": "a boat", "tool_call_id": "1", "name": "look"}
-
-
-def test_the_image_of_an_instruction_is_found(folder: Path) -> None:
-    content = {"instruction": "<image>\nwhat", "output": "a boat", "images": ["1.png"]}
-    said, images = cooked(content, folder)
-    assert said == ["<image>\nwhat", "a boat"] and len(images) == 1
-
-
-def test_turns_of_llava_are_understood() -> None:
-    turns = [{"from": "human", "value": "what"}, {"from": "gpt", "value": "a boat"}]
-    assert cook_conversation(crude(json=turns)).messages == TURNS
-
-
-def test_images_and_videos_are_in_the_order_of_their_numbers() -> None:
-    sample = cook_conversation(crude(json=TURNS, **{"10.jpg": b"c", "2.png": b"b", "1.jpg": b"a", "clip.mp4": b"v"}))
-    assert isinstance(sample, VideoConversationSample)
-    assert (sample.images, sample.videos) == ([b"a", b"b", b"c"], [b"v"])
-
-
-def test_a_family_without_videos_says_so() -> None:
-    family = CASES["llava"].make()
-    encoder = FamilyTaskEncoder(make_tokenizer(template=family.chat_template), family)
-    with pytest.raises(ConfigError, match="got VideoConversationSample"):
-        encoder.preencode_sample(cook_conversation(crude(json=TURNS, mp4=b"v")))
 
 
 @pytest.mark.parametrize(
@@ -199,49 +165,55 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-PARTS: dict[str, list[Any]] = {
-    "openai": [{"type": "image_url", "image_url": {"url": "0.png"}}, {"type": "text", "text": "what"}],
-    "responses": [{"type": "input_image", "image_url": "0.png"}, {"type": "input_text", "text": "what"}],
-    "transformers": [{"type": "image", "image": "0.png"}, {"type": "text", "text": "what"}],
-    "transformers with a path": [{"type": "image", "path": "0.png"}, "what"],
-    "in the text": [
-        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{base64.b64encode(png(0)).decode()}"}},
-        {"type": "text", "text": "what"},
+def asked(content: Any, **more: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": content}, TURNS[1]], **more}
+
+
+INLINE = f"data:image/png;base64,{base64.b64encode(png(0)).decode()}"
+UNNAMED = [{"type": "text", "text": "one "}, {"type": "image"}, {"type": "text", "text": "two "}, {"type": "image"}]
+
+
+@pytest.mark.parametrize(
+    ("content", "question", "numbers"),
+    [
+        # content as a list of parts: of OpenAI (also with the image in the text), its Responses, and transformers
+        *(
+            (asked([part, text]), "<image>\nwhat", [0])
+            for part, text in (
+                ({"type": "image_url", "image_url": {"url": "0.png"}}, {"type": "text", "text": "what"}),
+                ({"type": "image_url", "image_url": {"url": INLINE}}, {"type": "text", "text": "what"}),
+                ({"type": "input_image", "image_url": "0.png"}, {"type": "input_text", "text": "what"}),
+                ({"type": "image", "image": "0.png"}, {"type": "text", "text": "what"}),
+                ({"type": "image", "path": "0.png"}, "what"),
+            )
+        ),
+        # parts without a name are those of the sample in order
+        (asked(UNNAMED, images=["2.png", {"path": "1.png"}]), "one <image>\ntwo <image>", [2, 1]),
+        # files are named as people name them
+        *(
+            ({"conversations": TURNS, name: value}, "what", [1])
+            for name in ("image", "images")
+            for value in ("1.png", ["1.png"], {"path": "1.png"})
+        ),
+        *(({"conversations": TURNS, name: None}, "what", []) for name in ("image", "images")),
+        ({"instruction": "<image>\nwhat", "output": "a boat", "images": ["1.png"]}, "<image>\nwhat", [1]),
     ],
-}
+)
+def test_images_are_where_people_put_them(content: Any, question: str, numbers: list[int], folder: Path) -> None:
+    assert cooked(content, folder) == ([question, "a boat"], [png(number) for number in numbers])
 
 
-@pytest.mark.parametrize("shape", PARTS)
-def test_content_may_be_a_list_of_parts(shape: str, folder: Path) -> None:
-    content = {"messages": [{"role": "user", "content": PARTS[shape]}, TURNS[1]]}
-    assert cooked(content, folder) == (["<image>\nwhat", "a boat"], [png(0)])
-
-
-def test_parts_without_a_name_are_those_of_the_sample_in_order(folder: Path) -> None:
-    parts = [{"type": "text", "text": "one "}, {"type": "image"}, {"type": "text", "text": "two "}, {"type": "image"}]
-    content = {"messages": [{"role": "user", "content": parts}, TURNS[1]], "images": ["2.png", {"path": "1.png"}]}
-    assert cooked(content, folder) == (["one <image>\ntwo <image>", "a boat"], [png(2), png(1)])
-
-
-@pytest.mark.parametrize("name", ["image", "images"])
-@pytest.mark.parametrize("value", ["1.png", ["1.png"], {"path": "1.png"}])
-def test_files_are_named_as_people_name_them(name: str, value: Any, folder: Path) -> None:
-    assert cooked({"conversations": TURNS, name: value}, folder)[1] == [png(1)]
-    assert cooked({"conversations": TURNS, name: None}, folder)[1] == []
-
-
-def test_parts_of_the_sample_come_in_the_order_in_which_they_are_named() -> None:
+def test_images_and_videos_of_a_sample_are_in_the_order_of_their_names_or_numbers() -> None:
     parts = {"a.png": b"a", "b.png": b"b"}
     assert cooked({"messages": TURNS, "images": ["b.png", "a.png"]}, **parts)[1] == [b"b", b"a"]
     assert cooked({"messages": TURNS, "images": ["x/b.png", "x/a.png"]}, **parts)[1] == [b"a", b"b"]
-
-
-def test_roles_of_others_and_a_system_prompt_beside_the_turns_are_understood() -> None:
-    turns = [{"from": "human", "value": "what"}, {"from": "chatgpt", "value": "a boat"}]
-    sample = cook_conversation(crude(json={"system": "be brief", "conversations": turns}))
-    assert sample.messages == [{"role": "system", "content": "be brief"}, *TURNS]
-    developer = [{"role": "developer", "content": "be brief"}, *TURNS]
-    assert cook_conversation(crude(json={"messages": developer, "system": "no"})).messages == sample.messages
+    sample = cook_conversation(crude(json=TURNS, **{"10.jpg": b"c", "2.png": b"b", "1.jpg": b"a", "clip.mp4": b"v"}))
+    assert isinstance(sample, VideoConversationSample)
+    assert (sample.images, sample.videos) == ([b"a", b"b", b"c"], [b"v"])
+    family = CASES["llava"].make()
+    encoder = FamilyTaskEncoder(make_tokenizer(template=family.chat_template), family)
+    with pytest.raises(ConfigError, match="got VideoConversationSample"):
+        encoder.preencode_sample(sample)
 
 
 def test_files_are_in_the_auxiliary_data(folder: Path, tmp_path: Path) -> None:
@@ -270,16 +242,6 @@ def test_the_placeholder_is_that_of_the_encoder() -> None:
     (cooker,) = encoder.cookers
     assert cooker.name == "cook_conversation"
     assert cooker.cook(crude(json=turns, png=b"a")).messages[0]["content"] == "<pic>what"
-
-
-def test_a_subclass_may_have_its_own_cookers() -> None:
-    own = Cooker(lambda sample: sample)
-
-    class Mine(FamilyTaskEncoder):
-        cookers = (own,)
-
-    family = CASES["llava"].make()
-    assert Mine(make_tokenizer(template=family.chat_template), family).cookers == (own,)
 
 
 OPENAI = {"messages": [{"role": "user", "content": "what is this ?"}, {"role": "assistant", "content": "a boat ."}]}

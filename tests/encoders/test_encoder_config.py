@@ -1,10 +1,10 @@
+import dataclasses
 from typing import Any
 
 import pytest
 
-from bridge_data import ConfigError, SampleError, SkipSample
+from bridge_data import ConfigError
 from bridge_data.encoders import (
-    ConversationSample,
     ConversationTemplateConfig,
     FamilyConfig,
     FamilyTaskEncoder,
@@ -16,89 +16,14 @@ from bridge_data.encoders import (
     LlavaNext,
     MultiModalSampleConfig,
     PretrainingTaskEncoder,
+    Qwen3VL,
     SamplePolicies,
+    VideoSampling,
     text_encoder,
 )
-from bridge_data.encoders.conversations import conversation_of
 from tests.encoders.multimodal_parts import CONFIG, make_encoder
 from tests.encoders.parts import CASES, make_tokenizer
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: MultiModalSampleConfig(tokens_per_image=0), "tokens_per_image=0"),
-        (lambda: MultiModalSampleConfig(patch_size=-1), "patch_size=-1"),
-        (lambda: MultiModalSampleConfig(ignore_place_holder=0), "expected a negative number"),
-        (lambda: ImageToken(token_str=""), "expected the text that stands for an image"),
-        (lambda: ConversationTemplateConfig(roles=("user", "user")), "expected two different names"),
-    ],
-)
-def test_settings_out_of_range_are_refused(make: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        make()
-
-
-def test_the_ignored_label_is_what_losses_ignore_by_default() -> None:
-    assert MultiModalSampleConfig().ignore_place_holder == -100
-
-
-ASK, ANSWER, NOTHING = (
-    {"role": "user", "content": "what is this ?"},
-    {"role": "assistant", "content": "a boat"},
-    {"role": "assistant", "content": " "},
-)
-
-
-def outcome(messages: list[dict[str, str]], **policies: Any) -> Any:
-    config = MultiModalSampleConfig(policies=SamplePolicies(**policies))
-    return conversation_of(ConversationSample(__key__="k", messages=messages), config).messages
-
-
-@pytest.mark.parametrize(
-    "messages", [[ASK, ANSWER], [{"role": "system", "content": "a"}, ASK, ANSWER], [ASK, ANSWER, ASK, ANSWER, ASK]]
-)
-def test_what_is_in_order_stays(messages: list[dict[str, str]]) -> None:
-    assert outcome(messages) == messages
-
-
-@pytest.mark.parametrize(
-    "messages", [[ANSWER, ASK], [ASK, ANSWER, ANSWER], [{"role": "human", "content": "a"}, ANSWER]]
-)
-def test_roles_out_of_order(messages: list[dict[str, str]]) -> None:
-    with pytest.raises(SampleError, match=r"its roles are .*; expected one 'system' at most, then 'user'"):
-        outcome(messages)
-    with pytest.raises(SkipSample):
-        outcome(messages, roles_out_of_order="skip")
-    assert outcome(messages, roles_out_of_order="keep") == messages
-
-
-def test_empty_answers() -> None:
-    messages = [ASK, ANSWER, ASK, NOTHING]
-    with pytest.raises(SkipSample):
-        outcome(messages)
-    with pytest.raises(SampleError, match="answer 2 of 2 has no words"):
-        outcome(messages, empty_answer="error")
-    assert outcome(messages, empty_answer="keep") == messages
-    with pytest.raises(SkipSample):
-        outcome([ASK, NOTHING], empty_answer="keep")
-
-
-def test_too_long_for_the_default_encoder() -> None:
-    sample = ConversationSample(__key__="k", messages=[ASK, ANSWER])
-    length = len(make_encoder().preencode_sample(sample).tokens)
-    for policy, error in (("skip", SkipSample), ("error", SampleError)):
-        config = MultiModalSampleConfig(patch_size=8, policies=SamplePolicies(overlong=policy))
-        assert len(make_encoder(config=config, seq_length=length).preencode_sample(sample).tokens) == length
-        with pytest.raises(error):
-            make_encoder(config=config, seq_length=length - 1).preencode_sample(sample)
-    assert len(make_encoder(config=CONFIG, seq_length=length - 1).preencode_sample(sample).tokens) == length - 1
-
-
-@pytest.mark.parametrize("name", ["image_mismatch", "roles_out_of_order", "empty_answer", "overlong"])
-def test_other_words_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"SamplePolicies\({name}='drop'\): expected one of"):
-        SamplePolicies(**{name: "drop"})
+from tests.encoders.qwen_parts import image_processor as qwen_images
 
 
 def images(name: str) -> Any:
@@ -130,6 +55,38 @@ def images(name: str) -> Any:
         (lambda: FamilyTaskEncoder(make_tokenizer(), config=named("tool_use")), "'tool_use' is neither a template"),
         (lambda: FamilyConfig(image_placeholder=""), r"FamilyConfig\(image_placeholder=''\)"),
         (lambda: FamilyTaskEncoder(make_tokenizer(), config=FamilyConfig(packer="fast")), "packer='fast'"),
+        (lambda: MultiModalSampleConfig(tokens_per_image=0), "tokens_per_image=0"),
+        (lambda: MultiModalSampleConfig(patch_size=-1), "patch_size=-1"),
+        (lambda: MultiModalSampleConfig(ignore_place_holder=0), "expected a negative number"),
+        (lambda: ImageToken(token_str=""), "expected the text that stands for an image"),
+        (lambda: ConversationTemplateConfig(roles=("user", "user")), "expected two different names"),
+        (lambda: VideoSampling(fps=0), "fps=0"),
+        (lambda: VideoSampling(min_frames=0), "min_frames=0"),
+        (lambda: VideoSampling(min_frames=9, max_frames=8), "min_frames=9"),
+        (lambda: Qwen3VL(qwen_images(), min_pixels=5000), "min_pixels=5000, max_pixels=2048"),
+        (lambda: Qwen3VL(qwen_images(), max_pixels=63), "at least 64, the pixels of one token"),
+        (lambda: Qwen3VL(qwen_images(), max_frame_pixels=100), "min_frame_pixels=8192, max_frame_pixels=100"),
+        (lambda: make_encoder(seq_length=3), "an image takes 4 tokens, so none fits into seq_length=3"),
+        (lambda: make_encoder(seq_length=0), "seq_length=0"),
+        (lambda: make_encoder(decoder_seq_length=0), "decoder_seq_length=0"),
+        *(
+            (lambda config=config: make_encoder(config=config, decoder_seq_length=8), "leave out decoder_seq_length")
+            for config in (
+                dataclasses.replace(CONFIG, layout="bridge"),
+                dataclasses.replace(CONFIG, pack_in_batch=True),
+            )
+        ),
+        (lambda: make_encoder(config=MultiModalSampleConfig()), "set .*patch_size"),
+        (lambda: make_encoder(object()), "expected a tokenizer of transformers"),
+        (
+            lambda: make_encoder(config=dataclasses.replace(CONFIG, image_token=ImageToken(token_str="<pic>"))),
+            "placeholder '<pic>' is not a token .* Add it",
+        ),
+        (
+            lambda: make_encoder(config=dataclasses.replace(CONFIG, pad_to_multiple_of=8), seq_length=60),
+            "seq_length=60 is no multiple of pad_to_multiple_of=8",
+        ),
+        (lambda: FamilyConfig(layout="thd"), r"layout='thd'\): expected one of 'native', 'bridge'"),
     ],
 )
 def test_what_cannot_work_is_refused_when_it_is_made(make: Any, message: str) -> None:

@@ -1,6 +1,7 @@
 """Batches equal those that the processors of transformers make of the same conversations."""
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +16,16 @@ from bridge_data.encoders import (
     VisionFamily,
 )
 from bridge_data.encoders.sequences import FamilyBatch, FamilySample
-from tests.encoders.parts import CASES, Talk, draw_talk, make_tokenizer, of_transformers
+from tests.encoders.parts import (
+    CASES,
+    Talk,
+    assert_equal,
+    draw_talk,
+    encode,
+    forbid_calls,
+    make_tokenizer,
+    of_transformers,
+)
 
 NUM_TALKS, ROWS = 50, 5
 
@@ -29,28 +39,8 @@ def parts_of(name: str) -> tuple[Any, VisionFamily, Any]:
     return tokenizer, family, case.processor(tokenizer)
 
 
-def encode(encoder: Any, talk: Talk) -> FamilySample:
-    if isinstance(encoder, HFTaskEncoder):
-        return encoder.encode_sample(talk.sample)
-    return encoder.postencode_sample(encoder.preencode_sample(talk.sample))
-
-
-def forbid_calls(processor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise AssertionError("the processor was called")
-
-    for kind in type(processor).__mro__:
-        if "__call__" in vars(kind):
-            monkeypatch.setattr(kind, "__call__", refuse)
-
-
-def assert_equal(batch: FamilyBatch, expected: dict[str, torch.Tensor], labels: torch.Tensor) -> None:
-    got = batch.model_inputs()
-    assert torch.equal(got.pop("labels"), labels)
-    assert got.keys() == expected.keys()
-    for name, value in expected.items():
-        assert got[name].dtype == value.dtype, name
-        assert torch.equal(got[name], value), name
+def batch_of(encoder: Any, talks: Sequence[Talk]) -> FamilyBatch:
+    return encoder.batch([encode(encoder, talk.sample) for talk in talks])
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -62,7 +52,7 @@ def test_fifty_conversations_are_as_the_processor_has_them(name: str, monkeypatc
     forbid_calls(processor, monkeypatch)
     encoder = FamilyTaskEncoder(tokenizer, family)
     for batch, (made, labels) in zip(batches, expected, strict=True):
-        assert_equal(encoder.batch([encode(encoder, talk) for talk in batch]), made, labels)
+        assert_equal(batch_of(encoder, batch).model_inputs(), made | {"labels": labels})
     assert {len(talk.images) for talk in talks} == {0, 1, 3}
 
 
@@ -74,7 +64,7 @@ def test_any_processor_can_be_driven_with_the_same_batches(name: str) -> None:
     for start in range(0, NUM_TALKS, ROWS):
         batch = talks[start : start + ROWS]
         made, labels = of_transformers(processor, str(family.chat_template), batch)
-        assert_equal(encoder.batch([encode(encoder, talk) for talk in batch]), made, labels)
+        assert_equal(batch_of(encoder, batch).model_inputs(), made | {"labels": labels})
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -89,7 +79,7 @@ def test_templates_without_marks_give_the_same_batches(name: str) -> None:
     ]
     for seed in range(200, 210):
         for without, marked in pairs:
-            got, expected = encode(without, draw_talk(seed)), encode(marked, draw_talk(seed))
+            got, expected = encode(without, draw_talk(seed).sample), encode(marked, draw_talk(seed).sample)
             assert torch.equal(got.tokens, expected.tokens)
             learnt = expected.loss_mask.bool()
             assert torch.equal(got.labels[learnt], expected.labels[learnt])
@@ -101,17 +91,17 @@ def test_truncation_cuts_at_the_end_and_never_within_an_image(name: str) -> None
     cut = 0
     for seed in range(300, 320):
         talk = draw_talk(seed, num_images=seed % 3 + 1)
-        whole = encode(FamilyTaskEncoder(tokenizer, family), talk)
+        whole = encode(FamilyTaskEncoder(tokenizer, family), talk.sample)
         limit = whole.length * (seed % 7 + 2) // 10
         ours, driven = (
             FamilyTaskEncoder(tokenizer, family, seq_length=limit),
             HFTaskEncoder(processor, seq_length=limit),
         )
         try:
-            got = encode(ours, talk)
+            got = encode(ours, talk.sample)
         except SkipSample:
             with pytest.raises(SkipSample):
-                encode(driven, talk)
+                encode(driven, talk.sample)
             continue
         cut += 1
         assert got.length <= limit
@@ -128,13 +118,8 @@ def test_truncation_cuts_at_the_end_and_never_within_an_image(name: str) -> None
         if got.length < limit:
             first = family.image_text((1, 1), 0)[0][0]
             assert tokenizer.decode(whole.tokens[got.length]) in first
-        assert_equal(driven.batch([encode(driven, talk)]), *_inputs(ours.batch([got])))
+        assert_equal(batch_of(driven, [talk]).model_inputs(), ours.batch([got]).model_inputs())
     assert cut >= 5
-
-
-def _inputs(batch: FamilyBatch) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    inputs = batch.model_inputs()
-    return inputs, inputs.pop("labels")
 
 
 def _num_images(got: FamilySample, whole: FamilySample, talk: Talk, family: VisionFamily) -> int:

@@ -1,13 +1,16 @@
-"""The tiles and tokens of an image follow from its size alone, for any settings of the image processor."""
+"""The tiles and tokens of an image follow from its size alone, for any settings of its processor; sizes and frames of
+Qwen-VL are those of transformers."""
 
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge_data.encoders import Idefics3, LlavaNext
+from bridge_data.encoders import Idefics3, LlavaNext, VideoSampling
+from bridge_data.encoders.families import MAX_ASPECT
+from bridge_data.encoders.visuals import smart_resize
 from tests.encoders.parts import make_tokenizer, picture
+from tests.encoders.qwen_parts import make_family, video_processor
 from tests.later import hf
 
 sides = st.integers(1, 700)
@@ -28,13 +31,8 @@ def test_idefics3_at_any_size_of_tiles_and_images(height: int, width: int, tile:
     assert num_tiles(family, (height, width), detail) == len(tiles)
 
 
-def test_idefics3_has_at_least_one_level_of_detail_with_one_tile() -> None:
-    family = Idefics3(hf.Idefics3ImageProcessorPil(), image_seq_len=1)
-    assert [num_tiles(family, (3000, 2000), detail) for detail in range(family.num_details)] == [13, 7, 5, 1]
-
-
-@pytest.mark.parametrize("size", [(5000, 700), (700, 5000)])
-def test_idefics3_shrinks_images_to_the_longest_side_of_its_processor(size: tuple[int, int]) -> None:
+def test_idefics3_shrinks_images_to_the_longest_side_of_its_processor() -> None:
+    size = (5000, 100)
     processor = hf.Idefics3ImageProcessorPil(size={"longest_edge": 6000}, max_image_size={"longest_edge": 1000})
     family = Idefics3(processor, image_seq_len=1)
     tiles = family.pixels([picture(size)], 0)["pixel_values"]
@@ -49,3 +47,34 @@ def test_llava_next_with_the_settings_of_its_checkpoints(height: int, width: int
     whole = hf.LlavaNextProcessor(processor, make_tokenizer(), **options)
     (expected,) = whole._get_num_multimodal_tokens([(height, width)])["num_image_tokens"]
     assert LlavaNext(processor, 14, strategy).image_text((height, width), 0) == [("<image>", expected)]
+
+
+SIDES = st.integers(1, 3000)
+
+
+@given(height=SIDES, width=SIDES, factor=st.sampled_from([28, 32]), most=st.integers(1, 200))
+def test_sizes_are_those_of_transformers(height: int, width: int, factor: int, most: int) -> None:
+    if max(height, width) > MAX_ASPECT * min(height, width):
+        return
+    limits = 4 * factor**2, (4 + most) * factor**2
+    from transformers.models.qwen2_vl import image_processing_pil_qwen2_vl as theirs
+
+    assert smart_resize((height, width), factor, *limits) == theirs.smart_resize(height, width, factor, *limits)
+
+
+@given(num_frames=st.integers(1, 900), fps=st.floats(1, 120), wanted=st.sampled_from([None, 0.5, 1.0, 2.0, 10.0]))
+@settings(max_examples=100)
+def test_frames_are_those_that_transformers_takes(num_frames: int, fps: float, wanted: float | None) -> None:
+    from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
+    from transformers.video_utils import VideoMetadata
+
+    sampling = VideoSampling(fps=wanted, max_frames=64)
+    metadata = VideoMetadata(total_num_frames=num_frames, fps=fps)
+    theirs = Qwen3VLVideoProcessor(max_frames=64).sample_frames(metadata, fps=wanted or fps)
+    assert list(make_family("qwen3_vl").choose_frames(num_frames, fps, sampling)) == theirs.tolist()
+    if num_frames < 2:
+        assert list(make_family("qwen2_vl").choose_frames(num_frames, fps, sampling)) == [0]
+        return
+    options = {"temporal_patch_size": 2, "min_frames": 4, "max_frames": 64}
+    theirs = video_processor("qwen2_vl").sample_frames(metadata, fps=wanted or fps, **options)
+    assert list(make_family("qwen2_vl").choose_frames(num_frames, fps, sampling)) == theirs.tolist()

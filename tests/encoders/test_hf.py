@@ -36,12 +36,6 @@ def test_what_there_is_for_each_token_is_cut_packed_and_padded_with_them(name: s
     assert torch.equal(cut.aligned["mm_token_type_ids"], samples[1].aligned["mm_token_type_ids"][: cut.length])
 
 
-@pytest.mark.parametrize(("name", "by_rows"), [("llava", set()), ("internvl", set())])
-def test_it_is_found_out_what_is_made_for_each_image(name: str, by_rows: set[str]) -> None:
-    assert driven(name)[2]._by_rows == by_rows
-    assert driven("idefics3")[2]._by_rows == {"pixel_values", "pixel_attention_mask"}
-
-
 def test_a_processor_of_its_own_template_is_written_with_it() -> None:
     template = str(CASES["llava"].make().chat_template)
     processor = CASES["llava"].processor(make_tokenizer(template="{{ 'another one' }}"))

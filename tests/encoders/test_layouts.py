@@ -35,7 +35,7 @@ from bridge_data.encoders.layouts import (
 from bridge_data.encoders.sequences import FamilySample, sequence_fields
 from bridge_data.encoders.visuals import VideoFrames
 from bridge_data.errors import ConfigError
-from tests.encoders.parts import CASES, make_tokenizer, picture, png
+from tests.encoders.parts import CASES, encode, make_tokenizer, picture, png
 from tests.encoders.qwen_parts import make_family, make_processor, qwen_tokenizer
 from tests.prepared import CRUDE, write_dataset
 
@@ -72,10 +72,6 @@ def test_texts_keep_line_breaks_and_lose_spaces_beside_images(content: str, medi
     assert parts_of(content, MEDIA, media_first) == expected
 
 
-def test_without_media_a_turn_is_one_text():
-    assert parts_of("so it is", {}, True) == [{"type": "text", "text": "so it is"}]
-
-
 def test_the_line_break_after_an_end_token_is_learnt() -> None:
     said = "Q\nyes<|im_end|>\nQ\nno\nQ\nso<|im_end|>"
     spans = [(2, 15), (18, 20), (23, 35)]
@@ -95,12 +91,7 @@ def test_images_get_sides_of_28_within_limits(height: int, width: int) -> None:
         assert 56 * 56 <= high * wide <= 16_384 * 28 * 28
     if high * wide > 2 * 56 * 56 and min(height, width) >= 28 and height * width < 12_000_000:
         assert abs(high - height) <= 14 and abs(wide - width) <= 14  # only rounded
-
-
-def test_sides_below_one_step_are_rounded_up_first() -> None:
-    assert utils_size((10, 500)) == (28, 504)
-    assert utils_size((10, 20)) == (56, 84)
-    assert utils_size((100, 80)) == (112, 84)
+    assert [utils_size(size) for size in ((10, 500), (10, 20), (100, 80))] == [(28, 504), (56, 84), (112, 84)]
 
 
 def test_frames_have_three_sizes_one_after_the_other() -> None:
@@ -111,14 +102,11 @@ def test_frames_have_three_sizes_one_after_the_other() -> None:
     made = video.resized((28, 56), Image.Resampling.BICUBIC)
     assert [frame.shape for frame in made] == [(3, 28, 56)] * 2
     assert all(np.abs(frame - 90).max() < 1e-4 for frame in made)
-
-
-def test_frames_of_long_videos_share_a_budget() -> None:
     sizes = [
         UtilsVideo.of(VideoFrames(None, number, 24.0, (1000, 1000), tuple(range(number)))).size
         for number in (2, 600, 5000)
     ]
-    assert sizes == [(756, 756), (532, 532), (308, 308)]
+    assert sizes == [(756, 756), (532, 532), (308, 308)], "frames of long videos share a budget"
 
 
 def sample(key: str, length: int, **media: torch.Tensor) -> FamilySample:
@@ -193,11 +181,8 @@ def test_what_no_model_of_bridge_takes_is_refused() -> None:
     )
     said = [{"role": "user", "content": "<image>?"}, {"role": "assistant", "content": "a boat"}]
     one = ConversationSample(__key__="k", messages=said, images=[png(picture((20, 30)))])
-    encoded = encoder.postencode_sample(encoder.preencode_sample(one))
     with pytest.raises(ConfigError, match="no field for pixel_attention_mask"):
-        encoder.batch([encoded])
-    with pytest.raises(ConfigError, match=r"layout='thd'\): expected one of 'native', 'bridge'"):
-        FamilyConfig(layout="thd")  # type: ignore[arg-type]
+        encoder.batch([encode(encoder, one)])
 
 
 TEMPLATE = ConversationTemplateConfig(
@@ -223,11 +208,7 @@ def qwen_encoder(driven: bool, config: FamilyConfig) -> Any:
 
 def learnt(encoder: Any, one: ConversationSample) -> str:
     """The labels of a sample, as text."""
-    encoded = (
-        encoder.encode_sample(one)
-        if isinstance(encoder, HFTaskEncoder)
-        else encoder.postencode_sample(encoder.preencode_sample(one))
-    )
+    encoded = encode(encoder, one)
     return str(encoder.tokenizer.decode(encoded.labels[encoded.loss_mask > 0]))
 
 

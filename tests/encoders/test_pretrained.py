@@ -121,9 +121,6 @@ def equal(tokenizer: Any, processor: Any) -> bool:
 
 def test_what_a_folder_holds_is_opened(saved: Path) -> None:
     assert equal(open_tokenizer(saved), open_image_processor(str(saved)))
-
-
-def test_what_is_no_name_stays_as_it_is() -> None:
     tokenizer = multimodal_parts.make_tokenizer()
     assert open_tokenizer(tokenizer) is tokenizer
     assert (open_tokenizer(None), open_image_processor(None)) == (None, None)

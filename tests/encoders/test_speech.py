@@ -17,7 +17,7 @@ from bridge_data.decode.av import AVDecoder
 from bridge_data.encoders import SpeechConfig, SpeechTaskEncoder, TranscriptionSample, cook_transcription
 from bridge_data.encoders.speech import mono, resampled
 from bridge_data.samples import CrudeSample
-from tests.encoders.parts import TEXT, make_tokenizer, unchecked
+from tests.encoders.parts import TEXT, learn, make_tokenizer, unchecked
 from tests.later import hf
 
 SECONDS = 1
@@ -100,14 +100,7 @@ def test_a_tiny_model_learns() -> None:
     )  # fmt: skip
     torch.manual_seed(0)
     model = hf.WhisperForConditionalGeneration(config)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    losses = []
-    for _ in range(12):
-        loss = model(**batch.model_inputs()).loss
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = learn(model, [batch])
     assert losses[-1] < 0.7 * losses[0], losses
 
 
@@ -126,20 +119,6 @@ def test_recordings_of_any_form_become_mono_at_the_rate_of_the_model() -> None:
         made = encoder.encode_sample(sample)
         assert torch.allclose(made.input_features, expected, atol=1e-5)
         assert made.attention_mask.sum() == 50
-
-
-def test_samples_of_every_type_are_between_minus_one_and_one() -> None:
-    assert mono(torch.tensor([[0, 128, 255]], dtype=torch.uint8)).tolist() == [-1.0, 0.0, 127 / 128]
-    assert mono(torch.tensor([[-(2**31), 0], [0, 2**30]], dtype=torch.int32)).tolist() == [-0.5, 0.25]
-    assert mono(torch.tensor([[0.5], [-1.0]])).tolist() == [-0.25]
-
-
-def test_crude_recordings_are_cooked() -> None:
-    crude = CrudeSample({"__key__": "a/1", "wav": b"RIFF", "txt": "a boat"})
-    sample = cook_transcription(crude)
-    assert (sample.__key__, sample.audio, sample.text) == ("a/1", b"RIFF", "a boat")
-    with pytest.raises(SampleError, match="'a/1' has parts txt; expected a recording and txt"):
-        cook_transcription(CrudeSample({"__key__": "a/1", "txt": "a boat"}))
 
 
 def test_wrong_samples_are_refused_as_declared() -> None:
@@ -169,7 +148,7 @@ def test_wrong_samples_are_refused_as_declared() -> None:
 
 
 @pytest.mark.parametrize("num_mels", [80, 128])
-@pytest.mark.parametrize("num_samples", [1, 159, 160, 15_999, 32_000, 40_000])
+@pytest.mark.parametrize("num_samples", [1, 160, 15_999, 40_000])
 def test_features_and_mask_are_those_of_the_feature_extractor(num_mels: int, num_samples: int) -> None:
     extractor = hf.WhisperFeatureExtractor(feature_size=num_mels, chunk_length=2)
     waveform = np.random.default_rng(num_samples).normal(0, 0.1, num_samples).astype(np.float32)
@@ -183,28 +162,29 @@ def test_features_and_mask_are_those_of_the_feature_extractor(num_mels: int, num
     assert torch.equal(sample.attention_mask, made["attention_mask"][0].to(torch.int32))
 
 
-@pytest.mark.parametrize(("rate", "to"), [(44_100, 16_000), (8_000, 16_000), (48_000, 16_000), (22_050, 16_000)])
-def test_a_tone_is_the_same_tone_at_another_rate(rate: int, to: int) -> None:
-    hertz = 440.0
-    made = resampled(torch.sin(2 * math.pi * hertz * torch.arange(rate) / rate), rate, to)
-    expected = torch.sin(2 * math.pi * hertz * torch.arange(to) / to)
-    assert len(made) == to
+@pytest.mark.parametrize("rate", [44_100, 8_000, 48_000, 22_050, 16_000])
+def test_a_tone_is_the_same_tone_at_the_rate_of_the_model(rate: int) -> None:
+    tone = torch.sin(2 * math.pi * 440.0 * torch.arange(rate) / rate)
+    made = resampled(tone, rate, 16_000)
+    expected = torch.sin(2 * math.pi * 440.0 * torch.arange(16_000) / 16_000)
+    assert len(made) == 16_000
     assert (made - expected)[200:-200].abs().max() < 0.01
-
-
-def test_what_the_new_rate_cannot_hold_is_gone() -> None:
     high = torch.sin(2 * math.pi * 12_000 * torch.arange(44_100) / 44_100)
-    assert resampled(high, 44_100, 16_000)[200:-200].abs().max() < 0.02
+    assert resampled(high, 44_100, 16_000)[200:-200].abs().max() < 0.02, "what the new rate cannot hold is gone"
 
 
-def test_a_waveform_at_its_rate_is_left_alone() -> None:
-    waveform = torch.rand(100)
-    assert resampled(waveform, 16_000, 16_000) is waveform
+def test_samples_of_every_type_are_between_minus_one_and_one() -> None:
+    assert mono(torch.tensor([[0, 128, 255]], dtype=torch.uint8)).tolist() == [-1.0, 0.0, 127 / 128]
+    assert mono(torch.tensor([[-(2**31), 0], [0, 2**30]], dtype=torch.int32)).tolist() == [-0.5, 0.25]
+    assert mono(torch.tensor([[0.5], [-1.0]])).tolist() == [-0.25]
 
 
-def test_other_extractors_are_refused() -> None:
-    tokenizer = speech_tokenizer()
+def test_crude_recordings_are_cooked_and_other_extractors_refused() -> None:
+    sample = cook_transcription(CrudeSample({"__key__": "a/1", "wav": b"RIFF", "txt": "a boat"}))
+    assert (sample.__key__, sample.audio, sample.text) == ("a/1", b"RIFF", "a boat")
+    with pytest.raises(SampleError, match="'a/1' has parts txt; expected a recording and txt"):
+        cook_transcription(CrudeSample({"__key__": "a/1", "txt": "a boat"}))
     with pytest.raises(ConfigError, match=r"object.* WhisperFeatureExtractor"):
-        SpeechTaskEncoder(tokenizer, object())
+        SpeechTaskEncoder(speech_tokenizer(), object())
     with pytest.raises(ConfigError, match=r"WhisperFeatureExtractor.*dither=0\.0"):
-        SpeechTaskEncoder(tokenizer, hf.WhisperFeatureExtractor(dither=0.1))
+        SpeechTaskEncoder(speech_tokenizer(), hf.WhisperFeatureExtractor(dither=0.1))

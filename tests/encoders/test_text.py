@@ -15,9 +15,9 @@ from bridge_data import (
     get_loader,
     get_train_dataset,
 )
-from bridge_data.encoders import PretrainingTaskEncoder
+from bridge_data.encoders import FamilyTaskEncoder, PretrainingTaskEncoder
 from bridge_data.encoders.chat import tokenize_text
-from tests.encoders.parts import make_tokenizer
+from tests.encoders.parts import CASES, make_tokenizer
 from tests.prepared import write_texts
 
 TOKENIZER = make_tokenizer()
@@ -66,10 +66,11 @@ def test_what_has_no_words_and_what_is_no_text() -> None:
         list(encoder.preencode_sample(CaptioningSample(__key__="k", image=b"", caption="a")))
 
 
-class OnePackAPiece(PretrainingTaskEncoder):
-    def select_samples_to_pack(self, samples: list[Any]) -> list[list[Any]]:
+@pytest.mark.parametrize("kind", [PretrainingTaskEncoder, FamilyTaskEncoder])
+def test_a_subclass_may_choose_packs_itself(kind: Any) -> None:
+    def select_samples_to_pack(self: Any, samples: list[Any]) -> list[list[Any]]:
         return [[sample] for sample in samples]
 
-
-def test_a_subclass_may_choose_packs_itself() -> None:
-    assert OnePackAPiece(make_tokenizer()).select_samples_to_pack([1, 2]) == [[1], [2]]
+    encoder = type("OnePackASample", (kind,), {"select_samples_to_pack": select_samples_to_pack})
+    template = CASES["llava"].make().chat_template
+    assert encoder(make_tokenizer(template=template)).select_samples_to_pack([1, 2]) == [[1], [2]]

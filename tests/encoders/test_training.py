@@ -8,7 +8,7 @@ import torch
 from bridge_data import TextSample
 from bridge_data.encoders import FamilyBatch, FamilyConfig, FamilyTaskEncoder, PretrainingTaskEncoder, text_encoder
 from bridge_data.encoders.sequences import padded
-from tests.encoders.parts import CASES, TILE, draw_talk, make_tokenizer
+from tests.encoders.parts import CASES, TILE, draw_talk, encode, learn, make_tokenizer
 from tests.later import hf
 
 HIDDEN = 32
@@ -73,20 +73,16 @@ def talks(name: str, count: int) -> list[Any]:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("name", ["text", "llava", "llava_next", "idefics3", "internvl"])
+@pytest.mark.parametrize(
+    "name",
+    ["text", "llava_next", *(pytest.param(name, marks=pytest.mark.slow) for name in ("llava", "idefics3", "internvl"))],
+)
 def test_a_tiny_model_learns(name: str) -> None:
     tokenizer, encoder = family_encoder(name)
-    samples = [encoder.postencode_sample(encoder.preencode_sample(talk)) for talk in talks(name, 6)]
+    samples = [encode(encoder, talk) for talk in talks(name, 6)]
     batches = [encoder.batch(samples[start : start + 3]) for start in (0, 3)]
     model = tiny_model(name, tokenizer)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    losses = []
-    for step in range(12):
-        loss = model(**batches[step % 2].model_inputs()).loss
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = learn(model, batches)
     assert sum(losses[-2:]) < 0.6 * sum(losses[:2]), losses
     moved = [part for part, weight in model.named_parameters() if weight.grad is not None and weight.grad.any()]
     assert name == "text" or any("vision" in part for part in moved), "images must have a say"
@@ -97,7 +93,7 @@ def test_a_tiny_model_learns(name: str) -> None:
 def test_a_pack_has_the_loss_of_its_samples(name: str) -> None:
     """What a model predicts in a packed row, it predicts for the samples alone."""
     tokenizer, encoder = family_encoder(name)
-    samples = [encoder.postencode_sample(encoder.preencode_sample(talk)) for talk in talks(name, 5)]
+    samples = [encode(encoder, talk) for talk in talks(name, 5)]
     model = tiny_model(name, tokenizer).eval()
     one = FamilyTaskEncoder(tokenizer, encoder.family, FamilyConfig(pack_in_batch=True)).batch(samples)
     assert one.tokens.shape == (1, sum(sample.length for sample in samples))
@@ -123,12 +119,5 @@ def test_a_tiny_model_learns_documents() -> None:
     packs = encoder.select_samples_to_pack(pieces)
     batch: FamilyBatch = encoder.batch([encoder.pack_selected_samples(pack) for pack in packs])
     model = tiny_model("text", tokenizer)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    losses = []
-    for _ in range(10):
-        loss = model(**batch.model_inputs()).loss
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = learn(model, [batch], 10)
     assert losses[-1] < 0.5 * losses[0]

@@ -31,32 +31,27 @@ def forms(data: bytes) -> dict[str, Any]:
 
 
 def test_every_form_of_an_image_gives_what_the_processor_makes_of_its_pixels() -> None:
-    data = png()
+    data = png(size=(24, 20))
+    images = Images(image_processor(), "Mine")
     expected = image_processor()(images=[Image.open(io.BytesIO(data))], return_tensors="pt")["pixel_values"]
     for name, image in forms(data).items():
-        assert torch.equal(Images(image_processor(), "Mine").pixels([image], "k"), expected), name
+        assert torch.equal(images.pixels([image], "k"), expected), name
+        assert image_size(image, "k") == (20, 24), name
+    assert image_size(data[:60], "k") == (20, 24), "from the header alone"
+    for broken in (b"no image", data[:60]):
+        with pytest.raises(SampleError, match="sample 'k': part 'image'"):
+            images.pixels([broken], "k")
+    with pytest.raises(SampleError, match="'k'"):
+        picture_sizes([b"no image"], ImageLimits(), "k")
 
 
 def test_gray_and_transparent_images_and_single_pixels_become_rgb_of_the_one_size() -> None:
     pictures = [Image.new(mode, (9, 7)) for mode in ("L", "LA", "RGBA", "P", "1")] + [Image.new("RGB", (1, 1))]
-    pixels = Images(image_processor(), "Mine").pixels(pictures, "k")
+    images = Images(image_processor(), "Mine")
+    pixels = images.pixels(pictures, "k")
     assert (pixels.shape, pixels.dtype) == ((6, 3, 16, 16), torch.float32)
-
-
-def test_an_image_that_cannot_be_decoded_is_a_failure_of_its_sample() -> None:
-    for broken in (b"no image", png()[:60]):
-        with pytest.raises(SampleError, match="sample 'k': part 'image'"):
-            Images(image_processor(), "Mine").pixels([broken], "k")
-
-
-def test_an_rgb_image_of_pillow_is_not_copied() -> None:
-    image = Image.new("RGB", (9, 7))
-    assert as_rgb(image, "k") is image
-    assert as_rgb(image.convert("L"), "k").mode == as_rgb(Image.open(io.BytesIO(png())), "k").mode == "RGB"
-
-
-def test_no_image_gives_no_pixels_of_the_right_shape() -> None:
-    assert Images(image_processor(), "Mine").pixels([], "k").shape == (0, 3, 16, 16)
+    assert images.pixels([], "k").shape == (0, 3, 16, 16)
+    assert as_rgb(pictures[-1], "k") is pictures[-1], "what is RGB is not copied"
 
 
 def test_tokens_of_an_image_are_its_patches_or_as_many_as_the_settings_say() -> None:
@@ -65,27 +60,9 @@ def test_tokens_of_an_image_are_its_patches_or_as_many_as_the_settings_say() -> 
     assert images.num_tokens(MultiModalSampleConfig(patch_size=8, tokens_per_image=9)) == 9
     with pytest.raises(ConfigError, match=r"does not say how many tokens an image takes; set .*patch_size"):
         images.num_tokens(MultiModalSampleConfig())
-
-
-def test_a_processor_that_knows_its_patch_size_needs_no_setting() -> None:
     processor = hf.CLIPImageProcessor(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16})
     processor.patch_size = 4
     assert Images(processor, "Mine").num_tokens(MultiModalSampleConfig()) == 16
-
-
-@pytest.mark.parametrize("name", ["Qwen2VLImageProcessor", "LlavaNextImageProcessor", "PixtralImageProcessor"])
-def test_processors_whose_tokens_depend_on_the_image_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=name):
-        Images(getattr(hf, name)(), "Mine")
-
-
-def test_the_size_is_known_in_every_form_and_from_the_header_alone() -> None:
-    data = png(size=(24, 20))
-    for name, image in forms(data).items():
-        assert image_size(image, "k") == (20, 24), name
-    assert image_size(data[:60], "k") == (20, 24)
-    with pytest.raises(SampleError, match="'k'"):
-        image_size(b"no image", "k")
 
 
 sides = st.integers(1, 3000)
@@ -136,17 +113,12 @@ def test_extreme_images_are_refused_by_their_headers(
     assert len(picture_sizes(images, ImageLimits(max_aspect=10_000), "k")) == 2
 
 
-def test_what_is_no_image_is_a_failure_of_the_sample() -> None:
-    with pytest.raises(SampleError, match="'k'"):
-        picture_sizes([b"no image"], ImageLimits(), "k")
-
-
 def choose(num_frames: int, fps: float, sampling: VideoSampling) -> Sequence[int]:
     """The frames that Qwen2-VL takes."""
     return make_family("qwen2_vl").choose_frames(num_frames, fps, sampling)
 
 
-def test_encoded_videos_give_the_frames_chosen() -> None:
+def test_videos_give_the_frames_chosen() -> None:
     data = write("mp4", video="libx264")
     for source in (data, AVDecoder(data)):
         video = open_video(source, "v", VideoSampling(fps=4), choose)
@@ -156,9 +128,6 @@ def test_encoded_videos_give_the_frames_chosen() -> None:
         shown = np.stack([np.asarray(picture) for picture in video.pictures()]).transpose(0, 3, 1, 2)
         assert numbers(shown) == list(video.frames)
         assert np.array_equal(shown, decode_all(data)[list(video.frames)])
-
-
-def test_tensors_give_the_frames_chosen() -> None:
     frames = torch.randint(0, 255, (48, 3, 6, 8), dtype=torch.uint8)
     video = open_video(frames, "v", VideoSampling(fps=2, default_fps=24), choose)
     assert video.frames == (0, 12, 24, 36)
@@ -179,9 +148,3 @@ def test_tensors_give_the_frames_chosen() -> None:
 def test_what_is_no_video_is_refused(source: Any, message: str) -> None:
     with pytest.raises(SampleError, match=message):
         open_video(source, "v", VideoSampling(), choose)
-
-
-@pytest.mark.parametrize("options", [{"fps": 0}, {"min_frames": 0}, {"min_frames": 9, "max_frames": 8}])
-def test_wrong_settings_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(options))):
-        VideoSampling(**options)

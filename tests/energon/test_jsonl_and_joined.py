@@ -9,7 +9,6 @@ from bridge_data import (
     DatasetError,
     DefaultCrudeJsonlDatasetFactory,
     JoinedWebdatasetFactory,
-    options,
     prepare_metadataset,
 )
 from bridge_data.decode import SampleDecoder, open_loader
@@ -64,17 +63,20 @@ def test_it_is_the_join_that_a_metadataset_would_be(index: Path) -> None:
     assert (plan.num_samples, plan.weights) == (4, (1.0,))
 
 
-def test_a_mapping_gives_samples_by_name(index: Path) -> None:
+def test_a_joiner_gets_the_members_by_place_or_by_name(index: Path) -> None:
     a, b = members(index)
-    factory = JoinedWebdatasetFactory({"left": a, "right": b}, join_index=index, joiner=Both)
-    assert [(sample.left, sample.right) for sample in load(factory)][:2] == [("aa", None), ("ab", "bb")]
-
-
-def test_fields_of_members_may_differ(index: Path) -> None:
-    a, _ = members(index)
-    b = Notes(index.parent.parent / "b", field_map={"note": "txt"})
-    factory = JoinedWebdatasetFactory([a, b], join_index=index, joiner=Told)
-    assert [(sample.text, sample.note) for sample in load(factory)][2:] == [("ac", None), ("ad", "bd")]
+    by_name = JoinedWebdatasetFactory({"left": a, "right": b}, join_index=index, joiner=Both)
+    assert [(sample.left, sample.right) for sample in load(by_name)][:2] == [("aa", None), ("ab", "bb")]
+    notes = Notes(index.parent.parent / "b", field_map={"note": "txt"})  # fields of members may differ
+    differing = JoinedWebdatasetFactory([a, notes], join_index=index, joiner=Told)
+    assert [(sample.text, sample.note) for sample in load(differing)][2:] == [("ac", None), ("ad", "bd")]
+    last = SubsetRange.parse([3, 4])
+    function = JoinedWebdatasetFactory([a, b], join_index=index, joiner=swap, subset=last)
+    assert [(sample.left, sample.right) for sample in load(function)] == [("bd", "ad")]
+    assert function.source().sample_class is Sample
+    for joiner in (5, int):
+        with pytest.raises(ConfigError, match="joiner: expected a class derived from Sample, or a function, got"):
+            JoinedWebdatasetFactory([a, b], join_index=index, joiner=joiner)
 
 
 def test_it_may_be_cut_and_shuffled_over_epochs(index: Path) -> None:
@@ -84,19 +86,6 @@ def test_it_may_be_cut_and_shuffled_over_epochs(index: Path) -> None:
     )
     assert [sample.text for sample in load(factory)] == ["bb", "ac", "bd"]
     assert factory.source().epochs_per_shuffle == -1
-
-
-def test_a_function_may_join(index: Path) -> None:
-    factory = JoinedWebdatasetFactory(members(index), join_index=index, joiner=swap, subset=SubsetRange.parse([3, 4]))
-    (sample,) = load(factory)
-    assert (sample.left, sample.right) == ("bd", "ad")
-    assert factory.source().sample_class is Sample
-
-
-@pytest.mark.parametrize("joiner", [5, int])
-def test_a_joiner_is_a_sample_class_or_a_function(index: Path, joiner: Any) -> None:
-    with pytest.raises(ConfigError, match=r"joiner: expected a class derived from Sample, or a function, got"):
-        JoinedWebdatasetFactory(members(index), join_index=index, joiner=joiner)
 
 
 def test_members_that_cannot_be_joined_are_named(index: Path) -> None:
@@ -185,14 +174,6 @@ def test_ranges_and_parts(tmp_path: Path) -> None:
     source = CrudeJsonlDatasetFactory(path, part_filter=lambda part: part != "json").source()
     assert source.parts is not None and "json" not in source.parts
     assert source.records.reader().read(0, source.parts).parts == {}
-
-
-def test_settings_without_effect_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "_warned", set())
-    with pytest.warns(UserWarning, match="parallel_shard_iters has no effect"):
-        CrudeJsonlDatasetFactory(tmp_path / "a.jsonl", parallel_shard_iters=4)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'shufle'"):
-        DefaultCrudeJsonlDatasetFactory(tmp_path / "a.jsonl", shufle=1)  # type: ignore[call-arg]
 
 
 def test_prepared_data_as_its_own_files_describe_it(tmp_path: Path) -> None:

@@ -1,39 +1,92 @@
-"""In processes of their own, as an import cannot be taken back."""
+"""`replace_energon`, and programs written for Energon under it: in processes of their own, as an import cannot be taken
+back."""
 
+import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset
 from bridge_data.shards.metadata import META_FOLDER
-from tests.prepared import write_blend, write_texts
+from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
 
 ROOT = Path(__file__).parents[2]
 
 
-def run(code: str, *, folder: Path = ROOT, environment: dict[str, str] | None = None) -> str:
+def run(code: str, *arguments: object, folder: Path = ROOT, environment: dict[str, str] | None = None) -> str:
     """What `code` prints in a process that finds the modules of `folder`; if it fails, its error."""
     given = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, folder)))} | (environment or {})
-    command = [sys.executable, "-c", code]
+    command = [sys.executable, "-c", code, *map(str, arguments)]
     done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=False)
     return done.stdout if done.returncode == 0 else done.stderr
 
 
-def test_imports_of_energon_get_the_names_of_this_package() -> None:
-    code = """
+NAMES = """
+import importlib.metadata, os, sys
 from bridge_data.energon import replace_energon
 replace_energon()
 replace_energon()
 import bridge_data, megatron.energon
-from megatron.energon import DefaultTaskEncoder, TextWebdataset, WorkerConfig
+from megatron.energon import *
 assert DefaultTaskEncoder is bridge_data.DefaultTaskEncoder and issubclass(WorkerConfig, bridge_data.WorkerConfig)
 assert TextWebdataset is bridge_data.energon.TextWebdataset
 assert megatron.energon.get_loader is bridge_data.get_loader
+
+# the public names of Energon, as a star imports them
+from pathlib import Path
+missing = {*Path("tests/energon_7_4_1.txt").read_text().split()} - {*globals()}
+from bridge_data.energon.module_paths import LEFT_OUT
+assert missing <= {*LEFT_OUT} and "lightning" not in sys.modules
+try:
+    from megatron.energon import Nothing
+except ImportError as error:
+    assert "cannot import name 'Nothing' from 'megatron.energon'" in str(error)
+try:
+    import megatron.energon.nothing
+except ImportError as error:
+    assert "no counterpart of megatron.energon.nothing" in str(error)
+
+# names that programs import from odd places
+from megatron.energon.epathlib import EPath
+from megatron.energon.flavors.webdataset.metadata import MAIN_FOLDER_NAME
+from megatron.energon.flavors.webdataset.prepare import MAIN_FOLDER_NAME as again
+from megatron.energon.task_encoder.base import get_stateless, stateless
+from megatron.energon.wrappers import BatchDataset, FilterDataset, MapDataset
+from megatron.energon.wrappers.map_dataset import MapDataset as Same
+assert MAIN_FOLDER_NAME == again == ".nv-meta" and Same is MapDataset
+assert EPath("photos").absolute() == os.path.abspath("photos")
+assert get_stateless(stateless(lambda sample: sample)) and get_stateless(DefaultTaskEncoder().encode_sample)
+assert not get_stateless(print)
+assert all(issubclass(kind, SavableDataset) for kind in (BatchDataset, FilterDataset, MapDataset))
+
+# importlib finds the release whose names are here
+assert importlib.metadata.version("megatron-energon") == importlib.metadata.version("Megatron_Energon")
+assert importlib.metadata.distribution("megatron-energon").metadata["Name"] == "megatron-energon"
+print(importlib.metadata.version("megatron-energon"), megatron.energon.__version__)
+try:
+    importlib.metadata.version("megatron-energy")
+except importlib.metadata.PackageNotFoundError:
+    print("no other")
 """
-    assert run(code) == ""
+
+TOO_LATE = """
+import sys
+from types import ModuleType
+sys.modules["megatron.energon"] = ModuleType("megatron.energon")
+from bridge_data.energon import replace_energon
+replace_energon()
+"""
+
+
+def test_imports_of_energon_get_the_names_of_this_package() -> None:
+    assert run(NAMES) == "7.4.1 7.4.1\nno other\n"
+    assert "call bridge_data.energon.replace_energon() before the imports that need it" in run(TOO_LATE)
 
 
 SCALING = """
@@ -77,41 +130,7 @@ def test_the_number_of_all_workers_decides_the_global_batches_as_in_energon(tmp_
     write_texts(tmp_path / "a", 300)
     write_texts(tmp_path / "b", 90)
     path = write_blend(tmp_path / "blend.yaml", {"a": 3, "b": 1})
-    command = [sys.executable, "-c", SCALING, str(path), str(packing)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [2, 2, 6]
-
-
-def test_a_star_imports_the_public_names_of_energon() -> None:
-    code = """
-import sys
-from bridge_data.energon import replace_energon
-replace_energon()
-from megatron.energon import *
-from pathlib import Path
-missing = {*Path("tests/energon_7_4_1.txt").read_text().split()} - {*globals()}
-from bridge_data.energon.module_paths import LEFT_OUT
-print(sorted(missing - {*LEFT_OUT}), "lightning" in sys.modules)
-"""
-    assert run(code) == "[] False\n"
-
-
-def test_what_has_no_counterpart_is_an_import_error() -> None:
-    code = "from bridge_data.energon import replace_energon; replace_energon(); "
-    assert "cannot import name 'Nothing' from 'megatron.energon'" in run(code + "from megatron.energon import Nothing")
-    assert "no counterpart of megatron.energon.nothing" in run(code + "import megatron.energon.nothing")
-
-
-def test_energon_that_has_been_imported_cannot_be_replaced() -> None:
-    code = """
-import sys
-from types import ModuleType
-sys.modules["megatron.energon"] = ModuleType("megatron.energon")
-from bridge_data.energon import replace_energon
-replace_energon()
-"""
-    assert "call bridge_data.energon.replace_energon() before the imports that need it" in run(code)
+    assert run(SCALING, path, packing) == "[2, 2, 6]\n"
 
 
 OWN_PROGRAM = """
@@ -207,3 +226,65 @@ def test_settings_that_are_wrong_or_change_are_refused(settings: str, environmen
     code = f"from bridge_data.energon import replace_energon; replace_energon({settings})"
     error = run(code, environment=environment).splitlines()[-1]
     assert "ConfigError" in error and wrong in error
+
+
+@pytest.mark.processes
+def test_keys_are_bare_as_in_energon_and_everything_by_key_still_works(tmp_path: Path) -> None:
+    texts = write_texts(tmp_path / "texts", 120)
+    crude = ({"__key__": f"web/{number:03d}", "txt": f"{number}", "bin": bytes([number])} for number in range(120))
+    write_dataset(tmp_path / "crude", crude, definition=CRUDE)
+    program = """
+import itertools, json, sys
+from bridge_data.energon import replace_energon
+replace_energon()
+from megatron.energon import *
+from megatron.energon import cooker, stateless
+path = sys.argv[1]
+
+@stateless
+@cooker(need_primary=True)
+def cook(sample: dict, primary: FileStore) -> TextSample:
+    assert "tar" not in sample["__key__"] and sample["__shard__"].endswith(".tar")
+    assert primary.get(".bin", sample) == bytes([int(sample["txt"])])
+    return TextSample(**basic_sample_keys(sample), text=sample["txt"])
+
+class Cook(DefaultTaskEncoder):
+    cookers = [Cooker(cook)]
+
+def loader(folder, encoder, num_workers):
+    config = WorkerConfig(rank=0, world_size=1, num_workers=num_workers, num_lanes=2)
+    settings = dict(batch_size=4, shuffle_buffer_size=100, max_samples_per_sequence=100)
+    dataset = get_train_dataset(f"{path}/{folder}", task_encoder=encoder, worker_config=config, **settings)
+    return get_savable_loader(dataset)
+
+for folder, encoder in (("texts", DefaultTaskEncoder()), ("crude", Cook())):
+    seen = []
+    for num_workers in (0, 2):
+        with loader(folder, encoder, num_workers) as batches:
+            if num_workers:
+                assert batches.wait_for_workers()
+            seen.append([batch for batch in itertools.islice(batches, 20)])
+            again = batches.restore_sample(seen[-1][7].__restore_key__)
+        assert again.__key__ == seen[-1][7].__key__
+    first, second = ([key for batch in batches for key in batch.__key__] for batches in seen)
+    assert first == second
+    for batch in seen[0]:
+        sources = [source for source in batch.__sources__ if any(".txt" in name for name in source.file_names)]
+        for key, text, source in zip(batch.__key__, batch.text, sources, strict=True):
+            name = f"{int(text):06d}" if folder == "texts" else f"web/{int(text):03d}"
+            assert (key, source.shard_name[:5]) == (name, "data-") and f"{name}.txt" in source.file_names
+    if folder == "texts":
+        batches = loader(folder, encoder, 0)
+        before = [key for batch in itertools.islice(batches, 10) for key in batch.__key__]
+        told = {"keys": first, "state": batches.save_state_rank(), "before": before}
+print(json.dumps(told))
+"""
+    told = json.loads(run(program, tmp_path))
+    # The order and its states are the same; a native program resumes, and names the same samples in full.
+    config = WorkerConfig(rank=0, world_size=1, num_workers=0, num_lanes=2)
+    shuffling: dict[str, Any] = {"shuffle_buffer_size": 100, "max_samples_per_sequence": 100}
+    native = get_savable_loader(get_train_dataset(texts, batch_size=4, worker_config=config, **shuffling))
+    native.restore_state_rank(told["state"])
+    keys = [key for batch in itertools.islice(native, 10) for key in batch.__key__]
+    assert [key.partition("/")[2] for key in keys] == told["keys"][40:] and told["before"] == told["keys"][:40]
+    assert all(re.fullmatch(r"data-\d{4}\.tar/\d{6}", key) for key in keys)

@@ -1,6 +1,7 @@
 """Data sets described in Python."""
 
 import pickle
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,6 @@ import pytest
 
 import bridge_data
 from bridge_data import (
-    CaptioningSample,
     CaptioningWebdataset,
     ConfigError,
     CrudeWebdataset,
@@ -92,41 +92,49 @@ def test_ranges_split_parts_and_epochs(folder: Path) -> None:
         TextWebdataset(folder, field_map={"text": "txt"}, split_part="val").build()
 
 
-def test_a_function_gives_the_fields(folder: Path) -> None:
-    def fields(parts: dict[str, Any]) -> dict[str, Any]:
-        return {"text": f"{parts['txt']} of {parts['json']['size']}"}
+class Raw(DefaultGenericWebdatasetFactory[TextSample]):
+    """Generic ones leave bytes as they are."""
 
-    source = TextWebdataset(folder, sample_loader=fields, part_filter=["txt", "json"]).source()
-    assert source.maker is not None
-    assert SampleLoader(source, SampleDecoder()).load(4).text == "t4 of 4"  # type: ignore[union-attr]
+    __sample_type__ = TextSample
 
 
-def test_a_decoder_of_its_own_holds_before_the_encoder_s(folder: Path) -> None:
-    def reverse(parts: dict[str, Any]) -> dict[str, Any]:
-        return {**parts, "txt": parts["txt"].decode()[::-1]}
-
-    for decoder, expected in ((reverse, "3t"), (None, b"t3")):
-        source = TextWebdataset(folder, field_map={"text": "txt"}, decoder=decoder).source()
-        assert SampleLoader(source, SampleDecoder()).load(3).text == expected  # type: ignore[union-attr]
+class Forgotten(DefaultGenericWebdatasetFactory[ImageSample]):
+    """Its sample class is missing."""
 
 
-def test_generic_ones_leave_bytes_as_they_are(folder: Path) -> None:
-    class Raw(DefaultGenericWebdatasetFactory[TextSample]):
-        __sample_type__ = TextSample
-
-    source = Raw(folder, field_map={"text": "txt"}).source()
-    assert SampleLoader(source, SampleDecoder()).load(3).text == b"t3"  # type: ignore[union-attr]
+def of_both(parts: dict[str, Any]) -> dict[str, Any]:
+    return {"text": f"{parts['txt']} of {parts['json']['size']}"}
 
 
-def test_the_standard_one_is_told_its_sample_class(folder: Path) -> None:
-    assert loaded(StandardWebdatasetFactory(folder, sample_type=TextSample, field_map={"text": "txt"}).source()).text
+def reverse(parts: dict[str, Any]) -> dict[str, Any]:
+    return {**parts, "txt": parts["txt"].decode()[::-1]}
 
 
-def test_crude_ones_choose_parts(folder: Path) -> None:
-    assert loaded(CrudeWebdataset(folder).source())["json"] == {"size": 3}
-    for part_filter in (["txt"], lambda part: part == "txt"):
-        sample = SampleLoader(CrudeWebdataset(folder, part_filter=part_filter).source(), SampleDecoder()).load(3)
-        assert [name for name in sample if not name.startswith("__")] == ["txt"]  # type: ignore[union-attr]
+TEXTS: dict[str, Any] = {"field_map": {"text": "txt"}}
+ONLY_TEXT = {"txt": "t3"}
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda path: TextWebdataset(path, sample_loader=of_both, part_filter=["txt", "json"]), {"text": "t3 of 3"}),
+        (lambda path: TextWebdataset(path, decoder=reverse, **TEXTS), {"text": "3t"}),  # before the encoder's
+        (lambda path: TextWebdataset(path, decoder=None, **TEXTS), {"text": b"t3"}),
+        (lambda path: Raw(path, **TEXTS), {"text": b"t3"}),
+        (lambda path: StandardWebdatasetFactory(path, sample_type=TextSample, **TEXTS), {"text": "t3"}),
+        (
+            lambda path: CaptioningWebdataset(path, field_map={"image": "json[size]", "caption": "txt"}),
+            {"image": 3, "caption": "t3"},
+        ),
+        (lambda path: CrudeWebdataset(path), ONLY_TEXT | {"json": {"size": 3}}),
+        (lambda path: CrudeWebdataset(path, part_filter=["txt"]), ONLY_TEXT),
+        (lambda path: CrudeWebdataset(path, part_filter=lambda part: part == "txt"), ONLY_TEXT),
+    ],
+)
+def test_a_sample_is_what_the_settings_make_of_its_parts(folder: Path, make: Any, expected: dict[str, Any]) -> None:
+    sample: Any = SampleLoader(make(folder).source(), SampleDecoder()).load(3)
+    found = sample if isinstance(sample, dict) else {one.name: getattr(sample, one.name) for one in fields(sample)}
+    assert {name: value for name, value in found.items() if not name.startswith("__")} == expected
 
 
 @pytest.mark.parametrize(
@@ -141,6 +149,7 @@ def test_crude_ones_choose_parts(folder: Path) -> None:
         (lambda path: CrudeWebdataset(path, field_map={"a": "b"}), "crude samples have no field_map"),
         (lambda path: TextWebdataset(path, field_map={"text": "txt"}, shuffle_over_epochs=0), "expected a number of"),
         (lambda path: StandardWebdatasetFactory(path, sample_type=int, field_map={}), "__sample_type__ is missing"),
+        (lambda path: Forgotten(path, field_map={"image": "jpg"}), "Forgotten: __sample_type__ is missing"),
     ],
 )
 def test_wrong_settings_are_named(folder: Path, make: Any, says: str) -> None:
@@ -148,15 +157,14 @@ def test_wrong_settings_are_named(folder: Path, make: Any, says: str) -> None:
         make(folder)
 
 
-def test_unknown_settings_are_no_settings(folder: Path) -> None:
+def test_unknown_settings_are_refused_and_those_without_meaning_warned_of(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'shuffel'"):
-        TextWebdataset(folder, field_map={"text": "txt"}, shuffel=3)  # type: ignore[call-arg]
-
-
-def test_settings_without_meaning_are_warned_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        TextWebdataset(folder, shuffel=3, **TEXTS)
     monkeypatch.setattr(options, "_warned", set())
     with pytest.warns(UserWarning, match="parallel_shard_iters has no effect"):
-        TextWebdataset(folder, field_map={"text": "txt"}, parallel_shard_iters=4)
+        TextWebdataset(folder, parallel_shard_iters=4, **TEXTS)
 
 
 def test_a_loader_of_its_plan_has_the_ranks_of_the_factory(folder: Path) -> None:
@@ -173,31 +181,13 @@ def test_a_loader_of_its_plan_has_the_ranks_of_the_factory(folder: Path) -> None
         get_loader(factories[0].build(), worker_config=WorkerConfig(0, 2, 1))
 
 
-def test_a_class_without_sample_type_says_so(folder: Path) -> None:
-    class Forgotten(DefaultGenericWebdatasetFactory[ImageSample]):
-        pass
-
-    with pytest.raises(ConfigError, match="Forgotten: __sample_type__ is missing"):
-        Forgotten(folder, field_map={"image": "jpg"})
-
-
-def test_captions_are_those_of_the_field_map(folder: Path) -> None:
-    source = CaptioningWebdataset(folder, field_map={"image": "json[size]", "caption": "txt"}).source()
-    assert loaded(source) == CaptioningSample(
-        __key__="data-0000.tar/003",
-        __subflavors__={},
-        __sources__=loaded(source).__sources__,
-        image=3,  # type: ignore[arg-type]
-        caption="t3",
-    )
-
-
 FACTORIES = [name for name in bridge_data.__all__ if name.endswith("Webdataset")]
 
 
 @pytest.mark.parametrize("name", FACTORIES)
 def test_every_factory_names_its_sample_class(tmp_path: Path, name: str) -> None:
     folder = write_dataset(tmp_path / "data", [{"__key__": "0", "txt": "t"}], definition=TEXT)
+    assert len(FACTORIES) == 12
     factory = getattr(bridge_data, name)
     expected = name.removesuffix("Webdataset") + "Sample"
     if name == "CrudeWebdataset":
@@ -205,7 +195,3 @@ def test_every_factory_names_its_sample_class(tmp_path: Path, name: str) -> None
         return
     source = factory(folder, sample_loader=dict, part_filter=["txt"]).source()
     assert source.sample_class is getattr(bridge_data, expected)
-
-
-def test_there_is_a_factory_for_each_sample_class() -> None:
-    assert len(FACTORIES) == 12

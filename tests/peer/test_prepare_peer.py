@@ -16,7 +16,7 @@ import yaml
 from bridge_data.prepare.tars import PrepareConfig, refresh_index
 from bridge_data.shards import PreparedDataset, ShardReader, open_shards
 from bridge_data.shards.cached_index import index_of_energon
-from tests.peer.running import MARKS, PEER
+from tests.peer.running import MARKS, PEER, run_python
 from tests.shards.tars import write_shards, write_tar
 from tests.tools.cli.runner import run_command, write_picture_tars
 
@@ -72,10 +72,7 @@ json.dump([hashlib.sha256(store[name][0]).hexdigest() for name in sys.argv[2:]],
 
 def energon(code: str, *arguments: object) -> Any:
     """What a script prints as JSON under the peer's Python."""
-    command = [PEER, "-c", code, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(run_python(PEER, code, *map(str, arguments)).splitlines()[-1])
 
 
 def energon_prepare(folder: Path, *flags: str, typed: str | None = None) -> None:
@@ -151,15 +148,24 @@ def plain(tmp_path: Path) -> Path:
 def test_data_prepared_here_loads_there(shards: Path) -> None:
     assert run_command("prepare", shards, *QUIET).exit_code == 0
     assert theirs(shards, *PARTS) == ours(shards, *PARTS)
+    sample = ours(shards, "train")["train"][4]
+    names = [f"{sample['key']}.{part}" for part in sample["parts"]]
+    assert energon(READ_BY_KEY, shards, *names) == list(sample["parts"].values())
 
 
 def test_data_prepared_there_loads_here(shards: Path) -> None:
+    """Also by the index that is made of its files, which is that of our own preparation."""
     energon_prepare(shards, *QUIET)
     assert PreparedDataset.open(shards).index is None
     read = theirs(shards, *PARTS)
     assert ours(shards, *PARTS) == read
-    refresh_index(shards, PrepareConfig(num_workers=1))
-    assert PreparedDataset.open(shards).index is not None
+    made = PreparedDataset.open(shards, make_index=index_of_energon).index
+    assert made is not None
+    by_name = {name: (made.entries[name].num_bytes, made.segment_bytes(name)) for name in made.entries}
+    refresh_index(shards, PrepareConfig(num_workers=1, rescan=True))
+    index = PreparedDataset.open(shards).index
+    assert index is not None
+    assert by_name == {name: (index.entries[name].num_bytes, index.segment_bytes(name)) for name in index.entries}
     assert ours(shards, *PARTS) == read == theirs(shards, *PARTS)
 
 
@@ -197,25 +203,6 @@ def test_both_shuffle_and_divide_alike(plain: Path) -> None:
     assert splits[0] == splits[1] != splits[2] == splits[3]
 
 
-def test_parts_are_found_by_key_there(shards: Path) -> None:
-    assert run_command("prepare", shards, *QUIET).exit_code == 0
-    sample = ours(shards, "train")["train"][4]
-    names = [f"{sample['key']}.{part}" for part in sample["parts"]]
-    assert energon(READ_BY_KEY, shards, *names) == list(sample["parts"].values())
-
-
-def test_exclusions_mean_the_same(plain: Path) -> None:
-    energon_prepare(plain, *QUIET)
-    before = ours(plain, "train")["train"]
-    gone = before[0]["shard"]
-    single = next(sample for sample in before if sample["shard"] != gone)
-    path = plain / ".nv-meta/split.yaml"
-    split = yaml.safe_load(path.read_text())
-    path.write_text(yaml.safe_dump(split | {"exclude": [gone, f"{single['shard']}/{single['key']}"]}))
-    expected = [sample for sample in before if sample["shard"] != gone and sample is not single]
-    assert theirs(plain, "train") == ours(plain, "train") == {"train": expected}
-
-
 def test_captions_by_the_questions_of_both(tmp_path: Path) -> None:
     tars = write_picture_tars(tmp_path / "raw", tmp_path / "tars")
     other = tmp_path / "other"
@@ -239,19 +226,6 @@ def test_an_index_that_energon_made_stale_is_left_aside(plain: Path) -> None:
     assert ours(plain, "train")["train"][0]["key"] == "replaced/0"
 
 
-def test_the_index_made_of_its_files_is_that_of_our_own_preparation(shards: Path) -> None:
-    energon_prepare(shards, "--non-interactive", "--split-ratio", "8,1,1", "--sample-type", "CrudeWebdataset")
-    made = PreparedDataset.open(shards, make_index=index_of_energon).index
-    assert made is not None
-    by_name = {name: (made.entries[name].num_bytes, made.segment_bytes(name)) for name in made.entries}
-    before = ours(shards, "train")
-    refresh_index(shards, PrepareConfig(num_workers=1, rescan=True))
-    index = PreparedDataset.open(shards).index
-    assert index is not None
-    assert by_name == {name: (index.entries[name].num_bytes, index.segment_bytes(name)) for name in index.entries}
-    assert ours(shards, "train") == before
-
-
 def test_a_data_set_that_has_grown_loads_there(shards: Path) -> None:
     """Its new shard comes first by name, and has the last number in the database."""
     flags = ("--non-interactive", "--no-progress", "--sample-type", "CrudeWebdataset", "--split-ratio")
@@ -260,13 +234,3 @@ def test_a_data_set_that_has_grown_loads_there(shards: Path) -> None:
     assert run_command("prepare", shards, *flags, "8,1,1", "--force-overwrite").exit_code == 0
     assert energon(READ, shards, "train", "val", "test") == ours(shards, "train", "val", "test")
     assert energon(READ_BY_KEY, shards, "first.txt") == [hashlib.sha256(b"first").hexdigest()]
-
-
-def test_an_older_info_yaml_loads_in_both(plain: Path) -> None:
-    energon_prepare(plain, *QUIET)
-    meta = plain / ".nv-meta"
-    info = json.loads((meta / ".info.json").read_text())
-    (meta / ".info.yaml").write_text(yaml.safe_dump(info, sort_keys=False))
-    for name in (".info.json", "index.uuid", "index.sqlite"):
-        (meta / name).unlink()
-    assert ours(plain, "train") == theirs(plain, "train")

@@ -81,7 +81,7 @@ def test_captions_and_pixels_are_equal_there(folder: Path) -> None:
         assert (np.asarray(image).transpose(1, 2, 0) == np.asarray(sample["png"])).all()
 
 
-def test_crude_parts_are_equal_there(folder: Path) -> None:
+def test_crude_parts_are_equal_there_found_by_name_and_loaded_by_another_torch(folder: Path, tmp_path: Path) -> None:
     crude = {"__module__": "megatron.energon", "__class__": "CrudeWebdataset"}
     (folder / ".nv-meta/dataset.yaml").write_text(json.dumps(crude))
     assert "cookers" in READ
@@ -89,19 +89,11 @@ def test_crude_parts_are_equal_there(folder: Path) -> None:
     for part in SPLIT:
         assert [sample["key"].rpartition(".tar/")[2] for sample in others[part]] == [s["key"] for s in mine[part]]
         assert [(s["shard"], s["parts"]) for s in others[part]] == [(s["shard"], s["parts"]) for s in mine[part]]
-
-
-def test_parts_are_found_by_their_names_there(folder: Path) -> None:
-    reader = ShardReader(open_shards(folder, "train"))
-    sample = reader.read(3)
+    sample = ShardReader(open_shards(folder, "train")).read(3)
     names = [f"{sample.key}.{part}" for part in sample.parts]
     assert energon(READ_BY_KEY, folder, *names) == [
         hashlib.sha256(content).hexdigest() for content in sample.parts.values()
     ]
-
-
-def test_tensors_are_loaded_safely_by_another_torch(folder: Path, tmp_path: Path) -> None:
-    sample = ShardReader(open_shards(folder, "train")).read(3)
     (tmp_path / "a.pth").write_bytes(sample.parts["pth"])
     printed = run_python(PEER, SAVED_BY_TORCH, str(tmp_path / "a.pth"))
     assert json.loads(printed) == list(range(int(sample.parts["cls"])))

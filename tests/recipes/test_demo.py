@@ -1,62 +1,95 @@
-import subprocess
-import sys
+"""The demo's data, tokenizer, encoder and plan; `tests/e2e/test_demo.py` runs it."""
+
 from pathlib import Path
 
 import pytest
+import torch
 
-from bridge_data.loader.checkpoint import save_states
-from bridge_data.order.state import LoaderState
-from recipes.demo import RESUMES, Demo, count_pending, key_to_skip, main
-from recipes.run_log import StepLog
-
-
-def make_demo(folder: Path, num_steps: int = 40) -> Demo:
-    return Demo(folder, num_steps, [run.name for run in RESUMES])
+from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset
+from bridge_data.encoders import FamilyTaskEncoder
+from bridge_data.errors import DatasetError, SkipSample
+from bridge_data.samples import CaptioningSample, VQASample
+from recipes import demo_data
+from recipes.demo import RESUMES, Demo, main
+from recipes.demo_data import DemoDataConfig, find_photos, make_demo_data
+from recipes.demo_encoder import SkippingTaskEncoder
+from recipes.demo_tokenizer import END, IMAGE, PAD, START, train_tokenizer
+from recipes.recipe import load_recipe
 
 
 @pytest.mark.parametrize("num_steps", [16, 17, 23, 40, 100])
 def test_the_kill_falls_between_saves_in_the_middle_of_the_run(tmp_path: Path, num_steps: int) -> None:
-    demo = make_demo(tmp_path, num_steps)
+    demo = Demo(tmp_path, num_steps, [run.name for run in RESUMES])
     steps_done = demo.kill_after_step + 1
     assert demo.save_interval < steps_done < num_steps - demo.save_interval
     assert 0 < steps_done % demo.save_interval < demo.save_interval - 1, "there must be room for a late SIGKILL"
 
 
-def test_the_plan_is_kill_and_resume_on_other_ranks_and_workers(tmp_path: Path) -> None:
-    plan = make_demo(tmp_path).plan()
-    assert [(run.name, run.num_ranks, run.num_workers, run.resumes) for run in plan] == [
-        ("no-kill", 2, 2, False),
-        ("killed", 2, 2, False),
-        ("resumed", 2, 2, True),
-        ("on-1-rank", 1, 2, True),
-        ("other-workers", 2, 1, True),
-    ]
-    assert [run.name for run in plan if run.kill_after_step is not None] == ["killed"]
-
-
-def test_too_few_steps_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_few_steps_and_a_missing_package_are_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(SystemExit):
         main(["--steps", "15"])
     assert "expected at least 16" in capsys.readouterr().err
+    monkeypatch.setattr(demo_data.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DatasetError, match="pip install scikit-image"):
+        find_photos()
 
 
-def test_samples_in_packing_buffers_are_counted(tmp_path: Path) -> None:
-    base = {"draws": 0, "cursors": {}}
-    pending = {"packs": [[0, 3], [1]], "carried": [2], "base": base}
-    lanes = {0: {"draws": 4, "cursors": {"0": [0, 0, 4, 4]}, "micro_batches": 4, "pending": pending}, 1: {}}
-    fingerprint = {"sources": [["00", "texts"]], "weights": None, "order": "shuffled", "packing_buffer_size": 4}
-    save_states(tmp_path, LoaderState(fingerprint, [(2, [[8, 8, 64, 0]])], 8, lanes).to_dict(), step=4, world_size=2)
-    assert count_pending(tmp_path) == 4
+def test_two_prepared_data_sets_are_blended(tmp_path: Path) -> None:
+    config = DemoDataConfig(num_captions=20, num_questions=20, samples_per_shard=5)
+    blend = make_demo_data(tmp_path / "data", config)
+    dataset = get_train_dataset(
+        blend,
+        worker_config=WorkerConfig(rank=0, world_size=1, num_workers=0),
+        batch_size=None,
+        shuffle_buffer_size=10,
+        max_samples_per_sequence=10,
+        repeat=False,
+    )
+    samples = [sample for sample, _ in zip(get_savable_loader(dataset), range(20), strict=False)]
+    assert {type(sample) for sample in samples} == {CaptioningSample, VQASample}
+    for sample in samples:
+        assert sample.image.shape[0] == 3
+        kind = "caption" if isinstance(sample, CaptioningSample) else "question"
+        assert sample.__subflavors__ == {"task": kind}
+        assert f"/{kind}0" in sample.__key__
+    questions = [sample for sample in samples if isinstance(sample, VQASample)]
+    assert all(sample.answers and sample.context.endswith("?") for sample in questions)
 
 
-def test_the_skipped_sample_is_one_that_first_comes_after_the_resume(tmp_path: Path) -> None:
-    log = StepLog(tmp_path, 0, 1)
-    for step in range(10):
-        log.append(step, 1.0, [(step, ["again", f"new{step}"])])
-    assert key_to_skip(tmp_path, 4) == "new7"
+def sample(key: str) -> CaptioningSample:
+    return CaptioningSample(__key__=key, image=torch.zeros(3, 40, 48), caption="a grey crop of the cat")
 
 
-def test_the_entry_script_imports_nothing_heavy() -> None:
-    program = "import recipes.demo, sys; print([m for m in ('torch', 'numpy', 'transformers') if m in sys.modules])"
-    root = Path(__file__).parents[2]
-    assert subprocess.check_output([sys.executable, "-c", program], cwd=root, text=True).strip() == "[]"
+def encoder_of(*changes: str) -> FamilyTaskEncoder:
+    recipe = load_recipe(None, list(changes), recipe="llava", tiny=True)
+    encoder = recipe.build_encoder(recipe.build_tokenizer(), recipe.build_image_processor())
+    assert isinstance(encoder, FamilyTaskEncoder)
+    return encoder
+
+
+def test_it_leaves_out_one_sample_and_is_that_of_the_recipe_for_all_others() -> None:
+    plain = encoder_of()
+    name = "task_encoder=recipes.demo_encoder:SkippingTaskEncoder"
+    encoder = encoder_of(name, "encoder={patch_size: 4, skipped_key: shard/b}")
+    assert isinstance(encoder, SkippingTaskEncoder)
+    assert torch.equal(encoder.preencode_sample(sample("shard/a")).tokens, plain.preencode_sample(sample("s/a")).tokens)
+    with pytest.raises(SkipSample):
+        encoder.preencode_sample(sample("shard/b"))
+
+
+def test_the_same_texts_give_the_same_tokenizer_which_marks_what_the_assistant_says(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    texts = ["a grey crop of the cat", "a red crop of the moon", "what is the main colour?"]
+    for name, order in (("one", texts), ("two", texts[::-1])):
+        train_tokenizer(order, tmp_path / name, vocab_size=320)
+    assert (tmp_path / "one/tokenizer.json").read_text() == (tmp_path / "two/tokenizer.json").read_text()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "one", local_files_only=True)
+    assert tokenizer.convert_tokens_to_ids([PAD, IMAGE, START, END]) == [0, 1, 2, 3]
+    chat = [{"role": "user", "content": f"{IMAGE}{IMAGE}what?"}, {"role": "assistant", "content": "the cat"}]
+    encoded = tokenizer.apply_chat_template(chat, return_dict=True, return_assistant_tokens_mask=True)
+    answered = [t for t, mine in zip(encoded["input_ids"], encoded["assistant_masks"], strict=True) if mine]
+    assert tokenizer.decode(answered) == f"the cat{END}"
+    assert encoded["input_ids"].count(1) == 2

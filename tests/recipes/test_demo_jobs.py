@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -95,21 +96,23 @@ def drive(folder: Path, num_steps: int, program: str = RANK, **options: object) 
     return seen, outcome
 
 
-def test_a_job_runs_to_its_end_and_leaves_no_process(tmp_path: Path) -> None:
-    assert drive(tmp_path, 3) == ([0, 1, 2], "done")
-
-
-def test_rank_0_is_killed_after_the_step_and_no_process_is_left(tmp_path: Path) -> None:
-    seen, outcome = drive(tmp_path, 50, kill_after_step=4)
-    assert outcome == "done"
-    assert seen[:5] == [0, 1, 2, 3, 4]
-    assert len(seen) < 50
-
-
-@pytest.mark.slow
-def test_a_job_that_ends_before_its_kill_has_failed(tmp_path: Path) -> None:
-    _, outcome = drive(tmp_path, 2, kill_after_step=4)
-    assert "before it could be killed" in outcome
+@pytest.mark.parametrize(
+    ("num_steps", "options", "ended"),
+    [
+        (3, {}, "done"),
+        (50, {"kill_after_step": 4}, "done"),
+        pytest.param(2, {"kill_after_step": 4}, "before it could be killed", marks=pytest.mark.slow),
+        pytest.param(500, {"timeout_s": 8}, "not done after", marks=pytest.mark.slow),
+    ],
+)
+def test_a_job_ends_by_itself_or_is_killed_and_leaves_no_process(
+    tmp_path: Path, num_steps: int, options: dict[str, Any], ended: str
+) -> None:
+    seen, outcome = drive(tmp_path, num_steps, **options)
+    assert ended in outcome
+    assert seen == [*range(len(seen))]
+    if ended == "done":
+        assert len(seen) == 3 if not options else 5 <= len(seen) < 50
 
 
 def test_a_failing_job_shows_what_its_first_rank_raised_and_where_the_logs_are(tmp_path: Path) -> None:
@@ -127,9 +130,3 @@ def test_a_job_that_records_no_error_shows_the_last_words_of_the_rank_that_faile
     lines = outcome.splitlines()
     assert lines[0] == f"{tmp_path.name}: ended with status 1" and len(lines) <= 10
     assert re.fullmatch(r"  rank [01]: exit code 1 .*", lines[1]) and "  this rank has given up" in lines
-
-
-@pytest.mark.slow
-def test_a_job_that_hangs_is_ended(tmp_path: Path) -> None:
-    _, outcome = drive(tmp_path, 50, timeout_s=2.5)
-    assert "not done after" in outcome

@@ -5,15 +5,21 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from bridge_data.errors import ConfigError
-from recipes.recipe import FAMILIES, RECIPES, Recipe, load_recipe
+from recipes.demo_tokenizer import train_tokenizer
+from recipes.recipe import FAMILIES, RECIPES, Pretrained, Recipe, load_recipe
 from recipes.tiny_data import write_tiny_data
+from recipes.tiny_parts import tiny_image_processor
 from recipes.train import main
 
 NAMES = RECIPES
+DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"
+RUNS = [file for file in sorted(DEMO.parent.glob("*.yaml")) if "recipe" in yaml.safe_load(file.read_text())]
 QUICK = ("qwen2_5_vl", "clip")
 
 
@@ -23,11 +29,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recipes")
     write_tiny_data(folder / "tiny_data")
     return folder
-
-
-def test_every_family_has_a_recipe() -> None:
-    made = {load_recipe(None, [], recipe=name).family for name in NAMES}
-    assert made == set(FAMILIES)
 
 
 @pytest.mark.parametrize("tiny", [False, True])
@@ -49,23 +50,12 @@ def test_a_recipe_is_printed_and_given_back(
     assert tiny or re.fullmatch(r"[\w-]+/[\w.-]+", again.model.pretrained)
 
 
-@pytest.mark.processes
-def test_nothing_heavy_is_imported_until_something_is_built() -> None:
-    code = (
-        "import sys; from recipes.train import main; main(['--recipe', 'qwen2_5_vl', '--print-config'])\n"
-        "assert not {'torch', 'lightning', 'transformers', 'megatron'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2], stdout=subprocess.DEVNULL)
-
-
-@pytest.mark.processes
-def test_checkpoint_writers_import_the_command_alone() -> None:
-    code = (
-        "import sys; before = set(sys.modules); import recipes.train\n"
-        "ours = {name for name in set(sys.modules) - before if name.startswith(('bridge_data', 'recipes'))}\n"
-        "assert ours == {'recipes', 'recipes.train'}, ours"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+@pytest.mark.parametrize("config", RUNS, ids=lambda file: file.stem)
+def test_a_yaml_is_printed_and_given_back(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--config", str(config), "--print-config"]) == 0
+    (tmp_path / "printed.yaml").write_text(capsys.readouterr().out)
+    assert load_recipe(tmp_path / "printed.yaml") == load_recipe(config)
+    assert DEMO in RUNS
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in NAMES])
@@ -80,91 +70,6 @@ def test_a_tiny_recipe_trains_for_five_steps(
     assert os.listdir(name)
 
 
-def test_the_data_of_tiny_recipes_is_written_once(data: Path) -> None:
-    before = {file: file.stat().st_mtime_ns for file in data.rglob("tiny_data/**/*.tar")}
-    write_tiny_data(data / "tiny_data")
-    assert before == {file: file.stat().st_mtime_ns for file in data.rglob("tiny_data/**/*.tar")}
-    assert len(before) == 20
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--recipe", "qwen2_vl_"], "--recipe: there is no recipe 'qwen2_vl_'; did you mean 'qwen2_vl'?; there are: "),
-        (["--recipe", "llava", "encoder.patchsize=3"], "'encoder.patchsize'; did you mean 'encoder.patch_size'?"),
-        (["--recipe", "llava", "pad_to_max_length=true"], "did you mean 'encoder.conversation.pad_to_max_length'?"),
-        (["--recipe", "clip", "encoder.patch_size=3"], "there is no setting 'encoder.patch_size'"),
-        (["--recipe", "qwen2_vl", "encoder.generation=4"], "encoder.generation=4: expected '2' or '2.5' or '3'"),
-        (["--recipe", "qwen2_vl", "encoder.video.fps=often"], "encoder.video.fps='often'"),
-        (["--recipe", "qwen2_vl", "encoder.conversation.policies.empty_answer=never"], "empty_answer='never'"),
-        (["--recipe", "siglip", "model.dtype=int8"], "model.dtype='int8': expected float32, bfloat16 or float16"),
-        (["--recipe", "siglip", "family=siglib"], "family='siglib': expected one of text, llava"),
-        (["--tiny"], "no recipe is named: give --recipe, or `recipe:` in a YAML; there are: text_sft, "),
-        (
-            ["--recipe", "clip", "trainer=megatron"],
-            "clip cannot be trained by it: it is two encoders",
-        ),
-        (
-            ["--recipe", "qwen3_vl", "trainer=megatron"],
-            "qwen3_vl cannot be trained by it: image features enter several layers",
-        ),
-        (
-            ["--recipe", "whisper", "trainer=megatron"],
-            "whisper cannot be trained by it: it is an encoder",
-        ),
-        (["--recipe", "llava", "trainer=keras"], "trainer='keras': expected megatron or lightning"),
-        (["--recipe", "llava", "trainer=megatron", "model.dtype=float16"], "trainer=megatron has float32 and bfloat16"),
-        (["--recipe", "llava", "parallel.tensor_parallel_size=2"], "trainer=lightning has data parallelism only"),
-        (
-            ["--recipe", "llava", "training.exit_signal=SIGTERM", "training.checkpoint_dir=x"],
-            "only trainer=megatron saves on a signal",
-        ),
-        (["--recipe", "llava", "training.train_samples=9"], "expected one of them; set the other to null"),
-        (["--recipe", "llava", "task_encoder_arguments.limit=9"], "no setting 'task_encoder_arguments.limit'"),
-        (["--recipe", "llava", "loader.options.prefetch_factor=9"], "did you mean 'loader.prefetch_factor'"),
-        (["--recipe", "llava", "loader.options.sample_timeout_s=9"], "did you mean 'loader.sample_timeout_s'"),
-        (["--recipe", "llava", "loader.sample_timeout=9"], "no setting 'loader.sample_timeout'"),
-        (["--recipe", "llava", "loader.seed=9"], "loader.seed: a recipe has it as data.seed"),
-        (["--recipe", "llava", "data.batch_size=4"], "no setting 'data.batch_size'; did you mean"),
-        (["--recipe", "llava", "loader.batch_size=4"], "no setting 'loader.batch_size'; did you mean"),
-        (["--recipe", "llava", "data.dataset=x"], "no setting 'data.dataset'"),
-        (["--recipe", "llava", "loader.dataset=x"], "no setting 'loader.dataset'"),
-        (["--recipe", "llava", "data.worker_config={rank: 0}"], "no setting 'data.worker_config.rank'"),
-        (["--recipe", "llava", "loader.worker_config=x"], "no setting 'loader.worker_config'"),
-        (["--recipe", "llava", "loader.eval_batches=0"], "eval_batches=0: expected an integer of at least 1"),
-        (["--recipe", "llava", "loader.prefetch_factor=0"], "prefetch_factor=0: expected"),
-        (["--recipe", "llava", "data.repeat_steps=['3']"], "repeat_steps=['3']: steps are no longer repeated"),
-        (["--recipe", "llava", "encoder.conversation.system=x"], "conversation_template_config.system'"),
-        (["--recipe", "llava", "task_encoder=recipes.task_encoders:lava"], "there is none of this name"),
-    ],
-)
-def test_a_wrong_setting_is_one_line_and_exit_code_2(
-    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*flags, "--print-config"]) == 2
-    printed = capsys.readouterr().err.strip()
-    assert message in printed
-    assert len(printed.splitlines()) == 1
-
-
-@pytest.mark.parametrize("argument", ["tokenizer.pretrained=./no/such/one"])
-def test_what_only_shows_when_it_is_built_is_one_line_too(
-    argument: str, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(data)
-    assert main(["--recipe", "text_sft", "--tiny", argument]) == 2
-    printed = capsys.readouterr().err.strip().splitlines()[-1]
-    assert argument.rpartition("=")[2] in printed
-    assert printed.startswith("recipes.train: ")
-
-
-def test_a_yaml_may_ask_for_the_recipe_in_small(tmp_path: Path) -> None:
-    (tmp_path / "run.yaml").write_text("recipe: whisper\ntiny: true\ndata: {seed: 5}\n")
-    recipe = load_recipe(tmp_path / "run.yaml", [])
-    assert (recipe.model.pretrained, recipe.data["seed"]) == ("tiny", 5)
-    assert load_recipe(tmp_path / "run.yaml", [], tiny=True) == recipe
-
-
 def test_settings_reach_what_is_built() -> None:
     recipe = load_recipe(
         None,
@@ -177,58 +82,12 @@ def test_settings_reach_what_is_built() -> None:
         recipe="qwen3_vl",
         tiny=True,
     )
-    built = recipe.build_encoder(recipe.build_tokenizer(), recipe.build_image_processor())
-    encoder: object = built
-    assert encoder.family.grid((64, 64), 0) == (1, 2, 2)  # type: ignore[attr-defined]
-    assert (encoder.sampling.fps, encoder.sampling.min_frames) == (1, 2)  # type: ignore[attr-defined]
-    config = encoder.config  # type: ignore[attr-defined]
+    encoder: Any = recipe.build_encoder(recipe.build_tokenizer(), recipe.build_image_processor())
+    assert encoder.family.grid((64, 64), 0) == (1, 2, 2)
+    assert (encoder.sampling.fps, encoder.sampling.min_frames) == (1, 2)
+    config = encoder.config
     assert config.conversation_template_config.system == "hello"
     assert (config.policies.overlong, config.images.max_image_tokens, config.pack_in_batch) == ("skip", 7, True)
-
-
-def test_a_tokenizer_without_languages_is_refused() -> None:
-    recipe = load_recipe(None, ["encoder.language=english"], recipe="whisper", tiny=True)
-    with pytest.raises(ConfigError, match="knows none; expected Whisper's"):
-        recipe.build_encoder(recipe.build_tokenizer(), recipe.build_image_processor())
-
-
-@pytest.mark.parametrize("value", ["crops", "3", "[crops]"])
-def test_a_section_is_a_mapping(value: str) -> None:
-    with pytest.raises(ConfigError, match=r"command line: data: got .*, expected a mapping of settings, such as data"):
-        load_recipe(None, [f"data={value}"], recipe="llava")
-
-
-@pytest.mark.parametrize(
-    ("key", "nearest"),
-    [
-        ("data.seq_lenght", "data.seq_length"),
-        ("seq_length", "data.seq_length"),
-        ("datta.path", "data.path"),
-        ("trainr", "trainer"),
-        ("num_workers", "loader.num_workers"),
-        ("model.path", "data.path"),
-    ],
-)
-def test_an_unknown_key_names_the_nearest_right_one(key: str, nearest: str) -> None:
-    with pytest.raises(ConfigError, match=f"no setting '{key}'; did you mean '{nearest}'"):
-        load_recipe(None, [f"{key}=1"], recipe="llava")
-
-
-def test_an_unknown_key_like_no_other_lists_them_all() -> None:
-    with pytest.raises(ConfigError, match=r"data\.seq_length.*training\.train_steps"):
-        load_recipe(None, ["zzzzzzzz=1"], recipe="llava")
-
-
-@pytest.mark.parametrize("argument", ["data.seq_length=long", "data.seq_length=0", "training.learning_rate=fast"])
-def test_wrong_values_are_config_errors(argument: str) -> None:
-    with pytest.raises(ConfigError, match=f"command line: .*{argument.partition('=')[2]}"):
-        load_recipe(None, [argument], recipe="llava")
-
-
-@pytest.mark.parametrize("argument", ["data.seq_length", "=5"])
-def test_an_argument_without_a_key_or_value_is_an_error(argument: str) -> None:
-    with pytest.raises(ConfigError, match="expected key=value"):
-        load_recipe(None, [argument], recipe="llava")
 
 
 def test_a_missing_or_broken_yaml_is_named(tmp_path: Path) -> None:
@@ -238,11 +97,6 @@ def test_a_missing_or_broken_yaml_is_named(tmp_path: Path) -> None:
         (tmp_path / "run.yaml").write_text(text)
         with pytest.raises(ConfigError, match=message):
             load_recipe(tmp_path / "run.yaml")
-
-
-def test_a_recipe_takes_every_option_of_a_run() -> None:
-    recipe = load_recipe(None, ["loader.sample_timeout_s=9", "data.where=txt.bytes < 9"], recipe="text_sft")
-    assert (recipe.options.loader.sample_timeout_s, recipe.options.data.where) == (9, "txt.bytes < 9")
 
 
 def test_text_of_the_environment_becomes_values_of_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,9 +120,87 @@ def test_text_of_the_environment_becomes_values_of_the_options(monkeypatch: pyte
     assert options.trainer.skip_steps == [3, "5-6"]
 
 
+def test_parts_of_the_model_are_of_its_revision() -> None:
+    recipe = load_recipe(None, ["model.pretrained=/x", "model.revision=abc"], recipe="qwen2_5_vl")
+    assert recipe.image_processor is not None
+    assert recipe.tokenizer.revision == recipe.image_processor.revision == "abc"
+    other = load_recipe(None, ["model.revision=abc", "tokenizer.pretrained=/y"], recipe="qwen2_5_vl")
+    assert other.image_processor is not None
+    assert (other.tokenizer.revision, other.image_processor.revision) == (None, "abc")
+
+
+def test_arguments_come_after_the_yaml_and_the_yaml_after_the_recipe(tmp_path: Path) -> None:
+    recipe = load_recipe(DEMO, ["data.seq_length=300", "trainer=lightning", "task_encoder=a.b:C", "encoder.x=1"])
+    assert (recipe.data["seq_length"], recipe.trainer) == (300, "lightning")
+    assert recipe.encoder == {"x": 1}, "another task encoder begins without arguments"
+    assert recipe.data["global_batch_size"] == yaml.safe_load(DEMO.read_text())["data"]["global_batch_size"]
+    assert load_recipe(None, [], recipe="llava", tiny=True).data["global_batch_size"] == 2
+    (tmp_path / "run.yaml").write_text("recipe: whisper\ntiny: true\ndata: {seed: 5}\n")
+    recipe = load_recipe(tmp_path / "run.yaml", [])
+    assert (recipe.model.pretrained, recipe.data["seed"]) == ("tiny", 5)
+    assert {load_recipe(None, [], recipe=name).family for name in NAMES} == set(FAMILIES)
+
+
+@pytest.mark.processes
 @pytest.mark.parametrize(
-    ("argument", "message"),
+    "code",
     [
+        # nothing heavy is imported until something is built
+        "from recipes.train import main; main(['--recipe', 'qwen2_5_vl', '--print-config'])\n"
+        "assert not {'torch', 'lightning', 'transformers', 'megatron'} & set(sys.modules)",
+        "import recipes.demo\nassert not {'torch', 'numpy', 'transformers'} & set(sys.modules)",
+        # the writers of checkpoints import the command alone
+        "before = set(sys.modules); import recipes.train\n"
+        "ours = {name for name in set(sys.modules) - before if name.startswith(('bridge_data', 'recipes'))}\n"
+        "assert ours == {'recipes', 'recipes.train'}, ours",
+    ],
+)
+def test_commands_import_little(code: str) -> None:
+    command = [sys.executable, "-c", f"import sys; {code}"]
+    subprocess.run(command, check=True, cwd=Path(__file__).parents[2], stdout=subprocess.DEVNULL)
+
+
+WRONG: dict[str, list[tuple[str, str]]] = {
+    "llava": [
+        ("encoder.patchsize=3", "'encoder.patchsize'; did you mean 'encoder.patch_size'?"),
+        ("pad_to_max_length=true", "did you mean 'encoder.conversation.pad_to_max_length'?"),
+        ("trainer=keras", "trainer='keras': expected megatron or lightning"),
+        ("parallel.tensor_parallel_size=2", "trainer=lightning has data parallelism only"),
+        ("training.train_samples=9", "expected one of them; set the other to null"),
+        ("task_encoder_arguments.limit=9", "no setting 'task_encoder_arguments.limit'"),
+        ("loader.options.prefetch_factor=9", "did you mean 'loader.prefetch_factor'"),
+        ("loader.options.sample_timeout_s=9", "did you mean 'loader.sample_timeout_s'"),
+        ("loader.sample_timeout=9", "no setting 'loader.sample_timeout'"),
+        ("loader.seed=9", "loader.seed: a recipe has it as data.seed"),
+        ("data.batch_size=4", "no setting 'data.batch_size'; did you mean"),
+        ("loader.batch_size=4", "no setting 'loader.batch_size'; did you mean"),
+        ("data.dataset=x", "no setting 'data.dataset'"),
+        ("loader.dataset=x", "no setting 'loader.dataset'"),
+        ("data.worker_config={rank: 0}", "no setting 'data.worker_config.rank'"),
+        ("loader.worker_config=x", "no setting 'loader.worker_config'"),
+        ("loader.eval_batches=0", "eval_batches=0: expected an integer of at least 1"),
+        ("loader.prefetch_factor=0", "prefetch_factor=0: expected"),
+        ("data.repeat_steps=['3']", "repeat_steps=['3']: steps are no longer repeated"),
+        ("encoder.conversation.system=x", "conversation_template_config.system'"),
+        ("task_encoder=recipes.task_encoders:lava", "there is none of this name"),
+        ("data=crops", "data: got 'crops', expected a mapping of settings, such as data"),
+        ("data=3", "data: got 3, expected a mapping of settings, such as data"),
+        ("data=[crops]", "data: got ['crops'], expected a mapping of settings, such as data"),
+        ("data.seq_lenght=1", "no setting 'data.seq_lenght'; did you mean 'data.seq_length'"),
+        ("seq_length=1", "no setting 'seq_length'; did you mean 'data.seq_length'"),
+        ("datta.path=1", "no setting 'datta.path'; did you mean 'data.path'"),
+        ("trainr=1", "no setting 'trainr'; did you mean 'trainer'"),
+        ("num_workers=1", "no setting 'num_workers'; did you mean 'loader.num_workers'"),
+        ("model.path=1", "no setting 'model.path'; did you mean 'data.path'"),
+        ("zzzzzzzz=1", "data.seq_length"),  # like no other: all are listed
+        ("data.seq_length=long", "long"),
+        ("data.seq_length=0", "seq_length=0"),
+        ("training.learning_rate=fast", "fast"),
+        ("training.train_steps=0", "train_steps=0"),
+        ("data.seq_length", "expected key=value"),
+        ("=5", "expected key=value"),
+    ],
+    "text_sft": [
         ("loader.wait_for_workers=maybe", "loader.wait_for_workers='maybe': expected true or false"),
         ("loader.strict_restore=maybe", "loader.strict_restore='maybe': expected true or false"),
         ("loader.strict_restore=null", "loader.strict_restore=None: expected true or false"),
@@ -286,27 +218,78 @@ def test_text_of_the_environment_becomes_values_of_the_options(monkeypatch: pyte
         ("encoder.conversation=null", "encoder.conversation=None: expected a mapping of the fields of FamilyConfig"),
         ("data.eval_batches=0", "eval_batches=0: expected an integer of at least 1"),
     ],
+    "clip": [
+        ("encoder.patch_size=3", "there is no setting 'encoder.patch_size'"),
+        ("trainer=megatron", "clip cannot be trained by it: it is two encoders"),
+    ],
+    "qwen2_vl": [
+        ("encoder.generation=4", "encoder.generation=4: expected '2' or '2.5' or '3'"),
+        ("encoder.video.fps=often", "encoder.video.fps='often'"),
+        ("encoder.conversation.policies.empty_answer=never", "empty_answer='never'"),
+    ],
+    "qwen3_vl": [("trainer=megatron", "qwen3_vl cannot be trained by it: image features enter several layers")],
+    "whisper": [("trainer=megatron", "whisper cannot be trained by it: it is an encoder")],
+    "siglip": [
+        ("model.dtype=int8", "model.dtype='int8': expected float32, bfloat16 or float16"),
+        ("family=siglib", "family='siglib': expected one of text, llava"),
+    ],
+    "qwen2_vl_": [("data.seed=1", "there is no recipe 'qwen2_vl_'; did you mean 'qwen2_vl'?; there are: ")],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "message"),
+    [(name, argument, message) for name, cases in WRONG.items() for argument, message in cases],
 )
-def test_a_value_of_another_type_is_refused(argument: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=f"^command line: .*{re.escape(message)}"):
-        load_recipe(None, [argument], recipe="text_sft")
+def test_a_wrong_setting_is_one_line_and_exit_code_2(
+    name: str, argument: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--recipe", name, argument, "--print-config"]) == 2
+    printed = capsys.readouterr().err.strip()
+    assert message in printed
+    assert len(printed.splitlines()) == 1
 
 
-def test_another_task_encoder_begins_without_arguments() -> None:
-    recipe = load_recipe(None, ["task_encoder=a.b:C", "encoder.x=1"], recipe="llava")
-    assert recipe.encoder == {"x": 1}
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--tiny"], "no recipe is named: give --recipe, or `recipe:` in a YAML; there are: text_sft, "),
+        (["--recipe", "llava", "trainer=megatron", "model.dtype=float16"], "trainer=megatron has float32 and bfloat16"),
+        (
+            ["--recipe", "llava", "training.exit_signal=SIGTERM", "training.checkpoint_dir=x"],
+            "only trainer=megatron saves on a signal",
+        ),
+        (
+            ["--recipe", "text_sft", "--tiny", "tokenizer.pretrained=./no/such/one"],
+            "'./no/such/one': .*make demo.*or 't",
+        ),
+        (["--recipe", "whisper", "--tiny", "encoder.language=english"], "knows none; expected Whisper's"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_one_line_too(
+    flags: list[str], message: str, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(data)
+    assert main(flags) == 2
+    printed = capsys.readouterr().err.strip().splitlines()[-1]
+    assert printed.startswith("recipes.train: ") and re.search(message, printed)
 
 
-def test_batch_sizes_grow_as_the_data_say() -> None:
-    sizes = ["data.global_batch_size=8", "data.rampup_batch_size=[2, 2, 12]"]
-    schedule = load_recipe(None, sizes, recipe="llava").batch_schedule
-    assert (schedule.size_after(0), schedule.size_after(100)) == (2, 8)
+@pytest.mark.parametrize("family", ["llava", "smolvlm", "qwen2_vl"])
+def test_parts_come_from_folders(family: str, tmp_path: Path) -> None:
+    train_tokenizer(["a grey crop of the cat"], tmp_path / "words", 300)
+    tiny_image_processor(family).save_pretrained(tmp_path / "images")
+    changes = [f"tokenizer.pretrained={tmp_path / 'words'}", f"image_processor.pretrained={tmp_path / 'images'}"]
+    recipe = load_recipe(None, changes, recipe=family, tiny=True)
+    tokenizer = recipe.build_tokenizer()
+    assert tokenizer.decode(tokenizer("a grey crop").input_ids) == "a grey crop"
+    built = recipe.build_image_processor()
+    assert built.to_dict() == tiny_image_processor(family).to_dict()
+    with pytest.raises(ConfigError, match="transformers has no such class"):
+        Pretrained(pretrained="x").load("AutoModelForNothing", "model")
 
 
-def test_parts_of_the_model_are_of_its_revision() -> None:
-    recipe = load_recipe(None, ["model.pretrained=/x", "model.revision=abc"], recipe="qwen2_5_vl")
-    assert recipe.image_processor is not None
-    assert recipe.tokenizer.revision == recipe.image_processor.revision == "abc"
-    other = load_recipe(None, ["model.revision=abc", "tokenizer.pretrained=/y"], recipe="qwen2_5_vl")
-    assert other.image_processor is not None
-    assert (other.tokenizer.revision, other.image_processor.revision) == (None, "abc")
+def test_the_weights_of_a_tiny_model_have_the_dtype() -> None:
+    recipe = load_recipe(None, ["model.dtype=bfloat16"], recipe="text_sft", tiny=True)
+    model = recipe.build_model(recipe.build_tokenizer())
+    assert {str(weight.dtype) for weight in model.parameters()} == {"torch.bfloat16"}

@@ -40,20 +40,20 @@ def build(name: str, arguments: dict[str, Any] | None = None) -> TaskEncoder:
     return named_encoder(name, arguments or {}, {**provided, "seq_length": 77})
 
 
-def test_a_class_gets_what_it_has_parameters_for_and_its_own_arguments() -> None:
-    encoder = build(f"{HERE}:Short", {"share": 0.5, "limits": {"longest": 3}})
+@pytest.mark.parametrize(
+    ("name", "arguments", "made"),
+    [
+        ("Short", {"share": 0.5, "limits": {"longest": 3}}, (77, 0.5, Limits(longest=3))),
+        ("Short", {"share": 1, "seq_length": 5}, (5, 1, None)),  # an argument comes before what the recipe has
+        ("make_short", {"share": 2}, (1, 2, None)),  # what takes anything gets the arguments alone
+    ],
+)
+def test_a_maker_gets_what_it_has_parameters_for_and_its_own_arguments(
+    name: str, arguments: dict[str, Any], made: tuple[Any, ...]
+) -> None:
+    encoder = build(f"{HERE}:{name}", arguments)
     assert isinstance(encoder, Short)
-    assert (encoder.seq_length, encoder.share, encoder.limits) == (77, 0.5, Limits(longest=3))
-
-
-def test_an_argument_comes_before_what_the_recipe_has() -> None:
-    encoder = build(f"{HERE}:Short", {"share": 1, "seq_length": 5})
-    assert isinstance(encoder, Short) and encoder.seq_length == 5
-
-
-def test_a_function_that_takes_anything_gets_the_arguments_alone() -> None:
-    encoder = build(f"{HERE}:make_short", {"share": 2})
-    assert isinstance(encoder, Short) and (encoder.seq_length, encoder.share) == (1, 2)
+    assert (encoder.seq_length, encoder.share, encoder.limits) == made
 
 
 def test_encoders_of_ours_are_made_with_configs_within_configs() -> None:

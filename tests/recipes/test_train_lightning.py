@@ -13,6 +13,13 @@ from recipes.train_lightning import newest_checkpoint
 TINY = ["--recipe", "text_sft", "--tiny"]
 
 
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current folder has the data of tiny recipes."""
+    write_tiny_data(tmp_path / "tiny_data")
+    monkeypatch.chdir(tmp_path)
+
+
 def test_the_newest_checkpoint_is_that_of_the_last_step(tmp_path: Path) -> None:
     assert newest_checkpoint(None) is None
     assert newest_checkpoint(str(tmp_path)) is None
@@ -23,10 +30,8 @@ def test_the_newest_checkpoint_is_that_of_the_last_step(tmp_path: Path) -> None:
 
 @pytest.mark.processes
 def test_samples_are_counted_then_a_checkpoint_is_evaluated_without_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    data: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_tiny_data(tmp_path / "tiny_data")
-    monkeypatch.chdir(tmp_path)
     settings = ["training.checkpoint_dir=saved", "training.train_steps=null", "training.train_samples=5"]
     assert main([*TINY, *settings, "training.save_interval=1"]) == 0
     assert re.findall(r"^step (\d+): loss", capsys.readouterr().out, re.M) == ["0", "1"], "two samples a step"
@@ -38,13 +43,9 @@ def test_samples_are_counted_then_a_checkpoint_is_evaluated_without_training(
 
 
 @pytest.mark.processes
-def test_loggers_get_the_loss_and_the_metrics_of_the_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_loggers_get_the_loss_and_the_metrics_of_the_data(data: None, capsys: pytest.CaptureFixture[str]) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    write_tiny_data(tmp_path / "tiny_data")
-    monkeypatch.chdir(tmp_path)
     settings = ["metrics={every_steps: 2, loggers: [tensorboard, csv]}", "training.train_steps=4", "log_dir=run"]
     assert main([*TINY, *settings]) == 0
     losses = [float(loss) for loss in re.findall(r"^step \d+: loss (\S+)", capsys.readouterr().out, re.M)]
@@ -65,10 +66,8 @@ def test_loggers_get_the_loss_and_the_metrics_of_the_data(
 
 
 def test_a_logger_that_is_not_installed_or_has_nowhere_to_write_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    data: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_tiny_data(tmp_path / "tiny_data")
-    monkeypatch.chdir(tmp_path)
     assert main([*TINY, "metrics.loggers=[wandb]"]) == 2
     assert "metrics.loggers=['wandb']: they write to log_dir, which is null" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "wandb", None)
@@ -81,10 +80,8 @@ def test_a_logger_that_is_not_installed_or_has_nowhere_to_write_is_named(
 
 @pytest.mark.processes
 def test_batches_that_no_model_of_transformers_takes_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    data: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_tiny_data(tmp_path / "tiny_data")
-    monkeypatch.chdir(tmp_path)
     encoder = ["task_encoder=bridge_data.encoders:MultiModalTaskEncoder", "data.path=tiny_data/captions"]
     template = "{% for m in messages %}{% generation %}{{ m['content'] }}{% endgeneration %}{% endfor %}"
     config = f'{{patch_size: 4, conversation_template_config: {{chat_template: "{template}"}}}}'

@@ -131,11 +131,6 @@ def ask(command: list[str], answers: list[str]) -> str:
     return result.output
 
 
-def write_metadataset(snippet: Snippet, file: Path) -> None:
-    """The YAML of a snippet as a file."""
-    file.write_text(snippet.text + "\n")
-
-
 def run_ranks(script: Path, num_ranks: int, folder: Path) -> None:
     """Run `script` as so many processes of one job, which see each other as torchrun would let them."""
     single = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

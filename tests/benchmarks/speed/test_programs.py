@@ -16,12 +16,9 @@ print(sleeper.pid)
 """
 
 
-def test_a_command_that_takes_too_long_has_no_status() -> None:
+def test_a_command_that_takes_too_long_has_no_status_and_what_one_leaves_running_ends_with_it() -> None:
     status, _, _ = programs.limited([sys.executable, "-c", "import time; time.sleep(600)"], 0.2)
     assert status is None
-
-
-def test_what_a_command_leaves_running_ends_with_it() -> None:
     status, output, _ = programs.limited([sys.executable, "-c", FORGETFUL], 60)
     assert status == 0
     deadline = time.monotonic() + 60
@@ -36,11 +33,10 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_a_program_that_fails_says_why(tmp_path: Path) -> None:
+def test_a_program_that_fails_or_a_peer_without_an_environment_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     figures = programs.run(programs.OURS, "text", tmp_path / "nothing", 0, 0.1)
     assert "nothing" in figures["failed"]
-
-
-def test_a_peer_without_an_environment_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "ENVIRONMENTS", tmp_path)
     assert "make peers" in programs.run("litdata", "text", tmp_path, 0, 0.1)["failed"]

@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from benchmarks.speed import tables
 from benchmarks.speed.__main__ import RESULTS, ROOT
 
@@ -12,18 +10,6 @@ def test_the_tables_of_pages_are_made_of_the_results() -> None:
     document = json.loads((RESULTS / "bench.json").read_text())
     for page, text in tables.pages(document).items():
         assert tables.between_marks((ROOT / page).read_text()) == text
-
-
-def test_a_table_takes_the_place_of_the_one_before() -> None:
-    page = f"before\n{tables.BEGIN}\nold\n{tables.END}\nafter\n"
-    changed = tables.in_page(page, "| new |")
-    assert changed == f"before\n{tables.BEGIN}\n| new |\n{tables.END}\nafter\n"
-    assert tables.between_marks(changed) == "| new |"
-
-
-def test_a_page_without_marks_is_an_error() -> None:
-    with pytest.raises(ValueError, match="put the two marks"):
-        tables.in_page("no marks", "| new |")
 
 
 def test_a_library_that_failed_is_a_row_that_says_why() -> None:

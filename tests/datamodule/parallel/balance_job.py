@@ -1,13 +1,11 @@
 """`python -m tests.datamodule.parallel.balance_job DATA FOLDER`: jobs of gloo ranks that balance their micro-batches,
 for `test_balance.py`; what each rank saw, as JSON. The ranks are forked from one process that has imported all."""
 
-import contextlib
 import gc
 import json
-import multiprocessing
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +16,9 @@ from torch import Tensor
 
 from bridge_data import Batch, ConfigError, DefaultTaskEncoder, SkipSample, TextSample, WorkerError, edataclass
 from bridge_data.datamodule.parallel import BalancedLoader
+from tests.datamodule.jobs import as_rank
 from tests.datamodule.parts import make_module
+from tests.ranks import fork_ranks
 
 GLOBAL_BATCH, STEPS, SAVED_AT = 8, 6, 3
 BAD = 40
@@ -90,9 +90,9 @@ def steps(loader: Any, count: int, size: int) -> list[list[int]]:
     return [draw(loader, size) for _ in range(count)]
 
 
-def train(data: str, folder: Path, rank: int, num_ranks: int) -> dict[str, Any]:
+def train(data: str, folder: Path) -> dict[str, Any]:
     """Some steps; saved in the middle of one, and after it; restored when ranks are at different batches."""
-    size = GLOBAL_BATCH // num_ranks
+    rank, size = dist.get_rank(), GLOBAL_BATCH // dist.get_world_size()
     module = module_of(data, balance=True)
     loader = module.train_dataloader()
     seen: dict[str, Any] = {"steps": steps(loader, SAVED_AT, size)}
@@ -123,9 +123,10 @@ def train(data: str, folder: Path, rank: int, num_ranks: int) -> dict[str, Any]:
     return seen
 
 
-def resume(data: str, folder: Path, rank: int, num_ranks: int) -> dict[str, Any]:
+def resume(data: str, folder: Path) -> dict[str, Any]:
     """Another number of ranks goes on from the state of `train`, balanced and not."""
-    state = json.loads((folder / f"train-4-{rank}.json").read_text())["state"]
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    state = json.loads((folder / f"train/rank{rank}.json").read_text())["state"]
     seen: dict[str, Any] = {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -139,8 +140,9 @@ def resume(data: str, folder: Path, rank: int, num_ranks: int) -> dict[str, Any]
     return seen
 
 
-def share(data: str, folder: Path, rank: int, num_ranks: int) -> dict[str, Any]:
+def share(data: str, folder: Path) -> dict[str, Any]:
     """Two replicas of two tensor-parallel ranks, each with one reader."""
+    rank = dist.get_rank()
     tensor, replicas = ([dist.new_group(ranks) for ranks in pairs] for pairs in ([[0, 1], [2, 3]], [[0, 2], [1, 3]]))
     groups = SimpleNamespace(tp=tensor[rank // 2], dp=replicas[rank % 2])
     loader = module_of(data, share="broadcast", pg_collection=groups).train_dataloader()
@@ -155,7 +157,7 @@ def share(data: str, folder: Path, rank: int, num_ranks: int) -> dict[str, Any]:
     return seen
 
 
-def end(data: str, folder: Path, rank: int, num_ranks: int) -> dict[str, Any]:
+def end(data: str, folder: Path) -> dict[str, Any]:
     """Finite data, of which not all ranks have equally much: two passes. Then virtual epochs that end within a step."""
     options = {"num_lanes": 6, "global_batch_size": 15, "repeat": False, "task_encoder": Picky()}
     dataloader = module_of(data, **options).train_dataloader().dataloader
@@ -167,15 +169,15 @@ def end(data: str, folder: Path, rank: int, num_ranks: int) -> dict[str, Any]:
     return seen
 
 
-def ramp(data: str, folder: Path, rank: int, num_ranks: int) -> dict[str, Any]:
+def ramp(data: str, folder: Path) -> dict[str, Any]:
     """A step of 4, one of 8 after 4 samples, then steps of 12."""
     loader = module_of(data, num_lanes=4, global_batch_size=12, rampup_batch_size=[4, 4, 8]).train_dataloader()
-    seen = {"steps": [draw(loader, size // num_ranks) for size in (4, 8, 12, 12)]}
+    seen = {"steps": [draw(loader, size // dist.get_world_size()) for size in (4, 8, 12, 12)]}
     loader.close()
     return seen
 
 
-def fail(data: str, folder: Path, rank: int, num_ranks: int) -> dict[str, Any]:
+def fail(data: str, folder: Path) -> dict[str, Any]:
     """A cost that cannot be told on one rank stops them all, until they go elsewhere."""
     loader = module_of(data, balance=failing_cost).train_dataloader()
     state, seen = loader.save_state(), []
@@ -206,34 +208,13 @@ def fail(data: str, folder: Path, rank: int, num_ranks: int) -> dict[str, Any]:
     return {"message": message, "seen": seen, "again": again, "even": even, "refused": refused}
 
 
-@contextlib.contextmanager
-def joined(folder: Path, rank: int, num_ranks: int) -> Iterator[None]:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=num_ranks)
-    try:
-        yield
-        dist.barrier()
-    finally:
-        dist.destroy_process_group()
-
-
-def run(work: Callable[..., Any], data: str, folder: Path, rank: int, num_ranks: int) -> None:
-    with joined(folder, rank, num_ranks):
-        result = work(data, folder, rank, num_ranks)
-    (folder / f"{work.__name__}-{num_ranks}-{rank}.json").write_text(json.dumps(result))
-
-
 def main(data: str, folder: Path) -> int:
-    context = multiprocessing.get_context("fork")
     for work, num_ranks in ((train, 4), (resume, 2), (share, 4), (end, 3), (ramp, 2), (fail, 2)):
-        (folder / "rendezvous").unlink(missing_ok=True)
-        ranks = [context.Process(target=run, args=(work, data, folder, rank, num_ranks)) for rank in range(num_ranks)]
-        for process in ranks:
-            process.start()
-        for process in ranks:
-            process.join()
-        if any(process.exitcode for process in ranks):
-            return 1
+        own = folder / work.__name__
+        own.mkdir()
+        status = fork_ranks(num_ranks, partial(as_rank, str(own), partial(work, data, folder)))
+        if status:
+            return status
     return 0
 
 

@@ -1,16 +1,14 @@
 """One rank of a Megatron job that is divided in one way after another, for `test_matrix.py`: what it is sent, as JSON.
 Run it under torchrun.
 
-    matrix_job DATA FOLDER TPxCPxPP...
+    matrix_job FOLDER DATA TPxCPxPP...
 """
 
 import hashlib
-import json
 import sys
 import time
 from functools import partial
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +23,7 @@ from bridge_data.datamodule.parallel import slice_for_context_parallel, virtual_
 from bridge_data.datamodule.sharing import IdleDataloader
 from bridge_data.samples import map_tensors
 from bridge_data.storage import locations
+from tests.datamodule.jobs import as_rank
 from tests.datamodule.parts import make_module
 
 NUM_BATCHES, NUM_AHEAD, SAVED_AT = 10, 3, 6
@@ -145,9 +144,7 @@ def run(data: str, share: str, groups: Any, counter: ReadCounter) -> dict[str, A
     return seen
 
 
-def main(data: str, folder: str, *topologies: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+def run_all(data: str, *topologies: str) -> dict[str, Any]:
     counter = ReadCounter()
     seen: dict[str, Any] = {}
     for topology in topologies:
@@ -159,10 +156,8 @@ def main(data: str, folder: str, *topologies: str) -> None:
         for share in ("replicate", "broadcast"):
             seen[f"{topology} {share}"] = run(data, share, groups, counter)
         parallel_state.destroy_model_parallel()
-    Path(folder, f"rank{dist.get_rank()}.json").write_text(json.dumps(seen))
-    dist.barrier()
-    dist.destroy_process_group()
+    return seen
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    as_rank(sys.argv[1], lambda: run_all(*sys.argv[2:]))

@@ -34,26 +34,17 @@ def problems(draw: st.DrawFn) -> tuple[list[float], int]:
 
 @pytest.mark.processes
 @given(problems())
-def test_every_micro_batch_is_assigned_once_and_all_ranks_get_equally_many(problem: tuple[list[float], int]) -> None:
+def test_every_micro_batch_is_assigned_once_and_never_worse_than_round_robin(problem: tuple[list[float], int]) -> None:
+    """All ranks get equally many, none of them better than possible, and equal costs give equal assignments."""
     costs, num_ranks = problem
     made = assign(costs, num_ranks)
     assert sorted(number for group in made for number in group) == list(range(len(costs)))
     assert [len(group) for group in made] == [len(costs) // num_ranks] * num_ranks
     assert all(group == sorted(group) for group in made)
-
-
-@given(problems())
-def test_it_is_never_worse_than_round_robin_nor_better_than_possible(problem: tuple[list[float], int]) -> None:
-    costs, num_ranks = problem
-    load = greatest_load(assign(costs, num_ranks), costs)
+    load = greatest_load(made, costs)
     assert load <= greatest_load(round_robin(len(costs), num_ranks), costs)
     assert load >= least_possible(costs, num_ranks) * (1 - 1e-12)
-
-
-@given(problems())
-def test_equal_costs_give_equal_assignments(problem: tuple[list[float], int]) -> None:
-    costs, num_ranks = problem
-    assert assign(list(costs), num_ranks) == assign(tuple(float(cost) for cost in costs), num_ranks)
+    assert assign(tuple(float(cost) for cost in costs), num_ranks) == made
 
 
 @given(st.integers(2, 8), st.integers(1, 4), st.integers(0, 10**6))
@@ -85,13 +76,10 @@ def test_the_longest_tail_that_whole_micro_batches_can_balance_is_balanced() -> 
         assert greatest_load(assign(costs, 8), costs) <= 1.02 * least
 
 
-def test_what_is_balanced_already_stays_where_it_is() -> None:
+def test_few_micro_batches_move_where_few_are_enough() -> None:
     assert assign([3] * 12, 4) == round_robin(12, 4)
     assert assign([0] * 12, 4) == round_robin(12, 4)
     assert imbalance(round_robin(12, 4), [0] * 12) == 1
-
-
-def test_few_micro_batches_move_where_few_are_enough() -> None:
     costs = [10, 1, 5, 5, 10, 1, 5, 5]  # rank 0 has two large ones, rank 1 two small ones
     made = assign(costs, 4)
     assert imbalance(made, costs) == pytest.approx(11 * 4 / 42)
@@ -116,32 +104,34 @@ class Weighing(DefaultTaskEncoder[Any, Any, Any, Any]):
         return 2 * len(batch)
 
 
-def test_tokens_are_counted_with_their_padding() -> None:
-    assert tokens(Pictures(torch.zeros(3, 7), None)) == 21
-    assert tokens({"input_ids": [torch.zeros(4), torch.zeros(0)]}) == 4
+GRIDS = {"pixel_values": torch.zeros(8, 6), "image_grid_thw": torch.tensor([[1, 2, 2], [1, 2, 2]])}
 
 
-def test_pixels_are_those_of_all_pictures_in_tensors_lists_and_media() -> None:
-    assert pixels(Pictures(torch.zeros(1), torch.zeros(2, 3, 4, 4))) == 96
-    assert pixels(Pictures(torch.zeros(1), [torch.zeros(3, 4, 4), [torch.zeros(3, 2, 2)], []])) == 60
-    assert pixels({"media": {"pixel_values": torch.zeros(8, 6), "image_grid_thw": torch.ones(1, 3)}}) == 48
-    assert pixels({"media": {}}) == 0
-    assert pixels(Pictures(torch.zeros(1), torch.zeros(0, 3, 4, 4))) == 0
-
-
-def test_frames_are_counted_by_shape_or_by_grid() -> None:
-    assert frames({"video": torch.zeros(2, 5, 3, 4, 4)}) == 10
-    assert frames({"images": [torch.zeros(3, 4, 4), torch.zeros(2, 3, 4, 4)]}) == 3
-    media = {"pixel_values": torch.zeros(8, 6), "image_grid_thw": torch.tensor([[1, 2, 2], [1, 2, 2]])}
-    assert frames({"media": media | {"video_grid_thw": torch.tensor([[6, 2, 2]])}}) == 8
-    with pytest.raises(ConfigError, match=r"shape \(8, 6\).*use 'pixels'"):
-        frames({"pixel_values": torch.zeros(8, 6)})
+@pytest.mark.parametrize(
+    ("cost", "batch", "expected"),
+    [
+        (tokens, Pictures(torch.zeros(3, 7), None), 21),  # with their padding
+        (tokens, {"input_ids": [torch.zeros(4), torch.zeros(0)]}, 4),
+        (pixels, Pictures(torch.zeros(1), torch.zeros(2, 3, 4, 4)), 96),
+        (pixels, Pictures(torch.zeros(1), [torch.zeros(3, 4, 4), [torch.zeros(3, 2, 2)], []]), 60),
+        (pixels, {"media": GRIDS}, 48),
+        (pixels, {"media": {}}, 0),
+        (pixels, Pictures(torch.zeros(1), torch.zeros(0, 3, 4, 4)), 0),
+        (frames, {"video": torch.zeros(2, 5, 3, 4, 4)}, 10),
+        (frames, {"images": [torch.zeros(3, 4, 4), torch.zeros(2, 3, 4, 4)]}, 3),
+        (frames, {"media": GRIDS | {"video_grid_thw": torch.tensor([[6, 2, 2]])}}, 8),
+    ],
+)
+def test_a_batch_costs_its_tokens_pixels_or_frames(cost: Any, batch: Any, expected: int) -> None:
+    assert cost(batch) == expected
 
 
 @pytest.mark.parametrize("cost", [tokens, pixels, frames])
 def test_a_batch_without_such_a_field_is_an_error_that_says_what_it_has(cost: Any) -> None:
     with pytest.raises(ConfigError, match=rf"balance='{cost.__name__}'.*labels, keys; expected one of .*batch_cost"):
         cost({"labels": torch.zeros(2), "keys": []})
+    with pytest.raises(ConfigError, match=r"shape \(8, 6\).*use 'pixels'"):
+        frames({"pixel_values": torch.zeros(8, 6)})
 
 
 def test_a_cost_is_meant_by_name_by_a_function_or_by_the_encoder() -> None:
@@ -158,7 +148,4 @@ def test_a_cost_is_meant_by_name_by_a_function_or_by_the_encoder() -> None:
 def test_what_cannot_be_added_up_is_no_cost(value: Any) -> None:
     with pytest.raises(ConfigError, match=r"the cost of a batch is .*from 0 to"):
         check_cost(value)
-
-
-def test_a_cost_may_be_a_tensor() -> None:
     assert check_cost(torch.tensor(3)) == 3.0

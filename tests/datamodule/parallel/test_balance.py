@@ -2,6 +2,7 @@
 what."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,24 +11,23 @@ from bridge_data import ConfigError, DefaultTaskEncoder
 from bridge_data.datamodule.parallel.assignment import imbalance, round_robin
 from bridge_data.order.state import with_checksums
 from tests.datamodule.parallel.balance_job import BAD, GLOBAL_BATCH, NUM_LEFT_OUT, SAVED_AT, STEPS, length_of
-from tests.datamodule.parts import NUM_TRAIN, draw, make_module, write_numbers
+from tests.datamodule.parts import NUM_TRAIN, draw, make_module
 from tests.ranks import run_job
 
 pytestmark = pytest.mark.processes
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def job(path: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The data, and what each rank of a kind of job saw."""
     folder = tmp_path_factory.mktemp("balance")
-    data = write_numbers(folder / "data")
-    status, output = run_job("tests.datamodule.parallel.balance_job", str(data), str(folder), timeout_s=120)
+    status, output = run_job("tests.datamodule.parallel.balance_job", str(path), str(folder), timeout_s=120)
     assert status == 0, output
 
-    def seen(work: str, num_ranks: int) -> list[dict[str, Any]]:
-        return [json.loads((folder / f"{work}-{num_ranks}-{rank}.json").read_text()) for rank in range(num_ranks)]
+    def seen(work: str) -> list[dict[str, Any]]:
+        return [json.loads(file.read_text()) for file in sorted((folder / work).iterdir())]
 
-    return data, seen
+    return path, seen
 
 
 def whole_steps(ranks: list[dict[str, Any]], name: str) -> list[list[int]]:
@@ -52,7 +52,7 @@ def greatest(parts: list[list[int]]) -> float:
 
 def test_a_step_has_the_same_micro_batches_as_on_one_rank_and_goes_on_after_a_restore(job: Any) -> None:
     data, seen = job
-    ranks = seen("train", 4)
+    ranks = seen("train")
     expected = reference(data, [GLOBAL_BATCH] * STEPS)
     assert whole_steps(ranks, "steps") == expected
     assert whole_steps(ranks, "resumed") == expected[SAVED_AT:]
@@ -63,7 +63,7 @@ def test_a_step_has_the_same_micro_batches_as_on_one_rank_and_goes_on_after_a_re
 
 def test_the_load_is_what_the_report_says_and_less_than_unbalanced(job: Any) -> None:
     data, seen = job
-    ranks = seen("train", 4)
+    ranks = seen("train")
     balanced = [greatest(list(parts)) for parts in zip(*(rank["steps"] for rank in ranks), strict=True)]
     loader = make_module(data, num_lanes=8, seed=3).train_dataloader()
     stream = [number for batch in draw(loader, GLOBAL_BATCH * STEPS) for number in batch]
@@ -76,45 +76,32 @@ def test_the_load_is_what_the_report_says_and_less_than_unbalanced(job: Any) -> 
     assert all(rank["report"][:2] == ranks[0]["report"][:2] for rank in ranks)
 
 
-def test_a_state_saved_within_a_step_is_that_at_its_beginning(job: Any) -> None:
-    _, seen = job
-    assert all(rank["saved within"] for rank in seen("train", 4))
-    assert all("so its batches come again" in text for rank in seen("train", 4) for text in rank["warned"])
-    assert all(len(rank["warned"]) == 1 for rank in seen("train", 4))
-
-
-def test_the_state_is_that_of_a_run_without_balance(job: Any) -> None:
+def test_the_state_is_that_of_a_run_without_balance_at_the_beginning_of_the_step(job: Any) -> None:
     data, seen = job
-    loader = make_module(data, num_lanes=8, seed=3).train_dataloader()
+    module = make_module(data, num_lanes=8, seed=3)
+    loader = module.train_dataloader()
     draw(loader, SAVED_AT * GLOBAL_BATCH)
     whole = loader.save_state()
-    for number, rank in enumerate(seen("train", 4)):
+    validation = draw(module.val_dataloader(), 12)
+    for number, rank in enumerate(seen("train")):
         lanes = {lane: state for lane, state in whole["lanes"].items() if not number or int(lane) % 4 == number}
         assert rank["state"] == with_checksums({**whole, "lanes": lanes})
+        assert rank["saved within"] and len(rank["warned"]) == 1
+        assert "so its batches come again" in rank["warned"][0]
+        assert rank["validated"] == [n for batch in validation[number::4] for n in batch], "not balanced"
 
 
 def test_another_number_of_ranks_goes_on_with_the_same_steps_balanced_or_not(job: Any) -> None:
     data, seen = job
     expected = reference(data, [GLOBAL_BATCH] * STEPS)[SAVED_AT:]
     for balance in ("tokens", "False"):
-        assert whole_steps(seen("resume", 2), balance) == expected
-
-
-def test_one_micro_batch_a_step_cannot_be_balanced(job: Any) -> None:
-    _, seen = job
-    assert all("balance has no effect" in rank["warned"][0] for rank in seen("resume", 2))
-
-
-def test_validation_is_not_balanced(job: Any) -> None:
-    data, seen = job
-    batches = draw(make_module(data).val_dataloader(), 12)
-    for rank, ours in enumerate(seen("train", 4)):
-        assert ours["validated"] == [number for batch in batches[rank::4] for number in batch]
+        assert whole_steps(seen("resume"), balance) == expected
+    assert all("balance has no effect" in rank["warned"][0] for rank in seen("resume")), "with one micro-batch a step"
 
 
 def test_readers_balance_and_all_ranks_of_a_replica_see_what_theirs_got(job: Any) -> None:
     data, seen = job
-    ranks = seen("share", 4)
+    ranks = seen("share")
     assert ranks[0] == ranks[1] and ranks[2] == ranks[3]
     replicas = [ranks[0], ranks[2]]
     expected = reference(data, [GLOBAL_BATCH] * (STEPS + 2))
@@ -122,29 +109,24 @@ def test_readers_balance_and_all_ranks_of_a_replica_see_what_theirs_got(job: Any
     assert all(replica["resumed"] == replica["further"] for replica in replicas)
 
 
-def test_where_data_ends_every_sample_comes_once_a_pass(job: Any) -> None:
-    _, seen = job
-    ranks = seen("end", 3)
+def test_where_data_or_a_virtual_epoch_ends_within_a_step_every_sample_comes_once(job: Any) -> None:
+    data, seen = job
+    ranks = seen("end")
     for number in range(2):
         passed = [sample for rank in ranks for sample in rank["passes"][number]]
         assert sorted(passed) == list(range(NUM_LEFT_OUT, NUM_TRAIN))
     assert len({len(rank["passes"][0]) for rank in ranks}) > 1, "the ranks end at different steps"
-
-
-def test_a_virtual_epoch_may_end_within_a_step(job: Any) -> None:
-    data, seen = job
-    epochs = reference(data, [9] * 4, num_lanes=6)
-    assert whole_steps(seen("end", 3), "epochs") == epochs
+    assert whole_steps(ranks, "epochs") == reference(data, [9] * 4, num_lanes=6)
 
 
 def test_steps_that_grow_are_balanced_each_by_itself(job: Any) -> None:
     data, seen = job
-    assert whole_steps(seen("ramp", 2), "steps") == reference(data, [4, 8, 12, 12], num_lanes=4)
+    assert whole_steps(seen("ramp"), "steps") == reference(data, [4, 8, 12, 12], num_lanes=4)
 
 
 def test_a_failure_on_one_rank_stops_all_after_the_same_step(job: Any) -> None:
     _, seen = job
-    told, failed = sorted(seen("fail", 2), key=lambda rank: rank["message"], reverse=True)
+    told, failed = sorted(seen("fail"), key=lambda rank: rank["message"], reverse=True)
     assert failed["message"] == "ValueError: no scales for this one"
     assert told["message"] == "WorkerError: data-parallel rank 0 failed to read its part of a step; see its error"
     assert len(failed["seen"]) == len(told["seen"]) and len(failed["seen"]) % (GLOBAL_BATCH // 2) == 0
@@ -153,20 +135,13 @@ def test_a_failure_on_one_rank_stops_all_after_the_same_step(job: Any) -> None:
     refused = sorted(rank["refused"] for rank in (failed, told))
     assert "cannot be sent to another rank" in refused[0]
     assert refused[1] == "data-parallel rank 0 failed to read its part of a step; see its error"
+    assert all("never balanced" in rank["even"] for rank in seen("fail"))
 
 
-def test_even_ends_are_for_validation(job: Any) -> None:
-    _, seen = job
-    assert all("never balanced" in rank["even"] for rank in seen("fail", 2))
-
-
-def test_without_other_ranks_there_is_nothing_to_balance(tmp_path: Any) -> None:
-    data = write_numbers(tmp_path / "data")
-    plain = draw(make_module(data).train_dataloader(), 6)
-    assert draw(make_module(data, balance=len).train_dataloader(), 6) == plain
-
-
-def test_a_setting_that_is_no_cost_is_refused_at_once(tmp_path: Any) -> None:
+def test_without_other_ranks_there_is_nothing_to_balance_and_what_is_no_cost_is_refused(
+    path: Path, expected: list[list[int]], tmp_path: Path
+) -> None:
+    assert draw(make_module(path, balance=len).train_dataloader(), 6) == expected[:6]
     with pytest.raises(ConfigError, match=r"balance='token'; did you mean 'tokens'.*function of the batch"):
         make_module(tmp_path, balance="token")
     with pytest.raises(ConfigError, match="batch_cost of DefaultTaskEncoder, which does not override it"):

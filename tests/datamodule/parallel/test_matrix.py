@@ -2,13 +2,13 @@
 different ones, and with "broadcast" one rank of a replica reads."""
 
 import collections
-import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.datamodule.parts import NUM_TRAIN, NUM_VAL, write_numbers
-from tests.ranks import run_job
+from tests.datamodule.jobs import run_ranks
+from tests.datamodule.parts import NUM_TRAIN, NUM_VAL
 
 pytestmark = pytest.mark.processes
 
@@ -17,15 +17,10 @@ WORLDS = {2: ("2x1x1", "1x2x1", "1x1x2"), 4: ("2x1x1", "1x2x1", "1x1x2", "2x2x1"
 
 
 @pytest.fixture(scope="module", params=[pytest.param(2, marks=pytest.mark.slow), 4])
-def job(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, list[dict[str, Any]]]:
+def job(request: Any, path: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, list[dict[str, Any]]]:
     """What each rank of a job of so many saw."""
-    folder = tmp_path_factory.mktemp("matrix")
-    data = write_numbers(folder / "data")
-    world_size = request.param
-    program = ("tests.datamodule.parallel.matrix_job", str(data), str(folder), *WORLDS[world_size])
-    status, output = run_job(*program, num_ranks=world_size, timeout_s=170)
-    assert status == 0, output
-    return world_size, [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(world_size)]
+    size, folder = request.param, tmp_path_factory.mktemp("matrix")
+    return size, run_ranks("parallel.matrix_job", size, folder, path, *WORLDS[size], timeout_s=170)
 
 
 def by_replica(ranks: list[dict[str, Any]], case: str) -> dict[int, list[dict[str, Any]]]:
@@ -37,41 +32,29 @@ def by_replica(ranks: list[dict[str, Any]], case: str) -> dict[int, list[dict[st
     return replicas
 
 
-def test_ranks_of_a_replica_see_equal_batches_and_replicas_are_disjoint(job: Any) -> None:
+@pytest.mark.parametrize("share", ["replicate", "broadcast"])
+def test_ranks_of_a_replica_see_equal_batches_and_replicas_are_disjoint(job: Any, share: str) -> None:
+    """Evaluations of all ranks end together and are whole; who reads changes neither batches nor states."""
     world_size, ranks = job
     for topology in WORLDS[world_size]:
-        for share in ("replicate", "broadcast"):
-            replicas = by_replica(ranks, f"{topology} {share}")
-            for members in replicas.values():
-                for what in ("digests", "state", "resumed", "chunks", "evaluated"):
-                    assert all(member[what] == members[0][what] for member in members), (topology, share, what)
-                first = members[0]
-                assert first["resumed"] == first["digests"][6:9]
-                assert first["chunks"][0] == first["chunks"][1]
-                assert first["evaluated"] == first["evaluated again"]
-            numbers = [number for members in replicas.values() for number in members[0]["numbers"]]
-            assert len(set(numbers)) == len(numbers)
-
-
-def test_who_reads_changes_neither_batches_nor_states(job: Any) -> None:
-    world_size, ranks = job
-    for topology in WORLDS[world_size]:
+        replicas = by_replica(ranks, f"{topology} {share}")
+        for members in replicas.values():
+            for what in ("digests", "state", "resumed", "chunks", "evaluated"):
+                assert all(member[what] == members[0][what] for member in members), (topology, what)
+            first = members[0]
+            assert first["resumed"] == first["digests"][6:9]
+            assert first["chunks"][0] == first["chunks"][1]
+            assert first["evaluated"] == first["evaluated again"]
+        numbers = [number for members in replicas.values() for number in members[0]["numbers"]]
+        assert len(set(numbers)) == len(numbers)
+        seen = [member["whole evaluation"] for members in replicas.values() for member in members]
+        assert len({num_batches for _, num_batches in seen}) == 1
+        names = sorted(name for members in replicas.values() for name in members[0]["whole evaluation"][0])
+        assert names == sorted(map(str, range(NUM_TRAIN, NUM_TRAIN + NUM_VAL)))
         for rank in ranks:
-            replicated, sent = rank[f"{topology} replicate"], rank[f"{topology} broadcast"]
-            if "idle" not in sent:
+            if "idle" not in rank[f"{topology} {share}"]:
                 for what in ("digests", "state", "resumed", "evaluated"):
-                    assert sent[what] == replicated[what], (topology, what)
-
-
-def test_evaluations_of_all_ranks_end_together_and_are_whole(job: Any) -> None:
-    world_size, ranks = job
-    for topology in WORLDS[world_size]:
-        for share in ("replicate", "broadcast"):
-            replicas = by_replica(ranks, f"{topology} {share}")
-            seen = [member["whole evaluation"] for members in replicas.values() for member in members]
-            assert len({num_batches for _, num_batches in seen}) == 1
-            names = sorted(name for members in replicas.values() for name in members[0]["whole evaluation"][0])
-            assert names == sorted(map(str, range(NUM_TRAIN, NUM_TRAIN + NUM_VAL)))
+                    assert rank[f"{topology} {share}"][what] == rank[f"{topology} replicate"][what], (topology, what)
 
 
 def test_one_rank_of_a_replica_reads_and_middle_stages_get_nothing(job: Any) -> None:

@@ -1,3 +1,4 @@
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,26 +18,23 @@ def alone(tmp_path: Any) -> Any:
     dist.destroy_process_group()
 
 
-def test_outside_a_distributed_run_there_is_nobody_to_share_with() -> None:
+def test_without_a_distributed_run_groups_or_a_way_that_there_is_nothing_is_shared(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"torch\.distributed is not initialised"):
         join_replica(SimpleNamespace())
+    with pytest.raises(ConfigError, match=r"share='scatter'.*'replicate', 'broadcast'"):
+        make_module(tmp_path, share="scatter")
 
 
-def test_without_groups_the_replicas_are_not_known(alone: None) -> None:
+def test_a_rank_alone_reads_for_itself(alone: None, path: Path, expected: list[list[int]]) -> None:
     with pytest.raises(ConfigError, match="pass pg_collection"):
         join_replica()
-
-
-def test_a_rank_alone_reads_for_itself(alone: None, tmp_path: Any) -> None:
-    data = write_numbers(tmp_path / "data")
-    expected = draw(make_module(data).train_dataloader(), 6)
-    module = make_module(data, pg_collection=SimpleNamespace(dp=dist.group.WORLD), share="broadcast")
+    module = make_module(path, pg_collection=SimpleNamespace(dp=dist.group.WORLD), share="broadcast")
     loader = module.train_dataloader()
     assert draw(loader, 3) == expected[:3]
     state = loader.save_state()
-    assert draw(loader, 3) == expected[3:]
+    assert draw(loader, 3) == expected[3:6]
     loader.restore_state(state)
-    assert draw(loader, 3) == expected[3:]
+    assert draw(loader, 3) == expected[3:6]
     loader.close()
 
 
@@ -63,8 +61,3 @@ def test_a_failed_broadcast_is_told_and_the_workers_of_the_reader_end(tmp_path: 
     shared.close()
     with pytest.raises(WorkerError, match="closed"):
         next(iter(own))
-
-
-def test_another_way_to_share_is_refused(tmp_path: Any) -> None:
-    with pytest.raises(ConfigError, match=r"share='scatter'.*'replicate', 'broadcast'"):
-        make_module(tmp_path, share="scatter")

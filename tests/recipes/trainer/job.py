@@ -1,6 +1,10 @@
 """Small real inputs for training jobs, and how to run one: `recipes.train` in processes of its own."""
 
+import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 from recipes.demo_data import DemoDataConfig, make_demo_data
@@ -64,6 +68,23 @@ def run_job(command: list[str], run: Path, *, num_ranks: int | None = None) -> i
     with (run / "output.log").open("a") as file:
         file.write(output)
     return status
+
+
+DRIVER = """
+import json, sys
+from pathlib import Path
+from recipes.demo_jobs import run_job
+run_job("recipes.train", sys.argv[3:], folder=Path(sys.argv[1]), on_step=lambda line: None, **json.loads(sys.argv[2]))
+"""
+"""A process of its own, as what it starts must not become children of the tests."""
+
+
+def launch(run: Path, arguments: list[str], **options: object) -> None:
+    """Train by the launcher of the demo, which may kill the job (see `recipes.demo_jobs.run_job`)."""
+    command = [sys.executable, "-c", DRIVER, str(run), json.dumps(options), *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environment)
+    assert done.returncode == 0, done.stderr
 
 
 def output_of(run: Path) -> str:

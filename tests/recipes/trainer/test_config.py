@@ -26,9 +26,6 @@ from recipes.trainer.config import ParallelConfig, TrainingConfig
 def test_settings_out_of_range_are_config_errors(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         TrainingConfig(**{"train_steps": 10, **settings})
-
-
-def test_parallel_sizes_are_at_least_one() -> None:
     with pytest.raises(ConfigError, match="tensor_parallel_size=0"):
         ParallelConfig(tensor_parallel_size=0)
 
