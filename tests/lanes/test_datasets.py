@@ -9,7 +9,6 @@ from bridge_data import (
     DefaultTaskEncoder,
     LaneDataset,
     StateError,
-    TextSample,
     WorkerConfig,
     get_savable_loader,
     get_val_datasets,
@@ -30,38 +29,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def train(path: Path, **changes: Any) -> LaneDataset:
     return train_dataset(path, num_lanes=4, **({"batch_size": 4} | changes))
-
-
-def test_a_dataset_named_twice_in_a_blend_is_read_in_two_orders(folder: Path) -> None:
-    file = folder / "twice.yaml"
-    write_blend(file, {"a": 1, "../" + folder.name + "/a": 1})
-    made = train(file, batch_size=None)
-    assert len(set(made.source_names)) == 2
-    lane = made.lane(0, made.new_state())
-    drawn: dict[str, list[int]] = {name: [] for name in made.source_names}
-    for _ in range(60):
-        source, _, index, _ = lane.next().batch.__restore_key__
-        drawn[source].append(index)
-    first, second = drawn.values()
-    shared = min(len(first), len(second))
-    assert first[:shared] != second[:shared]
-
-
-def test_augmentations_are_the_same_on_any_lane_and_rank(folder: Path) -> None:
-    import random
-
-    class Augment(DefaultTaskEncoder[Any, Any, Any, Any]):
-        def encode_sample(self, sample: TextSample) -> TextSample:
-            return TextSample.derive_from(sample, text=f"{sample.text}:{random.random()}")
-
-    def drawn(num_lanes: int) -> set[str]:
-        config = WorkerConfig(0, 1, 0, num_lanes=num_lanes)
-        made = train(folder / "b", task_encoder=Augment(), repeat=False, batch_size=1, worker_config=config)
-        job = Job([made])
-        return {batch.text[0] for _ in range(60 + 2 * num_lanes) for batch in job.step() if batch is not None}
-
-    assert len(drawn(1)) == 60
-    assert drawn(1) == drawn(2) == drawn(5)
 
 
 @pytest.fixture(scope="module")
@@ -192,3 +159,11 @@ def test_a_dataset_travels_without_what_it_has_opened(folder: Path) -> None:
     assert len(cloudpickle.dumps(made)) <= small * 1.1
     copy = cloudpickle.loads(cloudpickle.dumps(made))
     assert copy.lane(1, copy.new_state()).next() == first
+
+
+def test_a_dataset_named_twice_in_a_blend_is_read_in_two_orders(folder: Path) -> None:
+    made = train(write_blend(folder / "twice.yaml", {"a": 1, "../" + folder.name + "/a": 1}), batch_size=None)
+    lane = made.lane(0, made.new_state())
+    keys = [lane.next().batch.__restore_key__ for _ in range(60)]
+    first, second = ([index for source, _, index, _ in keys if source == name][:20] for name in made.source_names)
+    assert len(first) == len(second) == 20 and first != second

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from bridge_data import (
     SampleError,
-    StateError,
     WorkerConfig,
     get_savable_loader,
     merge_states,
@@ -162,24 +161,3 @@ def test_a_state_that_was_handed_out_may_be_changed(tmp_path):
     next(iter(saved["extras"]["forgotten"]["data"][0][1].values())).clear()
     saved["extras"]["forgotten"]["data"][0][1].clear()
     assert get_savable_loader(loader.dataset).save_state_rank()["extras"]["forgotten"]["data"][0][1]
-
-
-def test_a_list_that_is_gone_or_older_than_that_of_the_state_is_an_error_and_taking_back_is_a_version(tmp_path):
-    path = write_texts(tmp_path / "a", 60)
-    file = path / META_FOLDER / FORGOTTEN_JSONL
-    forget(tmp_path / "blend", {"a": [7]})
-    first = file.read_bytes()
-    forget(tmp_path / "blend", {"a": [8]})
-    saved = loader_of(path).save_state_rank()
-    for content, told in ((first, "has version 1"), (None, "has none")):
-        file.unlink() if content is None else file.write_bytes(content)
-        with pytest.raises(StateError, match=f"version 2 of the list of forgotten samples of a/train.*{told}"):
-            loader_of(path).restore_state_rank(saved)
-    file.unlink(missing_ok=True)
-    for number in (9, 10):
-        forget(tmp_path / "blend", {"a": [number]})
-    with pytest.raises(StateError, match="another list"):
-        loader_of(path).restore_state_rank(saved)
-    forget(tmp_path / "blend", {"a": [9, 10]}, restore=True)
-    seen = {text for _, batch in zip(range(12), loader_of(path), strict=False) for text in batch.text}
-    assert seen == {str(number) for number in range(60)}

@@ -96,20 +96,6 @@ def counts_after_draws(announced: Announced, indices: Sequence[int], bucket: Buc
     return counts
 
 
-def test_the_blocks_with_which_a_window_begins_are_announced_evenly_before_it(
-    bucket: Bucket, announced: Announced, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reading, "BURST_BYTES", BLOCK * SAMPLE_BYTES)
-    monkeypatch.setattr(prefetching, "MAX_REQUEST_BYTES", 1)
-    counts = counts_after_draws(announced, windows(640), bucket)
-    assert counts[-1] == len(set(announced)) == 640 // BLOCK
-    steps = [after - before for before, after in itertools.pairwise(counts[2 * WINDOW :])]
-    assert max(steps) <= 2  # where they are met, it is one with each draw, and then none for 48 draws
-    for begin in range(2 * WINDOW, 640, WINDOW):
-        num_before = begin // BLOCK
-        assert counts[begin] - num_before >= 8  # of the 16 with which the window begins
-
-
 @pytest.mark.parametrize("num_lanes", [1, 2])
 def test_no_more_is_announced_than_a_lane_has_room_for(
     bucket: Bucket, announced: Announced, monkeypatch: pytest.MonkeyPatch, num_lanes: int

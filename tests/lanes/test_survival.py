@@ -49,10 +49,9 @@ def run(made: LaneDataset, num_batches: int) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("num_lanes", [1, 8])
-def test_a_source_of_which_one_sample_in_a_thousand_stays_never_stops_a_run(tmp_path: Path, num_lanes: int) -> None:
+def test_a_source_of_which_one_sample_in_a_thousand_stays_never_stops_a_run(tmp_path: Path) -> None:
     path = write_texts(tmp_path / "rare", 2_000, per_shard=10_000)
-    run(dataset(path, lambda text: text in ("17", "1017"), num_lanes=num_lanes), 12)
+    run(dataset(path, lambda text: text in ("17", "1017"), num_lanes=8), 6)
 
 
 @pytest.mark.processes
@@ -74,48 +73,40 @@ def test_a_source_of_which_nothing_stays_is_warned_of_early_and_then_an_error(
     assert "if none stays for 10000 in a row or more, it stops" in warnings[0]
 
 
-class NoGroup(DefaultTaskEncoder[Any, Any, Any, Any]):
-    def batch_group_criterion(self, sample: Any) -> Any:
-        raise SkipSample
+def skip(self: Any, sample: Any) -> Any:
+    raise SkipSample("it is too large")
 
 
-class NoBatch(DefaultTaskEncoder[Any, Any, Any, Any]):
-    def encode_batch(self, batch: Any) -> Any:
-        raise SkipSample("it is too large")
+def no_part(self: Any, sample: Any) -> Iterator[Any]:
+    yield from ()
 
 
-class NoPack(DefaultTaskEncoder[Any, Any, Any, Any]):
-    def select_samples_to_pack(self, samples: list[Any]) -> list[list[Any]]:
-        return [[sample] for sample in samples]
-
-    def pack_selected_samples(self, samples: list[Any]) -> Any:
-        raise SkipSample
-
-
-class NoSelection(NoPack):
-    def select_samples_to_pack(self, samples: list[Any]) -> list[list[Any]]:
-        raise SkipSample
-
-
-class NoPart(DefaultTaskEncoder[Any, Any, Any, Any]):
-    def encode_sample(self, sample: Any) -> Iterator[Any]:
-        yield from ()
+def one_each(self: Any, samples: list[Any]) -> list[list[Any]]:
+    return [[sample] for sample in samples]
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("encoder", "what", "packing"),
+    ("hooks", "what"),
     [
-        (NoGroup(), r"samples or packs to be grouped .*10000 in batch_group_criterion", None),
-        (NoBatch(), r"micro-batches .*10000 in encode_batch; the last because it is too large", None),
-        (NoPack(), r"packs .*10000 in pack_selected_samples", 5),
-        (NoSelection(), r"packing buffers .*10000 in select_samples_to_pack", 5),
-        (NoPart(), r"samples of d/train .*10000 in encode_sample; the last because it yielded nothing", None),
+        ({"batch_group_criterion": skip}, r"samples or packs to be grouped .*10000 in batch_group_criterion"),
+        ({"encode_batch": skip}, r"micro-batches .*10000 in encode_batch; the last because it is too large"),
+        (
+            {"select_samples_to_pack": one_each, "pack_selected_samples": skip},
+            r"packs .*10000 in pack_selected_samples",
+        ),
+        (
+            {"select_samples_to_pack": skip, "pack_selected_samples": skip},
+            r"packing buffers .*10000 in select_samples_to_pack",
+        ),
+        ({"encode_sample": no_part}, r"samples of d/train .*encode_sample; the last because it yielded nothing"),
     ],
 )
 def test_each_hook_that_leaves_everything_out_is_an_error_and_not_a_loop(
-    tmp_path: Path, encoder: Any, what: str, packing: int | None
+    tmp_path: Path, hooks: dict[str, Any], what: str
 ) -> None:
+    encoder = type("Mine", (DefaultTaskEncoder,), hooks)()
+    packing = 5 if "select_samples_to_pack" in hooks else None
     texts = write_texts(tmp_path / "d", 20)
     made = train_dataset(texts, num_lanes=2, packing_buffer_size=packing, task_encoder=encoder)
     with pytest.raises(FatalSampleError, match=rf"the last 10000 {what}"):
@@ -125,8 +116,8 @@ def test_each_hook_that_leaves_everything_out_is_an_error_and_not_a_loop(
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("num_samples", "num_lanes", "kept"),
-    [(5, 8, {3}), (1_000, 1, {999}), (1_000, 64, {7}), (100_000, 8, set(range(0, 100_000, 1_000)))],
-    ids=["1 of 5", "1 of 1,000, one lane", "1 of 1,000, 64 lanes", "1 in 1,000 of 100,000"],
+    [(1_000, 1, {999}), (1_000, 64, {7}), (100_000, 8, set(range(0, 100_000, 1_000)))],
+    ids=["1 of 1,000, one lane", "1 of 1,000, 64 lanes", "1 in 1,000 of 100,000"],
 )
 def test_survivors_come_in_time_in_a_lane_of_any_size(num_samples: int, num_lanes: int, kept: set[int]) -> None:
     geometry = Geometry.choose(

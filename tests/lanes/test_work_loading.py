@@ -1,16 +1,14 @@
 """Many samples at once: the same samples, failures and counts as one by one."""
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bridge_data import DefaultTaskEncoder, SampleDecoder, TextSample, VQASample, WorkerConfig
+from bridge_data import DefaultTaskEncoder, TextSample, VQASample, WorkerConfig
 from bridge_data.decode.sample_loader import SampleLoader
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.produced import NONE_SLOWEST
 from bridge_data.samples import edataclass
 from tests.prepared import train_dataset, write_dataset, write_texts
 from tests.tables import table_of, write_parquet, write_text_table
@@ -76,28 +74,6 @@ def test_a_sample_that_is_held_is_not_watched_and_one_that_is_read_is(tmp_path: 
     assert len(watched) + sum(taken) == 96
     assert watched
     assert sum(taken) > 50
-
-
-def test_of_samples_that_are_drawn_together_the_slowest_is_told_once(tmp_path: Path) -> None:
-    def slow(content: bytes) -> str:
-        if content == b"slow":
-            time.sleep(0.05)
-        return content.decode()
-
-    class Slow(DefaultTaskEncoder[Any, Any, Any, Any]):
-        decoder = SampleDecoder(handlers={"txt": slow})
-
-    write_texts(tmp_path / "tars", 48, lambda number: "slow" if number == 13 else "quick")
-    data = opened(tmp_path / "tars", 0, task_encoder=Slow(), batch_size=12)
-    lane = data.lane(0, data.new_state())
-    while "slow" not in (made := lane.next()).batch.text:
-        assert made.counts[6][0] < 50_000_000
-    _, _, _, *keys = made.batch.__restore_key__
-    _, epoch, index, _ = keys[made.batch.text.index("slow")]
-    took_ns, *slowest = made.counts[6]
-    assert took_ns >= 50_000_000
-    assert slowest == [0, epoch, index]
-    assert lane.next().counts[6] == NONE_SLOWEST
 
 
 def blend(folder: Path) -> Path:

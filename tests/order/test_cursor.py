@@ -83,25 +83,6 @@ def test_ordered_blocks_of_the_lanes_in_turn_are_the_data_front_to_back(
     assert in_turn == [SampleRef(source, 0, index) for source, size in enumerate(sizes) for index in range(size)]
 
 
-@given(counts=st.lists(st.integers(1, 70), max_size=8), weights=st.sampled_from([(1.0,), (3.0, 1.0)]))
-def test_taking_several_is_taking_each(counts: list[int], weights: tuple[float, ...]) -> None:
-    together, single = shuffled(2, repeat=False, weights=weights), shuffled(2, repeat=False, weights=weights)
-    for count in counts:
-        expected = []
-        try:
-            for _ in range(count):
-                ref = single.next()
-                expected.append((single.draws - 1, ref))
-        except StopIteration:
-            pass
-        try:
-            taken = together.take(count)
-        except StopIteration:
-            taken = []
-        assert taken == expected
-        assert together.state() == single.state()
-
-
 @given(num_lanes=st.integers(1, 7), first_block=st.integers(0, 20), lane=st.integers(0, 6), taken=st.integers(0, 40))
 def test_the_block_after_the_last_one_touched_is_untouched(
     num_lanes: int, first_block: int, lane: int, taken: int

@@ -200,3 +200,10 @@ def test_a_permutation_of_more_than_a_table_holds_is_inverted() -> None:
     permutation = Permutation(10**9 + 7, 99)
     positions = np.unique(np.linspace(0, 10**9 + 6, 200).astype(np.int64))
     assert permutation.inverse(permutation(positions)).tolist() == positions.tolist()
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(65_536, [29838, 32618, 28545, 32998]), (65_537, [1258, 40180, 45730, 18616])]
+)
+def test_permutations_on_both_sides_of_the_limit_are_those_of_the_format(size: int, expected: list[int]) -> None:
+    assert Permutation(size, 7)(np.array([0, 1, size // 2, size - 1])).tolist() == expected

@@ -107,18 +107,6 @@ def test_a_row_of_some_epochs_and_a_fraction_ends_to_the_sample(
     assert len(dealt) == rounded(num_epochs * sum(counts))
 
 
-@given(counts=COUNTS, num_epochs=EPOCHS, first=st.integers(0, 4), lanes=st.tuples(st.integers(1, 9), st.integers(1, 9)))
-def test_a_row_ends_with_the_same_sample_whatever_epoch_it_begins_with(
-    counts: list[int], num_epochs: Fraction, first: int, lanes: tuple[int, int]
-) -> None:
-    """As after a re-deal, from `first` on and to another number of lanes."""
-    ends = []
-    for first_epoch, num_lanes in ((0, lanes[0]), (first, lanes[1])):
-        row = Row(counts, Geometry(num_lanes, 7, 2, 40, first_epoch), 5, num_epochs=num_epochs)
-        ends.append(first_epoch * sum(counts) + sum(len(samples(row, lane, 10)) for lane in range(num_lanes)))
-    assert ends == [rounded(num_epochs * sum(counts)), max(first * sum(counts), ends[0])]
-
-
 @pytest.mark.processes
 @given(
     counts=COUNTS,
