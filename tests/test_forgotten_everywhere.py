@@ -22,7 +22,6 @@ from bridge_data import (
     FileStoreCachePool,
     ForgottenSampleError,
     Sample,
-    SampleError,
     StateError,
     TextSample,
     basic_sample_keys,
@@ -482,30 +481,6 @@ def test_pages(data: Path) -> None:
                     waiting.append(url)
         assert any("media" in url for url in known) or name != "tars"
         assert seen == LEFT, name
-
-
-def test_a_state_and_a_key_of_before_give_none_back(data: Path) -> None:
-    path = write_texts(data / "later", SIZE, text_of, per_shard=20)
-    before = get_savable_loader(train_dataset(path))
-    batches = list(itertools.islice(before, 10))
-    state = before.save_state_rank()
-    keys = {
-        numbers_in(text).pop(): key
-        for batch in batches
-        for text, key in zip(batch.text, batch.__restore_key__[3:], strict=True)
-    }
-    gone = [*keys][:2]
-    forget_samples(path, [f"{number:06d}" for number in gone], "asked for")
-    dataset = train_dataset(path)
-    after = get_savable_loader(dataset)
-    after.restore_state_rank(state)
-    assert not numbers_in(*(batch.text for batch in itertools.islice(after, 100))) & {*gone}
-    for number, key in keys.items():
-        if number in gone:
-            with pytest.raises(SampleError, match="is forgotten"):
-                dataset.restore_sample(key)
-        else:
-            assert numbers_in(dataset.restore_sample(key).text) == {number}
 
 
 def test_a_state_stays_valid_when_another_list_of_the_data_gets_its_first_version(data: Path) -> None:

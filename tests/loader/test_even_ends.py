@@ -118,6 +118,13 @@ def test_micro_batches_that_nobody_could_expect_are_dropped_with_a_warning(job: 
         assert any("is no generator function" in text for text in of_rank["doubled in hiding"]["messages"])
 
 
+@pytest.mark.processes
+def test_metrics_of_the_job_are_the_sums_of_those_of_its_ranks(job: Any) -> None:
+    for case in CASES:
+        own, together = zip(*(of_rank[case]["samples of the rank and of the job"] for of_rank in job), strict=True)
+        assert together == (sum(own),) * WORLD_SIZE and sum(own) > 0
+
+
 @edataclass
 class Masked(Batch):
     tokens: torch.Tensor

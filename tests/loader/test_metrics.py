@@ -1,7 +1,6 @@
 """Metrics equal what a count by hand gives, on any number of workers, through skips, packs, restarts and resumes."""
 
 import io
-import json
 import os
 import pickle
 import time
@@ -25,7 +24,6 @@ from bridge_data.later import torch
 from bridge_data.loader.metrics import LoaderMetrics, SlowestSample, together_of
 from bridge_data.process_counts import COUNTS
 from tests.prepared import train_dataset, val_dataset, write_blend, write_dataset, write_texts
-from tests.ranks import run_job
 
 SLOW = "000034"
 
@@ -293,14 +291,3 @@ def test_a_profile_of_torch_has_the_stages_and_the_same_batches(path: Path) -> N
         calls = {event.key: event.count for event in profile.key_averages() if event.key.startswith("bridge_data.")}
         stages = {"bridge_data.read": 6, "bridge_data.decode": 6, "bridge_data.collate": 3, "bridge_data.wait": 3}
         assert calls == stages | ({"bridge_data.encode": 6} if isinstance(encoder, Doubled) else {})
-
-
-@pytest.mark.processes
-def test_all_ranks_together_have_the_sum_of_each(path: Path, tmp_path: Path) -> None:
-    status, output = run_job("tests.loader.metrics_job", str(path), str(tmp_path), num_ranks=2)
-    assert status == 0, output
-    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
-    for rank in ranks:
-        assert rank["job"] == {name: sum(one["own"][name] for one in ranks) for name in rank["job"]}
-        assert rank["num_ranks"] == 2
-    assert [rank["own"]["samples"] for rank in ranks] == [10, 20]

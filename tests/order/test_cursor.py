@@ -45,12 +45,6 @@ def test_a_saved_cursor_goes_on_as_the_one_it_came_from(lane: int, before: int, 
     assert cursor.state() == other.state()
 
 
-def test_without_repeat_every_sample_comes_once_whatever_the_weights() -> None:
-    taken = [ref for lane in range(4) for ref in drain(shuffled(lane, repeat=False, weights=(1, 50)))]
-    expected = {SampleRef(source, 0, index) for source, size in ((0, 30), (1, 60)) for index in range(size)}
-    assert collections.Counter(taken) == dict.fromkeys(expected, 1)
-
-
 def test_a_cursor_restored_at_its_end_stays_there() -> None:
     cursor, other = shuffled(1, repeat=False), shuffled(1, repeat=False)
     drain(cursor)

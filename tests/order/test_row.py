@@ -70,16 +70,6 @@ def test_every_epoch_is_dealt_exactly_once(
 
 
 @given(counts=COUNTS, lanes=st.integers(1, 6))
-def test_unshuffled_lanes_read_in_the_order_of_the_data(counts: list[int], lanes: int) -> None:
-    geometry = Geometry.choose(counts, num_lanes=lanes, max_samples_per_sequence=10, shuffle_buffer_size=20)
-    row = Row(counts, geometry, 5, epochs_per_shuffle=None)
-    dealt = [[index for _, index in samples(row, lane, 1)] for lane in range(lanes)]
-    assert all(indices == sorted(indices) for indices in dealt)
-    if lanes == 1:
-        assert dealt[0] == list(range(sum(counts)))
-
-
-@given(counts=COUNTS, lanes=st.integers(1, 6))
 def test_without_settings_a_shard_comes_in_its_own_order(counts: list[int], lanes: int) -> None:
     geometry = Geometry.choose(counts, num_lanes=lanes, max_samples_per_sequence=None, shuffle_buffer_size=None)
     row = Row(counts, geometry, 5)

@@ -92,3 +92,5 @@ def test_steps_that_overlap_or_that_ranks_cannot_share_are_refused() -> None:
     skips.check_shared(7, 4)
     with pytest.raises(ConfigError, match="4 data-parallel ranks cannot share the 6 micro-batches up to there equally"):
         skips.check_shared(0, 4)
+    with pytest.raises(ConfigError, match="3 data-parallel ranks cannot share the 2 micro-batches"):
+        StepSkips((SkippedRange(2, 4),)).check_shared(0, 3)

@@ -362,24 +362,34 @@ def test_an_own_hook_may_take_cooker_and_stores_as_in_energon(job: Path) -> None
     assert samples(job, Around(Own()))[0].note == ("around", "files", "media", "primary")
 
 
-def test_cookers_that_do_not_fit_are_found_before_the_first_read(job: Path) -> None:
-    def wants_else(sample: Any, media: Any, files: Any, other: Any) -> None: ...
+def wants_else(sample: Any, media: Any, files: Any, other: Any) -> None: ...
 
-    def too_few(sample: Any, media: Any) -> None: ...
 
-    for function, message in (
-        (wants_else, r"wants_else: missing a required argument: 'other'.* wants_else\(sample, media=..., files=...\)"),
-        (too_few, r"too_few: got an unexpected keyword argument 'files'"),
-        (cooker(need_cache=True)(too_few), r"too_few\(sample, media=..., files=..., cache=...\)"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            dataset(job, with_cooker(function))
-    with pytest.raises(ConfigError, match=r"(?s)no cooker takes samples of .*/crude \[train\] .*: none.*fields of"):
-        dataset(job, DefaultTaskEncoder())
-    both = with_cooker(cook)
-    both.cookers = [Cooker(cook), Cooker(cook)]
-    with pytest.raises(ConfigError, match=r"two cookers take samples of .*/crude"):
-        dataset(job, both)
+def too_few(sample: Any, media: Any) -> None: ...
+
+
+@cooker(need_cache=True)
+def asks_for_the_cache(sample: Any, media: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("functions", "message"),
+    [
+        (
+            [wants_else],
+            r"wants_else: missing a required argument: 'other'.* wants_else\(sample, media=..., files=...\)",
+        ),
+        ([too_few], r"too_few: got an unexpected keyword argument 'files'"),
+        ([asks_for_the_cache], r"asks_for_the_cache\(sample, media=..., files=..., cache=...\)"),
+        ([], r"(?s)no cooker takes samples of .*/crude \[train\] .*: none.*fields of"),
+        ([cook, cook], r"two cookers take samples of .*/crude"),
+    ],
+)
+def test_cookers_that_do_not_fit_are_found_before_the_first_read(job: Path, functions: list[Any], message: str) -> None:
+    encoder: Any = DefaultTaskEncoder()
+    encoder.cookers = [Cooker(function) for function in functions]
+    with pytest.raises(ConfigError, match=message):
+        dataset(job, encoder)
 
 
 class TakesOnlyTheSample(DefaultTaskEncoder):

@@ -13,30 +13,41 @@ from bridge_data.loader.workers.slots import HeldSlots, SlotArena, SlotReader, S
 from bridge_data.samples import collation
 
 
-class SlotEnds:
-    """A writer and a reader in one process."""
+class Ends:
+    """The arena of a worker, and the reader in the trainer."""
 
     def __init__(self, max_bytes: int = 1 << 30) -> None:
-        self.writer, self.reader = SlotWriter(num_spare=4), SlotReader(HeldSlots(max_bytes))
-        self.slots: set[int] = set()
+        self.slots, self.reader = SlotWriter(num_spare=4), SlotReader(HeldSlots(max_bytes))
+        self.arena = SlotArena(self.slots)
+        self.used: set[int] = set()
+        self.copied: list[bool] = []
+        place = self.slots.place
 
-    def pass_on(self, value: Any) -> Any:
-        self.writer.free(self.reader.take_released())
-        body, payload, descriptors = self.writer.place(Encoder().encode(value))
-        body = pickle.loads(pickle.dumps(body, protocol=5))
+        def counted(parts: Any) -> Any:
+            self.copied[-1] = True
+            return place(parts)
+
+        self.slots.place = counted  # type: ignore[method-assign]
+
+    def pass_on(self, box: list[Any]) -> Any:
+        """What arrives of the batch in `box`, out of which it is taken."""
+        self.slots.free(self.reader.take_released())
+        self.copied.append(False)
+        body, payload, descriptors = self.arena.place(Encoder().encode(box.pop()))
+        body = pickle.loads(pickle.dumps(body))
         self.reader.note(body, descriptors)
-        self.slots.add(body.slot)
+        self.used.add(body.slot)
         return decode(self.reader.open(body, memoryview(b"".join(payload))))
 
 
 def test_small_batches_need_no_slot_and_can_be_written() -> None:
-    ends = SlotEnds()
-    batch = ends.pass_on({"tokens": torch.arange(10), "flag": torch.ones(1, dtype=torch.bool), "array": np.ones(3)})
+    ends = Ends()
+    batch = ends.pass_on([{"tokens": torch.arange(10), "flag": torch.ones(1, dtype=torch.bool), "array": np.ones(3)}])
     batch["tokens"] += 1
     batch["array"] += 1
     assert batch["tokens"].tolist() == list(range(1, 11)) and batch["array"].tolist() == [2, 2, 2]
-    assert ends.pass_on("text alone") == "text alone"
-    assert ends.slots == {-1}
+    assert ends.pass_on(["text alone"]) == "text alone"
+    assert ends.used == {-1}
 
 
 KEPT = {
@@ -56,8 +67,8 @@ KEPT = {
 @pytest.mark.processes
 @pytest.mark.parametrize("name", KEPT)
 def test_a_slot_is_not_written_as_long_as_anything_looks_at_it(name: str) -> None:
-    ends = SlotEnds()
-    kept = KEPT[name](ends.pass_on({"tensor": torch.ones(50_000), "array": np.ones(50_000)}))
+    ends = Ends()
+    kept = KEPT[name](ends.pass_on([{"tensor": torch.ones(50_000), "array": np.ones(50_000)}]))
     gc.collect()
     assert ends.reader.take_released() == []
     del kept
@@ -71,54 +82,28 @@ def test_beyond_the_bounds_the_trainer_gets_private_copies_and_slots_stay_few(
     max_bytes: int, max_slots: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slots, "MAX_HELD_SLOTS", max_slots)
-    ends = SlotEnds(max_bytes)
-    kept = [ends.pass_on(torch.full((50_000,), number)) for number in range(30)]
+    ends = Ends(max_bytes)
+    kept = [ends.pass_on([torch.full((50_000,), number)]) for number in range(30)]
     assert all((batch.numpy() == number).all() for number, batch in enumerate(kept))
-    assert len(ends.slots) < 9
+    assert len(ends.used) < 9
     del kept
     gc.collect()
-    one = ends.pass_on(torch.ones(50_000))
+    one = ends.pass_on([torch.ones(50_000)])
     assert ends.reader.take_released() == [] and one.sum() == 50_000
 
 
 @pytest.mark.processes
 def test_the_memory_of_batches_that_were_kept_is_given_back() -> None:
-    ends = SlotEnds()
-    kept = [ends.pass_on(torch.ones(50_000)) for _ in range(40)]
+    ends = Ends()
+    kept = [ends.pass_on([torch.ones(50_000)]) for _ in range(40)]
     assert len(ends.reader._maps) == 40
     kept.clear()
     for _ in range(60):
-        ends.pass_on(torch.ones(50_000))
-    assert len(ends.reader._maps) == len(ends.writer.maps) < 10
+        ends.pass_on([torch.ones(50_000)])
+    assert len(ends.reader._maps) == len(ends.slots.maps) < 10
 
 
 SIZE = 20_000
-
-
-class Ends:
-    """The arena of a worker, and the reader in the trainer."""
-
-    def __init__(self) -> None:
-        self.slots = SlotWriter(num_spare=4)
-        self.arena, self.reader = SlotArena(self.slots), SlotReader(HeldSlots(1 << 30))
-        self.copied: list[bool] = []
-        place = self.slots.place
-
-        def counted(parts: Any) -> Any:
-            self.copied[-1] = True
-            return place(parts)
-
-        self.slots.place = counted  # type: ignore[method-assign]
-
-    def pass_on(self, box: list[Any]) -> Any:
-        """What arrives of the batch in `box`, out of which it is taken."""
-        self.slots.free(self.reader.take_released())
-        self.copied.append(False)
-        parts = Encoder().encode(box.pop())
-        body, payload, descriptors = self.arena.place(parts)
-        body = pickle.loads(pickle.dumps(body))
-        self.reader.note(body, descriptors)
-        return decode(self.reader.open(body, memoryview(b"".join(payload))))
 
 
 @pytest.fixture
@@ -126,9 +111,6 @@ def ends() -> Iterator[Ends]:
     ends = Ends()
     with ends.arena.active():
         yield ends
-
-
-LARGE = (4, 1 << 20)
 
 
 def stacked(number: int, size: int = SIZE) -> torch.Tensor:

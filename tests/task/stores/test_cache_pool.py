@@ -87,16 +87,6 @@ def test_what_was_fetched_comes_from_the_disk(pool: FileStoreCachePool, store: S
     assert pool.get(store, "a.txt") == b"A"
 
 
-def test_what_has_not_begun_is_not_waited_for(tmp_path: Path, store: SystemFileStore) -> None:
-    pool, gated = FileStoreCachePool(parent_cache_dir=tmp_path / "cache", num_workers=1), Gated()
-    first, second = pool.get_lazy(gated, "x"), pool.get_lazy(store, "b.txt")
-    assert gated.asked.wait(60)
-    assert second.get() == b"B"
-    gated.gate.set()
-    assert (first.get(), gated.reads) == (b"x", 1)
-    pool.close()
-
-
 def test_what_nobody_wants_any_more_is_not_fetched(tmp_path: Path) -> None:
     pool, gated = FileStoreCachePool(parent_cache_dir=tmp_path / "cache", num_workers=1), Gated()
     first, second = pool.get_lazy(gated, "x"), pool.get_lazy(gated, "y")
@@ -161,18 +151,6 @@ def test_decoded_objects_are_kept_and_shared_by_equal_stores_of_one_pool(
     pool.close()
 
 
-def test_a_store_need_not_give_bytes(pool: FileStoreCachePool) -> None:
-    class Numbers(FileStore[int]):
-        def __getitem__(self, key: str) -> tuple[int, SourceInfo]:
-            return int(key), SourceInfo(dataset_path="", index=key, shard_name="", file_names=())
-
-        def get_path(self) -> str:
-            return "numbers"
-
-    lazy = arrived(pool, Numbers(), "7")
-    assert (len(entries(pool)), lazy.get()) == (1, 7)
-
-
 def test_an_object_is_put_away_until_it_is_got(pool: FileStoreCachePool) -> None:
     data = {"x": list(range(1000))}
     lazy = pool.to_cache(data, "numbers")
@@ -185,16 +163,6 @@ def test_an_object_is_put_away_until_it_is_got(pool: FileStoreCachePool) -> None
     del dropped
     gc.collect()
     assert entries(pool) == []
-
-
-def test_a_pool_travels_as_its_settings(pool: FileStoreCachePool, store: SystemFileStore) -> None:
-    arrived(pool, store, "a.txt")
-    Path(store.get_path(), "a.txt").unlink()
-    other = pickle.loads(pickle.dumps(pool))
-    assert (other.cache_dir, other.num_workers, str(other)) == (pool.cache_dir, 2, str(pool))
-    assert arrived(other, store, "a.txt").get() == b"A"
-    other.close()
-    assert pool.get(store, "a.txt") == b"A"
 
 
 @pytest.mark.processes
