@@ -7,7 +7,7 @@ from typing import Any
 
 import webdataset as wds
 
-from bridge_data import LaneDataset, WorkerConfig, get_train_dataset, get_val_dataset
+from bridge_data import DefaultTaskEncoder, LaneDataset, WorkerConfig, get_train_dataset, get_val_dataset
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tars import prepare, write_dataset_yaml
 
@@ -68,6 +68,11 @@ def write_pair(folder: Path, a: int, b: int) -> Path:
     write_texts(folder / "a", a)
     write_texts(folder / "b", b)
     return write_blend(folder / "blend.yaml", {"a": 3, "b": 1})
+
+
+def encoder_with(**hooks: Any) -> Any:
+    """A task encoder with these hooks, which take it as their first argument."""
+    return type("Mine", (DefaultTaskEncoder,), hooks)()
 
 
 def train_dataset(

@@ -176,8 +176,9 @@ def test_a_number_is_no_text_and_no_flag(name: str) -> None:
         ({"rampup_batch_size": [2, "2", 12]}, "rampup_batch_size=[2, '2', 12]: expected [first global"),
         ({"eval_batches": 0}, "eval_batches=0: expected an integer of at least 1, or None"),
         ({"start_method": 3}, "loader: start_method=3: expected one of 'server', 'spawn'"),
-        ({"start_method": "fork"}, "start_method='fork'"),
-        ({"start_method": "inprocess"}, "start_method='inprocess'"),
+        ({"start_method": ["fork"]}, "start_method=['fork']"),
+        ({"start_method": "fork"}, "leave it out"),
+        ({"start_method": "inprocess"}, "num_workers=0"),
         ({"ends": None}, "loader: ends=None: expected one of 'uneven', 'even'"),
         ({"ends": "agreed"}, "loader: ends='agreed' is no longer supported"),
         ({"share": ["replicate"]}, "share=['replicate']: expected one of 'replicate', 'broadcast'"),
@@ -202,6 +203,9 @@ def test_options_are_checked_when_they_are_made_by_the_names_that_were_given(
         RunOptions.of(**options)
 
 
+MODULE: dict[str, Any] = {"num_workers": 0, "pin_memory": False}
+
+
 @pytest.mark.parametrize("name", ["handler", "n_checkpoints", "worker_log_level", "worker_debug_path"])
 def test_a_warning_shows_the_line_of_who_changes_options(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -215,6 +219,3 @@ def test_a_warning_shows_the_line_of_who_changes_options(
         with pytest.warns(UserWarning, match=f"{name} has no effect") as caught:
             make()
         assert [warning.filename for warning in caught if "no effect" in str(warning.message)] == [__file__]
-
-
-MODULE: dict[str, Any] = {"num_workers": 0, "pin_memory": False}

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from bridge_data import (
-    DefaultTaskEncoder,
     LaneDataset,
     SkipSample,
     WorkerConfig,
@@ -19,7 +18,7 @@ from bridge_data import (
 from bridge_data.energon import LimitDataset, RepeatDataset
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.order.state import merge_states
-from tests.prepared import train_dataset, val_dataset, write_blend, write_texts
+from tests.prepared import encoder_with, train_dataset, val_dataset, write_blend, write_texts
 
 
 @pytest.fixture(scope="module")
@@ -69,43 +68,49 @@ def test_the_length_of_training_is_that_of_a_virtual_epoch_or_of_an_epoch(folder
     assert len(once) == len(list(once)) == 50
 
 
-class Twice(DefaultTaskEncoder):
-    def encode_sample(self, sample: Any) -> Any:
-        yield from (sample, sample)
-
-
-class TwoBatches(DefaultTaskEncoder):
-    def batch(self, samples: list[Any]) -> Any:
-        yield from (samples[:1], samples[1:])
-
-
-class Grouped(DefaultTaskEncoder):
-    def batch_group_criterion(self, sample: Any) -> tuple[str, int]:
-        return sample.text, 1
-
-
-class SaysSo(DefaultTaskEncoder):
-    def encode_sample(self, sample: Any) -> "Iterator[Any]":
-        return iter_twice(sample)
-
-
-class InDisguise(DefaultTaskEncoder):
-    @functools.wraps(Twice.encode_sample)
-    def encode_sample(self, sample: Any) -> Any:
-        return iter_twice(sample)
-
-
-def iter_twice(sample: Any) -> Iterator[Any]:
+def twice(self: Any, sample: Any) -> Any:
     yield from (sample, sample)
 
 
-@pytest.mark.parametrize("encoder", [Twice, TwoBatches, Grouped, SaysSo, InDisguise])
-def test_a_loader_that_may_yield_more_than_the_samples_make_has_no_length(folder: Path, encoder: type) -> None:
-    loader = get_loader(val(folder / "a", task_encoder=encoder()))
+def says_so(self: Any, sample: Any) -> "Iterator[Any]":
+    return twice(self, sample)
+
+
+@functools.wraps(twice)
+def in_disguise(self: Any, sample: Any) -> Any:
+    return twice(self, sample)
+
+
+def two_batches(self: Any, samples: list[Any]) -> Any:
+    yield from (samples[:1], samples[1:])
+
+
+def of_one_text(self: Any, sample: Any) -> tuple[str, int]:
+    return sample.text, 1
+
+
+@pytest.mark.parametrize(
+    "hooks",
+    [
+        *({"encode_sample": hook} for hook in (twice, says_so, in_disguise)),
+        {"batch": two_batches},
+        {"batch_group_criterion": of_one_text},
+    ],
+)
+def test_a_loader_that_may_yield_more_than_the_samples_make_has_no_length(folder: Path, hooks: dict[str, Any]) -> None:
+    loader = get_loader(val(folder / "a", task_encoder=encoder_with(**hooks)))
     with pytest.raises(TypeError, match="not known before it is read"):
         len(loader)
     assert len(list(loader)) > len(loader.dataset) == 13
-    assert len(get_loader(train(folder / "a", task_encoder=encoder()))) == 13
+    assert len(get_loader(train(folder / "a", task_encoder=encoder_with(**hooks)))) == 13
+
+
+def test_that_a_plain_function_returned_generators_is_seen_at_the_end_of_a_pass(folder: Path) -> None:
+    loader = get_loader(val(folder / "a", task_encoder=encoder_with(encode_sample=lambda self, one: twice(self, one))))
+    assert len(loader) == 13
+    assert len(list(loader)) == 25
+    with pytest.raises(TypeError, match="not known before it is read"):
+        len(loader)
 
 
 def test_ranks_that_end_together_have_one_length(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,26 +163,27 @@ def test_a_fraction_is_of_the_batches_of_the_job_on_any_number_of_ranks(
     assert found == sorted(text for batch in itertools.islice(itertools.cycle(whole), num_expected) for text in batch)
 
 
-class Some(DefaultTaskEncoder):
-    def encode_sample(self, sample: Any) -> Any:
-        if sample.text not in ("0", "3"):
-            raise SkipSample
-        return sample
+def only_two(self: Any, sample: Any) -> Any:
+    if sample.text not in ("0", "3"):
+        raise SkipSample
+    return sample
+
+
+SOME = encoder_with(encode_sample=only_two)
 
 
 def test_whole_repetitions_need_no_length(folder: Path) -> None:
-    dataset = RepeatDataset(val(folder / "b", batch_size=2, task_encoder=Some()), repeats=2)
-    (whole,) = texts(val(folder / "b", batch_size=2, task_encoder=Some()))
+    dataset = RepeatDataset(val(folder / "b", batch_size=2, task_encoder=SOME), repeats=2)
+    (whole,) = texts(val(folder / "b", batch_size=2, task_encoder=SOME))
     assert texts(dataset, 2) == [whole * 2] * 2
 
 
-class Nothing(DefaultTaskEncoder):
-    def encode_sample(self, sample: Any) -> Any:
+def test_a_repeated_data_set_of_which_all_is_left_out_ends(folder: Path) -> None:
+    def nothing(self: Any, sample: Any) -> Any:
         yield from ()
 
-
-def test_a_repeated_data_set_of_which_all_is_left_out_ends(folder: Path) -> None:
-    assert list(get_loader(RepeatDataset(val(folder / "b", task_encoder=Nothing())))) == []
+    dataset = RepeatDataset(val(folder / "b", task_encoder=encoder_with(encode_sample=nothing)))
+    assert list(get_loader(dataset)) == []
 
 
 def test_ranks_that_end_together_repeat_the_same_fraction(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +216,7 @@ def test_states_of_ranks_in_different_repetitions_are_refused_with_the_way_out(f
         lambda path: LimitDataset(RepeatDataset(val(path)), 5),
         lambda path: RepeatDataset(val(path, batch_size=2), repeats=2),
         lambda path: RepeatDataset(val(path, batch_size=2), repeats=2.5),
-        lambda path: RepeatDataset(val(path, batch_size=None, task_encoder=Some()), repeats=2),  # its end is left out
+        lambda path: RepeatDataset(val(path, batch_size=None, task_encoder=SOME), repeats=2),  # its end is left out
     ],
 )
 @pytest.mark.parametrize("num_before", range(10))

@@ -183,8 +183,9 @@ def test_what_gains_by_it_is_read_in_blocks(bucket: Bucket, tmp_path: Path) -> N
     small, packed = write_texts(tmp_path / "c", 50), compressed(tmp_path / "b", folder)
     for path, expected in ((folder, None), (f"{bucket.url}/a", cut), (packed, cut), (small, cut)):
         assert plan_blocks(plan_of(path), [GEOMETRY], **MANY) == [expected], path
-    for path, expected in ((folder, None), (small, cut)):
-        (path / ".nv-meta/index.bridge").unlink()  # then the size of the first shard tells
+    gzipped = compressed(tmp_path / "f", folder)
+    for path, expected in ((large(tmp_path / "d"), None), (write_texts(tmp_path / "e", 50), cut), (gzipped, cut)):
+        (path / ".nv-meta/index.bridge").unlink()  # then the sizes of the shards tell
         assert plan_blocks(plan_of(path), [GEOMETRY], **MANY) == [expected], path
     (front,) = plan_blocks(plan_of(small), [Geometry(1, 500, 500, 0)], num_lanes=1, max_open_bytes=1 << 20)
     assert isinstance(front, ChunkCut) and 100 < front.block_size < 200  # 256 KiB of 2 KiB each

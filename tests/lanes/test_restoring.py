@@ -31,7 +31,7 @@ from bridge_data import (
     reraise_exception,
     stateless,
 )
-from tests.prepared import CRUDE, train_dataset, val_dataset, write_blend, write_dataset, write_texts
+from tests.prepared import CRUDE, encoder_with, train_dataset, val_dataset, write_blend, write_dataset, write_texts
 
 
 @edataclass
@@ -209,14 +209,11 @@ def test_members_of_batches_and_packs_are_restored_by_their_own_keys(folder: Pat
 
 
 def test_dicts_keep_a_key_only_where_they_have_one(folder: Path) -> None:
-    class Dicts(DefaultTaskEncoder[Any, Any, Any, Any]):
-        @stateless
-        def batch(self, samples: list[Any]) -> dict[str, Any]:
-            return {"text": [sample.text for sample in samples]} | (
-                {"__restore_key__": ()} if int(samples[0].text) % 2 else {}
-            )
+    def as_dict(self: Any, samples: list[Any]) -> dict[str, Any]:
+        key = {"__restore_key__": ()} if int(samples[0].text) % 2 else {}
+        return {"text": [sample.text for sample in samples], **key}
 
-    loader = get_loader(make(folder, Dicts()))
+    loader = get_loader(make(folder, encoder_with(batch=as_dict)))
     batches = list(itertools.islice(loader, 200))
     kept = [batch for batch in batches if "__restore_key__" in batch]
     assert 0 < len(kept) < len(batches)
@@ -224,11 +221,10 @@ def test_dicts_keep_a_key_only_where_they_have_one(folder: Path) -> None:
 
 
 def test_failures_go_to_the_restore_error_handler(folder: Path) -> None:
-    class Broken(DefaultTaskEncoder[Any, Any, Any, Any]):
-        def encode_sample(self, sample: Any) -> Any:
-            raise ValueError("broken")
+    def broken(self: Any, sample: Any) -> Any:
+        raise ValueError("broken")
 
-    dataset = make(folder, Broken())
+    dataset = make(folder, encoder_with(encode_sample=broken))
     assert dataset.worker_config.restore_error_handler is reraise_exception
     with pytest.raises(ValueError, match="broken"):
         dataset.restore_sample((dataset.source_names[0], 0, 3, 0))
@@ -252,13 +248,10 @@ def test_batches_of_validation_and_of_workers_are_restored_in_this_process(folde
             assert (loader.save_state_rank(), random.getstate(), torch.get_rng_state().tolist()) == before
 
 
-NOT_OURS = "which this data set does not have"
-
-
 @pytest.mark.parametrize(
     ("key", "told"),
     [
-        (("ffff", 0, 0, 0), f"of source 'ffff', {NOT_OURS}; it has "),
+        (("ffff", 0, 0, 0), "of source 'ffff', which this data set does not have; it has "),
         (("NAME", 0, 300, 0), "of sample 300 of source .*, which has 300"),
         (("pack", ("NAME", 0, 3, 0)), "of a pack, but this data set has no packing_buffer_size"),
         (("batch", 0, 0, ("pack", ("NAME", 0, 3, 0))), "of a batch of packs, but this data set has no packing_buffer"),

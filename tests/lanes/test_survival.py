@@ -17,7 +17,7 @@ from bridge_data import (
 )
 from bridge_data.lanes.survival import FEWEST_SKIPS, Survival, skips_of_empty
 from bridge_data.order import Cursor, Geometry, Row
-from tests.prepared import train_dataset, write_blend, write_texts
+from tests.prepared import encoder_with, train_dataset, write_blend, write_texts
 
 
 class Keeping(DefaultTaskEncoder[Any, Any, Any, Any]):
@@ -105,10 +105,9 @@ def one_each(self: Any, samples: list[Any]) -> list[list[Any]]:
 def test_each_hook_that_leaves_everything_out_is_an_error_and_not_a_loop(
     tmp_path: Path, hooks: dict[str, Any], what: str
 ) -> None:
-    encoder = type("Mine", (DefaultTaskEncoder,), hooks)()
     packing = 5 if "select_samples_to_pack" in hooks else None
     texts = write_texts(tmp_path / "d", 20)
-    made = train_dataset(texts, num_lanes=2, packing_buffer_size=packing, task_encoder=encoder)
+    made = train_dataset(texts, num_lanes=2, packing_buffer_size=packing, task_encoder=encoder_with(**hooks))
     with pytest.raises(FatalSampleError, match=rf"the last 10000 {what}"):
         made.lane(0, made.new_state()).next()
 

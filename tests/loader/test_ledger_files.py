@@ -32,7 +32,8 @@ def make_loader(data: Path, ranks: tuple[int, int], folder: Path | None, **setti
     rank, world_size = ranks
     skip_every = settings.pop("skip_every", 7)
     encoder = Encoder(skip_every=skip_every, num_parts=2 if skip_every else 1)
-    settings = {"num_lanes": NUM_LANES, "batch_size": 3, "task_encoder": encoder} | settings
+    shuffling = {"shuffle_buffer_size": 50, "max_samples_per_sequence": 20}
+    settings = {"num_lanes": NUM_LANES, "batch_size": 3, "task_encoder": encoder, **shuffling} | settings
     dataset = train_dataset(data, rank=rank, world_size=world_size, **settings)
     return get_savable_loader(dataset, ledger_path=folder)
 

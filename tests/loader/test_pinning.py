@@ -73,6 +73,8 @@ def some(loader: SavableDataLoader, num: int) -> list[str]:
 def test_the_stream_and_its_states_are_those_without_pinning(loader: SavableDataLoader, pin: Pin) -> None:
     assert some(loader, 30) == in_turn(30)
     assert set(pin.threads) == {PINNING}
+    until(lambda: loader._lanes.pinning_thread._next is not None)  # type: ignore[union-attr]
+    assert len(pin.threads) == 31, "one is ahead, and no more"
     plain = get_loader(Streams(config(0)))
     for step in range(5):
         thread = loader._lanes.pinning_thread

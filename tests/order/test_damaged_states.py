@@ -277,14 +277,14 @@ def test_a_re_deal_refuses_more_samples_taken_than_there_are(data: Path, states:
         dataset(data, "blend", 3).check_state(state)
 
 
-@pytest.mark.parametrize("data", [[], [[4, 4, 0]], [[0, 4, 1]], [[0, 4, 0], [2, 6, 2]], [[-1, 4, 0]], [[0, 4]], {}])
-def test_skips_that_are_no_ranges_in_order_are_refused(data: Any) -> None:
-    saved = make_state() | {"extras": {"step_edits": {"version": 1, "data": data}}}
-    with pytest.raises(StateError, match=r"extras\.step_edits\.data"):
-        LoaderState.from_dict(saved)
-
-
-def test_a_state_that_repeats_steps_is_refused() -> None:
-    saved = make_state() | {"extras": {"step_edits": {"version": 1, "data": [[0, 4, 0], [8, 12, 2]]}}}
-    with pytest.raises(StateError, match=r"^extras\.step_edits\.data\.1: \[8, 12, 2\]: .*repeat"):
-        LoaderState.from_dict(saved)
+@pytest.mark.parametrize(
+    ("skips", "told"),
+    [
+        *((skips, r"extras\.step_edits\.data") for skips in ([], {}, [[4, 4, 0]], [[0, 4, 1]], [[-1, 4, 0]], [[0, 4]])),
+        ([[0, 4, 0], [2, 6, 2]], r"extras\.step_edits\.data"),
+        ([[0, 4, 0], [8, 12, 2]], r"^extras\.step_edits\.data\.1: \[8, 12, 2\]: .*repeat"),
+    ],
+)
+def test_skips_that_are_no_ranges_in_order_are_refused(skips: Any, told: str) -> None:
+    with pytest.raises(StateError, match=told):
+        LoaderState.from_dict(make_state() | {"extras": {"step_edits": {"version": 1, "data": skips}}})

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bridge_data.errors import ConfigError
 from bridge_data.order.random_draws import (
     DRAWS_PER_BLOCK,
     TABLE_LIMIT,
@@ -109,6 +110,13 @@ def test_10000_sources_take_little_memory_and_hold_their_shares() -> None:
     assert np.abs(together - lanes * draws * shares).max() < PER_JOB
 
 
+@given(weights=WEIGHTS, factor=st.sampled_from([2, 8, 0.25]))
+def test_only_the_ratios_of_weights_count(weights: list[float], factor: float) -> None:
+    blends = [Blend(weights, seed=5), Blend([weight * factor for weight in weights], seed=5)]
+    first, second = ([blend.block(2, 4, number).tolist() for number in range(5)] for blend in blends)
+    assert first == second
+
+
 def test_a_source_without_weight_is_not_drawn() -> None:
     assert Blend([1, 0, 3, 0.0], seed=1).counts(0, 4, 10**9).tolist() == [250_000_000, 0, 750_000_000, 0]
     assert set(Blend([0, 0, 5], seed=1).block(3, 4, 9).tolist()) == {2}
@@ -207,3 +215,15 @@ def test_a_permutation_of_more_than_a_table_holds_is_inverted() -> None:
 )
 def test_permutations_on_both_sides_of_the_limit_are_those_of_the_format(size: int, expected: list[int]) -> None:
     assert Permutation(size, 7)(np.array([0, 1, size // 2, size - 1])).tolist() == expected
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0])
+def test_a_weight_that_is_no_weight_is_refused(wrong: float) -> None:
+    with pytest.raises(ConfigError, match=r"the weight of source number 1 is -?\w+, expected a finite number"):
+        Blend([1, wrong], seed=1)
+
+
+def test_weights_that_are_all_0_are_refused() -> None:
+    for weights in ([0.0, 0.0], [0], []):
+        with pytest.raises(ConfigError, match="weights of all sources are 0"):
+            Blend(weights, seed=1)

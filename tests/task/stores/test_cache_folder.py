@@ -208,3 +208,20 @@ def test_many_come_and_go(tmp_path: Path) -> None:
     with in_threads(*(functools.partial(visit, number) for number in range(4))):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_fetch_leaves_nothing(folder: CacheFolder) -> None:
+    with pytest.raises(ZeroDivisionError):
+        folder.fill("a", lambda: 1 / 0)  # type: ignore[arg-type, return-value]
+    assert os.listdir(Path(folder.path, "entries")) == []
+    assert fill(folder, "a")
+
+
+def test_entries_that_nobody_came_for_make_room_at_last(folder: CacheFolder) -> None:
+    assert all(fill(folder, str(number)) for number in range(10))
+    for number in range(10):
+        path = Path(folder.path, "entries", str(number))
+        at = path.stat().st_mtime - cache_pool.PROTECTED_S - 100 + number
+        os.utime(path, (at, at))
+    assert fill(folder, "new")
+    assert folder.read("0") is None and folder.read("9") is not None

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError, FatalSampleError, SampleError
 from bridge_data.samples import CrudeSample, SourceInfo, TextSample
 from bridge_data.task.stores import (
@@ -122,3 +123,12 @@ def test_a_store_that_says_nothing_of_media_or_files_says_so() -> None:
 def test_an_error_names_the_sample_that_asked(key: str, sample: Any, error: type[Exception], told: str) -> None:
     with pytest.raises(error, match=told):
         Letters().get(key, sample)
+
+
+def test_decoding_goes_by_the_name(tmp_path: Path) -> None:
+    store = DecodeFileStore(Letters(), decoder=SampleDecoder())
+    assert (store["a.txt"][0], store["b.xyz"][0], store.get_path()) == ("a.txt", b"b.xyz", "letters")
+    assert store.get_raw("a.txt")[0] == b"a.txt"
+    assert store.decode_raw("c.txt", b"raw") == "raw"
+    with pytest.raises(SampleError, match=r"'a.json'.*cannot be decoded"):
+        store.get("a.json")
