@@ -7,6 +7,7 @@ from typing import Any
 
 import webdataset as wds
 
+from bridge_data import DefaultTaskEncoder, LaneDataset, WorkerConfig, get_train_dataset, get_val_dataset
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tars import prepare, write_dataset_yaml
 
@@ -60,3 +61,39 @@ def write_blend(
         lines += ["  val:", f"    path: {val}"]
     file.write_text("\n".join(lines) + "\n")
     return file
+
+
+def write_pair(folder: Path, a: int, b: int) -> Path:
+    """A blend of two data sets beside it, of `a` and `b` text samples, 3 to 1."""
+    write_texts(folder / "a", a)
+    write_texts(folder / "b", b)
+    return write_blend(folder / "blend.yaml", {"a": 3, "b": 1})
+
+
+def encoder_with(**hooks: Any) -> Any:
+    """A task encoder with these hooks, which take it as their first argument."""
+    return type("Mine", (DefaultTaskEncoder,), hooks)()
+
+
+def train_dataset(
+    data: Any,
+    *,
+    rank: int = 0,
+    world_size: int = 1,
+    num_workers: int = 0,
+    num_lanes: int | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> LaneDataset:
+    """Data for training in batches of 2, shuffled a little, as a rank has it."""
+    config = WorkerConfig(rank, world_size, num_workers, seed, num_lanes=num_lanes)
+    small = {"worker_config": config, "batch_size": 2, "shuffle_buffer_size": 20, "max_samples_per_sequence": 10}
+    return get_train_dataset(data, **(small | options))
+
+
+def val_dataset(
+    data: Any, *, rank: int = 0, world_size: int = 1, num_workers: int = 0, num_lanes: int | None = None, **options: Any
+) -> LaneDataset:
+    """The part "train" for validation in batches of 2, as a rank has it."""
+    config = WorkerConfig(rank, world_size, num_workers, num_lanes=num_lanes)
+    return get_val_dataset(data, **({"worker_config": config, "batch_size": 2, "split_part": "train"} | options))

@@ -25,7 +25,6 @@ from bridge_data import (
 )
 from bridge_data.energon import LimitDataset, RepeatDataset
 from bridge_data.errors import ConfigError
-from bridge_data.options import check_flag, check_integer, check_number, checked_names, path_text
 from tests.prepared import CRUDE, write_dataset, write_texts
 
 
@@ -177,30 +176,16 @@ def test_neither_data_sets_nor_loaders_are_for_torch_s_loader(folder: Path) -> N
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: Cooker("cook"), "Cooker(cook='cook'): expected a function"),
-        (lambda: Cooker(cook, has_subflavors=["a"]), "has_subflavors=['a']): expected a dict, or None"),
-        (lambda: group_by("text"), "group_by('text'): expected functions of a sample"),
-        (lambda: RepeatDataset("texts"), "RepeatDataset('texts'): expected a data set"),
-        (lambda: LimitDataset(None, 3), "LimitDataset(None): expected a data set"),
+        (lambda data: Cooker("cook"), "Cooker(cook='cook'): expected a function"),
+        (lambda data: Cooker(cook, has_subflavors=["a"]), "has_subflavors=['a']): expected a dict, or None"),
+        (lambda data: group_by("text"), "group_by('text'): expected functions of a sample"),
+        (lambda data: RepeatDataset("texts"), "RepeatDataset('texts'): expected a data set"),
+        (lambda data: RepeatDataset(data, repeats="2"), "repeats='2': expected a positive number"),
+        (lambda data: LimitDataset(None, 3), "LimitDataset(None): expected a data set"),
+        (lambda data: LimitDataset(data, "3"), "length='3': expected an integer"),
     ],
 )
-def test_parts_of_encoders_and_wrappers(make: Callable[[], Any], says: str) -> None:
+def test_parts_of_encoders_and_wrappers(folder: Path, make: Callable[[LaneDataset], Any], says: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        make()
+        make(val(folder / "texts"))
     assert says in str(caught.value)
-
-
-def test_wrappers_want_numbers(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="length='3': expected an integer"):
-        LimitDataset(val(folder / "texts"), "3")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="repeats='2': expected a positive number"):
-        RepeatDataset(val(folder / "texts"), repeats="2")  # type: ignore[arg-type]
-
-
-def test_what_is_right_passes() -> None:
-    check_integer("n", 3, 3)
-    check_integer("n", None, 3, or_none=True)
-    check_number("n", 0.5, "a number")
-    check_flag("n", False)
-    assert path_text("path", Path("a")) == path_text("path", "a") == "a"
-    assert checked_names("modules", ["a", "b"]) == ("a", "b") and checked_names("modules", {}) == ()

@@ -1,7 +1,5 @@
 """Data sets at hand in Python: `load_dataset` and what it returns."""
 
-import collections
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +20,8 @@ from bridge_data import (
     traverse_metadataset,
 )
 from bridge_data.energon import TraversedDatasetReference
-from bridge_data.plan import EmptySplitError, Plan, declared, load_plan
-from bridge_data.shards import PreparedDataset, SubsetRange
+from bridge_data.plan import EmptySplitError, Plan
+from bridge_data.shards import SubsetRange
 from tests.plan.joins import BY_FIELDS, texts
 from tests.plan.prepared import CAPTIONING, CRUDE, write_meta
 
@@ -57,38 +55,6 @@ def test_a_path_is_loaded_as_what_lies_there(folder: Path) -> None:
     (source,) = alone.get_datasets(training=True, split_part="train").sources
     assert (source.subflavors, source.epochs_per_shuffle) == ({"x": 1}, 3)
     assert isinstance(found[1], MetadatasetV2) and found[1].splits == ["train", "val"]
-
-
-@pytest.mark.parametrize(
-    "load", [lambda path: load_dataset(path).get_datasets(training=True, split_part="train"), load_plan]
-)
-def test_a_load_parses_each_file_and_opens_each_data_set_once(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, load: Callable[[Path], Plan]
-) -> None:
-    inner = written(folder, "splits: {train: {path: a}}\n", "inner.yaml")
-    outer = written(
-        folder, f"splits: {{train: {{blend: [{{path: a}}, {{path: b}}, {{path: a}}, {2 * '{path: inner.yaml}, '}]}}}}\n"
-    )
-    parsed: collections.Counter[Path] = collections.Counter()
-    opened: collections.Counter[Path] = collections.Counter()
-    parse, open_dataset = declared.parse_yaml, PreparedDataset.open
-
-    def counted_parse(text: str | bytes, file: str, *limits: Any) -> Any:
-        parsed[Path(file)] += 1
-        return parse(text, file, *limits)
-
-    def counted_open(path: Any, *limits: Any, **settings: Any) -> PreparedDataset:
-        opened[Path(path)] += 1
-        return open_dataset(path, *limits, **settings)
-
-    monkeypatch.setattr("bridge_data.plan.declared.parse_yaml", counted_parse)
-    monkeypatch.setattr("bridge_data.dataset_loaders.parse_yaml", counted_parse)
-    monkeypatch.setattr("bridge_data.shards.PreparedDataset.open", counted_open)
-    plan = load(outer)
-    assert [source.name for source in plan.sources] == ["a/train", "b/train", "a/train", "a/train", "a/train"]
-    metas = [folder / name / ".nv-meta" / "dataset.yaml" for name in "ab"]
-    assert parsed == dict.fromkeys([outer, inner, *metas], 1)
-    assert opened == dict.fromkeys([folder / "a", folder / "b"], 1)
 
 
 def test_what_is_said_to_the_loader_holds_for_its_data_sets(folder: Path) -> None:

@@ -1,7 +1,6 @@
 """Error handlers in the places where they are called: this process and worker processes."""
 
 import logging
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -86,52 +85,6 @@ def run(folder: Path, handler: Callable[..., None], num_workers: int) -> tuple[i
         return sum(len(batch.text) for batch in loader), dict(loader.skipped)
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_an_own_handler_is_told_of_every_failure_once(folder: Path, tmp_path: Path, num_workers: int) -> None:
-    arrived, skipped = run(folder, WriteDown(tmp_path / "told"), num_workers)
-    told = [line.split("|") for line in (tmp_path / "told").read_text().splitlines()]
-    hooks = Counter(note.split()[1] for _, _, _, note in told)
-    assert hooks == {"decode": 1, "cook_crude_sample": 1, "encode_sample": 1, "batch": 1, "encode_batch": 1}
-    assert skipped == {"decode": 1, "cook_crude_sample": 1, "encode_sample": 1, "batch": 2, "encode_batch": 2}
-    assert arrived + sum(skipped.values()) == NUM_SAMPLES
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_each_failure_names_its_sample_and_where_it_lies(folder: Path, tmp_path: Path, num_workers: int) -> None:
-    run(folder, WriteDown(tmp_path / "told"), num_workers)
-    told = {}
-    for line in (tmp_path / "told").read_text().splitlines():
-        error, sample, places, note = line.split("|")
-        told[note.split()[1]] = (error, sample, places, note)
-    assert told["decode"][0] == "SampleError"
-    assert told["decode"][2] == "data-0000.tar:5"
-    for hook, key in (("decode", "0005"), ("cook_crude_sample", "0001"), ("encode_sample", "0002")):
-        assert f"data-0000.tar/{key}" in told[hook][3]
-        assert told[hook][2] == f"data-0000.tar:{int(key)}"
-    assert told["cook_crude_sample"][1] == "CrudeSample"
-    assert told["encode_sample"][1] == "TextSample"
-    assert told["batch"][1] == "list"
-    assert "data-0000.tar/0003" in told["batch"][3]
-    assert len(told["batch"][2].split(",")) == len(told["encode_batch"][2].split(",")) == 2
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_reraise_stops_at_the_first_failure_and_names_it(folder: Path, num_workers: int) -> None:
-    with pytest.raises((ValueError, SampleError)) as caught:
-        run(folder, reraise_exception, num_workers)
-    assert "data-0000.tar/000" in str(caught.value) + "".join(caught.value.__notes__)
-
-
-def stop(error: Exception, sample: Any, sources: list[SourceInfo] | None) -> None:
-    raise RuntimeError(f"{sources and sources[0].file_names} is not worth going on") from error
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_handler_that_raises_stops_the_run(folder: Path, num_workers: int) -> None:
-    with pytest.raises(RuntimeError, match="is not worth going on"):
-        run(folder, stop, num_workers)
-
-
 def test_log_exception_goes_on_and_names_each_sample(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "bridge_data"):
         arrived, skipped = run(folder, log_exception, 0)
@@ -143,13 +96,6 @@ def test_log_exception_goes_on_and_names_each_sample(folder: Path, caplog: pytes
     )
     for key in ("0001", "0002", "0003", "0005"):
         assert f"data-0000.tar/{key}" in caplog.text
-
-
-def test_a_handler_may_be_defined_anywhere(folder: Path) -> None:
-    """It travels to workers by value, like the task encoder."""
-    seen = []
-    arrived, _ = run(folder, lambda error, sample, sources: seen.append(error), 2)
-    assert arrived == NUM_SAMPLES - 7
 
 
 class Tolerant(DefaultTaskEncoder):
@@ -169,3 +115,42 @@ def test_failures_to_decode_are_tolerated_for_as_long_as_they_are_not_in_a_row(
         assert sum(len(batch.text) for batch in loader) == 30
         assert loader.skipped == {"decode": 60}
     assert len((tmp_path / "told").read_text().splitlines()) == 60
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_own_handler_is_told_of_every_failure_once_with_its_sample_and_where_it_lies(
+    folder: Path, tmp_path: Path, num_workers: int
+) -> None:
+    """It travels to workers by value, like the task encoder."""
+    note_down = WriteDown(tmp_path / "told")
+    arrived, skipped = run(folder, lambda *failure: note_down(*failure), num_workers)
+    told = [line.split("|") for line in (tmp_path / "told").read_text().splitlines()]
+    by_hook = {note.split()[1]: (error, sample, places, note) for error, sample, places, note in told}
+    assert skipped == {"decode": 1, "cook_crude_sample": 1, "encode_sample": 1, "batch": 2, "encode_batch": 2}
+    assert len(told) == len(by_hook) == len(skipped)
+    assert arrived + sum(skipped.values()) == NUM_SAMPLES
+    for hook, key in (("decode", "0005"), ("cook_crude_sample", "0001"), ("encode_sample", "0002")):
+        assert f"data-0000.tar/{key}" in by_hook[hook][3]
+        assert by_hook[hook][2] == f"data-0000.tar:{int(key)}"
+    assert by_hook["decode"][0] == "SampleError"
+    hooks = ("cook_crude_sample", "encode_sample", "batch")
+    assert [by_hook[hook][1] for hook in hooks] == ["CrudeSample", "TextSample", "list"]
+    assert "data-0000.tar/0003" in by_hook["batch"][3]
+    assert [by_hook[hook][2].count(",") for hook in ("batch", "encode_batch")] == [1, 1], "two samples each"
+
+
+def stop(error: Exception, sample: Any, sources: list[SourceInfo] | None) -> None:
+    raise RuntimeError(f"{sources and sources[0].file_names} is not worth going on") from error
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(
+    ("handler", "error", "told"),
+    [(reraise_exception, (ValueError, SampleError), "data-0000.tar/000"), (stop, RuntimeError, "not worth going on")],
+)
+def test_a_handler_that_raises_stops_the_run_at_the_first_failure(
+    folder: Path, handler: Callable[..., None], error: Any, told: str, num_workers: int
+) -> None:
+    with pytest.raises(error) as caught:
+        run(folder, handler, num_workers)
+    assert told in str(caught.value) + "".join(getattr(caught.value, "__notes__", ()))

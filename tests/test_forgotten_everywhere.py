@@ -22,16 +22,12 @@ from bridge_data import (
     FileStoreCachePool,
     ForgottenSampleError,
     Sample,
-    SampleError,
     StateError,
     TextSample,
-    WorkerConfig,
     basic_sample_keys,
     cooker,
     edataclass,
     get_savable_loader,
-    get_train_dataset,
-    get_val_dataset,
     prepare_metadataset,
     stateless,
 )
@@ -40,13 +36,12 @@ from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.tars import write_dataset_yaml
 from bridge_data.prepare.tombstone_writing import forget_samples, renew_tombstones
-from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.task.stores import JsonlFileStore, WebdatasetFileStore
 from bridge_data.tools.mount import View, ViewOperations
 from bridge_data.tools.view.catalog import DataCatalog
 from bridge_data.tools.view.pages import Site, application
 from tests.object_store import Bucket
-from tests.prepared import TEXT, write_texts
+from tests.prepared import TEXT, train_dataset, val_dataset, write_texts
 from tests.shards.tars import prepare_by_ratio, write_tar
 from tests.tables import save_to_disk, table_of, write_parquet
 from tests.tools.cli.runner import run_command
@@ -97,11 +92,8 @@ class Texts(DefaultTaskEncoder[Any, Any, Any, Any]):
 
 def run(path: Path, *, split_part: str = "train", encoder: Any = None, **options: Any) -> tuple[set[int], int]:
     """(the samples that a run hands out, how many it counts as forgotten)."""
-    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
-    dataset = get_val_dataset(
-        path, split_part=split_part, worker_config=config, batch_size=1, task_encoder=encoder or Texts(), **options
-    )
-    loader = get_savable_loader(dataset)
+    settings = {"split_part": split_part, "batch_size": 1, "task_encoder": encoder or Texts()}
+    loader = get_savable_loader(val_dataset(path, **settings, **options))
     found = numbers_in(*(batch.text for batch in loader))
     return found, loader.skipped.get("forgotten", 0)
 
@@ -206,17 +198,6 @@ def test_runs(data: Path, way: str) -> None:
         return
     assert found == LEFT
     assert num_forgotten >= len(GONE)
-
-
-def test_one_raw_tar_and_each_link_to_it(data: Path) -> None:
-    for tar in tars_of(data):
-        numbers = range(20 * int(tar.stem[-4:]), 20 * int(tar.stem[-4:]) + 20)
-        for path in (
-            tar,
-            linked(tar, data / "at" / tar.name),
-            linked(data / "at" / tar.name, data / "again" / tar.name),
-        ):
-            assert run(path) == (LEFT & set(numbers), len(GONE & set(numbers)))
 
 
 def test_a_list_is_found_from_the_file_that_was_forgotten_by_a_link(data: Path) -> None:
@@ -373,8 +354,7 @@ def test_a_cache_of_another_job_that_began_before_gives_none_back(data: Path, fo
 
 def test_a_running_job_and_its_new_workers_keep_the_lists_of_its_start(data: Path) -> None:
     file, encoder = asking(data)
-    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
-    dataset = get_val_dataset(file, split_part="train", worker_config=config, batch_size=1, task_encoder=encoder)
+    dataset = val_dataset(file, batch_size=1, task_encoder=encoder)
     forget_samples(data / "tars", ["000005"], "asked for")
     of_worker = cloudpickle.loads(cloudpickle.dumps(dataset))
     assert numbers_in(*(batch.text for batch in get_savable_loader(of_worker))) == LEFT
@@ -477,10 +457,7 @@ def test_joins_drop_the_sample_if_that_of_any_member_is_forgotten(data: Path, no
     text = f"    join:\n      {members[0]}\n      {members[1]}\n    joiner:\n"
     joined = metadataset(data, text + f"      __module__: {__name__}\n      __class__: Pair\n")
     prepare_metadataset(joined)
-    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
-    trust = {"trusted_modules": [__name__]}
-    dataset = get_val_dataset(joined, split_part="train", worker_config=config, batch_size=None, **trust)
-    loader = get_savable_loader(dataset)
+    loader = get_savable_loader(val_dataset(joined, batch_size=None, trusted_modules=[__name__]))
     pairs = [(sample.one.text, sample.two.text) for sample in loader]
     assert sorted(pairs) == [
         (f"other {number}", text_of(number)) for number in sorted(LEFT, key=lambda n: f"other {n}")
@@ -506,36 +483,6 @@ def test_pages(data: Path) -> None:
         assert seen == LEFT, name
 
 
-def test_a_state_and_a_key_of_before_give_none_back(data: Path) -> None:
-    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
-    write_texts(data / "later", SIZE, text_of, per_shard=20)
-
-    def opened() -> Any:
-        return get_train_dataset(
-            data / "later", worker_config=config, batch_size=2, shuffle_buffer_size=20, max_samples_per_sequence=10
-        )
-
-    before = get_savable_loader(opened())
-    batches = list(itertools.islice(before, 10))
-    state = before.save_state_rank()
-    keys = {
-        numbers_in(text).pop(): key
-        for batch in batches
-        for text, key in zip(batch.text, batch.__restore_key__[3:], strict=True)
-    }
-    gone = [*keys][:2]
-    forget_samples(data / "later", [f"{number:06d}" for number in gone], "asked for")
-    after = get_savable_loader(opened())
-    after.restore_state_rank(state)
-    assert not numbers_in(*(batch.text for batch in itertools.islice(after, 100))) & {*gone}
-    for number, key in keys.items():
-        if number in gone:
-            with pytest.raises(SampleError, match="is forgotten"):
-                opened().restore_sample(key)
-        else:
-            assert numbers_in(opened().restore_sample(key).text) == {number}
-
-
 def test_a_state_stays_valid_when_another_list_of_the_data_gets_its_first_version(data: Path) -> None:
     own, other = data / "own", write_texts(data / "other", SIZE, text_of, per_shard=20)
     write_texts(own, SIZE, text_of, per_shard=20)
@@ -543,11 +490,7 @@ def test_a_state_stays_valid_when_another_list_of_the_data_gets_its_first_versio
     prepared(own)
 
     def opened(state: Any = None) -> Any:
-        config = WorkerConfig(rank=0, world_size=1, num_workers=0)
-        dataset = get_train_dataset(
-            own, worker_config=config, batch_size=2, shuffle_buffer_size=20, max_samples_per_sequence=10
-        )
-        loader = get_savable_loader(dataset)
+        loader = get_savable_loader(train_dataset(own))
         if state is not None:
             loader.restore_state_rank(state)
         next(iter(loader))
@@ -597,12 +540,6 @@ def test_the_primary_store(data: Path) -> None:
     assert num_forgotten == SIZE - len(found)
     with pytest.raises(ConfigError, match="no such folder"):  # keys are looked up in prepared folders only
         run(data / "tars" / "*.tar", encoder=Asking())
-
-
-def test_all_shards_know_the_keys_that_are_forgotten(data: Path) -> None:
-    dataset = PreparedDataset.open(data / "tars")
-    expected = {(f"data-{number // 20:04d}.tar", f"{number:06d}") for number in GONE}
-    assert dataset.all_shards().forgotten_keys() == dataset.split("train").forgotten_keys() == expected
 
 
 def test_factories(data: Path) -> None:

@@ -11,15 +11,12 @@ from bridge_data import (
     DefaultTaskEncoder,
     SavableDataLoader,
     TextSample,
-    WorkerConfig,
     get_savable_loader,
-    get_train_dataset,
-    get_val_dataset,
     merge_states,
     prepare_metadataset,
 )
 from tests.plan.joins import BY_FIELDS, OWN, joined, metadataset, own
-from tests.prepared import write_dataset
+from tests.prepared import train_dataset, val_dataset, write_dataset
 from tests.tables import table_of, write_parquet
 
 SIZE = 60
@@ -66,9 +63,8 @@ def prepared(folder: Path, nonmatch: str) -> Path:
 
 
 def train(path: Path, rank: int = 0, world_size: int = 1, **options: Any) -> SavableDataLoader:
-    config = WorkerConfig(rank=rank, world_size=world_size, num_workers=0, num_lanes=options.pop("num_lanes", None))
-    settings = {"batch_size": 3, "shuffle_buffer_size": 10, "max_samples_per_sequence": 5, "task_encoder": Plain()}
-    return get_savable_loader(get_train_dataset(path, worker_config=config, **settings, **options))
+    settings = {"rank": rank, "world_size": world_size, "batch_size": 3, "task_encoder": Plain()}
+    return get_savable_loader(train_dataset(path, **settings, **options))
 
 
 def take(loader: SavableDataLoader, num_batches: int | None = None) -> list[TextSample]:
@@ -80,30 +76,6 @@ def texts(samples: list[TextSample]) -> collections.Counter[str]:
 
 
 ALL = collections.Counter(f"{'ab'[n % 2 == 0]}{n}" for n in range(SIZE))
-
-
-def test_an_epoch_has_every_sample_once(folder: Path) -> None:
-    assert texts(take(train(prepared(folder, "none"), repeat=False))) == ALL
-
-
-def test_skipped_samples_are_in_no_epoch(folder: Path) -> None:
-    found = texts(take(train(prepared(folder, "skip"), repeat=False)))
-    assert found == collections.Counter(f"b{n}" for n in range(0, SIZE, 2))
-
-
-def test_a_restored_job_goes_on_with_the_very_samples(folder: Path) -> None:
-    path = prepared(folder, "none")
-    whole = take(train(path), 50)
-    first = train(path)
-    begun = take(first, 17)
-    state = first.save_state_rank()
-    assert state is not None
-    second = train(path)
-    second.restore_state_rank(state)
-    rest = take(second, 33)
-    assert begun + rest == whole
-    assert len({sample.__restore_key__ for sample in whole}) == 150
-    assert all(len(sample.__sources__ or ()) == 1 + sample.text.startswith("b") for sample in whole)
 
 
 def test_more_ranks_take_over_what_is_left(folder: Path) -> None:
@@ -119,33 +91,38 @@ def test_more_ranks_take_over_what_is_left(folder: Path) -> None:
     assert texts(begun + rest) == ALL
 
 
-def test_validation_has_the_order_of_the_first_member(folder: Path) -> None:
-    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
-    dataset = get_val_dataset(
-        prepared(folder, "none"), split_part="train", worker_config=config, batch_size=4, task_encoder=Plain()
-    )
-    samples = take(get_savable_loader(dataset))
-    assert [sample.text for sample in samples] == list(ALL)
-
-
-def test_a_joined_sample_is_restored_by_its_key(folder: Path) -> None:
-    loader = train(prepared(folder, "none"))
-    for sample in take(loader, 5):
-        assert loader.restore_sample(sample.__restore_key__) == sample
-
-
+@pytest.mark.parametrize("folder", ["tars and tables"], indirect=True)
 def test_workers_call_a_joiner_of_a_trusted_module(folder: Path) -> None:
     join = {"left": member(folder, "a"), "right": member(folder, "b", nonmatch="none")}
     path = joined(folder / "own.yaml", join, own("Both"))
     prepare_metadataset(path, num_workers=1)
-    config = WorkerConfig(rank=0, world_size=1, num_workers=2)
-    settings = {"batch_size": 3, "shuffle_buffer_size": 10, "max_samples_per_sequence": 5, "task_encoder": Plain()}
-    dataset = get_train_dataset(path, worker_config=config, repeat=False, trusted_modules=[OWN], **settings)
-    with get_savable_loader(dataset) as loader:
+    with train(path, num_workers=2, repeat=False, trusted_modules=[OWN]) as loader:
         found = {(sample.left, sample.right) for sample in take(loader)}
     assert found == {(f"a{n}", f"b{n}" if n % 2 == 0 else None) for n in range(SIZE)}
 
 
+def test_an_epoch_has_every_sample_that_is_not_skipped_once(folder: Path) -> None:
+    path = prepared(folder, "none")
+    assert texts(take(train(path, repeat=False))) == ALL
+    validation = get_savable_loader(val_dataset(path, task_encoder=Plain()))
+    assert [sample.text for sample in take(validation)] == list(ALL)
+    evens = collections.Counter(f"b{n}" for n in range(0, SIZE, 2))
+    assert texts(take(train(prepared(folder, "skip"), repeat=False))) == evens
+
+
+def test_a_restored_job_goes_on_with_the_very_samples_and_a_key_gives_its_sample(folder: Path) -> None:
+    path = prepared(folder, "none")
+    whole = take(train(path), 50)
+    first, second = train(path), train(path)
+    begun = take(first, 17)
+    second.restore_state_rank(first.save_state_rank() or {})
+    assert begun + take(second, 33) == whole
+    assert len({sample.__restore_key__ for sample in whole}) == 150
+    assert all(len(sample.__sources__ or ()) == 1 + sample.text.startswith("b") for sample in whole)
+    assert all(first.restore_sample(sample.__restore_key__) == sample for sample in whole[:10])
+
+
+@pytest.mark.parametrize("folder", ["tars and tables"], indirect=True)
 def test_a_join_is_blended_by_its_weight(folder: Path) -> None:
     inner = {"join": [member(folder, "a"), member(folder, "b", nonmatch="skip")], "joiner": BY_FIELDS}
     path = metadataset(folder / "m.yaml", {"blend": [{"weight": 3, **inner}, {"weight": 1, **member(folder, "a")}]})

@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -10,18 +10,15 @@ from typing import Any
 import pytest
 
 from bridge_data import (
-    DefaultTaskEncoder,
     LaneDataset,
     SkipSample,
     WorkerConfig,
     get_loader,
-    get_train_dataset,
-    get_val_dataset,
 )
 from bridge_data.energon import LimitDataset, RepeatDataset
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.order.state import merge_states
-from tests.prepared import write_blend, write_texts
+from tests.prepared import encoder_with, train_dataset, val_dataset, write_blend, write_texts
 
 
 @pytest.fixture(scope="module")
@@ -33,18 +30,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def config(rank: int = 0, world_size: int = 1) -> WorkerConfig:
-    return WorkerConfig(rank, world_size, 0, num_lanes=2 * world_size)
+ONE = WorkerConfig(0, 1, 0, num_lanes=2)
 
 
-def val(path: Path, *, rank: int = 0, world_size: int = 1, **settings: Any) -> LaneDataset:
-    settings = {"split_part": "train", "batch_size": 4} | settings
-    return get_val_dataset(path, worker_config=config(rank, world_size), **settings)
+def val(path: Path, *, world_size: int = 1, **settings: Any) -> LaneDataset:
+    return val_dataset(path, world_size=world_size, num_lanes=2 * world_size, **({"batch_size": 4} | settings))
 
 
-def train(path: Path, *, rank: int = 0, world_size: int = 1, **settings: Any) -> LaneDataset:
-    settings = {"batch_size": 4, "shuffle_buffer_size": 10, "max_samples_per_sequence": 5} | settings
-    return get_train_dataset(path, worker_config=config(rank, world_size), **settings)
+def train(path: Path, *, world_size: int = 1, **settings: Any) -> LaneDataset:
+    return train_dataset(path, world_size=world_size, num_lanes=2 * world_size, **({"batch_size": 4} | settings))
 
 
 def texts(dataset: LaneDataset, num_passes: int = 1) -> list[list[str]]:
@@ -54,7 +48,7 @@ def texts(dataset: LaneDataset, num_passes: int = 1) -> list[list[str]]:
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 @pytest.mark.parametrize(
-    "settings", [{}, {"batch_size": None}, {"batch_size": 7}, {"batch_drop_last": True}, {"limit": 5}, {"limit": 99}]
+    "settings", [{}, {"batch_size": None}, {"batch_size": 7}, {"batch_drop_last": True}, {"limit": 1}, {"limit": 99}]
 )
 def test_the_length_of_validation_is_the_number_of_its_batches(
     folder: Path, world_size: int, settings: dict[str, Any]
@@ -62,12 +56,7 @@ def test_the_length_of_validation_is_the_number_of_its_batches(
     for rank in range(world_size):
         loader = get_loader(val(folder / "a", rank=rank, world_size=world_size, **settings))
         assert len(loader) == len(loader.dataset) == len(list(loader))
-
-
-def test_a_rank_without_batches_has_length_0_and_is_still_true(folder: Path) -> None:
-    loader = get_loader(val(folder / "b", rank=3, world_size=4, batch_size=7))
-    assert len(loader) == 0 and loader and loader.dataset
-    assert list(loader) == []
+        assert loader and loader.dataset, "also without a batch"
 
 
 def test_the_length_of_training_is_that_of_a_virtual_epoch_or_of_an_epoch(folder: Path) -> None:
@@ -79,56 +68,49 @@ def test_the_length_of_training_is_that_of_a_virtual_epoch_or_of_an_epoch(folder
     assert len(once) == len(list(once)) == 50
 
 
-class Twice(DefaultTaskEncoder):
-    def encode_sample(self, sample: Any) -> Any:
-        yield from (sample, sample)
-
-
-class TwoBatches(DefaultTaskEncoder):
-    def batch(self, samples: list[Any]) -> Any:
-        yield from (samples[:1], samples[1:])
-
-
-class Grouped(DefaultTaskEncoder):
-    def batch_group_criterion(self, sample: Any) -> tuple[str, int]:
-        return sample.text, 1
-
-
-class SaysSo(DefaultTaskEncoder):
-    def encode_sample(self, sample: Any) -> "Iterator[Any]":
-        return iter_twice(sample)
-
-
-class InDisguise(DefaultTaskEncoder):
-    @functools.wraps(Twice.encode_sample)
-    def encode_sample(self, sample: Any) -> Any:
-        return iter_twice(sample)
-
-
-def iter_twice(sample: Any) -> Iterator[Any]:
+def twice(self: Any, sample: Any) -> Any:
     yield from (sample, sample)
 
 
-class Hidden(DefaultTaskEncoder):
-    def encode_sample(self, sample: Any) -> Any:
-        return iter_twice(sample)
+def says_so(self: Any, sample: Any) -> "Iterator[Any]":
+    return twice(self, sample)
+
+
+@functools.wraps(twice)
+def in_disguise(self: Any, sample: Any) -> Any:
+    return twice(self, sample)
+
+
+def two_batches(self: Any, samples: list[Any]) -> Any:
+    yield from (samples[:1], samples[1:])
+
+
+def of_one_text(self: Any, sample: Any) -> tuple[str, int]:
+    return sample.text, 1
+
+
+@pytest.mark.parametrize(
+    "hooks",
+    [
+        *({"encode_sample": hook} for hook in (twice, says_so, in_disguise)),
+        {"batch": two_batches},
+        {"batch_group_criterion": of_one_text},
+    ],
+)
+def test_a_loader_that_may_yield_more_than_the_samples_make_has_no_length(folder: Path, hooks: dict[str, Any]) -> None:
+    loader = get_loader(val(folder / "a", task_encoder=encoder_with(**hooks)))
+    with pytest.raises(TypeError, match="not known before it is read"):
+        len(loader)
+    assert len(list(loader)) > len(loader.dataset) == 13
+    assert len(get_loader(train(folder / "a", task_encoder=encoder_with(**hooks)))) == 13
 
 
 def test_that_a_plain_function_returned_generators_is_seen_at_the_end_of_a_pass(folder: Path) -> None:
-    loader = get_loader(val(folder / "a", task_encoder=Hidden()))
+    loader = get_loader(val(folder / "a", task_encoder=encoder_with(encode_sample=lambda self, one: twice(self, one))))
     assert len(loader) == 13
     assert len(list(loader)) == 25
     with pytest.raises(TypeError, match="not known before it is read"):
         len(loader)
-
-
-@pytest.mark.parametrize("encoder", [Twice, TwoBatches, Grouped, SaysSo, InDisguise])
-def test_a_loader_that_may_yield_more_than_the_samples_make_has_no_length(folder: Path, encoder: type) -> None:
-    loader = get_loader(val(folder / "a", task_encoder=encoder()))
-    with pytest.raises(TypeError, match="not known before it is read"):
-        len(loader)
-    assert len(list(loader)) > len(loader.dataset) == 13
-    assert len(get_loader(train(folder / "a", task_encoder=encoder()))) == 13
 
 
 def test_ranks_that_end_together_have_one_length(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +121,7 @@ def test_ranks_that_end_together_have_one_length(folder: Path, monkeypatch: pyte
 
 
 def test_a_limited_data_set_begins_anew_with_each_pass(folder: Path) -> None:
-    first, second = texts(LimitDataset(val(folder / "a"), 3, worker_config=config()), 2)
+    first, second = texts(LimitDataset(val(folder / "a"), 3, worker_config=ONE), 2)
     assert first == second == [str(number) for number in range(12)]
     one, other = texts(LimitDataset(train(folder / "a"), 3), 2)
     assert one == other and len(one) == 12
@@ -147,36 +129,15 @@ def test_a_limited_data_set_begins_anew_with_each_pass(folder: Path) -> None:
 
 
 def test_a_repeated_data_set_goes_on_with_its_first_batch(folder: Path) -> None:
-    dataset = LimitDataset(RepeatDataset(val(folder / "b"), worker_config=config()), 5, reset_after_epoch=True)
+    dataset = LimitDataset(RepeatDataset(val(folder / "b"), worker_config=ONE), 5, reset_after_epoch=True)
     assert len(get_loader(dataset)) == 5
     whole = [str(number) for number in range(7)]
     assert texts(dataset, 2) == [[*whole, *whole, "0", "1", "2", "3"]] * 2
 
 
-@pytest.mark.parametrize("num_before", range(9))
-def test_a_repeated_data_set_is_restored_anywhere(folder: Path, num_before: int) -> None:
-    dataset = LimitDataset(RepeatDataset(val(folder / "b")), 5)
-    loader = get_loader(dataset)
-
-    def batches() -> Any:
-        while True:
-            for batch in loader:
-                yield batch.text
-
-    passing = batches()
-    for _ in range(num_before):
-        next(passing)
-    state = loader.state_dict()
-    expected = [next(passing) for _ in range(7)]
-    restored = get_loader(dataset)
-    restored.load_state_dict(state)
-    rest = [batch.text for _ in range(3) for batch in restored]
-    assert rest[:7] == expected
-
-
 @pytest.mark.parametrize("repeats", [1, 2, 3, 0.5, 2.5, 1.01])
 def test_a_data_set_is_repeated_so_many_times(folder: Path, repeats: float) -> None:
-    dataset = RepeatDataset(val(folder / "b", batch_size=2), repeats=repeats, worker_config=config())
+    dataset = RepeatDataset(val(folder / "b", batch_size=2), repeats=repeats, worker_config=ONE)
     whole = [batch.text for batch in get_loader(val(folder / "b", batch_size=2))]
     expected = whole * int(repeats) + whole[: int(len(whole) * (repeats % 1))]
     loader = get_loader(dataset)
@@ -202,104 +163,27 @@ def test_a_fraction_is_of_the_batches_of_the_job_on_any_number_of_ranks(
     assert found == sorted(text for batch in itertools.islice(itertools.cycle(whole), num_expected) for text in batch)
 
 
-class Some(DefaultTaskEncoder):
-    def encode_sample(self, sample: Any) -> Any:
-        if int(sample.text) % 3:
-            raise SkipSample
-        return sample
+def only_two(self: Any, sample: Any) -> Any:
+    if sample.text not in ("0", "3"):
+        raise SkipSample
+    return sample
+
+
+SOME = encoder_with(encode_sample=only_two)
 
 
 def test_whole_repetitions_need_no_length(folder: Path) -> None:
-    dataset = RepeatDataset(val(folder / "b", batch_size=2, task_encoder=Some()), repeats=2)
-    (whole,) = texts(val(folder / "b", batch_size=2, task_encoder=Some()))
+    dataset = RepeatDataset(val(folder / "b", batch_size=2, task_encoder=SOME), repeats=2)
+    (whole,) = texts(val(folder / "b", batch_size=2, task_encoder=SOME))
     assert texts(dataset, 2) == [whole * 2] * 2
 
 
-@pytest.mark.parametrize("repeats", [2, 2.5])
-@pytest.mark.parametrize("num_before", range(12))
-def test_a_repetition_is_restored_anywhere(folder: Path, repeats: float, num_before: int) -> None:
-    dataset = RepeatDataset(val(folder / "b", batch_size=2), repeats=repeats)
-
-    def batches(loader: Any) -> Any:
-        while True:
-            for batch in loader:
-                yield batch.text
-            yield "end"
-
-    loader = get_loader(dataset)
-    passing = batches(loader)
-    for _ in range(num_before):
-        while next(passing) == "end":
-            pass
-    state = loader.state_dict()
-    expected = [next(passing) for _ in range(25)]
-    restored = get_loader(dataset)
-    restored.load_state_dict(state)
-    again = batches(restored)
-    found = [next(again) for _ in range(25)]
-    if expected[0] == "end":  # the pass was over when it was saved, and the loader begins the next
-        found, expected = found[: len(expected) - 1], expected[1:]
-    assert found == expected
-
-
-def test_endless_data_and_virtual_epochs_are_repeated(folder: Path) -> None:
-    endless = train(folder / "b")
-    (first,) = texts(LimitDataset(RepeatDataset(endless, repeats=2), 9))
-    assert first == texts(LimitDataset(endless, 9))[0]
-    virtual = train(folder / "b", virtual_epoch_length=3)
-    assert len(RepeatDataset(virtual, repeats=2)) == len(list(get_loader(RepeatDataset(virtual, repeats=2)))) == 6
-    assert len(LimitDataset(val(folder / "b"), 5)) == len(texts(LimitDataset(val(folder / "b"), 5))[0]) // 4 + 1 == 2
-
-
-class Nothing(DefaultTaskEncoder):
-    def encode_sample(self, sample: Any) -> Any:
+def test_a_repeated_data_set_of_which_all_is_left_out_ends(folder: Path) -> None:
+    def nothing(self: Any, sample: Any) -> Any:
         yield from ()
 
-
-def test_a_repeated_data_set_of_which_all_is_left_out_ends(folder: Path) -> None:
-    assert list(get_loader(RepeatDataset(val(folder / "b", task_encoder=Nothing())))) == []
-
-
-def test_wrong_lengths_and_repeats_are_errors(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="LimitDataset: length=0: expected an integer of at least 1"):
-        LimitDataset(val(folder / "b"), 0)
-    for repeats in (0, -1, float("inf"), float("nan")):
-        with pytest.raises(ConfigError, match=r"expected a positive number|leave it out to repeat without end"):
-            RepeatDataset(val(folder / "b"), repeats=repeats)
-    with pytest.raises(ConfigError, match="every pass starts from the beginning"):
-        RepeatDataset(val(folder / "b"), repeats=2, restart=False)
-    with pytest.raises(ConfigError, match="limit the repeated data set instead"):
-        RepeatDataset(LimitDataset(val(folder / "b"), 2))
-
-
-@pytest.mark.parametrize("repeats", [2, 2.5])
-@pytest.mark.parametrize("num_before", range(1, 8))
-def test_an_iteration_that_was_left_goes_on_in_its_repetition(folder: Path, repeats: float, num_before: int) -> None:
-    loader = get_loader(RepeatDataset(val(folder / "b", batch_size=2), repeats=repeats))
-    whole = [batch.text for batch in loader]
-    first = list(itertools.islice(loader, num_before))
-    assert [batch.text for batch in (*first, *loader)] == whole
-
-
-def test_a_repetition_of_which_the_end_is_left_out_is_restored(folder: Path) -> None:
-    class First(DefaultTaskEncoder):
-        def encode_sample(self, sample: Any) -> Any:
-            if int(sample.text) > 3:
-                raise SkipSample
-            return sample
-
-    dataset = RepeatDataset(val(folder / "b", batch_size=None, task_encoder=First()), repeats=2)
-    loader = get_loader(dataset)
-    list(itertools.islice(loader, 4))
-    restored = get_loader(dataset)
-    restored.restore_state_rank(loader.save_state_rank())
-    assert [sample.text for sample in restored] == ["0", "1", "2", "3"]
-
-
-@pytest.mark.parametrize(("repeats", "num_expected"), [(2.3, 23), (1.1, 11), (0.01, 0)])
-def test_the_length_of_a_fraction_is_the_number_of_its_batches(folder: Path, repeats: float, num_expected: int) -> None:
-    loader = get_loader(RepeatDataset(val(folder / "a", batch_size=5), repeats=repeats))
-    assert [len(loader), len(list(loader)), len(list(loader))] == [num_expected] * 3
+    dataset = RepeatDataset(val(folder / "b", task_encoder=encoder_with(encode_sample=nothing)))
+    assert list(get_loader(dataset)) == []
 
 
 def test_ranks_that_end_together_repeat_the_same_fraction(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,3 +208,50 @@ def test_states_of_ranks_in_different_repetitions_are_refused_with_the_way_out(f
         list(itertools.islice(loader, 4))
     with pytest.raises(StateError, match=r'has repetition 1, .*RepeatDataset before the others.*ends="even"'):
         merge_states([loader.save_state_rank() for loader in loaders])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: LimitDataset(RepeatDataset(val(path)), 5),
+        lambda path: RepeatDataset(val(path, batch_size=2), repeats=2),
+        lambda path: RepeatDataset(val(path, batch_size=2), repeats=2.5),
+        lambda path: RepeatDataset(val(path, batch_size=None, task_encoder=SOME), repeats=2),  # its end is left out
+    ],
+)
+@pytest.mark.parametrize("num_before", range(10))
+def test_a_repetition_is_restored_anywhere(folder: Path, make: Callable[[Path], LaneDataset], num_before: int) -> None:
+    def batches(loader: Any) -> Iterator[Any]:
+        while True:
+            yield from (batch.text for batch in loader)
+            yield "end"
+
+    loader = get_loader(make(folder / "b"))
+    passing = batches(loader)
+    for _ in range(num_before):
+        while next(passing) == "end":
+            pass
+    state = loader.state_dict()
+    restored = get_loader(make(folder / "b"))
+    restored.load_state_dict(state)
+    expected, found = list(itertools.islice(passing, 25)), list(itertools.islice(batches(restored), 25))
+    if expected[0] == "end":  # the pass was over when it was saved, and the loader begins the next
+        found, expected = found[: len(expected) - 1], expected[1:]
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("wrap", "told"),
+    [
+        (lambda data: LimitDataset(data, 0), "LimitDataset: length=0: expected an integer of at least 1"),
+        *(
+            (lambda data, repeats=repeats: RepeatDataset(data, repeats=repeats), "expected a positive number|leave it")
+            for repeats in (0, -1, float("inf"), float("nan"))
+        ),
+        (lambda data: RepeatDataset(data, repeats=2, restart=False), "every pass starts from the beginning"),
+        (lambda data: RepeatDataset(LimitDataset(data, 2)), "limit the repeated data set instead"),
+    ],
+)
+def test_wrong_lengths_and_repeats_are_errors(folder: Path, wrap: Callable[[LaneDataset], Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        wrap(val(folder / "b"))

@@ -1,45 +1,24 @@
 """Forgotten samples are dropped by lanes, and nothing else of their streams changes."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge_data import (
     SampleError,
-    StateError,
     WorkerConfig,
     get_savable_loader,
-    get_train_dataset,
-    get_val_dataset,
     merge_states,
 )
-from bridge_data.energon import prepare_metadataset
-from bridge_data.errors import DatasetError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.prepare.tombstone_writing import forget_samples
-from bridge_data.samples import Sample, TextSample, edataclass
 from bridge_data.shards import ShardReader
 from bridge_data.shards.metadata import FORGOTTEN_JSONL, META_FOLDER
-from tests.prepared import write_blend, write_texts
+from tests.prepared import train_dataset, val_dataset, write_blend, write_texts
 from tests.properties.jobs import Encoder, GroupingEncoder, Job, items_in
-
-
-@edataclass
-class Pair(Sample):
-    """A sample of a join."""
-
-    one: TextSample
-    two: TextSample
-
-    @classmethod
-    def from_joined(cls, one: TextSample, two: TextSample) -> "Pair":
-        return cls.derive_from(one, one=one, two=two)
-
 
 SIZES = {"a": 90, "b": 40}
 
@@ -64,18 +43,9 @@ def remember(blend: Path) -> None:
 
 
 def ranks(blend: Path, world_size: int, encoder: Encoder, packing: int | None, batch_size: int) -> list[LaneDataset]:
-    return [
-        get_train_dataset(
-            blend,
-            worker_config=WorkerConfig(rank, world_size, 0, num_lanes=4),
-            batch_size=batch_size,
-            packing_buffer_size=packing,
-            shuffle_buffer_size=20,
-            max_samples_per_sequence=10,
-            task_encoder=encoder,
-        )
-        for rank in range(world_size)
-    ]
+    settings = {"batch_size": batch_size, "packing_buffer_size": packing, "task_encoder": encoder}
+    job = {"world_size": world_size, "num_lanes": 4}
+    return [train_dataset(blend, rank=rank, **job, **settings) for rank in range(world_size)]
 
 
 def streams(job: Job, num_batches: int) -> dict[int, list[Any]]:
@@ -161,12 +131,8 @@ def test_pending_packs_lose_members_and_are_not_packed_anew(data, gone, steps):
         assert not any(index in gone["ab"[source]] for unit in first for source, index in unit)
 
 
-def loader_of(path: Path, num_workers: int = 0) -> Any:
-    config = WorkerConfig(0, 1, num_workers, num_lanes=2)
-    dataset = get_train_dataset(
-        path, worker_config=config, batch_size=5, shuffle_buffer_size=50, max_samples_per_sequence=10
-    )
-    return get_savable_loader(dataset)
+def loader_of(path: Path) -> Any:
+    return get_savable_loader(train_dataset(path, num_lanes=2, batch_size=5))
 
 
 def test_nothing_of_a_forgotten_sample_is_read_and_it_is_counted(tmp_path, monkeypatch):
@@ -178,8 +144,7 @@ def test_nothing_of_a_forgotten_sample_is_read_and_it_is_counted(tmp_path, monke
         "read",
         lambda self, index, parts, one=ShardReader.read: read.append(index) or one(self, index, parts),
     )
-    config = WorkerConfig(0, 1, 0, max_open_bytes=0)
-    dataset = get_val_dataset(tmp_path / "a", split_part="train", worker_config=config, batch_size=4)
+    dataset = val_dataset(tmp_path / "a", worker_config=WorkerConfig(0, 1, 0, max_open_bytes=0))
     loader = get_savable_loader(dataset)
     texts = [int(text) for batch in loader for text in batch.text]
     assert sorted(texts) == sorted(set(range(60)) - {3, 30, 59}) == sorted(read)
@@ -196,123 +161,3 @@ def test_a_state_that_was_handed_out_may_be_changed(tmp_path):
     next(iter(saved["extras"]["forgotten"]["data"][0][1].values())).clear()
     saved["extras"]["forgotten"]["data"][0][1].clear()
     assert get_savable_loader(loader.dataset).save_state_rank()["extras"]["forgotten"]["data"][0][1]
-
-
-def test_states_of_before_are_restored_and_say_since_when_which_version_was_used(tmp_path):
-    path = write_texts(tmp_path / "a", 60)
-    loader = loader_of(path)
-    before = [next(iter(loader)).text for _ in range(1)]
-    saved = loader.save_state_rank()
-    assert "extras" not in saved or "forgotten" not in saved["extras"]
-    fingerprint = saved["fingerprint"]
-    forget(tmp_path / "blend", {"a": [7]})
-    again = loader_of(path)
-    again.restore_state_rank(saved)
-    next(iter(again))
-    state = json.loads(json.dumps(again.save_state_rank()))
-    assert state["fingerprint"] == fingerprint and before
-    [[slot, lists]] = state["extras"]["forgotten"]["data"]
-    assert (slot, [[number for number, _ in own] for own in lists.values()]) == (1, [[1]])
-
-
-def test_a_list_that_is_gone_or_older_than_that_of_the_state_is_an_error_and_taking_back_is_a_version(tmp_path):
-    path = write_texts(tmp_path / "a", 60)
-    file = path / META_FOLDER / FORGOTTEN_JSONL
-    forget(tmp_path / "blend", {"a": [7]})
-    first = file.read_bytes()
-    forget(tmp_path / "blend", {"a": [8]})
-    saved = loader_of(path).save_state_rank()
-    for content, told in ((first, "has version 1"), (None, "has none")):
-        file.unlink() if content is None else file.write_bytes(content)
-        with pytest.raises(StateError, match=f"version 2 of the list of forgotten samples of a/train.*{told}"):
-            loader_of(path).restore_state_rank(saved)
-    file.unlink(missing_ok=True)
-    for number in (9, 10):
-        forget(tmp_path / "blend", {"a": [number]})
-    with pytest.raises(StateError, match="another list"):
-        loader_of(path).restore_state_rank(saved)
-    forget(tmp_path / "blend", {"a": [9, 10]}, restore=True)
-    seen = {text for _, batch in zip(range(12), loader_of(path), strict=False) for text in batch.text}
-    assert seen == {str(number) for number in range(60)}
-
-
-def test_shards_that_were_rewritten_are_refused_until_the_list_is_renewed(tmp_path):
-    path = write_texts(tmp_path / "a", 60)
-    forget(tmp_path / "blend", {"a": [7]})
-    write_texts(path, 60, lambda n: f"{n} now much longer than before" * 40)
-    with pytest.raises(DatasetError, match=r"data-0000.tar has changed since.*forget .*--renew"):
-        loader_of(path)
-
-
-def test_a_list_that_appears_during_a_run_is_not_seen_by_a_worker_that_starts_after_it(tmp_path):
-    path = write_texts(tmp_path / "a", 400)
-    forget(tmp_path / "blend", {"a": [1]})
-    dataset = loader_of(path).dataset
-    state = dataset.new_state()
-    wanted = [lane.next().batch.text for lane in [dataset.lane(0, state)] for _ in range(40)]
-    forget(tmp_path / "blend", {"a": [*range(2, 400, 2)]})
-    of_worker = cloudpickle.loads(cloudpickle.dumps(dataset))  # as workers get it, also those that replace others
-    lane = of_worker.lane(0, of_worker.new_state())
-    assert [lane.next().batch.text for _ in range(40)] == wanted
-    assert of_worker.new_state().extras == state.extras
-    assert loader_of(path).dataset.new_state().extras != state.extras
-
-
-def test_samples_of_a_subset_and_of_a_join_are_forgotten_too(tmp_path):
-    write_texts(tmp_path / "a", 60)
-    write_texts(tmp_path / "b", 60, lambda number: f"b{number}")
-    yaml = tmp_path / "subset.yaml"
-    yaml.write_text(
-        "__module__: megatron.energon\n__class__: MetadatasetV2\nsplits:\n  train:\n    path: a\n"
-        "    subset: {range: [20, 60]}\n"
-    )
-    forget(tmp_path / "blend", {"a": [3, 30, 31]})
-    config = WorkerConfig(0, 1, 0)
-    dataset = get_val_dataset(yaml, split_part="train", worker_config=config, batch_size=4)
-    texts = [int(text) for batch in get_savable_loader(dataset) for text in batch.text]
-    assert sorted(texts) == sorted(set(range(20, 60)) - {30, 31})
-    joined = tmp_path / "joined.yaml"
-    joined.write_text(
-        "__module__: megatron.energon\n__class__: MetadatasetV2\nsplits:\n  train:\n    join:\n      one: {path: a}\n"
-        "      two: {path: b}\n    joiner:\n      __module__: tests.lanes.test_forgotten\n      __class__: Pair\n"
-    )
-    prepare_metadataset(joined)
-    forget(tmp_path / "blend", {"b": [12, 30]})
-    dataset = get_val_dataset(
-        joined,
-        split_part="train",
-        worker_config=config,
-        batch_size=None,
-        trusted_modules=["tests.lanes.test_forgotten"],
-    )
-    pairs = [(sample.one.text, sample.two.text) for sample in get_savable_loader(dataset)]
-    left = sorted(set(range(60)) - {3, 30, 31, 12})
-    assert sorted(pairs) == sorted((str(number), f"b{number}") for number in left)
-
-
-def test_a_source_is_retired_at_a_resume_by_weight_0_and_comes_back_where_it_was(data):
-    def blend(weights: dict[str, float]) -> Path:
-        return write_blend(data.parent / "weights.yaml", weights)
-
-    def run(weights: dict[str, float], saved: Any, num_batches: int) -> tuple[list[str], Any]:
-        config = WorkerConfig(0, 1, 0, num_lanes=2)
-        dataset = get_train_dataset(
-            blend(weights), worker_config=config, batch_size=4, shuffle_buffer_size=20, max_samples_per_sequence=10
-        )
-        loader = get_savable_loader(dataset)
-        if saved is not None:
-            loader.restore_state_rank(saved, strict=False)
-        keys = [
-            (key[0], key[2])
-            for _, batch in zip(range(num_batches), loader, strict=False)
-            for key in batch.__restore_key__[3:]
-        ]
-        name = dataset.source_names[1]
-        return [index for source, index in keys if source == name], loader.save_state_rank()
-
-    before, saved = run({"a": 1, "b": 1}, None, 5)
-    retired, saved = run({"a": 1, "b": 0}, saved, 12)
-    back, _ = run({"a": 1, "b": 1}, saved, 12)
-    assert before and not retired and back
-    epoch = [*before, *back][: SIZES["b"]]
-    assert len(set(epoch)) == len(epoch), "the cursor was kept: no sample of the epoch comes twice"

@@ -2,9 +2,11 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from bridge_data import (
     DefaultTaskEncoder,
@@ -14,22 +16,15 @@ from bridge_data import (
     TextSample,
     WorkerConfig,
     get_loader,
-    get_train_dataset,
 )
-from bridge_data.lanes.lane import Lane
+from bridge_data.lanes.lane import Lane, tokens_of
 from bridge_data.lanes.produced import Produced
-from bridge_data.order.state import LoaderState
+from tests.prepared import train_dataset
 from tests.properties.jobs import Encoder, GroupingEncoder
 
 
 def dataset(data: Path, encoder: Any = None, *, num_lanes: int = 2, **settings: Any) -> LaneDataset:
-    arguments: dict[str, Any] = {
-        "batch_size": 4,
-        "shuffle_buffer_size": 20,
-        "max_samples_per_sequence": 10,
-        "worker_config": WorkerConfig(rank=0, world_size=1, num_workers=0, num_lanes=num_lanes),
-    }
-    return get_train_dataset(data, task_encoder=encoder, **(arguments | settings))
+    return train_dataset(data, num_lanes=num_lanes, task_encoder=encoder, **({"batch_size": 4} | settings))
 
 
 def lane_of(made: LaneDataset, number: int = 0, state: dict[str, Any] | None = None, **extra: Any) -> Lane:
@@ -72,26 +67,6 @@ def test_a_lane_goes_on_from_the_state_of_any_batch(data: Path, name: str) -> No
         assert (following.batch, following.state) == (whole[step + 1].batch, whole[step + 1].state)
 
 
-def test_a_state_is_small_plain_and_never_changes_afterwards(data: Path) -> None:
-    lane = lane_of(dataset(data, *ENCODERS["packing"][:1], packing_buffer_size=30))
-    batches = take(lane, 10)
-    texts = [json.dumps(batch.state) for batch in batches]
-    take(lane, 10)
-    assert texts == [json.dumps(batch.state) for batch in batches]
-    plain = take(lane_of(dataset(data, Encoder())), 30)[-1].state
-    assert len(json.dumps(plain)) < 100
-
-
-def test_restoring_reads_no_sample_before_it_is_needed(data: Path) -> None:
-    made = dataset(data, Encoder(), packing_buffer_size=100, batch_size=1)
-    state = lane_of(made).next().state
-    seen: list[Any] = []
-    lane = lane_of(made, 0, state, watch=seen.append)
-    assert seen == []
-    first = lane.next().batch
-    assert len(seen) == sum(map(len, first))
-
-
 class EarlyEnd(DefaultTaskEncoder[Any, Any, Any, Any]):
     """Emits every micro-batch in three parts."""
 
@@ -122,16 +97,6 @@ def test_a_finite_lane_flushes_packs_buckets_and_the_last_batch(data: Path) -> N
         }
 
 
-def test_drop_last_leaves_out_the_rest_and_counts_it(data: Path) -> None:
-    made = dataset(data, Encoder(), repeat=False, batch_size=8, batch_drop_last=True)
-    lane = lane_of(made)
-    batches = drain(lane)
-    assert {len(batch) for batch in batches} == {8}
-    whole = drain(lane_of(dataset(data, Encoder(), repeat=False, batch_size=8)))
-    assert sum(map(len, whole)) - sum(map(len, batches)) == len(whole[-1]) < 8
-    assert lane.take_skipped() == {"batch_drop_last": len(whole[-1])}
-
-
 @pytest.mark.processes
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_what_is_left_out_after_the_last_batch_is_counted_too(data: Path, num_workers: int) -> None:
@@ -144,30 +109,9 @@ def test_what_is_left_out_after_the_last_batch_is_counted_too(data: Path, num_wo
     assert emitted + sum(loader.skipped.values()) == 390
 
 
-def test_skipped_samples_are_counted_batch_by_batch(data: Path) -> None:
-    lane = lane_of(dataset(data, Encoder(skip_every=3)))
-    batches = take(lane, 50)
-    draws = batches[-1].state["draws"]
-    assert sum(batch.skipped.get("encode_sample", 0) for batch in batches) == draws - 50 * 4
-
-
 class Nothing(DefaultTaskEncoder[Any, Any, Any, Any]):
     def encode_sample(self, sample: Any) -> Any:
         raise SkipSample("it is too short")
-
-
-class NoBatch(DefaultTaskEncoder[Any, Any, Any, Any]):
-    def batch(self, samples: list[Any]) -> Any:
-        raise SkipSample
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize(("encoder", "stage"), [(Nothing(), "encode_sample"), (NoBatch(), "batch")])
-def test_data_of_which_nothing_is_left_is_an_error_and_not_a_loop(data: Path, encoder: Any, stage: str) -> None:
-    with pytest.raises(
-        FatalSampleError, match=rf"all left out \(\d+ in {stage}(; the last because it is too short)?\)"
-    ):
-        lane_of(dataset(data, encoder)).next()
 
 
 def test_the_end_of_data_of_which_nothing_is_left_is_told(data: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -178,18 +122,6 @@ def test_the_end_of_data_of_which_nothing_is_left_is_told(data: Path, caplog: py
     assert re.fullmatch(
         r"lane 0 ends without a batch: .* \(\d+ in encode_sample; the last because it is too short\)", text
     )
-
-
-def test_the_reference_of_a_sample_is_announced_before_it_is_worked_on(data: Path) -> None:
-    announced: list[Any] = []
-
-    class Watched(DefaultTaskEncoder[Any, Any, Any, Any]):
-        def encode_sample(self, sample: Any) -> Any:
-            assert announced[-1][1:3] == sample.__restore_key__[1:3]
-            return sample
-
-    lane_of(dataset(data, Watched()), watch=announced.append).next()
-    assert len(announced) == 4
 
 
 @pytest.mark.processes
@@ -213,9 +145,45 @@ def test_restoring_a_state_counts_samples_that_are_gone(data: Path) -> None:
     assert lane.take_skipped()["restore"] >= pending
 
 
-def test_loader_state_of_all_lanes_is_under_four_kilobytes(data: Path) -> None:
+def test_states_are_small_and_stay_as_they_were(data: Path) -> None:
     made = dataset(data, Encoder(), num_lanes=8)
     state = made.new_state()
     for lane in state.lanes:
         state.lanes[lane] = take(lane_of(made, lane), 20)[-1].state
-    assert len(json.dumps(LoaderState.to_dict(state))) < 4_096
+    assert len(json.dumps(state.to_dict())) < 4_096
+    packing = lane_of(dataset(data, Encoder(), packing_buffer_size=30))
+    batches = take(packing, 10)
+    texts = [json.dumps(batch.state) for batch in batches]
+    take(packing, 10)
+    assert texts == [json.dumps(batch.state) for batch in batches]
+
+
+def test_each_sample_is_announced_before_it_is_worked_on_and_none_by_restoring(data: Path) -> None:
+    announced: list[Any] = []
+
+    class Watched(Encoder):
+        def encode_sample(self, sample: Any) -> Any:
+            assert not announced or announced[-1][1:3] == sample.__restore_key__[1:3]
+            return sample
+
+    made = dataset(data, Watched(), packing_buffer_size=100, batch_size=1)
+    lane = lane_of(made, 0, lane_of(made).next().state, watch=announced.append)
+    assert announced == []
+    first = lane.next().batch
+    assert len(announced) == sum(map(len, first))
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({}, (0, 0)),
+        ({"tokens": [1, 2]}, (0, 0)),
+        ({"tokens": torch.zeros(2, 5)}, (10, 10)),
+        ({"input_ids": torch.zeros(2, 5), "attention_mask": torch.tensor([[1, 1, 0, 0, 0], [1, 1, 1, 0, 0]])}, (5, 10)),
+        ({"input_ids": torch.zeros(2, 5), "attention_mask": torch.ones(2, 1, 5, 5)}, (10, 10)),
+        ({"tokens": torch.zeros(2, 5), "cu_seqlens": torch.tensor([[0, 2, 4], [0, 3, 3]])}, (7, 10)),
+        ({"input_ids": torch.zeros(1, 9), "cu_seqlens_q": torch.tensor([0, 4, 8])}, (8, 9)),
+    ],
+)
+def test_tokens_are_counted_without_padding(fields: dict[str, Any], found: tuple[int, int]) -> None:
+    assert tokens_of(fields) == tokens_of(SimpleNamespace(**fields)) == found

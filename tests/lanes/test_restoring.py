@@ -24,17 +24,14 @@ from bridge_data import (
     SampleError,
     SkipSample,
     TextSample,
-    WorkerConfig,
     edataclass,
     get_loader,
     get_savable_loader,
-    get_train_dataset,
-    get_val_dataset,
     merge_states,
     reraise_exception,
     stateless,
 )
-from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
+from tests.prepared import CRUDE, encoder_with, train_dataset, val_dataset, write_blend, write_dataset, write_texts
 
 
 @edataclass
@@ -142,13 +139,8 @@ def make(
     folder: Path, encoder: Any, rank: int = 0, world_size: int = 1, num_lanes: int = 0, **changes: Any
 ) -> LaneDataset:
     encoder.cookers = [Cooker(cook)]
-    common: dict[str, Any] = {"batch_size": 3, "shuffle_buffer_size": 20, "max_samples_per_sequence": 10}
-    return get_train_dataset(
-        folder / "blend.yaml",
-        worker_config=WorkerConfig(rank, world_size, 0, num_lanes=num_lanes, seed_offset=11),
-        task_encoder=encoder,
-        **common | changes,
-    )
+    settings = {"num_lanes": num_lanes, "seed": 11, "batch_size": 3, "task_encoder": encoder} | changes
+    return train_dataset(folder / "blend.yaml", rank=rank, world_size=world_size, **settings)
 
 
 def same(first: Any, second: Any) -> bool:
@@ -216,93 +208,23 @@ def test_members_of_batches_and_packs_are_restored_by_their_own_keys(folder: Pat
     assert found
 
 
-def test_validation_data_restores_too(folder: Path) -> None:
-    dataset = get_val_dataset(
-        folder / "b", split_part="train", worker_config=WorkerConfig(0, 1, 0), batch_size=4, task_encoder=Noise()
-    )
-    loader = get_loader(dataset)
-    for batch in loader:
-        assert same(loader.restore_sample(batch.__restore_key__), batch)
-
-
-def test_restoring_moves_neither_the_loader_nor_the_callers_generators(folder: Path) -> None:
-    loader = get_savable_loader(make(folder, Noise()))
-    batch = next(iter(loader))
-    state, generators = loader.save_state_rank(), (random.getstate(), torch.get_rng_state())
-    loader.restore_sample(batch.__restore_key__)
-    assert loader.save_state_rank() == state
-    assert random.getstate() == generators[0]
-    assert torch.equal(torch.get_rng_state(), generators[1])
-
-
-@pytest.mark.processes
-def test_batches_of_workers_carry_keys_that_this_process_restores(folder: Path) -> None:
-    encoder = Noise()
-    dataset = get_train_dataset(
-        folder / "a",
-        worker_config=WorkerConfig(0, 1, 1),
-        batch_size=2,
-        shuffle_buffer_size=20,
-        max_samples_per_sequence=10,
-        task_encoder=encoder,
-    )
-    with get_loader(dataset) as loader:
-        assert loader.wait_for_workers(60)
-        for batch in itertools.islice(loader, 3):
-            assert same(loader.restore_sample(batch.__restore_key__), batch)
-
-
 def test_dicts_keep_a_key_only_where_they_have_one(folder: Path) -> None:
-    class Dicts(DefaultTaskEncoder[Any, Any, Any, Any]):
-        @stateless
-        def batch(self, samples: list[Any]) -> dict[str, Any]:
-            return {"text": [sample.text for sample in samples]} | (
-                {"__restore_key__": ()} if int(samples[0].text) % 2 else {}
-            )
+    def as_dict(self: Any, samples: list[Any]) -> dict[str, Any]:
+        key = {"__restore_key__": ()} if int(samples[0].text) % 2 else {}
+        return {"text": [sample.text for sample in samples], **key}
 
-    loader = get_loader(make(folder, Dicts()))
+    loader = get_loader(make(folder, encoder_with(batch=as_dict)))
     batches = list(itertools.islice(loader, 200))
     kept = [batch for batch in batches if "__restore_key__" in batch]
     assert 0 < len(kept) < len(batches)
     assert all(loader.restore_sample(batch["__restore_key__"]) == batch for batch in kept)
 
 
-def test_keys_of_other_data_or_settings_are_refused(folder: Path) -> None:
-    dataset = make(folder, Noise())
-    name = dataset.source_names[0]
-    with pytest.raises(ConfigError, match=f"of source 'ffff', which this data set does not have; it has {name}, "):
-        dataset.restore_sample(("ffff", 0, 0, 0))
-    with pytest.raises(ConfigError, match=f"of sample 300 of source '{name}', which has 300"):
-        dataset.restore_sample((name, 0, 300, 0))
-    with pytest.raises(ConfigError, match="of a pack, but this data set has no packing_buffer_size"):
-        dataset.restore_sample(("pack", (name, 0, 3, 0)))
-    with pytest.raises(ConfigError, match="of a batch of packs, but this data set has no packing_buffer_size"):
-        dataset.restore_sample(("batch", 0, 0, ("pack", (name, 0, 3, 0))))
-    packing = make(folder, NoisyPacks(), packing_buffer_size=12)
-    with pytest.raises(ConfigError, match="of a batch of samples, but this data set packs samples"):
-        packing.restore_sample(("batch", 0, 0, (name, 0, 3, 0)))
-    with pytest.raises(ConfigError, match="is not a restore key"):
-        dataset.restore_sample(())
-
-
-def test_what_is_left_out_now_is_an_error_that_says_by_which_hook(folder: Path) -> None:
-    dataset = make(folder, Noise())
-    name = dataset.source_names[0]
-    with pytest.raises(SampleError, match=r"the sample .* cannot be restored: it is skipped by encode_sample"):
-        dataset.restore_sample((name, 0, 1, 0))
-    with pytest.raises(SampleError, match=r"skipped by no hook, which makes fewer samples or batches now"):
-        dataset.restore_sample((name, 0, 3, 5))
-    key = next(batch.__restore_key__ for batch in get_loader(dataset) if batch.__restore_key__[2] == 0)
-    with pytest.raises(SampleError, match=r"part 9 of the batch of .* skipped"):
-        dataset.restore_sample((*key[:2], 9, *key[3:]))
-
-
 def test_failures_go_to_the_restore_error_handler(folder: Path) -> None:
-    class Broken(DefaultTaskEncoder[Any, Any, Any, Any]):
-        def encode_sample(self, sample: Any) -> Any:
-            raise ValueError("broken")
+    def broken(self: Any, sample: Any) -> Any:
+        raise ValueError("broken")
 
-    dataset = make(folder, Broken())
+    dataset = make(folder, encoder_with(encode_sample=broken))
     assert dataset.worker_config.restore_error_handler is reraise_exception
     with pytest.raises(ValueError, match="broken"):
         dataset.restore_sample((dataset.source_names[0], 0, 3, 0))
@@ -311,3 +233,61 @@ def test_failures_go_to_the_restore_error_handler(folder: Path) -> None:
     with pytest.raises(SampleError, match="skipped by encode_sample"):
         dataset.restore_sample((dataset.source_names[0], 0, 3, 0))
     assert told == [("broken", "3")]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_batches_of_validation_and_of_workers_are_restored_in_this_process(folder: Path, num_workers: int) -> None:
+    """And nothing moves by it: neither the loader nor the caller's generators."""
+    dataset = val_dataset(folder / "b", num_workers=num_workers, task_encoder=Noise())
+    with get_loader(dataset) as loader:
+        assert loader.wait_for_workers(60) == (num_workers > 0)
+        for batch in loader:
+            before = loader.save_state_rank(), random.getstate(), torch.get_rng_state().tolist()
+            assert same(loader.restore_sample(batch.__restore_key__), batch)
+            assert (loader.save_state_rank(), random.getstate(), torch.get_rng_state().tolist()) == before
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        (("ffff", 0, 0, 0), "of source 'ffff', which this data set does not have; it has "),
+        (("NAME", 0, 300, 0), "of sample 300 of source .*, which has 300"),
+        (("pack", ("NAME", 0, 3, 0)), "of a pack, but this data set has no packing_buffer_size"),
+        (("batch", 0, 0, ("pack", ("NAME", 0, 3, 0))), "of a batch of packs, but this data set has no packing_buffer"),
+        *((key, "is not a restore key") for key in ((), None, "shard.tar/0001", 7, ("a1", 0, 3), ("a1", 0, 3, -1))),
+        *((key, "is not a restore key") for key in (("a1", 0, "3", 0), (0, 0, 3, 0), ("pack",), ("batch", 0, 0))),
+        ([("a1", 0, 3, 0), ("a1", 0, 4, 0)], "is not a restore key"),
+        (("pack", ("pack", ("a1", 0, 3, 0))), "is not a restore key"),
+        (("BatchDataset", 0, ("a1", 0, 3, 0)), "is not a restore key"),
+        (("batch", 0, 0, *[("a1", 0, n, 0) for n in range(100)], ("a1", 0, 0.5, 0)), r"\('a1', 0, 0\.5, 0\)"),
+    ],
+)
+def test_keys_of_other_data_and_what_is_no_key_are_refused(folder: Path, key: Any, told: str) -> None:
+    dataset = make(folder, Noise())
+
+    def named(key: Any) -> Any:
+        return dataset.source_names[0] if key == "NAME" else tuple(map(named, key)) if type(key) is tuple else key
+
+    with pytest.raises(ConfigError, match=told) as raised:
+        dataset.restore_sample(named(key))
+    assert len(str(raised.value)) < 600
+
+
+def test_a_key_of_samples_is_none_of_packs(folder: Path) -> None:
+    packing = make(folder, NoisyPacks(), packing_buffer_size=12)
+    with pytest.raises(ConfigError, match="of a batch of samples, but this data set packs samples"):
+        packing.restore_sample(("batch", 0, 0, (packing.source_names[0], 0, 3, 0)))
+
+
+def test_what_is_left_out_now_is_an_error_that_says_by_which_hook(folder: Path) -> None:
+    dataset = make(folder, Noise())
+    name = dataset.source_names[0]
+    key = next(batch.__restore_key__ for batch in get_loader(dataset) if batch.__restore_key__[2] == 0)
+    for gone, told in (
+        ((name, 0, 1, 0), r"the sample .* cannot be restored: it is skipped by encode_sample"),
+        ((name, 0, 3, 5), r"skipped by no hook, which makes fewer samples or batches now"),
+        ((*key[:2], 9, *key[3:]), r"part 9 of the batch of .* skipped"),
+    ):
+        with pytest.raises(SampleError, match=told):
+            dataset.restore_sample(gone)

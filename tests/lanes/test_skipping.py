@@ -8,7 +8,7 @@ import pytest
 
 from bridge_data import LaneDataset, get_savable_loader
 from bridge_data.errors import ConfigError
-from bridge_data.lanes.skipping import SkippingLane, caught_up, with_skips
+from bridge_data.lanes.skipping import SkippingLane, with_skips
 from bridge_data.order.state import LoaderState
 from bridge_data.order.step_skips import SkippedRange, StepSkips
 from tests.lanes.test_lane import dataset
@@ -55,16 +55,3 @@ def test_ranges_are_added_only_ahead_and_to_endless_data(data: Path) -> None:
     )
     with pytest.raises(ConfigError, match=r"skip micro-batches 6 to 7: steps are skipped in endless training only"):
         with_skips(dataset(data, repeat=False).new_state(), ahead)
-
-
-def test_a_state_whose_lanes_have_caught_up_is_that_of_the_plain_run(data: Path) -> None:
-    skips = skips_of(SkippedRange(2, 10))
-    made = dataset(data, Encoder(skip_every=7), num_lanes=4, packing_buffer_size=20)
-    state = LoaderState.from_dict(after(made, 2, skips))
-    assert {lane: one.get("micro_batches", 0) for lane, one in state.lanes.items()} == {0: 1, 1: 1, 2: 0, 3: 0}
-    plain = LoaderState.from_dict(after(made, 10))
-
-    def without_ledger(found: LoaderState) -> Any:
-        return [{name: value for name, value in one.items() if name != "extras"} for one in found.lanes.values()]
-
-    assert without_ledger(caught_up(state, made.lane)) == without_ledger(plain)

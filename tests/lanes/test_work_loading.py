@@ -1,17 +1,16 @@
 """Many samples at once: the same samples, failures and counts as one by one."""
 
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bridge_data import DefaultTaskEncoder, SampleDecoder, TextSample, VQASample, WorkerConfig, get_train_dataset
+from bridge_data import DefaultTaskEncoder, TextSample, VQASample, WorkerConfig
 from bridge_data.decode.sample_loader import SampleLoader
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.produced import NONE_SLOWEST
 from bridge_data.samples import edataclass
-from tests.prepared import write_dataset, write_texts
+from tests.prepared import train_dataset, write_dataset, write_texts
 from tests.tables import table_of, write_parquet, write_text_table
 
 
@@ -41,9 +40,8 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 def opened(path: Path, max_open_bytes: int, **settings: Any) -> LaneDataset:
     """With 0 bytes, samples are read one by one, and none is ever held."""
-    config = WorkerConfig(rank=0, world_size=1, num_workers=0, num_lanes=2, max_open_bytes=max_open_bytes)
-    settings = {"batch_size": 8, "shuffle_buffer_size": 20, "max_samples_per_sequence": 10, **settings}
-    return get_train_dataset(path, worker_config=config, **settings)
+    config = WorkerConfig(0, 1, 0, num_lanes=2, max_open_bytes=max_open_bytes)
+    return train_dataset(path, worker_config=config, **({"batch_size": 8} | settings))
 
 
 def produced(path: Path, max_open_bytes: int, count: int = 40, **settings: Any) -> list[Any]:
@@ -51,53 +49,6 @@ def produced(path: Path, max_open_bytes: int, count: int = 40, **settings: Any) 
     data = opened(path, max_open_bytes, **settings)
     lane = data.lane(0, data.new_state())
     return [lane.next() for _ in range(count)]
-
-
-def check_same(taken: list[bool], path: Path, **settings: Any) -> list[Any]:
-    expected = produced(path, 0, **settings)
-    assert not any(taken)
-    assert produced(path, 1 << 30, **settings) == expected
-    assert sum(taken) > 100
-    return expected
-
-
-def test_samples_of_a_blend_are_the_same_held_or_read_one_by_one(tmp_path: Path, taken: list[bool]) -> None:
-    write_texts(tmp_path / "tars", 90, lambda number: f"text {number} ö", per_shard=30)
-    write_text_table(tmp_path / "a.parquet", 120)
-    blend = tmp_path / "blend.yaml"
-    blend.write_text(
-        "__module__: megatron.energon\n__class__: MetadatasetV2\nsplits: {train: {blend: [\n"
-        "  {path: tars, weight: 2},\n"
-        "  {path: a.parquet, weight: 1, subset: {range: [10%, 80%]}, field_map: {text: text},\n"
-        "   sample_type: {__module__: megatron.energon, __class__: TextSample}}]}}\n"
-    )
-    check_same(taken, blend)
-
-
-def test_samples_of_several_parts_are_the_same_with_missing_values_in_between(
-    tmp_path: Path, taken: list[bool]
-) -> None:
-    rows = range(120)
-    questions = [None if n % 20 == 0 else f"{n}?" for n in rows]
-    columns = {"number": [*rows], "question": questions, "answers": [[str(n)] * (n % 3) for n in rows]}
-    write_parquet(tmp_path / "pairs.parquet", table_of(columns))
-    fields = {"sample_type": VQASample, "field_map": {"image": "number", "context": "question", "answers": "answers"}}
-    made = check_same(taken, tmp_path / "pairs.parquet", **fields)
-    assert sum(one.skipped["decode"] for one in made if "decode" in one.skipped) >= 6
-
-
-def test_what_cannot_be_decoded_is_left_out_and_counted_as_ever(tmp_path: Path, taken: list[bool]) -> None:
-    samples = ({"__key__": f"{n:03d}", "txt": b"\xff" if n % 25 == 7 else b"fine"} for n in range(100))
-    made = check_same(taken, write_dataset(tmp_path / "tars", samples))
-    assert sum(one.skipped["decode"] for one in made if "decode" in one.skipped) > 10
-
-
-def test_what_the_class_of_the_samples_refuses_is_left_out_and_counted_as_ever(
-    tmp_path: Path, taken: list[bool]
-) -> None:
-    write_text_table(tmp_path / "a.parquet", 110)
-    made = check_same(taken, tmp_path / "a.parquet", sample_type=Short, field_map={"text": "text"})
-    assert sum(one.skipped["decode"] for one in made if "decode" in one.skipped) > 10
 
 
 def test_failures_in_a_row_are_those_of_the_order(tmp_path: Path) -> None:
@@ -125,23 +76,53 @@ def test_a_sample_that_is_held_is_not_watched_and_one_that_is_read_is(tmp_path: 
     assert sum(taken) > 50
 
 
-def test_of_samples_that_are_drawn_together_the_slowest_is_told_once(tmp_path: Path) -> None:
-    def slow(content: bytes) -> str:
-        if content == b"slow":
-            time.sleep(0.05)
-        return content.decode()
+def blend(folder: Path) -> Path:
+    write_texts(folder / "tars", 90, lambda number: f"text {number} ö", per_shard=30)
+    write_text_table(folder / "a.parquet", 120)
+    file = folder / "blend.yaml"
+    file.write_text(
+        "__module__: megatron.energon\n__class__: MetadatasetV2\nsplits: {train: {blend: [\n"
+        "  {path: tars, weight: 2},\n"
+        "  {path: a.parquet, weight: 1, subset: {range: [10%, 80%]}, field_map: {text: text},\n"
+        "   sample_type: {__module__: megatron.energon, __class__: TextSample}}]}}\n"
+    )
+    return file
 
-    class Slow(DefaultTaskEncoder[Any, Any, Any, Any]):
-        decoder = SampleDecoder(handlers={"txt": slow})
 
-    write_texts(tmp_path / "tars", 48, lambda number: "slow" if number == 13 else "quick")
-    data = opened(tmp_path / "tars", 0, task_encoder=Slow(), batch_size=12)
-    lane = data.lane(0, data.new_state())
-    while "slow" not in (made := lane.next()).batch.text:
-        assert made.counts[6][0] < 50_000_000
-    _, _, _, *keys = made.batch.__restore_key__
-    _, epoch, index, _ = keys[made.batch.text.index("slow")]
-    took_ns, *slowest = made.counts[6]
-    assert took_ns >= 50_000_000
-    assert slowest == [0, epoch, index]
-    assert lane.next().counts[6] == NONE_SLOWEST
+def with_missing_values(folder: Path) -> Path:
+    questions = [None if n % 20 == 0 else f"{n}?" for n in range(120)]
+    columns = {"number": [*range(120)], "question": questions, "answers": [[str(n)] * (n % 3) for n in range(120)]}
+    return write_parquet(folder / "pairs.parquet", table_of(columns))
+
+
+def with_undecodable_texts(folder: Path) -> Path:
+    samples = ({"__key__": f"{n:03d}", "txt": b"\xff" if n % 25 == 7 else b"fine"} for n in range(100))
+    return write_dataset(folder / "tars", samples)
+
+
+def of_a_strict_class(folder: Path) -> Path:
+    return write_text_table(folder / "a.parquet", 110)
+
+
+@pytest.mark.parametrize(
+    ("write", "settings", "num_skipped"),
+    [
+        (blend, {}, 0),
+        (
+            with_missing_values,
+            {"sample_type": VQASample, "field_map": {"image": "number", "context": "question", "answers": "answers"}},
+            6,
+        ),
+        (with_undecodable_texts, {}, 10),
+        (of_a_strict_class, {"sample_type": Short, "field_map": {"text": "text"}}, 10),
+    ],
+)
+def test_samples_and_failures_are_the_same_held_or_read_one_by_one(
+    tmp_path: Path, taken: list[bool], write: Callable[[Path], Path], settings: dict[str, Any], num_skipped: int
+) -> None:
+    path = write(tmp_path)
+    expected = produced(path, 0, **settings)
+    assert not any(taken)
+    assert produced(path, 1 << 30, **settings) == expected
+    assert sum(taken) > 100
+    assert sum(one.skipped.get("decode", 0) for one in expected) >= num_skipped

@@ -15,13 +15,11 @@ from bridge_data import (
     WorkerConfig,
     generic_batch,
     get_savable_loader,
-    get_train_dataset,
-    get_val_dataset,
     stateless,
 )
 from bridge_data.energon import BatchDataset, FilterDataset, LimitDataset, MapDataset, SavableDataset, TextWebdataset
 from bridge_data.errors import ConfigError, FatalSampleError
-from tests.prepared import write_texts
+from tests.prepared import train_dataset, val_dataset, write_texts
 
 SIZE = 60
 
@@ -43,18 +41,13 @@ class Doubled(DefaultTaskEncoder):
         return batch
 
 
-def train(folder: Path, batch_size: int | None, num_workers: int = 0, encoder: Any = None, **settings: Any) -> Any:
-    config = WorkerConfig(0, 1, num_workers, num_lanes=4, **settings)
-    shuffling: dict[str, Any] = {"shuffle_buffer_size": 100, "max_samples_per_sequence": 100}
+def train(folder: Path, batch_size: int | None, num_workers: int = 0, encoder: Any = None) -> Any:
     encoder = encoder or Doubled()
-    return get_train_dataset(folder, batch_size=batch_size, worker_config=config, task_encoder=encoder, **shuffling)
+    return train_dataset(folder, num_workers=num_workers, num_lanes=4, batch_size=batch_size, task_encoder=encoder)
 
 
 def val(folder: Path, batch_size: int | None = None, encoder: Any = None) -> Any:
-    config = WorkerConfig(0, 1, 0, num_lanes=1)
-    encoder = encoder or DefaultTaskEncoder()
-    settings: dict[str, Any] = {"batch_size": batch_size, "worker_config": config, "task_encoder": encoder}
-    return get_val_dataset(folder, split_part="train", **settings)
+    return val_dataset(folder, num_lanes=1, batch_size=batch_size, task_encoder=encoder or DefaultTaskEncoder())
 
 
 def shuffled(sample: TextSample) -> TextSample:
@@ -140,9 +133,7 @@ def test_the_pack_is_what_is_mapped_of_packed_data(folder: Path) -> None:
         def pack_selected_samples(self, samples: list[Any]) -> Any:
             return [sample.text for sample in samples]
 
-    config = WorkerConfig(0, 1, 0, num_lanes=1)
-    settings: dict[str, Any] = {"batch_size": None, "packing_buffer_size": 6, "task_encoder": Packs()}
-    packed = get_val_dataset(folder, split_part="train", worker_config=config, **settings)
+    packed = val_dataset(folder, num_lanes=1, batch_size=None, packing_buffer_size=6, task_encoder=Packs())
     assert list(get_savable_loader(MapDataset(packed, "".join))) == [f"{n}p{n + 1}p{n + 2}p" for n in range(0, SIZE, 3)]
 
 

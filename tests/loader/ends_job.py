@@ -3,8 +3,8 @@
 ends_job FOLDER DATA
 
 Writes to `FOLDER/RANK.json` what each of `CASES` gave: two passes as lists of steps (keys, weight of the rank, weight
-of all ranks), the collectives that the loader called, and what it logged. Then, as "failures", the errors of each rank
-when rank 1 cannot read its third batch, and when rank 1 ends without a word.
+of all ranks), the collectives that the loader called, its counts, and what it logged. Then, as "failures", the errors
+of each rank when rank 1 cannot read its third batch, and when rank 1 ends without a word.
 """
 
 import json
@@ -160,10 +160,12 @@ def main(folder: str, data: str) -> None:
                 passes.append(steps)
             assert loader.even_ends is not None
             filled, repeated = loader.even_ends.num_filled, loader.even_ends.num_repeated
+            reduced, counts = num_reduced, [loader.metrics(of_job=of_job) for of_job in (False, True)]
         logging.getLogger("bridge_data").removeHandler(messages)
         outcome[case] = {
             "passes": passes,
-            "reduced": num_reduced,
+            "reduced": reduced,
+            "samples of the rank and of the job": [one.samples for one in counts],
             "filled": filled,
             "repeated": repeated,
             "messages": messages.texts,

@@ -10,15 +10,13 @@ from bridge_data import (
     Batch,
     ConfigError,
     DefaultTaskEncoder,
-    WorkerConfig,
     edataclass,
     get_loader,
-    get_val_dataset,
 )
 from bridge_data.loader.even_ends import num_slots
 from bridge_data.order.state import merge_states
 from tests.loader.ends_job import CASES, dataset_of
-from tests.prepared import write_texts
+from tests.prepared import val_dataset, write_texts
 from tests.ranks import run_job
 
 NUM_SAMPLES, WORLD_SIZE = 37, 3
@@ -120,6 +118,13 @@ def test_micro_batches_that_nobody_could_expect_are_dropped_with_a_warning(job: 
         assert any("is no generator function" in text for text in of_rank["doubled in hiding"]["messages"])
 
 
+@pytest.mark.processes
+def test_metrics_of_the_job_are_the_sums_of_those_of_its_ranks(job: Any) -> None:
+    for case in CASES:
+        own, together = zip(*(of_rank[case]["samples of the rank and of the job"] for of_rank in job), strict=True)
+        assert together == (sum(own),) * WORLD_SIZE and sum(own) > 0
+
+
 @edataclass
 class Masked(Batch):
     tokens: torch.Tensor
@@ -137,27 +142,12 @@ def test_an_empty_batch_keeps_its_form_and_counts_for_nothing() -> None:
     assert batch.loss_mask.sum() == 10
     plain = encoder.empty_batch({"loss_mask": torch.ones(3), "__key__": ["a"], "tokens": 1})
     assert (plain["loss_mask"].sum(), plain["__key__"], plain["tokens"]) == (0, [], 1)
-
-
-def test_a_batch_without_a_loss_mask_says_what_to_do() -> None:
     with pytest.raises(ConfigError, match="Override empty_batch in DefaultTaskEncoder"):
-        DefaultTaskEncoder().empty_batch({"tokens": 1})
-
-
-def test_ranks_that_cannot_meet_are_refused(tmp_path: Path) -> None:
-    data = write_texts(tmp_path / "data", 10)
-    dataset = get_val_dataset(data, split_part="train", worker_config=WorkerConfig(0, 2, 0), batch_size=2)
-    with pytest.raises(ConfigError, match="init_process_group"):
-        get_loader(dataset, ends="even")
-    with pytest.raises(ConfigError, match=r"ends='agreed' .*even"):
-        get_loader(dataset, ends="agreed")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="ends='odd'"):
-        get_loader(dataset, ends="odd")  # type: ignore[arg-type]
+        encoder.empty_batch({"tokens": 1})
 
 
 def test_one_rank_ends_by_itself(tmp_path: Path) -> None:
-    data = write_texts(tmp_path / "data", 10)
-    dataset = get_val_dataset(data, split_part="train", worker_config=WorkerConfig(0, 1, 0), batch_size=4)
+    dataset = val_dataset(write_texts(tmp_path / "data", 10), batch_size=4)
     assert [len(batch.text) for batch in get_loader(dataset, ends="even")] == [4, 4, 2]
 
 
@@ -172,3 +162,11 @@ def test_a_number_of_slots_holds_from_any_position_but_not_after_lanes_are_dealt
     assert num_slots(three, three.check_state(state)) == num_slots(three, three.new_state()) == NUM_SLOTS
     four = dataset_of("whole", str(data), 0, 4, num_lanes=8)
     assert num_slots(four, four.check_state(state)) is None
+
+
+@pytest.mark.parametrize(
+    ("ends", "told"), [("even", "init_process_group"), ("agreed", r"ends='agreed' .*even"), ("odd", "ends='odd'")]
+)
+def test_ranks_that_cannot_meet_are_refused(data: Path, ends: Any, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        get_loader(dataset_of("whole", str(data), 0, 2), ends=ends)

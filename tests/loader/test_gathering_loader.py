@@ -6,21 +6,15 @@ from typing import Any
 
 import pytest
 
-from bridge_data import LaneDataset, WorkerConfig, get_savable_loader, get_train_dataset
+from bridge_data import LaneDataset, get_savable_loader
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.skipping import with_skips
 from bridge_data.order.step_skips import SkippedRange, StepSkips
-from tests.prepared import write_texts
+from tests.prepared import train_dataset, write_texts
 
 
 def dataset_of(path: Path, world_size: int) -> LaneDataset:
-    return get_train_dataset(
-        path,
-        worker_config=WorkerConfig(0, world_size, 0, num_lanes=4),
-        batch_size=2,
-        shuffle_buffer_size=10,
-        max_samples_per_sequence=10,
-    )
+    return train_dataset(path, world_size=world_size, num_lanes=4)
 
 
 def state_that_skips(dataset: LaneDataset, first: int, stop: int) -> dict[str, Any]:

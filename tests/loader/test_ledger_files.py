@@ -10,17 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset
+from bridge_data import get_savable_loader
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.lanes.restoring import SampleKey
-from bridge_data.loader.ledger_files import RunLedger, decoded, encoded, ledger_file, ledger_paths
+from bridge_data.loader.ledger_files import RunLedger, ledger_file, ledger_paths
 from bridge_data.order.ledger import LedgerSums
 from bridge_data.order.state import LoaderState, merge_states
-from tests.order.test_ledger import packed, references
-from tests.prepared import write_texts
+from tests.prepared import train_dataset, write_texts
 from tests.properties.jobs import Encoder
 
 NUM_LANES = 8
@@ -32,20 +29,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_loader(data: Path, ranks: tuple[int, int], folder: Path | None, **settings: Any) -> Any:
-    settings = {"num_lanes": NUM_LANES, "packing_buffer_size": None, "skip_every": 7, "num_workers": 0} | settings
     rank, world_size = ranks
-    dataset = get_train_dataset(
-        data,
-        worker_config=WorkerConfig(
-            rank, world_size, settings["num_workers"], settings.get("seed", 0), num_lanes=settings["num_lanes"]
-        ),
-        batch_size=3,
-        packing_buffer_size=settings["packing_buffer_size"],
-        shuffle_buffer_size=50,
-        max_samples_per_sequence=20,
-        repeat=settings.get("repeat", True),
-        task_encoder=Encoder(skip_every=settings["skip_every"], num_parts=2 if settings["skip_every"] else 1),
-    )
+    skip_every = settings.pop("skip_every", 7)
+    encoder = Encoder(skip_every=skip_every, num_parts=2 if skip_every else 1)
+    shuffling = {"shuffle_buffer_size": 50, "max_samples_per_sequence": 20}
+    settings = {"num_lanes": NUM_LANES, "batch_size": 3, "task_encoder": encoder, **shuffling} | settings
+    dataset = train_dataset(data, rank=rank, world_size=world_size, **settings)
     return get_savable_loader(dataset, ledger_path=folder)
 
 
@@ -76,13 +65,6 @@ def check(folder: Path, state: dict[str, Any]) -> None:
     assert found == sums_of(state)
 
 
-@settings(max_examples=50)
-@given(st.lists(st.lists(references, max_size=5), min_size=1, max_size=9), st.integers(0, 1 << 40))
-def test_micro_batches_are_decoded_as_they_were(batches: list[Any], first: int) -> None:
-    numbered = [(first + 3 * number, packed(batch)) for number, batch in enumerate(batches)]
-    assert decoded(encoded(numbered)) == numbered
-
-
 @pytest.mark.parametrize("packing", [None, 20])
 def test_a_resume_from_an_earlier_step_supersedes_what_came_after_on_any_number_of_ranks(
     data: Path, tmp_path: Path, packing: int | None
@@ -98,48 +80,14 @@ def test_a_resume_from_an_earlier_step_supersedes_what_came_after_on_any_number_
     assert sorted(ledger_paths(folder)) == list(range(8))
 
 
-@pytest.mark.parametrize("packing", [None, 20])
-def test_all_samples_of_an_epoch_have_one_unpositioned_sum_with_re_deals_and_without(
-    data: Path, packing: int | None
-) -> None:
-    finite: dict[str, Any] = {"repeat": False, "packing_buffer_size": packing}
-    alone = sums_of(run(data, None, 1, 10_000, **finite))
-    state = run(data, None, 2, 16, **finite)
-    for world_size, num_lanes in ((3, 6), (5, 5)):
-        state = run(data, None, world_size, 2 * world_size, state, num_lanes=num_lanes, **finite)
-    dealt = sums_of(run(data, None, 5, 10_000, state, num_lanes=5, **finite))
-    assert (dealt.samples, dealt.unpositioned) == (alone.samples, alone.unpositioned)
-    assert dealt.positioned != alone.positioned
-    assert sums_of(run(data, None, 4, 10_000, **finite)) == alone
-
-
 def test_the_samples_of_a_micro_batch_are_those_in_its_restore_key(data: Path, tmp_path: Path) -> None:
-    dataset = get_train_dataset(
-        data,
-        worker_config=WorkerConfig(0, 1, 0, num_lanes=2),
-        batch_size=3,
-        shuffle_buffer_size=50,
-        max_samples_per_sequence=20,
-    )
-    with get_savable_loader(dataset, ledger_path=tmp_path) as loader:
+    with get_savable_loader(train_dataset(data, num_lanes=2), ledger_path=tmp_path) as loader:
         keys = [batch.__restore_key__ for _, batch in zip(range(30), loader, strict=False)]
     ledger = RunLedger(tmp_path)
     for _, number, _, *samples in keys:
         assert ledger.micro_batch(number) == [SampleKey(*sample) for sample in samples]
     with pytest.raises(ConfigError, match="does not have micro-batch 30"):
         ledger.micro_batch(30)
-
-
-def test_a_ledger_that_is_open_follows_the_run_also_back_to_an_earlier_step(data: Path, tmp_path: Path) -> None:
-    early = run(data, tmp_path, 2, 40)
-    ledger = RunLedger(tmp_path)
-    assert ledger.last == (0, 39) and ledger.has(39) and not ledger.has(40)
-    assert not ledger.update()
-    run(data, tmp_path, 4, 60, early)
-    assert ledger.update() and ledger.last == (0, 99) and list(ledger) == list(RunLedger(tmp_path))
-    check(tmp_path, run(data, tmp_path, 2, 20, early))
-    assert ledger.update() and ledger.last == (0, 59) and list(ledger) == list(RunLedger(tmp_path))
-    assert not ledger.update()
 
 
 def test_a_ledger_that_is_open_reads_what_is_added_and_begins_anew_where_the_file_was_replaced_or_cut(
@@ -189,16 +137,6 @@ def test_a_record_that_was_cut_short_is_cut_off_and_written_again(data: Path, tm
         os.truncate(path, length)
         RunLedger(tmp_path)
         check(tmp_path, run(data, tmp_path, 1, 25, early))
-
-
-def test_a_damaged_record_is_an_error_that_names_its_byte(data: Path, tmp_path: Path) -> None:
-    run(data, tmp_path, 1, 20, run(data, tmp_path, 1, 20))
-    path = ledger_file(tmp_path, 0)
-    content = bytearray(path.read_bytes())
-    content[40] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(DatasetError, match=r"ledger_dprank000.bin: the record at byte 21 is damaged"):
-        RunLedger(tmp_path)
 
 
 @pytest.mark.parametrize("tail", [b"\0" * 5, b"\0" * 10_000, b"\xff" * 300, b"\0" * 4096 + b"B" * 4096])

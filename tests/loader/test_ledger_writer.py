@@ -111,17 +111,6 @@ def test_what_was_kept_is_written_or_lost_before_a_resume(
         check(tmp_path, steps(loader, 8))
 
 
-def test_what_a_failing_disk_left_of_a_record_is_cut_off(
-    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with make_loader(data, (0, 1), tmp_path) as loader:
-        steps(loader, 10)
-        with ledger_file(tmp_path, 0).open("ab") as file:  # as if it could not be truncated after a write that failed
-            file.write(b"half a record")
-        check(tmp_path, steps(loader, 10))
-    assert not caplog.records
-
-
 def test_a_ledger_that_cannot_be_opened_is_refused_before_the_run(data: Path, tmp_path: Path) -> None:
     with make_loader(data, (0, 1), tmp_path), pytest.raises(ConfigError, match="another loader writes this ledger"):
         make_loader(data, (0, 1), tmp_path)

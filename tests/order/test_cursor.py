@@ -1,12 +1,19 @@
+"""Where a lane is in its samples: drawn, read front to back, left in inboxes by re-deals, and waiting in its state."""
+
 import collections
+import contextlib
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge_data.order import Blend, Cursor, Geometry, OrderedCursor, OrderedRow, Row, SampleRef
-from bridge_data.order.cursor import packed_references
+from bridge_data.errors import StateError
+from bridge_data.lanes.units import Item, Pack
+from bridge_data.order import ALL_PARTS, BEGINNING, Blend, Cursor, Geometry, OrderedCursor, OrderedRow, Row, SampleRef
+from bridge_data.order.cursor import Entry, Inbox, Stream, cut_entry, entry_size
+from bridge_data.order.pending import OLD, Drawn, Pending, num_pending
 
 
 def shuffled(lane: int, *, lanes: int = 4, repeat: bool = True, weights: tuple[float, ...] = (3, 1)) -> Cursor:
@@ -17,13 +24,13 @@ def shuffled(lane: int, *, lanes: int = 4, repeat: bool = True, weights: tuple[f
     return Cursor([rows], Blend(weights, seed=9) if len(weights) > 1 else None, lane)
 
 
-def drain(cursor: Cursor) -> list[SampleRef]:
+def drain(cursor: Cursor, limit: int = 10_000) -> list[SampleRef]:
+    """Its next samples, up to the end or to `limit`."""
     taken = []
-    try:
-        while True:
+    with contextlib.suppress(StopIteration):
+        while len(taken) < limit:
             taken.append(cursor.next())
-    except StopIteration:
-        return taken
+    return taken
 
 
 @pytest.mark.processes
@@ -39,90 +46,145 @@ def test_a_saved_cursor_goes_on_as_the_one_it_came_from(lane: int, before: int, 
     assert cursor.state() == other.state()
 
 
-def test_without_repeat_every_sample_comes_once_whatever_the_weights() -> None:
-    taken = [ref for lane in range(4) for ref in drain(shuffled(lane, repeat=False, weights=(1, 50)))]
-    expected = {SampleRef(source, 0, index) for source, size in ((0, 30), (1, 60)) for index in range(size)}
-    assert collections.Counter(taken) == dict.fromkeys(expected, 1)
-
-
 def test_a_cursor_restored_at_its_end_stays_there() -> None:
-    cursor = shuffled(1, repeat=False)
-    taken = drain(cursor)
-    at_end = cursor.state()
-    replayed = shuffled(1, repeat=False)
-    assert [replayed.next() for _ in taken] == taken
-    assert replayed.state() == at_end
+    cursor, other = shuffled(1, repeat=False), shuffled(1, repeat=False)
     drain(cursor)
+    at_end = cursor.state()
+    other.seek(at_end)
+    assert drain(other) == drain(cursor) == []
     assert cursor.state() == at_end
-    other = shuffled(1, repeat=False)
-    other.seek(cursor.state())
-    with pytest.raises(StopIteration):
-        other.next()
 
 
 @given(
     sizes=st.lists(st.integers(0, 40), min_size=1, max_size=4),
     lanes=st.integers(1, 7),
     block=st.integers(1, 6),
+    before=st.integers(0, 9),
 )
 def test_ordered_blocks_of_the_lanes_in_turn_are_the_data_front_to_back(
-    sizes: list[int], lanes: int, block: int
+    sizes: list[int], lanes: int, block: int, before: int
 ) -> None:
     row = OrderedRow(sum(sizes), lanes, block)
-    streams = [drain(OrderedCursor(sizes, [row], lane)) for lane in range(lanes)]
-    blocks = [[stream[i : i + block] for i in range(0, len(stream), block)] for stream in streams]
+    blocks = []
+    for lane in range(lanes):
+        cursor, other = (OrderedCursor(sizes, [row], lane) for _ in range(2))
+        stream = drain(cursor, before)
+        other.seek(cursor.state())
+        stream += drain(other)
+        blocks.append([stream[i : i + block] for i in range(0, len(stream), block)])
     in_turn = []
     for number in range(max(map(len, blocks))):
         in_turn += [ref for lane in blocks if number < len(lane) for ref in lane[number]]
     assert in_turn == [SampleRef(source, 0, index) for source, size in enumerate(sizes) for index in range(size)]
 
 
-def test_an_ordered_cursor_can_be_set() -> None:
-    cursor, other = (OrderedCursor([10, 5], [OrderedRow(15, 2, 3)], 0) for _ in range(2))
-    for _ in range(4):
-        cursor.next()
-    other.seek(cursor.state())
-    assert drain(other) == drain(cursor) != []
+@given(num_lanes=st.integers(1, 7), first_block=st.integers(0, 20), lane=st.integers(0, 6), taken=st.integers(0, 40))
+def test_the_block_after_the_last_one_touched_is_untouched(
+    num_lanes: int, first_block: int, lane: int, taken: int
+) -> None:
+    row = OrderedRow(1_000, num_lanes, 3, first_block)
+    stream = Stream(row, lane % num_lanes)
+    touched = [int(index) // 3 for index in stream.take(taken)[1]] if taken else []
+    assert row.untouched_block(lane % num_lanes, taken) == max(touched, default=first_block - 1) + 1
 
 
-@given(counts=st.lists(st.integers(1, 256), min_size=1, max_size=6), before=st.integers(0, 40))
-def test_references_come_packed_if_all_samples_were_drawn_here(counts: list[int], before: int) -> None:
-    cursor = shuffled(2, weights=(1,))
-    for _ in range(before):
-        cursor.next()
-    other = shuffled(2, weights=(1,))
-    other.seek(cursor.state())
-    drawn = []
-    for count in counts:
-        refs = [ref for _, ref in other.take(count)]
-        drawn += refs
-        expected = packed_references([value for ref in refs for value in (*ref[:3], 0)])
-        assert other.packed_references(len(refs)) == expected
-    assert other.packed_references(len(drawn) + 1) is None
+def row_of(first_epoch: int = 0, num_epochs: int | None = None) -> Row:
+    return Row([30, 7], Geometry(3, 5, 2, 16, first_epoch), key=1, num_epochs=num_epochs)
 
 
-def test_references_of_a_blend_and_of_several_sources_front_to_back_do_not_come_packed() -> None:
-    blend, ordered, one = shuffled(0), OrderedCursor([10, 5], [OrderedRow(15, 1, 3)], 0), shuffled(0, weights=(1,))
-    for cursor in (blend, ordered, one):
-        cursor.take(3)
-    assert blend.packed_references(3) is ordered.packed_references(3) is None
-    assert one.packed_references(3) is not None
+def drained(stream: Any, count: int) -> list[Any]:
+    """All that is left, `count` at a time."""
+    taken: list[Any] = []
+    while part := stream.take(count):
+        if isinstance(stream, Stream):
+            part = list(zip(*part, strict=True))
+            if not part:
+                return taken
+        taken += part
+    return taken
 
 
-@given(counts=st.lists(st.integers(1, 70), max_size=8), weights=st.sampled_from([(1.0,), (3.0, 1.0)]))
-def test_taking_several_is_taking_each(counts: list[int], weights: tuple[float, ...]) -> None:
-    together, single = shuffled(2, repeat=False, weights=weights), shuffled(2, repeat=False, weights=weights)
-    for count in counts:
-        expected = []
-        try:
-            for _ in range(count):
-                ref = single.next()
-                expected.append((single.draws - 1, ref))
-        except StopIteration:
-            pass
-        try:
-            taken = together.take(count)
-        except StopIteration:
-            taken = []
-        assert taken == expected
-        assert together.state() == single.state()
+@given(cuts=st.lists(st.integers(1, 9), min_size=1, max_size=12), size=st.integers(1, 8))
+def test_an_inbox_gives_what_was_cut_in_its_order(cuts: list[int], size: int) -> None:
+    old, new = row_of(num_epochs=1), row_of(first_epoch=1)
+    expected = [(epoch, index, ALL_PARTS) for epoch, index in drained(Stream(old, 1), 99)]
+    rest: Entry = [0, 1, *BEGINNING[:3], 0, len(expected)]
+    entries: list[Entry] = [[[0, 5, 2]]]
+    for cut in cuts:
+        first, rest = cut_entry(rest, min(cut, entry_size(rest)))
+        entries += [first] if entry_size(first) else []
+    entries += [rest] if entry_size(rest) else []
+    assert drained(Inbox(entries, [old, new], "inbox"), size) == [(0, 5, 2), *expected]
+
+
+@pytest.mark.parametrize("taken", range(0, 11, 2))
+@pytest.mark.parametrize("unread", [0, 2])
+def test_an_inbox_continues_from_the_entries_of_another(taken: int, unread: int) -> None:
+    rows = [row_of(num_epochs=1), row_of(first_epoch=1)]
+    entries: list[Entry] = [[[0, 1, 0], [0, 2, 0]], [0, 0, 0, 0, 0, 3, 4], [0, 2, 0, 0, 0, 0, 5]]
+    expected = drained(Inbox(entries, rows, "inbox"), 99)
+    inbox, got, last = Inbox(entries, rows, "inbox"), 0, 0
+    while got < taken and (part := inbox.take(taken - got)):
+        got, last = got + len(part), len(part)
+    unread = min(unread, last)
+    assert drained(Inbox(inbox.entries(unread), rows, "inbox"), 2) == expected[got - unread :]
+
+
+ITEMS = st.builds(lambda draw, part: Item(draw, SampleRef(0, 0, draw), part), st.integers(0, 99), st.integers(0, 3))
+UNITS = st.lists(st.builds(Pack, st.lists(ITEMS, max_size=3)), min_size=1, max_size=3)
+PENDING = st.builds(
+    Pending,
+    queue=st.lists(ITEMS, max_size=3).map(collections.deque),
+    carried=st.lists(ITEMS, max_size=3),
+    packs=st.lists(st.lists(ITEMS, min_size=1, max_size=3), max_size=3).map(collections.deque),
+    buckets=st.dictionaries(st.text(), UNITS, max_size=2),
+    open=st.lists(st.tuples(UNITS, st.integers(0, 3)), max_size=2).map(collections.deque),
+)
+
+
+def in_order() -> OrderedCursor:
+    """Draw n is sample n."""
+    return OrderedCursor([1 << 41], [OrderedRow(1 << 41, 1, 1)], 0)
+
+
+@given(pending=PENDING, base=st.integers(0, 50))
+def test_what_waits_comes_back_as_it_was_written(pending: Pending[Item, Pack], base: int) -> None:
+    def as_drawn(item: Item) -> Drawn:
+        return Drawn(item.draw if item.draw >= base else OLD, item.ref, item.part)
+
+    expected = pending.map(as_drawn, lambda unit: [*map(as_drawn, unit.items)])
+    written = json.loads(json.dumps(pending.encode(base)))
+    start = in_order()
+    for _ in range(base):
+        start.next()
+    state = {"draws": 100, "pending": {**written, "base": start.state()}}
+    assert Pending.decode(state, in_order()) == expected
+    assert bool(written) == bool(pending)
+    assert num_pending(state) == len(list(expected.items()))
+
+
+def test_only_draws_that_something_waits_of_are_replayed() -> None:
+    order = in_order()
+    base = order.state()
+    (drawn,) = Pending.decode({"draws": 1 << 40, "pending": {"queue": [3], "base": base}}, order).items()
+    assert (drawn.ref, order.draws) == (SampleRef(0, 0, 3), 4)
+
+
+@pytest.mark.parametrize(
+    ("position", "says"),
+    [
+        ((0, 0, 3, 4), "in validation a position is"),
+        ((1, 0, 0, 0), "in validation a position is"),
+        ((0, 0, 99, 99), "99 samples taken of the 13 that the lane has"),
+        ((0, 0, 9, 9), "9 samples were taken before it, in 8 draws"),
+    ],
+)
+def test_a_position_that_validation_never_had_is_a_fault(position: tuple[int, ...], says: str) -> None:
+    assert says in (Stream(OrderedRow(37, 3, 4), 0, position).fault(8) or "")
+
+
+def test_a_draw_beyond_the_end_of_the_data_is_refused() -> None:
+    order = OrderedCursor([20], [OrderedRow(20, 1, 1)], 0)
+    state = {"draws": 30, "pending": {"packs": [[1, 25]], "base": order.state()}}
+    with pytest.raises(StateError, match=r"lanes\.0\.pending: an item waits since draw 25, the data ends after 20"):
+        Pending.decode(state, order)

@@ -1,6 +1,5 @@
 """States that were edited or damaged: every field of every level, through `check_state`, drawing and a re-deal."""
 
-import contextlib
 import copy
 import itertools
 import json
@@ -13,19 +12,11 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from bridge_data import (
-    LaneDataset,
-    StateError,
-    WorkerConfig,
-    get_savable_loader,
-    get_train_dataset,
-    get_val_dataset,
-)
-from bridge_data.loader.checkpoint.checkpoint_folder import decoded, encoded
+from bridge_data import LaneDataset, StateError
 from bridge_data.order.state import LoaderState
 from bridge_data.task import TaskEncoder
 from tests.loader.checkpoint.states import make_state
-from tests.prepared import write_blend, write_texts
+from tests.prepared import train_dataset, val_dataset, write_pair
 from tests.properties.jobs import Encoder, GroupingEncoder, Job
 
 KINDS = {
@@ -51,31 +42,18 @@ class InParts(GroupingEncoder):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    write_texts(folder / "a", 600)
-    write_texts(folder / "b", 130)
-    write_texts(folder / "val", 300, ratio="0,1,0")
-    return write_blend(folder / "blend.yaml", {"a": 3, "b": 1}, val="val")
+    return write_pair(tmp_path_factory.mktemp("data"), 600, 130)
 
 
 def dataset(data: Path, kind: str, num_lanes: int) -> LaneDataset:
-    config = WorkerConfig(0, 1, 0, num_lanes=num_lanes)
     if "validation" in kind:
-        return get_val_dataset(data, worker_config=config, batch_size=2, task_encoder=Encoder(skip_every=3))
+        return val_dataset(data.parent / "a", num_lanes=num_lanes, task_encoder=Encoder(skip_every=3))
     packs = "packs" in kind
     encoder: TaskEncoder[Any, Any, Any, Any] = (
         InParts(skip_every=7, num_parts=3, num_groups=2) if packs else Encoder(num_parts=2)
     )
-    return get_train_dataset(
-        data,
-        worker_config=config,
-        batch_size=2,
-        shuffle_buffer_size=20,
-        max_samples_per_sequence=10,
-        packing_buffer_size=8 if packs else None,
-        repeat=kind != "finite",
-        task_encoder=encoder,
-    )
+    settings = {"packing_buffer_size": 8 if packs else None, "repeat": kind != "finite", "task_encoder": encoder}
+    return train_dataset(data, num_lanes=num_lanes, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -294,62 +272,19 @@ def test_a_re_deal_refuses_more_samples_taken_than_there_are(data: Path, states:
     state = copy.deepcopy(states["blend"])
     last = max(position["cursors"]["0"][0] for position in state["lanes"].values())
     lane = next(name for name, of in state["lanes"].items() if of["cursors"]["0"][0] == last)
-    state["lanes"][lane]["cursors"]["0"][3] = 1 + sum(1 for _ in range(119))  # of the 120 that a lane has an epoch
+    state["lanes"][lane]["cursors"]["0"][3] = 120  # as many as a lane has an epoch
     with pytest.raises(StateError, match=rf"lanes\.{lane}\.cursors\.0: .*take an older checkpoint"):
         dataset(data, "blend", 3).check_state(state)
 
 
-def test_what_a_worker_finds_reaches_the_trainer(data: Path, states: dict[str, dict[str, Any]]) -> None:
-    state = copy.deepcopy(states["blend"])
-    state["lanes"]["2"]["cursors"]["0"][1] = 99
-    config = WorkerConfig(0, 1, 1, num_lanes=5)
-    made = get_train_dataset(
-        data, worker_config=config, batch_size=2, shuffle_buffer_size=20, max_samples_per_sequence=10
-    )
-    with get_savable_loader(made) as loader:
-        loader.restore_state_rank(state)
-        with pytest.raises(StateError, match=r"lanes\.2\.cursors\.0: .*no window 99"):
-            for _ in zip(range(20), loader, strict=False):
-                pass
-
-
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
-@given(drawn=st.data())
-def test_a_truncated_state_is_refused_or_could_be_right(
-    data: Path, states: dict[str, dict[str, Any]], drawn: st.DataObject
-) -> None:
-    """JSON text that breaks off, with its brackets closed behind the last value that is whole; and a file."""
-    state = states["re-dealt packs"]
-    text = json.dumps(state)
-    text = text[: drawn.draw(st.integers(1, len(text) - 2), label="characters")]
-    while True:
-        closers = ""
-        for character in text:
-            if character in "[{":
-                closers = "]}"["[{".index(character)] + closers
-            elif character in "]}":
-                closers = closers[1:]
-        try:
-            broken = json.loads(text + closers)
-            break
-        except ValueError:
-            text = text[:-1]
-    with contextlib.suppress(StateError):
-        use(data, "re-dealt packs", broken, strict=True)
-    content = encoded(LoaderState.from_dict(state), step=1, rank=0, world_size=1)
-    stop = drawn.draw(st.integers(0, len(content) - 1), label="bytes")
-    with pytest.raises(StateError, match=r"state\.pt: cannot be read"):
-        decoded(content[:stop], Path("state.pt"))
-
-
-@pytest.mark.parametrize("data", [[], [[4, 4, 0]], [[0, 4, 1]], [[0, 4, 0], [2, 6, 2]], [[-1, 4, 0]], [[0, 4]], {}])
-def test_skips_that_are_no_ranges_in_order_are_refused(data: Any) -> None:
-    saved = make_state() | {"extras": {"step_edits": {"version": 1, "data": data}}}
-    with pytest.raises(StateError, match=r"extras\.step_edits\.data"):
-        LoaderState.from_dict(saved)
-
-
-def test_a_state_that_repeats_steps_is_refused() -> None:
-    saved = make_state() | {"extras": {"step_edits": {"version": 1, "data": [[0, 4, 0], [8, 12, 2]]}}}
-    with pytest.raises(StateError, match=r"^extras\.step_edits\.data\.1: \[8, 12, 2\]: .*repeat"):
-        LoaderState.from_dict(saved)
+@pytest.mark.parametrize(
+    ("skips", "told"),
+    [
+        *((skips, r"extras\.step_edits\.data") for skips in ([], {}, [[4, 4, 0]], [[0, 4, 1]], [[-1, 4, 0]], [[0, 4]])),
+        ([[0, 4, 0], [2, 6, 2]], r"extras\.step_edits\.data"),
+        ([[0, 4, 0], [8, 12, 2]], r"^extras\.step_edits\.data\.1: \[8, 12, 2\]: .*repeat"),
+    ],
+)
+def test_skips_that_are_no_ranges_in_order_are_refused(skips: Any, told: str) -> None:
+    with pytest.raises(StateError, match=told):
+        LoaderState.from_dict(make_state() | {"extras": {"step_edits": {"version": 1, "data": skips}}})

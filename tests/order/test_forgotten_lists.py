@@ -52,19 +52,6 @@ def test_a_damaged_history_is_refused(data: list[object]) -> None:
         LoaderState.from_dict(damaged)
 
 
-def test_an_older_or_another_list_is_refused() -> None:
-    saved = used(state(5), {"s": [[2, "d2"], [0, ""]]})
-    check(saved, {"s": [[["d1", "d2"]], []]})
-    check(saved, {"s": [[["d1", "d2", "d3"]], [["e1"]]]})
-    for known, told in (
-        ({"s": [[["d1"]], []]}, "has version 1"),
-        ({}, "has none"),
-        ({"s": [[["d1", "x"]], []]}, "another"),
-    ):
-        with pytest.raises(StateError, match=f"version 2 of the list of forgotten samples of a/train.*{told}"):
-            check(saved, known)
-
-
 def test_several_lists_of_a_data_set_are_each_compared_by_their_own_versions() -> None:
     one, both = used(state(5), {"s": [[2, "d2"]]}), used(state(5), {"s": [[3, "d2+e1"]]})
     for now in ([["d1", "d2"], ["e1"]], [["e1", "e2"], ["d1", "d2", "d3"]]):
@@ -84,3 +71,14 @@ def test_ranks_with_other_lists_cannot_be_merged() -> None:
         ranks.append(own.to_dict())
     with pytest.raises(StateError, match="a list of forgotten samples was written while the ranks started"):
         merge_states(ranks)
+
+
+@pytest.mark.parametrize(
+    ("known", "told"),
+    [({"s": [[["d1"]], []]}, "has version 1"), ({}, "has none"), ({"s": [[["d1", "x"]], []]}, "another")],
+)
+def test_an_older_or_another_list_is_refused(known: Any, told: str) -> None:
+    saved = used(state(5), {"s": [[2, "d2"], [0, ""]]})
+    check(saved, {"s": [[["d1", "d2", "d3"]], [["e1"]]]})
+    with pytest.raises(StateError, match=f"version 2 of the list of forgotten samples of a/train.*{told}"):
+        check(saved, known)

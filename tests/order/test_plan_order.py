@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from bridge_data import ConfigError, StateError, WorkerConfig, get_loader, get_savable_loader, get_train_dataset
-from bridge_data.order.plan_order import Numbering
 from tests.prepared import write_texts
 
 SIZE = 24
@@ -85,14 +84,3 @@ def test_a_state_of_another_setting_is_refused(folder: Path) -> None:
     assert [sample.text for sample in itertools.islice(again, 30)] == expected
     with pytest.raises(StateError, match="epochs_of_sources"):
         get_savable_loader(dataset(folder, a=2)).restore_state_rank(state)
-
-
-def test_no_two_samples_have_the_same_number() -> None:
-    numbering = Numbering([7, 8, 9], [3, 1, 2])
-    numbers = [
-        numbering.number_of(key, epoch, index)
-        for epoch in range(3)
-        for key, size in ((7, 3), (8, 1), (9, 2))
-        for index in range(size)
-    ]
-    assert numbers == list(range(18))

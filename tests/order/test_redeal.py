@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge_data import LaneDataset, StateError, WorkerConfig, get_train_dataset, merge_states
-from bridge_data.order.cursor import Entry, cut_entry, entry_size
+from bridge_data import LaneDataset, merge_states
+from bridge_data.order.cursor import Entry, entry_size
 from bridge_data.order.redeal import deal, deal_blocks
 from tests.lanes.test_lane import EarlyEnd
-from tests.prepared import write_blend, write_texts
+from tests.prepared import train_dataset, write_blend, write_pair, write_texts
 from tests.properties.jobs import Encoder, Job
 
 ENTRIES = st.lists(
@@ -52,32 +52,14 @@ def test_shares_in_blocks_are_those_of_the_slots_to_come(
     assert sum(size % block_size > 0 for size in sizes) <= 1
 
 
-def test_the_rest_of_a_slice_begins_where_its_head_ends() -> None:
-    assert cut_entry([2, 7, 3, 5, 10, 100], 30) == ([2, 7, 3, 5, 10, 30], [2, 7, 3, 5, 40, 70])
-    assert cut_entry([4, 1, 20, 9], 4) == ([4, 1, 20, 4], [4, 1, 24, 5])
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    write_texts(folder / "a", 600)
-    write_texts(folder / "b", 130)
-    return write_blend(folder / "blend.yaml", {"a": 3, "b": 1})
+    return write_pair(tmp_path_factory.mktemp("data"), 600, 130)
 
 
 def ranks(data: Path, world_size: int, num_lanes: int = 0, encoder: Any = None, **settings: Any) -> list[LaneDataset]:
-    return [
-        get_train_dataset(
-            data,
-            worker_config=WorkerConfig(rank, world_size, 1, num_lanes=num_lanes),
-            batch_size=2,
-            shuffle_buffer_size=50,
-            max_samples_per_sequence=10,
-            task_encoder=encoder or Encoder(),
-            **settings,
-        )
-        for rank in range(world_size)
-    ]
+    job: dict[str, Any] = {"world_size": world_size, "num_lanes": num_lanes, "task_encoder": encoder or Encoder()}
+    return [train_dataset(data, rank=rank, **job, **settings) for rank in range(world_size)]
 
 
 def after(data: Path, steps: int, world_size: int, saved: Any = None, num_lanes: int = 0, **settings: Any) -> Any:
@@ -88,17 +70,11 @@ def after(data: Path, steps: int, world_size: int, saved: Any = None, num_lanes:
     return merge_states(job.save())
 
 
-def test_lanes_are_kept_where_the_ranks_can_share_them(data: Path) -> None:
+def test_lanes_are_kept_where_the_ranks_can_share_them_and_else_dealt_again(data: Path) -> None:
     saved = after(data, 5, 4, num_lanes=8)
-    for world_size in (1, 2, 4, 8):
-        (state, *_) = [made.check_state(saved) for made in ranks(data, world_size)]
-        assert (state.num_lanes, len(state.generations)) == (8, 1)
-
-
-def test_another_number_of_lanes_is_dealt_where_it_is_needed_or_asked_for(data: Path) -> None:
-    saved = after(data, 5, 4, num_lanes=8)
-    assert ranks(data, 3)[0].check_state(saved).num_lanes == 24
-    assert ranks(data, 2, num_lanes=4)[0].check_state(saved).num_lanes == 4
+    for world_size, asked, num_lanes in ((1, 0, 8), (2, 0, 8), (4, 0, 8), (8, 0, 8), (3, 0, 24), (2, 4, 4)):
+        (state, *_) = [made.check_state(saved) for made in ranks(data, world_size, asked)]
+        assert (state.num_lanes, len(state.generations)) == (num_lanes, 1 + (num_lanes != 8))
 
 
 def test_all_ranks_deal_alike(data: Path) -> None:
@@ -106,15 +82,6 @@ def test_all_ranks_deal_alike(data: Path) -> None:
     together = merge_states([made.check_state(saved).to_dict() for made in ranks(data, 3, packing_buffer_size=20)])
     alone = ranks(data, 1, 24, packing_buffer_size=20)[0].check_state(saved).to_dict()
     assert together == alone
-
-
-def test_the_shares_of_a_source_differ_by_one_sample_at_most(data: Path) -> None:
-    saved = after(data, 9, 2, num_lanes=4, packing_buffer_size=20)
-    state = ranks(data, 1, 7, packing_buffer_size=20)[0].check_state(saved)
-    for source in ("0", "1"):
-        sizes = [sum(map(entry_size, lane.get("inbox", {}).get(source, []))) for lane in state.lanes.values()]
-        assert sum(sizes) > 0
-        assert max(sizes) - min(sizes) <= 1
 
 
 def test_dealing_again_and_again_nests_nothing(data: Path) -> None:
@@ -143,14 +110,6 @@ def test_a_batch_that_is_out_in_part_is_handed_on_whole(data: Path) -> None:
     for text, part in before:
         assert part == 0
         assert [rest for other_text, rest in batches if other_text == text] == [1, 2]
-
-
-def test_a_re_deal_takes_all_lanes(data: Path) -> None:
-    job = Job(ranks(data, 2, 2))
-    job.step()
-    one_rank_alone = job.save()[0]
-    with pytest.raises(StateError, match=r"lacks lanes \[1\] of 2"):
-        ranks(data, 3)[0].check_state(one_rank_alone)
 
 
 @pytest.fixture(scope="module")

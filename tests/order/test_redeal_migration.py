@@ -1,3 +1,5 @@
+"""Restores with other weights, more data sets or another batch size."""
+
 import collections
 import dataclasses
 import logging
@@ -6,17 +8,9 @@ from typing import Any
 
 import pytest
 
-from bridge_data import (
-    ConfigError,
-    LaneDataset,
-    StateError,
-    WorkerConfig,
-    get_train_dataset,
-    get_val_dataset,
-    merge_states,
-)
+from bridge_data import ConfigError, LaneDataset, StateError, merge_states
 from bridge_data.plan import Branch
-from tests.prepared import write_blend, write_texts
+from tests.prepared import train_dataset, val_dataset, write_blend, write_texts
 from tests.properties.jobs import Encoder, GroupingEncoder, Job, Key
 
 SIZES = {"a": 300, "b": 90, "c": 40}
@@ -31,13 +25,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def dataset(folder: Path, weights: dict[str, float], encoder: Any = None, **changes: Any) -> LaneDataset:
-    settings: dict[str, Any] = {"batch_size": 3, "shuffle_buffer_size": 20, "max_samples_per_sequence": 10}
-    return get_train_dataset(
-        write_blend(folder / "blend.yaml", weights),
-        worker_config=WorkerConfig(0, 1, 0, num_lanes=3),
-        task_encoder=encoder or Encoder(),
-        **(settings | changes),
-    )
+    blend = write_blend(folder / "blend.yaml", weights)
+    return train_dataset(blend, num_lanes=3, task_encoder=encoder or Encoder(), **({"batch_size": 3} | changes))
 
 
 def keys(job: Job, steps: int) -> list[Key]:
@@ -71,20 +60,11 @@ def test_every_sample_still_comes_once(
     job = Job([dataset(folder, before, encoder, packing_buffer_size=packing)])
     found = keys(job, 17)
     other = dataset(folder, after, encoder, packing_buffer_size=packing, **changes)
-    job = restored(other, merge_states(job.save()))
-    found += keys(job, 1_200)
+    found += keys(restored(other, merge_states(job.save())), 1_200)
     assert max(collections.Counter(found).values()) == 1
     for name, source in zip(after, other.source_names, strict=True):
         first_epoch = {index for key, epoch, index, _ in found if (key, epoch) == (source, 0)}
         assert first_epoch == set(range(SIZES[name]))
-
-
-def test_new_weights_hold_from_the_restore_on(folder: Path) -> None:
-    job = Job([dataset(folder, {"a": 9, "b": 1})])
-    job.step()
-    other = dataset(folder, {"a": 1, "b": 9})
-    drawn = collections.Counter(key[0] for key in keys(restored(other, merge_states(job.save())), 300))
-    assert drawn[other.source_names[1]] / drawn.total() == pytest.approx(0.9, abs=0.02)
 
 
 @pytest.mark.parametrize("packing", [None, 20])
@@ -92,7 +72,7 @@ def test_a_source_is_switched_off_and_on_and_goes_on_where_it_was(folder: Path, 
     found: list[Key] = []
     saved: Any = None
     counts = []
-    for weights, steps in (({"a": 1, "b": 1}, 10), ({"a": 1, "b": 0}, 40), ({"a": 1, "b": 1}, 400)):
+    for weights, steps in (({"a": 1, "b": 1}, 10), ({"a": 9, "b": 0}, 40), ({"a": 1, "b": 1}, 400)):
         made = dataset(folder, weights, packing_buffer_size=packing)
         job = restored(made, saved) if saved else Job([made])
         drawn = keys(job, steps)
@@ -102,6 +82,7 @@ def test_a_source_is_switched_off_and_on_and_goes_on_where_it_was(folder: Path, 
     assert max(collections.Counter(found).values()) == 1
     assert counts[0] > 10
     assert counts[1] == 0 if packing is None else counts[1] <= counts[0] + 3 * 20
+    assert counts[2] / len(drawn) == pytest.approx(0.5, abs=0.05), "new weights hold from the restore on"
     first_epoch = {index for key, epoch, index, _ in found if (key, epoch) == (made.source_names[1], 0)}
     assert first_epoch == set(range(SIZES["b"]))
 
@@ -111,39 +92,28 @@ def test_a_source_may_begin_switched_off(folder: Path) -> None:
     source = job.datasets[0].source_names[1]
     assert source not in {key[0] for key in keys(job, 200)}
     assert all("1" not in lane["cursors"] for lane in job.states[0].lanes.values())
-    other = dataset(folder, {"a": 1, "b": 1})
+    saved, other = merge_states(job.save()), dataset(folder, {"a": 1, "b": 1})
     with pytest.raises(StateError, match=r"weights: the state has \[1.0, 0.0\], this run has \[0.5, 0.5\]"):
-        other.check_state(merge_states(job.save()))
-    assert (source, 0) in {key[:2] for key in keys(restored(other, merge_states(job.save())), 20)}
-
-
-def test_weights_that_mean_the_same_blend_are_no_difference(folder: Path) -> None:
-    saved = dataset(folder, {"a": 0.3, "b": 0.1, "c": 0.2}).new_state().to_dict()
-    dataset(folder, {"a": 3, "b": 1, "c": 2}).check_state(saved)
-
-
-def test_finite_data_with_a_source_of_weight_0_are_refused(folder: Path) -> None:
+        other.check_state(saved)
+    assert (source, 0) in {key[:2] for key in keys(restored(other, saved), 20)}
     with pytest.raises(ConfigError, match=r"repeat=False: .* but b/train has weight 0"):
         dataset(folder, {"a": 1, "b": 0}, repeat=False)
 
 
-def test_weights_of_a_plan_made_in_python_are_checked_by_the_names_of_the_sources(folder: Path) -> None:
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1.0])
+def test_weights_of_a_plan_made_in_python_are_checked_by_the_names_of_the_sources(folder: Path, wrong: float) -> None:
     plan = dataset(folder, {"a": 3, "b": 1}).plan
-    config = {"worker_config": WorkerConfig(0, 1, 0), "batch_size": 3}
-    for wrong in (float("nan"), float("inf"), -1.0):
-        changed = dataclasses.replace(plan, weights=(1.0, wrong))
-        with pytest.raises(ConfigError, match=r"blend: the weight of b/train is .*, expected a finite number"):
-            get_train_dataset(changed, **config, shuffle_buffer_size=20, max_samples_per_sequence=10)
-        with pytest.raises(ConfigError, match=r"mine: the weight of a/train is .*, expected 0 or more, finite"):
-            Branch("mine", ((wrong, plan.sources[0]),))
+    with pytest.raises(ConfigError, match=r"blend: the weight of b/train is .*, expected a finite number"):
+        train_dataset(dataclasses.replace(plan, weights=(1.0, wrong)))
+    with pytest.raises(ConfigError, match=r"mine: the weight of a/train is .*, expected 0 or more, finite"):
+        Branch("mine", ((wrong, plan.sources[0]),))
 
 
 def test_an_added_set_may_have_a_number_of_epochs_of_its_own(folder: Path) -> None:
-    multiplied = {name: folder / f"{name}_by_2" for name in "ac"}
-    for name, inner in multiplied.items():
-        inner.mkdir(exist_ok=True)
+    for name in "ac":
+        (folder / f"{name}_by_2").mkdir(exist_ok=True)
         settings = f"path: ../{name}, split_part: train, shuffle_over_epochs_multiplier: 2"
-        inner.joinpath("set.yaml").write_text(
+        (folder / f"{name}_by_2" / "set.yaml").write_text(
             f"__module__: megatron.energon\n__class__: MetadatasetV2\nsplits: {{train: {{{settings}}}}}\n"
         )
     job = Job([dataset(folder, {"a": 3, "b": 1})])
@@ -157,24 +127,19 @@ def test_an_added_set_may_have_a_number_of_epochs_of_its_own(folder: Path) -> No
         dataset(folder, {"a_by_2/set.yaml": 3, "b": 1}).check_state(merge_states(job.save()), strict=False)
 
 
-def test_differences_are_logged_with_what_they_mean(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    saved = dataset(folder, {"a": 3, "b": 1}).new_state().to_dict()
+def test_differences_are_logged_with_what_they_mean_and_others_are_still_refused(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved = dataset(folder, {"a": 0.3, "b": 0.1}).new_state().to_dict()
+    dataset(folder, {"a": 3, "b": 1}).check_state(saved)  # the same blend
     with caplog.at_level(logging.WARNING, logger="bridge_data"):
         dataset(folder, {"a": 1, "b": 1, "c": 1}, batch_size=8).check_state(saved, strict=False)
-    text = caplog.text
     for part in ("c/train", "start with their first epoch", "by the new weights", "batch_size: the state has 3"):
-        assert part in text
-
-
-def test_what_cannot_be_carried_over_is_still_refused(folder: Path) -> None:
-    saved = dataset(folder, {"a": 3, "b": 1}).new_state().to_dict()
+        assert part in caplog.text
     with pytest.raises(StateError, match=r"has read from b/train, which this plan lacks"):
         dataset(folder, {"a": 3, "c": 1}).check_state(saved, strict=False)
     with pytest.raises(StateError, match="max_samples_per_sequence"):
         dataset(folder, {"a": 3, "b": 1}, max_samples_per_sequence=5).check_state(saved, strict=False)
-    validation = [
-        get_val_dataset(folder / "a", split_part="train", worker_config=WorkerConfig(0, 1, 0), batch_size=size)
-        for size in (3, 4)
-    ]
+    three, four = (val_dataset(folder / "a", batch_size=size) for size in (3, 4))
     with pytest.raises(StateError, match="start it again"):
-        validation[1].check_state(validation[0].new_state().to_dict(), strict=False)
+        four.check_state(three.new_state().to_dict(), strict=False)

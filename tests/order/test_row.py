@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge_data.order.chunks import ChunkTable, Geometry
+from bridge_data.order.chunks import Geometry
 from bridge_data.order.row import Row, _staggered
 
 COUNTS = st.lists(st.integers(0, 120), min_size=1, max_size=8).filter(sum)
@@ -70,16 +70,6 @@ def test_every_epoch_is_dealt_exactly_once(
 
 
 @given(counts=COUNTS, lanes=st.integers(1, 6))
-def test_unshuffled_lanes_read_in_the_order_of_the_data(counts: list[int], lanes: int) -> None:
-    geometry = Geometry.choose(counts, num_lanes=lanes, max_samples_per_sequence=10, shuffle_buffer_size=20)
-    row = Row(counts, geometry, 5, epochs_per_shuffle=None)
-    dealt = [[index for _, index in samples(row, lane, 1)] for lane in range(lanes)]
-    assert all(indices == sorted(indices) for indices in dealt)
-    if lanes == 1:
-        assert dealt[0] == list(range(sum(counts)))
-
-
-@given(counts=COUNTS, lanes=st.integers(1, 6))
 def test_without_settings_a_shard_comes_in_its_own_order(counts: list[int], lanes: int) -> None:
     geometry = Geometry.choose(counts, num_lanes=lanes, max_samples_per_sequence=None, shuffle_buffer_size=None)
     row = Row(counts, geometry, 5)
@@ -91,11 +81,6 @@ def test_without_settings_a_shard_comes_in_its_own_order(counts: list[int], lane
             assert shard_of[indices[0]] == shard_of[indices[-1]]
     if lanes == 1:
         assert sorted(map(len, windows(row, 0, 1).values())) == sorted(count for count in counts if count)
-
-
-def test_a_row_that_does_not_repeat_ends_after_one_shuffle() -> None:
-    row = Row([50], Geometry(3, 5, 2, 16), 1, num_epochs=1)
-    assert sum(len(samples(row, lane, 10)) for lane in range(3)) == row.num_samples == 50
 
 
 @pytest.mark.processes
@@ -110,35 +95,6 @@ def test_a_row_of_some_epochs_and_a_fraction_ends_to_the_sample(
     whole = int(num_epochs / per_shuffle) * per_shuffle
     assert {(epoch, index) for epoch in range(whole) for index in range(sum(counts))} <= dealt.keys()
     assert len(dealt) == rounded(num_epochs * sum(counts))
-
-
-@given(counts=COUNTS, num_epochs=EPOCHS, first=st.integers(0, 4), lanes=st.tuples(st.integers(1, 9), st.integers(1, 9)))
-def test_a_row_ends_with_the_same_sample_whatever_epoch_it_begins_with(
-    counts: list[int], num_epochs: Fraction, first: int, lanes: tuple[int, int]
-) -> None:
-    """As after a re-deal, from `first` on and to another number of lanes."""
-    ends = []
-    for first_epoch, num_lanes in ((0, lanes[0]), (first, lanes[1])):
-        row = Row(counts, Geometry(num_lanes, 7, 2, 40, first_epoch), 5, num_epochs=num_epochs)
-        ends.append(first_epoch * sum(counts) + sum(len(samples(row, lane, 10)) for lane in range(num_lanes)))
-    assert ends == [rounded(num_epochs * sum(counts)), max(first * sum(counts), ends[0])]
-
-
-def test_one_and_a_half_epochs_of_51_samples_are_77() -> None:
-    rows = [Row([51], Geometry(2, 5, 2, 32, first), 1, num_epochs=Fraction(3, 2)) for first in (0, 1)]
-    assert [row.num_samples_to(2, [0, 0]).sum() for row in rows] == [77, 26]
-
-
-@pytest.mark.parametrize("counts", [[40] * 10, [41] * 10])
-def test_a_fraction_has_whole_chunks_and_the_beginning_of_one(counts: list[int]) -> None:
-    """Chunks of equal lengths are not counted one by one, those of unequal lengths are; both end alike."""
-    row = Row(counts, Geometry(2, 20, 4, 64), 1, num_epochs=Fraction("1.35"))
-    last = sorted(index for lane in range(2) for epoch, index in samples(row, lane, 2) if epoch == 1)
-    assert len(last) == rounded(Fraction("1.35") * sum(counts)) - sum(counts)
-    starts, lengths = ChunkTable(counts, 20).spans(np.arange(20 if counts[0] == 40 else 30))
-    found = [len({*range(start, start + length)} & {*last}) for start, length in zip(starts, lengths, strict=True)]
-    cut = [(many, length) for many, length in zip(found, lengths.tolist(), strict=True) if many not in (0, length)]
-    assert len(cut) <= 1
 
 
 @pytest.mark.processes
@@ -232,14 +188,6 @@ def test_chunks_are_staggered_and_each_time_has_one_visit(num_chunks: int, num_s
     end = data.draw(st.integers(begin, num_times))
     part = zip(*map(np.ndarray.tolist, _staggered(num_chunks, num_slots, begin, end)), strict=True)
     assert sorted(part) == [one for one in found if begin <= one[2] < end]
-
-
-def test_epochs_and_lanes_differ() -> None:
-    row = Row([64], Geometry(2, 1, 1, 32), 1)
-    streams = [
-        tuple(index for epoch, index in samples(row, lane, 3) if epoch == e) for lane in range(2) for e in range(3)
-    ]
-    assert len(set(streams)) == len(streams) == 6
 
 
 @pytest.mark.parametrize("num_samples", [1, 2, 7])

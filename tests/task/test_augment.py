@@ -75,18 +75,11 @@ def test_what_is_not_overridden_is_the_other_encoders() -> None:
     assert outer.pack_selected_samples(["a", "b"]) == "a+b"
     assert outer.preencode_sample("a") == outer.postencode_sample("a") == "a"
     assert outer.empty_batch("a") == "empty"
+    crude = CrudeSample(__key__="a", txt="raw")
+    assert outer.cook_crude_sample(crude).text == outer.cook_crude_sample(crude, Cooker(cook), aux={}).text == "cooked"
+    assert pickle.loads(pickle.dumps(Outer(outer))).encode_sample("x") == "<<xi>>"
     own = Own(inner)
     assert (own.decoder, own.cookers, own.__default_failure_tolerance__) == (None, (), 1)
-
-
-def test_cooking_is_the_other_encoders_too() -> None:
-    crude = CrudeSample(__key__="a", txt="raw")
-    assert Outer(Inner()).cook_crude_sample(crude).text == "cooked"
-    assert Outer(Inner()).cook_crude_sample(crude, Cooker(cook), aux={}).text == "cooked"
-
-
-def test_super_calls_the_other_encoder_at_any_depth() -> None:
-    assert Outer(Outer(Inner())).encode_sample("x") == "<<xi>>"
 
 
 def test_hooks_count_as_overridden_where_an_encoder_inside_overrides_them() -> None:
@@ -97,12 +90,6 @@ def test_hooks_count_as_overridden_where_an_encoder_inside_overrides_them() -> N
     assert isinstance(hook_of(outer, "select_samples_to_pack"), Packing)
     assert hook_of(outer, "encode_sample") == outer.encode_sample
     assert not is_overridden(AugmentTaskEncoder(DefaultTaskEncoder()), "batch")
-
-
-def test_an_inner_hook_that_draws_is_seeded_although_the_outer_one_draws_nothing() -> None:
-    said = declaration(Outer(Inner()), "encode_sample")
-    assert (said.seeded, said.failure_tolerance) == (True, 3)
-    assert not declaration(Outer(Inner()), "batch").seeded
 
 
 @pytest.mark.parametrize("base_draws", [True, False])
@@ -120,17 +107,6 @@ def test_a_hook_is_seeded_if_the_version_that_super_leads_to_draws(base_draws: b
             return super().encode_sample(sample)
 
     assert declaration(Derived(), "encode_sample").seeded == base_draws
-
-
-def test_cookers_say_whether_cooking_is_seeded() -> None:
-    assert declaration(Outer(Inner()), "cook_crude_sample").seeded
-    plain = Inner()
-    plain.cookers = (Cooker(stateless(cook)),)
-    assert not declaration(plain, "cook_crude_sample").seeded
-
-
-def test_an_augmented_encoder_travels_to_workers() -> None:
-    assert pickle.loads(pickle.dumps(Outer(Inner()))).encode_sample("x") == "<xi>"
 
 
 class OneArgument(DefaultTaskEncoder[Any, Any, Any, Any]):
@@ -160,3 +136,13 @@ def test_a_hook_around_another_one_has_its_own_tolerance() -> None:
     outer = stateless(functools.wraps(inner)(lambda sample: inner(sample)))
     assert declared(inner).failure_tolerance == 5
     assert declared(outer).failure_tolerance is None
+
+
+def test_an_inner_hook_that_draws_is_seeded_although_the_outer_one_draws_nothing() -> None:
+    said = declaration(Outer(Inner()), "encode_sample")
+    assert (said.seeded, said.failure_tolerance) == (True, 3)
+    assert not declaration(Outer(Inner()), "batch").seeded
+    assert declaration(Outer(Inner()), "cook_crude_sample").seeded
+    plain = Inner()
+    plain.cookers = (Cooker(stateless(cook)),)
+    assert not declaration(plain, "cook_crude_sample").seeded

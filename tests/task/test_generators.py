@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -71,13 +70,3 @@ def test_a_rewound_generator_and_one_of_another_kind_are_given_back_too() -> Non
         finally:
             np.random.set_bit_generator(mine)
         np.random.set_state(rewound)
-
-
-def test_taking_a_snapshot_draws_nothing() -> None:
-    for number in range(1, 4):
-        np.random.seed(2)
-        expected = np.random.randn(8).tolist()
-        np.random.seed(2)
-        found = np.random.randn(number).tolist()
-        Generators()
-        assert found + np.random.randn(8 - number).tolist() == pytest.approx(expected, abs=0)

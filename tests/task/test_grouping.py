@@ -10,9 +10,7 @@ from bridge_data import (
     ConfigError,
     DefaultTaskEncoder,
     TextSample,
-    WorkerConfig,
     get_loader,
-    get_train_dataset,
     group_by,
     homogeneous_concat_mix,
     shape_of,
@@ -20,7 +18,7 @@ from bridge_data import (
     subflavor,
     type_of,
 )
-from tests.prepared import write_blend, write_texts
+from tests.prepared import train_dataset, write_blend, write_texts
 
 
 def sample(**provenance: Any) -> TextSample:
@@ -71,14 +69,7 @@ def blend(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def batches(blend: Path, encoder: Any, batch_size: int | None) -> list[list[str]]:
-    dataset = get_train_dataset(
-        blend,
-        worker_config=WorkerConfig(rank=0, world_size=1, num_workers=0),
-        batch_size=batch_size,
-        shuffle_buffer_size=20,
-        max_samples_per_sequence=None,
-        task_encoder=encoder,
-    )
+    dataset = train_dataset(blend, batch_size=batch_size, task_encoder=encoder)
     return [batch.text for batch in itertools.islice(get_loader(dataset), 20)]
 
 
@@ -111,6 +102,7 @@ class Changing(DefaultTaskEncoder[Any, Any, Any, Any]):
         (NoSize, ("all", None), "batch_size is None, and batch_group_criterion of NoSize has no batch size for group"),
         (NoSize, "all", r"returned 'all'; expected a pair"),
         (NoSize, ("all", 0), "the batch size 0; expected 1 or more"),
+        (NoSize, (object(), None), r"returned the key <object object at 0x.*cannot be saved; return numbers"),
         (Changing, None, "gave group 'all' the batch size .*, and before .*; a group has one batch size"),
     ],
 )

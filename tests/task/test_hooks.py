@@ -11,7 +11,6 @@ import pytest
 import torch
 from PIL import Image
 
-from bridge_data import get_savable_loader, get_val_dataset
 from bridge_data.errors import ConfigError, FatalSampleError, SkipSample, log_exception, reraise_exception
 from bridge_data.order.plan_order import Numbering
 from bridge_data.samples import TextSample
@@ -34,11 +33,6 @@ class Encoder(DefaultTaskEncoder):
     def postencode_sample(self, sample: Any) -> Any:
         raise ValueError("no such luck")
 
-    def encode_batch(self, batch: Any) -> Iterator[Any]:
-        yield 1
-        yield 2
-        raise SkipSample
-
 
 def hooks(handler: Any = log_exception, seed: int = 3, encoder: Any = None) -> Hooks:
     config = WorkerConfig(rank=0, world_size=1, num_workers=0, seed_offset=seed, global_error_handler=handler)
@@ -58,50 +52,6 @@ def test_random_numbers_belong_to_the_sample() -> None:
         assert all(a != b for a, b in zip(first, other, strict=True))
 
 
-def test_a_stateless_hook_is_not_seeded() -> None:
-    lane = hooks()
-    random.seed(11)
-    drawn = lane.run("preencode_sample", lane.encoder.preencode_sample, SAMPLE, REF)
-    random.seed(11)
-    assert drawn == [random.random()]
-
-
-def test_the_callers_generators_are_given_back() -> None:
-    before = random.getstate(), torch.get_rng_state(), np.random.get_state()[1].tolist()
-    lane = hooks()
-    with lane:
-        lane.run("encode_sample", lane.encoder.encode_sample, SAMPLE, REF)
-    assert random.getstate() == before[0]
-    assert torch.equal(torch.get_rng_state(), before[1])
-    assert np.random.get_state()[1].tolist() == before[2]
-
-
-def test_a_generator_gives_several_results_and_may_stop_by_skipping() -> None:
-    lane = hooks()
-    assert lane.run("encode_batch", lane.encoder.encode_batch, SAMPLE, REF) == [1, 2]
-    assert not lane.skipped
-
-
-def test_skips_are_counted_by_hook() -> None:
-    def skip(sample: Any) -> Any:
-        raise SkipSample
-
-    lane = hooks()
-    assert lane.run("batch", skip, [SAMPLE] * 3, REF, count=3) == []
-    assert lane.skipped == {"batch": 3}
-
-
-def test_failures_are_handed_to_the_handler_until_the_tolerance_is_spent() -> None:
-    seen: list[tuple[str, Any]] = []
-    lane = hooks(lambda error, sample, sources: seen.append((str(error), sample)))
-    for _ in range(2):
-        assert lane.run("postencode_sample", lane.encoder.postencode_sample, SAMPLE, REF) == []
-    with pytest.raises(FatalSampleError, match=r"(?s)postencode_sample of Encoder failed 3 times.*s\.tar/7.*luck"):
-        lane.run("postencode_sample", lane.encoder.postencode_sample, SAMPLE, REF)
-    assert seen == [("no such luck", SAMPLE)] * 2
-    assert lane.skipped == {"postencode_sample": 3, "failed": 3}
-
-
 def test_a_hook_may_end_the_run() -> None:
     def found_damage(sample: Any) -> Any:
         raise FatalSampleError.from_sample(sample, "damaged")
@@ -110,33 +60,6 @@ def test_a_hook_may_end_the_run() -> None:
         hooks(lambda error, sample, sources: None).run("encode_sample", found_damage, SAMPLE, REF)
     assert str(FatalSampleError.from_sample({"__key__": "k"})) == "sample k failed"
     assert str(FatalSampleError.from_sample_key("k")) == "sample k failed"
-
-
-def test_a_hook_that_does_not_do_a_kind_of_sample_leaves_it_out_until_the_tolerance_is_spent() -> None:
-    class Encoder(DefaultTaskEncoder):
-        kinds = 3
-
-        @stateless(failure_tolerance=4)
-        def encode_sample(self, sample: TextSample) -> TextSample:
-            if int(sample.text) % self.kinds:
-                raise NotImplementedError(f"no {sample.text}")
-            return sample
-
-    def loader(encoder: Encoder) -> Any:
-        samples = [TextSample(__key__=str(number), text=str(number)) for number in range(12)]
-        handler = lambda error, *_: told.append(str(error))  # noqa: E731
-        config = WorkerConfig(0, 1, 0, global_error_handler=handler, num_lanes=1)
-        dataset = get_val_dataset(samples, worker_config=config, batch_size=1, task_encoder=encoder)
-        return get_savable_loader(dataset)
-
-    told: list[str] = []
-    kept = loader(Encoder())
-    assert sorted(int(batch.text[0]) for batch in kept) == [0, 3, 6, 9]
-    assert kept.skipped == {"encode_sample": 8} and sorted(told) == sorted(f"no {n}" for n in range(12) if n % 3)
-    encoder = Encoder()
-    encoder.kinds = 100
-    with pytest.raises(FatalSampleError, match=r"encode_sample of Encoder failed 5 times .*NotImplementedError"):
-        list(loader(encoder))
 
 
 def test_a_success_in_between_starts_the_count_anew() -> None:
@@ -168,41 +91,12 @@ class Tolerant(DefaultTaskEncoder):
         raise ValueError("twice")
 
 
-@pytest.mark.parametrize("stage", ["encode_sample", "preencode_sample"])
-def test_tolerances_0_and_infinity_have_no_limit_but_warn_and_count(
-    stage: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    lane = hooks(lambda *failure: None, encoder=Tolerant())
-    for _ in range(1_000):
-        assert lane.run(stage, getattr(lane.encoder, stage), SAMPLE, REF) == []
-    assert lane.skipped == {stage: 1_000, "failed": 1_000}
-    assert [record.message for record in caplog.records if "failed 100 times in a row" in record.message]
-    assert len(caplog.records) == 1
-
-
-def test_the_encoder_has_a_tolerance_for_hooks_that_declare_none() -> None:
-    lane = hooks(lambda *failure: None, encoder=Tolerant())
-    assert lane.run("postencode_sample", lane.encoder.postencode_sample, SAMPLE, REF) == []
-    with pytest.raises(FatalSampleError, match=r"2 times in a row \(tolerance 1\)"):
-        lane.run("postencode_sample", lane.encoder.postencode_sample, SAMPLE, REF)
-
-
 @pytest.mark.parametrize("tolerance", [None, -1, "many", math.nan])
 def test_a_tolerance_that_is_no_number_of_failures_is_an_error(tolerance: Any) -> None:
     encoder = Tolerant()
     encoder.__default_failure_tolerance__ = tolerance
     with pytest.raises(ConfigError, match=r"Tolerant\(__default_failure_tolerance__=.*0 for no limit"):
         hooks(encoder=encoder)
-
-
-def test_what_a_generator_yields_before_it_fails_is_not_kept() -> None:
-    def failing(sample: Any) -> Iterator[int]:
-        yield 1
-        raise ValueError("later")
-
-    lane = hooks(lambda *failure: None)
-    assert lane.run("encode_sample", failing, SAMPLE, REF) == []
-    assert lane.skipped == {"encode_sample": 1, "failed": 1}
 
 
 @pytest.mark.parametrize(
@@ -214,12 +108,6 @@ def test_faults_that_are_no_fault_of_the_sample_stop_at_once(fault: Exception) -
 
     with pytest.raises(type(fault)):
         hooks().run("encode_sample", broken, SAMPLE, REF)
-
-
-def test_an_image_that_pillow_cannot_read_is_a_fault_of_the_sample() -> None:
-    lane = hooks(lambda error, sample, sources: None)
-    assert lane.run("encode_sample", lambda _: Image.open(io.BytesIO(b"no image")), SAMPLE, REF) == []
-    assert lane.skipped == {"encode_sample": 1, "failed": 1}
 
 
 def test_the_reraising_handler_stops_at_the_first_failure() -> None:
@@ -246,6 +134,83 @@ def test_a_failure_is_logged_in_full_once_and_then_counted(caplog: pytest.LogCap
             rf"process {os.getpid()} has left out samples for the same reason 10 times so far, the last", text
         )
         assert "sample s.tar/7" in text
+
+
+def test_a_stateless_hook_is_not_seeded_and_the_callers_generators_are_given_back() -> None:
+    before = random.getstate(), torch.get_rng_state().tolist(), np.random.get_state()[1].tolist()
+    lane = hooks()
+    with lane:
+        lane.run("encode_sample", lane.encoder.encode_sample, SAMPLE, REF)
+    assert (random.getstate(), torch.get_rng_state().tolist(), np.random.get_state()[1].tolist()) == before
+    random.seed(11)
+    drawn = lane.run("preencode_sample", lane.encoder.preencode_sample, SAMPLE, REF)
+    random.seed(11)
+    assert drawn == [random.random()]
+
+
+def two_and_skips(sample: Any) -> Iterator[Any]:
+    yield 1
+    yield 2
+    raise SkipSample
+
+
+def one_and_fails(sample: Any) -> Iterator[int]:
+    yield 1
+    raise ValueError("later")
+
+
+def skips(sample: Any) -> Any:
+    raise SkipSample
+
+
+class Partial(DefaultTaskEncoder):
+    """Does not do this kind of sample."""
+
+    @stateless(failure_tolerance=4)
+    def encode_sample(self, sample: Any) -> Any:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("hook", "made", "skipped"),
+    [
+        (two_and_skips, [1, 2], {}),
+        (one_and_fails, [], {"batch": 3, "failed": 3}),
+        (skips, [], {"batch": 3}),
+        (lambda sample: Image.open(io.BytesIO(b"no image")), [], {"batch": 3, "failed": 3}),
+    ],
+)
+def test_what_a_hook_makes_and_leaves_out(hook: Any, made: list[Any], skipped: dict[str, int]) -> None:
+    lane = hooks(lambda *failure: None)
+    assert lane.run("batch", hook, [SAMPLE] * 3, REF, count=3) == made
+    assert lane.skipped == skipped
+
+
+@pytest.mark.parametrize(
+    ("encoder", "stage", "num_tolerated"),
+    [
+        (Encoder, "postencode_sample", 2),  # declared by the hook
+        (Tolerant, "postencode_sample", 1),  # of the encoder, for hooks that declare none
+        (Partial, "encode_sample", 4),  # NotImplementedError is one as well
+        (Tolerant, "encode_sample", 1_000),  # 0 and infinity: no limit, but a warning
+        (Tolerant, "preencode_sample", 1_000),
+    ],
+)
+def test_failures_are_handed_to_the_handler_until_the_tolerance_is_spent(
+    encoder: type, stage: str, num_tolerated: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[Any] = []
+    lane = hooks(lambda error, sample, sources: seen.append(sample), encoder=encoder())
+    for _ in range(num_tolerated):
+        assert lane.run(stage, getattr(lane.encoder, stage), SAMPLE, REF) == []
+    assert seen == [SAMPLE] * num_tolerated
+    assert lane.skipped == {stage: num_tolerated, "failed": num_tolerated}
+    if num_tolerated == 1_000:
+        assert ["failed 100 times in a row" in record.message for record in caplog.records] == [True]
+        return
+    told = rf"(?s){stage} of {encoder.__name__} failed {num_tolerated + 1} times in a row \(tolerance .*s\.tar/7"
+    with pytest.raises(FatalSampleError, match=told):
+        lane.run(stage, getattr(lane.encoder, stage), SAMPLE, REF)
 
 
 def test_samples_that_were_cut_were_not_left_out() -> None:

@@ -8,19 +8,14 @@ from typing import Any
 import pytest
 
 from bridge_data import (
-    DatasetError,
     DefaultTaskEncoder,
     FatalSampleError,
     SkipSample,
-    WorkerConfig,
     get_savable_loader,
-    get_train_dataset,
     stateless,
 )
-from bridge_data.decode import open_loader
-from bridge_data.plan import Source, load_plan
-from bridge_data.task.observer import observe_reads, observed, observed_iterator
-from tests.prepared import write_texts
+from bridge_data.task.observer import observed_iterator
+from tests.prepared import train_dataset, write_texts
 
 
 class Listening:
@@ -59,20 +54,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_texts(tmp_path_factory.mktemp("data") / "texts", 40)
 
 
-@pytest.fixture(scope="module")
-def source(data: Path) -> Source:
-    return load_plan(data, split_part="train").sources[0]
-
-
 def loader_of(data: Path, encoder: Any, observer: Listening | None) -> Any:
-    dataset = get_train_dataset(
-        data,
-        worker_config=WorkerConfig(rank=0, world_size=1, num_workers=0, num_lanes=2),
-        batch_size=2,
-        shuffle_buffer_size=10,
-        max_samples_per_sequence=10,
-        task_encoder=encoder,
-    )
+    dataset = train_dataset(data, num_lanes=2, task_encoder=encoder)
     return get_savable_loader(dataset if observer is None else dataset.observed(lambda _: observer))
 
 
@@ -115,27 +98,15 @@ class Stopping(Encoder):
         raise ValueError("a broken sample")
 
 
-def test_batches_are_the_same_with_an_observer(data: Path) -> None:
+@pytest.mark.parametrize("encoder", [Encoder, Skipping, Failing, FailingLater])
+def test_each_stage_is_told_of_and_ends_though_hooks_fail(data: Path, encoder: type) -> None:
     observer = Listening()
-    batches = list(itertools.islice(loader_of(data, Encoder(), observer), 10))
-    assert [batch.__key__ for batch in batches] == [
-        batch.__key__ for batch in itertools.islice(loader_of(data, Encoder(), None), 10)
-    ]
-    assert [batch.__key__ for batch in observer.made[:10]] == [batch.__key__ for batch in batches]
-
-
-def test_stages_are_told_of_by_name_and_source(data: Path) -> None:
-    observer = Listening()
-    loader = loader_of(data, Encoder(), observer)
-    next(iter(loader))
+    loader = loader_of(data, encoder(), observer)
+    batches = [batch.__key__ for batch in itertools.islice(loader, 10)]
+    assert batches == [batch.__key__ for batch in itertools.islice(loader_of(data, encoder(), None), 10)]
+    assert batches == [batch.__key__ for batch in observer.made[:10]]
     assert {"read", "seed encode_sample", "encode_sample", "encode_batch"} <= {stages[-1] for stages in observer.begun}
     assert observer.sources - {None} == set(loader.dataset.order.source_keys)
-
-
-@pytest.mark.parametrize("encoder", [Encoder, Skipping, Failing, FailingLater])
-def test_each_stage_ends_though_hooks_fail(data: Path, encoder: type) -> None:
-    observer = Listening()
-    assert len(list(itertools.islice(loader_of(data, encoder(), observer), 10))) == 10
     assert observer.running == []
     assert observer.num_batches[0] == observer.num_batches[1] >= 10
     assert max(map(len, observer.begun)) <= 2, "a stage that does not end would stay around all later ones"
@@ -148,17 +119,6 @@ def test_each_stage_ends_when_a_hook_stops_the_run(data: Path) -> None:
     assert ("encode_sample",) in observer.begun
     assert observer.running == []
     assert observer.num_batches == [1, 1]
-
-
-def test_a_read_that_fails_ends(source: Source) -> None:
-    observer, loader = Listening(), open_loader(source, None)
-    observe_reads(loader, observer, 7)
-    assert loader.read(0).key == source.records.reader().read(0).key
-    with pytest.raises((DatasetError, IndexError)):
-        loader.read(source.num_samples + 1)
-    assert observer.begun == [("read",)] * 2
-    assert observer.running == []
-    assert observer.sources == {7}
 
 
 def test_items_are_made_inside_a_stage() -> None:
@@ -177,13 +137,3 @@ def test_items_are_made_inside_a_stage() -> None:
     assert observer.running == []
     assert list(observed_iterator(iter([]), observer, "decode", 7)) == []
     assert observer.running == []
-
-
-def test_a_block_that_fails_ends() -> None:
-    observer = Listening()
-    with pytest.raises(ValueError, match="inside"), observed(observer, "seed"):
-        assert observer.running == ["seed"]
-        raise ValueError("inside")
-    assert observer.running == []
-    with observed(None, "seed"):
-        pass

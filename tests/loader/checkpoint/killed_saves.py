@@ -1,9 +1,9 @@
 """Kill processes that save over a checkpoint: `python -m tests.loader.checkpoint.killed_saves HOW FOLDER`.
 
-HOW is "by_one" (`save_states`, killed before each call to the file system), "by_ranks" (`save_rank_state` of two gloo
-ranks, each of them killed so) or "at_random" (`save_states` without end, killed at 60 random moments). After each kill
-the folder must hold the old checkpoint or the new one. Prints how often it was the one and the other, and how often
-copies for other ranks were still those of the old one. A program of its own, because it forks.
+HOW is "by_one" (`save_states`, killed before each call to the file system) or "by_ranks" (`save_rank_state` of two
+gloo ranks, each of them killed so). After each kill the folder must hold the old checkpoint or the new one. Prints how
+often it was the one and the other, and how often copies for other ranks were still those of the old one. A program of
+its own, because it forks.
 """
 
 import collections
@@ -11,11 +11,8 @@ import contextlib
 import datetime
 import functools
 import os
-import random
 import signal
-import struct
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,7 +22,6 @@ from bridge_data.loader.checkpoint import rank_file, read_checkpoint, save_rank_
 from tests.loader.checkpoint.states import make_state
 
 NUM_RANKS = 4
-NUM_RANDOM = 60
 CALLS = frozenset({"open", "os.rename", "os.remove", "os.mkdir"})
 
 
@@ -114,36 +110,10 @@ def save_of(rank: int, victim: int, number: int, folder: Path) -> None:
     save_rank_state(folder, make_state(*range(rank, 8, 2) if rank else (), step=20), step=20)
 
 
-def at_random(found: Found) -> None:
-    chance = random.Random(0)
-    reading, writing = os.pipe()
-    for kill in range(NUM_RANDOM):
-        first = 1_000 * kill + 1
-        child = forked(functools.partial(save_for_ever, found.folder, writing, first))
-        (took,) = struct.unpack("d", os.read(reading, 8))
-        time.sleep(chance.uniform(0, 4 * took))  # the moment of the kill is what is random
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        found.check(first)
-
-
-def save_for_ever(folder: Path, timing: int, first_step: int) -> None:
-    """Save, and rest for as long as that took, so that a kill falls into either; the first time is written down."""
-    step = first_step
-    while True:
-        begin = time.monotonic()
-        save_states(folder, make_state(step=step), step=step, world_size=1 + step % NUM_RANKS)
-        took = time.monotonic() - begin
-        if step == first_step:
-            os.write(timing, struct.pack("d", took))
-        time.sleep(took)
-        step += 1
-
-
 def main(how: str, folder: Path) -> None:
     folder = folder / "checkpoint"
     found = Found(folder)
-    {"by_one": by_one, "by_ranks": by_ranks, "at_random": at_random}[how](found)
+    {"by_one": by_one, "by_ranks": by_ranks}[how](found)
     save_states(folder, make_state(), step=10, world_size=NUM_RANKS)
     assert len(os.listdir(folder)) == NUM_RANKS, "something of the killed saves is left"
     counts = found.counts

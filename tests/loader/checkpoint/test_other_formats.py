@@ -49,13 +49,6 @@ def test_what_has_no_state_to_read_is_refused(tmp_path: Path, content: dict[str,
         read_checkpoint(saved(tmp_path / "a.ckpt", **content))
 
 
-def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
-    file = saved(tmp_path / "a.ckpt")
-    file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(StateError, match=r"a\.ckpt: cannot be read as a checkpoint of Lightning"):
-        read_checkpoint(file)
-
-
 LATER = LoaderState.from_dict(make_state(step=11))
 
 
@@ -130,29 +123,6 @@ def in_order(ranks: list[dict[str, Any]], name: str) -> list[list[str]]:
 
 
 @pytest.mark.processes
-def test_all_forms_load_at_any_data_parallel_size(folder: Path) -> None:
-    for world_size in (1, 2, 3):
-        assert [rank["equal"] for rank in results(folder, "load", world_size)] == [True] * world_size
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_the_run_goes_on_as_if_never_stopped(folder: Path, world_size: int) -> None:
-    expected = in_order(results(folder, "save", 4), "after")
-    assert len(expected) == 4 * MORE
-    assert in_order(results(folder, "load", world_size), "after") == expected
-
-
-@pytest.mark.processes
-def test_three_ranks_deal_anew_and_repeat_nothing(folder: Path) -> None:
-    before = in_order(results(folder, "save", 4), "before")
-    after = in_order(results(folder, "load", 3), "after")
-    assert len(before) == 4 * STEPS
-    keys = collections.Counter(key for batch in before + after for key in batch)
-    assert set(keys.values()) == {1}
-
-
-@pytest.mark.processes
 def test_a_rank_at_another_step_fails_the_save_on_all(folder: Path) -> None:
     messages = {rank["refusal"] for rank in results(folder, "save", 4)}
     assert len(messages) == 1
@@ -181,3 +151,24 @@ def test_outside_a_distributed_run_it_says_how_to_have_one(tmp_path: Path) -> No
     for attempt in (lambda: sharded_state(make_state()), lambda: load_sharded_state(tmp_path)):
         with pytest.raises(StateError, match=r"needs a process group, even for one process: .*init_process_group"):
             attempt()
+
+
+@pytest.mark.processes
+def test_all_forms_load_at_any_data_parallel_size_and_the_run_goes_on(folder: Path) -> None:
+    before, expected = (in_order(results(folder, "save", 4), name) for name in ("before", "after"))
+    assert (len(before), len(expected)) == (4 * STEPS, 4 * MORE)
+    after = {}
+    for world_size in (1, 2, 3):
+        ranks = results(folder, "load", world_size)
+        assert [rank["equal"] for rank in ranks] == [True] * world_size
+        after[world_size] = in_order(ranks, "after")
+    assert after[1] == after[2] == expected
+    keys = collections.Counter(key for batch in before + after[3] for key in batch)
+    assert set(keys.values()) == {1}, "three ranks deal anew and repeat nothing"
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    file = saved(tmp_path / "a.ckpt")
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(StateError, match=r"a\.ckpt: cannot be read as a checkpoint of Lightning"):
+        read_checkpoint(file)

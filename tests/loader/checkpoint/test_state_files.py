@@ -11,17 +11,6 @@ from tests.loader.checkpoint.states import make_state
 STATE_KEY = "dataloader_state_dict"
 
 
-def test_the_name_of_the_format_does_not_follow_the_name_of_the_module(tmp_path: Path) -> None:
-    save_states(tmp_path, make_state(), step=7, world_size=1)
-    assert torch.load(rank_file(tmp_path, 0), weights_only=True)["format"] == "bridge_data.checkpoint"
-
-
-def test_megatron_finds_the_state_where_it_looks(tmp_path: Path) -> None:
-    save_states(tmp_path, make_state(), step=7, world_size=2)
-    assert rank_file(tmp_path, 1).name == "train_dataloader_dprank001.pt"
-    assert torch.load(rank_file(tmp_path, 1), weights_only=True)[STATE_KEY] == make_state(1, 3, 5, 7)
-
-
 @pytest.mark.parametrize("wrapped", [True, False])
 def test_files_of_megatron_and_bare_states_are_read(tmp_path: Path, wrapped: bool) -> None:
     torch.save({STATE_KEY: make_state()} if wrapped else make_state(), tmp_path / "file.pt")
@@ -55,16 +44,6 @@ def test_what_is_no_plain_data_is_refused_and_not_executed(tmp_path: Path, conte
         read_checkpoint(file)
 
 
-def test_a_state_with_something_missing_is_damaged(tmp_path: Path) -> None:
-    for content in (
-        {name: value for name, value in make_state().items() if name != "lanes"},
-        make_state() | {"lanes": 1},
-    ):
-        torch.save(content, file := rank_file(tmp_path, 1))
-        with pytest.raises(StateError, match=rf"{file.name}: lanes: .*damaged"):
-            read_checkpoint(file)
-
-
 def test_a_file_cut_at_any_place_is_refused(tmp_path: Path) -> None:
     save_states(tmp_path, make_state(), step=7, world_size=2)
     file = rank_file(tmp_path, 1)
@@ -75,15 +54,27 @@ def test_a_file_cut_at_any_place_is_refused(tmp_path: Path) -> None:
             read_checkpoint(file)
 
 
-def test_states_of_other_loaders_and_versions_are_refused_with_the_name_of_the_file(tmp_path: Path) -> None:
-    for content, message in (
+def test_megatron_finds_the_state_where_it_looks(tmp_path: Path) -> None:
+    save_states(tmp_path, make_state(), step=7, world_size=2)
+    assert rank_file(tmp_path, 1).name == "train_dataloader_dprank001.pt"
+    content = torch.load(rank_file(tmp_path, 1), weights_only=True)
+    assert content[STATE_KEY] == make_state(1, 3, 5, 7)
+    assert content["format"] == "bridge_data.checkpoint", "which does not follow the name of the module"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({name: value for name, value in make_state().items() if name != "lanes"}, "lanes: .*damaged"),
+        (make_state() | {"lanes": 1}, "lanes: .*damaged"),
         ({STATE_KEY: {"dataset_state": 1}}, "not a loader state"),
         ({STATE_KEY: make_state() | {"version": 99}}, "order format 99"),
-        (
-            {STATE_KEY: make_state(), "format": "bridge_data.checkpoint", "version": 9},
-            "got version 9 of the file",
-        ),
-    ):
-        torch.save(content, file := rank_file(tmp_path, 1))
-        with pytest.raises(StateError, match=f"{file.name}: .*{message}"):
-            read_checkpoint(file)
+        ({STATE_KEY: make_state(), "format": "bridge_data.checkpoint", "version": 9}, "got version 9 of the file"),
+    ],
+)
+def test_another_content_is_refused_with_the_name_of_the_file(
+    tmp_path: Path, content: dict[str, Any], message: str
+) -> None:
+    torch.save(content, file := rank_file(tmp_path, 1))
+    with pytest.raises(StateError, match=f"{file.name}: .*{message}"):
+        read_checkpoint(file)

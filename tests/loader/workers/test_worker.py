@@ -36,19 +36,6 @@ assert torch.get_num_threads() == 1
 """
 
 
-def run(code: str) -> None:
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
-
-
-def test_freed_memory_is_kept_until_it_is_given_back() -> None:
-    run(GIVE_BACK)
-
-
-@pytest.mark.processes
-def test_torch_computes_in_one_thread_whether_it_is_imported_before_or_after() -> None:
-    run(ONE_THREAD)
-
-
 FIRST_BATCHES_TAKE_MORE = """
 import itertools
 from pathlib import Path
@@ -83,6 +70,6 @@ assert min(below) > 40, below
 
 
 @pytest.mark.processes
-def test_what_first_batches_took_is_given_back() -> None:
-    root = Path(__file__).parents[3]
-    subprocess.run([sys.executable, "-c", FIRST_BATCHES_TAKE_MORE], cwd=root, check=True, timeout=120)
+@pytest.mark.parametrize("program", [GIVE_BACK, ONE_THREAD, FIRST_BATCHES_TAKE_MORE], ids=["freed", "torch", "first"])
+def test_a_worker_keeps_neither_memory_nor_threads_that_it_does_not_need(program: str) -> None:
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)

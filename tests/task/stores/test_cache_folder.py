@@ -51,22 +51,6 @@ def fill(folder: CacheFolder, name: str, size: int = 1000) -> bool:
     return folder.fill(name, lambda: (b"head", bytes(size - 8))) is None
 
 
-def test_an_entry_is_fetched_once_and_read(folder: CacheFolder) -> None:
-    assert folder.read("a") is None
-    assert folder.fill("a", lambda: (b"head", b"body")) is None
-    assert folder.fill("a", lambda: pytest.fail("fetched twice")) is None
-    assert folder.read("a") == folder.read("a") == (b"head", b"body")
-    assert folder.fill("empty", lambda: (b"", b"")) is None
-    assert folder.read("empty") == (b"", b"")
-
-
-def test_a_failed_fetch_leaves_nothing(folder: CacheFolder) -> None:
-    with pytest.raises(ZeroDivisionError):
-        folder.fill("a", lambda: 1 / 0)  # type: ignore[arg-type, return-value]
-    assert os.listdir(Path(folder.path, "entries")) == []
-    assert fill(folder, "a")
-
-
 def test_what_is_too_large_or_does_not_fit_is_handed_back(
     folder: CacheFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -80,32 +64,20 @@ def test_what_is_too_large_or_does_not_fit_is_handed_back(
     assert all(folder.read(str(number)) for number in range(10)), "what is still needed was removed"
 
 
-def test_entries_used_longest_ago_make_room_first(folder: CacheFolder) -> None:
+def test_entries_used_longest_ago_make_room_first_for_bytes_and_for_their_number(
+    folder: CacheFolder, tmp_path: Path
+) -> None:
+    few = make(tmp_path / "few", max_count=3)
+    for number in range(9):
+        assert fill(few, str(number), 10) and few.read(str(number))
+    assert len(os.listdir(Path(few.path, "entries"))) <= 3
+    few.leave()
     assert all(fill(folder, str(number)) for number in range(10))
     for number in (3, 5, 1):
         assert folder.read(str(number))
     assert fill(folder, "new", 2000)
     assert {name for name in map(str, range(10)) if folder.read(name)} == set("01246789")
     assert bytes_on_disk(folder) <= 10_000
-
-
-def test_entries_that_nobody_came_for_make_room_at_last(folder: CacheFolder) -> None:
-    assert all(fill(folder, str(number)) for number in range(10))
-    for number in range(10):
-        path = Path(folder.path, "entries", str(number))
-        at = path.stat().st_mtime - cache_pool.PROTECTED_S - 100 + number
-        os.utime(path, (at, at))
-    assert fill(folder, "new")
-    assert folder.read("0") is None and folder.read("9") is not None
-
-
-def test_the_number_of_entries_is_bound_too(tmp_path: Path) -> None:
-    folder = make(tmp_path, max_count=3)
-    for number in range(9):
-        assert fill(folder, str(number), 10)
-        assert folder.read(str(number))
-    assert len(os.listdir(Path(folder.path, "entries"))) <= 3
-    folder.leave()
 
 
 def test_a_disk_that_is_nearly_full_is_left_alone(
@@ -206,31 +178,6 @@ def test_a_process_killed_while_it_brings_an_entry_is_in_nobodys_way(
     folder.leave()
 
 
-def test_the_last_one_to_leave_removes_the_folder(tmp_path: Path) -> None:
-    first, second = make(tmp_path), make(tmp_path)
-    fill(first, "a")
-    first.leave()
-    assert second.read("a")
-    second.leave()
-    assert list(tmp_path.iterdir()) == []
-    second.leave()
-
-
-def test_what_killed_processes_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
-    def leave_things(ready: Callable[[str], None]) -> None:
-        folder = make(tmp_path)
-        ready(f"{fill(folder, 'a')} {folder.put((b'', b'y'))}")
-
-    with Child(leave_things) as child:
-        child.kill()
-    assert len(os.listdir(tmp_path / "cache/entries")) == 2
-    folder = make(tmp_path)
-    assert folder.read("a") is None
-    assert os.listdir(tmp_path / "cache/entries") == []
-    assert sorted(name.split("-")[0] for name in os.listdir(tmp_path / "cache")) == ["entries", "owner", "users"]
-    folder.leave()
-
-
 def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cache").mkdir(mode=0o755)
     with pytest.raises(ConfigError, match="only this user can use"):
@@ -244,14 +191,6 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
     for path, why in (("/dev/null/x", "Not a directory"), (tmp_path / "nowhere/x", "No such file|File exists")):
         with pytest.raises(ConfigError, match=f"cannot be used: ({why}).*; set another parent_cache_dir"):
             CacheFolder(str(path), max_bytes=1, max_count=1).enter()
-
-
-def test_a_folder_emptied_by_others_is_only_empty(folder: CacheFolder) -> None:
-    assert fill(folder, "a")
-    for path in Path(folder.path, "entries").iterdir():
-        path.unlink()
-    assert folder.read("a") is None
-    assert fill(folder, "a")
 
 
 def test_many_come_and_go(tmp_path: Path) -> None:
@@ -269,3 +208,20 @@ def test_many_come_and_go(tmp_path: Path) -> None:
     with in_threads(*(functools.partial(visit, number) for number in range(4))):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_fetch_leaves_nothing(folder: CacheFolder) -> None:
+    with pytest.raises(ZeroDivisionError):
+        folder.fill("a", lambda: 1 / 0)  # type: ignore[arg-type, return-value]
+    assert os.listdir(Path(folder.path, "entries")) == []
+    assert fill(folder, "a")
+
+
+def test_entries_that_nobody_came_for_make_room_at_last(folder: CacheFolder) -> None:
+    assert all(fill(folder, str(number)) for number in range(10))
+    for number in range(10):
+        path = Path(folder.path, "entries", str(number))
+        at = path.stat().st_mtime - cache_pool.PROTECTED_S - 100 + number
+        os.utime(path, (at, at))
+    assert fill(folder, "new")
+    assert folder.read("0") is None and folder.read("9") is not None

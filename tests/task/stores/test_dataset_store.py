@@ -2,7 +2,9 @@ import dataclasses
 import os
 import pickle
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,15 +34,6 @@ def test_parts_are_read_by_their_names(tmp_path: Path) -> None:
         ("000009.bin",),
     )
     assert len(list(store.list_files())) == 48
-
-
-def test_an_error_names_the_auxiliary_data(tmp_path: Path) -> None:
-    store = WebdatasetFileStore(write_media(tmp_path), name="media")
-    with pytest.raises(SampleError, match=rf"auxiliary data 'media': {tmp_path}: sample '000009' has no part 'jpg'"):
-        store.get("000009.jpg")
-    assert str(store) == f"auxiliary data 'media' ({tmp_path})"
-    with pytest.raises(ConfigError, match="not a prepared data set"):
-        WebdatasetFileStore(tmp_path.parent)
 
 
 def test_media_metadata_are_found_by_the_same_names(tmp_path: Path) -> None:
@@ -104,22 +97,10 @@ def test_a_key_that_leads_out_of_the_folder_is_refused(folder: Path, key: str) -
         SystemFileStore(folder).get(key)
 
 
-def test_links_in_the_folder_are_followed(folder: Path) -> None:
-    (folder / "link.txt").symlink_to(folder.parent / "outside.txt")
-    assert SystemFileStore(folder).get("link.txt") == b"secret"
-
-
 @pytest.mark.parametrize("key", ["no.txt", "sub", "a.txt/b", "x" * 300, "a\0b"])
 def test_a_missing_file_is_the_samples_fault(folder: Path, key: str) -> None:
     with pytest.raises(SampleError, match=r"auxiliary data 'notes' \(.*/in\): there is no file"):
         SystemFileStore(folder, name="notes").get(key)
-
-
-def test_a_folder_that_is_gone_stops_the_run(folder: Path) -> None:
-    store = SystemFileStore(folder)
-    os.rename(folder, folder.with_name("elsewhere"))
-    with pytest.raises(DatasetError, match="the folder is gone"):
-        store.get("a.txt")
 
 
 def test_without_a_folder_paths_are_absolute(folder: Path) -> None:
@@ -130,11 +111,6 @@ def test_without_a_folder_paths_are_absolute(folder: Path) -> None:
     for action in (lambda: store.get_media_metadata("a"), lambda: list(store.list_files())):
         with pytest.raises(ConfigError, match="folder"):
             action()
-
-
-def test_what_is_no_folder_is_refused(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="no such folder"):
-        SystemFileStore(folder / "a.txt")
 
 
 def test_a_folder_may_be_in_an_object_store(folder: Path, bucket: Bucket) -> None:
@@ -158,12 +134,6 @@ def test_a_folder_may_be_in_an_object_store(folder: Path, bucket: Bucket) -> Non
         SystemFileStore(f"{bucket.url}/nowhere")
 
 
-def test_files_are_listed_without_the_metadata(folder: Path) -> None:
-    (folder / ".nv-meta").mkdir()
-    (folder / ".nv-meta/index.sqlite").write_bytes(b"")
-    assert list(SystemFileStore(folder).list_files()) == ["a.txt", "sub/b.c.bin"]
-
-
 def test_media_metadata_come_from_the_index(folder: Path) -> None:
     (folder / "sub/i.png").write_bytes(png())
     with pytest.raises(ConfigError, match="has no media metadata"):
@@ -183,39 +153,57 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
     return source
 
 
-def test_a_store_is_opened_for_each_name(source: Source) -> None:
-    stores = open_aux(source, SampleDecoder())
-    assert (stores["media"].get("000003.bin"), stores["files"].get("sub/3.txt")) == (content(3), "note 3")
-    assert open_aux(source, None)["files"].get("sub/3.txt") == b"note 3"
-    assert str(stores["media"]).startswith("auxiliary data 'media' (")
-
-
-def test_the_primary_is_the_data_set_itself(source: Source) -> None:
-    primary = open_primary(source, SampleDecoder())
-    assert (primary.get_path(), primary.get("000003.txt")) == (source.path, "text 3")
-    assert open_primary(source, None).get("000003.txt") == b"text 3"
-
-
-def test_the_primary_of_lines_gives_them_decoded_or_as_they_are(tmp_path: Path) -> None:
-    path = tmp_path / "lines.jsonl"
-    path.write_text('{"n": 0}\n{"n": 1}\n')
-    prepare_jsonl(path)
-    (source,) = load_plan(path).sources
-    assert open_primary(source, SampleDecoder()).get("1.json") == {"n": 1}
-    assert open_primary(source, None).get("1.json") == b'{"n": 1}'
-
-
 def test_what_is_joined_has_no_primary(source: Source) -> None:
     joined = dataclasses.replace(source, joined=Join(members=(source, source), names=None, joiner=print))
     with pytest.raises(ConfigError, match="no primary one; name the ones to be read in `aux`"):
         open_primary(joined, None)
 
 
-def test_what_is_not_there_is_refused(source: Source, tmp_path: Path) -> None:
-    for kind, path, message in (
-        ("folder", str(tmp_path / "x"), "'it' .*: no such folder"),
-        ("dataset", str(tmp_path), "not a prepared data set"),
-    ):
-        reference = AuxReference("it", path, kind, path)  # type: ignore[arg-type]
-        with pytest.raises(ConfigError, match=message):
-            open_aux(dataclasses.replace(source, aux={"it": reference}), None)
+def test_stores_are_opened_by_name_and_decode_if_the_encoder_does(source: Source) -> None:
+    for decoder, decoded in ((SampleDecoder(), str), (None, str.encode)):
+        stores, primary = open_aux(source, decoder), open_primary(source, decoder)
+        assert (stores["media"].get("000003.bin"), stores["files"].get("sub/3.txt")) == (content(3), decoded("note 3"))
+        assert (primary.get_path(), primary.get("000003.txt")) == (source.path, decoded("text 3"))
+    assert str(stores["media"]).startswith("auxiliary data 'media' (")
+    with pytest.raises(SampleError, match=r"auxiliary data 'media'.*: sample '000009' has no part 'jpg'"):
+        stores["media"].get("000009.jpg")
+
+
+def test_the_primary_of_lines_gives_the_lines(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"n": 0}\n{"n": 1}\n')
+    prepare_jsonl(path)
+    (source,) = load_plan(path).sources
+    assert open_primary(source, SampleDecoder()).get("1.json") == {"n": 1}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda source, path: WebdatasetFileStore(path), "not a prepared data set"),
+        (lambda source, path: SystemFileStore(path / "in/a.txt"), "no such folder"),
+        (lambda source, path: opened(source, AuxReference("it", "x", "folder", "x")), "'it' .*: no such folder"),
+        (lambda source, path: opened(source, AuxReference("it", str(path), "dataset", "x")), "not a prepared data set"),
+    ],
+)
+def test_what_is_not_there_is_refused(
+    source: Source, folder: Path, make: Callable[[Source, Path], Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make(source, folder.parent)
+
+
+def opened(source: Source, reference: AuxReference) -> Any:
+    return open_aux(dataclasses.replace(source, aux={"it": reference}), None)
+
+
+def test_files_of_a_folder_are_listed_without_its_metadata_until_it_is_gone(folder: Path) -> None:
+    (folder / ".nv-meta").mkdir()
+    (folder / ".nv-meta/index.sqlite").write_bytes(b"")
+    (folder / "link.txt").symlink_to(folder.parent / "outside.txt")
+    store = SystemFileStore(folder)
+    assert list(store.list_files()) == ["a.txt", "link.txt", "sub/b.c.bin"]
+    assert store.get("link.txt") == b"secret", "links in the folder are followed"
+    os.rename(folder, folder.with_name("elsewhere"))
+    with pytest.raises(DatasetError, match="the folder is gone"):
+        store.get("a.txt")
