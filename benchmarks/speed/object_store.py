@@ -1,7 +1,7 @@
 """Training from an object store 20 ms away, at half the rate that local shards give, beside the same from local shards.
 
-Input: the JPEGs of the throughput benchmark. Output: runs of our loader with two workers: local and unpaced
-(its rate sets the pace), local and paced, remote and paced. The server is nanio, behind a connection with latency.
+The data are the JPEGs of the rates. Our loader runs with two workers: local and unpaced (its rate sets the pace), local
+and paced, remote and paced. The server is nanio, behind a connection with latency.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ def measure(extent: Extent) -> dict[str, list[Figures]]:
     data.warm(folder)
     free = run(OURS, "jpeg", folder, WORKERS, extent.seconds)
     if "failed" in free:
-        return {"local": [free], "s3": [free]}
+        return {OURS: [free]}
     pace = ["--pause-per-sample", str(2 / free["samples_per_s"])]
     local, remote = [], []
     try:
@@ -40,7 +40,7 @@ def measure(extent: Extent) -> dict[str, list[Figures]]:
                 report("s3", WORKERS, OURS, remote[-1])
     except (ImportError, OSError, RuntimeError) as error:
         remote = [{"failed": f"no object store: {error}"}]
-    return {"local": local, "s3": remote}
+    return {OURS: remote, "local shards": local}
 
 
 @contextlib.contextmanager
