@@ -181,7 +181,7 @@ bench-more: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.prepare_scale $(if $(wildcard $(PEER)/bin/energon),--energon $(PEER)/bin/python)
 	$(BIN)/python -m benchmarks.tables $(if $(wildcard $(PEERS)/datasets/bin/python),--peer $(PEERS)/datasets/bin/python)
 	$(BIN)/python benchmarks/balance.py
-	$(BIN)/python benchmarks/decoding.py
+	$(BIN)/python -m benchmarks.decoding
 	$(BIN)/python -m benchmarks.shuffle_quality
 	$(BIN)/python -m benchmarks.pictures
 

@@ -3,9 +3,11 @@
 Imports whichever of the two the environment has. `make_loader` makes a savable loader of a workload.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import measure
 import torch
 import work
 
@@ -146,7 +148,26 @@ def make_loader(workload: str, data: Path | str, workers: int, encoder: Any = No
     return api.get_savable_loader(dataset)
 
 
-def described(batch: Any) -> list[tuple[str, Any]]:
-    """`Loader.describe` for batches of these encoders."""
-    values = next(getattr(batch, name) for name in ("tokens", "image", "content", "text") if hasattr(batch, name))
-    return list(zip(batch.__key__, values, strict=True))
+class Prepared(measure.Loader):
+    """A savable loader of prepared shards; `settings` are what was chosen for the library."""
+
+    def __init__(self, loader: Any, workload: str, settings: dict[str, Any]) -> None:
+        self.loader = loader
+        self.settings = settings | {
+            "format": "prepared tars",
+            "batch_size": work.BATCH_SIZES[workload],
+            "prefetch": "2 batches a worker (default)",
+        }
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.loader)
+
+    def describe(self, batch: Any) -> list[tuple[str, Any]]:
+        values = next(getattr(batch, name) for name in ("tokens", "image", "content", "text") if hasattr(batch, name))
+        return list(zip(batch.__key__, values, strict=True))
+
+    def save(self) -> Any:
+        return self.loader.save_state_rank()
+
+    def restore(self, state: Any) -> None:
+        self.loader.restore_state_rank(state)

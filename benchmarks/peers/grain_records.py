@@ -57,7 +57,7 @@ def packed(samples: list[Any]) -> Any:
     return as_arrays(work.packed_buffer(samples))
 
 
-class Loader:
+class Loader(measure.Loader):
     """A MapDataset as an iterator."""
 
     def __init__(self, workload: str, data: Path, workers: int) -> None:
@@ -90,20 +90,11 @@ class Loader:
             return work.batches_of((_tensors(pack) for packs in self._batches for pack in packs), self._size)
         return (batch | {"value": _tensors(batch["value"])} for batch in self._batches)
 
-    def describe(self, batch: Any) -> list[tuple[str, Any]]:
-        return work.described(batch)
-
     def save(self) -> Any:
         return self._batches.get_state()
 
     def restore(self, state: Any) -> None:
         self._batches.set_state(state)
-
-    def wait_ready(self) -> None:
-        """It does not tell."""
-
-    def close(self) -> None:
-        """The process ends with its workers."""
 
 
 def _tensors(value: Any) -> Any:

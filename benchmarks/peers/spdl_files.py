@@ -51,7 +51,7 @@ def audio(paths: list[Path]) -> torch.Tensor:
 MADE = {"text": texts, "jpeg": images, "photos": photos, "video": videos, "audio": audio}
 
 
-class Loader:
+class Loader(measure.Loader):
     """A pipeline with as many threads as the others have workers."""
 
     def __init__(self, workload: str, data: Path, workers: int) -> None:
@@ -79,21 +79,6 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         self._pipeline.start()
         return self._pipeline.get_iterator()
-
-    def describe(self, batch: Any) -> list[tuple[str, Any]]:
-        return work.described(batch)
-
-    def save(self) -> None:
-        return None
-
-    def restore(self, state: Any) -> None:
-        raise NotImplementedError("SPDL has no state")
-
-    def wait_ready(self) -> None:
-        """It does not tell."""
-
-    def close(self) -> None:
-        """The process ends with its threads."""
 
 
 if __name__ == "__main__":

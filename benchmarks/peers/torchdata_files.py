@@ -29,21 +29,18 @@ class Files(Dataset):
 
 
 class Loader(epochs.EpochLoader):
-    """A StatefulDataLoader over data sets of the class `samples`."""
-
-    samples: type[Dataset] = Files
-    format = "a file a sample"
+    """A StatefulDataLoader."""
 
     def __init__(self, workload: str, data: Path, workers: int) -> None:
         order: dict[str, Any] = {"shuffle": True}
         if workload == "blend":
-            sets: list[Any] = [self.samples(workload, folder) for folder in work.sets_of(data)]
+            sets: list[Any] = [Files(workload, folder) for folder in work.sets_of(data)]
             weights = [(number + 1) / len(one) for number, one in enumerate(sets) for _ in range(len(one))]
             dataset: Any = ConcatDataset(sets)
             order = {"sampler": WeightedRandomSampler(torch.tensor(weights), len(dataset))}
         else:
-            dataset = self.samples(workload, data)
-        settings = {"version": version("torchdata"), "format": self.format, "shuffle": "all of it (shuffle=True)"}
+            dataset = Files(workload, data)
+        settings = {"version": version("torchdata"), "format": "a file a sample", "shuffle": "all of it (shuffle=True)"}
         super().__init__(StatefulDataLoader, dataset, workload, workers, settings, **order)
 
 

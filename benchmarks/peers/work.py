@@ -161,11 +161,6 @@ def stacked(samples: list[tuple[str, Any]]) -> dict[str, Any]:
     return {"key": list(keys), "value": torch.stack(values) if torch.is_tensor(values[0]) else list(values)}
 
 
-def described(batch: dict[str, Any]) -> list[tuple[str, Any]]:
-    """`Loader.describe` for batches of `stacked` and `stacked_packs`."""
-    return list(zip(batch["key"], batch["tokens"] if "tokens" in batch else batch["value"], strict=True))
-
-
 DECODERS: dict[str, tuple[str, Any]] = {
     "jpeg": ("jpg", image_uint8),
     "photos": ("jpg", photo_resized),

@@ -23,9 +23,9 @@ from typing import Any
 from benchmarks import figures
 from benchmarks.figures import RESULTS, ROOT
 from benchmarks.speed import costs, tables
-from benchmarks.speed.programs import LIBRARIES, PEERS, WORKLOADS
+from benchmarks.speed.programs import LIBRARIES, OURS, PEERS, WORKLOADS
 from benchmarks.speed.rounds import Extent, throughput
-from benchmarks.speed.summary import Summary, costs_of, rates_of, summarize
+from benchmarks.speed.summary import Summary, costs_of, four_digits, rates_of, summarize
 
 FILE, KEPT_IN = RESULTS / "bench.json", ROOT / ".bench"
 NAMES = (*WORKLOADS, *costs.MEASURED)
@@ -110,10 +110,19 @@ def make_document(summaries: dict[str, Summary], extent: Extent) -> dict[str, An
 
 
 def merged(before: dict[str, Any], new: dict[str, Any], only: tuple[str, ...]) -> dict[str, Any]:
-    """The document before with what is new; if `only` names libraries, rows that were there take those alone."""
+    """The document before with what is new; if `only` names libraries, rows that were there take those alone, with the
+    rates that they have beside ours of that row."""
     rates = dict(before["rates"])
     for at, row in new["rates"].items():
-        rates[at] = rates[at] | {name: row[name] for name in only if name in row} if only and at in rates else row
+        if only and at in rates:
+            ours = rates[at][OURS]["rate"]
+            joined = {name: row[name] for name in only if name in row}
+            joined |= {
+                name: one | {"rate": four_digits(ours / one["ratio"])} for name, one in joined.items() if "ratio" in one
+            }
+            rates[at] = rates[at] | joined
+        else:
+            rates[at] = row
     costs = before["costs"] if only else before["costs"] | new["costs"]
     return before | {"settings": before["settings"] | new["settings"], "rates": rates, "costs": costs}
 

@@ -24,7 +24,7 @@ PROGRAMS = ROOT / "benchmarks/peers"
 ENVIRONMENTS = ROOT / ".venv-peers"
 RUN_LIMIT_S, CONVERT_LIMIT_S = 60, 300
 
-OURS, ENERGON, BARE, BY_HAND = "bridge_data", "megatron-energon", "bare loop", "by hand"
+OURS, ENERGON, BARE = "bridge_data", "megatron-energon", "bare loop"
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,8 @@ LIBRARIES = {
     "torchdata": Library("torchdata", "torchdata_files.py", "files"),
     "grain": Library("grain", "grain_records.py", "records"),
     "spdl": Library("spdl", "spdl_files.py", "files", is_threaded=True, tolerance=1e-2),
-    BY_HAND: Library("torchdata", "by_hand.py", "mapped"),
 }
-PEERS = [name for name in LIBRARIES if name not in (OURS, BARE, BY_HAND)]
+PEERS = [name for name in LIBRARIES if name not in (OURS, BARE)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,13 +69,11 @@ class Workload:
     """As of a library."""
     bare: bool = False
     """Whether the bare loop does this work, too."""
-    by_hand: bool = False
-    """Whether a data set written by hand for it takes part, which is no library's, and no peer."""
 
 
 WITHOUT_MIXING = tuple(name for name in PEERS if name != "spdl")
 WORKLOADS = {
-    "text": Workload(label="text, 200 B, batch 32", bare=True, by_hand=True),
+    "text": Workload(label="text, 200 B, batch 32", bare=True),
     "jpeg": Workload(label="JPEG 500×400, 55 KB → uint8, batch 32", bare=True),
     "photos": Workload(label="JPEG 1600×1200 → 336² float, batch 16", bare=True),
     "photos_torch": Workload(label="the same, resized by torch", peers=(), data="photos", tolerance=1e-2),
@@ -84,7 +81,7 @@ WORKLOADS = {
     "audio": Workload(label="5 s of FLAC, 16 kHz → float, batch 16", peers=(ENERGON, "torchdata", "spdl")),
     "chat": Workload(label="packed chat, 4 × 2,048 tokens", unit=" packs", peers=WITHOUT_MIXING, bare=True),
     "aux": Workload(label="questions with photos of another data set, batch 16", peers=(ENERGON,)),
-    "blend": Workload(label="blend of 20 sets of text, batch 32", peers=WITHOUT_MIXING, by_hand=True),
+    "blend": Workload(label="blend of 20 sets of text, batch 32", peers=WITHOUT_MIXING),
 }
 
 Figures = dict[str, Any]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.speed import data
-from benchmarks.speed.programs import BARE, BY_HAND, ENERGON, LIBRARIES, OURS, WORKLOADS, Figures, convert, run
+from benchmarks.speed.programs import BARE, ENERGON, LIBRARIES, OURS, WORKLOADS, Figures, convert, run
 
 Runs = dict[str, dict[str, list[Figures]]]
 """By `workload/workers` and library: the figures of each round."""
@@ -36,8 +36,6 @@ def throughput(workload: str, workers: int, extent: Extent) -> dict[str, list[Fi
     folder = data.make(settings.data or workload, extent.folder, extent.scale)
     names = [OURS, *(name for name in settings.peers if name in extent.peers)]
     names = [name for name in names if workers or not LIBRARIES[name].is_threaded]
-    if settings.by_hand and extent.peers:
-        names.append(BY_HAND)
     if settings.bare and not workers:
         names.append(BARE)
     for name in names:

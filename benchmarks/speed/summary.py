@@ -40,7 +40,7 @@ def _one(name: str, runs: list[Figures], ours: list[Figures]) -> dict[str, Any]:
     for figure in FIGURES:
         values = [figures[figure] for figures in good if figures.get(figure) is not None]
         if values:
-            summary[figure] = _four_digits(statistics.median(values))
+            summary[figure] = four_digits(statistics.median(values))
         pairs = [(a.get(figure), b.get(figure)) for a, b in zip(ours, runs, strict=False)]
         ratios = [a / b for a, b in pairs if a is not None and b]
         if ratios and name != OURS:
@@ -57,10 +57,11 @@ def _one(name: str, runs: list[Figures], ours: list[Figures]) -> dict[str, Any]:
 def spread(values: Sequence[float]) -> dict[str, float]:
     """Median, lowest and highest, to four digits."""
     three = statistics.median(values), min(values), max(values)
-    return {key: _four_digits(value) for key, value in zip(("ratio", "low", "high"), three, strict=True)}
+    return {key: four_digits(value) for key, value in zip(("ratio", "low", "high"), three, strict=True)}
 
 
-def _four_digits(value: float) -> float:
+def four_digits(value: float) -> float:
+    """To four digits."""
     return float(f"{value:.4g}")
 
 

@@ -6,11 +6,11 @@ Reads summaries, or the document that is written as JSON. Returns text; `in_page
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.speed.programs import BARE, BY_HAND, ENERGON, OURS, WORKLOADS
+from benchmarks.speed.programs import BARE, ENERGON, OURS, WORKLOADS
 from benchmarks.speed.summary import FIGURES, Summary
 
 BEGIN, END = "<!-- bench -->", "<!-- /bench -->"
-NO_PEERS = (OURS, ENERGON, BARE, BY_HAND)
+NO_PEERS = (OURS, ENERGON, BARE)
 
 
 def terminal(summaries: Mapping[str, Summary]) -> str:
@@ -98,7 +98,7 @@ def _mode(workers: str) -> str:
 
 
 def _spread(values: Mapping[str, Any]) -> str:
-    text = number(values["ratio"])
+    text = f"{number(values['ratio'])} by CPU time" if "by" in values else number(values["ratio"])
     return f"{text}, {number(values['low'])}–{number(values['high'])}" if "low" in values else text
 
 

@@ -156,10 +156,3 @@ def test_the_command_draws_ours_and_tells_which_peers_are_not_here(
     printed = capsys.readouterr().out
     assert "### large-shards: 8 shards of 30 to 50 samples" in printed
     assert "| bridge_data, 8 lanes | limit | bridge_data, 1 lane | limit | Energon, 8 ranks |" in printed
-
-
-def test_one_seed_is_too_few(capsys: pytest.CaptureFixture[str]) -> None:
-    for option in ("--seeds", "--peer-seeds"):
-        with pytest.raises(SystemExit):
-            shuffle_quality.parse([option, "1"])
-        assert f"{option} 1: two seeds are compared" in capsys.readouterr().err
