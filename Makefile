@@ -120,9 +120,11 @@ energon    := 'megatron-energon[av-decode]==7.4.1'
 webdataset := webdataset==1.0.2
 streaming  := mosaicml-streaming==0.13.0 torch==2.13.0
 litdata    := litdata==0.2.76 torch==2.13.0
-torchdata  := torchdata==0.11.0
+torchdata  := torchdata==0.11.0 torchcodec==0.12.0 soundfile==0.14.0
 datasets   := datasets==5.2.0 torchdata==0.11.0
-NAMES      := energon webdataset streaming litdata torchdata datasets
+grain      := grain==0.2.18
+spdl       := spdl==0.8.0
+NAMES      := energon webdataset streaming litdata torchdata datasets grain spdl
 
 $(PEERS)/torch/.complete:
 	"$(PYTHON)" -m venv $(@D)
@@ -168,25 +170,19 @@ $(VENV)/.docs: pyproject.toml | setup
 # ARGS="--only text,jpeg --rounds 1" for a quick look; see docs/benchmarks.md.
 bench: $(VENV)/.bench peers
 	$(BIN)/python -m benchmarks.speed $(ARGS)
-	$(BIN)/python -m benchmarks.metrics_cost $(if $(ARGS),--rounds 1)
-	$(BIN)/python -m benchmarks.checks_cost $(if $(ARGS),--rounds 1)
 
 $(VENV)/.bench: pyproject.toml | setup
 	$(BIN)/pip install -q -e ".[bench]"
 	@touch $@
 
-bench-more: setup
-	-@$(MAKE) --no-print-directory -k $(PEER)/.complete $(PEERS)/streaming/.complete
-	$(BIN)/python -m benchmarks.shuffle_quality --energon $(PEER)/bin/python --streaming $(PEERS)/streaming/bin/python
-	$(BIN)/python benchmarks/resume.py
-	$(BIN)/python -m benchmarks.scale
+# What else docs/benchmarks.md prints.
+bench-more: $(VENV)/.bench
+	-@$(MAKE) --no-print-directory -k $(PEER)/.complete $(PEERS)/streaming/.complete $(PEERS)/datasets/.complete
 	$(BIN)/python -m benchmarks.prepare_scale $(if $(wildcard $(PEER)/bin/energon),--energon $(PEER)/bin/python)
-	$(BIN)/python benchmarks/faults.py
-	$(BIN)/python benchmarks/video.py
+	$(BIN)/python -m benchmarks.tables $(if $(wildcard $(PEERS)/datasets/bin/python),--peer $(PEERS)/datasets/bin/python)
 	$(BIN)/python benchmarks/balance.py
-	$(BIN)/python benchmarks/share.py
-	$(BIN)/python -m benchmarks.pinning
-	$(BIN)/python benchmarks/decoding.py
+	$(BIN)/python -m benchmarks.decoding
+	$(BIN)/python -m benchmarks.shuffle_quality
 	$(BIN)/python -m benchmarks.pictures
 
 clean:

@@ -8,7 +8,7 @@
 All run in turn; the figure is CPU time in the best round. With `--tuned-malloc` the allocator keeps freed memory, as in
 the loader's workers; Pillow gains most from it.
 
-    python benchmarks/decoding.py [--tuned-malloc] [--json FILE]
+    python -m benchmarks.decoding [--tuned-malloc] [--json FILE]
 """
 
 import argparse
@@ -21,16 +21,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import simplejpeg
 import sklearn.datasets
 import torch
 from PIL import Image
 
+from benchmarks.peers import work
 from bridge_data import SampleDecoder
 from bridge_data.samples.collation import batch_pad_stack
 
-ROUNDS, BATCH_SIZE, SIZE = 15, 32, (336, 336)
+ROUNDS, BATCH_SIZE, SIZE = 15, 32, work.IMAGE_SIZE
 TUNED = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(512 << 20)}
 
 
@@ -47,17 +47,6 @@ def decoder(**settings: Any) -> Callable[[bytes], Any]:
     handler = SampleDecoder(**settings).handler("jpg")
     assert handler is not None
     return handler
-
-
-def by_pillow(data: bytes) -> torch.Tensor:
-    """uint8 (3, H, W) by Pillow alone."""
-    return torch.from_numpy(np.array(Image.open(io.BytesIO(data)).convert("RGB"))).permute(2, 0, 1)
-
-
-def resized_by_pillow(data: bytes) -> torch.Tensor:
-    """float32 (3, 336, 336) by Pillow alone."""
-    image = Image.open(io.BytesIO(data)).convert("RGB").resize(SIZE[::-1], Image.Resampling.BICUBIC)
-    return torch.from_numpy(np.array(image).transpose(2, 0, 1).copy()).to(torch.float32).div_(255)
 
 
 def per_second(ways: Mapping[str, Callable[[], Any]], images: int) -> dict[str, float]:
@@ -87,20 +76,20 @@ def measure() -> dict[str, dict[str, float]]:
     torch.set_num_threads(1)
     small, large = photo((500, 400)), photo((1600, 1200))
     forms = {name: decoder(image_decode=name) for name in ("torchrgb8", "rgb8", "torchrgb", "torchl8", "pilrgb")}
-    bare = {"simplejpeg.decode_jpeg": simplejpeg.decode_jpeg, "Pillow": by_pillow}
+    bare = {"simplejpeg.decode_jpeg": simplejpeg.decode_jpeg, "Pillow": work.image_uint8}
     title = f"JPEG, 500 x 400, {len(small) / 1000:.0f} KB"
     ways = {name: (lambda way=way: way(small)) for name, way in (bare | forms).items()}
     plain = per_second(ways, 1)
     show(title, plain)
     ways = {
         "simplejpeg.decode_jpeg, not batched": lambda: [simplejpeg.decode_jpeg(small) for _ in range(BATCH_SIZE)],
-        "Pillow": lambda: batch_pad_stack([by_pillow(small) for _ in range(BATCH_SIZE)]),
+        "Pillow": lambda: batch_pad_stack([work.image_uint8(small) for _ in range(BATCH_SIZE)]),
         "torchrgb8": lambda: batch_pad_stack([forms["torchrgb8"](small) for _ in range(BATCH_SIZE)]),
     }
     batched = per_second(ways, BATCH_SIZE)
     show(f"the same, {BATCH_SIZE} to a batch", batched)
     resizers = {
-        "Pillow": resized_by_pillow,
+        "Pillow": work.photo_resized,
         "image_size": decoder(image_size=SIZE),
         'resize="torch"': decoder(image_size=SIZE, resize="torch"),
         "dct_scaling": decoder(image_size=SIZE, dct_scaling=True),
@@ -108,7 +97,7 @@ def measure() -> dict[str, dict[str, float]]:
     }
     resized = per_second({name: (lambda way=way: way(large)) for name, way in resizers.items()}, 1)
     show(f"JPEG, 1600 x 1200, {len(large) / 1000:.0f} KB, to float32 of {SIZE[0]} x {SIZE[1]}", resized)
-    expected = resized_by_pillow(large)
+    expected = work.photo_resized(large)
     for name, way in resizers.items():
         difference = (way(large) - expected).abs() * 255
         print(f"  {name:<44} differs by {difference.max():.0f} of 255 at most, by {difference.mean():.3f} in the mean")
@@ -121,7 +110,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     if arguments.tuned_malloc and not TUNED.items() <= os.environ.items():  # the allocator reads them as it starts
-        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | TUNED)
+        os.execve(sys.executable, [sys.executable, "-m", "benchmarks.decoding", *sys.argv[1:]], os.environ | TUNED)
     found = measure()
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(found, indent=2))

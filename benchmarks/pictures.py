@@ -4,7 +4,7 @@
     blend     the shares of three data sets that were drawn of a blend whose weights change, and how far they are off
     packs     how full packs are, by packer and buffer, in a loader
     state     the size of a job's state, by ranks
-    scale     what a lane takes to begin, and holds, by samples (`order_scale.py`)
+    scale     what a lane takes to begin, and holds, by samples
     soak      memory and open files over a long run with kills and resumes (`soak.py`)
 
     python -m benchmarks.pictures [--only shuffle,packs] [--redraw]
@@ -13,27 +13,40 @@ Figures go to benchmarks/results/pictures.json, and pictures to docs/images. Nee
 """
 
 import argparse
+import dataclasses
 import json
 import random
+import statistics
 import tempfile
+import time
+import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks import order_scale, soak, state_scale
+from benchmarks import figures, soak
+from benchmarks.figures import RESULTS, ROOT
 from benchmarks.mixing.statistics import group_inflation
-from bridge_data import Cooker, DefaultTaskEncoder, TextSample, WorkerConfig, get_loader, get_train_dataset, stateless
-from bridge_data.order import Geometry, Row, Schedule
+from bridge_data import (
+    Cooker,
+    DefaultTaskEncoder,
+    LaneDataset,
+    TextSample,
+    WorkerConfig,
+    get_loader,
+    get_train_dataset,
+    stateless,
+)
+from bridge_data.order import Cursor, Geometry, Row, Schedule
 from bridge_data.order.chunks import ChunkTable
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.task import Packing
 from bridge_data.task.packers import PACKERS
 from bridge_data.tools.mixing import mixing_of, windows_of_epoch
 
-ROOT = Path(__file__).parents[1]
-FIGURES, IMAGES = ROOT / "benchmarks/results/pictures.json", ROOT / "docs/images"
+FIGURES, IMAGES = RESULTS / "pictures.json", ROOT / "docs/images"
 
 BATCH, SEEDS = 32, 5
 COUNTS = (1_000,) * 100
@@ -44,7 +57,7 @@ STEP_DRAWS = 512
 """Draws of each lane between two points of the picture of a blend."""
 CAPACITY, NUM_LENGTHS, NUM_PACKS = 4_096, 20_000, 1_000
 BUFFERS = (10, 30, 100, 300, 1_000, 3_000)
-RANKS = (8, 32, 128, 512, 1_024)
+RANKS, LANES_OF_RANK, STATE_SOURCES, STATE_BATCHES = (8, 32, 128, 512, 1_024), 8, 20, 600
 SCALES, SCALE_LANES = (10**5, 10**6, 10**7, 10**8, 10**9), 64
 LANE_FIGURES = ("first draw, CPU ms", "held by a lane, MB")
 
@@ -102,10 +115,10 @@ class LengthEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
 
     cookers = (Cooker(cook),)
 
-    def __init__(self, packer: str) -> None:
+    def __init__(self, packer: str, capacity: int = CAPACITY) -> None:
         super().__init__()
         self.select_samples_to_pack = Packing(
-            length=lambda text: int(text.text), capacity=CAPACITY, packer=packer, overlong="drop"
+            length=lambda text: int(text.text), capacity=capacity, packer=packer, overlong="drop"
         )
 
     @stateless
@@ -121,50 +134,91 @@ def measure_packs() -> dict[str, Any]:
     lengths = [min(CAPACITY, 1 + int(draw.lognormvariate(5.5, 1.2))) for _ in range(NUM_LENGTHS)]
     found: dict[str, Any] = {"buffers": BUFFERS, "fill": {}}
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "lengths.jsonl")
-        path.write_text("".join(json.dumps({"text": str(length)}) + "\n" for length in lengths))
-        prepare_jsonl(path)
+        path = _written(Path(folder, "lengths.jsonl"), lengths)
         for packer in PACKERS:
             found["fill"][packer] = [_fill(path, packer, buffer) for buffer in BUFFERS]
     return found
 
 
-def _fill(path: Path, packer: str, buffer: int) -> float:
-    dataset = get_train_dataset(
+def _written(path: Path, lengths: Sequence[int]) -> Path:
+    path.write_text("".join(json.dumps({"text": str(length)}) + "\n" for length in lengths))
+    prepare_jsonl(path)
+    return path
+
+
+def _dataset(path: Path, num_lanes: int, buffer: int | None, encoder: LengthEncoder) -> LaneDataset:
+    return get_train_dataset(
         path,
-        worker_config=WorkerConfig(0, 1, 0, num_lanes=1),
+        worker_config=WorkerConfig(0, 1, 0, num_lanes=num_lanes),
         batch_size=None,
         shuffle_buffer_size=100,
         max_samples_per_sequence=100,
         packing_buffer_size=buffer,
-        task_encoder=LengthEncoder(packer),
+        task_encoder=encoder,
     )
-    with get_loader(dataset) as loader:
+
+
+def _fill(path: Path, packer: str, buffer: int) -> float:
+    with get_loader(_dataset(path, 1, buffer, LengthEncoder(packer))) as loader:
         fills = [int(pack.text) for pack, _ in zip(loader, range(NUM_PACKS), strict=False)]
     return sum(fills) / len(fills) / CAPACITY
 
 
 def measure_state() -> dict[str, Any]:
-    """MB of the state of a job as JSON, with 20 sources and 8 lanes a rank; lanes are copies of 8 real ones."""
+    """MB of the state of a job as JSON, with 20 sources and 8 lanes a rank, which are copies of 8 lanes at random
+    moments; packs hold about five samples."""
+    rng = random.Random(0)
     found: dict[str, Any] = {"ranks": RANKS, "MB": {}}
     with tempfile.TemporaryDirectory() as folder:
-        blend = state_scale.write_blend(Path(folder), state_scale.CHECKPOINT_SOURCES)
-        for name, buffer in (("no packing", None), (f"packing, buffer of {state_scale.BUFFER:,}", state_scale.BUFFER)):
-            dataset = state_scale.dataset_of(blend, buffer)
-            rng = random.Random(0)
-            lanes = [rng.choice(state_scale.timed_states(dataset, lane)[0]) for lane in range(state_scale.REAL_LANES)]
-            jobs = (state_scale.job_of(dataset, lanes, ranks * state_scale.LANES_OF_RANK) for ranks in RANKS)
-            found["MB"][name] = [len(json.dumps(job.to_dict())) / 1e6 for job in jobs]
+        lines = ["__module__: megatron.energon", "__class__: MetadatasetV2", "splits:", "  train:", "    blend:"]
+        for source in range(STATE_SOURCES):
+            path = _written(Path(folder, f"{source}.jsonl"), [rng.randint(10, 59) for _ in range(2_000)])
+            lines += [f"      - path: {path.name}", "        weight: 1"]
+        blend = Path(folder, "blend.yaml")
+        blend.write_text("\n".join(lines) + "\n")
+        for name, buffer in (("no packing", None), ("packing, buffer of 1,000", 1_000)):
+            dataset = _dataset(blend, LANES_OF_RANK, buffer, LengthEncoder("first_fit_decreasing", 160))
+            states = []
+            for number in range(LANES_OF_RANK):
+                lane = dataset.lane(number, dataset.new_state())
+                later = [lane.next().state for _ in range(2 * STATE_BATCHES)][STATE_BATCHES:]
+                states.append(rng.choice(later))
+            found["MB"][name] = [_megabytes(dataset, states, ranks * LANES_OF_RANK) for ranks in RANKS]
     return found
 
 
+def _megabytes(dataset: LaneDataset, states: Sequence[Any], num_lanes: int) -> float:
+    lanes = {lane: states[lane % len(states)] for lane in range(num_lanes)}
+    job = dataclasses.replace(dataset.new_state(num_lanes), lanes=lanes, next_slot=num_lanes * STATE_BATCHES)
+    return len(json.dumps(job.to_dict())) / 1e6
+
+
 def measure_scale() -> dict[str, Any]:
-    """CPU time to the first draw of a lane, and its memory, by samples, in shards of 9,000 to 11,000."""
-    rng, rows = random.Random(0), []
+    """CPU time to the first draw of a lane, and its memory, by samples of 1 KB, in shards of 9,000 to 11,000."""
+    rng = random.Random(0)
+    found: dict[str, Any] = {"samples": SCALES, "lanes": SCALE_LANES, **{key: [] for key in LANE_FIGURES}}
     for samples in SCALES:
         counts = [rng.randint(9_000, 11_000) for _ in range(samples // 10_000)]
-        rows.append(order_scale.measure_lane("9,000 to 11,000", counts, SCALE_LANES))
-    return {"samples": SCALES, "lanes": SCALE_LANES, **{key: [row[key] for row in rows] for key in LANE_FIGURES}}
+        geometry = Geometry.choose(
+            counts,
+            num_lanes=SCALE_LANES,
+            max_samples_per_sequence=100,
+            shuffle_buffer_size=100,
+            sample_bytes=1_000,
+        )
+        starts = []
+        for lane in random.Random(0).sample(range(SCALE_LANES), 5):
+            begin = time.process_time()
+            Cursor([[Row(counts, geometry, 7)]], None, lane).take(1)
+            starts.append(1e3 * (time.process_time() - begin))
+        tracemalloc.start()
+        cursor = Cursor([[Row(counts, geometry, 7)]], None, 1)
+        cursor.take(1)
+        held, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        found["first draw, CPU ms"].append(statistics.median(starts))
+        found["held by a lane, MB"].append(held / 1e6)
+    return found
 
 
 def draw_shuffle(found: dict[str, Any], axes: Any) -> None:
@@ -276,12 +330,12 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", default=",".join(PARTS), help="pictures, separated by commas (default: %(default)s)")
     parser.add_argument("--redraw", action="store_true", help="draw the figures that are there; measure nothing")
     arguments = parser.parse_args(given)
-    figures = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+    found = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
     for name in arguments.only.split(","):
         if not arguments.redraw:
-            figures[name] = PARTS[name][0]()
-            FIGURES.write_text(json.dumps(figures, indent=1) + "\n")
-        print(draw(name, json.loads(json.dumps(figures[name]))))
+            found[name] = PARTS[name][0]()
+            figures.write(FIGURES, found)
+        print(draw(name, json.loads(json.dumps(found[name]))))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from bridge_data.decode.image import pillow_image
 SCANNED = 20_000
 
 
-class Loader:
+class Loader(measure.Loader):
     """Batches of the first samples, repeated."""
 
     def __init__(self, workload: str, data: Path, workers: int) -> None:
@@ -76,18 +76,6 @@ class Loader:
 
     def describe(self, batch: Any) -> list[tuple[str, Any]]:
         return []
-
-    def wait_ready(self) -> None:
-        """There are no workers."""
-
-    def save(self) -> None:
-        return None
-
-    def restore(self, state: Any) -> None:
-        raise NotImplementedError("the bare loop has no state")
-
-    def close(self) -> None:
-        """There is nothing to close."""
 
 
 @functools.wraps(work.photo_resized)

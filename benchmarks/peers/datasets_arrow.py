@@ -15,7 +15,7 @@ FOLDER, ARROW_SHARDS = "arrow", 16
 
 
 def convert(workload: str, data: Path) -> None:
-    """Convert the tars of a workload to Arrow files; for the cold start, as many as there are tars."""
+    """Convert the tars of a workload to Arrow files."""
     part = work.part_of(workload)
     kind = {"txt": datasets.Value("string"), "jpg": datasets.Image(), "json": datasets.Value("string")}[part]
     features = datasets.Features({"key": datasets.Value("string"), "value": kind})
@@ -26,7 +26,7 @@ def convert(workload: str, data: Path) -> None:
             keys.append(key)
             values.append({"bytes": parts[part], "path": None} if part == "jpg" else parts[part].decode())
         made = datasets.Dataset.from_dict({"key": keys, "value": values}, features=features)
-        made.save_to_disk(str(folder / FOLDER), num_shards=len(keys) // 5 if workload == "cold" else ARROW_SHARDS)
+        made.save_to_disk(str(folder / FOLDER), num_shards=ARROW_SHARDS)
 
 
 def shuffled(dataset: Any) -> Any:

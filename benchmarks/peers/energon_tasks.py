@@ -1,18 +1,23 @@
 """The task encoders of the workloads, as a user of Megatron-Energon writes them; they are the same for us.
 
-Imports whichever of the two the environment has. Output: `make_loader`, a savable loader of a workload.
+Imports whichever of the two the environment has. `make_loader` makes a savable loader of a workload.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import measure
 import torch
 import work
 
 try:
+    from bridge_data.energon.av import get_single_frames_uniform
+
     import bridge_data as api
 except ImportError:
     import megatron.energon as api  # type: ignore[no-redef]
+    from megatron.energon.av import get_single_frames_uniform
 
 PATHS = {"blend": "metadataset.yaml", "aux": "metadataset.yaml"}
 
@@ -34,6 +39,13 @@ class PackedChats(api.Sample):
     positions: torch.Tensor
 
 
+@api.edataclass
+class Medium(api.Sample):
+    """A video or audio, and what becomes of it."""
+
+    content: Any
+
+
 class Images(api.DefaultTaskEncoder):
     """JPEGs to uint8."""
 
@@ -48,6 +60,36 @@ class Photos(api.DefaultTaskEncoder):
     @api.stateless
     def encode_sample(self, sample: Any) -> Any:
         sample.image = work.image_resized(sample.image)
+        return sample
+
+
+@api.stateless
+def cook_medium(sample: Any) -> Medium:
+    """The decoder of a video or audio, which decodes when it is asked."""
+    content = sample["mp4" if "mp4" in sample else "flac"]
+    return Medium(**api.basic_sample_keys(sample), content=content)
+
+
+class Videos(api.DefaultTaskEncoder):
+    """Evenly spaced frames of videos."""
+
+    cookers = [api.Cooker(cook_medium)]  # noqa: RUF012
+
+    @api.stateless
+    def encode_sample(self, sample: Medium) -> Medium:
+        sample.content = get_single_frames_uniform(sample.content, work.NUM_FRAMES)
+        return sample
+
+
+class Audio(api.DefaultTaskEncoder):
+    """Waveforms."""
+
+    cookers = [api.Cooker(cook_medium)]  # noqa: RUF012
+
+    @api.stateless
+    def encode_sample(self, sample: Medium) -> Medium:
+        (samples,) = sample.content.get_audio().audio_clips
+        sample.content = work.waveform(samples)
         return sample
 
 
@@ -88,6 +130,7 @@ class Questions(Images):
 
 
 ENCODERS = {"jpeg": Images, "s3": Images, "photos": Photos, "chat": Chats, "aux": Questions}
+ENCODERS |= {"video": Videos, "audio": Audio}
 
 
 def make_loader(workload: str, data: Path | str, workers: int, encoder: Any = None) -> Any:
@@ -105,7 +148,26 @@ def make_loader(workload: str, data: Path | str, workers: int, encoder: Any = No
     return api.get_savable_loader(dataset)
 
 
-def described(batch: Any) -> list[tuple[str, Any]]:
-    """`Loader.describe` for batches of these encoders."""
-    values = next(getattr(batch, name) for name in ("tokens", "image", "text") if hasattr(batch, name))
-    return list(zip(batch.__key__, values, strict=True))
+class Prepared(measure.Loader):
+    """A savable loader of prepared shards; `settings` are what was chosen for the library."""
+
+    def __init__(self, loader: Any, workload: str, settings: dict[str, Any]) -> None:
+        self.loader = loader
+        self.settings = settings | {
+            "format": "prepared tars",
+            "batch_size": work.BATCH_SIZES[workload],
+            "prefetch": "2 batches a worker (default)",
+        }
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.loader)
+
+    def describe(self, batch: Any) -> list[tuple[str, Any]]:
+        values = next(getattr(batch, name) for name in ("tokens", "image", "content", "text") if hasattr(batch, name))
+        return list(zip(batch.__key__, values, strict=True))
+
+    def save(self) -> Any:
+        return self.loader.save_state_rank()
+
+    def restore(self, state: Any) -> None:
+        self.loader.restore_state_rank(state)

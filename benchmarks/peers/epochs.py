@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import measure
 import work
 
 
-class EpochLoader:
+class EpochLoader(measure.Loader):
     """The loader that `make` makes, epoch after epoch; packs are made of its samples.
 
     `settings` are what was chosen for the library, but for what is the same for all.
@@ -46,17 +47,8 @@ class EpochLoader:
         while True:
             yield from self._loader
 
-    def describe(self, batch: Any) -> list[tuple[str, Any]]:
-        return work.described(batch)
-
     def save(self) -> Any:
         return self._loader.state_dict()
 
     def restore(self, state: Any) -> None:
         self._loader.load_state_dict(state)
-
-    def wait_ready(self) -> None:
-        """It does not tell."""
-
-    def close(self) -> None:
-        """The process ends with its workers."""

@@ -14,7 +14,7 @@ FOLDER = "chunks"
 
 
 def convert(workload: str, data: Path) -> None:
-    """The tars of a workload as chunks; chunks of 5 samples for the cold start, so that there are as many."""
+    """The tars of a workload as chunks."""
     for folder in work.sets_of(data):
         shutil.rmtree(folder / FOLDER, ignore_errors=True)
         part = work.part_of(workload)
@@ -22,8 +22,7 @@ def convert(workload: str, data: Path) -> None:
             {"key": key, "value": parts[part].decode() if part == "txt" else parts[part]}
             for key, parts in work.read_tars(folder / "tars")
         ]
-        size = {"chunk_size": 5} if workload == "cold" else {"chunk_bytes": "64MB"}
-        writer = litdata.streaming.writer.BinaryWriter(cache_dir=str(_made(folder / FOLDER)), **size)
+        writer = litdata.streaming.writer.BinaryWriter(cache_dir=str(_made(folder / FOLDER)), chunk_bytes="64MB")
         for number, sample in enumerate(samples):
             writer[number] = sample
         writer.done()

@@ -1,7 +1,7 @@
 """One measurement of one loader in a process of its own: the command line that all programs of this folder share.
 
-A program hands its `Loader` class to `main`. Input: workload, folder of data, workers, seconds. Output: one
-line of JSON on stdout with the figures. Nothing here needs more than torch and the standard library, since each program
+A program hands its `Loader` class to `main`. Prints one line of
+JSON with the figures. Nothing here needs more than torch and the standard library, since each program
 runs in the environment of its library.
 
     python PROGRAM convert --workload text --data FOLDER            # makes the library's own format, where it has one
@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 WARM_UP_S, SAVES, CHECKED = 0.7, 5, 64
 PACED_WARM_UP_S = 2.0
@@ -26,29 +26,34 @@ PACED_WARM_UP_S = 2.0
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
-class Loader(Protocol):
-    """An endless loader of one library for one workload; each program implements it."""
+class Loader:
+    """An endless loader of one library for one workload; each program derives one."""
 
     settings: dict[str, Any]
     """The settings chosen for this library: version, format, decoder, batch size, shuffling, prefetch."""
 
     def __init__(self, workload: str, data: Path, workers: int) -> None: ...
 
-    def __iter__(self) -> Iterator[Any]: ...
+    def __iter__(self) -> Iterator[Any]:
+        raise NotImplementedError
 
     def describe(self, batch: Any) -> list[tuple[str, Any]]:
         """The key of each sample of a batch, with its text or its tensor."""
+        return list(zip(batch["key"], batch["tokens"] if "tokens" in batch else batch["value"], strict=True))
 
     def save(self) -> Any:
         """The state after the last batch; anything that pickle takes. None: the library has no state."""
+        return None
 
     def restore(self, state: Any) -> None:
         """Called before the first batch."""
+        raise NotImplementedError("there is no state")
 
     def wait_ready(self) -> None:
         """Wait until all workers run, if the library can tell; a warm-up follows in any case."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Clean up what does not end with the process."""
 
 
 def main(make: type[Loader], convert: Any = None) -> None:

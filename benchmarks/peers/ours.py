@@ -5,7 +5,6 @@ BENCH_S3_URL.
 """
 
 import os
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -30,40 +29,25 @@ class Resized(DefaultTaskEncoder[Any, Any, Any, Any]):
         self.decoder = SampleDecoder(image_decode="torchrgb", **settings)
 
 
-class Loader:
+class Loader(energon_tasks.Prepared):
     """A savable loader."""
 
     def __init__(self, workload: str, data: Path, workers: int) -> None:
         encoder = Resized(**RESIZED[workload]) if workload in RESIZED else None
         workload = workload.removesuffix("_torch")
         location = os.environ["BENCH_S3_URL"] if workload == "s3" else data
-        self._loader = energon_tasks.make_loader(workload, location, workers, encoder)
-        self.settings = {
+        settings = {
             "version": version("bridge-data"),
-            "format": "prepared tars",
-            "decoder": "simplejpeg, Pillow",
-            "batch_size": work.BATCH_SIZES[workload],
+            "decoder": "simplejpeg, Pillow, PyAV",
             "shuffle": f"{work.SHUFFLE_BUFFER} samples mixed, chunks of {work.RUN_LENGTH}",
-            "prefetch": "2 batches a worker (default)",
         }
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._loader)
-
-    def describe(self, batch: Any) -> list[tuple[str, Any]]:
-        return energon_tasks.described(batch)
-
-    def save(self) -> Any:
-        return self._loader.save_state_rank()
-
-    def restore(self, state: Any) -> None:
-        self._loader.restore_state_rank(state)
+        super().__init__(energon_tasks.make_loader(workload, location, workers, encoder), workload, settings)
 
     def wait_ready(self) -> None:
-        self._loader.wait_for_workers()
+        self.loader.wait_for_workers()
 
     def close(self) -> None:
-        self._loader.close()
+        self.loader.close()
 
 
 if __name__ == "__main__":

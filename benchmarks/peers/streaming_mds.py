@@ -17,12 +17,11 @@ FOLDER, SHARD_BYTES = "mds", 1 << 26
 
 
 def convert(workload: str, data: Path) -> None:
-    """The tars of a workload as MDS; shards of 5 samples for the cold start, so that there are as many."""
+    """The tars of a workload as MDS."""
     for folder in work.sets_of(data):
         shutil.rmtree(folder / FOLDER, ignore_errors=True)
         columns = {"key": "str", "value": "str" if work.part_of(workload) == "txt" else "bytes"}
-        size = 1_500 if workload == "cold" else SHARD_BYTES
-        with MDSWriter(out=str(folder / FOLDER), columns=columns, size_limit=size) as writer:
+        with MDSWriter(out=str(folder / FOLDER), columns=columns, size_limit=SHARD_BYTES) as writer:
             for key, parts in work.read_tars(folder / "tars"):
                 content = parts[work.part_of(workload)]
                 writer.write({"key": key, "value": content.decode() if columns["value"] == "str" else content})

@@ -1,36 +1,23 @@
 """torchdata's StatefulDataLoader over a map-style data set; it has no format of its own, so a sample is a file."""
 
-import shutil
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import epochs
+import files
 import measure
 import torch
 import work
 from torch.utils.data import ConcatDataset, Dataset, WeightedRandomSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-FOLDER = "files"
-
-
-def convert(workload: str, data: Path) -> None:
-    """The tars of a workload as files."""
-    part = work.part_of(workload)
-    for folder in work.sets_of(data):
-        target = folder / FOLDER
-        shutil.rmtree(target, ignore_errors=True)
-        target.mkdir()
-        for key, parts in work.read_tars(folder / "tars"):
-            (target / f"{key}.{part}").write_bytes(parts[part])
-
 
 class Files(Dataset):
     """Files of a folder."""
 
     def __init__(self, workload: str, folder: Path) -> None:
-        self._files = sorted((folder / FOLDER).glob(f"*.{work.part_of(workload)}"))
+        self._files = files.files_of(workload, folder)
         self._decode = work.DECODERS.get(workload, ("", bytes.decode))[1]
 
     def __len__(self) -> int:
@@ -42,23 +29,20 @@ class Files(Dataset):
 
 
 class Loader(epochs.EpochLoader):
-    """A StatefulDataLoader over data sets of the class `samples`."""
-
-    samples: type[Dataset] = Files
-    format = "a file a sample"
+    """A StatefulDataLoader."""
 
     def __init__(self, workload: str, data: Path, workers: int) -> None:
         order: dict[str, Any] = {"shuffle": True}
         if workload == "blend":
-            sets: list[Any] = [self.samples(workload, folder) for folder in work.sets_of(data)]
+            sets: list[Any] = [Files(workload, folder) for folder in work.sets_of(data)]
             weights = [(number + 1) / len(one) for number, one in enumerate(sets) for _ in range(len(one))]
             dataset: Any = ConcatDataset(sets)
             order = {"sampler": WeightedRandomSampler(torch.tensor(weights), len(dataset))}
         else:
-            dataset = self.samples(workload, data)
-        settings = {"version": version("torchdata"), "format": self.format, "shuffle": "all of it (shuffle=True)"}
+            dataset = Files(workload, data)
+        settings = {"version": version("torchdata"), "format": "a file a sample", "shuffle": "all of it (shuffle=True)"}
         super().__init__(StatefulDataLoader, dataset, workload, workers, settings, **order)
 
 
 if __name__ == "__main__":
-    measure.main(Loader, convert)
+    measure.main(Loader, files.convert)

@@ -49,7 +49,7 @@ def chats(samples: Iterator[dict[str, Any]]) -> Iterator[Any]:
     return work.packed_stream((sample["__key__"], work.chat_tokens(sample["json"])) for sample in samples)
 
 
-class Loader:
+class Loader(measure.Loader):
     """A WebLoader."""
 
     def __init__(self, workload: str, data: Path, workers: int) -> None:
@@ -67,19 +67,7 @@ class Loader:
         return iter(self._loader)
 
     def describe(self, batch: Any) -> list[tuple[str, Any]]:
-        return work.described(batch) if isinstance(batch, dict) else list(zip(*batch, strict=True))
-
-    def save(self) -> None:
-        return None
-
-    def restore(self, state: Any) -> None:
-        raise NotImplementedError("webdataset has no state")
-
-    def wait_ready(self) -> None:
-        """It does not tell."""
-
-    def close(self) -> None:
-        """The process ends with its workers."""
+        return super().describe(batch) if isinstance(batch, dict) else list(zip(*batch, strict=True))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The work of the workloads that every library does with the same code: decode, resize, pack, collate.
 
-Input: bytes of parts. Output: the tensors that all loaders must hand out alike. Pillow decodes, as it does
-in each of these libraries.
+Reads the bytes of parts. Returns the tensors that all loaders must hand out alike. Pillow decodes images, as it does in
+most of these libraries; libraries without a decoder of their own use torchcodec for video and soundfile for audio.
 """
 
 import io
@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from PIL import Image
 
-BATCH_SIZES = {"text": 32, "jpeg": 32, "photos": 16, "chat": 4, "aux": 16, "blend": 32, "s3": 32}
-BATCH_SIZES |= {"cold": 32, "million": 32, "ten_thousand": 32}
+BATCH_SIZES = {"text": 32, "jpeg": 32, "photos": 16, "video": 4, "audio": 16, "chat": 4, "aux": 16, "blend": 32}
+BATCH_SIZES |= {"s3": 32, "cold": 32, "million": 32, "ten_thousand": 32}
 CAPACITY, PACKING_BUFFER = 2048, 64
 SHUFFLE_BUFFER, RUN_LENGTH = 100, 100
-IMAGE_SIZE = (336, 336)
+IMAGE_SIZE, NUM_FRAMES = (336, 336), 8
 
 
 def read_tars(folder: Path) -> Iterator[tuple[str, dict[str, bytes]]]:
@@ -60,6 +60,31 @@ def image_resized(image: Image.Image) -> torch.Tensor:
 def photo_resized(content: bytes) -> torch.Tensor:
     """A JPEG as `image_resized`."""
     return image_resized(Image.open(io.BytesIO(content)))
+
+
+def frames_of(count: int) -> list[int]:
+    """The numbers of evenly spaced frames, from the first to the last of `count`."""
+    return [(2 * at * (count - 1) + NUM_FRAMES - 1) // (2 * NUM_FRAMES - 2) for at in range(NUM_FRAMES)]
+
+
+def video_frames(content: bytes) -> torch.Tensor:
+    """Evenly spaced frames of a video as uint8 (frames, 3, height, width), by torchcodec."""
+    from torchcodec.decoders import VideoDecoder
+
+    decoder = VideoDecoder(content, num_ffmpeg_threads=1)
+    return decoder.get_frames_at(frames_of(len(decoder))).data
+
+
+def waveform(samples: torch.Tensor) -> torch.Tensor:
+    """16-bit audio as float32 in -1..1."""
+    return samples.float().div_(32_768)
+
+
+def audio_samples(content: bytes) -> torch.Tensor:
+    """The samples of a medium as float32 (1, samples), by soundfile."""
+    import soundfile
+
+    return torch.from_numpy(soundfile.read(io.BytesIO(content), dtype="float32")[0])[None]
 
 
 def chat_tokens(content: bytes | memoryview | dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -136,14 +161,11 @@ def stacked(samples: list[tuple[str, Any]]) -> dict[str, Any]:
     return {"key": list(keys), "value": torch.stack(values) if torch.is_tensor(values[0]) else list(values)}
 
 
-def described(batch: dict[str, Any]) -> list[tuple[str, Any]]:
-    """`Loader.describe` for batches of `stacked` and `stacked_packs`."""
-    return list(zip(batch["key"], batch["tokens"] if "tokens" in batch else batch["value"], strict=True))
-
-
 DECODERS: dict[str, tuple[str, Any]] = {
     "jpeg": ("jpg", image_uint8),
     "photos": ("jpg", photo_resized),
+    "video": ("mp4", video_frames),
+    "audio": ("flac", audio_samples),
     "chat": ("json", chat_tokens),
 }
 """The part of a workload's samples and what becomes of it; workloads that are not here are texts."""

@@ -1,11 +1,11 @@
 """The data of the benchmark: made once, the same for all libraries.
 
-Input: the name of a data set. Output: `FOLDER/NAME/tars`, shards that are prepared for us and for
-Megatron-Energon, and `FOLDER/NAME/reference.json`, what Pillow and Python themselves read of some samples. A data set
-that is whole has a file `.made`, and is not made again; other formats are converted from the tars by the programs of
-`benchmarks/peers`.
+Reads the name of a data set. Returns its folder, with `tars`, shards that are prepared for us and for Megatron-Energon,
+and `reference.json`, what Pillow, PyAV and Python themselves read of some samples. A data set that is whole has a file
+`.made`, and is not made again; other formats are converted from the tars by the programs of `benchmarks/peers`.
 """
 
+import functools
 import io
 import json
 import random
@@ -17,13 +17,17 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
+import torch
 from PIL import Image
 
 from benchmarks.peers import measure, work
 
 WORDS = ("the", "a", "of", "to", "and", "in", "is", "it", "on", "as", "with", "was", "red", "small", "river", "house")
 NUM_BLENDED, REFERENCES = 20, 100_000
+CLIP_SIZE, NUM_CLIP_FRAMES = (640, 360), 250
+AUDIO_RATE, NUM_AUDIO_SAMPLES = 16_000, 80_000
 Samples = Iterator[tuple[str, dict[str, bytes]]]
 
 
@@ -94,6 +98,48 @@ def _large_photos(target: Path, scale: float) -> None:
     _write(target, _numbered(_photos((1600, 1200), 400_000, int(80 * scale)), 3), 20, "photos")
 
 
+def _videos(target: Path, scale: float) -> None:
+    """Clips of 10 s that pan over photos, in H.264 with B-frames and a key frame every two seconds."""
+    photos = _photos((1600, 1200), 400_000, max(1, int(16 * scale)))
+    _write(target, _numbered((_clip_of(photo) for photo in photos), 8, "mp4"), 16, "video")
+
+
+def _clip_of(photo: bytes) -> bytes:
+    file, pixels = io.BytesIO(), np.asarray(Image.open(io.BytesIO(photo)))
+    with av.open(file, "w", format="mp4") as output:
+        stream = output.add_stream("libx264", rate=25, options={"g": "50", "preset": "veryfast"})
+        stream.width, stream.height, stream.pix_fmt = *CLIP_SIZE, "yuv420p"
+        for at in range(0, 3 * NUM_CLIP_FRAMES, 3):
+            picture = np.ascontiguousarray(pixels[at : at + CLIP_SIZE[1], at : at + CLIP_SIZE[0]])
+            output.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        output.mux(stream.encode(None))
+    return file.getvalue()
+
+
+def _audio(target: Path, scale: float) -> None:
+    """Five seconds of noise that rises and falls, as FLAC."""
+    rng = np.random.default_rng(0)
+
+    def clips() -> Iterator[bytes]:
+        for _ in range(max(1, int(100 * scale))):
+            noise = np.convolve(rng.normal(0, 3_000, NUM_AUDIO_SAMPLES), np.ones(8) / 8, "same")
+            loudness = 1 + np.sin(np.linspace(0, rng.uniform(10, 60), NUM_AUDIO_SAMPLES))
+            yield _flac_of((noise * loudness).astype(np.int16))
+
+    _write(target, _numbered(clips(), 20, "flac"), 100, "audio")
+
+
+def _flac_of(samples: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    with av.open(file, "w", format="flac") as output:
+        stream = output.add_stream("flac", rate=AUDIO_RATE, layout="mono")
+        frame = av.AudioFrame.from_ndarray(samples[None], format="s16", layout="mono")
+        frame.sample_rate = AUDIO_RATE
+        output.mux(stream.encode(frame))
+        output.mux(stream.encode(None))
+    return file.getvalue()
+
+
 def _chat(target: Path, scale: float) -> None:
     """Chats of 16 to 1,000 tokens, about 150 on average, as JSON."""
     rng = np.random.default_rng(0)
@@ -129,11 +175,11 @@ def _aux(target: Path, scale: float) -> None:
     )
 
 
-def _numbered(contents: Iterable[bytes], times: int) -> Samples:
-    """Each picture `times` times, far apart, with different keys."""
-    pictures = list(contents)
-    for number in range(len(pictures) * times):
-        yield f"{number:07d}", {"jpg": pictures[number % len(pictures)]}
+def _numbered(contents: Iterable[bytes], times: int, part: str = "jpg") -> Samples:
+    """Each content `times` times, far apart, with different keys."""
+    made = list(contents)
+    for number in range(len(made) * times):
+        yield f"{number:07d}", {part: made[number % len(made)]}
 
 
 def _photos(size: tuple[int, int], num_bytes: int, count: int) -> Iterator[bytes]:
@@ -188,17 +234,28 @@ def _write(folder: Path, samples: Samples, per_shard: int, kind: str, referenced
     prepare(tars, KINDS[kind])
 
 
+@functools.lru_cache(maxsize=128)
 def _reference(kind: str, content: bytes) -> list[Any]:
     if kind == "chat":
         tokens, labels = work.chat_tokens(content)
         return [len(tokens), int(tokens.sum()), int(labels.sum())]
-    return measure.digest(work.decoded(kind, content))
+    if kind not in ("video", "audio"):
+        return measure.digest(work.decoded(kind, content))
+    with av.open(io.BytesIO(content)) as medium:
+        if kind == "audio":
+            samples = np.concatenate([frame.to_ndarray() for frame in medium.decode(audio=0)], axis=1)
+            return measure.digest(work.waveform(torch.from_numpy(samples)))
+        frames = [frame.to_ndarray(format="rgb24") for frame in medium.decode(video=0)]
+        chosen = np.stack([frames[at] for at in work.frames_of(len(frames))])
+        return measure.digest(torch.from_numpy(chosen).permute(0, 3, 1, 2))
 
 
 KINDS = {
     "text": ["--sample-type", "TextSample", "--field-map", '{"text": "txt"}'],
     "jpeg": ["--sample-type", "ImageSample", "--field-map", '{"image": "jpg"}'],
     "photos": ["--sample-type", "ImageSample", "--field-map", '{"image": "jpg"}'],
+    "video": ["--sample-type", "CrudeWebdataset"],
+    "audio": ["--sample-type", "CrudeWebdataset"],
     "chat": ["--sample-type", "CrudeWebdataset"],
     "crude": ["--sample-type", "CrudeWebdataset"],
 }
@@ -237,6 +294,8 @@ MAKERS: dict[str, Callable[[Path, float], None]] = {
     "text": _text,
     "jpeg": _jpeg,
     "photos": _large_photos,
+    "video": _videos,
+    "audio": _audio,
     "chat": _chat,
     "aux": _aux,
     "blend": _blend,

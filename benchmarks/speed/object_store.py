@@ -1,14 +1,12 @@
 """Training from an object store 20 ms away, at half the rate that local shards give, beside the same from local shards.
 
-Input: the JPEGs of the throughput benchmark. Output: runs of our loader with two workers: local and unpaced
-(its rate sets the pace), local and paced, remote and paced. The server is nanio, behind a connection with latency.
+The data are the JPEGs of the rates. Our loader runs with two workers: local and unpaced (its rate sets the pace), local
+and paced, remote and paced. The server is nanio, behind a proxy in which each request waits.
 """
 
 import contextlib
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +24,7 @@ def measure(extent: Extent) -> dict[str, list[Figures]]:
     data.warm(folder)
     free = run(OURS, "jpeg", folder, WORKERS, extent.seconds)
     if "failed" in free:
-        return {"local": [free], "s3": [free]}
+        return {OURS: [free]}
     pace = ["--pause-per-sample", str(2 / free["samples_per_s"])]
     local, remote = [], []
     try:
@@ -40,13 +38,13 @@ def measure(extent: Extent) -> dict[str, list[Figures]]:
                 report("s3", WORKERS, OURS, remote[-1])
     except (ImportError, OSError, RuntimeError) as error:
         remote = [{"failed": f"no object store: {error}"}]
-    return {"local": local, "s3": remote}
+    return {OURS: remote, "local shards": local}
 
 
 @contextlib.contextmanager
 def served(folder: Path) -> Iterator[dict[str, str]]:
     """A data set in a bucket behind a slow connection; the environment in which our program finds it."""
-    from tests.object_store import Server, environment
+    from tests.object_store import Server, environment, faulty_proxy
 
     with contextlib.ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder)))
@@ -54,17 +52,7 @@ def served(folder: Path) -> Iterator[dict[str, str]]:
         server = Server(root)
         server.start()
         stack.callback(server.kill)
-        link = stack.enter_context(_slow_link(server.port))
+        proxy = stack.enter_context(faulty_proxy(server))
+        proxy.latency_s = LATENCY_S
         cache = stack.enter_context(tempfile.TemporaryDirectory())
-        yield environment(link) | {"BENCH_S3_URL": "s3://bench/jpeg", "BRIDGE_DATA_CACHE": cache}
-
-
-@contextlib.contextmanager
-def _slow_link(port: int) -> Iterator[int]:
-    command = [sys.executable, str(Path(__file__).parent / "slow_link.py"), str(port), str(LATENCY_S)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            yield int(process.stdout.readline())
-        finally:
-            process.kill()
+        yield environment(proxy.port) | {"BENCH_S3_URL": "s3://bench/jpeg", "BRIDGE_DATA_CACHE": cache}

@@ -1,6 +1,7 @@
-"""The libraries that take part, and one run of one of them: a process with a time limit, killed with its children.
+"""The libraries and workloads that take part, and one run of a library: a process with a time limit.
 
-Input: library, workload, workers. Output: the figures that its program prints, or why there are none.
+Reads the name of a library, a workload, a number of workers. Returns the figures that its program prints, or why there
+are none. What a run leaves running is killed with it.
 """
 
 import contextlib
@@ -12,31 +13,76 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from benchmarks.figures import ROOT
+
 PROGRAMS = ROOT / "benchmarks/peers"
 ENVIRONMENTS = ROOT / ".venv-peers"
 RUN_LIMIT_S, CONVERT_LIMIT_S = 60, 300
 
-OURS, ENERGON, BARE, BY_HAND = "bridge_data", "megatron-energon", "bare loop", "by hand"
-LIBRARIES: dict[str, tuple[str, str]] = {
-    OURS: ("", "ours.py"),
-    BARE: ("", "bare_loop.py"),
-    ENERGON: ("energon", "energon_tars.py"),
-    "webdataset": ("webdataset", "webdataset_tars.py"),
-    "mosaicml-streaming": ("streaming", "streaming_mds.py"),
-    "litdata": ("litdata", "litdata_chunks.py"),
-    "datasets": ("datasets", "datasets_arrow.py"),
-    "torchdata": ("torchdata", "torchdata_files.py"),
-    BY_HAND: ("torchdata", "by_hand.py"),
-}
-"""Environment (of ours: this one) and program of each library."""
+OURS, ENERGON, BARE = "bridge_data", "megatron-energon", "bare loop"
 
-PEERS = [name for name in LIBRARIES if name not in (OURS, BARE, BY_HAND)]
-CONVERTING = ("mosaicml-streaming", "litdata", "datasets", "torchdata", BY_HAND)
+
+@dataclass(frozen=True)
+class Library:
+    """The environment of a library (of ours: this one), and its program."""
+
+    environment: str
+    program: str
+    format: str = ""
+    """The folder of its own format, which its program makes of the tars."""
+    is_threaded: bool = False
+    """Whether it has threads where the others have worker processes, and no mode without."""
+    tolerance: float = 1e-4
+    """How far the mean of a sample may be off, as a share: other decoders convert colours otherwise."""
+
+
+LIBRARIES = {
+    OURS: Library("", "ours.py"),
+    BARE: Library("", "bare_loop.py"),
+    ENERGON: Library("energon", "energon_tars.py"),
+    "webdataset": Library("webdataset", "webdataset_tars.py"),
+    "mosaicml-streaming": Library("streaming", "streaming_mds.py", "mds"),
+    "litdata": Library("litdata", "litdata_chunks.py", "chunks"),
+    "datasets": Library("datasets", "datasets_arrow.py", "arrow"),
+    "torchdata": Library("torchdata", "torchdata_files.py", "files"),
+    "grain": Library("grain", "grain_records.py", "records"),
+    "spdl": Library("spdl", "spdl_files.py", "files", is_threaded=True, tolerance=1e-2),
+}
+PEERS = [name for name in LIBRARIES if name not in (OURS, BARE)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """A workload that its libraries run in-process and with workers."""
+
+    label: str
+    unit: str = ""
+    peers: tuple[str, ...] = tuple(PEERS)
+    data: str = ""
+    """The data set, where it is another workload's."""
+    tolerance: float = 0.0
+    """As of a library."""
+    bare: bool = False
+    """Whether the bare loop does this work, too."""
+
+
+WITHOUT_MIXING = tuple(name for name in PEERS if name != "spdl")
+WORKLOADS = {
+    "text": Workload(label="text, 200 B, batch 32", bare=True),
+    "jpeg": Workload(label="JPEG 500×400, 55 KB → uint8, batch 32", bare=True),
+    "photos": Workload(label="JPEG 1600×1200 → 336² float, batch 16", bare=True),
+    "photos_torch": Workload(label="the same, resized by torch", peers=(), data="photos", tolerance=1e-2),
+    "video": Workload(label="8 frames of 10 s of H.264, 640×360, batch 4", peers=(ENERGON, "torchdata", "spdl")),
+    "audio": Workload(label="5 s of FLAC, 16 kHz → float, batch 16", peers=(ENERGON, "torchdata", "spdl")),
+    "chat": Workload(label="packed chat, 4 × 2,048 tokens", unit=" packs", peers=WITHOUT_MIXING, bare=True),
+    "aux": Workload(label="questions with photos of another data set, batch 16", peers=(ENERGON,)),
+    "blend": Workload(label="blend of 20 sets of text, batch 32", peers=WITHOUT_MIXING),
+}
 
 Figures = dict[str, Any]
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
@@ -44,14 +90,14 @@ NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 def python_of(name: str) -> Path:
     """The interpreter of a library's environment."""
-    environment, _ = LIBRARIES[name]
+    environment = LIBRARIES[name].environment
     return ENVIRONMENTS / environment / "bin/python" if environment else Path(sys.executable)
 
 
 def convert(name: str, workload: str, data: Path) -> None:
     """Make the library's own format of a workload's data, once; a failure shows in its runs."""
-    done = data / f".converted-{name}"
-    if name in CONVERTING and not done.exists() and python_of(name).exists():
+    done = data / f".converted-{LIBRARIES[name].format}"
+    if LIBRARIES[name].format and not done.exists() and python_of(name).exists():
         print(f"{name}: converting {workload}", file=sys.stderr, flush=True)
         figures = _started(name, ["convert", "--workload", workload, "--data", str(data)], CONVERT_LIMIT_S)
         if "failed" in figures:
@@ -79,8 +125,8 @@ def _started(name: str, arguments: list[str], limit_s: float, variables: Mapping
     python = python_of(name)
     if not python.exists():
         return {"failed": f"no environment: `make peers` makes {python.parent.parent.name}"}
-    program = LIBRARIES[name][1]
-    status, output, errors = limited([str(python), str(PROGRAMS / program), *arguments], limit_s, variables)
+    command = [str(python), str(PROGRAMS / LIBRARIES[name].program), *arguments]
+    status, output, errors = limited(command, limit_s, variables)
     if status is None:
         return {"failed": f"not done after {limit_s} s"}
     lines = [line for line in output.splitlines() if line.startswith("{")]

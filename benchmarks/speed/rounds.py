@@ -1,7 +1,7 @@
 """Rounds of runs in turn: ours, a peer, the next peer, and again.
 
-Input: workloads, libraries, rounds. Output: the figures of every run, by workload, workers and library.
-The runs of one round follow each other directly, so ratios are computed per round.
+Reads workloads, libraries, rounds. Returns the figures of every run, by workload, workers and library. The runs of one
+round follow each other directly, so ratios are computed per round.
 """
 
 import json
@@ -12,13 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.speed import data
-from benchmarks.speed.programs import BARE, BY_HAND, ENERGON, OURS, Figures, convert, run
-from benchmarks.speed.workloads import WORKLOADS
+from benchmarks.speed.programs import BARE, ENERGON, LIBRARIES, OURS, WORKLOADS, Figures, convert, run
 
 Runs = dict[str, dict[str, list[Figures]]]
 """By `workload/workers` and library: the figures of each round."""
-
-TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +35,7 @@ def throughput(workload: str, workers: int, extent: Extent) -> dict[str, list[Fi
     settings = WORKLOADS[workload]
     folder = data.make(settings.data or workload, extent.folder, extent.scale)
     names = [OURS, *(name for name in settings.peers if name in extent.peers)]
-    if settings.by_hand and extent.peers:
-        names.append(BY_HAND)
+    names = [name for name in names if workers or not LIBRARIES[name].is_threaded]
     if settings.bare and not workers:
         names.append(BARE)
     for name in names:
@@ -73,7 +69,8 @@ def _one(library: str, workload: str, folder: Path, workers: int, extent: Extent
     figures = run(library, workload, folder, workers, extent.seconds, kept)
     if "failed" in figures:
         return figures
-    figures["check"] = checked(figures.get("check", []), folder, workload)
+    tolerance = max(LIBRARIES[library].tolerance, WORKLOADS[workload].tolerance)
+    figures["check"] = checked(figures.get("check", []), folder, workload, tolerance)
     if state is not None and state.exists():
         restored = run(library, workload, folder, workers, 0, [*kept, "--restore"])
         figures["restore_s"] = restored.get("first_batch_s")
@@ -82,10 +79,9 @@ def _one(library: str, workload: str, folder: Path, workers: int, extent: Extent
     return figures
 
 
-def checked(samples: list[Any], folder: Path, workload: str) -> str:
+def checked(samples: list[Any], folder: Path, workload: str, tolerance: float = 1e-4) -> str:
     """`equal` if the samples of a run are what Pillow and Python read, else what differs first."""
     reference = json.loads((folder / "reference.json").read_text())
-    tolerance = 1e-2 if workload == "photos_torch" else TOLERANCE
     for keys, found in samples:
         keys = [key.rpartition("/")[2] for key in keys.split(",")]
         if not all(key in reference for key in keys):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,16 @@ from bridge_data.limits import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
     from av import AudioFrame
+    from av.error import FFmpegError
+
+    _Decoded: TypeAlias = tuple[list[AudioFrame], FFmpegError | None]
+    """The frames of a packet, and why there are none."""
 
 _WARM_UP_PACKETS = 32
 """Packets decoded before a range to warm up the decoder: MP3 refers back to up to 24 packets, Opus needs 80 ms."""
+
+_MAX_KEPT_PACKETS, _MAX_KEPT_BYTES = 4 * _WARM_UP_PACKETS, 8 << 20
+"""Maximum packets, and bytes of their samples, of a track that is decoded once for all that is asked of it."""
 
 
 class Audio:
@@ -35,6 +42,7 @@ class Audio:
     def __init__(self, medium: Medium, track: Track) -> None:
         self._track = track
         header, packets = track.header, track.packets
+        self._kept = self._decoded_once() if len(packets) <= _MAX_KEPT_PACKETS else None
         self.rate = header.sample_rate
         first = next(self._decoded(0, is_strict=False), None) if self.rate else None
         if first is None:
@@ -134,13 +142,27 @@ class Audio:
         A packet that cannot be decoded is an error if `is_strict`, except before `packet`.
         """
         begin = max(0, packet - _WARM_UP_PACKETS) if self._track.header.keeps_times else 0
+        for number, (frames, error) in self._packets(begin):
+            yield from frames
+            if error is not None and is_strict and number >= packet:
+                raise SampleError(f"packet {number} of the audio cannot be decoded: {error.strerror}") from error
+
+    def _packets(self, begin: int) -> Iterator[tuple[int, _Decoded]]:
+        """(number, content) of the packets from about `begin` on."""
+        if self._kept is not None:
+            return enumerate(self._kept)
         at, packets = self._track.read_from(begin) if begin else (0, self._track.read_all())
-        for number, content in enumerate(packets, at):
-            try:
-                yield from content.decode()
-            except import_av().error.FFmpegError as error:
-                if is_strict and number >= packet:
-                    raise SampleError(f"packet {number} of the audio cannot be decoded: {error.strerror}") from error
+        return enumerate(map(_frames_of, packets), at)
+
+    def _decoded_once(self) -> list[_Decoded] | None:
+        """All packets, decoded; None if their samples take more than `_MAX_KEPT_BYTES`."""
+        kept, num_bytes = [], 0
+        for content in map(_frames_of, self._track.read_all()):
+            kept.append(content)
+            num_bytes += sum(plane.buffer_size for frame in content[0] for plane in frame.planes)
+            if num_bytes > _MAX_KEPT_BYTES:
+                return None
+        return kept
 
     def _position(self, pts: int | None, expected: int | None) -> int:
         """The number of a frame's first sample, by its timestamp; `expected` if it would continue the last frame."""
@@ -165,6 +187,13 @@ class Audio:
         expected = first_pts + np.where(numbers > 0, numbers * length - skipped, 0) / self._samples_per_tick
         if (np.abs(pts - expected)[max(0, first_packet + 1) :] <= 1.5).all():
             self._first_packet, self._skipped, self._packet_length = first_packet, skipped, length
+
+
+def _frames_of(packet: Any) -> _Decoded:
+    try:
+        return packet.decode(), None
+    except import_av().error.FFmpegError as error:
+        return [], error
 
 
 def _array(frame: AudioFrame) -> NDArray[np.generic]:
