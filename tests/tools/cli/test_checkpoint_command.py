@@ -23,19 +23,28 @@ def lines(output: str) -> list[list[str]]:
     return [line.split() for line in output.splitlines()]
 
 
-def test_info_shows_what_a_folder_holds(run: Run, saved: Path) -> None:
+def test_info_shows_what_a_folder_or_file_holds(run: Run, saved: Path, tmp_path: Path) -> None:
     result = run("checkpoint", "info", saved)
     assert result.exit_code == 0
     shown = lines(result.stdout)
     assert shown[1][:6] == ["saved", "at", "step", "10", "by", "4"]
-    assert ["position", "80", "micro-batches", "of", "the", "job", "handed", "out"] in shown
-    assert ["lanes", "all", "8"] in shown
     assert "order        shuffled, seed 0, batch_size 4, packing_buffer_size 4\n" in result.stdout
-    assert ["photos/train", "25.0%", "100", "7", "10", "0"] in shown
-    assert ["pages/train", "75.0%", "50", "30", "0", "0"] in shown
-    assert ["7", "10", "50", "4", "0"] in shown
-    assert ["together", "80", "400", "32", "0"] in shown
+    for row in (
+        ["position", "80", "micro-batches", "of", "the", "job", "handed", "out"],
+        ["lanes", "all", "8"],
+        ["photos/train", "25.0%", "100", "7", "10", "0"],
+        ["pages/train", "75.0%", "50", "30", "0", "0"],
+        ["7", "10", "50", "4", "0"],
+        ["together", "80", "400", "32", "0"],
+    ):
+        assert row in shown
     assert ["6", "more", "60", "300", "24", "0"] in lines(run("checkpoint", "info", saved, "--max-lanes", 2).stdout)
+    of_rank = run("checkpoint", "info", rank_file(saved, 1)).stdout
+    assert "lanes        2 of 8: not the whole state\n" in of_rank
+    assert ["together", "20", "100", "8", "0"] in lines(of_rank)
+    torch.save(make_state(), tmp_path / "merged.pt")
+    merged = run("checkpoint", "info", tmp_path / "merged.pt").stdout
+    assert "saved        at an unknown step, " in merged and "lanes        all 8\n" in merged
 
 
 def test_info_as_json(run: Run, saved: Path) -> None:
@@ -73,55 +82,39 @@ def test_info_shows_the_versions_of_the_lists_of_forgotten_samples(run: Run, tmp
         {"from_micro_batch": slot, "lists": [{"source": "photos/train", "versions": [version]}]}
         for slot, version in ((0, 1), (40, 2))
     ]
-    shown = run("checkpoint", "info", tmp_path / "merged.pt").stdout
-    assert "forgotten    from micro-batch 0 on: version 1 of the list of photos/train\n" in shown
-    assert "             from micro-batch 40 on: version 2 of the list of photos/train\n" in shown
+    assert (
+        "forgotten    from micro-batch 0 on: version 1 of the list of photos/train\n"
+        "             from micro-batch 40 on: version 2 of the list of photos/train\n"
+    ) in run("checkpoint", "info", tmp_path / "merged.pt").stdout
 
 
-def test_info_reads_single_files(run: Run, saved: Path, tmp_path: Path) -> None:
-    of_rank = run("checkpoint", "info", rank_file(saved, 1))
-    assert "lanes        2 of 8: not the whole state\n" in of_rank.stdout
-    assert ["together", "20", "100", "8", "0"] in lines(of_rank.stdout)
-    torch.save(make_state(), tmp_path / "merged.pt")
-    merged = run("checkpoint", "info", tmp_path / "merged.pt")
-    assert "saved        at an unknown step, " in merged.stdout
-    assert "lanes        all 8\n" in merged.stdout
-
-
-def test_diff_of_the_same_state_is_silent_about_who_saved_it(run: Run, saved: Path, tmp_path: Path) -> None:
+def test_diff_names_what_differs_but_not_who_saved_it(run: Run, saved: Path, tmp_path: Path) -> None:
     torch.save(make_state(), tmp_path / "merged.pt")
     result = run("checkpoint", "diff", saved, tmp_path / "merged.pt")
     assert (result.exit_code, result.stdout) == (0, "the same state: 8 lanes after 80 micro-batches\n")
     assert "A was saved at step 10 by 4 ranks, " in result.stderr
-
-
-def test_diff_names_what_differs(run: Run, saved: Path, tmp_path: Path) -> None:
+    assert json.loads(run("checkpoint", "diff", saved, saved, "--json").stdout)["differences"] == []
     save_states(tmp_path / "later", make_state(step=11, batch_size=8), step=11, world_size=2)
-    result = run("checkpoint", "diff", saved, tmp_path / "later", "--max-lanes", 1)
-    assert result.exit_code == 1
+    both = ("checkpoint", "diff", saved, tmp_path / "later", "--max-lanes", 1)
+    result = run(*both)
     shown = lines(result.stdout)
-    assert ["batch_size", "4", "8"] in shown
-    assert ["micro-batches", "handed", "out", "80", "88"] in shown
-    assert ["lane", "0:", "draws", "50", "55"] in shown
+    rows = [
+        ["batch_size", "4", "8"],
+        ["micro-batches", "handed", "out", "80", "88"],
+        ["lane", "0:", "draws", "50", "55"],
+    ]
+    assert result.exit_code == 1 and all(row in shown for row in rows)
     assert shown[-1] == ["and", "7", "more", "lanes"]
-
-
-def test_diff_as_json(run: Run, saved: Path, tmp_path: Path) -> None:
-    save_states(tmp_path / "later", make_state(step=11, batch_size=8), step=11, world_size=2)
-    result = run("checkpoint", "diff", saved, tmp_path / "later", "--max-lanes", 1, "--json")
+    result = run(*both, "--json")
     told = json.loads(result.stdout)
     assert (result.exit_code, result.stderr) == (1, "")
-    assert [(one["path"], one["step"], one["world_size"]) for one in told["states"]] == [
-        (str(saved), 10, 4),
-        (str(tmp_path / "later"), 11, 2),
-    ]
+    about = [(one["path"], one["step"], one["world_size"]) for one in told["states"]]
+    assert about == [(str(saved), 10, 4), (str(tmp_path / "later"), 11, 2)]
     of_job = {"source": None, "lane": None}
     assert {"item": "batch_size", "first": 4, "second": 8, **of_job} in told["differences"]
     assert {"item": "num_micro_batches", "first": 80, "second": 88, **of_job} in told["differences"]
     draws = [one for one in told["differences"] if one["item"] == "draws"]
     assert draws == [{"item": "draws", "first": 50, "second": 55, "source": None, "lane": lane} for lane in range(8)]
-    same = run("checkpoint", "diff", saved, saved, "--json")
-    assert (same.exit_code, json.loads(same.stdout)["differences"]) == (0, [])
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
@@ -154,32 +147,26 @@ def test_redist_wants_the_whole_state_and_its_step(run: Run, saved: Path, tmp_pa
 
 def test_what_is_no_checkpoint_is_one_error(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("something else")
-    for path, message in ((tmp_path / "no", "no such file or folder"), (tmp_path / "file", "cannot be read as a data")):
-        result = run("checkpoint", "info", path)
+    for name, message in (("no", "no such file or folder"), ("file", "cannot be read as a data")):
+        result = run("checkpoint", "info", tmp_path / name)
         assert (result.exit_code, result.stdout) == (1, "")
-        assert result.stderr.startswith(f"error: {path}: {message}")
+        assert result.stderr.startswith(f"error: {tmp_path / name}: {message}")
 
 
-def test_the_files_of_all_ranks_are_taken_as_energons_commands_take_them(run: Run, saved: Path, tmp_path: Path) -> None:
-    files = sorted(saved.glob("*.pt"))
+def test_the_files_of_all_ranks_are_taken_also_in_several_folders_as_energons_commands_take_them(
+    run: Run, saved: Path, tmp_path: Path
+) -> None:
+    files, whole = sorted(saved.glob("*.pt")), load_states(saved)
     assert len(files) == 4
     assert run("checkpoint", "info", *files).stdout == run("checkpoint", "info", saved).stdout
-    target = tmp_path / "two"
-    result = run("checkpoint", "redist", *files, target, "--new-world-size", 2)
-    assert result.exit_code == 0, result.output
-    assert load_states(target) == load_states(saved)
-    assert len(list(target.glob("*.pt"))) == 2
-
-
-def test_files_of_ranks_in_several_folders_are_put_together(run: Run, saved: Path, tmp_path: Path) -> None:
-    files = sorted(saved.glob("*.pt"))
-    for number, file in enumerate(files):
-        (tmp_path / f"{number}").mkdir()
-        file.rename(tmp_path / f"{number}" / file.name)
-    moved = [tmp_path / f"{number}" / file.name for number, file in enumerate(files)]
-    result = run("checkpoint", "redist", *moved, tmp_path / "one", "--world-size", 1)
-    assert result.exit_code == 0, result.output
-    assert load_states(tmp_path / "one")["next_slot"] == 80
+    assert run("checkpoint", "redist", *files, tmp_path / "two", "--new-world-size", 2).exit_code == 0
+    assert load_states(tmp_path / "two") == whole and len(list((tmp_path / "two").glob("*.pt"))) == 2
+    moved = [tmp_path / str(number) / file.name for number, file in enumerate(files)]
+    for file, target in zip(files, moved, strict=True):
+        target.parent.mkdir()
+        file.rename(target)
+    assert run("checkpoint", "redist", *moved, tmp_path / "one", "--world-size", 1).exit_code == 0
+    assert load_states(tmp_path / "one") == whole
 
 
 STEPS = ["--global-batch-size", 32]
@@ -205,9 +192,9 @@ def test_skip_records_the_steps_in_place_and_info_shows_them(run: Run, saved: Pa
 
 def test_of_steps_in_the_middle_of_which_the_state_is_skip_records_the_rest(run: Run, saved: Path) -> None:
     done = run("checkpoint", "skip", saved, "--steps", "9..12", *STEPS)
-    assert done.exit_code == 0, done.stderr
-    assert "not skipped: before the position of the state" in done.stderr.replace("\n", " ")
-    assert "micro-batches 72 to 79 of skip_steps 9-12" in done.stderr.replace("\n", " ")
+    told = done.stderr.replace("\n", " ")
+    assert done.exit_code == 0 and "not skipped: before the position of the state" in told, told
+    assert "micro-batches 72 to 79 of skip_steps 9-12" in told
     assert load_states(saved)["extras"]["step_edits"]["data"] == [[80, 104, 0]]
 
 
@@ -261,11 +248,18 @@ def test_skip_refuses_what_cannot_be(run: Run, saved: Path, arguments: list[Any]
     assert "step_edits" not in load_states(saved).get("extras", {})
 
 
-def test_skip_refuses_the_file_of_one_rank(run: Run, saved: Path) -> None:
-    of_one = run("checkpoint", "skip", rank_file(saved, 1), "--steps", "12", *STEPS)
-    assert "the state lacks lanes" in of_one.stderr
-    first = run("checkpoint", "skip", rank_file(saved, 0), "--steps", "12", *STEPS)
-    assert "is a part of a checkpoint: give the folder" in first.stderr
+def test_skip_refuses_the_file_of_one_rank_and_a_name_of_another_kind(run: Run, saved: Path, tmp_path: Path) -> None:
+    lightning_file(tmp_path / "a.ckpt")
+    torch.save(make_state(), tmp_path / "a.pt")
+    for file, out, told in (
+        (rank_file(saved, 1), (), "the state lacks lanes"),
+        (rank_file(saved, 0), (), "is a part of a checkpoint: give the folder"),
+        (tmp_path / "a.ckpt", ("--out", tmp_path / "b.pt"), "give a name with '.ckpt'"),
+        (tmp_path / "a.pt", ("--out", tmp_path / "b.ckpt"), "give a name with '.pt'"),
+    ):
+        refused = run("checkpoint", "skip", file, "--steps", "12", *STEPS, *out)
+        assert (refused.exit_code, told in refused.stderr) == (1, True), refused.stderr
+    assert not [*tmp_path.glob("b.*")]
 
 
 def lightning_file(file: Path) -> dict[str, Any]:
@@ -294,16 +288,6 @@ def test_skip_changes_nothing_but_the_data_state_in_a_checkpoint_of_lightning(ru
         assert written == {**others, "state_dict": {}}
 
 
-def test_skip_writes_a_checkpoint_of_lightning_under_a_name_that_says_so(run: Run, tmp_path: Path) -> None:
-    lightning_file(tmp_path / "a.ckpt")
-    torch.save(make_state(), tmp_path / "a.pt")
-    for name, other in (("a.ckpt", "b.pt"), ("a.pt", "b.ckpt")):
-        refused = run("checkpoint", "skip", tmp_path / name, "--steps", "12", *STEPS, "--out", tmp_path / other)
-        assert refused.exit_code == 1
-        assert f"give a name with '{Path(name).suffix}'" in refused.stderr
-        assert not (tmp_path / other).exists()
-
-
 def test_skip_refuses_to_lose_what_others_keep_beside_the_state(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "iter_0000010"
     folder.mkdir()
@@ -325,13 +309,12 @@ def test_skip_refuses_to_lose_what_others_keep_beside_the_state(run: Run, tmp_pa
 def test_skip_says_where_the_state_is_in_other_files(run: Run, tmp_path: Path) -> None:
     torch.save({"model": torch.zeros(3), "data": make_state()}, tmp_path / "job.pt")
     before = (tmp_path / "job.pt").read_bytes()
-    refused = run("checkpoint", "skip", tmp_path / "job.pt", "--steps", "12", *STEPS)
-    assert "job.pt: has a data state in ['data'], among other things" in refused.stderr
-    assert (tmp_path / "job.pt").read_bytes() == before
-    lightning_file(tmp_path / "a.ckpt")
-    (tmp_path / "a.ckpt").rename(tmp_path / "a.pt")
-    refused = run("checkpoint", "skip", tmp_path / "a.pt", "--steps", "12", *STEPS)
-    assert "state in ['EnergonMultiModalDataModule']['train_dataloader'], among other things" in refused.stderr
+    lightning_file(tmp_path / "a.pt")
     (tmp_path / "__0_0.distcp").touch()
-    refused = run("checkpoint", "skip", tmp_path, "--steps", "12", *STEPS)
-    assert "megatron.core.dist_checkpointing is read by load_sharded_state" in refused.stderr
+    for path, told in (
+        ("job.pt", "job.pt: has a data state in ['data'], among other things"),
+        ("a.pt", "state in ['EnergonMultiModalDataModule']['train_dataloader'], among other things"),
+        ("", "megatron.core.dist_checkpointing is read by load_sharded_state"),
+    ):
+        assert told in run("checkpoint", "skip", tmp_path / path, "--steps", "12", *STEPS).stderr
+    assert (tmp_path / "job.pt").read_bytes() == before

@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -60,16 +59,12 @@ def test_the_order_of_a_run_is_that_of_the_chosen_samples(run: Run, folder: Path
     assert result.exit_code == 1 and "no sample has the key" in result.output
 
 
-def test_the_viewer_pages_through_the_chosen_samples(folder: Path) -> None:
-    trust: dict[str, Any] = {"where": "index % 50 = 1", "columns": None}
-    part = DataCatalog(folder / "texts", trust).part("train")
+def test_the_viewer_pages_through_the_chosen_samples(run: Run, folder: Path) -> None:
+    part = DataCatalog(folder / "texts", {"where": "index % 50 = 1", "columns": None}).part("train")
     addresses, _, _ = part.page(SampleFilter(), 1, 10)
     assert [part.read(address).key for address in addresses] == ["000001", "000051", "000101"]
     with pytest.raises(ConfigError, match="where: "):
         DataCatalog(folder / "texts", {"where": "index <", "columns": None}).part("train")
-
-
-def test_view_takes_where_for_a_path_alone(run: Run, folder: Path) -> None:
     result = run("view", folder / "texts", "--config", "run.yaml", "--where", "true")
     assert result.exit_code == 1 and "--where is for PATH alone" in result.output
 

@@ -4,54 +4,38 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bridge_data import WorkerConfig, get_train_dataset
 from bridge_data.order import Geometry, Row, SampleRef
 from bridge_data.order.cursor import Stream
 from bridge_data.order.plan_order import PlanOrder
-from bridge_data.order.random_draws import DRAWS_PER_BLOCK, Blend, Schedule
+from bridge_data.order.random_draws import DRAWS_PER_BLOCK, Schedule
 from bridge_data.order.state import LoaderState
 from bridge_data.tools import sample_numbers
 from bridge_data.tools.sample_numbers import DrawNumbers, JobNumbers, LaneDraw, RowNumbers
 from tests.prepared import write_blend, write_texts
 
-WEIGHTS = st.lists(st.sampled_from([0.0, 1e-6, 0.01, 0.5, 1.0, 3.0]), min_size=1, max_size=7).filter(any)
+OF_THREE = st.lists(st.sampled_from([0.0, 1e-6, 0.2, 1.0]), min_size=3, max_size=3).filter(any)
+PHASES = st.dictionaries(st.integers(1, 3_000), OF_THREE, min_size=1, max_size=5)
 
 
-@given(weights=WEIGHTS, lane=st.integers(0, 11), first=st.integers(0, 10**9), seed=st.integers(0, 99))
-def test_counts_and_draws_are_those_of_the_blend(weights, lane, first, seed):
-    blend = Blend(weights, seed)
-    numbers = DrawNumbers(blend, lane, 12)
-    counts = blend.counts(lane, 12, first)
-    assert [numbers.count(source, first) for source in range(len(weights))] == counts.tolist()
-    for draw in range(first, first + 2 * DRAWS_PER_BLOCK):
-        source = int(blend.block(lane, 12, draw // DRAWS_PER_BLOCK)[draw % DRAWS_PER_BLOCK])
-        assert numbers.source_of(draw) == source
-        assert numbers.draw_of(source, int(counts[source])) == draw
-        counts[source] += 1
-
-
-@settings(max_examples=10)
-@given(
-    starts=st.lists(st.integers(1, 3_000), min_size=1, max_size=4, unique=True),
-    lane=st.integers(0, 3),
-    since=st.sampled_from([0, 700]),
-    data=st.data(),
-)
-def test_of_scheduled_weights_too(starts, lane, since, data):
-    of_three = st.lists(st.sampled_from([0.0, 0.2, 1.0]), min_size=3, max_size=3).filter(any)
-    phases = [(start, data.draw(of_three)) for start in [0, *sorted(starts)]]
-    schedule = Schedule(phases, 4).since(since)
+@settings(max_examples=20)
+@given(phases=PHASES, lane=st.integers(0, 3), first=st.integers(0, 10**9), since=st.sampled_from([0, 700]))
+def test_counts_and_draws_are_those_of_the_blend_and_its_schedule(phases, lane, first, since):
+    later = zip([0, *sorted(phases)[1:]], phases.values(), strict=True)
+    schedule = Schedule([*later], 4).since(since)
     numbers = DrawNumbers(schedule, lane, 4)
-    counts = np.zeros(3, dtype=np.int64)
-    for draw in range(1_000):
-        source = int(schedule.block(lane, 4, draw // DRAWS_PER_BLOCK)[draw % DRAWS_PER_BLOCK])
-        if draw % 37 == 0:
-            assert [numbers.count(each, draw) for each in range(3)] == schedule.counts(lane, 4, draw).tolist()
-            assert numbers.draw_of(source, int(counts[source])) == draw
-        counts[source] += 1
+    for begin in (0, first):
+        counts = schedule.counts(lane, 4, begin)
+        for draw in range(begin, begin + 1_000 if begin == 0 else begin + DRAWS_PER_BLOCK):
+            source = int(schedule.block(lane, 4, draw // DRAWS_PER_BLOCK)[draw % DRAWS_PER_BLOCK])
+            if draw % 37 == 0:
+                assert [numbers.count(each, draw) for each in range(3)] == counts.tolist()
+                assert numbers.source_of(draw) == source
+                assert numbers.draw_of(source, int(counts[source])) == draw
+            counts[source] += 1
 
 
 NUM_LANES, NUM_DRAWS = 3, 900
@@ -139,6 +123,15 @@ def read(row: Row, lane: int, count: int) -> list[tuple[int, int]]:
 
 
 @settings(max_examples=20)
+@example(  # more chunks than have a table
+    counts=[10, 11] * 33_000,
+    num_lanes=4_000,
+    shuffle=(12, 10),
+    together=1,
+    num_epochs=None,
+    equal=False,
+    sample_bytes=None,
+)
 @given(
     counts=st.lists(st.integers(0, 3_000), min_size=1, max_size=6).filter(any),
     num_lanes=st.integers(1, 9),
@@ -184,31 +177,3 @@ def test_every_number_and_every_sample_is_found_where_the_row_has_it(
             assert later.position(lane, own) == position
             assert (lane, own, epoch) in list(later.find(index, shuffle))
             assert own + 1 > later.least_before(lane, shuffle)
-
-
-def test_a_billion_samples_need_no_table_of_chunks():
-    counts = [10_000] * 100_000
-    geometry = Geometry.choose(
-        counts, num_lanes=512, max_samples_per_sequence=100, shuffle_buffer_size=100, sample_bytes=1e5
-    )
-    numbers = RowNumbers(Row(counts, geometry, 3))
-    for number in (5_000_000, 1_000_000_000):
-        position = numbers.position(77, number)
-        epochs, indices = Stream(numbers.row, 77, position).take(1)
-        ((lane, found, epoch),) = numbers.find(indices[0], position[0])
-        assert (lane, found, epoch) == (77, number, epochs[0])
-
-
-def test_lanes_of_many_unequal_chunks_are_counted_one_by_one():
-    counts = [10, 11] * 40_000
-    geometry = Geometry.choose(counts, num_lanes=4_000, max_samples_per_sequence=12, shuffle_buffer_size=10)
-    row = Row(counts, geometry, 3)
-    numbers = RowNumbers(row)
-    for lane in (0, 3_999):
-        samples = read(row, lane, 700)
-        for number in (0, 209, 210, 433, 699):
-            position = numbers.position(lane, number)
-            assert read(row, lane, number + 1)[-1] == samples[number]
-            epochs, indices = Stream(row, lane, position).take(1)
-            assert (epochs[0], indices[0]) == samples[number]
-            assert (lane, number, epochs[0]) in list(numbers.find(indices[0], epochs[0]))
