@@ -8,7 +8,7 @@ import pytest
 from benchmarks.numbers_data import write_shards
 from bridge_data.order.chunks import ChunkTable
 from bridge_data.tools.mixing import overlap
-from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
+from tests.prepared import write_blend, write_texts
 from tests.tools.cli.conftest import Run
 from tests.tools.cli.test_prepare_command import FIELDS, QUIET
 
@@ -177,16 +177,6 @@ def test_scheduled_weights_and_repetitions_as_json(run: Run, tmp_path: Path) -> 
     file.write_text(f"{head}    blend_epochized:\n      - {{path: a, repetitions: 3}}\n      - {{path: b}}\n")
     (train,) = told(run, file)["split_parts"]
     assert [child["repetitions"] for child in train["tree"]["children"]] == [3, 1]
-
-
-def test_auxiliary_data_are_named(run: Run, tmp_path: Path) -> None:
-    write_dataset(tmp_path / "a", [{"__key__": "k", "txt": "x"}], definition=CRUDE)
-    (tmp_path / "files").mkdir()
-    (tmp_path / "meta.yaml").write_text(
-        "__module__: megatron.energon\n__class__: MetadatasetV2\nsplits:\n"
-        "  train: {path: a, aux: {pictures: 'filesystem://files'}}\n"
-    )
-    assert f"aux pictures of a/train: {tmp_path}/files\n" in run("info", tmp_path / "meta.yaml").output
 
 
 def test_a_jsonl_file_has_its_split_and_what_is_in_no_part_of_it_is_told(run: Run, tmp_path: Path) -> None:
