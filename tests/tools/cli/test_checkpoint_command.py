@@ -126,31 +126,9 @@ def test_redist_writes_files_for_other_ranks(run: Run, saved: Path, tmp_path: Pa
     assert ("dealt again when restored" in result.stderr) == (world_size == 3)
     assert len(os.listdir(target)) == world_size
     assert load_states(target, step=10) == make_state()
-    again = run("checkpoint", "redist", saved, target, "--world-size", world_size)
-    assert (again.exit_code, "holds a data state already" in again.stderr) == (1, True)
-
-
-def test_redist_wants_the_whole_state_and_its_step(run: Run, saved: Path, tmp_path: Path) -> None:
-    target = tmp_path / "new"
     torch.save(make_state(), tmp_path / "merged.pt")
-    for source, flags, message in (
-        (rank_file(saved, 1), (), f"{rank_file(saved, 1)}: lacks lanes [0, 2, 3, 4, 6, 7] of 8"),
-        (tmp_path / "merged.pt", (), "does not say its step; give --step"),
-        (saved, ("--step", 11), f"--step 11: {saved} says that it is of step 10"),
-    ):
-        result = run("checkpoint", "redist", source, target, "--world-size", 2, *flags)
-        assert (result.exit_code, message in result.stderr) == (1, True), result.stderr
-    assert not target.exists()
-    assert run("checkpoint", "redist", tmp_path / "merged.pt", target, "--world-size", 2, "--step", 7).exit_code == 0
-    assert load_states(target, step=7) == make_state()
-
-
-def test_what_is_no_checkpoint_is_one_error(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("something else")
-    for name, message in (("no", "no such file or folder"), ("file", "cannot be read as a data")):
-        result = run("checkpoint", "info", tmp_path / name)
-        assert (result.exit_code, result.stdout) == (1, "")
-        assert result.stderr.startswith(f"error: {tmp_path / name}: {message}")
+    merged = ("checkpoint", "redist", tmp_path / "merged.pt", tmp_path / "of merged", "--world-size", 2, "--step", 7)
+    assert run(*merged).exit_code == 0 and load_states(tmp_path / "of merged", step=7) == make_state()
 
 
 def test_the_files_of_all_ranks_are_taken_also_in_several_folders_as_energons_commands_take_them(
@@ -203,8 +181,6 @@ def test_skip_writes_another_folder_or_file(run: Run, saved: Path, tmp_path: Pat
     assert run("checkpoint", "skip", saved, "--steps", "12", *STEPS, "--out", tmp_path / "other").exit_code == 0
     assert {p.name: p.read_bytes() for p in saved.iterdir()} == content
     assert load_states(tmp_path / "other", step=10)["extras"]["step_edits"]["data"] == [[96, 104, 0]]
-    again = run("checkpoint", "skip", saved, "--steps", "12", *STEPS, "--out", tmp_path / "other")
-    assert "holds a data state already; give another folder" in again.stderr
     for name, made in (("bare.pt", make_state()), ("wrapped.pt", {"dataloader_state_dict": make_state(), "step": 3})):
         torch.save(made, tmp_path / name)
         assert run("checkpoint", "skip", tmp_path / name, "--steps", "12", *STEPS).exit_code == 0
@@ -228,38 +204,72 @@ def test_skip_takes_the_steps_of_a_config_with_its_ramp(run: Run, saved: Path, t
     assert (first, stop - first, times) == (144, 8, 0)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["--steps", "7..9", *STEPS],
-            "nothing to skip: before the position of the state, which cannot be skipped: micro-batches 56 to 79",
-        ),
-        (["--steps", "12"], "what is a step? Give --config of the run, or --global-batch-size"),
-        (["--steps", "14..12", *STEPS], "the last step comes before the first"),
-        (["--steps", "12", "--steps", "12..13", *STEPS], "skip_steps 12 and 12-13 overlap"),
-        (["--steps", "15", "--global-batch-size", 24], "4 data-parallel ranks cannot share the"),
-    ],
-)
-def test_skip_refuses_what_cannot_be(run: Run, saved: Path, arguments: list[Any], message: str) -> None:
-    refused = run("checkpoint", "skip", saved, *arguments)
-    assert refused.exit_code == 1
-    assert message in refused.stderr.replace("\n", " ")
-    assert "step_edits" not in load_states(saved).get("extras", {})
+@pytest.fixture
+def files(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Files of many kinds beside `saved`, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("sharded", "iter_0000010"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "sharded/__0_0.distcp").touch()
+    (tmp_path / "file").write_text("something else")
+    torch.save(make_state(), tmp_path / "merged.pt")
+    torch.save({"model": torch.zeros(3), "data": make_state()}, tmp_path / "job.pt")
+    for name in ("a.ckpt", "renamed.pt"):
+        lightning_file(tmp_path / name)
+    for rank, state in enumerate(rank_states(4)):
+        more = {"tokens": 7} if rank == 2 else {}
+        torch.save({"dataloader_state_dict": state, **more}, rank_file(tmp_path / "iter_0000010", rank))
+    return tmp_path
 
 
-def test_skip_refuses_the_file_of_one_rank_and_a_name_of_another_kind(run: Run, saved: Path, tmp_path: Path) -> None:
-    lightning_file(tmp_path / "a.ckpt")
-    torch.save(make_state(), tmp_path / "a.pt")
-    for file, out, told in (
-        (rank_file(saved, 1), (), "the state lacks lanes"),
-        (rank_file(saved, 0), (), "is a part of a checkpoint: give the folder"),
-        (tmp_path / "a.ckpt", ("--out", tmp_path / "b.pt"), "give a name with '.ckpt'"),
-        (tmp_path / "a.pt", ("--out", tmp_path / "b.ckpt"), "give a name with '.pt'"),
-    ):
-        refused = run("checkpoint", "skip", file, "--steps", "12", *STEPS, *out)
-        assert (refused.exit_code, told in refused.stderr) == (1, True), refused.stderr
-    assert not [*tmp_path.glob("b.*")]
+REFUSALS = {
+    "info no": "error: no: no such file or folder",
+    "info file": "error: file: cannot be read as a data",
+    "redist saved/train_dataloader_dprank001.pt new --world-size 2": "lacks lanes [0, 2, 3, 4, 6, 7] of 8",
+    "redist merged.pt new --world-size 2": "does not say its step; give --step",
+    "redist saved new --world-size 2 --step 11": "--step 11: saved says that it is of step 10",
+    "redist saved iter_0000010 --world-size 2": "holds a data state already",
+    "skip saved --steps 7..9 --global-batch-size 32": (
+        "nothing to skip: before the position of the state, which cannot be skipped: micro-batches 56 to 79"
+    ),
+    "skip saved --steps 12": "what is a step? Give --config of the run, or --global-batch-size",
+    "skip saved --steps 14..12 --global-batch-size 32": "the last step comes before the first",
+    "skip saved --steps 12 --steps 12..13 --global-batch-size 32": "skip_steps 12 and 12-13 overlap",
+    "skip saved --steps 15 --global-batch-size 24": "4 data-parallel ranks cannot share the",
+    "skip saved/train_dataloader_dprank001.pt --steps 12 --global-batch-size 32": "the state lacks lanes",
+    "skip saved/train_dataloader_dprank000.pt --steps 12 --global-batch-size 32": (
+        "is a part of a checkpoint: give the folder"
+    ),
+    "skip saved --steps 12 --global-batch-size 32 --out iter_0000010": "holds a data state already; give another folder",
+    "skip a.ckpt --steps 12 --global-batch-size 32 --out b.pt": "give a name with '.ckpt'",
+    "skip merged.pt --steps 12 --global-batch-size 32 --out b.ckpt": "give a name with '.pt'",
+    "skip job.pt --steps 12 --global-batch-size 32": "job.pt: has a data state in ['data'], among other things",
+    "skip renamed.pt --steps 12 --global-batch-size 32": (
+        "state in ['EnergonMultiModalDataModule']['train_dataloader'], among other things"
+    ),
+    "skip sharded --steps 12 --global-batch-size 32": "megatron.core.dist_checkpointing is read by load_sharded_state",
+    "skip iter_0000010 --steps 12 --global-batch-size 32": "dprank002.pt: holds ['tokens'] beside the data state",
+}
+
+
+@pytest.mark.parametrize("command", REFUSALS)
+def test_what_cannot_be_is_refused_and_changes_no_file(run: Run, files: Path, command: str) -> None:
+    def snapshot() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in files.rglob("*") if path.is_file()}
+
+    before = snapshot()
+    refused = run("checkpoint", *command.split())
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert REFUSALS[command] in refused.stderr.replace("\n", " "), refused.stderr
+    assert snapshot() == before
+
+
+def test_what_others_keep_beside_the_state_stays_where_the_state_is_written_elsewhere(run: Run, files: Path) -> None:
+    assert run("checkpoint", "skip", "iter_0000010", "--steps", "12", *STEPS, "--out", "new").exit_code == 0
+    assert torch.load(rank_file(files / "iter_0000010", 2), weights_only=True)["tokens"] == 7
+    torch.save({"dataloader_state_dict": rank_states(4)[2]}, rank_file(files / "iter_0000010", 2))
+    assert run("checkpoint", "skip", "iter_0000010", "--steps", "12", *STEPS).exit_code == 0
+    assert load_states(files / "iter_0000010", step=10) == load_states(files / "new")
 
 
 def lightning_file(file: Path) -> dict[str, Any]:
@@ -286,35 +296,3 @@ def test_skip_changes_nothing_but_the_data_state_in_a_checkpoint_of_lightning(ru
         assert state == unchanged
         assert torch.equal(written["state_dict"].pop("weight"), torch.arange(1000.0))
         assert written == {**others, "state_dict": {}}
-
-
-def test_skip_refuses_to_lose_what_others_keep_beside_the_state(run: Run, tmp_path: Path) -> None:
-    folder = tmp_path / "iter_0000010"
-    folder.mkdir()
-    for rank, state in enumerate(rank_states(4)):
-        torch.save({"dataloader_state_dict": state, **({"tokens": 7} if rank == 2 else {})}, rank_file(folder, rank))
-    before = {path: path.read_bytes() for path in folder.iterdir()}
-    refused = run("checkpoint", "skip", folder, "--steps", "12", *STEPS)
-    assert refused.exit_code == 1
-    assert "dprank002.pt: holds ['tokens'] beside the data state" in refused.stderr.replace("\n", " ")
-    assert {path: path.read_bytes() for path in folder.iterdir()} == before
-    assert run("checkpoint", "skip", folder, "--steps", "12", *STEPS, "--out", tmp_path / "new").exit_code == 0
-    assert {path: path.read_bytes() for path in folder.iterdir()} == before
-
-    torch.save({"dataloader_state_dict": rank_states(4)[2]}, rank_file(folder, 2))
-    assert run("checkpoint", "skip", folder, "--steps", "12", *STEPS).exit_code == 0
-    assert load_states(folder, step=10) == load_states(tmp_path / "new")
-
-
-def test_skip_says_where_the_state_is_in_other_files(run: Run, tmp_path: Path) -> None:
-    torch.save({"model": torch.zeros(3), "data": make_state()}, tmp_path / "job.pt")
-    before = (tmp_path / "job.pt").read_bytes()
-    lightning_file(tmp_path / "a.pt")
-    (tmp_path / "__0_0.distcp").touch()
-    for path, told in (
-        ("job.pt", "job.pt: has a data state in ['data'], among other things"),
-        ("a.pt", "state in ['EnergonMultiModalDataModule']['train_dataloader'], among other things"),
-        ("", "megatron.core.dist_checkpointing is read by load_sharded_state"),
-    ):
-        assert told in run("checkpoint", "skip", tmp_path / path, "--steps", "12", *STEPS).stderr
-    assert (tmp_path / "job.pt").read_bytes() == before

@@ -1,23 +1,9 @@
 import copy
 from typing import Any
 
-from bridge_data.order.pending import num_pending
 from bridge_data.order.state import LoaderState
 from bridge_data.tools.state_contents import Difference, differences, lanes_of, sources_of
 from tests.loader.checkpoint.states import make_state
-
-
-def test_pending_samples_are_counted_wherever_they_wait() -> None:
-    pending = {
-        "queue": [1, [2, 1]],
-        "carried": [[0, 0, 7, -1]],
-        "packs": [[3, 4], [5]],
-        "buckets": {"a": [[6], [7, 8]], "b": [[9]]},
-        "open": [[[[10, 11], [12]], 1]],
-        "base": {"draws": 0},
-    }
-    assert num_pending({"pending": pending}) == 2 + 1 + 3 + 4 + 3
-    assert num_pending({}) == 0
 
 
 def test_sources_show_the_span_of_the_lanes_and_those_of_a_validation_no_chunks_or_weights() -> None:

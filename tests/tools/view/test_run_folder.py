@@ -61,54 +61,16 @@ def test_several_configs_are_refused_and_of_several_logs_the_one_that_is_taken_i
 
 
 @pytest.mark.processes
-def test_the_folder_of_a_lightning_cli_is_a_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("given_size", [4, None])
+def test_the_folder_of_a_lightning_cli_is_a_run_whose_losses_lead_to_samples(
+    tmp_path: Path, given_size: int | None
+) -> None:
+    """With gradients accumulated over two batches; `global_batch_size` in the config, or left to the trainer."""
     from lightning.pytorch.cli import LightningCLI
 
     from bridge_data import EnergonMultiModalDataModule
     from tests.datamodule.lightning_parts import Recorder
     from tests.datamodule.parts import numbers, write_numbers
-
-    class Logging(Recorder):
-        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-            self.log("train_loss", 4.0 - batch_idx)
-            return super().training_step(batch, batch_idx)
-
-    every_two = {"dirpath": None, "filename": "{step}", "every_n_train_steps": 2, "save_top_k": -1}
-    checkpoint = {"class_path": "lightning.pytorch.callbacks.ModelCheckpoint", "init_args": every_two}
-    logger = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": str(tmp_path)}}
-    trainer = {"accelerator": "cpu", "logger": logger, "max_steps": 4, "callbacks": [checkpoint]}
-    trainer |= {"log_every_n_steps": 1, "accumulate_grad_batches": 2, "limit_val_batches": 0}
-    trainer |= {"enable_progress_bar": False, "enable_model_summary": False}
-    encoder = {"class_path": "bridge_data.DefaultTaskEncoder"}
-    data = {"path": str(write_numbers(tmp_path / "numbers")), "task_encoder": encoder, "num_workers": 0, "num_lanes": 2}
-    data |= {"micro_batch_size": 2, "global_batch_size": 4, "seed": 3, "shuffle_buffer_size": 8}
-    file = tmp_path / "given.yaml"
-    file.write_text(json.dumps({"trainer": trainer, "data": data}))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        ran = LightningCLI(Logging, EnergonMultiModalDataModule, args=["fit", "--config", str(file)])
-
-    reader = SavedRunReader(tmp_path / "lightning_logs/version_0")
-    positions = [(one.step, one.state.next_slot) for one in reader.saved.states]
-    assert reader.saved.left_out == () and positions == [(2, 4), (4, 8)]
-    assert reader.saved.log == LossLog(((0, 3.0), (1, 1.0), (2, -1.0), (3, -3.0)), 0)
-    run = configured_run(str(reader.config))
-    assert run.schedule is not None and run.schedule.global_batch_size == 4
-    sequence = BatchSequence(run.dataset, [one.state for one in reader.saved.states])
-    assert [numbers(sequence.get(number)) for number in (7, 0, 4, 1)] == [ran.model.trained[n] for n in (7, 0, 4, 1)]
-    file.write_text(json.dumps({"data": data | {"num_lane": 2}}))
-    with pytest.raises(ConfigError, match=r"given\.yaml: data: .*num_lane"):
-        configured_run(str(file))
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("given_size", [4, None])
-def test_a_loss_that_lightning_logged_leads_to_the_samples_of_its_step(tmp_path: Path, given_size: int | None) -> None:
-    """With gradients accumulated over two batches; `global_batch_size` in the config, or left to the trainer."""
-    from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
-
-    from tests.datamodule.lightning_parts import Recorder, make_trainer, saving
-    from tests.datamodule.parts import make_module, numbers, write_numbers
 
     class Logging(Recorder):
         def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
@@ -118,30 +80,44 @@ def test_a_loss_that_lightning_logged_leads_to_the_samples_of_its_step(tmp_path:
         def on_validation_epoch_end(self) -> None:
             self.log("val_loss", 9.0)
 
-    path, run = write_numbers(tmp_path / "numbers"), tmp_path / "run"
-    data: dict[str, Any] = {"micro_batch_size": 2, "num_workers": 0, "global_batch_size": given_size}
-    data |= {"shuffle_buffer_size": 8, "num_lanes": 2}
-    loggers = [CSVLogger(run, name="csv", version=0), TensorBoardLogger(run, name="tensorboard", version=0)]
-    options = {"max_steps": 9, "limit_train_batches": 8, "limit_val_batches": 1, "accumulate_grad_batches": 2}
-    trainer = make_trainer(run, logger=loggers, log_every_n_steps=1, **options, **saving(run))
-    model = Logging()
-    trainer.fit(model, datamodule=make_module(path, **data))
-    config = tmp_path / "other.yaml"
+    every_two = {"dirpath": None, "filename": "{step}", "every_n_train_steps": 2, "save_top_k": -1}
+    checkpoint = {"class_path": "lightning.pytorch.callbacks.ModelCheckpoint", "init_args": every_two}
+    loggers = [
+        {"class_path": f"lightning.pytorch.loggers.{kind}", "init_args": {"save_dir": str(tmp_path), "name": kind}}
+        for kind in ("CSVLogger", "TensorBoardLogger")
+    ]
+    trainer = {"accelerator": "cpu", "logger": loggers, "max_steps": 9, "callbacks": [checkpoint]}
+    trainer |= {"log_every_n_steps": 1, "accumulate_grad_batches": 2, "limit_train_batches": 8, "limit_val_batches": 1}
+    trainer |= {"enable_progress_bar": False, "enable_model_summary": False}
     encoder = {"class_path": "bridge_data.DefaultTaskEncoder"}
-    config.write_text(json.dumps({"data": data | {"path": str(path), "task_encoder": encoder}}))
+    data = {"path": str(write_numbers(tmp_path / "numbers")), "task_encoder": encoder, "num_workers": 0, "num_lanes": 2}
+    data |= {"micro_batch_size": 2, "global_batch_size": given_size, "seed": 3, "shuffle_buffer_size": 8}
+    file = tmp_path / "given.yaml"
+    file.write_text(json.dumps({"trainer": trainer, "data": data}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = LightningCLI(Logging, EnergonMultiModalDataModule, args=["fit", "--config", str(file)]).model
 
-    reader = SavedRunReader(run, has_config=True)
-    assert reader.saved.left_out == () and [one.step for one in reader.saved.states] == [2, 4, 6, 8]
+    reader = SavedRunReader(tmp_path / "CSVLogger/version_0")
+    positions = [(one.step, one.state.next_slot) for one in reader.saved.states]
+    assert reader.saved.left_out == () and positions == [(2, 4), (4, 8), (6, 12), (8, 16)]
     losses = tuple((step, float(model.trained[2 * step + 1][-1])) for step in range(9))
-    events = run / "tensorboard/version_0"
+    events = tmp_path / "TensorBoardLogger/version_0"
     logs = [LossReader(log).read() for log in (events, next(events.glob("*tfevents*")))]
     assert [reader.saved.log, *logs] == [LossLog(losses, 0)] * 3
 
-    opened = configured_run(str(config), num_per_step=reader.saved.num_per_step)
-    order = RunOrder(opened.dataset, schedule=opened.schedule, states=[one.state for one in reader.saved.states])
-    for step, _ in losses:
+    run = configured_run(str(reader.config), num_per_step=reader.saved.num_per_step)
+    assert run.schedule is not None and run.schedule.global_batch_size == 4
+    states = [one.state for one in reader.saved.states]
+    sequence = BatchSequence(run.dataset, states)
+    assert [numbers(sequence.get(number)) for number in (7, 0, 4, 1)] == [model.trained[n] for n in (7, 0, 4, 1)]
+    order = RunOrder(run.dataset, schedule=run.schedule, states=states)
+    for step in range(9):
         found = [int(sample.key.rpartition("/")[2]) for sample in order.at(step).samples]
         assert found == [number for batch in model.trained[2 * step : 2 * step + 2] for number in batch]
+    file.write_text(json.dumps({"data": data | {"num_lane": 2}}))
+    with pytest.raises(ConfigError, match=r"given\.yaml: data: .*num_lane"):
+        configured_run(str(file))
 
 
 @pytest.mark.slow  # imports transformers, and trains
