@@ -97,7 +97,7 @@ def test_broken_records_are_told_and_the_others_read(tmp_path: Path) -> None:
     lines = [b'{"a": 1}', b'{"a": ', b"[1]", b'{"a": "\xff"}', b'{"a": {"b": 1, "c": 2, "b": 3}}', b'{"a": 2}', b""]
     (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
     (tmp_path / "a.csv").write_text('name,text\na,fine\nb,"open\nc,lost\nd,lost too\n')
-    read = list(text_tables.JsonLines([tmp_path / "a.jsonl"]).read(range(6)))
+    read = list(text_tables.JsonLines([tmp_path / "a.jsonl"] * 2).read(range(6, 12)))
     read += text_tables.csv_rows([tmp_path / "a.csv"]).read(range(2))
     reasons = [
         "",

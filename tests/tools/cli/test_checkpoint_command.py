@@ -240,7 +240,9 @@ REFUSALS = {
     "skip saved/train_dataloader_dprank000.pt --steps 12 --global-batch-size 32": (
         "is a part of a checkpoint: give the folder"
     ),
-    "skip saved --steps 12 --global-batch-size 32 --out iter_0000010": "holds a data state already; give another folder",
+    "skip saved --steps 12 --global-batch-size 32 --out iter_0000010": (
+        "holds a data state already; give another folder"
+    ),
     "skip a.ckpt --steps 12 --global-batch-size 32 --out b.pt": "give a name with '.ckpt'",
     "skip merged.pt --steps 12 --global-batch-size 32 --out b.ckpt": "give a name with '.pt'",
     "skip job.pt --steps 12 --global-batch-size 32": "job.pt: has a data state in ['data'], among other things",
