@@ -81,6 +81,7 @@ def test_each_number_of_a_lane_is_compared() -> None:
     other.lanes[6] = {}
     of_all, of_lanes = differences(first, other)
     assert of_all == [] and of_lanes.keys() == {3, 5, 6}
+    assert (of_lanes[5][0].heading, *of_lanes[5][0].texts) == ("lane 5: state", "here", "–")
     cursors = {"shuffle": 0, "samples_taken": 30}, {"shuffle": 2, "samples_taken": 12}
     assert of_lanes[3] == [
         Difference("draws", 50, 1_234, lane=3),

@@ -84,6 +84,22 @@ def families(draw: st.DrawFn) -> list[int]:
     return hashes
 
 
+NUMBERS = st.integers(0, 9)
+
+
+@given(st.lists(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=4), max_size=8), st.sampled_from([1, 5, 1000]))
+def test_numbers_are_connected_however_few_pairs_are_kept(batches: list[list[tuple[int, int]]], max_pairs: int) -> None:
+    pairs = list(itertools.chain.from_iterable(batches))
+    expected = list(range(10))
+    for pair in pairs:
+        expected = joined(expected, *pair)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hash_groups, "MAX_PAIRS", max_pairs)
+        numbers, firsts = hash_groups.connected(np.array(batch, np.int64).reshape(-1, 2).T for batch in batches)
+    assert numbers.tolist() == sorted(set(itertools.chain.from_iterable(pairs)))
+    assert firsts.tolist() == [expected[number] for number in numbers]
+
+
 @st.composite
 def samples_of_parts(draw: st.DrawFn) -> list[tuple[int, int, int | None]]:
     """(split part, content, picture hash or none) of samples."""
@@ -92,9 +108,9 @@ def samples_of_parts(draw: st.DrawFn) -> list[tuple[int, int, int | None]]:
     return sorted(draw(st.lists(sample, min_size=1, max_size=25)), key=lambda sample: sample[0])
 
 
-@given(samples_of_parts(), st.none() | st.integers(0, MAX_DISTANCE), st.sampled_from([1, 5, 1000]))
+@given(samples_of_parts(), st.none() | st.integers(0, MAX_DISTANCE))
 def test_groups_are_those_of_comparing_each_sample_with_each(
-    samples: list[tuple[int, int, int | None]], distance: int | None, max_pairs: int
+    samples: list[tuple[int, int, int | None]], distance: int | None
 ) -> None:
     """Samples of some split parts have a digest, and perhaps a picture hash: of equal ones, too, any."""
     rows = [
@@ -113,12 +129,7 @@ def test_groups_are_those_of_comparing_each_sample_with_each(
     parts = [Part("set", name) for name in "abc"]
     read = SampleRows(pa.Table.from_batches([table]), parts, Counter(), HashFaults())
     config = dataclasses.replace(ONE, distance=distance)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        open_engine(Path(folder)) as engine,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setattr(hash_groups, "MAX_PAIRS", max_pairs)
+    with tempfile.TemporaryDirectory() as folder, open_engine(Path(folder)) as engine:
         found = FoundDuplicates(engine, read, [Path("set")], config)
         found.group()
         report = found.report(3)

@@ -27,6 +27,7 @@ def test_config_states_and_log_are_found_among_other_files(tmp_path: Path) -> No
     (live.folder / "checkpoints/iter_0000009.partial").mkdir()
     for name, content in (
         ("checkpoints/iter_0000009.partial/train_dataloader_dprank000.pt", "half"),
+        ("broken.yaml", "a: [\n"),
         ("blend.yaml", "__class__: MetadatasetV2\nsplits: {}\n"),
         ("wandb/config.yaml", RECIPE),
         ("steps_dprank001.jsonl", live.log.read_text()),
