@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from bridge_data.order import Geometry, Row
 from bridge_data.order.cursor import Stream
-from bridge_data.order.random_draws import DRAWS_PER_BLOCK, Schedule
+from bridge_data.order.random_draws import DRAWS_PER_BLOCK, Blend, Schedule
 from bridge_data.tools.sample_numbers import DrawNumbers, RowNumbers
 
 OF_THREE = st.lists(st.sampled_from([0.0, 1e-6, 0.2, 1.0]), min_size=3, max_size=3).filter(any)
@@ -15,15 +15,15 @@ PHASES = st.dictionaries(st.integers(1, 3_000), OF_THREE, min_size=1, max_size=5
 
 
 @settings(max_examples=20)
-@given(phases=PHASES, lane=st.integers(0, 3), first=st.integers(0, 10**9), since=st.sampled_from([0, 700]))
+@given(phases=PHASES, lane=st.integers(0, 3), first=st.integers(0, 10**9), since=st.sampled_from([None, 0, 700]))
 def test_counts_and_draws_are_those_of_the_blend_and_its_schedule(phases, lane, first, since):
     later = zip([0, *sorted(phases)[1:]], phases.values(), strict=True)
-    schedule = Schedule([*later], 4).since(since)
-    numbers = DrawNumbers(schedule, lane, 4)
+    blend = Blend(next(iter(phases.values())), 4) if since is None else Schedule([*later], 4).since(since)
+    numbers = DrawNumbers(blend, lane, 4)
     for begin in (0, first):
-        counts = schedule.counts(lane, 4, begin)
+        counts = blend.counts(lane, 4, begin)
         for draw in range(begin, begin + 1_000 if begin == 0 else begin + DRAWS_PER_BLOCK):
-            source = int(schedule.block(lane, 4, draw // DRAWS_PER_BLOCK)[draw % DRAWS_PER_BLOCK])
+            source = int(blend.block(lane, 4, draw // DRAWS_PER_BLOCK)[draw % DRAWS_PER_BLOCK])
             if draw % 37 == 0:
                 assert [numbers.count(each, draw) for each in range(3)] == counts.tolist()
                 assert numbers.source_of(draw) == source
