@@ -133,6 +133,20 @@ def test_a_lost_file_is_written_again_as_it_was(tmp_path: Path, name: str) -> No
     assert open_shards(tmp_path, "train").index is not None
 
 
+def test_a_shard_whose_entry_in_the_index_is_damaged_is_scanned_again(tmp_path: Path) -> None:
+    write_shards(tmp_path)
+    prepare_by_ratio(tmp_path)
+    file = tmp_path / ".nv-meta/index.bridge"
+    content = file.read_bytes()
+    index = open_shards(tmp_path, "train").index
+    assert index is not None
+    damaged = bytearray(content)
+    damaged[content.index(index.segment_bytes("data-000001.tar")) + 20] ^= 1
+    file.write_bytes(damaged)
+    assert prepare_by_ratio(tmp_path).num_scanned == 1
+    assert file.read_bytes() == content
+
+
 def test_all_faults_are_reported_at_once_and_nothing_is_written_or_replaced(tmp_path: Path) -> None:
     write_shards(tmp_path)
     whole = {number: (tmp_path / f"data-00000{number}.tar").read_bytes() for number in (1, 3)}
