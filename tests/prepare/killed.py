@@ -22,8 +22,8 @@ def in_child(action: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def killed_at(step: int, action: Callable[[], object]) -> None:
-    """Do this, and kill this process at its call number `step` of those that change the names of files."""
+def killed_at(step: int, action: Callable[[], object], *others: tuple[object, str]) -> None:
+    """Do this, and kill this process at its call number `step` of those that change files, or of other functions."""
     calls = 0
 
     def counted(call: Callable[..., object]) -> Callable[..., object]:
@@ -36,6 +36,6 @@ def killed_at(step: int, action: Callable[[], object]) -> None:
 
         return counting
 
-    for name in ("replace", "unlink", "fsync"):
-        setattr(os, name, counted(getattr(os, name)))
+    for holder, name in ((os, "replace"), (os, "unlink"), (os, "fsync"), *others):
+        setattr(holder, name, counted(getattr(holder, name)))
     action()

@@ -2,6 +2,7 @@ import gzip
 import json
 import os
 import random
+import shutil
 import tarfile
 from functools import partial
 from pathlib import Path
@@ -77,21 +78,18 @@ def test_values_are_those_of_the_json_parts_and_missing_ones_are_none(tmp_path: 
         for path in sorted(tmp_path.glob("*.tar")):
             (tmp_path / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
             path.unlink()
-        for left in (".nv-meta/index.bridge", ".nv-meta/index.uuid", ".nv-meta/index.sqlite"):
-            (tmp_path / left).unlink()
+        shutil.rmtree(tmp_path / ".nv-meta")
         prepare_by_ratio(tmp_path)
     done = prepare_columns(tmp_path, COLUMNS, num_workers=2)
     expected = [by_python(contents(seed)) for seed in range(5)]
-    assert list(stored(tmp_path).values()) == expected
+    found = list(stored(tmp_path).values())
+    assert found == expected
+    assert {type(value) for values in found for value in values["json.score"]} == {float, type(None)}
     assert done.types == {"json.score": "number", "json.meta.lang": "text", "left.json.tags": "text[]"}
     assert done.num_missing == {
         column: sum(value is None for values in expected for value in values[column]) for column in COLUMNS
     }
     assert (done.num_samples, done.num_read, done.num_unchanged) == (150, 5, 0)
-    assert {type(value) for values in stored(tmp_path).values() for value in values["json.score"]} == {
-        float,
-        type(None),
-    }
     assert not (tmp_path / ".columns").exists()
 
 
@@ -164,59 +162,100 @@ def test_what_was_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     assert status == 0 and num_read[0] == 1 and 0 in num_read
 
 
+def write_values(folder: Path, values: list[Any]) -> Path:
+    """Shards of a sample each, with these contents of its JSON part."""
+    for number, content in enumerate(values):
+        write_shard(folder / f"data-{number}.tar", [{"json": content}])
+    prepare_by_ratio(folder)
+    return folder
+
+
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
         ([{"a": 1}, {"a": "x"}], r"json\.a: is integer in data-0\.tar/0000, but text in data-1\.tar/0000"),
         ([{"a": 1}, {"a": 2.5}, {"a": True}], r"json\.a: is number in data-1\.tar/0000, but boolean in data-2\.tar"),
         ([{"a": [1]}, {"a": 1}], r"is integer\[\] in .*, but integer in"),
+        ([{"a": ["x"]}, {"a": [1]}], r"is text\[\] in .*, but integer\[\] in"),
+        ([{"a": []}, {"a": "x"}], r"but text in"),
         ([{"a": {}}], r"data-0\.tar: sample '0000': json\.a: is an object; columns hold"),
         ([{"a": [[1]]}], r"json\.a: is a list; columns hold"),
+        ([{"a": [{}]}], r"json\.a: is an object; columns hold"),
         ([{"a": [1, "x"]}], r"json\.a: is a list of integer and text, expected items of one type"),
+        ([{"a": [True, 1]}], r"json\.a: is a list of boolean and integer"),
+        ([{"a": 10**400}], r"json\.a: is an integer that is too large"),
         ([[1]], r"json\.a: json is a list, expected an object with a field 'a'"),
         ([b"{"], r"data-0\.tar: part json of sample '0000' is not JSON: "),
+        ([b""], r"part json of sample '0000' is not JSON: "),
+        ([b"\xff"], r"part json of sample '0000' is not JSON: "),
         ([b"{", b"[" * 99_999], r"2 of 2 shards cannot be used:\n.*data-0\.tar.*\n.*data-1\.tar.*nested too deeply"),
     ],
 )
 def test_what_no_column_can_hold_is_named_and_nothing_is_stored(
     tmp_path: Path, contents: list[Any], message: str
 ) -> None:
-    for number, content in enumerate(contents):
-        write_shard(tmp_path / f"data-{number}.tar", [{"json": content}])
-    prepare_by_ratio(tmp_path)
+    write_values(tmp_path, contents)
     with pytest.raises(DatasetError, match=message):
         prepare_columns(tmp_path, ["json.a"], num_workers=2)
     assert not (tmp_path / ".nv-meta" / COLUMNS_PARQUET).exists()
 
 
-def test_integers_among_numbers_are_numbers_also_in_other_shards_and_lists(tmp_path: Path) -> None:
-    values = [{"a": 3, "b": [1]}, {"a": 2.5, "b": [0.5, None]}, {"a": 1 << 70, "b": []}, {"a": 1, "b": [(1 << 53) + 1]}]
-    for number, content in enumerate(values):
-        write_shard(tmp_path / f"data-{number}.tar", [{"json": content}])
-    prepare_by_ratio(tmp_path)
-    done = prepare_columns(tmp_path, ["json.a", "json.b", "json.none"])
-    assert done.types == {"json.a": "number", "json.b": "number[]", "json.none": "text"}
-    assert done.num_missing == {"json.a": 0, "json.b": 0, "json.none": 4}
-    assert [found["json.a"] for found in stored(tmp_path).values()] == [[3.0], [2.5], [float(1 << 70)], [1.0]]
-    assert [found["json.b"] for found in stored(tmp_path).values()] == [
-        [[1.0]],
-        [[0.5, None]],
-        [[]],
-        [[float(1 << 53)]],
-    ]
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ([], "expected at least one field"),
+        (["score"], "column 'score': expected a field of a JSON part, such as json.score"),
+        (["json"], "expected a field of a JSON part"),
+        (["txt.json"], "expected a field of a JSON part"),
+        (["json..a"], "expected a field of a JSON part"),
+        (["json.bytes"], r"json\.bytes is the size of the part json"),
+        (["left.json.Bytes"], r"left\.json\.bytes is the size of the part left\.json"),
+        (["json.a", "json.a"], "is named twice"),
+        (["json.a", "json.A"], "differ in case only"),
+        (["json.a.b", "json.A"], r"'json\.A' and 'json\.a\.b': the second is a field of the first"),
+    ],
+)
+def test_names_that_are_no_columns_or_collide_are_refused(tmp_path: Path, names: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        prepare_columns(write_values(tmp_path, [{}]), names)
+
+
+LARGE = (1 << 53) + 1
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "expected"),
+    [
+        ([3, 2.5, 1 << 70, 1], "number", [3.0, 2.5, float(1 << 70), 1.0]),
+        ([[1], [0.5, None], [], [LARGE]], "number[]", [[1.0], [0.5, None], [], [float(1 << 53)]]),
+        ([LARGE, 2, None, (1 << 63) - 1], "integer", [LARGE, 2, None, (1 << 63) - 1]),
+        ([[], [None, LARGE]], "integer[]", [[], [None, LARGE]]),
+        ([1 << 63], "number", [float(1 << 63)]),
+        ([True, None], "boolean", [True, None]),
+        (["\ud83d", "ü"], "text", ["?", "ü"]),
+        ([None, None], "text", [None, None]),
+    ],
+)
+def test_a_column_has_the_type_of_its_values_in_all_shards_and_integers_among_numbers_are_numbers(
+    tmp_path: Path, values: list[Any], kind: str, expected: list[Any]
+) -> None:
+    write_values(tmp_path, [{"json": {"a": value}, "n": {"a": value}} for value in values])
+    done = prepare_columns(tmp_path, ["json.json.a", "json.n.a"])
+    assert done.types == {"json.json.a": kind, "json.n.a": kind}
+    for name in done.types:
+        found = [table[name][0] for table in stored(tmp_path).values()]
+        assert found == expected and [type(value) for value in found] == [type(value) for value in expected]
 
 
 def test_integers_are_exact_again_once_no_number_is_among_them(tmp_path: Path) -> None:
-    for number, value in enumerate([(1 << 53) + 1, 2.5]):
-        write_shard(tmp_path / f"data-{number}.tar", [{"json": {"a": value, "b": [value]}}])
-    prepare_by_ratio(tmp_path)
+    write_values(tmp_path, [{"a": value, "b": [value]} for value in (LARGE, 2.5)])
     assert prepare_columns(tmp_path, ["json.a", "json.b"]).types == {"json.a": "number", "json.b": "number[]"}
     write_shard(tmp_path / "data-1.tar", [{"json": {"a": 2, "b": []}}])
     refresh_index(tmp_path)
     done = prepare_columns(tmp_path, ["json.a", "json.b"])
     assert (done.types, done.num_read) == ({"json.a": "integer", "json.b": "integer[]"}, 2)
-    assert [found["json.a"] for found in stored(tmp_path).values()] == [[(1 << 53) + 1], [2]]
-    assert [found["json.b"] for found in stored(tmp_path).values()] == [[[(1 << 53) + 1]], [[]]]
+    found = [(values["json.a"], values["json.b"]) for values in stored(tmp_path).values()]
+    assert found == [([LARGE], [[LARGE]]), ([2], [[]])]
 
 
 def test_a_data_set_without_our_index_is_an_error(tmp_path: Path) -> None:

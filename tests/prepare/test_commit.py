@@ -1,7 +1,6 @@
 """The files of a preparation replace those of before together, and one process at a time prepares a folder."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -13,61 +12,16 @@ import pytest
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare import commit
-from bridge_data.prepare.commit import committing, preparing_alone, scratch_folder
+from bridge_data.prepare.commit import preparing_alone, scratch_folder
 from bridge_data.prepare.scan_results import ScanTask
 from bridge_data.prepare.tars import PrepareConfig, find_shards, prepare, refresh_index, scan_share
 from bridge_data.shards import PreparedDataset, open_shards
 from bridge_data.shards.index_file import BridgeIndex
-from bridge_data.shards.metadata import PREPARING, meta_folder
 from bridge_data.storage import RemotePath, remote
 from bridge_data.storage.atomic import temporary_name
 from tests.object_store import Bucket, Server, faulty_proxy
 from tests.prepare.same_indexes import rows_of, schema_of
 from tests.shards.tars import prepare_by_ratio, write_shards, write_tar
-
-
-def test_files_appear_together(tmp_path: Path) -> None:
-    meta = tmp_path / ".nv-meta"
-    with committing(meta) as temporary:
-        temporary("a").write_text("1")
-        temporary("b").write_text("2")
-        assert not (meta / "a").exists()
-    assert {path.name: path.read_text() for path in meta.iterdir()} == {"a": "1", "b": "2"}
-
-
-def test_a_failure_leaves_what_was_there_and_no_folder_that_was_not(tmp_path: Path) -> None:
-    meta = tmp_path / ".nv-meta"
-    for _ in range(2):
-        with pytest.raises(ZeroDivisionError), committing(meta) as temporary:
-            temporary("a").write_text("new")
-            raise ZeroDivisionError
-        assert meta.exists() == (meta / "a").exists()
-        with committing(meta) as temporary:
-            temporary("a").write_text("old")
-    assert [path.read_text() for path in meta.iterdir()] == ["old"]
-
-
-def test_a_data_set_of_which_some_files_are_replaced_is_not_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    meta = tmp_path / ".nv-meta"
-    replace = os.replace
-
-    def killed(source: Path, target: Path) -> None:
-        replace(source, target)
-        if target.name == "a":
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), committing(meta) as temporary:
-        temporary("a").write_text("1")
-        temporary("b").write_text("2")
-        patch.setattr(commit.os, "replace", killed)
-    assert (meta / PREPARING).exists() and not (meta / "b").exists()
-    with pytest.raises(ConfigError, match=r"is being prepared now, or was until that was interrupted.*again"):
-        meta_folder(tmp_path)
-    with committing(meta) as temporary:
-        temporary("b").write_text("2")
-    assert meta_folder(tmp_path) == meta and not (meta / PREPARING).exists()
 
 
 def test_temporary_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
@@ -145,20 +99,23 @@ def assert_same(bucket: Bucket, root: RemotePath, local: Path) -> None:
     assert contents(PreparedDataset.open(root).index) == contents(PreparedDataset.open(local).index)
 
 
-def test_a_store_gets_what_a_disk_gets(root: RemotePath, local: Path, bucket: Bucket) -> None:
-    done = prepare(root, split, TWO, definitions={"dataset.yaml": {"sample_type": "x"}})
-    prepare(local, split, TWO, definitions={"dataset.yaml": {"sample_type": "x"}})
-    assert (done.num_samples, done.num_scanned) == (30, 6)
+def test_a_store_gets_what_a_disk_gets_by_one_or_several_tasks_and_again(
+    root: RemotePath, local: Path, bucket: Bucket
+) -> None:
+    assert scan_share(root, ScanTask(2, 3), TWO)[:2] == (2, 2)
+    with pytest.raises(DatasetError, match=r"4 of 6 shards .* tasks 0, 1 of 3 \(counted from 0\) have not finished"):
+        prepare(root, split, PrepareConfig(num_workers=2, merge=True))
+    told = [scan_share(root, ScanTask(index, 3), TWO)[:2] for index in (0, 1, 1)]
+    assert told == [(2, 2), (2, 2), (2, 0)]
+    definitions = {"dataset.yaml": {"sample_type": "x"}}
+    done = prepare(root, split, PrepareConfig(num_workers=2, merge=True), definitions=definitions)
+    prepare(local, split, TWO, definitions=definitions)
+    assert done.num_samples == 30
     assert_same(bucket, root, local)
     stored, on_disk = open_shards(str(root), "train"), open_shards(local, "train")
     assert stored.identity() == on_disk.identity()
-    assert [stored.reader().read(number).parts for number in range(25)] == [
-        on_disk.reader().read(number).parts for number in range(25)
-    ]
-
-
-def test_only_what_is_new_or_changed_is_read_again(root: RemotePath, local: Path, bucket: Bucket) -> None:
-    prepare(root, split, TWO)
+    of_both = [[shards.reader().read(number).parts for number in range(25)] for shards in (stored, on_disk)]
+    assert of_both[0] == of_both[1]
     same_size = (local / "data-000002.tar").read_bytes().replace(b'"caption"', b'"Caption"')
     (local / "data-000002.tar").write_bytes(same_size)
     write_tar(local / "data-000006.tar", {"new.txt": b"x"})
@@ -169,17 +126,6 @@ def test_only_what_is_new_or_changed_is_read_again(root: RemotePath, local: Path
     assert_same(bucket, root, local)
     assert prepare(root, split, TWO).num_scanned == 0
     assert refresh_index(root, PrepareConfig(num_workers=2, rescan=True)).num_scanned == 7
-    assert_same(bucket, root, local)
-
-
-def test_tasks_leave_their_results_in_the_store(root: RemotePath, local: Path, bucket: Bucket) -> None:
-    assert scan_share(root, ScanTask(2, 3), TWO)[:2] == (2, 2)
-    with pytest.raises(DatasetError, match=r"4 of 6 shards .* tasks 0, 1 of 3 \(counted from 0\) have not finished"):
-        prepare(root, split, PrepareConfig(num_workers=2, merge=True))
-    told = [scan_share(root, ScanTask(index, 3), TWO)[:2] for index in (0, 1, 1)]
-    assert told == [(2, 2), (2, 2), (2, 0)]
-    assert prepare(root, split, PrepareConfig(num_workers=2, merge=True)).num_samples == 30
-    prepare(local, split, TWO)
     assert_same(bucket, root, local)
 
 
@@ -243,11 +189,10 @@ def test_of_two_preparations_at_once_one_fails_and_says_so(
     root: RemotePath, local: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = remote.write
-    written = []
 
     def interrupted(url: str, content: bytes | Path) -> object:
-        written.append(url)
-        if url.endswith("index.uuid") and sum(one.endswith("index.uuid") for one in written) == 1:
+        if url.endswith("index.uuid"):
+            monkeypatch.setattr(remote, "write", write)
             prepare(root, split, TWO)
             PreparedDataset.open(root)
         return write(url, content)
@@ -277,26 +222,23 @@ def test_contents_that_are_large_are_not_read(
     assert sum(int(end) - int(start) + 1 for start, end in ranges) < 6 << 20  # of 24 MiB
 
 
-def test_a_damaged_shard_is_named_and_nothing_is_written(root: RemotePath, local: Path, bucket: Bucket) -> None:
-    remote.write(str(root / "data-000004.tar"), (local / "data-000004.tar").read_bytes()[:2000])
-    with pytest.raises(DatasetError, match=r"photos/data-000004\.tar: "):
-        prepare(root, split, TWO)
-    assert not (bucket.folder / "photos/.nv-meta").exists()
-
-
-def test_what_takes_a_disk_says_so(root: RemotePath, bucket: Bucket) -> None:
+def test_what_is_damaged_or_takes_a_disk_says_so_and_nothing_is_written(
+    root: RemotePath, local: Path, bucket: Bucket
+) -> None:
     with pytest.raises(ConfigError, match="photos: fix_duplicates writes the tars again, which is done on a disk"):
         prepare(root, split, PrepareConfig(fix_duplicates=True))
-    remote.write(str(root / "a.tgz"), b"x")
-    with pytest.raises(DatasetError, match=r"a\.tgz: compressed shards are read on a disk only: decompress it"):
-        prepare(root, split, TWO)
+    for name, content, told in (
+        ("data-000004.tar", (local / "data-000004.tar").read_bytes()[:2000], r"photos/data-000004\.tar: "),
+        ("a.tgz", b"x", r"a\.tgz: compressed shards are read on a disk only: decompress it"),
+    ):
+        remote.write(str(root / name), content)
+        with pytest.raises(DatasetError, match=told):
+            prepare(root, split, TWO)
+    assert not (bucket.folder / "photos/.nv-meta").exists()
     with pytest.raises(ConfigError, match="nothing: no such folder"):
         find_shards(RemotePath(f"{bucket.url}/nothing"))
-
-
-def test_a_folder_of_a_store_is_not_locked_and_nothing_is_removed(root: RemotePath) -> None:
     left = str(root / temporary_name("a.tar"))
     remote.write(left, b"x")
-    with preparing_alone(root), preparing_alone(root) as remove_temporary:
+    with preparing_alone(root), preparing_alone(root) as remove_temporary:  # it is not locked, and nothing is removed
         remove_temporary([root])
     assert storage.read_all(left) == b"x"

@@ -1,7 +1,6 @@
 """Tasks on Ray: on two nodes where Ray is installed (`make test-ray`), and the errors where it is not."""
 
 import contextlib
-import io
 import os
 import sys
 from collections.abc import Iterator
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from bridge_data.errors import ConfigError, DatasetError, SampleError, WorkerError
 from bridge_data.prepare import MediaRule, RayTasks, prepare_media, write
@@ -17,6 +15,7 @@ from bridge_data.prepare.executors import LocalProcesses, executor_named
 from bridge_data.prepare.scan_results import ScanTask
 from bridge_data.prepare.tars import PrepareConfig, scan_share
 from bridge_data.tools.lint import LintConfig, lint
+from tests.prepare.files import picture
 from tests.prepare.same_indexes import assert_same_indexes, copy_unprepared
 from tests.shards.tars import prepare_by_ratio, write_shards, write_tar
 
@@ -52,25 +51,28 @@ def ray_nodes() -> Iterator[RayTasks]:
 @pytest.mark.slow
 @pytest.mark.processes
 class TestTwoNodes:
-    def test_results_come_in_order_from_both_nodes(self, ray_nodes: RayTasks) -> None:
+    def test_results_come_in_order_from_both_nodes(self, ray_nodes: RayTasks, tmp_path: Path) -> None:
         def square(number: int) -> tuple[int, str]:
             import time
 
             import ray
 
             time.sleep(0.02)
+            (tmp_path / str(number)).touch()
             return number * number, ray.get_runtime_context().get_node_id()
 
         assert ray_nodes.num_workers == 2
         found = list(ray_nodes.map(square, range(60), what="squared"))
         assert [number for number, _ in found] == [number * number for number in range(60)]
         assert len({node for _, node in found}) == 2
+        with contextlib.closing(ray_nodes.map(square, range(1000, 2000), what="noted")) as results:
+            assert next(results)[0] == 1_000_000
+        assert list(ray_nodes.map(abs, [-1], what="waited")) == [1]
+        assert len(list(tmp_path.iterdir())) < 80, "closing cancels what has not begun"
 
     def test_prepare_is_the_same_as_with_local_processes_and_tasks(self, ray_nodes: RayTasks, tmp_path: Path) -> None:
         write_shards(tmp_path / "local", num_shards=39)
-        image = io.BytesIO()
-        Image.new("RGB", (3, 2)).save(image, "png")
-        write_tar(tmp_path / "local/pictures.tar", {"a.png": image.getvalue()})
+        write_tar(tmp_path / "local/pictures.tar", {"a.png": picture()})
         for name in ("ray", "tasks"):
             copy_unprepared(tmp_path / "local", tmp_path / name)
         prepare_by_ratio(tmp_path / "local", num_workers=2)
@@ -78,7 +80,6 @@ class TestTwoNodes:
         for index in range(3):
             scan_share(tmp_path / "tasks", ScanTask(index, 3), PrepareConfig(executor=ray_nodes))
         prepare_by_ratio(tmp_path / "tasks", merge=True)
-        assert_same_indexes(tmp_path / "local", tmp_path / "ray")
         assert_same_indexes(tmp_path / "local", tmp_path / "tasks")
         executors: list[Any] = [LocalProcesses(2), ray_nodes]
         reports = [lint(tmp_path / "local", LintConfig(executor=executor)) for executor in executors]
@@ -86,13 +87,9 @@ class TestTwoNodes:
         for name, executor in zip(("local", "ray"), executors, strict=True):
             assert prepare_media(tmp_path / name, MediaRule("EXTENSION"), executor=executor).num_stored == 1
         assert_same_indexes(tmp_path / "local", tmp_path / "ray")
-
-    def test_damage_is_reported_as_by_local_processes(self, ray_nodes: RayTasks, tmp_path: Path) -> None:
-        write_shards(tmp_path, num_shards=3)
-        write_tar(tmp_path / "b.tar", {"1.txt": b""})
-        (tmp_path / "b.tar").write_bytes(b"no tar")
-        with pytest.raises(DatasetError, match=r"b\.tar: no readable tar header"):
-            prepare_by_ratio(tmp_path, executor=ray_nodes)
+        (tmp_path / "ray/pictures.tar").write_bytes(b"no tar")
+        with pytest.raises(DatasetError, match=r"pictures\.tar: no readable tar header"):
+            prepare_by_ratio(tmp_path / "ray", executor=ray_nodes)
 
     def test_a_function_of_the_user_writes_the_same_files(self, ray_nodes: RayTasks, tmp_path: Path) -> None:
         offset = 3
@@ -109,7 +106,9 @@ class TestTwoNodes:
         with pytest.raises(SampleError, match="item 77, 77: KeyError"):
             write(make, tmp_path / "fails", items=range(100), executor=ray_nodes)
 
-    def test_a_worker_that_dies_is_replaced(self, ray_nodes: RayTasks, tmp_path: Path) -> None:
+    def test_a_worker_that_dies_is_replaced_and_one_that_always_dies_is_an_error(
+        self, ray_nodes: RayTasks, tmp_path: Path
+    ) -> None:
         def die_once(number: int) -> int:
             import os
 
@@ -120,19 +119,7 @@ class TestTwoNodes:
 
         assert list(ray_nodes.map(die_once, range(10), what="counted")) == list(range(10))
         assert (tmp_path / "died").exists()
-
-    def test_a_worker_that_always_dies_and_what_a_function_raises_are_errors(self, ray_nodes: RayTasks) -> None:
         with pytest.raises(WorkerError, match="a Ray task that counted could not be done"):
             list(ray_nodes.map(lambda number: os._exit(1), range(1), what="counted"))
         with pytest.raises(ZeroDivisionError):
             list(ray_nodes.map(lambda number: 1 // number, range(3), what="divided"))
-
-    def test_closing_cancels_what_has_not_begun(self, ray_nodes: RayTasks, tmp_path: Path) -> None:
-        def note(number: int) -> int:
-            (tmp_path / str(number)).touch()
-            return number
-
-        with contextlib.closing(ray_nodes.map(note, range(1000), what="noted")) as results:
-            assert next(results) == 0
-        assert list(ray_nodes.map(abs, [-1], what="waited")) == [1]
-        assert len(list(tmp_path.iterdir())) < 20

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,18 +16,8 @@ from bridge_data import prepare_metadataset
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan import load_plan
 from bridge_data.prepare import metadataset_joins
-from bridge_data.prepare.metadataset_joins import make_join
-from bridge_data.shards.joins import JoinMember
 from tests.plan.joins import BY_FIELDS, joined, metadataset, own, texts
 from tests.shards.joins import dataset, join, narrowed, rows
-
-
-def test_samples_meet_by_their_keys(tmp_path: Path) -> None:
-    a = dataset(tmp_path / "a", [["x/1", "2"], ["3"]])
-    b = dataset(tmp_path / "b", [["9", "3"], ["x/1", "2", "1"]])
-    index = join(tmp_path / "j", a, (b, "error"))
-    assert rows(index) == [[0, 2], [1, 3], [2, 1]]
-    assert (index.counts, index.num_left_out) == ([2, 1], 0)
 
 
 def test_a_sample_without_match_is_skipped_or_joined_with_none(tmp_path: Path) -> None:
@@ -36,6 +27,11 @@ def test_a_sample_without_match_is_skipped_or_joined_with_none(tmp_path: Path) -
     assert rows(index) == [[1, 1, -1], [3, 0, 0]]
     assert (index.counts, index.num_left_out) == ([1, 1], 2)
     assert [member.num_missing for member in index.members] == [0, 2, 2]
+    path = index.path
+    before = path.stat()
+    assert rows(join(tmp_path / "j", a, (b, "skip"), (c, "none"))) == rows(index)
+    assert (path.stat().st_mtime_ns, path.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
+    assert os.listdir(tmp_path / "j") == [path.name], "it is made once"
 
 
 def test_a_sample_without_match_is_an_error_that_names_the_first(tmp_path: Path) -> None:
@@ -48,18 +44,15 @@ def test_a_sample_without_match_is_an_error_that_names_the_first(tmp_path: Path)
     assert os.listdir(tmp_path / "j") == []
 
 
-def test_excluded_samples_are_not_there(tmp_path: Path) -> None:
+def test_excluded_samples_and_other_split_parts_are_not_there(tmp_path: Path) -> None:
     a = dataset(tmp_path / "a", [["1", "2", "3"], ["4"]], exclude=["0.tar/1"])
-    b = dataset(tmp_path / "b", [["4", "3", "2", "1"]], exclude=["0.tar/4", "0.tar/1"])
-    index = join(tmp_path / "j", a, (b, "none"))
-    assert rows(index) == [[0, 1], [1, 0], [2, -1]]
-
-
-def test_only_the_split_part_is_joined(tmp_path: Path) -> None:
-    a = dataset(tmp_path / "a", [["1", "2"]])
-    dataset(tmp_path / "b", [["1"], ["2"]])
+    b = dataset(tmp_path / "b", [["4", "3", "2", "1"], ["5"]], exclude=["0.tar/4", "0.tar/1"])
+    assert rows(join(tmp_path / "j", a, (b, "none"))) == [[0, 1], [1, 0], [2, -1]]
     b = narrowed(tmp_path / "b", split_parts={"train": ["1.tar"]})
-    assert rows(join(tmp_path / "j", a, (b, "none"))) == [[0, -1], [1, 0]]
+    assert rows(join(tmp_path / "i", a, (b, "none"))) == [[0, -1], [1, -1], [2, -1]]
+    none = narrowed(tmp_path / "b", exclude=["1.tar/5"])
+    assert rows(join(tmp_path / "k", a, (none, "none"))) == [[0, -1], [1, -1], [2, -1]]
+    assert rows(join(tmp_path / "l", none, (a, "error"))) == []
 
 
 @pytest.mark.parametrize("member", ["a", "b"])
@@ -72,15 +65,6 @@ def test_duplicate_keys_are_an_error(tmp_path: Path, member: str) -> None:
         match=rf"/{member} \[train\]: duplicate key: 0.tar/(1|2) and 2.tar/\1, and 1 more:.*prepare .*--fix-duplicates",
     ):
         join(tmp_path / "j", sets["a"], (sets["b"], "none"))
-
-
-def test_an_index_is_made_once(tmp_path: Path) -> None:
-    a, b = dataset(tmp_path / "a", [["1"]]), dataset(tmp_path / "b", [["1"]])
-    path = join(tmp_path / "j", a, (b, "error")).path
-    before = path.stat()
-    join(tmp_path / "j", a, (b, "error"))
-    assert (path.stat().st_mtime_ns, path.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
-    assert os.listdir(tmp_path / "j") == [path.name]
 
 
 @pytest.mark.processes
@@ -110,20 +94,6 @@ metadataset_joins.make_join(Path({str(tmp_path / "j")!r}), [JoinMember(one, "err
     assert os.listdir(tmp_path / "j") == [path.name]
 
 
-def test_progress_ends_when_all_is_done(tmp_path: Path) -> None:
-    a, b = dataset(tmp_path / "a", [["1"]]), dataset(tmp_path / "b", [["1"]])
-    told: list[tuple[int, int]] = []
-    members = [JoinMember(a, "error"), JoinMember(b, "error")]
-    make_join(tmp_path / "j", members, on_progress=lambda done, total: told.append((done, total)))
-    assert told == [(1, 3), (2, 3), (3, 3)]
-
-
-def test_data_sets_without_samples_are_joined(tmp_path: Path) -> None:
-    a, none = dataset(tmp_path / "a", [["1"]]), dataset(tmp_path / "b", [["1"]], exclude=["0.tar/1"])
-    assert rows(join(tmp_path / "i", a, (none, "none"))) == [[0, -1]]
-    assert rows(join(tmp_path / "j", none, (a, "error"))) == []
-
-
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(first=st.lists(st.integers(0, 40), min_size=1, unique=True), data=st.data())
 def test_partitions_and_tasks_change_nothing(
@@ -139,20 +109,10 @@ def test_partitions_and_tasks_change_nothing(
         dataset(folder / name, [[str(key) for key in keys[at : at + 7]] for at in range(0, len(keys), 7)])
         for name, keys in (("a", first), ("b", second), ("c", third))
     )
-    index = join(folder / "j", a, (b, skip), (c, "none"))
+    index = join(folder / "j", a, (b, skip), (c, "none"), num_workers=data.draw(st.sampled_from([1, 1, 2])))
     places = [{key: number for number, key in enumerate(keys)} for keys in (second, third)]
     expected = [[number, *(place.get(key, -1) for place in places)] for number, key in enumerate(first)]
     assert rows(index) == [row for row in expected if skip == "none" or row[1] >= 0]
-
-
-def test_processes_share_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadataset_joins, "TASK_SAMPLES", 10)
-    monkeypatch.setattr(metadataset_joins, "PARTITION_SAMPLES", 10)
-    keys = [str(number) for number in range(100)]
-    a = dataset(tmp_path / "a", [keys[at : at + 10] for at in range(0, 100, 10)])
-    b = dataset(tmp_path / "b", [keys[:50][::-1], keys[50:][::-1]])
-    index = join(tmp_path / "j", a, (b, "error"), num_workers=2)
-    assert rows(index) == [[n, 49 - n] for n in range(50)] + [[n, 149 - n] for n in range(50, 100)]
 
 
 @pytest.fixture
@@ -206,38 +166,30 @@ def test_what_is_of_no_use_any_more_is_removed(folder: Path) -> None:
     assert os.listdir(folder / "j.yaml.joins") == [new.path.name] != [old.path.name]
 
 
-def test_a_metadataset_without_joins_has_nothing_to_prepare(folder: Path) -> None:
-    assert prepare_metadataset(metadataset(folder / "j.yaml", {"path": "a"})) == []
-    assert sorted(os.listdir(folder)) == ["a", "b", "j.yaml"]
-
-
-def test_samples_without_match_fail_the_preparation(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "error", "says"),
+    [
+        ({"path": "j.yaml"}, ConfigError, "refers to itself"),
+        ({"path": "other.yaml"}, ConfigError, "other.yaml:1: splits: no split 'train' is declared"),
+        (
+            {"join": [{"path": "a"}, {"path": "c"}], "joiner": BY_FIELDS},
+            DatasetError,
+            r"c \[train\]: has no sample for 2 of the 4 samples of .*0001.tar/c, data-0",
+        ),
+        ("j.yaml", ConfigError, r"expected a metadataset .yaml, found no such file"),
+        ("a", ConfigError, r"expected a metadataset .yaml$"),
+        ("x.yaml", ConfigError, r"x.yaml:1: splits: expected a mapping, got 1"),
+    ],
+)
+def test_what_cannot_be_prepared_is_named(folder: Path, content: Any, error: type[Exception], says: str) -> None:
     texts(folder / "c", "ab")
-    path = joined(folder / "j.yaml", [{"path": "a"}, {"path": "c"}])
-    with pytest.raises(
-        DatasetError, match=r"c \[train\]: has no sample for 2 of the 4 samples of .*0001.tar/c, data-0"
-    ):
+    (folder / "other.yaml").write_text("splits: {val: {path: a}}\n")
+    (folder / "x.yaml").write_text("splits: 1\n")
+    path = folder / content if isinstance(content, str) else metadataset(folder / "j.yaml", content)
+    with pytest.raises(error, match=says):
         prepare_metadataset(path)
 
 
-@pytest.mark.parametrize(
-    ("train", "says"),
-    [
-        ({"path": "j.yaml"}, "refers to itself"),
-        ({"path": "other.yaml"}, "other.yaml:1: splits: no split 'train' is declared"),
-    ],
-)
-def test_mistakes_on_the_way_are_named(folder: Path, train: dict[str, str], says: str) -> None:
-    (folder / "other.yaml").write_text("splits: {val: {path: a}}\n")
-    with pytest.raises(ConfigError, match=says):
-        prepare_metadataset(metadataset(folder / "j.yaml", train))
-
-
-def test_only_metadatasets_are_taken(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"expected a metadataset .yaml, found no such file"):
-        prepare_metadataset(folder / "nowhere.yaml")
-    with pytest.raises(ConfigError, match=r"expected a metadataset .yaml$"):
-        prepare_metadataset(folder / "a")
-    (folder / "x.yaml").write_text("splits: 1\n")
-    with pytest.raises(ConfigError, match=r"x.yaml:1: splits: expected a mapping, got 1"):
-        prepare_metadataset(folder / "x.yaml")
+def test_a_metadataset_without_joins_has_nothing_to_prepare(folder: Path) -> None:
+    assert prepare_metadataset(metadataset(folder / "j.yaml", {"path": "a"})) == []
+    assert sorted(os.listdir(folder)) == ["a", "b", "j.yaml"]

@@ -44,10 +44,13 @@ def test_any_number_of_processes_writes_the_same_files(tmp_path: Path) -> None:
         assert tars(tmp_path / "1") == tars(tmp_path / str(num_workers))
 
 
-def test_samples_without_a_function(tmp_path: Path) -> None:
+def test_samples_without_a_function_with_a_bar_if_asked_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     samples = [{"__key__": str(number), "txt": str(number)} for number in range(20)]
-    assert write(iter(samples), tmp_path) == 20
-    assert contents(tmp_path)["train"] == [(str(number), {"txt": str(number).encode()}) for number in range(20)]
+    for name, progress in (("shown", True), ("silent", False)):
+        assert write(iter(samples), tmp_path / name, progress=progress) == 20
+        assert ("writing: " in capfd.readouterr().err) == progress
+    expected = [(str(number), {"txt": str(number).encode()}) for number in range(20)]
+    assert contents(tmp_path / "shown")["train"] == expected
 
 
 def test_ranks_take_every_so_manieth_item(tmp_path: Path) -> None:
@@ -65,15 +68,52 @@ def test_a_failure_names_the_item(tmp_path: Path, num_workers: int) -> None:
     def fails(item: str) -> dict[str, Any]:
         return {"__key__": item, "txt": "a" if item != "item 17" else 1 // 0}
 
+    items = (f"item {number}" for number in range(40))
     with pytest.raises(SampleError, match=r"^item 17, 'item 17': ZeroDivisionError") as caught:
-        write(fails, tmp_path, items=(f"item {number}" for number in range(40)), num_workers=num_workers, max_samples=3)
+        write(fails, tmp_path, items=items, num_workers=num_workers, max_samples=3)
     assert "in fails" in caught.value.__notes__[0]
     assert len(tars(tmp_path)) == 5 and not (tmp_path / ".nv-meta").exists()
 
 
-def test_what_cannot_be_stored_names_the_item(tmp_path: Path) -> None:
-    with pytest.raises(SampleError, match=r"^item 1, 1: ConfigError: sample '1': part 'txt'.* expected text"):
-        write(lambda item: {"__key__": str(item), "txt": "a" if item == 0 else 7}, tmp_path, items=range(3))
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ValueError
+
+    __repr__ = __str__
+
+
+def fail(item: Any) -> None:
+    raise item
+
+
+@pytest.mark.parametrize(
+    ("function", "items", "error", "told"),
+    [
+        (
+            lambda item: {"__key__": str(item), "txt": "a" if item == 0 else 7},
+            range(3),
+            SampleError,
+            r"^item 1, 1: ConfigError: sample '1': part 'txt'.* expected text",
+        ),
+        (
+            fail,
+            [Mute()],
+            SampleError,
+            r"item 0, a Mute without a text \(ValueError\): Mute: a Mute without a text \(ValueError\)",
+        ),
+        (
+            lambda item: {"__key__": str(item % 5), "txt": ""},
+            range(10),
+            DatasetError,
+            r"key '0' is written twice: it is in train-000000.tar, .*\(item 5\)",
+        ),
+    ],
+)
+def test_what_cannot_be_stored_names_the_item(
+    tmp_path: Path, function: Any, items: Any, error: type[Exception], told: str
+) -> None:
+    with pytest.raises(error, match=told):
+        write(function, tmp_path, items=items)
 
 
 @pytest.mark.parametrize("item", [threading.Lock(), lambda: 1])
@@ -84,26 +124,6 @@ def test_items_that_cannot_be_sent_to_processes_are_told(tmp_path: Path, item: A
 
     assert in_child(refused) == 0  # a child, as a process with threads makes samples in threads
     assert write(lambda _: text_sample(0), tmp_path, items=[item]) == 1
-
-
-def test_an_item_and_an_error_without_a_text_are_told(tmp_path: Path) -> None:
-    class Mute(Exception):
-        def __str__(self) -> str:
-            raise ValueError
-
-        __repr__ = __str__
-
-    def fail(item: Any) -> None:
-        raise item
-
-    told = r"item 0, a Mute without a text \(ValueError\): Mute: a Mute without a text \(ValueError\)"
-    with pytest.raises(SampleError, match=told):
-        write(fail, tmp_path, items=[Mute()])
-
-
-def test_two_items_with_the_same_key(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"key '0' is written twice: it is in train-000000.tar, .*\(item 5\)"):
-        write(lambda item: {"__key__": str(item % 5), "txt": ""}, tmp_path, items=range(10))
 
 
 def test_an_interrupted_call_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -175,13 +195,6 @@ def test_killed_at_20_random_moments(tmp_path: Path) -> None:
                 break
             folder = tmp_path / str(num_killed)
     assert num_killed >= 20
-
-
-def test_a_bar_is_shown_if_asked_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write_items(tmp_path / "a", progress=True)
-    assert "writing: 100%" in capfd.readouterr().err
-    write_items(tmp_path / "b")
-    assert "writing" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

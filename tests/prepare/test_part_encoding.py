@@ -73,12 +73,9 @@ def test_bytes_and_files_are_stored_as_they_are(tmp_path: Path) -> None:
     assert encode_sample(sample).parts == [("png", b"no image"), ("jpg", b"x"), ("mp4", b"y")]
 
 
-def test_a_view_of_a_tensor_does_not_bring_all_of_it() -> None:
+def test_a_view_of_a_tensor_does_not_bring_all_of_it_and_compressed_parts_say_nothing_of_the_time() -> None:
     content = encode_part("k", "pth", torch.zeros(1_000_000)[:3])
     assert len(content) < 10_000 and torch.load(io.BytesIO(content)).tolist() == [0, 0, 0]
-
-
-def test_compressed_parts_say_nothing_of_the_time() -> None:
     content = encode_part("k", "txt.gz", "text")
     assert gzip.decompress(content) == b"text" and content[4:8] == bytes(4)
 
@@ -118,40 +115,34 @@ def test_keys_that_are_found_again(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "reason"),
+    ("sample", "reason"),
     [
-        (None, "without a __key__"),
-        (7, "__key__ is 7"),
-        ("", "empty names"),
-        ("/a", "empty names"),
-        ("a/", "empty names"),
-        ("../a", "'..'"),
-        ("a.b", "no dot after its last '/': write 'a_b'"),
-        ("a/.b", "no dot"),
-        ("a\n", "characters"),
-        ("\ud800", "characters"),
-        ("__meta__/a", "__name__"),
-        ("x" * 300, "too long"),
+        *(
+            ({"__key__": key, "txt": "a"}, reason)
+            for key, reason in (
+                (None, "without a __key__"),
+                (7, "__key__ is 7"),
+                ("", "empty names"),
+                ("/a", "empty names"),
+                ("a/", "empty names"),
+                ("../a", "'..'"),
+                ("a.b", "no dot after its last '/': write 'a_b'"),
+                ("a/.b", "no dot"),
+                ("a\n", "characters"),
+                ("\ud800", "characters"),
+                ("__meta__/a", "__name__"),
+                ("x" * 300, "too long"),
+            )
+        ),
+        *(
+            ({"__key__": "k", name: b""}, r"sample 'k': part .*(expected the name|characters)")
+            for name in ("", "a/b", 3, "txt\n")
+        ),
+        ({"__key__": "k"}, "sample 'k' has no parts"),
+        ({"__key__": "k", "__sources__": ()}, "sample 'k' has no parts"),
+        (["a"], "got a list"),
     ],
 )
-def test_keys_that_are_not(key: Any, reason: str) -> None:
+def test_keys_names_and_samples_that_cannot_be_stored(sample: Any, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
-        encode_sample({"__key__": key, "txt": "a"})
-
-
-@pytest.mark.parametrize("name", ["", "a/b", 3, "txt\n"])
-def test_names_that_are_none(name: Any) -> None:
-    with pytest.raises(ConfigError, match=r"sample 'k': part .*(expected the name|characters)"):
-        encode_sample({"__key__": "k", name: b""})
-
-
-@pytest.mark.parametrize("sample", [{"__key__": "k"}, {"__key__": "k", "__sources__": ()}])
-def test_a_sample_without_parts(sample: Any) -> None:
-    with pytest.raises(ConfigError, match="sample 'k' has no parts"):
         encode_sample(sample)
-
-
-def test_what_is_no_sample() -> None:
-    not_one: Any = ["a"]
-    with pytest.raises(ConfigError, match="got a list"):
-        encode_sample(not_one)

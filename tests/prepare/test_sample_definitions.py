@@ -22,21 +22,14 @@ class Recording(Sample):
     clip: bytes
 
 
-def test_captioning_is_number_0() -> None:
-    assert next(iter(SAMPLE_TYPES)) == find_sample_type("0") == "CaptioningSample"
-    assert find_sample_type(str(len(SAMPLE_TYPES))) == CRUDE
-
-
 @pytest.mark.parametrize("name", [*SAMPLE_TYPES, CRUDE])
-def test_every_class_is_known_by_each_of_its_names(name: str) -> None:
-    stem = name.removesuffix("Sample").removesuffix("Webdataset")
-    for written in (name, f"{stem}Webdataset", f"{stem}Sample", stem, f" {name} "):
+def test_every_class_is_known_by_its_number_and_each_of_its_names(name: str) -> None:
+    stem, number = name.removesuffix("Sample").removesuffix("Webdataset"), [*SAMPLE_TYPES, CRUDE].index(name)
+    assert number == 0 or name != "CaptioningSample", "as in Energon's menu"
+    for written in (str(number), name, f"{stem}Webdataset", f"{stem}Sample", stem, f" {name} "):
         assert find_sample_type(written) == name
-
-
-@pytest.mark.parametrize("text", ["Crude sample", "Crude sample (plain dict for cooking)"])
-def test_crude_data_are_known_by_the_words_of_energons_menu(text: str) -> None:
-    assert find_sample_type(text) == CRUDE
+    for text in ("Crude sample", "Crude sample (plain dict for cooking)"):  # Energon's words
+        assert find_sample_type(text) == CRUDE
 
 
 @pytest.mark.parametrize("text", ["", "-1", "99", "captioningsample", "Sample"])
@@ -45,19 +38,21 @@ def test_what_is_no_class(text: str) -> None:
         find_sample_type(text)
 
 
-@pytest.mark.parametrize("sample_type", [CaptioningSample, "CaptioningSample", "CaptioningWebdataset"])
-def test_a_definition_of_one_of_our_classes(sample_type: Any) -> None:
-    made = definition_of(sample_type, {"image": "png", "caption": "json[text]"})
-    assert made["sample_type"] == {"__module__": "megatron.energon", "__class__": "CaptioningSample"}
+@pytest.mark.parametrize(
+    ("given", "module", "made_of"),
+    [
+        (CaptioningSample, "megatron.energon", CaptioningSample),
+        ("CaptioningSample", "megatron.energon", CaptioningSample),
+        ("CaptioningWebdataset", "megatron.energon", CaptioningSample),
+        (Recording, __name__, Recording),
+    ],
+)
+def test_a_definition_of_a_class_of_ours_or_of_the_user(given: Any, module: str, made_of: type[Sample]) -> None:
+    field_map = {"clip": "json[text]"} if given is Recording else {"image": "png", "caption": "json[text]"}
+    made = definition_of(given, field_map)
+    assert made["sample_type"] == {"__module__": module, "__class__": made_of.__name__}
     read = read_definition(made)
-    assert read.sample_class is CaptioningSample
-    assert read.field_map["caption"].parts == ("json",)
-
-
-def test_a_definition_of_a_class_of_the_user() -> None:
-    made = definition_of(Recording, {"clip": "wav"})
-    assert made["sample_type"] == {"__module__": __name__, "__class__": "Recording"}
-    assert read_definition(made).sample_class is Recording
+    assert read.sample_class is made_of and [*read.field_map.values()][-1].parts == ("json",)
 
 
 @pytest.mark.parametrize("sample_type", [None, CrudeSample, "CrudeWebdataset"])

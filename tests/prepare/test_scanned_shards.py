@@ -21,33 +21,35 @@ from tests.prepare.odd_tars import LOSING, TWO, tar_of, without_content
 from tests.shards.tars import write_tar
 
 
-def test_finds_samples_and_writes_the_offsets(tmp_path: Path) -> None:
-    write_tar(tmp_path / "d/a.tar", {"1.png": b"p" * 600, "1.txt": b"t", "2.png": b"q"})
-    found = scan_shard(tmp_path, "d/a.tar")
+def keys_and_notes(folder: Path, name: str = "a.tar") -> tuple[list[str], list[str]]:
+    """The keys of a shard, and what a scan tells of it."""
+    found = scan_shard(folder, name)
+    return Segment.of(found.segment).keys(), found.notes.told()
+
+
+def test_finds_samples_and_writes_the_offsets_once(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "d/a.tar", {"1.png": b"p" * 600, "1.txt": b"t", "2.png": b"q"})
+    found, index = scan_shard(tmp_path, "d/a.tar"), tmp_path / "d/a.tar.idx"
     segment = Segment.of(found.segment)
-    assert segment.keys() == ["1", "2"]
-    assert segment.parts(0) == [("png", 512, 600), ("txt", 2048, 1)]
-    assert not found.notes.told()
-    assert (found.num_bytes, found.mtime_ns) == (
-        (tmp_path / "d/a.tar").stat().st_size,
-        (tmp_path / "d/a.tar").stat().st_mtime_ns,
-    )
-    assert (tmp_path / "d/a.tar.idx").read_bytes() == struct.pack("<QQQ", 0, 2560, 3584)
+    assert (segment.keys(), segment.parts(0)) == (["1", "2"], [("png", 512, 600), ("txt", 2048, 1)])
+    assert (found.num_bytes, found.mtime_ns) == (path.stat().st_size, path.stat().st_mtime_ns)
+    right, inode = struct.pack("<QQQ", 0, 2560, 3584), index.stat().st_ino
+    assert not found.notes.told() and index.read_bytes() == right
+    scan_shard(tmp_path, "d/a.tar")
+    assert index.stat().st_ino == inode
+    index.write_bytes(right[:-8])
+    scan_shard(tmp_path, "d/a.tar")
+    assert index.read_bytes() == right
 
 
 def test_contents_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tar(tmp_path / "a.tar", {f"{number}.mp4": bytes(2_000_000) for number in range(10)})
-    num_bytes = 0
+    sizes: list[int] = []
     read = storage.read
-
-    def counting(path: str, start: int, size: int) -> bytes:
-        nonlocal num_bytes
-        num_bytes += size
-        return read(path, start, size)
-
+    counting = lambda path, start, size: sizes.append(size) or read(path, start, size)  # noqa: E731
     monkeypatch.setattr("bridge_data.shards.tar_files.storage.read", counting)
-    assert len(Segment.of(scan_shard(tmp_path, "a.tar").segment)) == 10
-    assert num_bytes < 200_000
+    assert len(keys_and_notes(tmp_path)[0]) == 10
+    assert 0 < sum(sizes) < 200_000
 
 
 @pytest.mark.parametrize(
@@ -68,63 +70,61 @@ def test_members_that_make_no_samples(tmp_path: Path, names: list[str], message:
     assert not (tmp_path / "a.tar.idx").exists()
 
 
-def test_members_without_a_part_name_are_counted(tmp_path: Path) -> None:
-    write_tar(tmp_path / "a.tar", {"README": b"", "1.txt": b"", "LICENSE": b"", "__meta__/x": b"", "folder/": b""})
-    found = scan_shard(tmp_path, "a.tar")
-    assert found.notes.told() == [
-        "left out, as they have no part name (0001.jpg): 2 members, such as 'README' of a.tar"
-    ]
-
-
-@pytest.mark.parametrize(("members", "count"), [({}, 0), ({"folder/": b"", "other/": b""}, 2)])
-def test_a_shard_without_members_or_with_folders_alone_is_a_note(
-    tmp_path: Path, members: dict[str, bytes], count: int
-) -> None:
-    write_tar(tmp_path / "a.tar", members)
-    found = scan_shard(tmp_path, "a.tar")
-    assert len(Segment.of(found.segment)) == 0
-    assert found.notes.told() == [f"without samples: 1 shards, such as a.tar with {count} members"]
-
-
-def test_truncated_and_missing_shards(tmp_path: Path) -> None:
-    write_tar(tmp_path / "a.tar", {"1.txt": b"x" * 5000, "2.txt": b"y" * 5000})
-    whole = (tmp_path / "a.tar").read_bytes()
-    for cut in (0, 300, 4000, 5700, 9000):
-        (tmp_path / "a.tar").write_bytes(whole[:cut])
-        with pytest.raises(DatasetError, match=r"a\.tar: "):
-            scan_shard(tmp_path, "a.tar")
-    with pytest.raises(DatasetError, match=r"b\.tar: no such file"):
-        scan_shard(tmp_path, "b.tar")
-
-
 @pytest.mark.processes
 def test_a_cut_anywhere_is_found(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "a.tar", {"1.txt": b"x", "2.txt": b"y" * 600})
     whole = path.read_bytes()
-    for cut in range(2560):
+    for cut in {*range(0, 2560, 5), *(512 * block + more for block in range(5) for more in (0, 1, 511))}:
         path.write_bytes(whole[:cut])
         with pytest.raises(DatasetError, match=r"a\.tar"):
             scan_shard(tmp_path, "a.tar")
     path.write_bytes(whole[:2560])
-    with pytest.raises(
-        DatasetError, match=r"ends at byte 2560 without the end mark of a tar, after sample '2'.*truncate -s \+1024"
-    ):
+    told = r"ends at byte 2560 without the end mark of a tar, after sample '2'.*truncate -s \+1024"
+    with pytest.raises(DatasetError, match=told):
         scan_shard(tmp_path, "a.tar")
-    with open(path, "r+b") as file:
-        file.truncate(2560 + 1024)
-    assert len(Segment.of(scan_shard(tmp_path, "a.tar").segment)) == 2
+    os.truncate(path, 2560 + 1024)
+    assert keys_and_notes(tmp_path) == (["1", "2"], [])
+    with pytest.raises(DatasetError, match=r"b\.tar: no such file"):
+        scan_shard(tmp_path, "b.tar")
+
+
+FIFO = [without_content(name, tarfile.FIFOTYPE) for name in ("c.pipe", "plain")]
+DEVICES = [without_content("a.dev", tarfile.CHRTYPE), without_content("b.dev", tarfile.BLKTYPE)]
+FOLDERS = [without_content(name, tarfile.DIRTYPE) for name in ("folder/", "other/")]
+
+
+@pytest.mark.parametrize(
+    ("data", "keys", "note"),
+    [
+        (
+            tar_of(("README", b""), ("1.txt", b""), ("LICENSE", b""), ("__meta__/x", b""), FOLDERS[0]),
+            ["1"],
+            "left out, as they have no part name (0001.jpg): 2 members, such as 'README' of a.tar",
+        ),
+        (tar_of(), [], "without samples: 1 shards, such as a.tar with 0 members"),
+        (tar_of(*FOLDERS), [], "without samples: 1 shards, such as a.tar with 2 members"),
+        (
+            tar_of(("1.txt", b"x"), *DEVICES, *FIFO),
+            ["1"],
+            "left out, as they hold no data: 3 members, such as 'a.dev', a device, at byte 1024 of a.tar",
+        ),
+        (
+            TWO + bytes(2 << 20),
+            ["1", "2"],
+            "more than 1,048,576 zeros at the end, as when a copy was cut off: 1 shards, such as a.tar,",
+        ),
+    ],
+)
+def test_what_holds_no_samples_is_a_note(tmp_path: Path, data: bytes, keys: list[str], note: str) -> None:
+    (tmp_path / "a.tar").write_bytes(data)
+    found, notes = keys_and_notes(tmp_path)
+    assert found == keys and [told[: len(note)] for told in notes] == [note]
 
 
 def test_names_that_are_not_utf8(tmp_path: Path) -> None:
-    write_tar(tmp_path / "a.tar", {"aXb.txt": b"x"})
-    data = bytearray((tmp_path / "a.tar").read_bytes())
-    data[1] = 0xFF
-    data[148:156] = b" " * 8
-    data[148:156] = b"%06o\0 " % sum(data[:512])
-    (tmp_path / "a.tar").write_bytes(data)
-    found = scan_shard(tmp_path, "a.tar")
-    assert Segment.of(found.segment).keys() == ["a\udcffb"] == [Segment.of(found.segment).key(0)]
-    (note,) = found.notes.told()
+    write_tar(tmp_path / "a.tar", {"a\udcffb.txt": b"x"}, tarfile.GNU_FORMAT)
+    keys, (note,) = keys_and_notes(tmp_path)
+    assert keys == ["a\udcffb"]
     assert note.startswith("names that are not UTF-8: 1 members, such as 'a\\udcffb.txt' at byte 0 of a.tar")
 
 
@@ -156,65 +156,31 @@ def test_tarfile_and_gnu_tar_do_lose_it(tmp_path: Path, name: str) -> None:
         assert "link" in name or listed == taken
 
 
-def test_devices_and_fifos_hold_nothing_and_are_counted(tmp_path: Path) -> None:
-    kinds = {"a.dev": tarfile.CHRTYPE, "b.dev": tarfile.BLKTYPE, "c.pipe": tarfile.FIFOTYPE, "plain": tarfile.FIFOTYPE}
-    (tmp_path / "a.tar").write_bytes(
-        tar_of(("1.txt", b"x"), *(without_content(name, kind) for name, kind in kinds.items()))
-    )
-    found = scan_shard(tmp_path, "a.tar")
-    assert Segment.of(found.segment).keys() == ["1"]
-    assert found.notes.told() == [
-        "left out, as they hold no data: 3 members, such as 'a.dev', a device, at byte 1024 of a.tar"
-    ]
-
-
-def test_a_long_run_of_zeros_at_the_end_is_a_note(tmp_path: Path) -> None:
-    (tmp_path / "a.tar").write_bytes(TWO + bytes(2 << 20))
-    (note,) = scan_shard(tmp_path, "a.tar").notes.told()
-    assert note.startswith("more than 1,048,576 zeros at the end, as when a copy was cut off: 1 shards, such as a.tar,")
-    (tmp_path / "a.tar").write_bytes(TWO)
-    assert not scan_shard(tmp_path, "a.tar").notes.told()
-
-
 @pytest.mark.skipif(shutil.which("tar") is None, reason="needs GNU tar")
 def test_what_gnu_tar_writes(tmp_path: Path) -> None:
     (tmp_path / "raw/sub").mkdir(parents=True)
     for name in ("1.txt", "1.json", "sub/2.txt", "sub/2.json"):
         (tmp_path / "raw" / name).write_text(name)
-    with open(tmp_path / "raw/hole.bin", "wb") as file:
-        file.truncate(1 << 20)
-    command = ["tar", "--sort=name", "-C", str(tmp_path / "raw"), "-cf"]
-    subprocess.run([*command, str(tmp_path / "a.tar"), "--exclude=hole.bin", "."], check=True)
-    assert Segment.of(scan_shard(tmp_path, "a.tar").segment).keys() == ["./1", "./sub/2"]
-    for format in ("gnu", "posix"):
-        subprocess.run([*command, str(tmp_path / "b.tar"), f"--format={format}", "--sparse", "hole.bin"], check=True)
-        with pytest.raises(DatasetError, match=r"'hole\.bin' is stored as a sparse file"):
-            scan_shard(tmp_path, "b.tar")
+    (tmp_path / "raw/hole.bin").touch()
+    os.truncate(tmp_path / "raw/hole.bin", 1 << 20)
+    os.link(tmp_path / "raw/1.txt", tmp_path / "raw/3.txt")
 
+    def tar(*arguments: str) -> None:
+        command = ["tar", "--sort=name", "-C", str(tmp_path / "raw"), "-cf", str(tmp_path / "a.tar")]
+        subprocess.run([*command, *arguments], check=True)
 
-@pytest.mark.skipif(shutil.which("tar") is None, reason="needs GNU tar")
-def test_files_that_gnu_tar_stored_as_hard_links(tmp_path: Path) -> None:
-    (tmp_path / "raw").mkdir()
-    (tmp_path / "raw/1.txt").write_text("one")
-    os.link(tmp_path / "raw/1.txt", tmp_path / "raw/2.txt")
-    command = ["tar", "--sort=name", "-C", str(tmp_path / "raw"), "-cf", str(tmp_path / "a.tar")]
-    subprocess.run([*command, "1.txt", "2.txt"], check=True)
-    with pytest.raises(DatasetError, match=r"'2\.txt' at byte 1024 is a hard link"):
-        scan_shard(tmp_path, "a.tar")
-    subprocess.run([*command, "--hard-dereference", "1.txt", "2.txt"], check=True)
-    assert Segment.of(scan_shard(tmp_path, "a.tar").segment).keys() == ["1", "2"]
-
-
-def test_offsets_that_are_there_are_not_written_again(tmp_path: Path) -> None:
-    write_tar(tmp_path / "a.tar", {"1.txt": b"t"})
-    scan_shard(tmp_path, "a.tar")
-    before = (tmp_path / "a.tar.idx").stat()
-    scan_shard(tmp_path, "a.tar")
-    assert (tmp_path / "a.tar.idx").stat().st_ino == before.st_ino
-    right = (tmp_path / "a.tar.idx").read_bytes()
-    (tmp_path / "a.tar.idx").write_bytes(right[:-8])
-    scan_shard(tmp_path, "a.tar")
-    assert (tmp_path / "a.tar.idx").read_bytes() == right
+    tar("--exclude=hole.bin", "--exclude=3.txt", ".")
+    assert keys_and_notes(tmp_path)[0] == ["./1", "./sub/2"]
+    for arguments, told in (
+        (["--format=gnu", "--sparse", "hole.bin"], r"'hole\.bin' is stored as a sparse file"),
+        (["--format=posix", "--sparse", "hole.bin"], r"'hole\.bin' is stored as a sparse file"),
+        (["1.txt", "3.txt"], r"'3\.txt' at byte 1024 is a hard link"),
+    ):
+        tar(*arguments)
+        with pytest.raises(DatasetError, match=told):
+            scan_shard(tmp_path, "a.tar")
+    tar("--hard-dereference", "1.txt", "3.txt")
+    assert keys_and_notes(tmp_path)[0] == ["1", "3"]
 
 
 NAMES = ["a.tar", "b.tar", "c.tar"]

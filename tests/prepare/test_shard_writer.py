@@ -8,7 +8,7 @@ import signal
 import sqlite3
 import tarfile
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -110,46 +110,34 @@ def test_a_shard_takes_no_more_than_its_limits(tmp_path: Path) -> None:
     with ShardWriter(tmp_path / "small", max_bytes=10_000) as writer:
         for number in range(5):
             writer.write({"__key__": str(number), "bin": bytes(3_000 if number else 30_000)})
-    assert PreparedDataset.open(tmp_path / "few").shard_counts == {
-        f"train-{number:06d}.tar": 6 if number < 3 else 2 for number in range(4)
-    }
-    assert PreparedDataset.open(tmp_path / "small").shard_counts == {
-        "train-000000.tar": 1,
-        "train-000001.tar": 2,
-        "train-000002.tar": 2,
-    }
+    for name, counts in (("few", [6, 6, 6, 2]), ("small", [1, 2, 2])):
+        expected = {f"train-{number:06d}.tar": count for number, count in enumerate(counts)}
+        assert PreparedDataset.open(tmp_path / name).shard_counts == expected
+
+
+def part_of_keys(folder: Path) -> dict[str, str]:
+    return {key: part for part, samples in contents(folder).items() for key, _ in samples}
 
 
 def test_the_part_of_a_sample_is_that_of_its_key_whatever_else_is_written(tmp_path: Path) -> None:
-    write_texts(tmp_path / "a", range(50), max_samples=100)
+    write_texts(tmp_path / "a", range(50), sample_type="TextSample", field_map={"text": "txt"})
     write_texts(tmp_path / "b", range(300), max_samples=100)
-    before, after = (
-        {key: part for part, samples in contents(folder).items() for key, _ in samples}
-        for folder in (tmp_path / "a", tmp_path / "b")
-    )
+    before, after, shards = part_of_keys(tmp_path / "a"), part_of_keys(tmp_path / "b"), tars(tmp_path / "a")
     assert before.items() <= after.items()
-    assert 40 < sum(part == "val" for part in after.values()) < 80
     assert after["00000"] == "val"  # for ever: the hash is part of the format
-    write_texts(tmp_path / "a", range(300), max_samples=100)
-    assert {key: part for part, samples in contents(tmp_path / "a").items() for key, _ in samples} == after
-
-
-def test_a_split_by_hash_has_its_shares() -> None:
+    write_texts(tmp_path / "a", range(300))  # samples are added
+    assert shards.items() < tars(tmp_path / "a").items() and part_of_keys(tmp_path / "a") == after
+    assert "TextSample" in (tmp_path / "a/.nv-meta/dataset.yaml").read_text()
     split = HashSplit(WriterConfig(split={"train": 80, "none": 0, "val": 15, "test": 5}).shares())
     parts = [split.part_of(f"key {number}") for number in range(20_000)]
     shares = {part: round(parts.count(part) / 20_000, 2) for part in sorted({*parts})}
     assert shares == {"test": 0.05, "train": 0.8, "val": 0.15}
 
 
-def test_samples_are_added_to_a_data_set(tmp_path: Path) -> None:
-    write_texts(tmp_path, range(20), sample_type="TextSample", field_map={"text": "txt"})
-    before = tars(tmp_path)
-    write_texts(tmp_path, range(30))
-    assert before.items() < tars(tmp_path).items()
-    assert sorted(key for samples in contents(tmp_path).values() for key, _ in samples) == [
-        f"{number:05d}" for number in range(30)
-    ]
-    assert "TextSample" in (tmp_path / ".nv-meta/dataset.yaml").read_text()
+def refused(error: type[Exception], told: str, numbers: Iterable[int], folder: Path, **settings: Any) -> None:
+    """Writing these samples is an error."""
+    with pytest.raises(error, match=told):
+        write_texts(folder, numbers, **settings)
 
 
 def test_an_exception_leaves_whole_shards_and_no_data_set(tmp_path: Path) -> None:
@@ -164,20 +152,23 @@ def test_an_exception_leaves_whole_shards_and_no_data_set(tmp_path: Path) -> Non
     assert tars(tmp_path / "a") == tars(tmp_path / "b") and not (tmp_path / "a/.writing").exists()
 
 
-def test_a_key_that_is_written_twice(tmp_path: Path) -> None:
+def test_a_key_that_is_written_twice_also_if_it_is_no_longer_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_writer, "MAX_RECENT", 4)
     with ShardWriter(tmp_path, max_samples=4) as writer:
-        for number in range(6):
+        for number in range(30):
             writer.write(text_sample(number))
-        for number in (1, 5):
-            with pytest.raises(
-                DatasetError, match=rf"'0000{number}' is written twice: .* train-00000{number // 4}.tar.*"
-            ):
+        for number in (1, 29):
+            told = rf"'{number:05d}' is written twice: it is in train-00000{number // 4}\.tar, and was to go into tr"
+            with pytest.raises(DatasetError, match=told):
                 writer.write(text_sample(number))
     with ShardWriter(tmp_path, max_samples=4) as writer:
-        assert "00005" in writer and "00006" not in writer
-        with pytest.raises(DatasetError, match=r"is in train-000001.tar, and was to go into train-000002.tar"):
+        assert [number for number in range(40) if f"{number:05d}" in writer] == list(range(30))
+        with pytest.raises(DatasetError, match=r"is in train-000001.tar, and was to go into train-000008.tar"):
             writer.write(text_sample(5))
-    assert len(contents(tmp_path)["train"]) == 6
+        writer.write(text_sample(30))
+    assert len(contents(tmp_path)["train"]) == 31 and not (tmp_path / ".writing").exists()
 
 
 def test_a_sample_without_a_part_of_the_field_map(tmp_path: Path) -> None:
@@ -222,26 +213,21 @@ def test_ranks_that_finish_at_the_same_time(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_failed_goes_on_while_the_others_are_done(tmp_path: Path) -> None:
+    def failing(numbers: range) -> Iterator[int]:
+        yield from numbers
+        raise ZeroDivisionError
+
     write_texts(tmp_path, range(0, 40, 2), rank=0, world_size=2)
-    with (
-        pytest.raises(ZeroDivisionError),
-        ShardWriter(tmp_path, split=SPLIT, max_samples=7, rank=1, world_size=2) as one,
-    ):
-        for number in range(1, 30, 2):
-            one.write(text_sample(number))
-        print(1 // 0)
+    refused(ZeroDivisionError, "^$", failing(range(1, 30, 2)), tmp_path, rank=1, world_size=2)
     assert not (tmp_path / ".nv-meta").exists()
     write_texts(tmp_path, range(1, 40, 2), rank=1, world_size=2)
-    write_texts(tmp_path / "whole", range(0, 40, 2), rank=0, world_size=2)
-    write_texts(tmp_path / "whole", range(1, 40, 2), rank=1, world_size=2)
+    for rank in range(2):
+        write_texts(tmp_path / "whole", range(rank, 40, 2), rank=rank, world_size=2)
     assert tars(tmp_path) == tars(tmp_path / "whole")
-
-
-def test_ranks_that_wrote_the_same_key(tmp_path: Path) -> None:
-    write_texts(tmp_path, range(5), split=None, rank=0, world_size=2)
-    with pytest.raises(DatasetError, match=r"such as '00004' in train-00000-000000.tar and train-00001-000000.tar"):
-        write_texts(tmp_path, range(4, 8), split=None, rank=1, world_size=2)
-    assert not (tmp_path / ".nv-meta").exists()
+    told = r"such as '00004' in train-00000-000000.tar and train-00001-000000.tar"
+    write_texts(tmp_path / "same", range(5), split=None, rank=0, world_size=2)
+    refused(DatasetError, told, range(4, 8), tmp_path / "same", split=None, rank=1, world_size=2)
+    assert not (tmp_path / "same/.nv-meta").exists()
 
 
 @pytest.mark.parametrize(
@@ -263,17 +249,19 @@ def test_settings_that_are_wrong(tmp_path: Path, settings: dict[str, Any]) -> No
         ShardWriter(tmp_path, **settings)
 
 
-def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
+def test_folders_of_others_or_with_other_settings_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a/data-0.tar").write_bytes(b"")
-    with pytest.raises(ConfigError, match=r"holds tars of others, such as data-0.tar"):
-        write_texts(tmp_path / "a", range(3))
+    refused(ConfigError, r"holds tars of others, such as data-0.tar", range(3), tmp_path / "a")
     write_texts(tmp_path / "b", range(3))
-    with pytest.raises(ConfigError, match=r"was written with the split .*4/5"):
-        write_texts(tmp_path / "b", range(5), split={"train": 1, "val": 1})
+    told = r"was written with the split .*4/5"
+    refused(ConfigError, told, range(5), tmp_path / "b", split={"train": 1, "val": 1})
     (tmp_path / "b/.nv-meta/writer.yaml").unlink()
-    with pytest.raises(ConfigError, match=r"not by a ShardWriter"):
-        write_texts(tmp_path / "b", range(5))
+    refused(ConfigError, r"not by a ShardWriter", range(5), tmp_path / "b")
+    with pytest.raises(KeyboardInterrupt), ShardWriter(tmp_path / "c", max_samples=7):
+        raise KeyboardInterrupt
+    told = "with max_samples=7, here it is 8"
+    refused(ConfigError, told, range(3), tmp_path / "c", split=None, max_samples=8)
 
 
 @pytest.mark.parametrize(
@@ -288,50 +276,31 @@ def test_ranks_agree_on_their_settings(tmp_path: Path, other: dict[str, Any]) ->
         pass
 
 
-def test_other_settings_than_those_of_the_writer_that_was_interrupted(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), ShardWriter(tmp_path, max_samples=7):
-        raise KeyboardInterrupt
-    with pytest.raises(ConfigError, match="with max_samples=7, here it is 8"):
-        write_texts(tmp_path, range(3), split=None, max_samples=8)
-
-
-def test_a_part_without_samples_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_written_is_no_data_set_and_a_part_without_samples_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused(DatasetError, "no sample was written", (), tmp_path)
     write_texts(tmp_path, [1])
     assert "no sample in split part 'train'" in caplog.text and contents(tmp_path)["val"]
 
 
-def test_nothing_written_is_no_data_set(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="no sample was written"):
-        write_texts(tmp_path, ())
-    write_texts(tmp_path, range(3))
-
-
-def test_a_writer_is_used_once_and_in_a_block(tmp_path: Path) -> None:
-    writer = ShardWriter(tmp_path)
-    with pytest.raises(DatasetError, match="not open"):
-        writer.write(text_sample(0))
-    with writer:
-        writer.write(text_sample(0))
-    with pytest.raises(ConfigError, match="make another"), writer:
-        pass
-
-
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_writer_that_is_closed_takes_no_sample_that_would_be_lost(tmp_path: Path, fails: bool) -> None:
+def test_a_writer_is_used_once_in_a_block_and_takes_no_sample_that_would_be_lost(tmp_path: Path, fails: bool) -> None:
     """Its folder for shards that are not whole stays where other ranks are at work, or the block failed."""
     writer = ShardWriter(tmp_path, rank=0, world_size=2)
+    with pytest.raises(DatasetError, match="not open"):
+        writer.write(text_sample(0))
+    with pytest.raises(ConfigError, match="ask in its `with` block"):
+        "00000" in writer  # noqa: B015
     with contextlib.suppress(KeyError), writer:
         writer.write(text_sample(0))
         if fails:
             raise KeyError
     with pytest.raises(DatasetError, match="nothing can be written any more: it is not open"):
         writer.write(text_sample(1))
+    with pytest.raises(ConfigError, match="make another"), writer:
+        pass
     assert not [*tmp_path.rglob(".*.tmp")]
-
-
-def test_what_is_stored_is_asked_of_an_open_writer(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="ask in its `with` block"):
-        "00000" in ShardWriter(tmp_path)  # noqa: B015
 
 
 def test_two_at_once_on_one_folder(tmp_path: Path) -> None:
@@ -377,27 +346,3 @@ def test_a_full_disk_leaves_nothing_that_could_be_taken_for_whole(tmp_path: Path
         assert tars(folder).items() <= tars(tmp_path / "whole").items()
     write_texts(folder, range(60))
     assert tars(folder) == tars(tmp_path / "whole")
-
-
-def test_keys_that_are_no_longer_in_memory_are_refused_too_and_known_to_the_next_writer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shard_writer, "MAX_RECENT", 4)
-    with pytest.raises(
-        DatasetError, match=r"'00001' is written twice: it is in train-000000\.tar, and was to go into tr"
-    ):
-        write_again(tmp_path, range(30), "00001")
-    with ShardWriter(tmp_path, max_samples=7) as writer:
-        assert [number for number in range(40) if f"{number:05d}" in writer] == list(range(28))
-        for number in range(28, 40):
-            writer.write(text_sample(number))
-    assert sum(PreparedDataset.open(tmp_path).shard_counts.values()) == 40
-    assert not (tmp_path / ".writing").exists()
-
-
-def write_again(folder: Path, numbers: Iterable[int], key: str) -> None:
-    """Write samples, and then one with a key that is there."""
-    with ShardWriter(folder, max_samples=7) as writer:
-        for number in numbers:
-            writer.write(text_sample(number))
-        writer.write({"__key__": key, "txt": "again"})

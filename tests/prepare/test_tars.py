@@ -1,7 +1,8 @@
 import errno
 import json
 import os
-import sqlite3
+import struct
+import tarfile
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -15,79 +16,70 @@ from bridge_data.prepare import commit
 from bridge_data.prepare.tars import PrepareConfig, find_shards, prepare, refresh_index, write_dataset_yaml
 from bridge_data.shards import PreparedDataset, open_shards
 from bridge_data.shards.sample_lookup import PartReader
+from tests.prepare.same_indexes import assert_same_indexes, copy_unprepared, rows_of
 from tests.shards.tars import prepare_by_ratio, write_shards, write_tar
 
 ONE = PrepareConfig(num_workers=1)
 
 
-def test_writes_what_energon_writes(tmp_path: Path) -> None:
-    write_shards(tmp_path)
-    prepare_by_ratio(tmp_path, "2,1,1")
-    meta = tmp_path / ".nv-meta"
-    assert sorted(path.name for path in meta.iterdir()) == [
-        ".info.json",
-        "index.bridge",
-        "index.sqlite",
-        "index.uuid",
-        "split.yaml",
-    ]
-    assert json.loads((meta / ".info.json").read_text()) == {
-        "energon_version": "7.4.1",
-        "shard_counts": {f"data-00000{number}.tar": 5 for number in range(4)},
-    }
-    assert yaml.safe_load((meta / "split.yaml").read_text()) == {
-        "split_parts": {
-            "train": ["data-{000000..000001}.tar"],
-            "val": ["data-000002.tar"],
-            "test": ["data-000003.tar"],
-        },
-        "exclude": [],
-    }
+def test_writes_what_energon_writes_with_any_number_of_processes(tmp_path: Path) -> None:
+    write_shards(tmp_path / "one")
+    copy_unprepared(tmp_path / "one", tmp_path / "three")
+    prepare_by_ratio(tmp_path / "one", "2,1,1")
+    prepare_by_ratio(tmp_path / "three", "2,1,1", num_workers=3)
+    assert_same_indexes(tmp_path / "one", tmp_path / "three")
+    meta = tmp_path / "one/.nv-meta"
+    names = [".info.json", "index.bridge", "index.sqlite", "index.uuid", "split.yaml"]
+    assert sorted(path.name for path in meta.iterdir()) == names
+    counts = {f"data-00000{number}.tar": 5 for number in range(4)}
+    assert json.loads((meta / ".info.json").read_text()) == {"energon_version": "7.4.1", "shard_counts": counts}
+    parts = {"train": ["data-{000000..000001}.tar"], "val": ["data-000002.tar"], "test": ["data-000003.tar"]}
+    assert yaml.safe_load((meta / "split.yaml").read_text()) == {"split_parts": parts, "exclude": []}
     uuid.UUID((meta / "index.uuid").read_text())
-    assert all((tmp_path / f"data-00000{number}.tar.idx").stat().st_size == 48 for number in range(4))
-    db = sqlite3.connect(meta / "index.sqlite")
-    assert db.execute("SELECT COUNT(*) FROM samples").fetchone() == (20,)
+    rows = rows_of(tmp_path / "one")
+    for shard in range(4):
+        with tarfile.open(tmp_path / f"one/data-00000{shard}.tar") as tar:
+            members = tar.getmembers()
+            offsets = [member.offset for member in members[::2]]  # two parts a sample
+            ends = [*offsets[1:], tar.offset]
+        index = (tmp_path / f"one/data-00000{shard}.tar.idx").read_bytes()
+        assert index == struct.pack("<6Q", *offsets, ends[-1])
+        samples = [(f"{5 * shard + n:06d}", n, offsets[n], ends[n] - offsets[n]) for n in range(5)]
+        assert [row[1:] for row in rows["samples"] if row[0] == shard] == samples
+        found = [row[1:] for row in rows["sample_parts"] if row[0] == shard]
+        expected = [(at // 2, m.name.split(".")[1], m.offset_data, m.size) for at, m in enumerate(members)]
+        assert found == sorted(expected)
 
 
-def test_many_workers_write_the_same(tmp_path: Path) -> None:
-    files = []
-    for name, num_workers in (("one", 1), ("three", 3)):
-        write_shards(tmp_path / name, num_shards=9)
-        prepare_by_ratio(tmp_path / name, num_workers=num_workers)
-        paths = [*(tmp_path / name).glob("*.idx"), *(tmp_path / name / ".nv-meta").glob("[.s]*")]
-        rows = sqlite3.connect(tmp_path / name / ".nv-meta/index.sqlite").execute(
-            "SELECT sample_key, byte_offset FROM samples"
-        )
-        files.append(({path.name: path.read_bytes() for path in paths}, rows.fetchall()))
-    assert [names for names, _ in files[0][1]] == [names for names, _ in files[1][1]]
-    assert files[0][0].keys() == files[1][0].keys()
-
-
-def test_an_older_info_yaml_is_kept_in_step(tmp_path: Path) -> None:
+def test_an_older_info_yaml_is_kept_in_step_and_gets_a_json(tmp_path: Path) -> None:
     write_shards(tmp_path)
     (tmp_path / ".nv-meta").mkdir()
-    (tmp_path / ".nv-meta/.info.yaml").write_text("shard_counts: {data-000000.tar: 3}")
+    counts = {f"data-00000{number}.tar": 5 for number in range(4)}
+    (tmp_path / ".nv-meta/.info.yaml").write_text(yaml.safe_dump({"shard_counts": counts}))
+    refresh_index(tmp_path, ONE)
+    assert json.loads((tmp_path / ".nv-meta/.info.json").read_text())["shard_counts"] == counts
+    write_tar(tmp_path / "data-000000.tar", {"1.txt": b""})
     prepare_by_ratio(tmp_path)
-    assert yaml.safe_load((tmp_path / ".nv-meta/.info.yaml").read_text())["shard_counts"]["data-000000.tar"] == 5
+    assert yaml.safe_load((tmp_path / ".nv-meta/.info.yaml").read_text())["shard_counts"]["data-000000.tar"] == 1
+    with pytest.raises(ConfigError, match="bridge-data prepare"):
+        refresh_index(tmp_path / "no", ONE)
 
 
-def test_shards_are_found_below_and_sorted_folder_by_folder(tmp_path: Path) -> None:
+def test_shards_are_files_and_links_to_files_and_sorted_folder_by_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("b/0.tar", "a-x.tar", "a/1.tar", "a/0.tar", "a/notes.txt"):
         write_tar(tmp_path / name, {"1.txt": b""})
-    assert find_shards(tmp_path) == ["a/0.tar", "a/1.tar", "a-x.tar", "b/0.tar"]
-    assert find_shards(tmp_path, "^a/|x") == ["b/0.tar"]
-    with pytest.raises(ConfigError, match="leaves out all 4 tars"):
-        find_shards(tmp_path, "tar")
-
-
-def test_shards_are_files_and_links_to_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_tar(tmp_path / "a/0.tar", {"1.txt": b"t"})
-    (tmp_path / "a/1.tar").mkdir()
-    (tmp_path / "a/2.tar").symlink_to(tmp_path / "gone")
-    (tmp_path / "a/3.tar").symlink_to(tmp_path / "a/0.tar")
-    (tmp_path / "b").symlink_to(tmp_path / "a")
+    (tmp_path / "a/2.tar").mkdir()
+    (tmp_path / "a/3.tar").symlink_to(tmp_path / "gone")
+    (tmp_path / "a/4.tar").symlink_to(tmp_path / "a/0.tar")
+    (tmp_path / "c").symlink_to(tmp_path / "a")
     monkeypatch.chdir(tmp_path)
-    assert find_shards(Path()) == find_shards(tmp_path) == ["a/0.tar", "a/3.tar"]
+    with commit.scratch_folder(tmp_path, "packing") as scratch:
+        write_tar(scratch / "b.tar", {"2.txt": b"two"})  # no part of the data set yet
+        found = ["a/0.tar", "a/1.tar", "a/4.tar", "a-x.tar", "b/0.tar"]
+        assert find_shards(Path()) == find_shards(tmp_path) == found
+    assert find_shards(tmp_path, "^a/|x") == ["b/0.tar"]
 
 
 def test_a_folder_that_cannot_be_listed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,28 +98,28 @@ def test_a_folder_that_cannot_be_listed_is_an_error(tmp_path: Path, monkeypatch:
 
 
 def test_folders_without_shards(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"there are no \.tar files.*bridge-data convert"):
-        find_shards(tmp_path)
-    with pytest.raises(ConfigError, match="no such folder"):
-        find_shards(tmp_path / "no")
+    (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="expected a folder of tars"):
-        find_shards(tmp_path / "file")
+    write_tar(tmp_path / "full/a.tar", {})
+    for name, exclude, told in (
+        ("empty", None, r"there are no \.tar files.*bridge-data convert"),
+        ("no", None, "no such folder"),
+        ("file", None, "expected a folder of tars"),
+        ("full", "tar", "leaves out all 1 tars"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            find_shards(tmp_path / name, exclude)
 
 
-def test_odd_splits_are_told(tmp_path: Path) -> None:
-    write_shards(tmp_path)
-    found = prepare(tmp_path, lambda names: {"a": list(names[:2]), "b": list(names[1:3])}, ONE)
-    assert found.notes == ("1 of 4 shards are in no split part", "1 shards are in more than one split part")
-
-
-def test_a_shard_twice_is_refused(tmp_path: Path) -> None:
+def test_odd_splits_are_told_or_refused(tmp_path: Path) -> None:
     write_shards(tmp_path)
     with pytest.raises(ConfigError, match=r"split part 'a' names 'data-000000\.tar' 2 times: name it once"):
         prepare(tmp_path, lambda names: {"a": [names[0], names[0]]}, ONE)
     with pytest.raises(ConfigError, match=r"the list of tars names 'data-000001\.tar' 2 times"):
         prepare(tmp_path, lambda names: {"a": list(names)}, ONE, names=["data-000001.tar"] * 2)
     assert not (tmp_path / ".nv-meta").exists()
+    found = prepare(tmp_path, lambda names: {"a": list(names[:2]), "b": list(names[1:3])}, ONE)
+    assert found.notes == ("1 of 4 shards are in no split part", "1 shards are in more than one split part")
 
 
 def test_exclusions_that_are_dropped_are_told(tmp_path: Path) -> None:
@@ -165,13 +157,6 @@ def test_what_another_process_prepares_meanwhile_counts(
     assert parts.read(parts.find("1.txt")) == b"one"
 
 
-def test_what_is_being_packed_is_no_part_of_the_data_set(tmp_path: Path) -> None:
-    write_tar(tmp_path / "a.tar", {"1.txt": b"one"})
-    with commit.scratch_folder(tmp_path, "packing") as scratch:
-        write_tar(scratch / "b.tar", {"2.txt": b"two"})
-        assert find_shards(tmp_path) == ["a.tar"]
-
-
 def test_the_index_is_refreshed_and_the_rest_left_alone(tmp_path: Path) -> None:
     write_shards(tmp_path)
     prepare_by_ratio(tmp_path)
@@ -185,14 +170,3 @@ def test_the_index_is_refreshed_and_the_rest_left_alone(tmp_path: Path) -> None:
     assert {name: (meta / name).read_bytes() for name in kept} == kept
     assert open_shards(tmp_path, "train").index is not None
     assert len(list(tmp_path.glob("*.idx"))) == 4
-
-
-def test_refreshing_an_older_data_set_gives_it_a_json(tmp_path: Path) -> None:
-    write_shards(tmp_path)
-    (tmp_path / ".nv-meta").mkdir()
-    counts = {f"data-00000{number}.tar": 5 for number in range(4)}
-    (tmp_path / ".nv-meta/.info.yaml").write_text(yaml.safe_dump({"shard_counts": counts}))
-    refresh_index(tmp_path, ONE)
-    assert json.loads((tmp_path / ".nv-meta/.info.json").read_text())["shard_counts"] == counts
-    with pytest.raises(ConfigError, match="bridge-data prepare"):
-        refresh_index(tmp_path / "no", ONE)

@@ -27,10 +27,7 @@ def test_the_expected_inflation_is_that_of_batches_out_of_windows_that_are_permu
     known = float(((np.bincount(groups) / len(groups)) ** 2).sum())
     assert found > 2.5
     assert found == pytest.approx(expected_inflation([groups[w] for w in windows], known, len(groups), BATCH), rel=0.02)
-
-
-def test_a_true_permutation_has_an_inflation_of_1() -> None:
-    everything = np.repeat(np.arange(40), 100)
+    everything = np.repeat(np.arange(40), 100)  # one window: a true permutation
     assert expected_inflation([everything], 1 / 40, SAMPLES, BATCH) == pytest.approx(1)
 
 
@@ -59,21 +56,14 @@ def test_the_estimate_of_large_data_is_near_the_exact_figure(monkeypatch: pytest
     assert estimate.inflation == pytest.approx(exact.inflation, rel=0.1)
 
 
-def test_data_that_are_read_front_to_back_have_batches_of_one_chunk() -> None:
+def test_data_in_the_order_of_files_have_batches_of_one_chunk_and_a_single_chunk_mixes_nothing() -> None:
     row, chunks = mixed(max_samples_per_sequence=None, shuffle_buffer_size=None)
     assert mixing_of(row, chunks, BATCH).inflation == pytest.approx(BATCH, rel=0.15)
-
-
-def test_a_source_in_the_order_of_its_data_has_batches_of_one_chunk() -> None:
     row, chunks = mixed()
     unshuffled = Row(COUNTS, row.geometry, key=1, epochs_per_shuffle=None)
     assert mixing_of(unshuffled, chunks, BATCH).inflation > 0.6 * BATCH
-
-
-def test_a_source_of_a_single_chunk_has_nothing_to_mix() -> None:
-    counts = [10]
-    geometry = Geometry.choose(counts, num_lanes=1, max_samples_per_sequence=None, shuffle_buffer_size=None)
-    mixing = mixing_of(Row(counts, geometry, 0), ChunkTable(counts, geometry.chunk_size), 4)
+    geometry = Geometry.choose([10], num_lanes=1, max_samples_per_sequence=None, shuffle_buffer_size=None)
+    mixing = mixing_of(Row([10], geometry, 0), ChunkTable([10], geometry.chunk_size), 4)
     assert (mixing.inflation, mixing.position_std) == (1.0, 1.0)
 
 

@@ -1,3 +1,4 @@
+import contextlib
 import errno
 import os
 import shutil
@@ -5,7 +6,6 @@ import sqlite3
 import stat
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +19,8 @@ from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tars import prepare
 from bridge_data.tools.mount import Catalog, Layout, View, ViewOperations, mount
 from tests.shards.tars import write_tar
+from tests.tools.cli.runner import run_command
+from tests.waiting import until
 
 SHARDS = {
     "one/data-0.tar": {"b.txt": b"bee", "b.left.png": b"left", "b-c.txt": b"dash", "in/x.txt": b"x" * 5000},
@@ -94,15 +96,21 @@ def test_keys_of_several_shards_need_folders_of_shards(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="not a prepared data set"):
-        Catalog(tmp_path)
-    write_dataset(tmp_path)
-    (tmp_path / ".nv-meta/index.sqlite").write_bytes(b"x" * 5000)
+    write_dataset(tmp_path / "set")
+    index = tmp_path / "set/.nv-meta/index.sqlite"
+    index.write_bytes(b"x" * 5000)
     with pytest.raises(DatasetError, match="cannot be read"):
-        Catalog(tmp_path)
-    (tmp_path / ".nv-meta/index.sqlite").unlink()
-    with pytest.raises(ConfigError, match=r"has no index of its keys, index\.sqlite; run `bridge-data prepare"):
-        Catalog(tmp_path)
+        Catalog(tmp_path / "set")
+    index.unlink()
+    (tmp_path / "raw").mkdir()
+    for path, flags, told in (
+        ("set", (), "has no index of its keys, index.sqlite; run `bridge-data prepare"),
+        ("raw", (), "not a prepared data set"),
+        ("raw", ("--sample-folders", "--shard-folders"), "--sample-folders and --shard-folders: give one of them"),
+    ):
+        result = run_command("mount", tmp_path / path, tmp_path / "view", *flags)
+        assert (result.exit_code, told in result.stderr) == (1, True), result.stderr
+    assert not (tmp_path / "view").exists()
 
 
 @pytest.fixture(scope="module")
@@ -146,93 +154,69 @@ def test_all_files_are_there_once_with_their_bytes(dataset: Path, layout: Layout
     assert contents(ViewOperations(View(dataset, layout))) == EXPECTED[layout]
 
 
-@pytest.mark.parametrize("path", ["/no", "/b", "/b.jpg", "/in/no.txt", "/in/deep/z", "/b.txt/x", "/in.txt/x"])
-def test_what_is_not_there_is_not_found(dataset: Path, path: str) -> None:
+NOT_THERE = {
+    "members": ["/no", "/b", "/b.jpg", "/in/no.txt", "/in/deep/z", "/b.txt/x", "/in.txt/x"],
+    "shards": ["/one/data", "/one/data-0.tar/in/y.txt", "/two", "/last.tar/b.txt"],
+}
+
+
+@pytest.mark.parametrize("layout", NOT_THERE)
+def test_what_is_not_there_is_not_found(dataset: Path, layout: Layout) -> None:
+    system = ViewOperations(View(dataset, layout))
+    for path in NOT_THERE[layout]:
+        for attempt in (system.getattr, partial(system.open, flags=os.O_RDONLY)):
+            with pytest.raises(FileNotFoundError):
+                attempt(path)
+
+
+def test_files_have_kinds_rights_ranges_and_a_size_in_all_and_cannot_be_written(dataset: Path) -> None:
     system = ViewOperations(View(dataset))
-    for attempt in (lambda: system.getattr(path), lambda: system.open(path, os.O_RDONLY)):
-        with pytest.raises(FileNotFoundError):
-            attempt()
-
-
-@pytest.mark.parametrize("path", ["/one/data", "/one/data-0.tar/in/y.txt", "/two", "/last.tar/b.txt"])
-def test_a_shard_folder_has_its_own_samples_only(dataset: Path, path: str) -> None:
-    with pytest.raises(FileNotFoundError):
-        ViewOperations(View(dataset, "shards")).getattr(path)
-
-
-def test_folders_and_files_have_kinds_and_rights(dataset: Path) -> None:
-    system = ViewOperations(View(dataset))
-    assert stat.filemode(system.getattr("/")["st_mode"]) == "dr-xr-xr-x"
-    assert stat.filemode(system.getattr("/in/deep")["st_mode"]) == "dr-xr-xr-x"
-    assert stat.filemode(system.getattr("/in.txt")["st_mode"]) == "-r--r--r--"
-
-
-def test_a_file_is_read_in_ranges(dataset: Path) -> None:
-    system = ViewOperations(View(dataset))
+    modes = [stat.filemode(system.getattr(path)["st_mode"]) for path in ("/", "/in/deep", "/in.txt")]
+    assert modes == ["dr-xr-xr-x", "dr-xr-xr-x", "-r--r--r--"]
     handle = system.open("/in/x.txt", os.O_RDONLY)
-    assert system.read("/in/x.txt", 10, 4995, handle) == b"xxxxx"
-    assert system.read("/in/x.txt", 10, 9999, handle) == b""
-
-
-def test_nothing_can_be_written(dataset: Path) -> None:
+    assert [system.read("/in/x.txt", 10, at, handle) for at in (4995, 9999)] == [b"xxxxx", b""]
+    facts = system.statfs("/")
+    assert facts["f_files"] == 8 and facts["f_blocks"] * 512 > sum(map(len, MEMBERS.values()))
     with pytest.raises(OSError) as caught:
-        ViewOperations(View(dataset)).open("/b.txt", os.O_WRONLY)
+        system.open("/b.txt", os.O_WRONLY)
     assert caught.value.errno == errno.EROFS
-
-
-def test_the_size_of_the_whole(dataset: Path) -> None:
-    facts = ViewOperations(View(dataset)).statfs("/")
-    assert facts["f_files"] == 8
-    assert facts["f_blocks"] * 512 > sum(map(len, MEMBERS.values()))
 
 
 def test_a_damaged_shard_is_an_input_output_error(tmp_path: Path) -> None:
     write_dataset(tmp_path)
     os.truncate(tmp_path / "last.tar", 0)
     system = ViewOperations(View(tmp_path))
-    handle = system.open("/ä.json", os.O_RDONLY)
-    with pytest.raises(OSError) as caught:
-        system.read("/ä.json", 10, 0, handle)
+    with pytest.raises(OSError, match=r"last\.tar") as caught:
+        system.read("/ä.json", 10, 0, system.open("/ä.json", os.O_RDONLY))
     assert caught.value.errno == errno.EIO
-    assert "last.tar" in str(caught.value)
 
 
-def test_without_the_package_it_says_what_to_install(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_mount_lacks_is_said(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if has_fuse():
+        monkeypatch.setattr(mount_module, "_DEVICE", tmp_path / "fuse")
+        with pytest.raises(ConfigError, match="no such device: this machine, or container, cannot mount by FUSE"):
+            mount(View(dataset), tmp_path / "view")
+        (tmp_path / "fuse").write_text("")
+        told = run_command("mount", dataset, tmp_path / "fuse" / "view").stderr
+        assert told == f"error: {tmp_path}/fuse/view: cannot be mounted on: Not a directory\n"
+        with pytest.raises(ConfigError, match="is not empty"):
+            mount(View(dataset), tmp_path)
     monkeypatch.setitem(sys.modules, "mfusepy", None)
     with pytest.raises(ConfigError, match=r'pip install "bridge-data\[mount\]"'):
-        mount(View(dataset), dataset / "view")
+        mount(View(dataset), tmp_path / "view")
 
 
 def has_fuse() -> bool:
     """Whether mfusepy finds libfuse."""
-    try:
-        mount_module.import_fuse()
-    except ConfigError:
-        return False
-    return True
+    with contextlib.suppress(ConfigError):
+        return bool(mount_module.import_fuse())
+    return False
 
 
-needs_fuse = pytest.mark.skipif(not has_fuse(), reason="needs mfusepy and libfuse (apt install fuse3)")
 may_mount = os.access("/dev/fuse", os.R_OK | os.W_OK) and (os.geteuid() == 0 or shutil.which("fusermount3"))
 needs_device = pytest.mark.skipif(
     not (has_fuse() and may_mount), reason="needs mfusepy, libfuse, /dev/fuse, and root or fusermount3"
 )
-
-
-@needs_fuse
-def test_without_the_device_it_says_what_is_missing(
-    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mount_module, "_DEVICE", tmp_path / "fuse")
-    with pytest.raises(ConfigError, match="no such device: this machine, or container, cannot mount by FUSE"):
-        mount(View(dataset), tmp_path / "view")
-
-
-@needs_device
-def test_a_folder_that_is_not_empty_is_refused(dataset: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine").write_text("")
-    with pytest.raises(ConfigError, match="is not empty"):
-        mount(View(dataset), tmp_path)
 
 
 @needs_device
@@ -241,11 +225,7 @@ def test_other_programs_see_the_files(dataset: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bridge_data.tools.cli", "mount", str(dataset), str(view)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
-            deadline = time.monotonic() + 60
-            while not view.is_mount():
-                assert process.poll() is None, process.stdout and process.stdout.read()
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            until(lambda: view.is_mount() or process.poll() is not None, 60)
             assert {str(p.relative_to(view)): p.read_bytes() for p in view.rglob("*") if p.is_file()} == MEMBERS
             with pytest.raises(OSError, match="Read-only"):
                 (view / "new").write_text("")

@@ -10,28 +10,17 @@ from tests.tools.bench import encoders
 HERE = "tests.tools.bench.encoders"
 
 
-def test_classes_functions_and_encoders_have_names() -> None:
+def test_classes_functions_and_encoders_have_names_also_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert isinstance(named_encoder(f"{HERE}:OnlyOdd"), encoders.OnlyOdd)
     assert isinstance(named_encoder(f"{HERE}:make"), encoders.Hashing)
     assert named_encoder(f"{HERE}:ready") is encoders.ready
-
-
-def test_the_current_folder_is_looked_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "encoders_of_mine.py").write_text(
-        "from bridge_data import DefaultTaskEncoder\nclass Mine(DefaultTaskEncoder): pass\n"
-    )
-    (tmp_path / "needy.py").write_text("import not_there_at_all\n")
-    (tmp_path / "broken.py").write_text("1 / 0\n")
-    (tmp_path / "empty.py").write_text("")
+    content = "from bridge_data import DefaultTaskEncoder\nclass Mine(DefaultTaskEncoder): pass\n"
+    (tmp_path / "encoders_of_mine.py").write_text(content)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     assert type(named_encoder("encoders_of_mine:Mine")).__name__ == "Mine"
-    with pytest.raises(ConfigError, match="needy cannot be imported: it needs not_there_at_all, which is not"):
-        named_encoder("needy:Mine")
-    with pytest.raises(ConfigError, match="broken cannot be imported: ZeroDivisionError: "):
-        named_encoder("broken:Mine")
-    with pytest.raises(ConfigError, match=r"empty\.py has no Mine; there is no task encoder in it"):
-        named_encoder("empty:Mine")
 
 
 @pytest.mark.parametrize(
@@ -45,8 +34,15 @@ def test_the_current_folder_is_looked_in(tmp_path: Path, monkeypatch: pytest.Mon
         (f"{HERE}:needs", r"needs\(\) failed: TypeError: .* name a function without any"),
         ("no_such_package.encoders:Hashing", "no module 'no_such_package': it is neither in /"),
         ("tests.tools.bench.no_such:Hashing", r"no module 'tests\.tools\.bench\.no_such'"),
+        ("needy:Mine", "needy cannot be imported: it needs not_there_at_all, which is not"),
+        ("broken:Mine", "broken cannot be imported: ZeroDivisionError: "),
+        ("bare:Mine", r"bare\.py has no Mine; there is no task encoder in it"),
     ],
 )
-def test_wrong_encoder_names(name: str, message: str) -> None:
+def test_wrong_encoder_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, message: str) -> None:
+    for module, content in (("needy", "import not_there_at_all\n"), ("broken", "1 / 0\n"), ("bare", "")):
+        (tmp_path / f"{module}.py").write_text(content)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
     with pytest.raises(ConfigError, match=message):
         named_encoder(name)

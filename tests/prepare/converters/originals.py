@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from click.testing import Result
 from PIL import Image
 
+from bridge_data import WorkerConfig, get_loader, get_val_dataset
+from bridge_data.shards import PreparedDataset, ShardReader, open_shards
+from tests import tables
 from tests.tools.cli.runner import run_command
 
 CAPTIONS = ('A cat, "sat"\non a mat', "Eine Katze auf der Größe", "マットの上の猫")
@@ -36,12 +40,10 @@ def caption(number: int) -> str:
 
 
 def recording(number: int) -> bytes:
-    stream = io.BytesIO()
-    with wave.open(stream, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(8_000)
-        file.writeframes((np.sin(np.arange(400) * number / 50) * 9_000).astype("<i2").tobytes())
+    frames = (np.sin(np.arange(400) * number / 50) * 9_000).astype("<i2").tobytes()
+    with wave.open(stream := io.BytesIO(), "wb") as file:
+        file.setparams((1, 2, 8_000, 0, "NONE", ""))
+        file.writeframes(frames)
     return stream.getvalue()
 
 
@@ -142,40 +144,26 @@ def captioned_mds(folder: Path, count: int = NUM, **settings: Any) -> Path:
     return write_mds(folder, records, {"image": "jpeg", "caption": "str", "number": "int"}, **settings)
 
 
-def table_of(count: int = NUM) -> Any:
+def table_of(count: int = NUM) -> pa.Table:
     """Pictures as data sets of Hugging Face have them, with captions."""
-    import pyarrow
-
     images = [{"bytes": picture(number), "path": picture_name(number)} for number in range(count)]
-    labels = [number % 2 for number in range(count)]
-    return pyarrow.table(
-        {
-            "picture": images,
-            "text": [caption(number) for number in range(count)],
-            "label": labels,
-        }
-    )
+    texts = [caption(number) for number in range(count)]
+    return pa.table({"picture": images, "text": texts, "label": [number % 2 for number in range(count)]})
 
 
 def write_parquet(path: Path, count: int = NUM, **settings: Any) -> Path:
-    import pyarrow.parquet
+    return tables.write_parquet(path, table_of(count), **{"per_group": 7} | settings)
 
+
+def write_arrow(path: Path, table: pa.Table, *, is_file: bool = False) -> Path:
+    new = pa.ipc.new_file if is_file else pa.ipc.new_stream
     path.parent.mkdir(parents=True, exist_ok=True)
-    pyarrow.parquet.write_table(table_of(count), path, **{"row_group_size": 7} | settings)
-    return path
-
-
-def write_arrow(path: Path, table: Any, *, is_file: bool = False) -> Path:
-    import pyarrow
-
-    new = pyarrow.ipc.new_file if is_file else pyarrow.ipc.new_stream
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with pyarrow.OSFile(str(path), "wb") as sink, new(sink, table.schema) as writer:
+    with pa.OSFile(str(path), "wb") as sink, new(sink, table.schema) as writer:
         writer.write_table(table, max_chunksize=5)
     return path
 
 
-def save_to_disk(folder: Path, table: Any) -> Path:
+def save_to_disk(folder: Path, table: pa.Table) -> Path:
     """The folder that `datasets` saves: its data in two files, with the names of classes in the schema."""
     features = {
         "picture": {"_type": "Image"},
@@ -183,11 +171,7 @@ def save_to_disk(folder: Path, table: Any) -> Path:
         "label": {"names": ["odd", "even"], "_type": "ClassLabel"},
     }
     table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
-    names = [f"data-{number:05d}-of-00002.arrow" for number in range(2)]
-    half = len(table) // 2
-    for name, part in zip(names, (table[:half], table[half:]), strict=True):
-        write_arrow(folder / name, part)
-    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
+    tables.save_to_disk(folder, table, per_batch=5, num_files=2)
     (folder / "dataset_info.json").write_text(json.dumps({"features": features}))
     return folder
 
@@ -208,9 +192,6 @@ def converted(source: Path, target: Path | str, *flags: object) -> Path:
 
 def captions_and_pictures(folder: Path) -> list[tuple[str, bytes]]:
     """What a loader finds in a data set of captioned pictures: text, and the file of the picture."""
-    from bridge_data import WorkerConfig, get_loader, get_val_dataset
-    from bridge_data.shards import PreparedDataset, ShardReader, open_shards
-
     found = []
     config = WorkerConfig(rank=0, world_size=1, num_workers=0)
     for part in PreparedDataset.open(folder).split_parts():

@@ -16,8 +16,9 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from click.testing import Result
 
+from bridge_data.prepare import shard_writer
+from bridge_data.prepare.converters import conversion
 from bridge_data.tools.cli import convert_command
 from tests.prepare.converters.originals import (
     EXPECTED,
@@ -45,16 +46,23 @@ from tests.shards.tars import write_tar
 SPLIT = ("--split", "train=0.75,val=0.25", "--max-samples", 5)
 
 
-def text_source(write: Callable[[Path], Path], name: str, folder: Path) -> Path:
-    write_media(folder)
-    return write(folder / name)
+def refused(source: Path, target: Path | str, *flags: object, told: str = "") -> None:
+    """The conversion fails, says so, and leaves no data set."""
+    result = convert(source, target, *flags)
+    assert (result.exit_code, told in result.stderr) == (1, True), result.output
+    assert not (Path(target) / ".nv-meta").exists()
+
+
+def write_photos(folder: Path, records: list[dict[str, Any]] | None = None) -> Path:
+    """Pictures, and lines about them."""
+    return write_jsonl(write_media(folder) / "photos.jsonl", rows() if records is None else records)
 
 
 SOURCES: dict[str, Callable[[Path], Path]] = {
     "folder": write_folder,
-    "jsonl": partial(text_source, lambda path: write_jsonl(path, rows()), "photos.jsonl"),
-    "csv": partial(text_source, lambda path: write_csv(path, rows()), "photos.csv"),
-    "tsv": partial(text_source, lambda path: write_csv(path, rows()), "photos.tsv"),
+    "jsonl": write_photos,
+    "csv": lambda folder: write_csv(write_media(folder) / "photos.csv", rows()),
+    "tsv": lambda folder: write_csv(write_media(folder) / "photos.tsv", rows()),
     "parquet": lambda folder: write_parquet(folder / "photos.parquet"),
     "arrow": lambda folder: write_arrow(folder / "photos.arrow", table_of()),
     "feather": lambda folder: write_arrow(folder / "photos.feather", table_of(), is_file=True),
@@ -65,18 +73,16 @@ SOURCES: dict[str, Callable[[Path], Path]] = {
 
 
 @pytest.mark.parametrize("form", SOURCES)
-def test_captions_in_three_languages_and_pictures_come_through(form: str, tmp_path: Path) -> None:
-    target = converted(SOURCES[form](tmp_path / "source"), tmp_path / "out")
-    assert captions_and_pictures(target) == EXPECTED
-    parted = converted(tmp_path / "source" if form == "folder" else _path(tmp_path, form), tmp_path / "two", *SPLIT)
+def test_captions_in_three_languages_and_pictures_come_through_also_on_other_machines(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = SOURCES[form](tmp_path / "source")
+    assert captions_and_pictures(converted(source, tmp_path / "out")) == EXPECTED
+    parted = converted(source, tmp_path / "two", *SPLIT)
     assert sorted(captions_and_pictures(parted)) == sorted(EXPECTED)
     assert {len(samples) > 0 for samples in contents(parted).values()} == {True}
-
-
-def _path(tmp_path: Path, form: str) -> Path:
-    names = {"jsonl": "photos.jsonl", "csv": "photos.csv", "tsv": "photos.tsv", "parquet": "photos.parquet"}
-    names |= {"arrow": "photos.arrow", "feather": "photos.feather"}
-    return tmp_path / "source" / names.get(form, "")
+    monkeypatch.setattr(convert_command, "named_executor", lambda *_: Pickling())
+    assert tars(converted(source, tmp_path / "sent", *SPLIT, "--executor", "ray")) == tars(parted)
 
 
 @pytest.mark.processes
@@ -101,14 +107,6 @@ class Pickling:
         sent = cloudpickle.dumps(function)
         for argument in arguments:
             yield pickle.loads(cloudpickle.dumps(pickle.loads(sent)(argument)))
-
-
-@pytest.mark.parametrize("form", SOURCES)
-def test_samples_may_be_made_on_other_machines(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = SOURCES[form](tmp_path / "source")
-    alone = converted(source, tmp_path / "1", *SPLIT)
-    monkeypatch.setattr(convert_command, "named_executor", lambda *_: Pickling())
-    assert tars(converted(source, tmp_path / "2", *SPLIT, "--executor", "ray")) == tars(alone)
 
 
 @pytest.mark.processes
@@ -163,12 +161,13 @@ def test_the_same_command_again_does_nothing(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in target.rglob("*")} == before
 
 
-def test_a_source_that_has_changed_is_not_mixed_with_what_was_made_of_it(tmp_path: Path) -> None:
+def test_a_source_that_has_changed_is_not_mixed_with_what_was_made_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = write_folder(tmp_path / "source")
     target = converted(source, tmp_path / "out")
     (source / "000.txt").write_text("another caption")
-    result = convert(source, target)
-    assert result.exit_code == 1 and "holds a data set already" in result.stderr
+    assert "holds a data set already" in convert(source, target).stderr
     assert in_child(partial(killed_at, 9, partial(converted, source, tmp_path / "half", *SPLIT))) == -signal.SIGKILL
     made = tars(tmp_path / "half")
     (source / "001.txt").write_text("another caption too")
@@ -176,115 +175,77 @@ def test_a_source_that_has_changed_is_not_mixed_with_what_was_made_of_it(tmp_pat
     assert result.exit_code == 0 and made and f"without its {len(made)} shard" in result.stderr
     assert tars(tmp_path / "half") == tars(converted(source, tmp_path / "good", *SPLIT))
 
+    def change(*_: object) -> None:
+        (source / "003.txt").write_text("changed")
 
-def test_corrected_records_convert_to_the_same_folder(tmp_path: Path) -> None:
-    media, records = write_media(tmp_path / "source"), rows()
-    small = (*SPLIT, "--max-samples", 3)
-    wrong = write_jsonl(media / "photos.jsonl", [*records[:-1], records[-1] | {"image": "missing.png"}])
-    for flags in (small, small, (*small, "--unchecked")):
-        assert convert(wrong, tmp_path / "out", *flags).exit_code == 1
-        assert tars(tmp_path / "out") and not (tmp_path / "out/.nv-meta").exists()
-    right = write_jsonl(media / "photos.jsonl", records)
-    converted(right, tmp_path / "out", *SPLIT)
-    assert tars(tmp_path / "out") == tars(converted(right, tmp_path / "good", *SPLIT))
-    assert not (tmp_path / "out/broken.jsonl").exists()
+    monkeypatch.setattr(conversion, "check_part", change)
+    refused(source, tmp_path / "meanwhile", told="have changed since the conversion started")
 
 
 @pytest.mark.parametrize("flags", [(), ("--force-overwrite",)])
-def test_files_of_others_stay_whatever_fails_or_is_corrected(flags: tuple[str, ...], tmp_path: Path) -> None:
-    media, records, target = write_media(tmp_path / "source"), rows(), tmp_path / "out"
+def test_corrected_records_convert_to_the_same_folder_and_files_of_others_stay(
+    flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    records, target = rows(), tmp_path / "out"
     target.mkdir()
     (target / "notes.md").write_text("mine")
-    wrong = write_jsonl(media / "photos.jsonl", [*records[:-1], {"image": "missing.png", "caption": "none"}])
-    assert convert(wrong, target, "--max-samples", 3, *flags).exit_code == 1
-    right = write_jsonl(media / "photos.jsonl", records)
+    wrong = write_photos(tmp_path / "source", [*records[:-1], records[-1] | {"image": "missing.png"}])
+    for more in ((), (), ("--unchecked",)):
+        refused(wrong, target, *SPLIT, "--max-samples", 3, *more, *flags)
+        assert tars(target)
+    right = write_photos(tmp_path / "source")
     own = write_tar(target / "val-000009.tar", {"a.txt": b"mine"})
-    assert convert(right, target, "--max-samples", 3).exit_code == 1 and own.exists()  # it would become part of them
+    refused(right, target, *SPLIT, told=own.name)  # it would become part of them
     own.unlink()
-    converted(right, target, "--max-samples", 3)
-    assert (target / "notes.md").read_text() == "mine"
+    converted(right, target, *SPLIT)
+    assert tars(target) == tars(converted(right, tmp_path / "good", *SPLIT))
+    assert (target / "notes.md").read_text() == "mine" and not (target / "broken.jsonl").exists()
 
 
 @pytest.mark.parametrize("flags", [(), ("--force-overwrite",)])
 def test_tars_that_no_conversion_made_are_not_taken_into_the_data_set(flags: tuple[str, ...], tmp_path: Path) -> None:
-    source = write_folder(tmp_path / "source")
     own = write_tar(tmp_path / "out/train-000000.tar", {"a.png": b"mine", "a.txt": b"mine"})
-    result = convert(source, tmp_path / "out", *flags)
-    assert result.exit_code == 1 and str(tmp_path / "out") in result.stderr and own.name in result.stderr
+    refused(write_folder(tmp_path / "source"), tmp_path / "out", *flags, told=own.name)
     assert [path.name for path in (tmp_path / "out").iterdir()] == [own.name]
 
 
-def test_a_source_that_changes_meanwhile_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bridge_data.prepare.converters import conversion
-
-    source = write_folder(tmp_path / "source")
-
-    def changing(*arguments: object) -> None:
-        (source / "003.txt").write_text("changed")
-
-    monkeypatch.setattr(conversion, "check_part", changing)
-    result = convert(source, tmp_path / "out")
-    assert result.exit_code == 1 and "have changed since the conversion started" in result.stderr
-    assert not (tmp_path / "out/.nv-meta").exists()
-
-
 def broken_rows(folder: Path) -> Path:
-    """Five of the rows are broken, each in its own way."""
+    """Six of the rows are broken, each in its own way."""
     records = rows()
-    records[3]["image"] = "missing.png"
-    records[5]["image"] = "../../etc/passwd.png"
-    records[9]["image"] = "/etc/hostname.png"
+    for number, image in ((3, "missing.png"), (5, "../../etc/passwd.png"), (9, "/etc/hostname.png")):
+        records[number]["image"] = image
+    records[20]["image"] = "https://example.org/a.png"
+    source = write_photos(folder, records)
     (folder / picture_name(11)).write_bytes(b"\x89PNG\r\n no picture")
     (folder / picture_name(12)).write_bytes(b"")
-    records[20]["image"] = "https://example.org/a.png"
-    return write_jsonl(folder / "photos.jsonl", records)
+    return source
 
 
-def test_all_that_is_broken_is_listed_and_nothing_written_after_it(tmp_path: Path) -> None:
-    source = broken_rows(write_media(tmp_path / "source"))
+def test_all_that_is_broken_is_listed_or_left_out_on_demand(tmp_path: Path) -> None:
+    source = broken_rows(tmp_path / "source")
     (tmp_path.parent / "etc").mkdir(exist_ok=True)
     (tmp_path.parent / "etc/passwd.png").write_bytes(picture(0))
-    result = convert(source, tmp_path / "out", *SPLIT)
-    assert result.exit_code == 1
-    assert "6 records are broken" in result.stderr and "--skip-broken" in result.stderr
+    refused(source, tmp_path / "out", *SPLIT, told="6 records are broken")
     lines = [json.loads(line) for line in (tmp_path / "out/broken.jsonl").read_text().splitlines()]
     assert [line["number"] for line in lines] == [3, 5, 9, 11, 12, 20]
     reasons = ("No such file", "leads out of", "No such file", "not a readable image", "", "not downloaded")
     for line, reason in zip(lines, reasons, strict=True):
-        assert reason in line["reason"]
-        assert "photos.jsonl, record" in line["where"]
-    assert not (tmp_path / "out/.nv-meta").exists()
-
-
-@pytest.mark.processes
-def test_after_correction_the_files_are_those_of_a_good_source(tmp_path: Path) -> None:
-    media = write_media(tmp_path / "source")
-    source = write_jsonl(media / "photos.jsonl", rows())
-    (media / picture_name(8)).write_bytes(b"")
-    assert convert(source, tmp_path / "out", *SPLIT).exit_code == 1
-    (media / picture_name(8)).write_bytes(picture(8))
-    converted(source, tmp_path / "out", *SPLIT, "--num-workers", 2)
-    assert not (tmp_path / "out/broken.jsonl").exists()
-    assert tars(tmp_path / "out") == tars(converted(source, tmp_path / "good", *SPLIT))
-
-
-def test_broken_ones_are_left_out_and_counted_on_demand(tmp_path: Path) -> None:
-    source = broken_rows(write_media(tmp_path / "source"))
-    result = convert(source, tmp_path / "out", "--skip-broken")
+        assert reason in line["reason"] and "photos.jsonl, record" in line["where"]
+    result = convert(source, tmp_path / "rest", "--skip-broken")
     assert result.exit_code == 0 and "left out as broken: 6 records" in result.stderr
-    assert len(captions_and_pictures(tmp_path / "out")) == NUM - 6
-    assert len((tmp_path / "out/broken.jsonl").read_text().splitlines()) == 6
+    assert len(captions_and_pictures(tmp_path / "rest")) == NUM - 6
+    assert len((tmp_path / "rest/broken.jsonl").read_text().splitlines()) == 6
 
 
 def test_the_same_key_twice_is_listed_for_each(tmp_path: Path) -> None:
     records = rows()
     for number, record in enumerate(records):
         record["name"] = f"key{number // 2 if number < 6 else number}"
-    source = write_jsonl(write_media(tmp_path / "source") / "photos.jsonl", records)
+    source = write_photos(tmp_path / "source", records)
     result = convert(source, tmp_path / "out", "--key", "name")
     assert result.exit_code == 1 and "3 records are broken" in result.stderr
     assert "its key 'key1' is that of another sample" in result.stderr
-    result = convert(source, tmp_path / "out", "--key", "name", "--skip-broken")
+    converted(source, tmp_path / "out", "--key", "name", "--skip-broken")
     assert [key for key, _ in contents(tmp_path / "out")["train"]][:4] == ["key0", "key1", "key2", "key6"]
 
 
@@ -299,15 +260,11 @@ def test_samples_are_chosen_by_keys_and_by_parts(tmp_path: Path) -> None:
 
 
 def test_two_at_once_on_one_folder_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bridge_data.prepare.converters import conversion
-
-    source = write_folder(tmp_path / "source")
-    seconds: list[Result] = []
+    source, seconds = write_folder(tmp_path / "source"), []
 
     def converting(*arguments: object) -> None:
-        if not seconds:
-            monkeypatch.setattr(conversion, "check_part", lambda *_: None)
-            seconds.append(convert(source, tmp_path / "out"))
+        monkeypatch.setattr(conversion, "check_part", lambda *_: None)
+        seconds.append(convert(source, tmp_path / "out"))
 
     monkeypatch.setattr(conversion, "check_part", converting)
     converted(source, tmp_path / "out")
@@ -325,11 +282,7 @@ def test_what_a_folder_holds_most_of_says_its_form(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_stops_it_and_it_goes_on_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bridge_data.prepare import shard_writer
-
-    source = write_folder(tmp_path / "source")
-    calls = iter(range(100))
-    finish = shard_writer.OpenShard.finish
+    source, calls, finish = write_folder(tmp_path / "source"), iter(range(100)), shard_writer.OpenShard.finish
 
     def full(shard: shard_writer.OpenShard) -> None:
         if next(calls) == 2:
@@ -337,9 +290,7 @@ def test_a_full_disk_stops_it_and_it_goes_on_later(tmp_path: Path, monkeypatch: 
         finish(shard)
 
     monkeypatch.setattr(shard_writer.OpenShard, "finish", full)
-    result = convert(source, tmp_path / "out", *SPLIT)
-    assert result.exit_code == 1 and "No space left on device" in result.stderr
-    assert not (tmp_path / "out/.nv-meta").exists()
+    refused(source, tmp_path / "out", *SPLIT, told="No space left on device")
     converted(source, tmp_path / "out", *SPLIT)
     assert tars(tmp_path / "out") == tars(converted(source, tmp_path / "good", *SPLIT))
 

@@ -3,6 +3,7 @@
 import gzip
 import os
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import webdataset
 
 from bridge_data.shards import PreparedDataset
 from tests.prepare.converters.originals import convert, converted, picture, write_folder
+from tests.prepare.files import write_files
 from tests.prepare.test_shard_writer import contents
 from tests.shards.tars import write_tar
 from tests.tools.cli.runner import write_pictures
@@ -21,6 +23,13 @@ def raw(tmp_path: Path) -> Path:
     return write_pictures(tmp_path / "raw")
 
 
+def refused(source: Path, target: Path, *flags: object, told: tuple[str, ...]) -> None:
+    """The conversion fails, says so, and writes nothing."""
+    result = convert(source, target, *flags)
+    assert result.exit_code == 1 and all(text in result.stderr for text in told), result.output
+    assert not (target / ".nv-meta").exists()
+
+
 def test_webdataset_reads_the_shards_in_the_order_of_keys(raw: Path, tmp_path: Path) -> None:
     out = converted(raw, tmp_path / "100%d", "--max-samples", 5, "--split-by", "shard")
     shards = sorted(out.glob("*.tar"))
@@ -29,21 +38,16 @@ def test_webdataset_reads_the_shards_in_the_order_of_keys(raw: Path, tmp_path: P
     assert [sample["__key__"] for sample in samples] == [f"{number:06d}" for number in range(1, 13)]
     assert (samples[3]["txt"], samples[3]["json"]["caption"]) == ("picture number 4", "caption 4")
     assert samples[3]["png"].size == (44, 30)
-
-
-def test_whole_shards_are_split_in_their_order(raw: Path, tmp_path: Path) -> None:
     flags = ("--max-samples", 2, "--split-by", "shard", "--split", "train=4,val=2,test=0")
-    found = contents(converted(raw, tmp_path / "out", *flags))
-    assert [key for key, _ in found["train"] + found["val"]] == [f"{number:06d}" for number in range(1, 13)]
+    found = contents(converted(raw, tmp_path / "split", *flags))
+    assert [key for key, _ in found["train"] + found["val"]] == [sample["__key__"] for sample in samples]
     assert (len(found["train"]), len(found["val"])) == (8, 4)
-    assert PreparedDataset.open(tmp_path / "out").split_parts() == ["train", "val", "test"]
+    assert PreparedDataset.open(tmp_path / "split").split_parts() == ["train", "val", "test"]
 
 
 def test_folders_dots_and_lonely_parts(tmp_path: Path) -> None:
     names = ("a.txt", "a-1.txt", ".hidden/z.txt", "b/x.left.png", "b/x.right.png", "b/c.d/y.txt")
-    for name in names:
-        (tmp_path / "raw" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "raw" / name).write_text(name)
+    write_files(tmp_path / "raw", {name: name.encode() for name in names})
     (samples,) = contents(converted(tmp_path / "raw", tmp_path / "out", "--unchecked")).values()
     assert [f"{key}.{part}" for key, parts in samples for part in parts] == [*names]
 
@@ -57,28 +61,16 @@ def test_what_no_loader_could_read_is_broken_or_taken_unchecked_byte_by_byte(raw
         assert parts == {name: (raw / f"{key}.{name}").read_bytes() for name in ("json", "png", "txt")}
 
 
-@pytest.mark.parametrize("num_members", [0, 2])
-def test_a_tar_that_was_cut_off_between_members_is_refused(raw: Path, tmp_path: Path, num_members: int) -> None:
-    tars = converted(raw, tmp_path / "tars", "--max-samples", 6, "--split-by", "shard")
-    cut = tars / "data-000001.tar"
-    with tarfile.open(cut) as tar:
-        end = tar.getmembers()[num_members].offset
-    os.truncate(cut, end)
-    result = convert(tars, tmp_path / "out")
-    assert result.exit_code == 1
-    assert f"{cut}: ends at byte {end} without the end mark of a tar" in result.stderr
-    assert not (tmp_path / "out").exists()
-
-
-def test_all_tars_that_are_cut_off_are_named_at_once(raw: Path, tmp_path: Path) -> None:
-    tars = converted(raw, tmp_path / "tars", "--max-samples", 2, "--split-by", "shard")
-    shards = sorted(tars.glob("*.tar"))
-    for shard in (shards[0], shards[-1]):
-        os.truncate(shard, 700)
-    result = convert(tars, tmp_path / "out")
-    assert result.exit_code == 1
-    assert f"2 of {len(shards)} shards cannot be used:\n  {shards[0]}: " in result.stderr
-    assert f"\n  {shards[-1]}: " in result.stderr
+def test_all_tars_that_are_cut_off_also_between_members_are_named(raw: Path, tmp_path: Path) -> None:
+    tars = converted(raw, tmp_path / "tars", "--max-samples", 3, "--split-by", "shard")
+    shards, ends = sorted(tars.glob("*.tar")), []
+    for shard, num_members in zip(shards[1:3], (0, 2), strict=True):
+        with tarfile.open(shard) as tar:
+            ends.append(tar.getmembers()[num_members].offset)
+        os.truncate(shard, ends[-1])
+    os.truncate(shards[0], 700)
+    cut = [f"  {path}: ends at byte {end} without the end mark" for path, end in zip(shards[1:3], ends, strict=True)]
+    refused(tars, tmp_path / "out", told=(f"3 of 4 shards cannot be used:\n  {shards[0]}: ", *cut))
     assert not (tmp_path / "out").exists()
 
 
@@ -98,11 +90,20 @@ def test_tars_that_prepare_refuses_are_converted(name: str, tmp_path: Path) -> N
     assert "a: has two parts with the same name" in convert(tmp_path / "twice.tar", tmp_path / "twice").stderr
 
 
-def test_files_that_make_no_sample_are_told(raw: Path, tmp_path: Path) -> None:
+def test_files_that_make_no_sample_or_share_a_key_because_of_dots_are_told(raw: Path, tmp_path: Path) -> None:
     for name in ("README", ".DS_Store", "LICENSE", "Makefile"):
         (raw / name).touch()
-    expected = "left out, as their names have no ending (0001.png): 4 files, such as '.DS_Store', 'LICENSE', 'Makefile'"
-    assert expected in convert(raw, tmp_path / "out").stderr
+    for number in (1, 2):
+        (raw / f"my.photo.{number}.png").write_bytes(picture(1))
+    stderr = convert(raw, tmp_path / "out").stderr
+    for expected in (
+        "left out, as their names have no ending (0001.png): 4 files, such as '.DS_Store', 'LICENSE', 'Makefile'",
+        "its key ends at the first dot of the name, in 1 of 13, such as 'my': photo.1.png, photo.2.png. If each",
+    ):
+        assert expected in stderr
+    names = [f"{number % 4}.{'left' if number < 4 else 'right'}.png" for number in range(8)]
+    pairs = write_files(tmp_path / "pairs", dict.fromkeys(names, picture(1)))
+    assert "first dot" not in convert(pairs, tmp_path / "meant").stderr
 
 
 @pytest.mark.parametrize("form", ["files", "tars"])
@@ -113,13 +114,10 @@ def test_other_parts_than_most_samples_have_are_told_or_broken(form: str, raw: P
     crude = ("--sample-type", "crude")
     source = raw if form == "files" else converted(raw, tmp_path / "tars", *crude)
     result = convert(source, tmp_path / "out", *crude)
-    assert result.exit_code == 0
     expected = "other parts than most samples (json, png, txt) in 2 of 12, such as '000003': png, txt"
-    assert expected in result.stderr
-    result = convert(source, tmp_path / "strict", *crude, "--same-parts")
-    assert result.exit_code == 1 and "2 records are broken" in result.stderr
-    assert "000003: lacks json: most samples have json, png, txt" in result.stderr
-    assert "000007: also has cls" in result.stderr
+    assert result.exit_code == 0 and expected in result.stderr
+    broken = ("000003: lacks json: most samples have json, png, txt", "000007: also has cls")
+    refused(source, tmp_path / "strict", *crude, "--same-parts", told=("2 records are broken", *broken))
     found = contents(converted(source, tmp_path / "strict", *crude, "--same-parts", "--skip-broken"))
     assert len(found["train"]) == 10
 
@@ -153,19 +151,6 @@ def test_a_sample_with_more_parts_than_the_others_is_not_left_out_by_required_on
     assert "leave such samples out by --same-parts --skip-broken" in stderr
 
 
-def test_files_that_share_a_key_because_of_dots_are_told(tmp_path: Path) -> None:
-    raw = write_folder(tmp_path / "raw", 6)
-    for number in (1, 2):
-        (raw / f"my.photo.{number}.png").write_bytes(picture(1))
-    expected = "its key ends at the first dot of the name, in 1 of 7, such as 'my': photo.1.png, photo.2.png. If each"
-    assert expected in convert(raw, tmp_path / "out").stderr
-    pairs = tmp_path / "pairs"
-    pairs.mkdir()
-    for number in range(8):
-        (pairs / f"{number % 4}.{'left' if number < 4 else 'right'}.png").write_bytes(picture(1))
-    assert "first dot" not in convert(pairs, tmp_path / "meant").stderr
-
-
 def test_the_byte_order_mark_of_a_caption_is_left_out_unless_files_are_taken_as_they_are(tmp_path: Path) -> None:
     raw = write_folder(tmp_path / "raw", 2)
     (raw / "000.txt").write_text("größer", encoding="utf-8-sig")
@@ -182,45 +167,42 @@ def test_a_data_set_is_replaced_on_demand_and_others_never(raw: Path, tmp_path: 
     assert "--force-overwrite to replace it" in result.stderr
     assert {path.name: path.stat().st_mtime_ns for path in out.iterdir()} == before
     converted(raw, out, "--max-samples", 6, "--force-overwrite")
-    assert sorted(path.name for path in out.glob("*.tar")) == ["train-000000.tar", "train-000001.tar"]
-    assert len(contents(out)["train"]) == 12
+    names = ["train-000000.tar", "train-000001.tar"]
+    assert sorted(path.name for path in out.glob("*.tar")) == names and len(contents(out)["train"]) == 12
     (out / "mine.tar").touch()
     result = convert(raw, out, "--force-overwrite")
     assert result.exit_code == 1 and "holds tars of others, such as mine.tar" in result.stderr
-    assert len(list(out.glob("train*.tar"))) == 2
+    assert all((out / name).exists() for name in names)
 
 
 def test_links_out_of_the_folder_are_refused_unless_followed(raw: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret.txt"
     secret.write_text("secret")
-    (raw / "000012.txt").unlink()
-    (raw / "000012.txt").symlink_to(secret)
-    (raw / "000011.txt").unlink()
-    (raw / "000011.txt").symlink_to(raw / "000001.txt")
-    result = convert(raw, tmp_path / "out")
-    assert result.exit_code == 1
-    assert f"000012.txt: is a link that leads out of the folder, to {secret}; give --follow-links" in result.output
+    for number, target in ((12, secret), (11, raw / "000001.txt")):
+        (raw / f"0000{number}.txt").unlink()
+        (raw / f"0000{number}.txt").symlink_to(target)
+    told = f"000012.txt: is a link that leads out of the folder, to {secret}; give --follow-links"
+    refused(raw, tmp_path / "out", told=(told,))
     assert not (tmp_path / "out").exists()
     samples = dict(contents(converted(raw, tmp_path / "out", "--follow-links"))["train"])
     assert (samples["000012"]["txt"], samples["000011"]["txt"]) == (b"secret", b"picture number 1")
 
 
-@pytest.mark.parametrize("kind", ["fifo", "link to a fifo", "broken link", "link to itself", "link to a folder"])
-def test_what_is_no_file_is_refused_at_once(raw: Path, tmp_path: Path, kind: str) -> None:
-    path = raw / "000013.txt"
-    if kind == "fifo":
-        os.mkfifo(path)
-    elif kind == "link to a fifo":
-        os.mkfifo(raw / "pipe")
-        path.symlink_to(raw / "pipe")
-    elif kind == "link to a folder":
-        (raw / "folder.x").mkdir()
-        path.symlink_to(raw / "folder.x")
-    else:
-        path.symlink_to(path if kind == "link to itself" else raw / "nothing")
-    result = convert(raw, tmp_path / "out", "--follow-links")
-    if kind == "link to a folder":  # which is left out, as links to folders are
-        assert result.exit_code == 0
-    else:
-        assert result.exit_code == 1
-        assert "000013.txt: " in result.output and "remove it" in result.output
+@pytest.mark.parametrize(
+    "make",
+    [
+        os.mkfifo,
+        lambda path: (os.mkfifo(path.parent / "pipe"), path.symlink_to(path.parent / "pipe")),
+        lambda path: path.symlink_to(path.parent / "nothing"),
+        lambda path: path.symlink_to(path),
+    ],
+    ids=["fifo", "link to a fifo", "broken link", "link to itself"],
+)
+def test_what_is_no_file_is_refused_at_once_and_links_to_folders_are_left_out(
+    raw: Path, tmp_path: Path, make: Callable[[Path], object]
+) -> None:
+    (raw / "folder.x").mkdir()
+    (raw / "000014.txt").symlink_to(raw / "folder.x")
+    converted(raw, tmp_path / "out", "--follow-links")
+    make(raw / "000013.txt")
+    refused(raw, tmp_path / "other", "--follow-links", told=("000013.txt: ", "remove it"))

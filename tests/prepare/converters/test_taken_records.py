@@ -34,6 +34,18 @@ def texts(path: Path, **options: Any) -> list[str]:
     return [sample.text for sample in get_loader(data)]
 
 
+def converts(source: Path, target: Path, *options: object, told: str = "") -> list[str]:
+    """The texts that are converted; what it says."""
+    result = run_command("convert", source, target, *options, *QUIET)
+    assert result.exit_code == 0 and told in result.output, result.output
+    return texts(target)
+
+
+def refused(source: Path, target: Path, *options: object, told: str) -> None:
+    result = run_command("convert", source, target, *options, *QUIET)
+    assert (result.exit_code, told in result.output) == (1, True), result.output
+
+
 @pytest.mark.parametrize("form", ["one.parquet", "files", "saved"])
 def test_rows_are_those_of_a_run(tmp_path: Path, form: str) -> None:
     table = table_of({"text": [str(n) for n in range(SIZE)], "score": [n / 10 for n in range(SIZE)]})
@@ -42,35 +54,27 @@ def test_rows_are_those_of_a_run(tmp_path: Path, form: str) -> None:
         write_parquet(tmp_path / "files" / f"part-{number}.parquet", table.slice(100 * number, 100), per_group=30)
     save_to_disk(tmp_path / "saved", table, per_batch=30, num_files=2)
     where = "score >= 9.5 and text like '%5' or index = 3"
-    options = ("--where", where, "--sample-type", "TextSample", "--field", "text=text", "--drop", "score", *QUIET)
-    result = run_command("convert", tmp_path / form, tmp_path / "out", *options)
-    assert result.exit_code == 0, result.output
-    assert "chosen are 12 of 200 records" in result.output
+    told, options = "chosen are 12 of 200 records", ("--where", where, *AS_TEXT, "--drop", "score")
+    found = converts(tmp_path / form, tmp_path / "out", *options, told=told)
     expected = [str(n) for n in range(SIZE) if (n >= 95 and n % 10 == 5) or n == 3]
-    assert texts(tmp_path / "out") == expected == texts(tmp_path / form, where=where, **TEXTS)
+    assert found == expected == texts(tmp_path / form, where=where, **TEXTS)
 
 
 def test_samples_of_tars_are_those_of_a_run_and_what_is_forgotten_stays_so(tmp_path: Path) -> None:
     root = write_texts(tmp_path / "texts", SIZE, ratio="3,1,0")
     forget_samples(root, ["000020", "000021"], "asked for")
     where = "index % 10 = 0 and txt.bytes > 1"
-    result = run_command("convert", root, tmp_path / "out", "--where", where, "--max-samples", "7", *QUIET)
-    assert result.exit_code == 0, result.output
     expected = [str(n) for n in range(10, SIZE, 10) if n != 20]
-    assert texts(tmp_path / "out") == expected
+    assert converts(root, tmp_path / "out", "--where", where, "--max-samples", "7") == expected
     assert sorted(texts(root, where=where)) == sorted(text for text in expected if int(text) < 150)  # the part train
     assert len(list((tmp_path / "out").rglob("*.tar"))) == 3
 
 
 def test_the_same_command_goes_on_and_another_condition_is_another_conversion(tmp_path: Path) -> None:
-    root = write_texts(tmp_path / "texts", SIZE)
-    options = ("--shuffle", "3", *QUIET)
-    assert run_command("convert", root, tmp_path / "out", "--where", "index < 50", *options).exit_code == 0
-    again = run_command("convert", root, tmp_path / "out", "--where", "index<50", *options)
-    assert again.exit_code == 0 and "was converted by the same command already" in again.output
-    other = run_command("convert", root, tmp_path / "out", "--where", "index < 51", *options)
-    assert other.exit_code == 1 and "holds a data set already" in other.output
-    assert sorted(map(int, texts(tmp_path / "out"))) == list(range(50))
+    root, out, shuffle = write_texts(tmp_path / "texts", SIZE), tmp_path / "out", ("--shuffle", "3")
+    assert sorted(map(int, converts(root, out, "--where", "index < 50", *shuffle))) == list(range(50))
+    converts(root, out, "--where", "index<50", *shuffle, told="was converted by the same command already")
+    refused(root, out, "--where", "index < 51", *shuffle, told="holds a data set already")
 
 
 def write_lines(path: Path, numbers: Iterable[int]) -> Path:
@@ -82,15 +86,12 @@ def write_lines(path: Path, numbers: Iterable[int]) -> Path:
 def test_lines_are_those_of_a_run_in_all_split_parts(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl", range(SIZE))
     pq.write_table(pa.table({"key": ["7", "11", "150"], "score": [1, 2, 3]}), tmp_path / "scores.parquet")
-    options = ("--where", "score > 1 or bytes < 16", "--columns", tmp_path / "scores.parquet", *QUIET)
-    result = run_command("convert", path, tmp_path / "out", *AS_TEXT, *options)
-    assert result.exit_code == 0, result.output
-    assert "chosen are 12 of 200 records" in result.output
-    assert texts(tmp_path / "out") == [*map(str, range(10)), "11", "150"]
+    options = ("--where", "score > 1 or bytes < 16", "--columns", tmp_path / "scores.parquet")
+    found = converts(path, tmp_path / "out", *AS_TEXT, *options, told="chosen are 12 of 200 records")
+    assert found == [*map(str, range(10)), "11", "150"]
     path.with_name("a.jsonl.split.yaml").write_text("split_parts: {train: [20, 100], val: [150, 200], test: [9, 9]}\n")
-    result = run_command("convert", path, tmp_path / "parts", *AS_TEXT, "--where", "index in (0, 1, 60)", *QUIET)
-    assert result.exit_code == 0, result.output
-    assert texts(tmp_path / "parts") == ["20", "21", "80", "150", "151"]
+    found = converts(path, tmp_path / "parts", *AS_TEXT, "--where", "index in (0, 1, 60)")
+    assert found == ["20", "21", "80", "150", "151"]
 
 
 def test_forgotten_samples_are_left_out_of_a_part_of_the_data_and_of_what_is_chosen(tmp_path: Path) -> None:
@@ -102,9 +103,9 @@ def test_forgotten_samples_are_left_out_of_a_part_of_the_data_and_of_what_is_cho
     forget_samples(tars, ["000020", "000150"], "asked for")
     chosen = ("--where", "index < 150", *AS_TEXT)
     for path, options, gone, end in ((files, chosen, {20, 149}, 150), (tars / "data-0000.tar", (), {20}, 100)):
-        result = run_command("convert", path, tmp_path / f"out {path.stem}", *options, *QUIET)
-        assert result.exit_code == 0 and f"left out as forgotten: {len(gone)} record" in result.output
-        assert texts(tmp_path / f"out {path.stem}") == [str(number) for number in range(end) if number not in gone]
+        told = f"left out as forgotten: {len(gone)} record"
+        found = converts(path, tmp_path / f"out {path.stem}", *options, told=told)
+        assert found == [str(number) for number in range(end) if number not in gone]
 
 
 def test_forgotten_samples_are_found_by_what_is_in_the_files_now(tmp_path: Path) -> None:
@@ -112,45 +113,32 @@ def test_forgotten_samples_are_found_by_what_is_in_the_files_now(tmp_path: Path)
     forget_samples(path, ["7"], "asked for")
     lines = path.read_text().split("\n\n")
     path.write_text("\n\n".join(lines[150:151] + lines[1:150] + lines[:1] + lines[151:]))  # and not prepared again
-    result = run_command("convert", path, tmp_path / "out", *AS_TEXT, *QUIET)
-    assert result.exit_code == 1 and "shard a.jsonl has changed since samples in it were forgotten" in result.output
+    refused(path, tmp_path / "out", *AS_TEXT, told="shard a.jsonl has changed since samples in it were forgotten")
+    with open(path, "a") as file:
+        file.write('{"text": "more"}\n')
+    refused(path, tmp_path / "out", *AS_TEXT, told=f"forget {path} --renew")
     root = write_texts(tmp_path / "texts", 20, per_shard=10)
     forget_samples(root, ["000003"], "asked for")
     reverse_tar(root / "data-0000.tar")
-    result = run_command("convert", root, tmp_path / "out", *QUIET)
-    assert result.exit_code == 1, result.output
-    assert "data-0000.tar: has changed since '000003' was forgotten: sample 3 is '000006' now; run `" in result.output
-
-
-def test_lists_of_other_files_and_of_changed_ones(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "a.jsonl", range(20))
-    forget_samples(path, ["7"], "asked for")
+    told = "data-0000.tar: has changed since '000003' was forgotten: sample 3 is '000006' now; run `"
+    refused(root, tmp_path / "out", told=told)
     (tmp_path / "b.csv").write_text("text\none\n")
-    assert "forgotten" not in run_command("convert", tmp_path / "b.csv", tmp_path / "b", *QUIET).output
-    with open(path, "a") as file:
-        file.write('{"text": "more"}\n')
-    result = run_command("convert", path, tmp_path / "out", *AS_TEXT, *QUIET)
-    assert result.exit_code == 1 and f"forget {path} --renew" in result.output
+    assert "left out" not in run_command("convert", tmp_path / "b.csv", tmp_path / "b", *QUIET).output
     path = write_lines(tmp_path / "c.jsonl", range(2))
     forget_samples(path, ["0", "1"], "asked for")
-    result = run_command("convert", path, tmp_path / "out", *AS_TEXT, *QUIET)
-    assert result.exit_code == 1 and "all of its records are forgotten" in result.output
+    refused(path, tmp_path / "out", *AS_TEXT, told="all of its records are forgotten")
 
 
 def test_what_has_no_columns_and_what_chooses_nothing_is_refused(tmp_path: Path) -> None:
-    root = write_texts(tmp_path / "texts", 60)
+    root, lines = write_texts(tmp_path / "texts", 60), write_lines(tmp_path / "b.jsonl", [1])
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
     (tmp_path / "a.csv").write_text("text\na\n")
+    unprepared = f"not prepared, there is no a.jsonl.idx; run `bridge-data prepare {tmp_path}"
     for source, where, told in (
         (tmp_path / "a.csv", "index = 0", "where: is for prepared folders of tars, prepared JSONL files and tables"),
-        (
-            tmp_path / "a.jsonl",
-            "index = 0",
-            f"not prepared, there is no a.jsonl.idx; run `bridge-data prepare {tmp_path}",
-        ),
-        (write_lines(tmp_path / "b.jsonl", [1]), "json.text = '1'", "unknown column"),
+        (tmp_path / "a.jsonl", "index = 0", unprepared),
+        (lines, "json.text = '1'", "unknown column"),
         (root, "txt.bytes > 99", "chooses none of the 60 records"),
         (root, "txt.byte > 9", "did you mean 'txt.bytes'"),
     ):
-        result = run_command("convert", source, tmp_path / "out", "--where", where, *QUIET)
-        assert result.exit_code == 1 and told in result.output
+        refused(source, tmp_path / "out", "--where", where, told=told)

@@ -66,69 +66,53 @@ def test_rows_are_read_as_csv_reads_them(
     assert values(text_tables.csv_rows([path])) == expected
 
 
+LONG = '[{"a": "' + "x" * 5000 + '"}]'
+
+
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("open_file", "data", "message"),
     [
-        ("[1", "ends|expected"),
-        ('[{"a": 1},]', "the value at byte 10"),
-        ('[{"a": 1}', "expected ',' or ']', got the end of the file"),
-        ('[{"a": 1}] x', "has more at byte 11"),
-        ("[" * 100_000, "at byte|deeply"),
-        ('[{"a": "' + "x" * 5000 + '"}]', "is larger than 1000 bytes"),
+        (text_tables.json_array, "[1", "ends|expected"),
+        (text_tables.json_array, '[{"a": 1},]', "the value at byte 10"),
+        (text_tables.json_array, '[{"a": 1}', "expected ',' or ']', got the end of the file"),
+        (text_tables.json_array, '[{"a": 1}] x', "has more at byte 11"),
+        (text_tables.json_array, "[" * 100_000, "at byte|deeply"),
+        (text_tables.json_array, LONG, "is larger than 1000 bytes"),
+        (text_tables.JsonLines, f'{{"a": 1}}\n{LONG}\n', "line 2 is longer than 1000 bytes"),
+        (text_tables.csv_rows, "a,b\n" + '1,"open\n' + "x\n" * 2000, "is a quotation mark not closed"),
+        (text_tables.csv_rows, "name,text\na,b\n".encode("utf-16"), "is UTF-16; expected UTF-8"),
+        (text_tables.csv_rows, "name,größe\na,b\n".encode("latin-1"), "its first line is not UTF-8"),
+        (text_tables.csv_rows, "a.png,a cat\nb.png,a dog\n", "its first line should name the columns"),
     ],
 )
-def test_what_is_no_list_is_told_with_its_position(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "a.json").write_text(text)
-    with pytest.raises(DatasetError, match=message):
-        text_tables.json_array([tmp_path / "a.json"], Limits(max_json_bytes=1000))
-
-
-def test_lines_and_rows_have_a_limit(tmp_path: Path) -> None:
-    limits = Limits(max_json_bytes=100)
-    (tmp_path / "a.jsonl").write_text('{"a": 1}\n{"a": "' + "x" * 200 + '"}\n')
-    with pytest.raises(DatasetError, match="line 2 is longer than 100 bytes"):
-        text_tables.JsonLines([tmp_path / "a.jsonl"], limits)
-    (tmp_path / "a.csv").write_text("a,b\n" + '1,"open\n' + "x\n" * 200)
-    with pytest.raises(DatasetError, match="is a quotation mark not closed"):
-        text_tables.csv_rows([tmp_path / "a.csv"], limits)
+def test_what_cannot_be_read_is_told_with_its_position(
+    tmp_path: Path, open_file: Any, data: str | bytes, message: str
+) -> None:
+    (tmp_path / "a").write_bytes(data if isinstance(data, bytes) else data.encode())
+    with pytest.raises((ConfigError, DatasetError), match=message):
+        open_file([tmp_path / "a"], Limits(max_json_bytes=1000))
 
 
 def test_broken_records_are_told_and_the_others_read(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_bytes(b'{"a": 1}\n{"a": \n[1]\n{"a": "\xff"}\n{"a": 2}\n')
-    read = list(text_tables.JsonLines([tmp_path / "a.jsonl"]).read(range(5)))
-    assert [type(record) for record in read] == [SourceRecord, *[BrokenRecord] * 3, SourceRecord]
-    assert [record.reason for record in read if isinstance(record, BrokenRecord)] == [
+    lines = [b'{"a": 1}', b'{"a": ', b"[1]", b'{"a": "\xff"}', b'{"a": {"b": 1, "c": 2, "b": 3}}', b'{"a": 2}', b""]
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
+    (tmp_path / "a.csv").write_text('name,text\na,fine\nb,"open\nc,lost\nd,lost too\n')
+    read = list(text_tables.JsonLines([tmp_path / "a.jsonl"] * 2).read(range(6, 12)))
+    read += text_tables.csv_rows([tmp_path / "a.csv"]).read(range(2))
+    reasons = [
+        "",
         "is not JSON: Expecting value: line 2 column 1 (char 7)",
         "is a list; expected an object, such as {'image': 'a.jpg'}",
         "is not UTF-8: 'utf-8' codec can't decode byte 0xff in position 7: invalid start byte",
+        "key 'b' is there 2 times",
+        "",
+        "",
+        "is a quotation mark not closed",
     ]
+    for record, reason in zip(read, reasons, strict=True):
+        assert isinstance(record, BrokenRecord) == bool(reason)
+        assert not isinstance(record, BrokenRecord) or reason in record.reason
     assert read[1].where == "a.jsonl, record 2 at byte 9"
-
-
-def test_no_row_or_value_is_lost_in_another(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text('name,text\na,fine\nb,"open\nc,lost\nd,lost too\n')
-    (tmp_path / "a.jsonl").write_text('{"a": 1}\n{"a": {"b": 1, "c": 2, "b": 3}}\n')
-    for source, reason in (
-        (text_tables.csv_rows([tmp_path / "a.csv"]), "is a quotation mark not closed"),
-        (text_tables.JsonLines([tmp_path / "a.jsonl"]), "key 'b' is there 2 times"),
-    ):
-        first, second = source.read(range(2))
-        assert isinstance(first, SourceRecord)
-        assert isinstance(second, BrokenRecord) and reason in second.reason
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ("name,text\na,b\n".encode("utf-16"), "is UTF-16; expected UTF-8"),
-        ("name,größe\na,b\n".encode("latin-1"), "its first line is not UTF-8"),
-        (b"a.png,a cat\nb.png,a dog\n", "its first line should name the columns"),
-    ],
-)
-def test_tables_of_other_programs_are_told_by_their_first_line(tmp_path: Path, data: bytes, message: str) -> None:
-    (tmp_path / "a.csv").write_bytes(data)
-    with pytest.raises((ConfigError, DatasetError), match=message):
-        text_tables.csv_rows([tmp_path / "a.csv"])
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:

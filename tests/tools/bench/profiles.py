@@ -1,12 +1,26 @@
-"""Profiles of runs that never were."""
+"""Figures and profiles of runs that never were."""
 
 from pathlib import Path
 from typing import Any
 
 from bridge_data.plan import load_plan
-from bridge_data.tools.bench import Key, Machine, Profile, Tally, Trainer
+from bridge_data.tools.bench import Figures, Key, Machine, Profile, Tally, Trainer
 
 S = 1_000_000_000
+
+FIGURES = Figures(
+    num_samples=200,
+    num_batches=10,
+    seconds=4.0,
+    cpu_s=1.0,
+    num_skipped=1,
+    sample_bytes=30.0,
+    first_batch_s=0.1,
+    workers_ready_s=0.2,
+    save_s=0.001,
+    state_bytes=500,
+    restore_s=0.3,
+)
 
 
 def spent(seconds: float, waited: float = 0.0) -> Tally:

@@ -7,11 +7,8 @@ import pytest
 from bridge_data.tools.bench import RECEIVE, SEND, Key, Trainer
 from bridge_data.tools.cli.bench_command import shown_profile
 from tests.prepared import write_blend, write_texts
-from tests.tools.bench.profiles import made_profile, spent
-from tests.tools.bench.test_bench import FIGURES
+from tests.tools.bench.profiles import FIGURES, made_profile, spent
 from tests.tools.cli.conftest import Run
-
-HERE = "tests.tools.bench.encoders"
 
 
 @pytest.mark.processes
@@ -22,61 +19,53 @@ def test_figures_with_workers(run: Run, tmp_path: Path) -> None:
     lines = result.stdout.splitlines()
     headings = [line[:12].strip() for line in lines]
     assert headings == ["data set", "speed", "CPU", "first batch", "workers", "save", "restore"]
-    assert lines[0].endswith(f"{path} [train]")
-    assert "samples/s, " in lines[1]
+    assert lines[0].endswith(f"{path} [train]") and "samples/s, " in lines[1]
     assert result.stderr == "note: measuring 5 batches\n"
 
 
 def test_a_profile_of_a_blend(run: Run, tmp_path: Path) -> None:
-    write_texts(tmp_path / "odd", 20, lambda number: "odd")
-    write_texts(tmp_path / "even", 20, lambda number: "even")
-    blend = write_blend(tmp_path / "blend.yaml", {"even": 1, "odd": 1})
-    settings: list[object] = ["--num-workers", 0, "--num-batches", 6, "--batch-size", 4]
+    for name in ("odd", "even"):
+        write_texts(tmp_path / name, 20, lambda number, name=name: name)
+    blend = write_blend(tmp_path / "blend.yaml", {"even": 3, "odd": 1})
+    settings: list[object] = ["--num-workers", 0, "--num-batches", 10, "--batch-size", 4]
     settings += ["--profile", "--task-encoder", "tests.tools.bench.encoders:OnlyOdd"]
     result = run("bench", blend, *settings)
     assert result.exit_code == 0, result.output
     table = result.stdout.split("\n\n")[1].splitlines()
     assert table[0].split() == ["stage", "µs/sample", "ms/batch", "share", "waits"]
     stages = ["read", "decode", "encode", "batch", "seed", "order", "transfer"]
-    assert [line.split()[0] for line in table[1:-1]] == stages
-    assert table[-1].startswith("all work")
-    assert "\nclocks   " in result.stdout
-    assert "\nodd/train  " in result.stdout
+    assert [line.split()[0] for line in table[1:-1]] == stages and table[-1].startswith("all work")
+    assert "\nclocks   " in result.stdout and "\nodd/train  " in result.stdout
 
     document = json.loads(run("bench", blend, *settings, "--json").stdout)
     assert (document["version"], document["path"], document["settings"]["num_workers"]) == (1, str(blend), 0)
     assert document["settings"]["task_encoder"] == "tests.tools.bench.encoders:OnlyOdd"
-    assert document["figures"]["num_samples"] == 24
-    profile = document["profile"]
-    assert sum(stage["share"] for stage in profile["stages"]) == pytest.approx(1)
-    encode = next(stage for stage in profile["stages"] if stage["name"] == "encode")
-    assert list(encode["parts"]) == ["encode_sample"]
-    assert [source["name"] for source in profile["sources"]] == ["odd/train", "even/train"]
-    assert profile["sources"][0]["seconds"]["encode"] > profile["sources"][1]["seconds"]["encode"]
-    assert profile["advice"]
+    assert document["figures"]["num_samples"] == 40 and document["profile"]["advice"]
+    found = {stage["name"]: stage for stage in document["profile"]["stages"]}
+    assert sum(stage["share"] for stage in found.values()) == pytest.approx(1)
+    assert list(found["encode"]["parts"]) == ["encode_sample"]
+    odd, even = document["profile"]["sources"]
+    assert (odd["name"], even["name"]) == ("odd/train", "even/train")
+    assert 0 < odd["num_samples"] < even["num_samples"] and odd["num_samples"] + even["num_samples"] == 40
+    assert odd["seconds"]["encode"] > even["seconds"]["encode"]
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("path", "flags", "message"),
     [
-        (["--num-batches", 0], "--num-batches 0: expected at least 1"),
-        (["--num-workers", -1], "--num-workers -1"),
-        (["--batch-size", -1], "--batch-size -1: expected an integer of at least 1"),
-        (["--split-part", "val"], "val"),
-        (["--task-encoder", "nothing"], "expected package.module:Name"),
+        ("no", [], "/no: no such folder"),
+        ("a", ["--num-batches", 0], "--num-batches 0: expected at least 1"),
+        ("a", ["--num-workers", -1], "--num-workers -1"),
+        ("a", ["--batch-size", -1], "--batch-size -1: expected an integer of at least 1"),
+        ("a", ["--split-part", "val"], "val"),
+        ("a", ["--task-encoder", "nothing"], "expected package.module:Name"),
     ],
 )
-def test_wrong_flags(run: Run, tmp_path: Path, flags: list[object], message: str) -> None:
-    result = run("bench", write_texts(tmp_path, 4), *flags)
+def test_wrong_arguments(run: Run, tmp_path: Path, path: str, flags: list[object], message: str) -> None:
+    write_texts(tmp_path / "a", 4)
+    result = run("bench", tmp_path / path, *flags)
     assert result.exit_code == 1
-    assert result.stderr.splitlines()[-1].startswith("error: ")
-    assert message in result.stderr
-
-
-def test_no_path(run: Run, tmp_path: Path) -> None:
-    result = run("bench", tmp_path / "no")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert f"error: {tmp_path}/no: no such folder" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("error: ") and message in result.stderr
 
 
 def test_who_waits_for_whom(tmp_path: Path) -> None:

@@ -1,18 +1,25 @@
 """`bridge-data convert`: forms, guesses, questions and refusals."""
 
+import datetime
 import json
-import os
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from bridge_data import WorkerConfig, get_loader, get_val_dataset
+from bridge_data.encoders.conversations import ConversationSample, cook_conversation
+from bridge_data.errors import ConfigError
+from bridge_data.samples import CrudeSample
 from bridge_data.shards import ShardReader, open_shards
 from bridge_data.shards.metadata import META_FOLDER
-from tests.later import av
+from bridge_data.tools.cli import convert_command
+from tests.decode.av import media
 from tests.prepare.converters.originals import (
     CAPTIONS,
     NUM,
@@ -40,53 +47,53 @@ def samples_of(folder: Path) -> list[tuple[str, dict[str, bytes]]]:
     return [(sample.key, dict(sample.parts)) for sample in map(reader.read, range(len(reader)))]
 
 
+def cooked_of(folder: Path) -> list[tuple[str, ConversationSample, list[bytes]]]:
+    """Key, conversation and media of all samples."""
+    found = []
+    for key, parts in samples_of(folder):
+        content = json.loads(parts.pop("json"))
+        crude = CrudeSample(__key__=key, __restore_key__=(), json=content, **parts)
+        found.append((key, cook_conversation(crude), list(parts.values())))
+    return found
+
+
+def convert_refuses(source: Path, target: Path, *flags: object, told: str) -> None:
+    result = convert(source, target, *flags)
+    assert (result.exit_code, told in result.stderr) == (1, True), result.stderr
+
+
 def definition_of(folder: Path) -> str:
     return (folder / META_FOLDER / "dataset.yaml").read_text()
 
 
 def loaded(folder: Path, **settings: Any) -> list[Any]:
-    from bridge_data import WorkerConfig, get_loader, get_val_dataset
-
     config = WorkerConfig(rank=0, world_size=1, num_workers=0)
     data = get_val_dataset(folder, split_part="train", batch_size=None, worker_config=config, **settings)
     return list(get_loader(data))
 
 
 def test_pictures_in_a_folder_for_each_class(tmp_path: Path) -> None:
-    for name in ("cats", "dogs/small", "größe"):
+    names = ("cats", "dogs/small", "größe")
+    for name in names:
         write_media(tmp_path / "raw" / name, 4)
-    folder = converted(tmp_path / "raw", tmp_path / "out")
-    found = loaded(folder)
-    assert [(sample.label, sample.label_name) for sample in found] == [
-        (number, name) for number, name in enumerate(("cats", "dogs/small", "größe")) for _ in range(4)
-    ]
+    found = loaded(converted(tmp_path / "raw", tmp_path / "out"))
+    assert [(one.label, one.label_name) for one in found] == [pair for pair in enumerate(names) for _ in range(4)]
     (tmp_path / "raw/lonely.png").write_bytes(picture(1))
-    result = convert(tmp_path / "raw", tmp_path / "other", "--format", "classes")
-    assert result.exit_code == 1 and "'lonely' (png) is no picture in a folder of its class" in result.stderr
+    told = "'lonely' (png) is no picture in a folder of its class"
+    convert_refuses(tmp_path / "raw", tmp_path / "other", "--format", "classes", told=told)
 
 
 def test_conversations_with_pictures_are_cooked(tmp_path: Path) -> None:
-    from bridge_data.encoders.conversations import cook_conversation
-    from bridge_data.samples import CrudeSample
-
     write_media(tmp_path / "raw")
     (tmp_path / "chats.json").write_text(json.dumps(llava()))
     folder = converted(tmp_path / "chats.json", tmp_path / "out", "--media-root", tmp_path / "raw", "--key", "id")
     assert "CrudeWebdataset" in definition_of(folder)
-    found = samples_of(folder)
-    assert [key for key, _ in found] == [f"chat {number}" for number in range(NUM)]
-    for number, (key, parts) in enumerate(found):
-        content = json.loads(parts.pop("json"))
-        assert list(parts.values()) == ([] if number % 4 == 3 else [picture(number)])
-        cooked = cook_conversation(CrudeSample(__key__=key, __restore_key__=(), json=content, **parts))
-        assert cooked.messages[1]["content"] == caption(number)
-        assert cooked.images == list(parts.values())
+    for number, (key, cooked, pictures) in enumerate(cooked_of(folder)):
+        assert key == f"chat {number}" and cooked.messages[1]["content"] == caption(number)
+        assert cooked.images == pictures == ([] if number % 4 == 3 else [picture(number)])
 
 
 def test_media_in_the_parts_of_turns(tmp_path: Path) -> None:
-    from bridge_data.encoders.conversations import cook_conversation
-    from bridge_data.samples import CrudeSample
-
     write_media(tmp_path / "raw", 4)
     records = []
     for number in (0, 2):
@@ -96,57 +103,36 @@ def test_media_in_the_parts_of_turns(tmp_path: Path) -> None:
             {"type": "image_url", "image_url": {"url": picture_name(number + 1)}},
         ]
         records.append({"messages": [{"role": "user", "content": parts}, {"role": "assistant", "content": "Two."}]})
-    source = write_jsonl(tmp_path / "raw/chats.jsonl", records)
-    for number, (key, parts) in enumerate(samples_of(converted(source, tmp_path / "out"))):
-        content = json.loads(parts.pop("json"))
-        cooked = cook_conversation(CrudeSample(__key__=key, __restore_key__=(), json=content, **parts))
-        assert cooked.images == [picture(2 * number), picture(2 * number + 1)]
+    found = cooked_of(converted(write_jsonl(tmp_path / "raw/chats.jsonl", records), tmp_path / "out"))
+    assert [cooked.images for _, cooked, _ in found] == [[picture(0), picture(1)], [picture(2), picture(3)]]
 
 
 def test_recordings_and_a_video_in_parquet_and_in_a_saved_data_set(tmp_path: Path) -> None:
-    import pyarrow
-    import pyarrow.parquet
-
-    from tests.decode.av import media
-
     film = media.write("mp4", video="mpeg4", times=range(5))
     sounds = [{"bytes": recording(number), "path": None} for number in range(6)]
     films = [{"bytes": film, "path": "film.mp4"}] * 6
-    table = pyarrow.table({"audio": sounds, "film": films, "text": [caption(number) for number in range(6)]})
-    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    table = pa.table({"audio": sounds, "film": films, "text": [caption(number) for number in range(6)]})
+    pq.write_table(table, tmp_path / "a.parquet")
     save_to_disk(tmp_path / "saved", table)
-    for number, source in enumerate((tmp_path / "a.parquet", tmp_path / "saved")):
-        found = samples_of(converted(source, tmp_path / f"out{number}"))
-        for at, (_, parts) in enumerate(found):
-            assert parts["audio.wav"] == recording(at) and parts["film.mp4"] == film
+    for name in ("a.parquet", "saved"):
+        for at, (_, parts) in enumerate(samples_of(converted(tmp_path / name, tmp_path / f"out {name}"))):
+            assert (parts["audio.wav"], parts["film.mp4"]) == (recording(at), film)
             assert json.loads(parts["json"])["text"] == caption(at)
-    with av.open(str(_written(tmp_path / "film.mp4", found[0][1]["film.mp4"]))) as opened:
-        assert opened.streams.video[0].width == media.WIDTH
 
 
-def _written(path: Path, data: bytes) -> Path:
-    path.write_bytes(data)
-    return path
-
-
-def test_questions_with_answers_and_labels(tmp_path: Path) -> None:
+def test_questions_with_answers_labels_and_texts(tmp_path: Path) -> None:
     write_media(tmp_path / "raw")
     asked = [{"image": r["image"], "question": f"{n}?", "answer": r["caption"]} for n, r in enumerate(rows())]
-    folder = converted(write_jsonl(tmp_path / "raw/q.jsonl", asked), tmp_path / "vqa")
-    assert [(sample.context, sample.answers) for sample in loaded(folder)][:2] == [
-        ("0?", [caption(0)]),
-        ("1?", [caption(1)]),
-    ]
     labelled = [{"image": r["image"], "label": n % 3} for n, r in enumerate(rows())]
-    folder = converted(write_jsonl(tmp_path / "raw/l.jsonl", labelled), tmp_path / "classes")
-    assert [sample.label for sample in loaded(folder)][:4] == [0, 1, 2, 0]
     texts = [{"text": text} for text in CAPTIONS]
-    folder = converted(write_jsonl(tmp_path / "t.jsonl", texts), tmp_path / "texts")
-    assert tuple(sample.text for sample in loaded(folder)) == CAPTIONS
-
-
-def test_names_of_classes_come_with_their_numbers(tmp_path: Path) -> None:
-    folder = converted(save_to_disk(tmp_path / "saved", table_of()), tmp_path / "out")
+    found = []
+    for number, records in enumerate((asked, labelled, texts)):
+        source = write_jsonl(tmp_path / f"raw/{number}.jsonl", records)
+        found.append(loaded(converted(source, tmp_path / str(number))))
+    assert [(one.context, one.answers) for one in found[0]][:2] == [("0?", [caption(0)]), ("1?", [caption(1)])]
+    assert [one.label for one in found[1]][:4] == [0, 1, 2, 0]
+    assert tuple(one.text for one in found[2]) == CAPTIONS
+    folder = converted(save_to_disk(tmp_path / "saved", table_of()), tmp_path / "named")
     contents = [json.loads(parts["json"]) for _, parts in samples_of(folder)]
     assert [content["label_name"] for content in contents[:3]] == ["odd", "even", "odd"]
 
@@ -158,21 +144,15 @@ def two_texts(folder: Path) -> Path:
 
 def test_what_is_not_clear_is_refused_or_asked(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = two_texts(tmp_path / "raw")
-    result = convert(source, tmp_path / "out")
-    assert result.exit_code == 1
-    assert "it is not clear which column fills the field 'caption': english, deutsch. Give --field" in result.stderr
+    told = "it is not clear which column fills the field 'caption': english, deutsch. Give --field"
+    convert_refuses(source, tmp_path / "out", told=told)
     assert not (tmp_path / "out").exists()
-    from bridge_data.tools.cli import convert_command
-
     monkeypatch.setattr(convert_command, "is_terminal", lambda: True)
-    flags = ("--no-progress", "--num-workers", 1)
-    result = run("convert", source, tmp_path / "asked", *flags, typed="deutsch\n")
+    result = run("convert", source, tmp_path / "asked", "--no-progress", "--num-workers", 1, typed="deutsch\n")
     assert result.exit_code == 0 and "Which column fills the field 'caption'?" in result.output
     assert loaded(tmp_path / "asked")[0].caption == "Bild"
-    folder = converted(source, tmp_path / "told", "--field", "caption=english")
-    assert loaded(folder)[0].caption == caption(0)
-    folder = converted(source, tmp_path / "mapped", "--field-map", '{"caption": "english"}')
-    assert loaded(folder)[0].caption == caption(0)
+    for flag, value in (("--field", "caption=english"), ("--field-map", '{"caption": "english"}')):
+        assert loaded(converted(source, tmp_path / flag, flag, value))[0].caption == caption(0)
 
 
 def test_a_prepared_data_set_keeps_its_sample_class(tmp_path: Path) -> None:
@@ -184,12 +164,11 @@ def test_a_prepared_data_set_keeps_its_sample_class(tmp_path: Path) -> None:
 
 
 def test_tars_whose_keys_come_twice(tmp_path: Path) -> None:
+    (tmp_path / "tars").mkdir()
     for name in ("a", "b"):
         converted(write_folder(tmp_path / f"raw{name}", 3), tmp_path / name)
-        os.makedirs(tmp_path / "tars", exist_ok=True)
         (tmp_path / name / "train-000000.tar").rename(tmp_path / "tars" / f"{name}.tar")
-    result = convert(tmp_path / "tars", tmp_path / "out")
-    assert result.exit_code == 1 and "3 records are broken" in result.stderr
+    convert_refuses(tmp_path / "tars", tmp_path / "out", told="3 records are broken")
     folder = converted(tmp_path / "tars", tmp_path / "prefixed", "--prefix-keys")
     assert [key for key, _ in samples_of(folder)] == [f"{name}/{number:03d}" for name in "ab" for number in range(3)]
 
@@ -207,12 +186,12 @@ def test_names_as_tar_and_windows_write_them(tmp_path: Path) -> None:
 
 
 def test_a_column_of_formats_names_no_files(tmp_path: Path) -> None:
-    records = [{"image": picture_name(number), "format": "jpg", "caption": "x"} for number in range(3)]
-    records.append({"image": (write_media(tmp_path, 3) / picture_name(0)).as_uri(), "format": "png", "caption": "y"})
+    write_media(tmp_path, 3)
     (tmp_path / "ä b.png").write_bytes(picture(1))
-    records.append({"image": (tmp_path / "ä b.png").as_uri(), "format": "png", "caption": "z"})
+    images = [*map(picture_name, range(3)), *((tmp_path / name).as_uri() for name in (picture_name(0), "ä b.png"))]
+    records = [{"image": image, "format": "png", "caption": str(at)} for at, image in enumerate(images)]
     folder = converted(write_jsonl(tmp_path / "a.jsonl", records), tmp_path / "out")
-    assert [sample.caption for sample in loaded(folder)] == [*"xxxyz"]
+    assert [sample.caption for sample in loaded(folder)] == [*"01234"]
 
 
 def test_what_an_unfinished_conversion_left_is_taken_for_nothing(run: Run, tmp_path: Path) -> None:
@@ -233,45 +212,30 @@ def test_what_an_unfinished_conversion_left_is_taken_for_nothing(run: Run, tmp_p
 @pytest.mark.processes
 def test_nobody_to_ask(tmp_path: Path) -> None:
     """Standard input is closed, as in some services and schedulers."""
-    command = [
-        sys.executable,
-        "-m",
-        "bridge_data.tools.cli",
-        "convert",
-        write_folder(tmp_path / "raw", 2),
-        tmp_path / "o",
-    ]
-    done = subprocess.run(["bash", "-c", 'exec "$@" <&-', "-", *map(str, command)], capture_output=True, text=True)
+    command = [sys.executable, "-m", "bridge_data.tools.cli", "convert", str(write_folder(tmp_path / "raw", 2))]
+    shell = ["bash", "-c", 'exec "$@" <&-', "-"]
+    done = subprocess.run([*shell, *command, str(tmp_path / "o")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
 def test_columns_that_a_sample_cannot_hold_are_all_named(tmp_path: Path) -> None:
-    import datetime
-
-    import pyarrow
-
     now = datetime.datetime(2024, 1, 1)
-    table = pyarrow.table({"text": ["a", "b"], "time": [now, now], "nested": [[{"at": now}], []]})
+    table = pa.table({"text": ["a", "b"], "time": [now, now], "nested": [[{"at": now}], []]})
     source = write_arrow(tmp_path / "a.arrow", table)
-    result = convert(source, tmp_path / "out")
-    assert result.exit_code == 1
-    assert "time (timestamp[us]), nested (list<" in result.stderr and "--drop time,nested" in result.stderr
+    convert_refuses(source, tmp_path / "out", told="time (timestamp[us]), nested (list<")
+    convert_refuses(source, tmp_path / "out", told="--drop time,nested")
     folder = converted(source, tmp_path / "out", "--drop", "time,nested")
     assert [sample.text for sample in loaded(folder)] == ["a", "b"]
 
 
 def test_files_with_other_columns_or_of_several_splits(tmp_path: Path) -> None:
-    import pyarrow
-
-    write_parquet(tmp_path / "data/train-0.parquet")
-    write_parquet(tmp_path / "data/test-0.parquet")
-    result = convert(tmp_path / "data", tmp_path / "out")
-    assert result.exit_code == 1 and "of the splits test, train" in result.stderr
+    for split in ("train", "test"):
+        write_parquet(tmp_path / f"data/{split}-0.parquet")
+    convert_refuses(tmp_path / "data", tmp_path / "out", told="of the splits test, train")
     assert len(samples_of(converted(tmp_path / "data", tmp_path / "out", "--include", "train*"))) == NUM
-    write_arrow(tmp_path / "odd/1.arrow", pyarrow.table({"text": ["a"]}))
-    write_arrow(tmp_path / "odd/2.arrow", pyarrow.table({"text": [1]}))
-    result = convert(tmp_path / "odd", tmp_path / "no")
-    assert result.exit_code == 1 and "2.arrow: has other columns than" in result.stderr
+    for number, value in enumerate(("a", 1)):
+        write_arrow(tmp_path / f"odd/{number}.arrow", pa.table({"text": [value]}))
+    convert_refuses(tmp_path / "odd", tmp_path / "no", told="1.arrow: has other columns than")
 
 
 REFUSALS = [
@@ -314,16 +278,11 @@ def test_refusals(arguments: list[str], message: str, tmp_path: Path) -> None:
         write_media(tmp_path / "classes" / part, 1)
     source, *rest = arguments
     target = rest.pop(0) if rest and not rest[0].startswith("-") else "out"
-    result = convert(tmp_path / source, tmp_path / target, *rest)
-    assert result.exit_code == 1, result.output
-    assert message in result.stderr
+    convert_refuses(tmp_path / source, tmp_path / target, *rest, told=message)
     assert not (tmp_path / target / META_FOLDER).exists()
 
 
 def test_without_split_all_is_for_training_and_the_way_to_a_validation_part_is_told(tmp_path: Path) -> None:
-    from bridge_data import WorkerConfig, get_val_dataset
-    from bridge_data.errors import ConfigError
-
     raw = write_folder(tmp_path / "raw")
     folder = converted(raw, tmp_path / "out")
     config = WorkerConfig(rank=0, world_size=1, num_workers=0)

@@ -15,23 +15,20 @@ def test_the_report_shows_copies_leaks_and_the_largest_groups(run: Run, tmp_path
     result = run("duplicates", folder, "--near", "--keys", tmp_path / "drop.txt", *ONE)
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
-    assert lines[0] == f"data set     {folder}"
-    assert lines[1].startswith("read         9 samples, ")
-    assert lines[2].startswith("equal        1 group, 1 copy besides the first, ")
-    assert lines[3].startswith("near         2 groups, 4 copies besides the first, ")
+    begins = [
+        f"data set     {folder}",
+        "read         9 samples, ",
+        "equal        1 group, 1 copy besides the first, ",
+        "near         2 groups, 4 copies besides the first, ",
+    ]
+    assert [line[: len(begin)] for line, begin in zip(lines, begins, strict=False)] == begins
     assert lines[3].endswith(", within 4 of 64 bits")
     assert lines[5:7] == ["in both     groups  copies in the second", "val, train       1                     3"]
     assert lines[8:10] == ["4 samples:", "  val data-1.tar:a"]
     assert lines[-1] == f"{tmp_path}/drop.txt: 4 keys"
-
-
-def test_without_duplicates_it_says_so(run: Run, tmp_path: Path) -> None:
-    folder = write_texts(tmp_path / "texts", 5)
-    result = run("duplicates", folder, *ONE)
-    assert (result.exit_code, result.output.splitlines()[1:]) == (
-        0,
-        ["read         5 samples, 5 B", "equal        none"],
-    )
+    result = run("duplicates", write_texts(tmp_path / "texts", 5), *ONE)
+    told = ["read         5 samples, 5 B", "equal        none"]
+    assert (result.exit_code, result.output.splitlines()[1:]) == (0, told)
 
 
 def test_a_machine_can_read_it_and_files_are_written(run: Run, tmp_path: Path) -> None:
@@ -80,6 +77,7 @@ def test_lines_that_split_parts_share_are_shown(run: Run, tmp_path: Path) -> Non
         (["--keys", "no/drop.txt"], 1, "error: no/drop.txt: there is no folder no\n"),
         (["--num-workers", 0], 1, "error: --num-workers 0: expected at least 1\n"),
         (["--split-part", "dev"], 1, "there is no split part 'dev'; there is train, val, test"),
+        (["s3://bucket/set"], 1, "takes data on a disk"),
     ],
 )
 def test_wrong_flags(
@@ -88,7 +86,3 @@ def test_wrong_flags(
     monkeypatch.chdir(tmp_path)
     result = run("duplicates", write_texts(tmp_path / "texts", 3), *flags)
     assert (result.exit_code, message in result.stderr) == (code, True), result.stderr
-
-
-def test_a_url_is_refused(run: Run) -> None:
-    assert "takes data on a disk" in run("duplicates", "s3://bucket/set").stderr

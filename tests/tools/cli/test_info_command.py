@@ -8,23 +8,20 @@ import pytest
 from benchmarks.numbers_data import write_shards
 from bridge_data.order.chunks import ChunkTable
 from bridge_data.tools.mixing import overlap
-from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
+from tests.prepared import write_blend, write_texts
 from tests.tools.cli.conftest import Run
 from tests.tools.cli.test_prepare_command import FIELDS, QUIET
 
 
-def test_shows_what_there_is(run: Run, tars: Path) -> None:
-    flags = ("--split-ratio", "4,1,1", "--sample-type", "CaptioningSample", "--field-map", FIELDS)
-    run("prepare", tars, *QUIET, *flags)
-    result = run("info", tars)
-    assert result.exit_code == 0
-    lines = [line.split() for line in result.output.splitlines()]
-    assert ["holds", "12", "samples", "in", "6", "shards,"] in [line[:6] for line in lines]
-    assert ["parts", "json,", "png,", "txt"] in lines
-    assert ["train", "4", "8"] in [line[:3] for line in lines]
-    assert "CaptioningSample(image ← png, caption ← txt)" in result.output
-    assert "data-000000.tar … data-000005.tar" in result.output
-    assert "index.bridge" in result.output
+def shown(run: Run, *arguments: object, exit_code: int = 0) -> str:
+    """What `info` says."""
+    result = run("info", *arguments)
+    assert result.exit_code == exit_code, result.output
+    return result.output
+
+
+def rows(output: str) -> list[list[str]]:
+    return [line.split() for line in output.splitlines()]
 
 
 def told(run: Run, *arguments: object, exit_code: int = 0) -> dict[str, Any]:
@@ -35,9 +32,21 @@ def told(run: Run, *arguments: object, exit_code: int = 0) -> dict[str, Any]:
     return facts
 
 
-def test_a_data_set_as_json(run: Run, tars: Path) -> None:
+def test_a_data_set_is_shown_and_told_as_json(run: Run, tars: Path) -> None:
     flags = ("--split-ratio", "4,1,1", "--sample-type", "CaptioningSample", "--field-map", FIELDS)
     run("prepare", tars, *QUIET, *flags, "--media-metadata-by-extension")
+    output = shown(run, tars)
+    assert ["holds", "12", "samples", "in", "6", "shards,"] in [row[:6] for row in rows(output)]
+    assert ["train", "4", "8"] in [row[:3] for row in rows(output)]
+    for text in (
+        "parts        json, png, txt\n",
+        "CaptioningSample(image ← png, caption ← txt)",
+        "data-000000.tar … data-000005.tar",
+        "index.bridge",
+        "media        metadata of 12 images\n",
+        "format       that of Energon 7.4.1\n",
+    ):
+        assert text in output
     facts = told(run, tars, "--where", "key < '000003'")
     sizes = [path.stat().st_size for path in sorted(tars.glob("*.tar"))]
     parts = facts.pop("split_parts")
@@ -71,11 +80,8 @@ def test_a_data_set_as_json(run: Run, tars: Path) -> None:
             ],
         },
     }
-    assert [(one["split_part"], one["num_shards"], one["num_samples"]) for one in parts] == [
-        ("train", 4, 8),
-        ("val", 1, 2),
-        ("test", 1, 2),
-    ]
+    counts = [(one["split_part"], one["num_shards"], one["num_samples"]) for one in parts]
+    assert counts == [("train", 4, 8), ("val", 1, 2), ("test", 1, 2)]
     assert sum(one["num_bytes"] for one in parts) == sum(sizes)
     (tars / ".nv-meta/dataset.yaml").write_text("- 1")
     wrong = told(run, tars, "--num-lanes", 2, exit_code=1)
@@ -83,30 +89,25 @@ def test_a_data_set_as_json(run: Run, tars: Path) -> None:
     assert (wrong["num_samples"], "lanes" in wrong) == (12, False)
 
 
-def test_energons_files_are_enough(run: Run, tars: Path) -> None:
+def test_energons_files_are_enough_and_what_they_declare_is_shown(run: Run, tars: Path) -> None:
     run("prepare", tars, *QUIET, "--split-ratio", "1,0,0")
     (tars / ".nv-meta/index.bridge").unlink()
-    result = run("info", tars)
-    assert result.exit_code == 0
-    assert ".tar.idx only" in result.output
-    assert "not known, there is no dataset.yaml" in result.output
-    for text, shown in (("- 1", "holds no mapping"), ("a: [", "not readable as YAML")):
+    output = shown(run, tars)
+    assert ".tar.idx only" in output and "not known, there is no dataset.yaml" in output
+    crude = "__module__: megatron.energon\n__class__: CrudeWebdataset\n"
+    for text, exit_code, line in (
+        ("- 1", 1, "holds no mapping"),
+        ("a: [", 1, "not readable as YAML"),
+        (crude, 0, "sample type  CrudeWebdataset\n"),
+        (
+            f"{crude}part_filter: [png]\nsubflavors: {{origin: here}}\n",
+            0,
+            'sample type  CrudeWebdataset, parts ["png"], subflavors {"origin": "here"}\n',
+        ),
+    ):
         (tars / ".nv-meta/dataset.yaml").write_text(text)
-        result = run("info", tars)
-        assert result.exit_code == 1 and shown in result.output and "holds        12 samples" in result.output
-    (tars / ".nv-meta/dataset.yaml").write_text("__module__: megatron.energon\n__class__: CrudeWebdataset\n")
-    assert "sample type  CrudeWebdataset\n" in run("info", tars).output
-
-
-def test_more_of_what_is_declared(run: Run, tars: Path) -> None:
-    run("prepare", tars, *QUIET, "--split-ratio", "1,0,0", "--media-metadata-by-extension")
-    (tars / ".nv-meta/dataset.yaml").write_text(
-        "__module__: megatron.energon\n__class__: CrudeWebdataset\npart_filter: [png]\nsubflavors: {origin: here}\n"
-    )
-    result = run("info", tars)
-    assert 'sample type  CrudeWebdataset, parts ["png"], subflavors {"origin": "here"}\n' in result.output
-    assert "media        metadata of 12 images\n" in result.output
-    assert "format       that of Energon 7.4.1\n" in result.output
+        output = shown(run, tars, exit_code=exit_code)
+        assert line in output and "holds        12 samples" in output
 
 
 def test_who_wrote_the_shards_is_told_where_it_is_known(run: Run, raw: Path, tmp_path: Path) -> None:
@@ -119,45 +120,29 @@ def test_tars_that_nobody_has_prepared(
     run: Run, tars: Path, pattern: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BRIDGE_DATA_CACHE", str(tmp_path / "cache"))
-    result = run("info", tars / pattern, "--where", "key < '000003'")
-    assert result.exit_code == 0, result.output
-    lines = [line.split() for line in result.output.splitlines()]
-    size = sum(path.stat().st_size for path in tars.iterdir())
-    assert ["holds", "12", "samples", "in", "6", "shards,", f"{size / 1000:.1f}", "kB"] in lines
-    assert "shards       data-000000.tar … data-000005.tar\nparts        json, png, txt\n" in result.output
-    assert f"not prepared; `bridge-data prepare {tars}` does that\n" in result.output
-    assert ["train", "6", "12", f"{size / 1000:.1f}", "kB"] in lines and ["train", "2", "16.7%"] in lines
-
-
-def test_tars_of_a_prepared_data_set_are_not_said_to_be_unprepared(
-    run: Run, tars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BRIDGE_DATA_CACHE", str(tmp_path / "cache"))
+    output = shown(run, tars / pattern, "--where", "key < '000003'")
+    size = f"{sum(path.stat().st_size for path in tars.iterdir()) / 1000:.1f}"
+    for row in (
+        ["holds", "12", "samples", "in", "6", "shards,", size, "kB"],
+        ["train", "6", "12", size, "kB"],
+        ["train", "2", "16.7%"],
+    ):
+        assert row in rows(output)
+    assert "shards       data-000000.tar … data-000005.tar\nparts        json, png, txt\n" in output
+    assert f"not prepared; `bridge-data prepare {tars}` does that\n" in output
     run("prepare", tars, *QUIET, "--split-ratio", "4,1,1")
-    assert f"format       tars, read without the .nv-meta of {tars}\n" in run("info", tars / "*.tar").output
+    if pattern:
+        assert f"format       tars, read without the .nv-meta of {tars}\n" in shown(run, tars / pattern)
 
 
-def test_a_metadataset_is_shown_as_a_tree(run: Run, tmp_path: Path) -> None:
-    for name in "ab":
-        write_texts(tmp_path / name, 10, ratio="0,1,0" if name == "b" else "1,0,0")
-    file = tmp_path / "meta.yaml"
-    file.write_text(
-        "__module__: megatron.energon\n__class__: MetadatasetV2\nsplits:\n"
-        "  train: {path: a}\n  val: {path: b}\n  test: {path: a}\n  odd: {path: c}\n"
-    )
-    result = run("info", file)
-    assert result.exit_code == 1  # because of the part that cannot be opened
-    assert f"train\n  {tmp_path}/a [train]: 100.00% of draws, TextSample, 10 samples" in result.output
-    assert f"val\n  {tmp_path}/b [val]" in result.output
-    assert "test\n  no samples\n" in result.output
-    assert f"odd\n  error: {file}:7: " in result.output
-
-
-def test_a_metadataset_as_json(run: Run, tmp_path: Path) -> None:
+def test_a_metadataset_is_shown_as_a_tree_and_told_as_json(run: Run, tmp_path: Path) -> None:
     for name, size in (("a", 10), ("b", 30)):
         write_texts(tmp_path / name, size)
     file = write_blend(tmp_path / "meta.yaml", {"a": 3, "b": 1})
     file.write_text(file.read_text() + "  val: {path: a}\n  odd: {path: c}\n")
+    output = shown(run, file, exit_code=1)  # because of the part that cannot be opened
+    assert f"─ {tmp_path}/a [train]: weight 3, 75.00% of draws, TextSample, 10 samples in 1 shard\n" in output
+    assert "val\n  no samples\n" in output and f"odd\n  error: {file}:" in output
     facts = told(run, file, exit_code=1)
     assert (facts["kind"], facts["path"]) == ("metadataset", str(file))
     train, val, odd = facts["split_parts"]
@@ -194,54 +179,29 @@ def test_scheduled_weights_and_repetitions_as_json(run: Run, tmp_path: Path) -> 
     assert [child["repetitions"] for child in train["tree"]["children"]] == [3, 1]
 
 
-def test_auxiliary_data_are_named(run: Run, tmp_path: Path) -> None:
-    write_dataset(tmp_path / "a", [{"__key__": "k", "txt": "x"}], definition=CRUDE)
-    (tmp_path / "files").mkdir()
-    (tmp_path / "meta.yaml").write_text(
-        "__module__: megatron.energon\n__class__: MetadatasetV2\nsplits:\n"
-        "  train: {path: a, aux: {pictures: 'filesystem://files'}}\n"
-    )
-    assert f"aux pictures of a/train: {tmp_path}/files\n" in run("info", tmp_path / "meta.yaml").output
-
-
-def test_a_jsonl_file_has_its_split(run: Run, tmp_path: Path) -> None:
+def test_a_jsonl_file_has_its_split_and_what_is_in_no_part_of_it_is_told(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "lines.jsonl"
     path.write_text("".join(f'{{"n": {number}}}\n' for number in range(20)))
     run("prepare", path, "--split-ratio", "8,1,1", "--no-progress")
-    result = run("info", path)
-    assert result.exit_code == 0, result.stderr
-    assert [line.split() for line in result.output.splitlines()[-3:]] == [["train", "16"], ["val", "2"], ["test", "2"]]
+    assert rows(shown(run, path))[-3:] == [["train", "16"], ["val", "2"], ["test", "2"]]
     facts = told(run, path)
     assert (facts["kind"], facts["num_bytes"]) == ("jsonl", path.stat().st_size)
-    assert facts["split_parts"] == [
-        {"split_part": part, "num_samples": number} for part, number in (("train", 16), ("val", 2), ("test", 2))
-    ]
-
-
-def test_what_is_in_no_part_of_the_split_is_told(run: Run, tmp_path: Path) -> None:
-    path = tmp_path / "lines.jsonl"
-    path.write_text("".join(f'{{"n": {number}}}\n' for number in range(20)))
-    result = run("prepare", path, "--split-parts", "train:0..10", "--split-parts", "val:9..18", "--no-progress")
+    counts = {"train": 16, "val": 2, "test": 2}
+    assert facts["split_parts"] == [{"split_part": part, "num_samples": number} for part, number in counts.items()]
+    parts = ("--split-parts", "train:0..10", "--split-parts", "val:9..18", "--force-overwrite")
+    result = run("prepare", path, *parts, "--no-progress")
     assert "2 samples in no part of the split" in result.stderr
     assert "1 sample in several parts of the split" in result.stderr
-    assert run("info", path).output.splitlines()[-1].split() == ["(in", "no", "part)", "2"]
+    assert rows(shown(run, path))[-1] == ["(in", "no", "part)", "2"]
     assert told(run, path)["split_parts"][-1] == {"split_part": None, "num_samples": 2}
-
-
-def test_another_file_is_refused(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("")
-    result = run("info", tmp_path / "a.txt")
-    assert (result.exit_code, "expected a folder of tars or tables" in result.stderr) == (1, True)
 
 
 def test_shows_how_an_epoch_is_dealt_to_lanes(run: Run, tmp_path: Path) -> None:
     counts = (300, 40, 160, 500)
     write_shards(tmp_path, counts)
-    result = run("info", tmp_path, "--num-lanes", 4, "--max-samples-per-sequence", 100, "--shuffle-buffer-size", 100)
-    assert result.exit_code == 0, result.stderr
-    table = ChunkTable(counts, 15)
-    found = overlap(table, 4)
-    assert result.output.splitlines()[-7:-1] == [
+    options = ("--num-lanes", 4, "--max-samples-per-sequence", 100, "--shuffle-buffer-size", 100)
+    found = overlap(ChunkTable(counts, 15), 4)
+    assert shown(run, tmp_path, *options).splitlines()[-7:-1] == [
         "",
         f"samples      1,000 of {tmp_path.name}/train, for 4 lanes",
         "chunks       68 of 13 to 15 samples, in blocks of at most 15",
@@ -252,26 +212,28 @@ def test_shows_how_an_epoch_is_dealt_to_lanes(run: Run, tmp_path: Path) -> None:
         f"before others come once, at most {found.most_repeats} ({found.most_repeats / 10:.1f}%)",
     ]
     assert found.fewest < found.most
-    (lanes,) = told(run, tmp_path, "--num-lanes", 4, "--max-samples-per-sequence", 100, "--shuffle-buffer-size", 100)[
-        "lanes"
+    assert told(run, tmp_path, *options)["lanes"] == [
+        {
+            "source": f"{tmp_path.name}/train",
+            "num_samples": 1_000,
+            "num_lanes": 4,
+            "num_chunks": 68,
+            "shortest_chunk": 13,
+            "longest_chunk": 15,
+            "block_size": 15,
+            "window_size": 1_024,
+            "epochs_per_shuffle": 1,
+            "overlap": dataclasses.asdict(found),
+        }
     ]
-    assert lanes == {
-        "source": f"{tmp_path.name}/train",
-        "num_samples": 1_000,
-        "num_lanes": 4,
-        "num_chunks": 68,
-        "shortest_chunk": 13,
-        "longest_chunk": 15,
-        "block_size": 15,
-        "window_size": 1_024,
-        "epochs_per_shuffle": 1,
-        "overlap": dataclasses.asdict(found),
-    }
-    alone = run("info", tmp_path, "--num-lanes", 1).output
-    assert "chunks       4 of 40 to 500 samples, in blocks of at most 500\n" in alone
-    assert "windows      none, each chunk is read front to back\n" in alone
-    assert "a lane has   1,000 samples of an epoch" in alone
-    assert "about 0 (0.0%) come twice before others come once, at most 0 (0.0%)" in alone
+    alone = shown(run, tmp_path, "--num-lanes", 1)
+    for text in (
+        "chunks       4 of 40 to 500 samples, in blocks of at most 500\n",
+        "windows      none, each chunk is read front to back\n",
+        "a lane has   1,000 samples of an epoch",
+        "about 0 (0.0%) come twice before others come once, at most 0 (0.0%)",
+    ):
+        assert text in alone
 
 
 def test_shows_how_every_source_of_a_blend_is_dealt(run: Run, tmp_path: Path) -> None:
@@ -279,28 +241,28 @@ def test_shows_how_every_source_of_a_blend_is_dealt(run: Run, tmp_path: Path) ->
         write_texts(tmp_path / name, size)
     file = write_blend(tmp_path / "meta.yaml", {"a": 1, "b": 2})
     file.write_text(file.read_text().replace("path: b\n", "path: b\n        shuffle_over_epochs_multiplier: 4\n"))
-    result = run("info", file, "--num-lanes", 2)
-    assert result.exit_code == 0, result.stderr
-    assert "samples      100 of a/train, for 2 lanes" in result.output
-    assert "samples      60 of b/train, for 2 lanes" in result.output
-    assert "repeats      not known for one epoch, because of shuffle_over_epochs_multiplier 4" in result.output
+    output = shown(run, file, "--num-lanes", 2)
+    assert "samples      100 of a/train, for 2 lanes" in output and "samples      60 of b/train, for 2 lanes" in output
+    assert "repeats      not known for one epoch, because of shuffle_over_epochs_multiplier 4" in output
 
 
-def test_settings_of_the_order_need_lanes_and_are_checked(run: Run, tars: Path) -> None:
+def test_wrong_arguments(run: Run, tars: Path) -> None:
     run("prepare", tars, *QUIET, "--split-ratio", "1,0,0")
-    alone = run("info", tars, "--max-samples-per-sequence", 100)
-    assert (alone.exit_code, "without --num-lanes" in alone.stderr) == (1, True)
-    wrong = run("info", tars, "--num-lanes", 2, "--max-samples-per-sequence", 0)
-    assert (wrong.exit_code, "--max-samples-per-sequence 0: expected an integer of at least 1" in wrong.stderr) == (
-        1,
-        True,
-    )
+    (tars / "a.txt").write_text("")
+    length = "--max-samples-per-sequence"
+    for arguments, message in (
+        ([tars / "a.txt"], "expected a folder of tars or tables"),
+        ([tars, length, 100], "without --num-lanes"),
+        ([tars, "--num-lanes", 2, length, 0], f"{length} 0: expected an integer of at least 1"),
+    ):
+        result = run("info", *arguments)
+        assert (result.exit_code, message in result.stderr) == (1, True), result.stderr
 
 
 def test_other_files_for_split_and_samples(run: Run, tars: Path) -> None:
     flags = ("--sample-type", "CaptioningSample", "--field-map", FIELDS, "--dataset-yaml-name", "samples.yaml")
     run("prepare", tars, *QUIET, "--split-ratio", "4,1,1", "--split-config", "parts.json", *flags)
     assert not (tars / ".nv-meta/split.yaml").exists()
-    result = run("info", tars, "--split-config", "parts.json", "--dataset-config", "samples.yaml")
-    assert ["train", "4", "8"] in [line.split()[:3] for line in result.output.splitlines()]
-    assert "CaptioningSample(image ← png, caption ← txt)" in result.output
+    output = shown(run, tars, "--split-config", "parts.json", "--dataset-config", "samples.yaml")
+    assert ["train", "4", "8"] in [row[:3] for row in rows(output)]
+    assert "CaptioningSample(image ← png, caption ← txt)" in output

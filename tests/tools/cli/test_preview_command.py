@@ -1,5 +1,4 @@
 import dataclasses
-import io
 import json
 import tarfile
 from pathlib import Path
@@ -13,12 +12,12 @@ from PIL import Image
 from bridge_data.decode.av import AVDecoder
 from bridge_data.prepare.tombstone_writing import forget_samples
 from bridge_data.tools.view.contents import describe, describe_value
-from tests.plan.joins import joined, texts
-from tests.prepare.files import film, sound
+from tests.plan.joins import joined, metadataset, texts
+from tests.prepare.files import film, picture, sound
 from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
 from tests.tables import table_of, write_parquet
 from tests.tools.cli.conftest import Run
-from tests.tools.cli.test_prepare_command import FIELDS, QUIET, succeeded
+from tests.tools.cli.test_prepare_command import FIELDS, QUIET, refused, succeeded
 from tests.tools.lint.datasets import change
 
 
@@ -30,10 +29,13 @@ def prepared(run: Run, tars: Path) -> Path:
 
 def told(run: Run, *arguments: object) -> list[dict[str, Any]]:
     """The samples of `preview --json`."""
-    result = run("preview", *arguments, "--json")
-    assert result.exit_code == 0, result.stderr
-    samples: list[dict[str, Any]] = json.loads(result.stdout)["samples"]
+    samples: list[dict[str, Any]] = json.loads(succeeded(run("preview", *arguments, "--json")).stdout)["samples"]
     return samples
+
+
+def shown(run: Run, *arguments: object) -> str:
+    """What `preview` prints."""
+    return succeeded(run("preview", *arguments)).output
 
 
 def test_samples_as_json(run: Run, tars: Path) -> None:
@@ -72,8 +74,9 @@ def test_samples_as_json(run: Run, tars: Path) -> None:
     }
     assert first["parts"]["json"]["value"]["caption"] == "caption 1"
     assert told(run, tars, "--key", second["key"]) == [second]
-    both = run("preview", tars, "--json", "--html", tars / "sheet.html")
-    assert (both.exit_code, both.stdout) == (1, "")
+    refused(run("preview", tars, "--json", "--html", tars / "sheet.html"))
+    text = "  → CaptioningSample\n    image    uint8 3×30×41, 9 … 10\n    caption  picture number 1\n"
+    assert text in shown(run, tars, "--count", 1)
 
 
 def test_what_json_lacks_is_text_there(run: Run, tmp_path: Path) -> None:
@@ -98,64 +101,47 @@ def test_what_json_lacks_is_text_there(run: Run, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_flags(run: Run, prepared: Path, flags: list[str], message: str) -> None:
-    result = run("preview", prepared, *flags)
-    assert result.exit_code == 1
-    assert message in result.stderr
+    refused(run("preview", prepared, *flags), message)
 
 
 def test_a_damaged_shard_is_an_error(run: Run, prepared: Path) -> None:
     (prepared / "data-000000.tar").write_bytes(b"")
-    result = run("preview", prepared)
-    assert result.exit_code == 1
-    assert "data-000000.tar" in result.stderr
+    refused(run("preview", prepared), "data-000000.tar")
 
 
-def test_shows_what_the_parts_become(run: Run, tars: Path) -> None:
-    flags = ("--split-ratio", "1,0,0", "--sample-type", "CaptioningSample", "--field-map", FIELDS)
-    run("prepare", tars, *QUIET, *flags)
-    result = run("preview", tars, "--count", 1)
-    assert result.exit_code == 0
-    assert "  → CaptioningSample\n    image    uint8 3×30×41, 9 … 10\n    caption  picture number 1\n" in result.output
-
-
-def test_a_sample_that_cannot_be_made_does_not_hide_the_others(run: Run, tmp_path: Path) -> None:
-    result = run("preview", change(tmp_path, png=b"?"), "--split-part", "train")
-    assert result.exit_code == 0
-    assert result.output.count("→ CaptioningSample") == 2
-    assert "→ cannot be made: sample 'data-0.tar/0001': part 'png'" in result.output
-    made = [sample["made"] for sample in told(run, tmp_path, "--split-part", "train")]
+def test_what_cannot_be_made_is_told_and_does_not_hide_the_others(run: Run, tars: Path, tmp_path: Path) -> None:
+    folder = change(tmp_path / "set", png=b"?")
+    output = shown(run, folder, "--split-part", "train")
+    assert output.count("→ CaptioningSample") == 2
+    assert "→ cannot be made: sample 'data-0.tar/0001': part 'png'" in output
+    made = [sample["made"] for sample in told(run, folder, "--split-part", "train")]
     assert next(one["error"] for one in made if "error" in one).startswith("sample 'data-0.tar/0001': part 'png'")
-
-
-def test_a_field_map_that_does_not_fit_is_told(run: Run, tars: Path) -> None:
     run("prepare", tars, *QUIET, "--split-ratio", "1,0,0")
-    (tars / ".nv-meta/dataset.yaml").write_text(
-        "sample_type: {__module__: megatron.energon, __class__: TextSample}\nfield_map: {text: md}"
-    )
-    result = run("preview", tars, "--count", 1)
-    assert result.exit_code == 0
+    definition = "sample_type: {__module__: megatron.energon, __class__: TextSample}\nfield_map: {text: md}"
+    (tars / ".nv-meta/dataset.yaml").write_text(definition)
+    result = succeeded(run("preview", tars, "--count", 1))
     assert "picture number 1" in result.output
     assert "field_map: text: no shard of split part 'train' has a part 'md'" in result.stderr
 
 
-def test_of_a_metadataset_each_data_set(run: Run, tmp_path: Path) -> None:
+def test_of_a_metadataset_each_data_set_with_its_auxiliary_data(run: Run, tmp_path: Path) -> None:
     for name in "ab":
         write_texts(tmp_path / name, 10, lambda number, name=name: f"{name} {number}")
-    blend = write_blend(tmp_path / "blend.yaml", {"a": 1, "b": 2})
-    result = run("preview", blend, "--count", 1, "--start", 4)
-    assert result.exit_code == 0
-    assert f"{tmp_path}/a\ntrain 4  data-0000.tar/000004\n" in result.output
-    assert "    text  b 4\n" in result.output
-    assert '→ TextSample, subflavors {"origin": "b"}' in result.output
+    output = shown(run, write_blend(tmp_path / "blend.yaml", {"a": 1, "b": 2}), "--count", 1, "--start", 4)
+    assert f"{tmp_path}/a\ntrain 4  data-0000.tar/000004\n" in output
+    assert "    text  b 4\n" in output and '→ TextSample, subflavors {"origin": "b"}' in output
+    write_dataset(tmp_path / "crude", [{"__key__": "k", "txt": "x"}], definition=CRUDE)
+    (tmp_path / "files").mkdir()
+    file = metadataset(tmp_path / "meta.yaml", {"path": "crude", "aux": {"pictures": "filesystem://files"}})
+    assert f"{tmp_path}/crude, aux pictures\n" in shown(run, file)
+    assert f"aux pictures of crude/train: {tmp_path}/files\n" in succeeded(run("info", file)).output
 
 
 @pytest.mark.parametrize("name", ["000012", "data-000005.tar/000012", "data-000005.tar:000012"])
 def test_one_sample_by_its_key_from_any_split_part(run: Run, prepared: Path, name: str) -> None:
-    result = run("preview", prepared, "--key", name)
-    assert result.exit_code == 0, result.stderr
-    assert result.output.startswith("test 3  data-000005.tar/000012\n")
-    assert "picture number 12" in result.output
-    assert "picture number 11" not in result.output
+    output = shown(run, prepared, "--key", name)
+    assert output.startswith("test 3  data-000005.tar/000012\n")
+    assert "picture number 12" in output and "picture number 11" not in output
 
 
 def test_a_forgotten_sample_is_marked_until_it_is_taken_back(
@@ -181,15 +167,12 @@ def test_keys_that_name_no_sample_or_several(run: Run, tmp_path: Path) -> None:
     texts(tmp_path / "a", "kl")
     texts(tmp_path / "b", "k")
     file = write_blend(tmp_path / "blend.yaml", {"a": 1, "b": 2, "./a": 1})
-    result = run("preview", file, "--key", "k")
-    assert result.exit_code == 1
-    assert "'k' is the key of 2 samples; say which is meant" in result.stderr
-    assert f"{tmp_path}/b/data-0000.tar:k" in result.stderr
-    assert "no sample has the key 'x'" in run("preview", file, "--key", "x").stderr
-    assert "without --start" in run("preview", file, "--key", "l", "--count", 1).stderr
-    result = run("preview", file, "--key", "b/data-0000.tar:k")
-    assert result.exit_code == 0, result.stderr
-    assert result.output.startswith(f"{tmp_path}/b\ntrain 0  data-0000.tar/k\n")
+    both = ("'k' is the key of 2 samples; say which is meant", f"{tmp_path}/b/data-0000.tar:k")
+    refused(run("preview", file, "--key", "k"), *both)
+    refused(run("preview", file, "--key", "x"), "no sample has the key 'x'")
+    refused(run("preview", file, "--key", "l", "--count", 1), "without --start")
+    output = shown(run, file, "--key", "b/data-0000.tar:k")
+    assert output.startswith(f"{tmp_path}/b\ntrain 0  data-0000.tar/k\n")
 
 
 def test_of_a_join_the_parts_of_each_member(run: Run, tmp_path: Path) -> None:
@@ -197,14 +180,12 @@ def test_of_a_join_the_parts_of_each_member(run: Run, tmp_path: Path) -> None:
     texts(tmp_path / "b", "k")
     file = joined(tmp_path / "join.yaml", [{"path": "a"}, {"path": "b", "nonmatch": "none"}])
     run("prepare", file, "--no-progress")
-    result = run("preview", file)
-    assert result.exit_code == 0, result.stderr
-    assert "  data-0000.tar/k\n  txt       2 B  ak\n  data-0000.tar/k\n  txt       2 B  bk\n" in result.output
-    assert "  no match\n" in result.output
+    output = shown(run, file)
+    assert "  data-0000.tar/k\n  txt       2 B  ak\n  data-0000.tar/k\n  txt       2 B  bk\n" in output
+    assert "  no match\n" in output and "→ TextSample" in output
     first, second = told(run, file)
     assert [member["parts"]["txt"]["text"] for member in first["members"]] == ["ak", "bk"]
     assert (second["members"][0]["key"], second["members"][1]) == ("data-0000.tar/l", None)
-    assert "→ TextSample" in result.output
 
 
 def test_of_a_join_with_a_table_its_columns(run: Run, tmp_path: Path) -> None:
@@ -213,30 +194,10 @@ def test_of_a_join_with_a_table_its_columns(run: Run, tmp_path: Path) -> None:
     fields = {"sample_type": "TextSample", "field_map": {"text": "caption"}}
     file = joined(tmp_path / "join.yaml", [{"path": "b.parquet", **fields}, {"path": "a"}])
     assert run("prepare", file, "--no-progress").stdout.startswith("join on b.parquet [train]: 2 samples\n")
-    result = run("preview", file, "--key", "k")
-    assert result.exit_code == 0, result.stderr
-    assert "  b.parquet/k\n  caption       4 B  of k\n  data-0000.tar/k\n  txt       2 B  ak\n" in result.output
+    output = shown(run, file, "--key", "k")
+    assert "  b.parquet/k\n  caption       4 B  of k\n  data-0000.tar/k\n  txt       2 B  ak\n" in output
     assert succeeded(run("lint", file)).output == f"{file}: 4 samples in 1 shard of 2 data sets checked: no faults\n"
     assert "2 samples in 1 shard, joined with a/train" in succeeded(run("info", file)).output
-
-
-def test_auxiliary_data_are_named(run: Run, tmp_path: Path) -> None:
-    write_dataset(tmp_path / "a", [{"__key__": "k", "txt": "x"}], definition=CRUDE)
-    (tmp_path / "files").mkdir()
-    file = tmp_path / "meta.yaml"
-    file.write_text(
-        "__module__: megatron.energon\n__class__: MetadatasetV2\nsplits:\n"
-        "  train: {path: a, aux: {pictures: 'filesystem://files'}}\n"
-    )
-    result = run("preview", file)
-    assert result.exit_code == 0, result.stderr
-    assert f"{tmp_path}/a, aux pictures\n" in result.output
-
-
-def picture(format: str, mode: str) -> bytes:
-    file = io.BytesIO()
-    Image.new(mode, (8, 6)).save(file, format)
-    return file.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -249,8 +210,8 @@ def picture(format: str, mode: str) -> bytes:
         ("json", b"[1]", "[1]"),
         ("meta.json", b'{"a": "\xc3\xa4"}', '{"a": "ä"}'),
         ("json", b"{", "not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
-        ("left.jpg", picture("JPEG", "L"), "JPEG 8×6 L"),
-        ("PNG", picture("PNG", "RGBA"), "PNG 8×6 RGBA"),
+        ("left.jpg", picture("JPEG", mode="L"), "JPEG 8×6 L"),
+        ("PNG", picture("PNG", mode="RGBA"), "PNG 8×6 RGBA"),
         ("clip.wav", sound(), "audio 1 channel, 8000 Hz; 0.50 s"),
         ("bin", b"\x00\x01", "00 01"),
         ("bin", bytes(20), "00 " * 16 + "…"),
@@ -259,16 +220,17 @@ def picture(format: str, mode: str) -> bytes:
 )
 def test_parts_are_described(part: str, data: bytes, expected: str) -> None:
     assert describe(part, data) == expected
-
-
-def test_what_is_no_picture_is_told() -> None:
     assert describe("png", b"no picture").startswith("not a readable image")
+    assert describe_value(AVDecoder(b"neither")).startswith("not a readable clip: ")
 
 
-def test_long_contents_are_cut() -> None:
+def test_long_contents_and_values_are_cut() -> None:
     assert len(describe("txt", b"word " * 10_000)) < 500
     assert len(describe("json", b'{"a": [' + b"1, " * 10_000 + b'1], "b": "' + b"x y " * 1000 + b'"}')) < 300
     assert len(describe("txt", b"a\n" * 1000).splitlines()) == 13
+    assert len(describe_value([torch.zeros(9)] * 1000).splitlines()) == 6
+    assert len(describe_value("word " * 10_000)) < 500
+    assert len(describe_value({str(number): "x" * 1000 for number in range(1000)}).splitlines()) == 13
 
 
 @dataclasses.dataclass
@@ -300,28 +262,16 @@ class Box:
         ([torch.zeros(9), torch.ones(9)], "0: float32 9, 0 … 0\n1: float32 9, 1 … 1"),
         ({"image": torch.zeros(9)}, "image: float32 9, 0 … 0"),
         (Box("cat", [1, 2]), 'Box {"label": "cat", "corners": [1, 2]}'),
+        (AVDecoder(film()), "10 frames 64×48, 25 fps; audio 2 channels, 44100 Hz; 1.00 s"),
+        (AVDecoder(sound()), "audio 1 channel, 8000 Hz; 0.50 s"),
     ],
 )
 def test_values_are_described(value: Any, expected: str) -> None:
     assert describe_value(value) == expected
 
 
-def test_clips_are_described_by_their_streams() -> None:
-    assert describe_value(AVDecoder(film())) == "10 frames 64×48, 25 fps; audio 2 channels, 44100 Hz; 1.00 s"
-    assert describe_value(AVDecoder(sound())) == "audio 1 channel, 8000 Hz; 0.50 s"
-    assert describe_value(AVDecoder(b"neither")).startswith("not a readable clip: ")
-
-
-def test_long_values_are_cut() -> None:
-    assert len(describe_value([torch.zeros(9)] * 1000).splitlines()) == 6
-    assert len(describe_value("word " * 10_000)) < 500
-    assert len(describe_value({str(number): "x" * 1000 for number in range(1000)}).splitlines()) == 13
-
-
 def test_the_options_of_energons_command_are_taken(run: Run, prepared: Path) -> None:
-    content = "__module__: megatron.energon\n__class__: CrudeWebdataset\n"
-    (prepared / ".nv-meta/again.yaml").write_text(content)
-    by_default = run("preview", prepared, "--split-part", "test")
-    result = run("preview", prepared, "--split-parts", "train,test", "--dataset-config", "again.yaml")
-    assert result.exit_code == 0 and result.stdout.split("\n")[0] == by_default.stdout.split("\n")[0]
-    assert "→" in result.stdout
+    (prepared / ".nv-meta/again.yaml").write_text("__module__: megatron.energon\n__class__: CrudeWebdataset\n")
+    by_default = shown(run, prepared, "--split-part", "test")
+    output = shown(run, prepared, "--split-parts", "train,test", "--dataset-config", "again.yaml")
+    assert "→" in output and output.split("\n")[0] == by_default.split("\n")[0]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.plan.joins import metadataset
 from tests.prepared import TEXT
 from tests.tables import table_of, write_parquet, write_text_table
 from tests.tools.cli.conftest import Run
@@ -39,15 +40,17 @@ def test_preview_shows_values_as_they_are(run: Run, tmp_path: Path) -> None:
     assert "second" in run("preview", "--key", "a.parquet/1", tmp_path / "a.parquet").output
 
 
+def write_meta(folder: Path) -> Path:
+    """A metadataset of the text samples in a folder of tables."""
+    entry = {"path": str(folder), **TEXT, "field_map": {"text": "text"}}
+    return metadataset(folder.parent / "meta.yaml", entry, val=entry)
+
+
 def test_lint_reads_every_row_and_names_what_is_damaged(run: Run, hub: Path) -> None:
-    file = hub / "data" / "train-00000-of-00001.parquet"
-    entry = {"path": str(hub), **TEXT, "field_map": {"text": "text"}}
-    head = {"__module__": "megatron.energon", "__class__": "MetadatasetV2"}
-    meta = hub.parent / "meta.yaml"
-    meta.write_text(json.dumps({**head, "splits": {"train": entry, "val": entry}}))
+    meta = write_meta(hub)
     result = run("lint", meta)
     assert (result.exit_code, "150 samples checked" in result.output) == (0, True)
-    with file.open("r+b") as opened:
+    with (hub / "data" / "train-00000-of-00001.parquet").open("r+b") as opened:
         opened.seek(4)
         opened.write(b"\xff" * 40)
     result = run("lint", meta)
@@ -74,14 +77,11 @@ def test_lint_names_keys_that_several_rows_have(run: Run, tmp_path: Path) -> Non
 
 def test_a_key_of_several_rows_is_to_be_told_by_number(run: Run, tmp_path: Path) -> None:
     folder = write_keyed(tmp_path / "keyed", ["a", "b", "c", "b"], ["d", "a"])
-    entry = {"path": str(folder), **TEXT, "field_map": {"text": "text"}}
-    head = {"__module__": "megatron.energon", "__class__": "MetadatasetV2"}
-    meta = tmp_path / "meta.yaml"
-    meta.write_text(json.dumps({**head, "splits": {"train": entry}}))
-    for result in (run("when", meta, "b", "--until", "9", "--batch-size", "2"), run("preview", folder, "--key", "b")):
-        told = "'b' is the key of 2 samples of"
-        assert result.exit_code == 1 and told in result.output and "by its number (1, 3)" in result.output
-    result = run("when", meta, "a", "--until", "9", "--batch-size", "2")
+    meta, until = write_meta(folder), ("--until", "9", "--batch-size", "2")
+    for result in (run("when", meta, "b", *until), run("preview", folder, "--key", "b")):
+        assert result.exit_code == 1 and "by its number (1, 3)" in result.output
+        assert "'b' is the key of 2 samples of" in result.output
+    result = run("when", meta, "a", *until)
     assert result.exit_code == 1 and "say which is meant: part-0.parquet:a, part-1.parquet:a" in result.output
-    assert run("when", meta, "part-1.parquet:a", "--until", "9", "--batch-size", "2").exit_code == 0
-    assert run("when", meta, "--index", "3", "--until", "9", "--batch-size", "2").exit_code == 0
+    for which in (["part-1.parquet:a"], ["--index", "3"]):
+        assert run("when", meta, *which, *until).exit_code == 0

@@ -1,13 +1,9 @@
-import io
-import threading
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
-from bridge_data.tools.cli import terminal
-from bridge_data.tools.cli.terminal import progress_bar
 from tests.object_store import Bucket
+from tests.prepare.files import picture
 from tests.prepared import write_blend, write_dataset, write_texts
 from tests.tools.cli.runner import run_command
 
@@ -15,37 +11,6 @@ IMAGES = {
     "sample_type": {"__module__": "megatron.energon", "__class__": "CaptioningSample"},
     "field_map": {"image": "png", "caption": "__key__"},
 }
-
-
-def test_it_shows_what_is_done(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terminal, "SHOWN_AFTER_S", 0)
-    with progress_bar("checking", "samples", shown=True) as show:
-        show(0, 8)
-        show(8, 8)
-    shown = capsys.readouterr().err
-    assert "checking: 100%" in shown
-    assert "8/8" in shown
-
-
-def test_it_shows_nothing_of_what_is_soon_done(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(terminal, "SHOWN_AFTER_S", 3600)
-    with progress_bar("checking", "samples", shown=True) as show:
-        show(0, 8)
-        show(8, 8)
-    assert capsys.readouterr().err == ""
-
-
-def test_it_starts_nothing_before_the_first_call_and_shows_nothing_unasked(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(terminal, "SHOWN_AFTER_S", 0)
-    before = threading.active_count()
-    with progress_bar("checking", "samples", shown=False) as show:
-        assert threading.active_count() == before
-        show(1, None)
-    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
@@ -75,36 +40,32 @@ def test_info_reads_from_a_store(bucket: Bucket) -> None:
 
 @pytest.mark.parametrize("command", ["lint", "preview"])
 def test_limits_are_named_by_what_they_refuse(command: str, tmp_path: Path) -> None:
-    file = io.BytesIO()
-    Image.new("L", (100, 90)).save(file, "PNG")
-    data = write_dataset(tmp_path / "a", [{"__key__": "k", "png": file.getvalue()}], definition=IMAGES)
-    refused = run_command(command, data, "--limits", "max_image_pixels=8_999")
-    assert "100 x 90 pixels are more than the 8999 allowed" in " ".join(refused.output.split())
-    assert "Limits(max_image_pixels)" in refused.output
+    sample = {"__key__": "k", "png": picture(size=(100, 90), mode="L")}
+    data = write_dataset(tmp_path / "a", [sample], definition=IMAGES)
+    refused = run_command(command, data, "--limits", "max_image_pixels=8_999").output
+    assert "100 x 90 pixels are more than the 8999 allowed" in " ".join(refused.split())
+    assert "Limits(max_image_pixels)" in refused
     taken = run_command(command, data, "--limits", "max_image_pixels=9_000")
     assert taken.exit_code == 0 and "Limits" not in taken.output
 
 
-def test_limits_hold_for_metadata_too(tmp_path: Path) -> None:
-    data = write_texts(tmp_path / "a", 3)
-    for command in (["lint"], ["preview"], ["info"], ["prepare", "--tar-index-only"]):
-        done = run_command(*command, data, "--limits", "max_document_bytes=5,max_shards=7")
-        assert done.exit_code == 1
-        assert "Limits(max_document_bytes)" in done.output
-
-
-def test_the_limits_of_a_preparation_hold_for_patterns_and_lines(tmp_path: Path) -> None:
-    data = write_texts(tmp_path / "a", 3)
-    arguments = ["--non-interactive", "--force-overwrite", "--split-parts", "train:data-{0000..0009}.tar"]
-    refused = run_command("prepare", data, *arguments, "--limits", "max_shards=9")
-    assert refused.exit_code == 1 and "Limits(max_shards)" in refused.output
-    assert run_command("prepare", data, *arguments, "--limits", "max_shards=10").exit_code == 0
-    lines = tmp_path / "a.jsonl"
+def test_limits_hold_for_metadata_patterns_and_lines_too(tmp_path: Path) -> None:
+    data, lines = write_texts(tmp_path / "a", 3), tmp_path / "a.jsonl"
     lines.write_text('{"a": 1}\n')
     Path(f"{lines}.split.yaml").write_text("split_parts: {train: [0, 1]}")
-    refused = run_command("prepare", lines, "--limits", "max_document_bytes=5")
-    assert refused.exit_code == 1 and "Limits(max_document_bytes)" in refused.output
-    assert run_command("prepare", lines, "--limits", "max_document_bytes=500").exit_code == 0
+    parts = ("--non-interactive", "--force-overwrite", "--split-parts", "train:data-{0000..0009}.tar")
+    for command, limits, refused in (
+        (("lint", data), "max_document_bytes=5,max_shards=7", "max_document_bytes"),
+        (("preview", data), "max_document_bytes=5,max_shards=7", "max_document_bytes"),
+        (("info", data), "max_document_bytes=5,max_shards=7", "max_document_bytes"),
+        (("prepare", data, "--tar-index-only"), "max_document_bytes=5", "max_document_bytes"),
+        (("prepare", data, *parts), "max_shards=9", "max_shards"),
+        (("prepare", data, *parts), "max_shards=10", None),
+        (("prepare", lines), "max_document_bytes=5", "max_document_bytes"),
+        (("prepare", lines), "max_document_bytes=500", None),
+    ):
+        done = run_command(*command, "--limits", limits)
+        assert (done.exit_code, f"Limits({refused})" in done.output) == ((0, False) if refused is None else (1, True))
 
 
 @pytest.mark.parametrize(

@@ -66,44 +66,39 @@ def test_serves_pages_to_who_has_the_token(port: int) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("pattern", ["", "data-00000*.tar"])
-def test_serves_tars_that_nobody_has_prepared(
-    tars: Path, pattern: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_serves_tars_that_nobody_has_prepared(tars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRIDGE_DATA_CACHE", str(tmp_path / "cache"))
     (tars / "download.log").write_text("step 0: loss 2.5\n")
-    with served(tars / pattern) as port:
+    with served(tars / "data-00000*.tar") as port:
         status, html, _ = asked(port, "/samples")
         assert status == 200 and "picture number 12" in html
         found = asked(port, "/samples?q=000012")[1]
         assert "picture number 12" in found and "picture number 11" not in found
 
 
-def test_the_folder_of_a_run_is_one_also_with_tars_in_it(run: Run, tars: Path) -> None:
+def test_what_cannot_be_shown_is_told(run: Run, tars: Path, texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tars / "step=2.ckpt").write_bytes(b"half")
-    assert "no config, saved state, ledger or log with losses is in it" in run("view", tars).stderr
-
-
-def test_all_interfaces_without_a_token_are_refused(run: Run, texts: Path) -> None:
-    result = run("view", texts, "--host", "0.0.0.0", "--port", "0")
-    assert result.exit_code == 1
-    assert "--host 0.0.0.0: others could look at the data: give --token auto" in result.stderr
-
-
-def test_what_is_missing_is_told(run: Run, tmp_path: Path) -> None:
-    assert "give PATH, a data set, a metadataset or the folder of a run, or --config" in run("view").stderr
-    assert "no such folder or file" in run("view", tmp_path / "none").stderr
-    result = run("view", "--config", "nothing")
-    assert "expected the YAML of a recipe or of a LightningCLI, or package.module:name" in result.stderr
-
-
-def test_a_folder_with_a_log_and_no_config_asks_for_one(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "train.log").write_text("step 0: loss 2.5\n")
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints/step=2.ckpt").write_bytes(b"half")
-    result = run("view", tmp_path)
-    assert result.exit_code == 1 and "has no config of a run: expected one YAML" in result.stderr
-    assert "left out: " in result.stderr and "step=2.ckpt: cannot be read as a checkpoint of Lightning" in result.stderr
+    log = tars.parent / "logs"
+    (log / "checkpoints").mkdir(parents=True)
+    (log / "train.log").write_text("step 0: loss 2.5\n")
+    (log / "checkpoints/step=2.ckpt").write_bytes(b"half")
+    for arguments, told in (
+        ([], "give PATH, a data set, a metadataset or the folder of a run, or --config"),
+        ([log / "none"], "no such folder or file"),
+        (["--config", "nothing"], "expected the YAML of a recipe or of a LightningCLI, or package.module:name"),
+        ([tars], "no config, saved state, ledger or log with losses is in it"),
+        ([texts, "--data", texts], "--data is for the folder of a run"),
+        ([texts, "--host", "0.0.0.0", "--port", 0], "--host 0.0.0.0: others could look at the data: give --token auto"),
+        ([log], "has no config of a run: expected one YAML"),
+        ([log], "step=2.ckpt: cannot be read as a checkpoint of Lightning"),
+    ):
+        result = run("view", *arguments)
+        assert (result.exit_code, told in result.stderr) == (1, True), result.stderr
+    for name in ("gatekeeper", "pages"):
+        monkeypatch.delitem(sys.modules, f"bridge_data.tools.view.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "starlette.requests", None)
+    result = run("view", texts)
+    assert result.exit_code == 1 and 'pip install "bridge-data[view]"' in result.stderr
 
 
 @pytest.mark.processes
@@ -126,18 +121,6 @@ def test_the_folder_of_a_run_without_a_config_is_shown_with_its_data(texts: Path
         assert asked(port, "/steps?step=3")[2]["location"] == "/steps/3"
         html = asked(port, "/steps/3")[1]
         assert re.findall(r'class="key"[^>]*>([^<]*)<', html) == keys[6] + keys[7]
-
-
-def test_data_beside_data_are_refused(run: Run, texts: Path) -> None:
-    assert "--data is for the folder of a run" in run("view", texts, "--data", texts).stderr
-
-
-def test_a_missing_extra_is_told(run: Run, texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("gatekeeper", "pages"):
-        monkeypatch.delitem(sys.modules, f"bridge_data.tools.view.{name}", raising=False)
-    monkeypatch.setitem(sys.modules, "starlette.requests", None)
-    result = run("view", texts)
-    assert result.exit_code == 1 and 'pip install "bridge-data[view]"' in result.stderr
 
 
 def test_a_port_that_is_taken_is_told(run: Run, texts: Path) -> None:

@@ -3,7 +3,9 @@ import math
 import os
 import shutil
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,6 +34,7 @@ from bridge_data.tools.doctor import (
     draw_plan,
     draws_after,
     examine,
+    in_order_of_gain,
     needed_batches_per_s,
     orders_of,
     plan_lines,
@@ -39,170 +42,224 @@ from bridge_data.tools.doctor import (
     samples_of_lane,
     samples_per_unit,
 )
-from bridge_data.tools.runs import PlannedRun
+from bridge_data.tools.runs import PlannedRun, read_config
 from tests.prepared import CRUDE, write_blend, write_dataset, write_texts
-from tests.tools.bench.test_bench import FIGURES
-from tests.tools.doctor.machines import machine, planned
+from tests.tools.bench.profiles import FIGURES
 
-RUN = planned(num_ranks=4, ranks_per_node=4, num_workers=2)
+MACHINE = MachineLimits(
+    num_cores=16.0,
+    memory_bytes=64 << 30,
+    num_files=4096,
+    max_files=8192,
+    locked_bytes=math.inf,
+    shm_bytes=2 << 30,
+    libraries={"simplejpeg": "1.9.0", "av": "18.0.0"},
+)
+"""A machine that has all a run needs."""
+
+FOUR = {"num_ranks": 4, "ranks_per_node": 4, "num_workers": 2}
 
 
-def codes(environment: MachineLimits, run: PlannedRun = RUN) -> dict[str, str]:
-    return {finding.code: finding.change for finding in check_environment(environment, run)}
+def planned(**options: Any) -> PlannedRun:
+    """A run with these options."""
+    return PlannedRun.of(options)
 
 
-def test_a_machine_that_has_everything() -> None:
-    assert codes(machine()) == {}
+def by_code(findings: Iterable[Finding]) -> dict[str, Finding]:
+    return {finding.code: finding for finding in findings}
 
 
-def test_this_machine_can_be_read() -> None:
+RECIPE = """
+recipe: llava
+data: {path: blend.yaml, seq_length: 256, global_batch_size: 8, micro_batch_size: 2, packing_buffer_size: 24}
+loader: {num_workers: 3, num_lanes: 4, wait_for_workers: true}
+training: {train_steps: 40, learning_rate: 3.0e-3}
+"""
+BRIDGE = """
+dataset: {path: photos, micro_batch_size: 1, max_samples_per_sequence: null, dataset_kwargs: {num_lanes: 64}}
+train: {train_iters: 1000, global_batch_size: 128}
+"""
+
+
+def test_the_configs_of_a_recipe_and_of_megatron_bridge(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(RECIPE)
+    sizes = {"num_lanes": 4, "micro_batch_size": 2, "global_batch_size": 8, "packing_buffer_size": 24, "steps": 40}
+    run = PlannedRun.of({"num_workers": 1}, file)
+    assert (run.to_dict(), run.step_size) == (planned(num_workers=1, **sizes).to_dict(), 8)
+    file.write_text(BRIDGE)
+    assert read_config(file) == {
+        "num_lanes": 64,
+        "micro_batch_size": 1,
+        "max_samples_per_sequence": None,
+        "steps": 1000,
+        "global_batch_size": 128,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("model: {layers: 3}", {}, "has no setting of a run at its top level or in data, dataset"),
+        ("[1, 2]", {}, "run.yaml.*expected a mapping of settings"),
+        ("data: {micro_batch_size: '${size}'}", {}, r"run.yaml, or an option: micro_batch_size='\$\{size\}': expected"),
+        ("train: {train_iters: 0}", {}, "run.yaml, or an option: steps=0: expected an integer of at least 1"),
+        ("data: {", {}, "run.yaml"),
+        (None, {}, r"run.yaml: cannot be read: No such file"),
+        (RECIPE, {"num_ranks": 0}, "num_ranks"),
+        (RECIPE, {"later_ranks": (8, 0)}, "expected an integer of at least 1"),
+        (RECIPE, {"step_s": 0.0}, "step_s"),
+        (RECIPE, {"steps": 1.5}, "steps"),
+    ],
+)
+def test_what_is_wrong_names_file_or_option(
+    tmp_path: Path, text: str | None, options: dict[str, Any], message: str
+) -> None:
+    if text is not None:
+        (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        PlannedRun.of(options, tmp_path / "run.yaml")
+
+
+def test_what_stops_comes_first_and_then_what_gains_most() -> None:
+    given = [("note", Level.NOTE, 9), ("little", Level.SLOWS, 1.1), ("much", Level.SLOWS, 3), ("stop", Level.STOPS, 1)]
+    findings = [Finding(code=code, level=level, what="", change="", factor=factor) for code, level, factor in given]
+    found = [finding.to_dict() for finding in in_order_of_gain(findings)]
+    assert [each["code"] for each in found] == ["stop", "much", "little", "note"]
+    assert [each["level"] for each in found] == ["stops", "slows", "slows", "note"]
+
+
+def test_this_machine_can_be_read_and_the_memory_of_its_control_group(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     here = MachineLimits.read()
-    assert here.num_cores > 0
-    assert here.memory_bytes > 1 << 20
-    assert here.num_files > 0
-    assert "simplejpeg" in here.libraries
+    assert here.num_cores > 0 and here.num_files > 0 and "simplejpeg" in here.libraries
+    monkeypatch.setattr("bridge_data.tools.doctor._MEMORY_LIMIT", tmp_path / "memory.max")
+    for limit, is_that in (("max", False), ("1073741824", True)):
+        (tmp_path / "memory.max").write_text(limit + "\n")
+        found = MachineLimits.read().memory_bytes
+        assert found >= 1 << 30 and (found == 1 << 30) == is_that
 
 
-def test_workers_that_have_no_core_are_too_many() -> None:
-    run = planned(ranks_per_node=2, num_workers=8)
-    assert codes(machine(num_cores=8.0), run) == {"few-cores": "set num_workers=4"}
-    assert codes(machine(num_cores=1.0)) == {"few-cores": "set num_workers=1"}
-    assert codes(machine(num_cores=3.0)) == {"few-cores": "set num_workers=1"}
-    assert codes(machine(num_cores=3.0), planned(num_ranks=4, ranks_per_node=4, num_workers=1)) == {
-        "few-cores": "give the job more cores"
-    }
-    assert codes(machine(num_cores=2.0), planned(num_workers=2)) == {}
-    assert codes(machine(num_cores=1.0), planned(num_workers=0)) == {}
+@pytest.mark.parametrize(
+    ("changes", "options", "expected"),
+    [
+        ({}, FOUR, {}),
+        ({"num_cores": 8.0}, {"ranks_per_node": 2, "num_workers": 8}, {"few-cores": "set num_workers=4"}),
+        ({"num_cores": 1.0}, FOUR, {"few-cores": "set num_workers=1"}),
+        ({"num_cores": 3.0}, FOUR, {"few-cores": "set num_workers=1"}),
+        ({"num_cores": 3.0}, FOUR | {"num_workers": 1}, {"few-cores": "give the job more cores"}),
+        ({"num_cores": 2.0}, {"num_workers": 2}, {}),
+        ({"num_cores": 1.0}, {"num_workers": 0}, {}),
+        ({"num_files": 256, "max_files": 256}, FOUR, {"few-open-files": "the hard limit is 256, so an administrator"}),
+        ({"memory_bytes": 2 << 30}, FOUR, {"little-memory": "set WorkerConfig(max_open_bytes=64 << 20)"}),
+        ({"num_files": math.inf}, FOUR, {}),
+        ({"shm_bytes": 64 << 20, "locked_bytes": 65536}, FOUR, {"small-dev-shm": "", "locked-memory": ""}),
+        ({"shm_bytes": None, "locked_bytes": 65536}, {}, {}),
+    ],
+)
+def test_what_the_machine_lacks_has_a_way_out(
+    changes: dict[str, Any], options: dict[str, Any], expected: dict[str, str]
+) -> None:
+    found = by_code(check_environment(dataclasses.replace(MACHINE, **changes), planned(**options)))
+    assert found.keys() == expected.keys()
+    assert all(change in found[code].change for code, change in expected.items())
+    assert "locked-memory" not in found or found["locked-memory"].level is Level.NOTE  # what NCCL needs
 
 
-def test_limits_of_files_and_memory() -> None:
-    found = codes(machine(num_files=256, max_files=256, memory_bytes=2 << 30))
-    assert found["few-open-files"].endswith("the hard limit is 256, so an administrator has to")
-    assert found["little-memory"] == "set WorkerConfig(max_open_bytes=64 << 20)"
-    assert codes(machine(num_files=math.inf)) == {}
-
-
-def test_what_nccl_needs_is_a_note() -> None:
-    found = list(check_environment(machine(shm_bytes=64 << 20, locked_bytes=65536), RUN))
-    assert {finding.code: finding.level for finding in found} == {
-        "small-dev-shm": Level.NOTE,
-        "locked-memory": Level.NOTE,
-    }
-    assert codes(machine(shm_bytes=None, locked_bytes=65536), planned()) == {}
-
-
-def test_clips_need_pyav(tmp_path: Path) -> None:
+def test_clips_need_pyav_and_texts_do_not(tmp_path: Path) -> None:
     clips = write_dataset(tmp_path / "clips", [{"__key__": "0", "mp4": b"", "txt": ""}], definition=CRUDE)
     sources = load_plan(clips).sources
-    assert list(check_codecs(machine(), sources)) == []
-    (finding,) = check_codecs(machine(libraries={"simplejpeg": "1"}), sources)
-    assert (finding.code, finding.level) == ("no-av", Level.STOPS)
-    assert "clips/train has mp4" in finding.what
-
-
-def test_texts_need_no_pyav(tmp_path: Path) -> None:
-    sources = load_plan(write_texts(tmp_path / "texts", 4)).sources
-    assert list(check_codecs(machine(libraries={}), sources)) == []
-
-
-@pytest.mark.parametrize("limit", ["max", "1073741824"])
-def test_the_memory_of_a_control_group(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: str) -> None:
-    (tmp_path / "memory.max").write_text(limit + "\n")
-    monkeypatch.setattr("bridge_data.tools.doctor._MEMORY_LIMIT", tmp_path / "memory.max")
-    found = MachineLimits.read().memory_bytes
-    assert found == 1 << 30 if limit != "max" else found > 1 << 30
+    assert list(check_codecs(MACHINE, sources)) == []
+    bare = dataclasses.replace(MACHINE, libraries={})
+    (finding,) = check_codecs(bare, sources)
+    assert (finding.code, finding.level) == ("no-av", Level.STOPS) and "clips/train has mp4" in finding.what
+    assert list(check_codecs(bare, load_plan(write_texts(tmp_path / "texts", 4)).sources)) == []
 
 
 MEASURED = dataclasses.replace(FIGURES, num_samples=1600, num_batches=50, seconds=5.0, cpu_s=10.0)
 """10 batches of 32 samples a second, for 0.2 s of CPU time each."""
 
-
-def found(run: PlannedRun, **changes: object) -> list[Finding]:
-    return list(check_rate(MEASURED, run, machine(**changes)))
-
-
-def test_the_data_keep_up() -> None:
-    run = planned(micro_batch_size=16, global_batch_size=64, num_ranks=2, step_s=0.4)
-    assert needed_batches_per_s(run) == pytest.approx(5)
-    assert found(run) == []
-
-
-def test_nothing_is_said_if_the_time_of_a_step_is_not_known() -> None:
-    assert needed_batches_per_s(planned()) is None
-    assert found(planned()) == []
-
-
-def test_slow_data_need_more_workers() -> None:
-    (finding,) = found(planned(global_batch_size=64, num_ranks=2, step_s=0.1, num_workers=2))
-    assert (finding.code, finding.factor) == ("slow-data", pytest.approx(2))
-    assert finding.what == "a rank makes 320 samples/s with num_workers=2, and needs 640"
-    assert finding.change == "set num_workers=8, and measure again"
-    assert finding.gain == "steps of 0.1 s instead of 0.2 s, if the rate grows with them"
-
-
-def test_more_workers_do_not_help_where_the_cores_are_too_few() -> None:
-    run = planned(global_batch_size=64, num_ranks=2, ranks_per_node=2, step_s=0.1)
-    (finding,) = found(run, num_cores=4.0)
-    assert (finding.code, finding.factor) == ("slow-cores", pytest.approx(2))
-    assert "need 8.0 cores for the data of 2 ranks; there are 4" in finding.what
-
-
-def test_samples_of_a_pack() -> None:
-    assert samples_per_unit(MEASURED, planned(micro_batch_size=4)) == 8
-    assert samples_per_unit(None, planned()) == 1
-
-
-def changes(run: PlannedRun) -> dict[str, str]:
-    return {finding.code: finding.change for finding in check_ranks(run)}
-
-
-def test_ranks_that_share_lanes_and_batches_equally() -> None:
-    assert changes(planned(num_ranks=8, later_ranks=(16, 32, 64), global_batch_size=1024)) == {}
-
-
-def test_lanes_that_later_ranks_cannot_share() -> None:
-    assert changes(planned(num_ranks=8, later_ranks=(16, 24, 40))) == {
-        "lanes-of-later-ranks": "set num_lanes=960 from the beginning"
-    }
-
-
-def test_a_great_many_lanes_are_not_proposed() -> None:
-    found = changes(planned(num_ranks=8, later_ranks=(7, 11, 13)))
-    assert found["lanes-of-later-ranks"].startswith("choose numbers of ranks that divide 64; only num_lanes=64064 ")
-
-
-def test_lanes_that_the_ranks_cannot_share() -> None:
-    assert changes(planned(num_ranks=6, num_lanes=8)) == {"lanes-of-ranks": "set num_lanes=24"}
+TWO = {"global_batch_size": 64, "num_ranks": 2}
 
 
 @pytest.mark.parametrize(
-    ("num_lanes", "num_workers", "change", "busy"),
+    ("options", "num_cores", "needed", "expected"),
     [
-        (4, 3, "set num_workers=2, or num_lanes=6 in a new run", 2),
-        (16, 6, "set num_workers=4, or num_lanes=12 in a new run", 4),
+        (TWO | {"micro_batch_size": 16, "step_s": 0.4}, 16.0, 5, ()),
+        ({}, 16.0, None, ()),  # nothing is known of the time of a step
+        (
+            TWO | {"step_s": 0.1, "num_workers": 2},
+            16.0,
+            20,
+            (
+                "slow-data",
+                "a rank makes 320 samples/s with num_workers=2, and needs 640",
+                "set num_workers=8, and measure again",
+            ),
+        ),
+        (
+            TWO | {"step_s": 0.1, "ranks_per_node": 2},
+            4.0,
+            20,
+            ("slow-cores", "need 8.0 cores for the data of 2 ranks; there are 4", ""),
+        ),
     ],
 )
-def test_workers_that_wait_for_each_other(num_lanes: int, num_workers: int, change: str, busy: float) -> None:
-    run = planned(num_ranks=2, num_lanes=num_lanes, num_workers=num_workers)
-    assert changes(run) == {"idle-workers": change}
-    assert not changes(planned(num_ranks=2, num_lanes=num_lanes, num_workers=2))
-    (found,) = check_ranks(run)
-    assert found.factor == num_workers / busy
+def test_data_that_are_slower_than_steps_need_workers_or_cores(
+    options: dict[str, Any], num_cores: float, needed: float | None, expected: tuple[str, ...]
+) -> None:
+    run = planned(**options)
+    assert needed_batches_per_s(run) == (needed if needed is None else pytest.approx(needed))
+    found = list(check_rate(MEASURED, run, dataclasses.replace(MACHINE, num_cores=num_cores)))
+    assert len(found) == bool(expected)
+    for finding in found:
+        code, what, change = expected
+        assert (finding.code, finding.factor) == (code, pytest.approx(2))
+        assert what in finding.what and change in finding.change
 
 
-def test_global_batches_that_ranks_cannot_share() -> None:
-    run = planned(num_ranks=4, micro_batch_size=4, global_batch_size=24, later_ranks=(2, 5))
-    found = changes(run)
-    assert found["batch-of-ranks"] == "set global_batch_size=32"
-    assert [*found] == ["batch-of-ranks", "batch-of-later-ranks", "lanes-of-later-ranks"]
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"num_ranks": 8, "later_ranks": (16, 32, 64), "global_batch_size": 1024}, {}),
+        (
+            {"num_ranks": 8, "later_ranks": (16, 24, 40)},
+            {"lanes-of-later-ranks": "set num_lanes=960 from the beginning"},
+        ),
+        (
+            {"num_ranks": 8, "later_ranks": (7, 11, 13)},
+            {"lanes-of-later-ranks": "choose numbers of ranks that divide 64; only num_lanes=64064 "},
+        ),
+        ({"num_ranks": 6, "num_lanes": 8}, {"lanes-of-ranks": "set num_lanes=24"}),
+        ({"num_ranks": 2, "num_lanes": 4, "num_workers": 2}, {}),
+        (
+            {"num_ranks": 2, "num_lanes": 4, "num_workers": 3},
+            {"idle-workers": "set num_workers=2, or num_lanes=6 in a new run"},
+        ),
+        (
+            {"num_ranks": 2, "num_lanes": 16, "num_workers": 6},
+            {"idle-workers": "set num_workers=4, or num_lanes=12 in a new run"},
+        ),
+        (
+            {"num_ranks": 4, "micro_batch_size": 4, "global_batch_size": 24, "later_ranks": (2, 5)},
+            {"batch-of-ranks": "set global_batch_size=32", "batch-of-later-ranks": "", "lanes-of-later-ranks": ""},
+        ),
+    ],
+)
+def test_lanes_and_batches_that_ranks_cannot_share(options: dict[str, Any], expected: dict[str, str]) -> None:
+    found = by_code(check_ranks(planned(**options)))
+    assert [*found] == [*expected]
+    assert all(found[code].change.startswith(change) for code, change in expected.items())
+    if "idle-workers" in found:
+        assert found["idle-workers"].factor == 1.5
 
 
 def test_a_step_of_several_batches_of_a_lane_takes_more_samples_of_it() -> None:
     run = planned(micro_batch_size=4, global_batch_size=64)
-    assert samples_of_lane(run, num_lanes=8, samples_per_unit=1.0, share=1.0) == 8
-    assert samples_of_lane(run, num_lanes=32, samples_per_unit=1.0, share=0.5) == 2
-    assert samples_of_lane(run, num_lanes=32, samples_per_unit=5.0, share=0.5) == 10
-    assert samples_of_lane(run, num_lanes=32, samples_per_unit=1.0, share=0.001) == 1
+    given = [(8, 1.0, 1.0), (32, 1.0, 0.5), (32, 5.0, 0.5), (32, 1.0, 0.001)]
+    assert [samples_of_lane(run, lanes, per_unit, share) for lanes, per_unit, share in given] == [8, 2, 10, 1]
+    assert (samples_per_unit(MEASURED, planned(micro_batch_size=4)), samples_per_unit(None, planned())) == (8, 1)
 
 
 @pytest.fixture(scope="module")
@@ -210,59 +267,43 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_texts(tmp_path_factory.mktemp("order") / "texts", 4000, per_shard=500)
 
 
-def checked(path: Path, run: PlannedRun) -> tuple[SourceOrder, dict[str, Finding]]:
-    (order,) = orders_of(load_plan(path), run, 1.0)
-    return order, {finding.code: finding for finding in check_order(order, run)}
+def checked(path: Path, **options: Any) -> tuple[SourceOrder, dict[str, Finding]]:
+    (order,) = orders_of(load_plan(path), planned(**options), 1.0)
+    return order, by_code(check_order(order, planned(**options)))
 
 
 def test_a_proposed_setting_gives_the_figure_that_is_promised(texts: Path) -> None:
-    run = planned(num_lanes=8, max_samples_per_sequence=250)
-    order, findings = checked(texts, run)
+    order, findings = checked(texts, num_lanes=8, max_samples_per_sequence=250)
     finding = findings["batches-of-few-chunks"]
     assert order.mixing.inflation > HIGH_INFLATION
-    assert finding.change.startswith("set max_samples_per_sequence=")
-    length = int(finding.change.split("=")[1].split()[0])
-    better, _ = checked(texts, planned(num_lanes=8, max_samples_per_sequence=length))
+    setting, value = finding.change.removeprefix("set ").split()[0].split("=")
+    better, _ = checked(texts, num_lanes=8, **{setting: int(value)})
+    assert setting == "max_samples_per_sequence" and better.mixing.inflation < order.mixing.inflation
     assert finding.gain == f"{better.mixing.inflation:.2f} times instead of {order.mixing.inflation:.2f}"
-    assert better.mixing.inflation < order.mixing.inflation
 
 
-def test_a_good_order_has_no_findings(texts: Path) -> None:
-    assert checked(texts, planned(num_lanes=1))[1] == {}
-
-
-def test_data_that_are_not_shuffled(texts: Path) -> None:
-    _, findings = checked(texts, planned(num_lanes=1, shuffle_buffer_size=None, max_samples_per_sequence=None))
-    assert [*findings] == ["not-shuffled"]
-    assert findings["not-shuffled"].factor == pytest.approx(16, rel=0.2)
-
-
-def test_few_samples_for_many_lanes(texts: Path) -> None:
-    order, findings = checked(texts, planned(num_lanes=64))
+def test_orders_that_mix_well_and_badly(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert checked(texts, num_lanes=1)[1] == {}
+    _, findings = checked(texts, num_lanes=1, shuffle_buffer_size=None, max_samples_per_sequence=None)
+    assert [*findings] == ["not-shuffled"] and findings["not-shuffled"].factor == pytest.approx(16, rel=0.2)
+    order, findings = checked(texts, num_lanes=64)
     assert order.geometry.chunk_size == 3
     assert findings["few-samples"].change == "set num_lanes=1, unless the run is to be resized"
-
-
-def test_epochs_that_overlap_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bridge_data.tools.doctor.MUCH_OVERLAP", 0.02)
+    monkeypatch.setattr(doctor, "MUCH_OVERLAP", 0.02)
     write_shards(tmp_path, [1] * 60 + [60])
-    _, findings = checked(tmp_path, planned(num_lanes=2))
-    finding = findings["epochs-overlap"]
+    finding = checked(tmp_path, num_lanes=2)[1]["epochs-overlap"]
     assert finding.what.endswith("as chunks have 1 to 3 samples")
-    assert finding.change == "set max_samples_per_sequence=1"
-    assert finding.gain.startswith("0.0% instead of 2.")
+    assert (finding.change, finding.gain[:18]) == ("set max_samples_per_sequence=1", "0.0% instead of 2.")
 
 
 def test_of_a_blend_the_sources_with_the_greatest_shares_are_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bridge_data.tools.doctor.MAX_SOURCES", 2)
+    monkeypatch.setattr(doctor, "MAX_SOURCES", 2)
     for name in "abc":
         write_texts(tmp_path / name, 10)
-    blend = write_blend(tmp_path / "blend.yaml", {"a": 1, "b": 5, "c": 3})
-    found = orders_of(load_plan(blend), planned(), 1.0)
-    assert [order.source.name for order in found] == ["b/train", "c/train"]
-    assert [order.size for order in found] == [9, 5]
+    found = orders_of(load_plan(write_blend(tmp_path / "blend.yaml", {"a": 1, "b": 5, "c": 3})), planned(), 1.0)
+    assert [(order.source.name, order.size) for order in found] == [("b/train", 9), ("c/train", 5)]
 
 
 @pytest.fixture
@@ -272,60 +313,52 @@ def shards(tmp_path: Path) -> Path:
 
 def findings_of(path: Path | str) -> tuple[dict[str, Finding], ShardsSeen]:
     seen = ShardsSeen()
-    return {finding.code: finding for finding in check_data(load_plan(path).sources, seen)}, seen
+    return by_code(check_data(load_plan(path).sources, seen)), seen
 
 
-def test_sound_data(shards: Path) -> None:
-    assert findings_of(shards) == ({}, ShardsSeen(6, 6))
-
-
-def test_no_shard_is_opened(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sources = load_plan(shards).sources
-    opened = []
-    real = os.open
-
-    def note(path: str, *arguments: object, **named: object) -> int:
-        opened.append(str(path))
-        return real(path, *arguments, **named)
-
-    monkeypatch.setattr(os, "open", note)
-    list(check_data(sources, ShardsSeen()))
-    assert not [path for path in opened if path.endswith(".tar")]
-
-
-def test_a_shard_of_another_size_stops(shards: Path) -> None:
-    with (shards / "data-0002.tar").open("ab") as shard:
+def grow(folder: Path) -> None:
+    with (folder / "data-0002.tar").open("ab") as shard:
         shard.write(bytes(512))
-    findings, _ = findings_of(shards)
-    assert findings["index-outdated"].level is Level.STOPS
-    assert "1 shard such as data-0002.tar are of another size" in findings["index-outdated"].what
 
 
-def test_a_shard_that_is_gone_stops(shards: Path) -> None:
-    (shards / "data-0003.tar").unlink()
-    findings, _ = findings_of(shards)
-    assert findings["missing-shard"].level is Level.STOPS
-    assert "data-0003.tar" in findings["missing-shard"].what
+@pytest.mark.parametrize(
+    ("damage", "code", "level", "told"),
+    [
+        (lambda folder: None, None, None, ""),
+        (grow, "index-outdated", Level.STOPS, "1 shard such as data-0002.tar are of another size"),
+        (lambda folder: (folder / "data-0003.tar").unlink(), "missing-shard", Level.STOPS, "data-0003.tar"),
+        (lambda folder: os.utime(folder / "data-0001.tar", (1, 1)), "index-times", Level.SLOWS, "data-0001.tar"),
+        (
+            lambda folder: (folder / ".nv-meta" / "index.bridge").unlink(),
+            "index-missing",
+            Level.SLOWS,
+            "run `bridge-data prepare {} --tar-index-only`",
+        ),
+        (
+            lambda folder: shutil.copy(folder / "data-0000.tar", folder / "more.tar"),
+            "unprepared-shard",
+            Level.NOTE,
+            "more.tar",
+        ),
+    ],
+)
+def test_shards_that_are_not_as_they_were_prepared(
+    shards: Path, damage: Callable[[Path], object], code: str | None, level: Level | None, told: str
+) -> None:
+    damage(shards)
+    findings, seen = findings_of(shards)
+    assert seen == ShardsSeen(6, 6)
+    assert [*findings] == ([] if code is None else [code])
+    for finding in findings.values():
+        assert finding.level is level and told.format(shards) in f"{finding.what} {finding.change}"
 
 
-def test_shards_with_another_time_of_change_are_compared_when_they_are_read(shards: Path) -> None:
-    os.utime(shards / "data-0001.tar", (1, 1))
-    findings, _ = findings_of(shards)
-    assert [*findings] == ["index-times"]
-    assert findings["index-times"].level is Level.SLOWS
-
-
-def test_data_without_our_index(shards: Path) -> None:
-    (shards / ".nv-meta" / "index.bridge").unlink()
-    findings, _ = findings_of(shards)
-    assert findings["index-missing"].change == f"run `bridge-data prepare {shards} --tar-index-only`"
-
-
-def test_faults_of_the_metadata_are_those_of_lint(shards: Path) -> None:
-    shutil.copy(shards / "data-0000.tar", shards / "more.tar")
-    findings, _ = findings_of(shards)
-    assert findings["unprepared-shard"].level is Level.NOTE
-    assert "more.tar" in findings["unprepared-shard"].what
+def test_no_shard_is_opened(shards: Path) -> None:
+    for shard in shards.glob("*.tar"):
+        stat = shard.stat()
+        shard.write_bytes(bytes(stat.st_size))
+        os.utime(shard, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert findings_of(shards) == ({}, ShardsSeen(6, 6))
 
 
 def test_of_tars_that_nobody_has_prepared_only_that_is_noted(
@@ -340,19 +373,17 @@ def test_of_tars_that_nobody_has_prepared_only_that_is_noted(
         assert findings["unprepared"].change == f"run `bridge-data prepare {shards}` once for all machines"
 
 
-def test_of_many_shards_some_are_looked_at(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_shards_some_are_looked_at_and_small_ones_are_told(
+    shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "MANY_SHARDS", 6)
+    findings, _ = findings_of(shards)
+    assert [*findings] == ["small-shards"] and "6 shards of 0.0" in findings["small-shards"].what
     monkeypatch.setattr(doctor, "MAX_LOOKED_AT", 3)
     (shards / "data-0002.tar").unlink()
     findings, seen = findings_of(shards)
     assert seen == ShardsSeen(6, 3)
     assert findings["missing-shard"].what.endswith("1 shard such as data-0002.tar are gone")
-
-
-def test_many_small_shards(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "MANY_SHARDS", 6)
-    findings, _ = findings_of(shards)
-    assert [*findings] == ["small-shards"]
-    assert "6 shards of 0.0" in findings["small-shards"].what
 
 
 @pytest.fixture
@@ -361,9 +392,8 @@ def blend(tmp_path: Path) -> Path:
     write_texts(tmp_path / "large", 100)
     write_texts(tmp_path / "small", 10)
     file = write_blend(tmp_path / "blend.yaml", {"large": 1, "small": 1})
-    schedule = "[{from_sample: 0, weight: 1}, {from_sample: 2048, weight: 3}]"
     before, after = file.read_text().rsplit("weight: 1", 1)
-    file.write_text(f"{before}weight: {schedule}{after}")
+    file.write_text(f"{before}weight: [{{from_sample: 0, weight: 1}}, {{from_sample: 2048, weight: 3}}]{after}")
     return file
 
 
@@ -376,25 +406,14 @@ def test_draws_are_those_of_the_order(blend: Path) -> None:
 
 def test_epochs_of_a_run(blend: Path) -> None:
     large, small = plan_sources(load_plan(blend), 200)
-    assert (large.share, large.draws, large.epochs) == (0.5, 100, 1)
-    assert (small.draws, small.epochs) == (100, 10)
+    assert (large.share, large.draws, large.epochs, small.draws, small.epochs) == (0.5, 100, 1, 100, 10)
     (finding,) = check_epochs_of([large, small])
-    assert finding.code == "many-epochs"
-    assert finding.what == "small/train: each sample comes 10.0 times in this run"
+    assert (finding.code, finding.what) == ("many-epochs", "small/train: each sample comes 10.0 times in this run")
     assert finding.change == "lower its weight to 20.00% of the draws or less, or add data"
-
-
-def test_where_all_sources_together_are_too_few_no_weight_helps(blend: Path) -> None:
-    findings = list(check_epochs_of(plan_sources(load_plan(blend), 4096)))
-    assert {finding.change for finding in findings} == {"train fewer steps, or add data"}
-
-
-def test_a_source_that_is_never_drawn(tmp_path: Path) -> None:
-    for name in ("often", "never"):
-        write_texts(tmp_path / name, 10)
-    plan = load_plan(write_blend(tmp_path / "blend.yaml", {"often": 1000, "never": 1}))
-    (finding,) = check_epochs_of(plan_sources(plan, 20))
-    assert (finding.code, finding.what) == ("never-drawn", "never/train: no sample of it is drawn in this run")
+    too_few = check_epochs_of(plan_sources(load_plan(blend), 4096))  # all together: no weight helps
+    assert {finding.change for finding in too_few} == {"train fewer steps, or add data"}
+    (finding,) = check_epochs_of(plan_sources(load_plan(write_blend(blend, {"large": 1000, "small": 1})), 20))
+    assert (finding.code, finding.what) == ("never-drawn", "small/train: no sample of it is drawn in this run")
 
 
 SHORT = planned(steps=50, global_batch_size=64)
@@ -402,26 +421,19 @@ SHORT = planned(steps=50, global_batch_size=64)
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
-    sizes = {"a": 10, "b": 20, "c": 40}
-    for name, size in sizes.items():
+    for name, size in {"a": 10, "b": 20, "c": 40}.items():
         write_texts(tmp_path / name, size)
     return load_plan(write_blend(tmp_path / "blend.yaml", {"a": 1, "b": 2, "c": 5}))
 
 
-def test_lines_are_shares_and_epochs_by_step(plan: Plan) -> None:
+def test_lines_are_shares_and_epochs_by_step(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     steps, shares, epochs, names = plan_lines(plan, SHORT, samples_per_unit=2.0)
-    assert (steps[0], steps[-1], len(steps)) == (0, 50, 51)
-    assert names == ["c/train", "b/train", "a/train"]
+    assert (steps[0], steps[-1], len(steps), names) == (0, 50, 51, ["c/train", "b/train", "a/train"])
     assert shares[0].tolist() == [0.625, 0.25, 0.125]
     assert epochs[-1].tolist() == pytest.approx([6400 * 0.625 / 40, 6400 * 0.25 / 20, 6400 * 0.125 / 10])
-
-
-def test_the_least_drawn_sources_have_one_line_together(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "MAX_LINES", 1)
     _, shares, epochs, names = plan_lines(plan, SHORT, 1.0)
-    assert names == ["c/train", "2 others"]
-    assert shares[0].tolist() == [0.625, 0.375]
-    assert epochs.shape == (51, 1)
+    assert (names, shares[0].tolist(), epochs.shape) == (["c/train", "2 others"], [0.625, 0.375], (51, 1))
 
 
 def test_pictures_are_png_or_svg(plan: Plan, tmp_path: Path) -> None:
@@ -435,27 +447,20 @@ def test_pictures_are_png_or_svg(plan: Plan, tmp_path: Path) -> None:
 
 
 def test_what_a_picture_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"--plot plan.gif: expected a name that ends in .png or .svg"):
-        check_plot(Path("plan.gif"), SHORT)
-    with pytest.raises(ConfigError, match="how long is the run"):
-        check_plot(Path("plan.png"), planned())
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ConfigError, match=r"--plot needs matplotlib: pip install \"bridge-data\[bench\]\""):
-        check_plot(Path("plan.svg"), SHORT)
+    for name, run, told in (
+        ("plan.gif", SHORT, r"--plot plan.gif: expected a name that ends in .png or .svg"),
+        ("plan.png", planned(), "how long is the run"),
+        ("plan.svg", SHORT, r"--plot needs matplotlib: pip install \"bridge-data\[bench\]\""),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            check_plot(Path(name), run)
 
 
-def test_one_fault_hides_no_other(tmp_path: Path) -> None:
-    run = planned(num_ranks=3, num_lanes=8, micro_batch_size=4, global_batch_size=8)
-    found = examine(tmp_path / "nothing", run)
-    assert found.stops
+def test_one_fault_hides_no_other_and_a_measurement_that_fails_is_one(tmp_path: Path) -> None:
+    found = examine(tmp_path / "nothing", planned(num_ranks=3, num_lanes=8, micro_batch_size=4, global_batch_size=8))
     stops = [finding.code for finding in found.findings if finding.level is Level.STOPS]
-    assert stops == ["batch-of-ranks", "lanes-of-ranks", "data"]
-    assert found.figures is None
-
-
-def test_a_measurement_that_fails_is_a_finding(tmp_path: Path) -> None:
-    path = write_texts(tmp_path / "texts", 40)
+    assert found.stops and found.figures is None and stops == ["batch-of-ranks", "lanes-of-ranks", "data"]
     run = planned(num_workers=0, packing_buffer_size=10)  # without a task encoder that packs
-    found = examine(path, run, measure_s=0.05)
-    assert found.findings[0].code == "loader"
-    assert found.stops
+    found = examine(write_texts(tmp_path / "texts", 40), run, measure_s=0.05)
+    assert found.stops and found.findings[0].code == "loader"

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -23,7 +23,7 @@ from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tars import prepare
 from bridge_data.shards import open_shards
 from bridge_data.shards.where.choosing import open_engine
-from bridge_data.tools.duplicates import DuplicateConfig, find_duplicates, found_duplicates, sample_rows
+from bridge_data.tools.duplicates import DuplicateConfig, find_duplicates, found_duplicates, hash_groups, sample_rows
 from bridge_data.tools.duplicates.found_duplicates import (
     COLUMNS,
     CommonGroups,
@@ -31,11 +31,11 @@ from bridge_data.tools.duplicates.found_duplicates import (
     FoundDuplicates,
     check_table,
 )
+from bridge_data.tools.duplicates.hash_groups import MAX_DISTANCE
 from bridge_data.tools.duplicates.sample_rows import HashFaults, Part, SampleRows
 from tests.prepared import write_texts
 from tests.shards.tars import write_tar
 from tests.tools.duplicates.pictures import jpeg, with_copies, write_shards
-from tests.tools.duplicates.test_hash_groups import num_bits
 
 ONE = DuplicateConfig(num_workers=1)
 PICTURES = DuplicateConfig(num_workers=1, distance=4)
@@ -47,19 +47,15 @@ def find(*folders: Path, config: DuplicateConfig = ONE) -> AbstractContextManage
 
 def groups_of(folder: Path, config: DuplicateConfig = ONE) -> list[list[str]]:
     """The keys of the samples in each group."""
+    with find(folder, config=config) as found, tempfile.TemporaryDirectory() as scratch:
+        found.write_table(Path(scratch) / "t.parquet")
+        rows = pyarrow.parquet.read_table(Path(scratch) / "t.parquet").to_pylist()
     groups: dict[int, list[str]] = {}
-    for row in rows_of(folder, config=config):
+    for row in rows:
         if row["group"] is not None:
             groups.setdefault(row["group"], []).append(row["key"])
             assert row["copy"] == len(groups[row["group"]]) - 1
     return [groups[number] for number in range(len(groups))]
-
-
-def rows_of(*folders: Path, config: DuplicateConfig = ONE) -> list[dict[str, Any]]:
-    """All rows of the table."""
-    with find(*folders, config=config) as found, tempfile.TemporaryDirectory() as folder:
-        found.write_table(Path(folder) / "t.parquet")
-        return pyarrow.parquet.read_table(Path(folder) / "t.parquet").to_pylist()  # type: ignore[no-any-return]
 
 
 def test_equal_samples_are_exact_duplicates_and_pictures_encoded_again_are_near_ones(tmp_path: Path) -> None:
@@ -70,19 +66,57 @@ def test_equal_samples_are_exact_duplicates_and_pictures_encoded_again_are_near_
     assert groups_of(folder, PICTURES) == [["a", "b", "again", "small"], ["u", "v"]]
 
 
-SAMPLES = st.tuples(st.integers(0, 5), st.none() | st.sampled_from([1, 3, 7, 8, 12, 15, -1, -2, -(2**63), 2**62]))
+HASHES = st.integers(-(2**63), 2**63 - 1)
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), SAMPLES), min_size=1, max_size=25), st.none() | st.integers(0, 2))
+def num_bits(one: int, other: int) -> int:
+    return ((one ^ other) % (1 << 64)).bit_count()
+
+
+@st.composite
+def families(draw: st.DrawFn) -> list[int]:
+    """Hashes of which many are close: some, and others made of them by flipping a few bits."""
+    hashes = draw(st.lists(HASHES, min_size=1, max_size=4))
+    for _ in range(draw(st.integers(0, 12))):
+        flipped = draw(st.lists(st.integers(0, 63), max_size=6, unique=True))
+        (chosen,) = np.array([draw(st.sampled_from(hashes))]).view(np.uint64).tolist()
+        hashes += np.array([chosen ^ sum(1 << bit for bit in flipped)], np.uint64).view(np.int64).tolist()
+    return hashes
+
+
+NUMBERS = st.integers(0, 9)
+
+
+@given(st.lists(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=4), max_size=8), st.sampled_from([1, 5, 1000]))
+def test_numbers_are_connected_however_few_pairs_are_kept(batches: list[list[tuple[int, int]]], max_pairs: int) -> None:
+    pairs = list(itertools.chain.from_iterable(batches))
+    expected = list(range(10))
+    for pair in pairs:
+        expected = joined(expected, *pair)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hash_groups, "MAX_PAIRS", max_pairs)
+        numbers, firsts = hash_groups.connected(np.array(batch, np.int64).reshape(-1, 2).T for batch in batches)
+    assert numbers.tolist() == sorted(set(itertools.chain.from_iterable(pairs)))
+    assert firsts.tolist() == [expected[number] for number in numbers]
+
+
+@st.composite
+def samples_of_parts(draw: st.DrawFn) -> list[tuple[int, int, int | None]]:
+    """(split part, content, picture hash or none) of samples."""
+    picture = st.none() | st.sampled_from(draw(families()))
+    sample = st.tuples(st.integers(0, 2), st.integers(0, 5), picture)
+    return sorted(draw(st.lists(sample, min_size=1, max_size=25)), key=lambda sample: sample[0])
+
+
+@given(samples_of_parts(), st.none() | st.integers(0, MAX_DISTANCE))
 def test_groups_are_those_of_comparing_each_sample_with_each(
-    samples: list[tuple[int, tuple[int, int | None]]], distance: int | None
+    samples: list[tuple[int, int, int | None]], distance: int | None
 ) -> None:
     """Samples of some split parts have a digest, and perhaps a picture hash: of equal ones, too, any."""
-    samples.sort(key=lambda sample: sample[0])
     rows = [
-        {"number": 2 * at, "source": part, "shard": b"s", "key": b"%d" % at, "bytes": at, "digest": b"%012d" % of[0]}
-        | {"picture": None if distance is None else of[1]}
-        for at, (part, of) in enumerate(samples)
+        {"number": 2 * at, "source": part, "shard": b"s", "key": b"%d" % at, "bytes": at, "digest": b"%012d" % content}
+        | {"picture": None if distance is None else picture}
+        for at, (part, content, picture) in enumerate(samples)
     ]
     exact = near = list(range(len(rows)))
     for (a, one), (b, other) in itertools.combinations(enumerate(rows), 2):
@@ -138,7 +172,7 @@ def test_of_data_sets_the_first_keeps_its_samples(tmp_path: Path) -> None:
     assert (tmp_path / "drop-2.txt").read_text().splitlines()[:2] == ["data-0000.tar:000000", "data-0000.tar:000001"]
 
 
-def test_the_keys_of_copies_are_what_the_split_can_exclude(tmp_path: Path) -> None:
+def test_the_keys_of_copies_are_what_the_split_can_exclude_but_for_line_breaks(tmp_path: Path) -> None:
     folder = with_copies(tmp_path / "set")
     file = tmp_path / "drop.txt"
     with find(folder, config=PICTURES) as found:
@@ -150,12 +184,7 @@ def test_the_keys_of_copies_are_what_the_split_can_exclude(tmp_path: Path) -> No
     split.write_text(split.read_text().partition("exclude")[0] + f"exclude: [{entries}]\n")
     assert [len(open_shards(folder, part)) for part in ("train", "val", "test")] == [2, 2, 1]
     assert groups_of(folder, PICTURES) == []
-
-
-def test_a_key_with_a_line_break_is_left_out_of_the_list_and_counted(tmp_path: Path) -> None:
-    texts = {"a": {"txt": b"x"}, "b\nc": {"txt": b"x"}, "d": {"txt": b"x"}}
-    file = tmp_path / "drop.txt"
-    with find(write_shards(tmp_path / "set", texts)) as found:
+    with find(write_shards(tmp_path / "odd", {key: {"txt": b"x"} for key in ("a", "b\nc", "d")})) as found:
         assert found.write_keys(file) == {file: (1, 1)}
     assert file.read_text() == "data-0.tar:d\n"
 
@@ -208,24 +237,13 @@ def test_names_that_are_not_utf8_are_written(tmp_path: Path, suffix: str) -> Non
     assert (tmp_path / "drop.txt").read_bytes() == b"a.tar:b\n"
 
 
-def test_samples_that_were_not_read_have_no_row(tmp_path: Path) -> None:
-    folder = write_texts(tmp_path / "set", 6, per_shard=3)
-    (folder / "data-0001.tar").write_bytes(b"")
-    assert [row["key"] for row in rows_of(folder)] == ["000000", "000001", "000002"]
-    (folder / "data-0000.tar").write_bytes(b"")
-    assert rows_of(folder) == []
-
-
 @pytest.mark.parametrize("package", ["duckdb", "pyarrow"])
 def test_a_missing_package_is_named_before_anything_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setattr(found_duplicates, "read_rows", None)
-    with (
-        pytest.raises(ConfigError, match=rf'the package {package} is missing: pip install "bridge-data\[where\]"'),
-        find(tmp_path),
-    ):
+    with pytest.raises(ConfigError, match=rf'{package} is missing: pip install "bridge-data\[where\]"'), find(tmp_path):
         pass
 
 

@@ -2,11 +2,11 @@
 
 import io
 import json
-import tarfile
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
@@ -22,13 +22,18 @@ CAPTIONING = {
 PICTURE = picture()
 
 
+def array(size: int) -> bytes:
+    """An array of integers as an NPY file."""
+    np.save(file := io.BytesIO(), np.arange(size))
+    return file.getvalue()
+
+
 def members(first: int, count: int = 3) -> dict[str, bytes]:
     """Members of a shard with samples from number `first` on."""
     found: dict[str, bytes] = {}
     for number in range(first, first + count):
-        found[f"{number:04d}.json"] = json.dumps({"caption": f"picture {number}"}).encode()
-        found[f"{number:04d}.png"] = PICTURE
-        found[f"{number:04d}.txt"] = b"a note"
+        caption = json.dumps({"caption": f"picture {number}"}).encode()
+        found |= {f"{number:04d}.json": caption, f"{number:04d}.png": PICTURE, f"{number:04d}.txt": b"a note"}
     return found
 
 
@@ -49,28 +54,13 @@ def prepare_again(folder: Path, ratio: str = "1,1,0") -> Path:
 
 def change(folder: Path, **parts: bytes | None) -> Path:
     """A prepared data set in which sample 0001 has these parts (`png`, `json`, ...), or lacks them."""
-    content = members(0)
-    for part, data in parts.items():
-        if data is None:
-            del content[f"0001.{part}"]
-        else:
-            content[f"0001.{part}"] = data
-    ordered = dict(sorted(content.items()))
-    return write_dataset(folder, {"data-0.tar": ordered, "data-1.tar": members(3)})
+    named = {f"0001.{part}": data for part, data in parts.items()}
+    content = {name: data for name, data in sorted((members(0) | named).items()) if data is not None}
+    return write_dataset(folder, {"data-0.tar": content, "data-1.tar": members(3)})
 
 
 def edit_meta(folder: Path, file: str, **changes: Any) -> None:
     """Change entries of a metadata file."""
     path = folder / ".nv-meta" / file
-    content = yaml.safe_load(path.read_text())
-    text = content | changes
-    path.write_text(json.dumps(text) if path.suffix == ".json" else yaml.safe_dump(text))
-
-
-def write_members(path: Path, content: list[tuple[str, bytes]]) -> None:
-    """A tar of these members, which may repeat."""
-    with tarfile.open(path, "w") as archive:
-        for name, data in content:
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
+    content = yaml.safe_load(path.read_text()) | changes
+    path.write_text(json.dumps(content) if path.suffix == ".json" else yaml.safe_dump(content))

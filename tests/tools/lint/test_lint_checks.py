@@ -3,7 +3,6 @@ import tempfile
 from pathlib import Path
 from typing import Any, Literal, Optional
 
-import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given
@@ -30,7 +29,7 @@ def test_every_repetition_is_found_once(shards: list[list[str]], size: int) -> N
     assert found == sorted((numbers[0], again) for numbers in places.values() for again in numbers[1:])
 
 
-def test_nothing_is_left_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_are_spread_over_files_of_which_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(lint_checks, "KEYS_A_FILE", 10)
     with KeyLog(1000) as log:
@@ -42,78 +41,46 @@ def test_nothing_is_left_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("value", "hint"),
+    ("hint", "fitting", "others"),
     [
-        ("a", str),
-        (1, float),
-        (None, Optional[str]),  # noqa: UP045
-        (None, None),
-        ("a", str | None),
-        (torch.ones(1), torch.Tensor),
-        (["a", "b"], list[str]),
-        ([], list[int]),
-        ([1, "a"], tuple[int, str]),
-        ([1, 2, 3], tuple[int, ...]),
-        ({"a": 1}, dict[str, int]),
-        ({"a": [1]}, dict[str, list[int] | None]),
-        ("x", Literal["x", "y"]),
-        (object(), Any),
-        ("what", "NotAType"),
+        (str, ["a"], [1]),
+        (int, [], [True, 1.5]),
+        (float, [1], []),
+        (Optional[str], [None], []),  # noqa: UP045
+        (None, [None], []),
+        (str | None, ["a"], [b"a"]),
+        (torch.Tensor, [torch.ones(1)], ["a"]),
+        (list[str], [["a", "b"]], ["a", ["a", 1]]),
+        (list[int], [[]], []),
+        (tuple[int, str], [[1, "a"]], [[1]]),
+        (tuple[int, ...], [[1, 2, 3]], []),
+        (dict[str, int], [{"a": 1}], [{"a": "b"}]),
+        (dict[str, list[int] | None], [{"a": [1]}], []),
+        (Literal["x", "y"], ["x"], ["z"]),
+        (Any, [object()], []),
+        ("NotAType", ["what"], []),
     ],
 )
-def test_what_fits(value: object, hint: object) -> None:
-    assert is_of_type(value, hint)
-
-
-@pytest.mark.parametrize(
-    ("value", "hint"),
-    [
-        (1, str),
-        (True, int),
-        (1.5, int),
-        ("a", torch.Tensor),
-        ("a", list[str]),
-        (["a", 1], list[str]),
-        ([1], tuple[int, str]),
-        ({"a": "b"}, dict[str, int]),
-        (None, str),
-        (b"a", str | None),
-        ("z", Literal["x", "y"]),
-    ],
-)
-def test_what_does_not(value: object, hint: object) -> None:
-    assert not is_of_type(value, hint)
-
-
-def table(*keys: object) -> pa.Table:
-    return table_of({"__key__": keys, "text": ["a"] * len(keys)})
+def test_values_fit_the_type_that_is_declared_or_not(hint: object, fitting: list[object], others: list[object]) -> None:
+    assert all(is_of_type(value, hint) for value in fitting)
+    assert not any(is_of_type(value, hint) for value in others)
 
 
 @pytest.mark.parametrize("saved", [False, True])
-def test_rows_are_named_once_whatever_the_sources_have_in_common(tmp_path: Path, saved: bool) -> None:
-    rows = table(7, 8, 7, 9, 7)
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ([7, 8, 7, 9, 7], ["rows 0 and 2 have it", "rows 0 and 4 have it"]),
+        (["x", None, "x"], []),  # a row without a key is left to the reading of samples
+        (None, []),
+    ],
+)
+def test_rows_with_the_same_key_are_named_once_whatever_the_sources_have_in_common(
+    tmp_path: Path, saved: bool, keys: list[object] | None, expected: list[str]
+) -> None:
+    rows = table_of({"text": list("abcde")} if keys is None else {"__key__": keys, "text": ["a"] * len(keys)})
     path = save_to_disk(tmp_path / "a", rows, per_batch=2) if saved else write_parquet(tmp_path / "a.parquet", rows)
     sources = [load_plan(path, split_part=part).sources[0] for part in ("train", "val")]
     file = "data-00000-of-00001.arrow" if saved else "a.parquet"
     found = [(fault.code, fault.shard, fault.key, fault.cause) for fault in repeated_table_keys(sources)]
-    assert found == [
-        ("duplicate-key", file, "7", "rows 0 and 2 have it"),
-        ("duplicate-key", file, "7", "rows 0 and 4 have it"),
-    ]
-
-
-def test_files_that_share_a_key_are_both_named(tmp_path: Path) -> None:
-    write_parquet(tmp_path / "set" / "a.parquet", table("x", "y"))
-    write_parquet(tmp_path / "set" / "b.parquet", table("z", "x"))
-    (fault,) = repeated_table_keys(load_plan(tmp_path / "set").sources)
-    assert (fault.code, fault.shard, fault.key, fault.cause) == ("shared-key", "b.parquet", "x", "a.parquet has it too")
-
-
-def test_a_row_without_a_key_is_left_to_the_reading_of_samples(tmp_path: Path) -> None:
-    path = write_parquet(tmp_path / "a.parquet", table("x", None, "x"))
-    assert list(repeated_table_keys(load_plan(path).sources)) == []
-
-
-def test_tables_without_a_column_of_keys_have_none_twice(tmp_path: Path) -> None:
-    path = write_parquet(tmp_path / "a.parquet", table_of({"text": ["a", "a"]}))
-    assert list(repeated_table_keys(load_plan(path).sources)) == []
+    assert found == [("duplicate-key", file, "7", cause) for cause in expected]

@@ -1,13 +1,15 @@
 """Runs whose batches say their keys, as several ranks and in several legs."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from bridge_data import DefaultTaskEncoder, SkipSample, WorkerConfig, get_savable_loader, get_train_dataset, stateless
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.order.state import LoaderState, merge_states
+from bridge_data.tools.oracle import RunOrder
+from tests.prepared import write_blend, write_texts
 
 
 class Filtering(DefaultTaskEncoder):
@@ -82,3 +84,31 @@ class Run:
 def saved(loaders: Sequence[Any]) -> LoaderState:
     """The state of all ranks."""
     return LoaderState.from_dict(merge_states([loader.save_state_rank() for loader in loaders]))
+
+
+SETTINGS: dict[str, Any] = {"batch_size": 3, "shuffle_buffer_size": 40, "max_samples_per_sequence": 10}
+
+LEGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "skips": {"task_encoder": Filtering()},
+    "packing": {"task_encoder": Packing(), "packing_buffer_size": 20},
+}
+"""Kinds of runs, and the settings of each."""
+
+
+def write_two(folder: Path) -> Path:
+    """A metadataset of data sets a and b, of unequal sizes and weights."""
+    write_texts(folder / "a", 230)
+    write_texts(folder / "b", 77, per_shard=13)
+    return write_blend(folder / "blend.yaml", {"a": 3, "b": 1})
+
+
+def check(run: Run, order: RunOrder, numbers: Iterable[int]) -> None:
+    """Check that these micro-batches of the run are told as they were."""
+    for number in numbers:
+        assert [sample.key for sample in order.micro_batch(number)] == run.keys[number], number
+
+
+def numbers_with(run: Run, key: str) -> list[int]:
+    """The micro-batches of the run that have this key, once for each time."""
+    return [number for number, keys in sorted(run.keys.items()) for one in keys if one == key]

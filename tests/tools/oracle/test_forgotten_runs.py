@@ -1,27 +1,24 @@
 """What the oracle and the audit say of runs whose samples were forgotten midway."""
 
+import math
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from bridge_data import ConfigError, StateError
 from bridge_data.loader.checkpoint import save_states
 from bridge_data.prepare.tombstone_writing import forget_samples
 from bridge_data.shards.metadata import FORGOTTEN_JSONL, META_FOLDER
-from bridge_data.tools.cli import main
 from bridge_data.tools.oracle import RunOrder
 from tests.loader.test_ledger_files import run as logged_run
-from tests.prepared import write_blend, write_texts
-from tests.tools.oracle.parts import Run
-from tests.tools.oracle.test_run_order import LEGS, SETTINGS, check
+from tests.prepared import write_texts
+from tests.tools.cli.runner import run_command
+from tests.tools.oracle.parts import LEGS, SETTINGS, Run, check, numbers_with, write_two
 
 
 @pytest.fixture
 def blend(tmp_path: Path) -> Path:
-    write_texts(tmp_path / "a", 230)
-    write_texts(tmp_path / "b", 77, per_shard=13)
-    return write_blend(tmp_path / "blend.yaml", {"a": 3, "b": 1})
+    return write_two(tmp_path)
 
 
 def forget(blend: Path, name: str, numbers: range, *, restore: bool = False) -> set[str]:
@@ -33,34 +30,31 @@ def forget(blend: Path, name: str, numbers: range, *, restore: bool = False) -> 
 
 
 @pytest.mark.parametrize("is_pruned", [False, True], ids=["all states", "the last state"])
-@pytest.mark.parametrize(
-    ("kind", "more"), [pytest.param(*leg, id=leg[0], marks=[pytest.mark.slow] * (leg[0] == "skips")) for leg in LEGS]
-)
-def test_each_step_is_told_by_the_list_that_was_valid_then(blend, kind, more, is_pruned):
-    run = Run({**SETTINGS, **more})
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind == "skips")) for kind in LEGS])
+def test_each_step_is_told_by_the_list_that_was_valid_then(blend, kind, is_pruned):
+    run = Run({**SETTINGS, **LEGS[kind]})
     run.leg(blend, 2, 20, num_lanes=4)
     gone = forget(blend, "a", range(0, 230, 3))
     run.leg(blend, 2, 25, lost=2)
     forget(blend, "b", range(0, 77, 2))
     run.leg(blend, 1, 20)
-    first_again = run.states[-1].next_slot
+    again = run.states[-1].next_slot
     forget(blend, "a", range(0, 230, 9), restore=True)
     run.leg(blend, 2, 30)
-    seen = {key for number, keys in run.keys.items() for key in keys if 40 <= number < first_again}
-    assert gone & {key for number, keys in run.keys.items() if number < 40 for key in keys}, "before the list"
-    assert gone & {key for number, keys in run.keys.items() if number >= first_again for key in keys}, "taken back"
-    of_a = {key for key in seen if key in gone and int(key[-6:]) >= 77}  # data set b has keys below
-    assert not of_a
+
+    def seen(first: int, end: float) -> set[str]:
+        return gone & {key for number in run.keys if first <= number < end for key in run.keys[number]}
+
+    assert seen(0, 40), "before the list"
+    assert seen(again, math.inf), "taken back"
+    assert not {key for key in seen(40, again) if int(key[-6:]) >= 77}  # data set b has keys below
     order = RunOrder(run.dataset(2), states=run.states[-1:] if is_pruned else run.states)
     check(run, order, sorted(run.keys)[::-1])
     if kind == "plain":
         assert order.num_replayed == 0
-        last = max(run.keys)
         for key in ("data-0002.tar/000132", "data-0002.tar/000135", "data-0004.tar/000207"):
-            found = order.when(key, source="a/train", until=last // 2)
-            assert [one.micro_batch for one in found] == [
-                number for number in sorted(run.keys) for one in run.keys[number] if one == key
-            ]
+            found = order.when(key, source="a/train", until=max(run.keys) // 2)
+            assert [one.micro_batch for one in found] == numbers_with(run, key)
 
 
 def test_a_redealt_run_and_the_time_after_the_last_state_are_told_too(blend):
@@ -68,19 +62,17 @@ def test_a_redealt_run_and_the_time_after_the_last_state_are_told_too(blend):
     run.leg(blend, 2, 20, num_lanes=4)
     forget(blend, "a", range(100, 200))
     run.leg(blend, 3, 25)
-    told = RunOrder(run.dataset(3), states=run.states)
-    check(run, told, sorted(run.keys))
+    check(run, RunOrder(run.dataset(3), states=run.states), sorted(run.keys))
     forget(blend, "b", range(40))
-    states, after = run.states, run.states[-1].next_slot
+    states, after, before = run.states, run.states[-1].next_slot, set(run.keys)
+    untold = RunOrder(run.dataset(3), states=states)
     with pytest.raises(ConfigError, match=rf"{after} micro-batches.*version 1 .* 1, 1"):
-        RunOrder(run.dataset(3), states=states).micro_batch(after)
-    check(run, RunOrder(run.dataset(3), states=states), sorted(run.keys))  # what was before is known
-    expected = RunOrder(run.dataset(3), states=states, lists="now")
-    before = set(run.keys)
-    then = RunOrder(run.dataset(3), states=states, lists="then")
+        untold.micro_batch(after)
+    check(run, untold, sorted(run.keys))  # what was before is known
+    now, then = (RunOrder(run.dataset(3), states=states, lists=lists) for lists in ("now", "then"))
     would_be = {number: [sample.key for sample in then.micro_batch(number)] for number in range(after, after + 45)}
     run.leg(blend, 3, 15)
-    check(run, expected, sorted(run.keys.keys() - before))
+    check(run, now, sorted(run.keys.keys() - before))
     assert any(would_be[number] != run.keys[number] for number in would_be)
 
 
@@ -101,6 +93,6 @@ def test_the_audit_agrees_with_the_data_through_versions_of_the_list(tmp_path):
         save_states(tmp_path / "run" / f"iter_{number:07d}", state, step=number, world_size=2)
         if number < 3:
             forget_samples(data, [f"{at:06d}" for at in range(number, 333, 5)], "asked for")
-    result = CliRunner().invoke(main, ["audit", str(tmp_path / "run"), "--data", str(data)])
+    result = run_command("audit", tmp_path / "run", "--data", data)
     assert result.exit_code == 0, result.output
     assert "8 comparisons equal, 0 different" in result.output

@@ -139,7 +139,7 @@ def answered(question: Callable[[], T]) -> T:
 
 
 def test_from_a_state_on_no_epoch_before_it_is_computed(monkeypatch):
-    counts = UNEQUAL[:10_000]
+    counts = UNEQUAL[:1_000]
     run = run_over({"web": counts}, (1.0,))
     step = 19 * sum(counts) // 256
     known = RunOrder(run.dataset, states=[state_after(run, step * 64 // 512)])

@@ -2,50 +2,32 @@
 
 import itertools
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bridge_data import ConfigError, StateError, TextSample, WorkerConfig, get_train_dataset, get_val_dataset
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.lanes.restoring import SampleKey
+from bridge_data.tools import sample_numbers
 from bridge_data.tools.oracle import RunOrder
 from bridge_data.tools.runs import OrderTaskEncoder
 from tests.prepared import write_blend, write_texts
-from tests.tools.oracle.parts import Filtering, Packing, Run
-
-SETTINGS: dict[str, Any] = {"batch_size": 3, "shuffle_buffer_size": 40, "max_samples_per_sequence": 10}
+from tests.tools.oracle.parts import LEGS, SETTINGS, Run, check, write_two
 
 
 @pytest.fixture(scope="module")
 def blends(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two metadatasets: of two data sets, and of the same with other weights and a third."""
-    folder = tmp_path_factory.mktemp("blends")
-    write_texts(folder / "a", 230)
-    write_texts(folder / "b", 77, per_shard=13)
-    write_texts(folder / "c", 50)
-    write_blend(folder / "third.yaml", {"a": 2, "b": 1, "c": 5})
-    return (
-        write_blend(folder / "first.yaml", {"a": 3, "b": 1}),
-        write_blend(folder / "second.yaml", {"a": 1, "b": 2, "c": 1}),
-    )
+    first = write_two(tmp_path_factory.mktemp("blends"))
+    write_texts(first.parent / "c", 50)
+    return first, write_blend(first.parent / "second.yaml", {"a": 1, "b": 2, "c": 1})
 
 
-def check(run: Run, order: RunOrder, numbers: Any) -> None:
-    for number in numbers:
-        assert [sample.key for sample in order.micro_batch(number)] == run.keys[number], number
-
-
-LEGS = [
-    ("plain", {}),
-    ("skips", {"task_encoder": Filtering()}),
-    ("packing", {"task_encoder": Packing(), "packing_buffer_size": 20}),
-]
-
-
-@pytest.mark.parametrize(("kind", "more"), LEGS, ids=[kind for kind, _ in LEGS])
-def test_every_step_of_a_run_is_told_through_a_kill_other_ranks_and_another_blend(blends, kind, more):
-    run = Run({**SETTINGS, **more})
+@pytest.mark.parametrize("few", [0, 1 << 16], ids=["lane by lane", "all lanes together"])
+@pytest.mark.parametrize("kind", LEGS)
+def test_every_step_of_a_run_is_told_through_a_kill_other_ranks_and_another_blend(blends, kind, few, monkeypatch):
+    monkeypatch.setattr(sample_numbers, "_FEW", few)
+    run = Run({**SETTINGS, **LEGS[kind]})
     run.leg(blends[0], 2, 30, num_lanes=4)
     run.leg(blends[0], 2, 10, lost=3)  # and killed: the next leg repeats what was lost
     run.leg(blends[0], 3, 20)  # 3 ranks do not share 4 lanes equally: the rest is dealt anew
@@ -55,25 +37,24 @@ def test_every_step_of_a_run_is_told_through_a_kill_other_ranks_and_another_blen
     check(run, order, sorted(run.keys)[::-1])
     assert len(run.keys) == 2 * 40 + 3 * 45 + 30
     if kind == "plain":
-        assert order.num_replayed == 0
-        one = order.micro_batch(200)[1]
-        assert one in order.when(one.key, source=one.source, until=210)
-        assert not order.at(200).assumes_no_skips
+        assert order.num_replayed == 0 and not order.at(200).assumes_no_skips
+        samples = [one for number in sorted(run.keys) for one in order.micro_batch(number)]
+        for sample in samples[::97]:
+            same = [one for one in samples if (one.source, one.index) == (sample.source, sample.index)]
+            assert order.when(source=sample.source, index=sample.index, until=max(run.keys)) == same
 
 
 def test_when_finds_samples_in_memory_by_key_and_by_number():
     named = [TextSample(__key__=f"k{number}", __restore_key__=(), text="x") for number in range(30)]
-    for items, key in ((named, "k17"), ([{"txt": str(number)} for number in range(30)], "17")):
+    crude = [{"txt": str(number)} for number in range(30)]
+    for items, key, encoder in ((named, "k17", None), (crude, "17", OrderTaskEncoder())):
         config = WorkerConfig(0, 1, 0, num_lanes=2)
-        encoder = {} if items is named else {"task_encoder": OrderTaskEncoder()}
-        order = RunOrder(get_train_dataset(items, worker_config=config, **SETTINGS, **encoder))
+        order = RunOrder(get_train_dataset(items, worker_config=config, task_encoder=encoder, **SETTINGS))
         found = order.when(key, until=25)
         assert found == order.when(source=0, index=17, until=25) == order.when(f"memory:{key}", until=25)
         assert [one.step for one in found] == [
             step for step in range(26) if key in [sample.key for sample in order.at(step).samples]
         ]
-        with pytest.raises(ConfigError, match="no sample has the key 'k99'"):
-            order.when("k99", until=25)
 
 
 def test_a_section_whose_states_are_no_chain_is_refused_and_counted(blends):
@@ -87,7 +68,6 @@ def test_a_section_whose_states_are_no_chain_is_refused_and_counted(blends):
         order.micro_batch(50)
     assert [(steps.start, steps.stop) for steps, _ in order.unknown(18)] == [(6, 19)]
     last = RunOrder(run.dataset(5), states=[run.states[2]])
-    check(run, last, [])
     sample = RunOrder(run.dataset(5), states=run.states).micro_batch(3)[0]
     with pytest.raises(ConfigError, match="steps 0 to 18"):
         last.when(sample.key, source=sample.source, until=18)
@@ -116,46 +96,42 @@ def test_steps_follow_the_ramp_and_the_ranks(blends):
         assert (numbers.start * 3, len(numbers) * 3) == (consumed, schedule.size_after(consumed))
         assert [order.step_of(number) for number in numbers] == [step] * len(numbers)
         consumed += len(numbers) * 3
-    found = order.at(7)
-    assert {sample.rank for sample in found.samples} == {0, 1}
-    assert [s for s in found.samples if s.rank == 1] == order.at(7, rank=1).samples
+    samples = order.at(7).samples
+    assert {sample.rank for sample in samples} == {0, 1}
+    assert [sample for sample in samples if sample.rank == 1] == order.at(7, rank=1).samples
     assert [(s.lane, s.place) for s in order.at(0).samples] == [*itertools.product([0, 1], range(3))]
 
 
-@pytest.mark.parametrize("kind", ["blend", "blend_epochized"])
-def test_finite_data_is_told_to_its_end(tmp_path, kind):
+@pytest.mark.parametrize("is_epochized", [False, True])
+def test_finite_data_is_told_to_its_end(tmp_path, is_epochized):
     write_texts(tmp_path / "a", 41)
     write_texts(tmp_path / "b", 30, per_shard=7)
-    path = write_blend(tmp_path / "m.yaml", {"a": 1, "b": 2}, epochized=kind == "blend_epochized")
     run = Run({**SETTINGS, "repeat": False})
-    run.path = path
+    run.path = write_blend(tmp_path / "m.yaml", {"a": 1, "b": 2}, epochized=is_epochized)
     dataset = run.dataset(1, num_lanes=2)
     order = RunOrder(dataset)
-    state = dataset.new_state()
     for lane in range(2):
-        made = dataset.lane(lane, state)
-        for number in itertools.count():
+        made = dataset.lane(lane, dataset.new_state())
+        for number in itertools.count(lane, 2):
+            told = [sample.key for sample in order.micro_batch(number)]
             try:
-                keys = list(made.next().batch.__key__)
+                assert told == list(made.next().batch.__key__)
             except StopIteration:
-                assert order.micro_batch(number * 2 + lane) == []
+                assert told == []
                 break
-            assert [sample.key for sample in order.micro_batch(number * 2 + lane)] == keys
 
 
 def test_hooks_that_may_leave_out_samples_are_told_until_a_state_proves_otherwise(blends):
-    run = Run({**SETTINGS, "task_encoder": Filtering()})
+    run = Run({**SETTINGS, **LEGS["skips"]})
     run.leg(blends[0], 2, 20, num_lanes=4)
     assert RunOrder(run.dataset(2, num_lanes=4)).at(3).assumes_no_skips
     order = RunOrder(run.dataset(2), states=run.states)
     found = order.at(3)
-    assert not found.assumes_no_skips
-    assert found.num_replayed > 6
-    assert order.at(25).assumes_no_skips
+    assert found.num_replayed > 6 and not found.assumes_no_skips and order.at(25).assumes_no_skips
 
 
 def test_what_a_run_has_written_down_is_told_without_a_replay(blends):
-    run = Run({**SETTINGS, "task_encoder": Packing(), "packing_buffer_size": 20})
+    run = Run({**SETTINGS, **LEGS["packing"]})
     run.leg(blends[0], 2, 20, num_lanes=4)
     replayed = RunOrder(run.dataset(2), states=run.states)
     names = replayed.dataset.source_names
@@ -177,7 +153,6 @@ def test_what_a_run_has_written_down_is_told_without_a_replay(blends):
     )
     order = RunOrder(run.dataset(2), states=run.states, records=written)
     check(run, order, range(30))
-    assert not order.num_replayed
     one = order.micro_batch(11)[2]
     assert one in order.when(one.key, source=one.source, until=14)
     assert not order.num_replayed
@@ -186,27 +161,21 @@ def test_what_a_run_has_written_down_is_told_without_a_replay(blends):
 
 
 def test_what_cannot_be_told_is_refused(blends):
-    with pytest.raises(ConfigError, match="data set for training"):
-        RunOrder(
-            get_val_dataset(
-                blends[0].parent / "a", split_part="train", worker_config=WorkerConfig(0, 1, 0), batch_size=1
-            )
-        )
     run = Run(SETTINGS)
     run.leg(blends[0], 2, 4, num_lanes=4)
     run.leg(blends[0], 3, 4)
     order = RunOrder(run.dataset(3), states=run.states[1:])
-    with pytest.raises(ConfigError, match="give an earlier state"):
-        order.at(1)
-    with pytest.raises(ConfigError, match="no sample has the key"):
-        order.when("nothing", until=9)
-    with pytest.raises(ConfigError, match="say which is meant"):
-        order.when("000007", until=9)
-    with pytest.raises(ConfigError, match="give its source"):
-        order.when(index=3, until=9)
-    with pytest.raises(ConfigError, match="there is none of this name"):
-        order.when("000007", source="d", until=9)
-    with pytest.raises(ConfigError, match="counted from 0"):
-        order.at(-1)
-    with pytest.raises(ConfigError, match="3 data-parallel ranks"):
-        order.at(4, rank=3)
+    config, a = WorkerConfig(0, 1, 0), blends[0].parent / "a"
+    validation = get_val_dataset(a, split_part="train", worker_config=config, batch_size=1)
+    for call, told in (
+        (lambda: RunOrder(validation), "data set for training"),
+        (lambda: order.at(1), "give an earlier state"),
+        (lambda: order.when("nothing", until=9), "no sample has the key"),
+        (lambda: order.when("000007", until=9), "say which is meant"),
+        (lambda: order.when(index=3, until=9), "give its source"),
+        (lambda: order.when("000007", source="d", until=9), "there is none of this name"),
+        (lambda: order.at(-1), "counted from 0"),
+        (lambda: order.at(4, rank=3), "3 data-parallel ranks"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            call()

@@ -2,7 +2,6 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,10 +14,8 @@ from bridge_data.loader.ledger_files import RunLedger
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.tools.cli.audit_command import compare_with_data, compare_with_ledger
 from bridge_data.tools.oracle import RunOrder
-from tests.prepared import write_blend, write_texts
-from tests.tools.oracle.parts import Filtering, Packing, Run
+from tests.tools.oracle.parts import LEGS, SETTINGS, Run, check, numbers_with, write_two
 
-SETTINGS: dict[str, Any] = {"batch_size": 3, "shuffle_buffer_size": 40, "max_samples_per_sequence": 10}
 SCHEDULE = BatchSchedule(12, 3)
 """Four micro-batches a step."""
 
@@ -37,51 +34,40 @@ class SkippingRun(Run):
 
 @pytest.fixture(scope="module")
 def blend(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("blend")
-    write_texts(folder / "a", 230)
-    write_texts(folder / "b", 77, per_shard=13)
-    return write_blend(folder / "blend.yaml", {"a": 3, "b": 1})
+    return write_two(tmp_path_factory.mktemp("blend"))
 
 
-@pytest.mark.parametrize(
-    "more",
-    [{}, {"task_encoder": Filtering()}, {"task_encoder": Packing(), "packing_buffer_size": 20}],
-    ids=["plain", "skips", "packing"],
-)
-def test_every_step_is_told_through_kills_within_ranges_and_a_re_deal(blend: Path, more: dict[str, Any]) -> None:
-    run = SkippingRun({**SETTINGS, **more})
+@pytest.mark.parametrize("kind", LEGS)
+def test_every_step_is_told_through_kills_within_ranges_and_a_re_deal(blend: Path, kind: str) -> None:
+    run = SkippingRun({**SETTINGS, **LEGS[kind]})
     run.leg(blend, 2, 14, num_lanes=8, lost=4)  # killed after the first skip
     run.leg(blend, 4, 8)
     run.leg(blend, 1, 4, num_lanes=12, lost=2)  # the rest is dealt anew
     run.leg(blend, 2, 30)
     order = RunOrder(run.dataset(1), states=run.states, schedule=SCHEDULE)
-    for number in sorted(run.keys, reverse=True):
-        assert [sample.key for sample in order.micro_batch(number)] == run.keys[number], number
+    check(run, order, sorted(run.keys, reverse=True))
     plain = RunOrder(Run(run.settings, path=blend).dataset(1, num_lanes=8), schedule=SCHEDULE, replay=True)
     for step in range(13):
         [source] = order.plain_steps(step)
         told = [sample.key for sample in order.at(step).samples]
         assert told == [sample.key for sample in plain.at(source).samples]
-        assert [order.plain_steps(n) for n in (1, 2, 5)] == [[1], [5], [8]]
+    assert [order.plain_steps(n) for n in (1, 2, 5)] == [[1], [5], [8]]
     sample = order.micro_batch(14)[1]  # of step 6 of the run as it was
     last = max(run.keys)
-    wanted = [number for number, keys in sorted(run.keys.items()) if sample.key in keys]
     told = order.when(sample.key, source=sample.source, until=order.step_of(last))
-    assert [one.micro_batch for one in told if one.micro_batch <= last] == wanted
+    assert [one.micro_batch for one in told if one.micro_batch <= last] == numbers_with(run, sample.key)
 
 
 def test_a_state_after_a_skip_tells_what_comes(blend: Path) -> None:
     run = SkippingRun(SETTINGS)
     run.leg(blend, 2, 11, num_lanes=8, lost=40)
     run.leg(blend, 2, 40)
-    later = {number: keys for number, keys in run.keys.items() if number >= 22}
     order = RunOrder(run.dataset(2), states=run.states[:1], schedule=SCHEDULE)
     assert order.num_replayed == 0
-    for number, keys in later.items():
-        assert [sample.key for sample in order.micro_batch(number)] == keys
+    check(run, order, [number for number in run.keys if number >= 22])
     sample = order.micro_batch(25)[0]
-    wanted = [number for number, keys in sorted(run.keys.items()) if sample.key in keys]
-    assert [one.micro_batch for one in order.when(sample.key, source=sample.source, until=22)] == wanted
+    told = order.when(sample.key, source=sample.source, until=22)
+    assert [one.micro_batch for one in told] == numbers_with(run, sample.key)
 
 
 def test_a_state_of_the_run_as_it_was_is_refused(blend: Path) -> None:
@@ -98,9 +84,7 @@ def test_a_run_that_resumed_within_a_skip_is_told_as_its_states_say(blend: Path)
     run.skips = SCHEDULE.skips(["2-4", "8"])
     for states in (run.states[:1], run.states):
         run.leg(blend, 4, 5)
-        order = RunOrder(run.dataset(1), states=states, schedule=SCHEDULE)
-        for number, keys in run.keys.items():
-            assert [sample.key for sample in order.micro_batch(number)] == keys, number
+        check(run, RunOrder(run.dataset(1), states=states, schedule=SCHEDULE), run.keys)
 
 
 def test_ledger_files_and_data_agree_with_the_states(blend: Path, tmp_path: Path) -> None:
@@ -112,22 +96,19 @@ def test_ledger_files_and_data_agree_with_the_states(blend: Path, tmp_path: Path
             get_savable_loader(run.dataset(world_size, rank, 8), ledger_path=folder) for rank in range(world_size)
         ]
         streams = [iter(loader) for loader in loaders]
-        keys: list[list[str]] = []
         for slot in range(100):
             if slot and slot % 20 == 0:
                 states = [loader.save_state_rank() for loader in loaders]
                 save_states(folder / str(slot), states, step=slot // 4, world_size=world_size)
-            keys.append(list(next(streams[slot % world_size]).__key__))
+            run.keys[slot] = list(next(streams[slot % world_size]).__key__)
         for loader in loaders:
             loader.close()
         checkpoints = [read_checkpoint(folder / str(slot)) for slot in range(20, 100, 20)]
         ledger = RunLedger(folder)
-        findings = compare_with_ledger(checkpoints, ledger)
-        findings += compare_with_data(checkpoints, str(blend))
+        findings = [*compare_with_ledger(checkpoints, ledger), *compare_with_data(checkpoints, str(blend))]
         assert [(finding.is_same, finding.why) for finding in findings] == [(True, "")] * 8
         assert [finding.expected.samples for finding in findings[:4]] == [60, 120, 180, 240]
         assert all(finding.expected.since == 0 for finding in findings)
-        order = RunOrder(run.dataset(world_size, 0, 8), records=ledger, schedule=SCHEDULE)
-        assert [[sample.key for sample in order.micro_batch(slot)] for slot in range(100)] == keys
+        check(run, RunOrder(run.dataset(world_size, 0, 8), records=ledger, schedule=SCHEDULE), range(100))
         found.append([str(finding.expected) for finding in findings])
     assert found[0] == found[1]

@@ -1,5 +1,6 @@
 """A page over the data of `shown_data`."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -35,3 +36,8 @@ def photos_page(blend_yaml: Path) -> TestClient:
     """The pages of the photos alone, with batches of the default encoder."""
     photos = blend_yaml.parent / "photos"
     return client(Site(DataCatalog(photos, {}), lambda _: default_run(str(photos), "train", 4, {})))
+
+
+def keys(html: str) -> list[str]:
+    """The keys of the samples of a page."""
+    return re.findall(r'<a class="key" href="[^"]+">([^<]+)</a>', html)

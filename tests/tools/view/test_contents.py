@@ -33,21 +33,18 @@ def test_a_sheet_is_one_file_with_all_in_it(blend_yaml: Path, tmp_path: Path) ->
     assert "default-src 'none'" in html
 
 
-def test_captions_stay_text(tmp_path: Path) -> None:
-    part = open_split(write_texts(tmp_path / "texts", 2, lambda _: HOSTILE), "train", {})
+def test_captions_stay_text_and_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    part = open_split(write_texts(tmp_path / "texts", 1100, lambda _: HOSTILE), "train", {})
     assert part is not None
-    assert write_sheet(tmp_path / "sheet.html", HOSTILE, part, 1, 9) == 1
+    assert write_sheet(tmp_path / "sheet.html", HOSTILE, part, 1, 9) == 9
     html = (tmp_path / "sheet.html").read_text()
     assert "<script>" not in html and html.count("&lt;script&gt;") >= 3
-
-
-def test_too_many_samples_are_refused(tmp_path: Path) -> None:
-    part = open_split(write_texts(tmp_path / "texts", 1100), "train", {})
-    assert part is not None
-    with pytest.raises(ConfigError, match="1,100 samples are too many for one file, at most 1,000"):
-        write_sheet(tmp_path / "sheet.html", "texts", part, 0, 2000)
-    with pytest.raises(ConfigError, match="cannot be written: No such file"):
-        write_sheet(tmp_path / "none" / "sheet.html", "texts", part, 0, 2)
+    for file, count, told in (
+        ("sheet.html", 2000, "1,100 samples are too many for one file, at most 1,000"),
+        ("none/sheet.html", 2, "cannot be written: No such file"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            write_sheet(tmp_path / file, "texts", part, 0, count)
 
 
 class Words:
@@ -69,40 +66,28 @@ def batch() -> dict[str, object]:
     }
 
 
-def test_rows_have_their_samples_and_their_waste() -> None:
+def test_rows_have_their_samples_their_waste_and_what_is_learnt() -> None:
     shown = contents(batch(), Words())
-    assert shown.keys == ("a", "b", "c")
+    assert shown.keys == ("a", "b", "c") and ("more", "[1, 2]") in shown.fields
     first, second = shown.rows
     assert [(one.key, one.first, one.length) for one in first.segments] == [("a", 0, 3), ("b", 3, 2)]
     assert (first.used, first.length, first.waste) == (5, 8, 3 / 8)
-    assert first.segments[1].start == 3 / 8 and first.segments[1].share == 2 / 8
-    assert [one.key for one in second.segments] == ["c"] and second.waste == 0
-    assert ("more", "[1, 2]") in shown.fields
-
-
-def test_what_is_coloured_is_the_label_of_the_position_before() -> None:
-    first, second = contents(batch(), Words()).rows
-    assert [token.text for token in first.tokens if token.learnt] == ["w2 ", "w5 "]
+    assert (first.segments[1].start, first.segments[1].share) == (3 / 8, 2 / 8)
+    assert ([one.key for one in second.segments], second.waste) == (["c"], 0)
+    assert [token.text for token in first.tokens if token.learnt] == ["w2 ", "w5 "], "the label of the one before"
     assert [token.number for token in second.tokens if token.learnt] == [15]
     assert (first.num_learnt, second.num_learnt) == (2, 1)
     assert [token.position for token in first.tokens] == [0, 1, 2, 0, 1, 0, 0, 0]
 
 
-def test_other_names_and_masks_are_understood() -> None:
+def test_other_names_masks_and_positions_are_understood_and_batches_without_tokens() -> None:
     given = {"input_ids": torch.ones(2, 4, dtype=torch.int64), "attention_mask": torch.tensor([[1, 1, 0, 0], [1] * 4])}
     rows = contents(given).rows
-    assert [(row.used, row.num_learnt) for row in rows] == [(2, 0), (4, 0)]
-    assert rows[0].tokens[0].text == "1"
-
-
-def test_three_positions_a_token_are_shown_by_the_first() -> None:
-    given = batch() | {"position_ids": torch.stack([torch.full((2, 8), 7), torch.zeros(2, 8), torch.zeros(2, 8)])}
-    assert {token.position for token in contents(given).rows[0].tokens} == {7}
-
-
-def test_a_batch_without_tokens_is_told_in_words() -> None:
+    assert [(row.used, row.num_learnt) for row in rows] == [(2, 0), (4, 0)] and rows[0].tokens[0].text == "1"
+    three = torch.stack([torch.full((2, 8), 7), torch.zeros(2, 8), torch.zeros(2, 8)])  # of a token; the first is shown
+    assert {token.position for token in contents(batch() | {"position_ids": three}).rows[0].tokens} == {7}
     shown = contents({"__key__": ["x"], "image": torch.zeros(1, 3, 4, 5)})
-    assert shown.rows == () and shown.fields == (("image", "float32 1×3×4×5, 0 … 0"),)
+    assert (shown.rows, shown.fields) == ((), (("image", "float32 1×3×4×5, 0 … 0"),))
 
 
 MEAN, DEVIATION = [0.48, 0.46, 0.41], [0.27, 0.26, 0.28]
@@ -124,36 +109,27 @@ def normalised(image: Image.Image) -> torch.Tensor:
     return (pixels - torch.tensor(MEAN)[:, None, None]) / torch.tensor(DEVIATION)[:, None, None]
 
 
-def test_normalised_pixels_are_turned_back_exactly() -> None:
+def test_normalised_pixels_are_turned_back_exactly_or_stretched_and_it_is_said() -> None:
     images = [photo(8, 6), photo(8, 6).rotate(180)]
     batch = {"media": {"pixel_values": torch.stack([normalised(image) for image in images])}}
     found = pictures_of(batch, encoder(image_mean=MEAN, image_std=DEVIATION))
     assert [np.array_equal(one.image, image) for one, image in zip(found, images, strict=True)] == [True, True]
     assert all(one.is_exact and one.field == "pixel_values" for one in found)
+    (stretched,) = pictures_of({"images": normalised(photo(8, 6))[None]}, None)
+    pixels = np.asarray(stretched.image)
+    assert (pixels.min(), pixels.max(), stretched.is_exact) == (0, 255, False)
 
 
-def test_without_mean_and_deviation_pixels_are_stretched_and_it_is_said() -> None:
-    (found,) = pictures_of({"images": normalised(photo(8, 6))[None]}, None)
-    assert not found.is_exact
-    assert (np.asarray(found.image).min(), np.asarray(found.image).max()) == (0, 255)
-
-
-def test_bytes_and_shares_are_shown_as_they_are() -> None:
+def test_bytes_and_shares_are_shown_as_they_are_and_what_is_no_picture_is_not() -> None:
     pixels = torch.tensor(np.asarray(photo(8, 6))).permute(2, 0, 1)
     for given in (pixels, pixels / 255):
         (found,) = pictures_of({"image": given[None]}, None)
         assert found.is_exact and np.array_equal(found.image, photo(8, 6))
-
-
-def test_empty_tiles_are_left_out() -> None:
     tiles = torch.zeros(1, 4, 3, 6, 8)
     tiles[0, 1] = 0.5
-    assert len(pictures_of({"pixel_values": tiles}, None)) == 1
-
-
-def test_positions_of_three_axes_and_masks_are_no_pictures() -> None:
-    batch = {"position_ids": torch.arange(3 * 2 * 8).reshape(3, 2, 8), "attention_mask": torch.ones(2, 1, 8, 8).bool()}
-    assert pictures_of(batch, None) == []
+    assert len(pictures_of({"pixel_values": tiles}, None)) == 1, "empty tiles are left out"
+    masks = {"position_ids": torch.arange(3 * 2 * 8).reshape(3, 2, 8), "attention_mask": torch.ones(2, 1, 8, 8).bool()}
+    assert pictures_of(masks, None) == []
 
 
 @pytest.mark.slow  # imports transformers
