@@ -30,63 +30,47 @@ def test_todays_and_the_older_form_say_the_same(name, expected, fields):
     assert today == before
 
 
-def test_crude_samples_have_all_parts_or_those_named():
+def test_samples_have_the_parts_that_are_named_or_needed():
     crude = read("__module__: megatron.energon\n__class__: CrudeWebdataset\nsubflavors: {kind: 5, tags: [a, {b: c}]}\n")
     assert (crude.sample_class, crude.parts, crude.field_map) == (CrudeSample, None, {})
     assert crude.subflavors == {"kind": 5, "tags": ["a", {"b": "c"}]}
     some = read("sample_type: {__module__: bridge_data, __class__: CrudeSample}\npart_filter: [jpg]\n")
     assert (some.sample_class, some.parts) == (CrudeSample, {"jpg"})
+    fields = read(CLASS + "field_map: {image: 'png,jpg', caption: 'json[a][b]'}\n")
+    assert fields.parts == {"png", "jpg", "json"}
 
 
-def test_only_the_parts_that_fields_need_are_read():
-    config = read(CLASS + "field_map: {image: 'png,jpg', caption: 'json[a][b]'}\n")
-    assert config.parts == {"png", "jpg", "json"}
-
-
-def test_classes_of_megatron_bridge_need_no_trust():
-    text = "sample_type: {__module__: megatron.bridge.nowhere, __class__: X}\nfield_map: {text: txt}"
-    with pytest.raises(ConfigError, match=r"'megatron\.bridge\.nowhere' cannot be imported"):
-        read(text)
-    with pytest.raises(ConfigError, match="is not trusted"):
-        read(text.replace("megatron.bridge.", "megatron.bridges."))
-
-
-def test_a_class_whose_module_needs_a_package_that_is_not_there(tmp_path, monkeypatch):
-    (tmp_path / "with_needs.py").write_text("import package_of_cuda\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    text = "sample_type: {__module__: with_needs, __class__: X}\nfield_map: {text: txt}"
-    with pytest.raises(ConfigError, match="No module named 'package_of_cuda'; install package_of_cuda, or use"):
-        read(text, ("with_needs",))
-
-
-def test_a_module_that_is_trusted_is_imported():
-    text = "sample_type: {__module__: tests.plan.own_samples, __class__: Pair}\nfield_map: {left: jpg}\n"
-    assert read(text, ["tests.plan.own_samples"]).sample_class is Pair
-    assert read(text, ["tests"]).sample_class is Pair
-    for trusted in ([], ["tests.pla"], ["tests.plan.own"]):
-        with pytest.raises(ConfigError, match=r"dataset\.yaml:1: .* is not trusted"):
-            read(text, trusted)
-
-
-def test_the_factory_of_all_sample_types_may_be_named():
-    factory = "__module__: megatron.energon.flavors.webdataset\n__class__: StandardWebdatasetFactory\n"
-    config = read(
-        factory + "sample_type: {__module__: megatron.energon, __class__: TextSample}\nfield_map: {text: txt}\n"
-    )
-    assert config.sample_class is TextSample
+FORM = "sample_type: {__module__: %s, __class__: %s}\nfield_map: {%s}\n"
 
 
 @pytest.mark.parametrize("module", ["nowhere.at.all", "bridge_data_of_old", "json.nothing"])
 def test_a_module_that_no_longer_exists_stands_for_this_package(module):
-    form = f"sample_type: {{__module__: {module}, __class__: %s}}\nfield_map: {{text: txt}}\n"
-    assert read(form % "TextSample").sample_class is TextSample
-    with pytest.raises(ConfigError, match="is not trusted"):
-        read(form % "OtherSample")
+    assert read(FORM % (module, "TextSample", "text: txt")).sample_class is TextSample
 
 
-def test_a_module_that_exists_is_not_taken_for_another():
-    with pytest.raises(ConfigError, match=r"'json\.decoder' would be imported"):
-        read("sample_type: {__module__: json.decoder, __class__: TextSample}\nfield_map: {text: txt}\n")
+@pytest.mark.parametrize("trusted", ["tests.plan.own_samples", "tests"])
+def test_a_module_that_is_trusted_is_imported(trusted):
+    assert read(FORM % ("tests.plan.own_samples", "Pair", "left: jpg"), [trusted]).sample_class is Pair
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "trusted", "told"),
+    [
+        ("tests.plan.own_samples", "Pair", (), r"dataset\.yaml:1: .* is not trusted"),
+        ("tests.plan.own_samples", "Pair", ("tests.pla",), "is not trusted"),
+        ("tests.plan.own_samples", "Pair", ("tests.plan.own",), "is not trusted"),
+        ("nowhere.at.all", "OtherSample", (), "is not trusted"),
+        ("json.decoder", "TextSample", (), r"'json\.decoder' would be imported"),  # it exists
+        ("megatron.bridge.nowhere", "X", (), r"'megatron\.bridge\.nowhere' cannot be imported"),
+        ("megatron.bridges.nowhere", "X", (), "is not trusted"),
+        ("with_needs", "X", ("with_needs",), "No module named 'package_of_cuda'; install package_of_cuda, or use"),
+    ],
+)
+def test_other_modules_are_refused(module, name, trusted, told, tmp_path, monkeypatch):
+    (tmp_path / "with_needs.py").write_text("import package_of_cuda\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=told):
+        read(FORM % (module, name, "text: txt"), trusted)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 import pytest
@@ -10,7 +11,6 @@ from bridge_data import ConfigError, FatalSampleError, TextSample
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.sample_loader import SampleLoader
 from bridge_data.plan import load_plan
-from bridge_data.plan.factories import LoadedBy, made
 from tests.prepared import CRUDE, write_dataset
 
 CODE = """\
@@ -33,6 +33,10 @@ def no_dict(parts):
     return parts["txt"]
 
 
+def no_fields(parts):
+    return {}
+
+
 def wrong_field(parts):
     return {"caption": parts["txt"]}
 """
@@ -48,8 +52,11 @@ def prepared(folder: Path, **definition: object) -> Path:
 
 
 def loader(folder: Path) -> SampleLoader:
+    """A loader that has travelled, and whose function's file is gone."""
     (source,) = load_plan(folder, trust_dataset_code=True).sources
-    return SampleLoader(pickle.loads(pickle.dumps(source)), SampleDecoder())
+    sent = cloudpickle.dumps(source)
+    (folder / ".nv-meta" / "sample_loader.py").unlink()
+    return SampleLoader(pickle.loads(sent), SampleDecoder())
 
 
 def test_the_fields_come_from_the_function(tmp_path: Path) -> None:
@@ -60,25 +67,12 @@ def test_the_fields_come_from_the_function(tmp_path: Path) -> None:
     assert set(sample.__sources__[0].file_names) == {"002.bin", "002.json", "002.txt"}
 
 
-def test_only_the_parts_that_the_filter_takes_are_read(tmp_path: Path) -> None:
-    folder = prepared(tmp_path / "d", **LOADED, part_filter="sample_loader.py:part_filter")
-    sample = loader(folder).load(0)
-    assert sample.__sources__[0].file_names == ("000.json", "000.txt")  # type: ignore[union-attr,index]
-    named = prepared(tmp_path / "e", **LOADED, part_filter=["json", "txt"])
-    assert loader(named).load(0).__sources__[0].file_names == ("000.json", "000.txt")  # type: ignore[union-attr,index]
-
-
-def test_crude_samples_may_have_a_filter(tmp_path: Path) -> None:
-    folder = prepared(tmp_path / "d", **CRUDE, part_filter="sample_loader.py")
-    assert {name for name in loader(folder).load(1) if not name.startswith("__")} == {"txt", "json"}  # type: ignore[union-attr]
-
-
-def test_functions_travel_without_their_file(tmp_path: Path) -> None:
-    folder = prepared(tmp_path / "d", **LOADED)
-    (source,) = load_plan(folder, trust_dataset_code=True).sources
-    data = cloudpickle.dumps(source)
-    (folder / ".nv-meta" / "sample_loader.py").unlink()
-    assert SampleLoader(pickle.loads(data), SampleDecoder()).load(0).text == "w0: t0"  # type: ignore[union-attr]
+@pytest.mark.parametrize("parts", ["sample_loader.py:part_filter", "sample_loader.py", ["json", "txt"]])
+def test_only_the_parts_that_the_filter_takes_are_read(tmp_path: Path, parts: Any) -> None:
+    sample = loader(prepared(tmp_path / "d", **LOADED, part_filter=parts)).load(0)
+    assert sample.__sources__[0].file_names == ("000.json", "000.txt")
+    crude = loader(prepared(tmp_path / "e", **CRUDE, part_filter=parts)).load(1)
+    assert {name for name in crude if not name.startswith("__")} == {"txt", "json"}
 
 
 @pytest.mark.parametrize("definition", [LOADED, {**CRUDE, "part_filter": "sample_loader.py:part_filter"}])
@@ -123,6 +117,7 @@ def test_what_excludes_a_sample_loader_is_named(tmp_path: Path, more: dict[str, 
     ("function", "says"),
     [
         ("no_dict", "sample_loader returned 't0' for sample data-0000.tar/000: expected a dict of the fields of Text"),
+        ("no_fields", r"sample_loader: the fields \(none\) do not make a TextSample: .*'text'"),
         ("wrong_field", "sample_loader: the fields caption do not make a TextSample: .*'caption'"),
     ],
 )
@@ -130,31 +125,3 @@ def test_a_function_that_makes_no_sample_stops_the_run(tmp_path: Path, function:
     folder = prepared(tmp_path / "d", sample_type=TYPE, sample_loader=f"sample_loader.py:{function}")
     with pytest.raises(FatalSampleError, match=says):
         loader(folder).load(0)
-
-
-SAMPLE = {"__key__": "a.tar/1", "__shard__": "a.tar", "__sources__": (), "__restore_key__": (), "txt": b"x"}
-
-
-def test_a_sample_has_the_fields_given_and_the_provenance_of_what_they_are_of() -> None:
-    sample = made(TextSample, {"text": "x"}, SAMPLE, {"s": 1}, "me")
-    assert sample == TextSample(__key__="a.tar/1", __sources__=(), __subflavors__={"s": 1}, text="x")
-    assert made(TextSample, {"text": "x", "__key__": "own"}, SAMPLE, {}, "me").__key__ == "own"
-
-
-def test_the_function_gets_the_decoded_parts_if_anything_decodes_them() -> None:
-    by_text = LoadedBy(TextSample, lambda parts: {"text": parts["txt"]})
-    assert by_text.maker(None, {})(SAMPLE).text == b"x"
-    assert by_text.maker(lambda parts: {**parts, "txt": "decoded"}, {})(SAMPLE).text == "decoded"
-
-
-@pytest.mark.parametrize(
-    ("fields", "says"),
-    [
-        (None, "me returned None for sample a.tar/1: expected a dict of the fields of TextSample"),
-        ({}, "me: the fields \\(none\\) do not make a TextSample: .*'text'"),
-        ({"text": "", "size": 1}, "me: the fields text, size do not make a TextSample: .*'size'"),
-    ],
-)
-def test_other_fields_stop_the_run(fields: object, says: str) -> None:
-    with pytest.raises(FatalSampleError, match=says):
-        made(TextSample, fields, SAMPLE, {}, "me")

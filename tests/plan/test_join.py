@@ -1,4 +1,4 @@
-import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from bridge_data.plan import load_plan
 from bridge_data.prepare.tars import refresh_index
 from bridge_data.samples import TextSample
 from bridge_data.shards import RawSample
-from bridge_data.shards.joined_records import JoinedRawSample, JoinRecords
+from bridge_data.shards.joined_records import JoinedRawSample
 from tests.plan.joins import BY_FIELDS, NOTED, OWN, joined, metadataset, own, prepared_plan, texts
 from tests.plan.own_joins import Both, Told, swap
 from tests.prepared import CRUDE
@@ -26,27 +26,25 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_join_is_one_source_in_the_order_of_its_first_member(folder: Path) -> None:
-    (source,) = prepared_plan(joined(folder / "j.yaml", [{"path": "a"}, {"path": "b", "nonmatch": "none"}])).sources
+    path = joined(folder / "j.yaml", [{"path": "a"}, {"path": "b", "nonmatch": "none"}])
+    with pytest.raises(ConfigError) as caught:
+        load_plan(path)
+    assert str(caught.value) == f"{path}:5: this join has no index yet; run `bridge-data prepare {path}`"
+    plan = prepared_plan(path)
+    (source,) = plan.sources
     assert (source.num_samples, source.records.counts, source.name) == (4, [2, 2], "a/train")
-    assert source.sample_class is TextSample
-    assert source.joined is not None
-    assert source.joined.names is None
+    assert source.sample_class is TextSample and source.joined is not None and source.joined.names is None
     assert [member.name for member in source.joined.members] == ["a/train", "b/train"]
+    assert "a [train]: 100.00% of draws, TextSample, 4 samples in 2 shards, joined with b/train" in str(plan)
 
 
-def test_a_mapping_names_its_members(folder: Path) -> None:
+@pytest.mark.parametrize(("key", "joiner"), [("__class__", Both.from_joined), ("__function__", swap)])
+def test_a_mapping_names_its_members_and_a_function_may_join(folder: Path, key: str, joiner: Any) -> None:
     join = {"left": {"path": "a"}, "right": {"path": "b", "nonmatch": "skip"}}
-    (source,) = prepared_plan(joined(folder / "j.yaml", join, own("Both"))).sources
-    assert source.joined is not None
-    assert (source.joined.names, source.joined.joiner) == (("left", "right"), Both.from_joined)
-    assert (source.sample_class, source.num_samples) == (Both, 2)
-
-
-def test_a_function_may_join(folder: Path) -> None:
-    join = [{"path": "a"}, {"path": "b", "nonmatch": "skip"}]
-    (source,) = prepared_plan(joined(folder / "j.yaml", join, own("swap", "__function__"))).sources
-    assert source.joined is not None
-    assert source.joined.joiner is swap
+    name = "Both" if key == "__class__" else "swap"
+    (source,) = prepared_plan(joined(folder / "j.yaml", join, own(name, key))).sources
+    assert source.joined is not None and source.num_samples == 2
+    assert (source.joined.names, source.joined.joiner) == (("left", "right"), joiner)
 
 
 def test_subflavors_of_the_levels_above_hold_before_those_below(folder: Path) -> None:
@@ -63,9 +61,10 @@ def test_subflavors_of_the_levels_above_hold_before_those_below(folder: Path) ->
 
 def test_a_member_s_split_part_holds_before_that_of_the_join(folder: Path) -> None:
     for name in "ab":
-        path = folder / name / ".nv-meta" / "split.yaml"
+        meta = folder / name / ".nv-meta"
         parts = {"train": [], "odd": ["data-0000.tar"], "rest": ["data-0001.tar"]}
-        path.write_text(yaml.safe_dump({"split_parts": parts}))
+        (meta / "other.yaml").write_text(yaml.safe_dump({"split_parts": parts}))
+        (meta / "dataset.yaml").write_text((meta / "dataset.yaml").read_text() + "split_config: other.yaml\n")
     join = [{"path": "a"}, {"path": "b", "split_part": "odd", "nonmatch": "none"}]
     (source,) = prepared_plan(joined(folder / "j.yaml", join, split_part="rest")).sources
     assert source.joined is not None
@@ -93,13 +92,6 @@ def test_a_join_is_cut_to_a_range_of_joined_samples(folder: Path) -> None:
     assert (source.num_samples, source.epochs_per_shuffle) == (2, 3)
 
 
-def test_the_same_data_set_alone_and_in_a_join_are_different_samples(folder: Path) -> None:
-    inner = {"join": [{"path": "a"}, {"path": "b", "nonmatch": "none"}], "joiner": BY_FIELDS}
-    path = metadataset(folder / "j.yaml", {"blend": [inner, {"path": "a"}]})
-    first, second = prepared_plan(path).sources
-    assert first.fingerprint != second.fingerprint
-
-
 def test_the_fingerprint_tells_what_is_joined(folder: Path) -> None:
     def fingerprint(name: str, nonmatch: str) -> str:
         path = joined(folder / "j.yaml", [{"path": "a"}, {"path": name, "nonmatch": nonmatch}])
@@ -107,29 +99,49 @@ def test_the_fingerprint_tells_what_is_joined(folder: Path) -> None:
 
     texts(folder / "d", "dcba")
     found = {fingerprint(name, nonmatch) for name in "bd" for nonmatch in ("skip", "none")}
-    assert len(found) == 4
+    assert len({*found, load_plan(folder / "a").sources[0].fingerprint}) == 5
     assert fingerprint("b", "skip") in found
 
 
-def test_the_members_show_in_the_plan(folder: Path) -> None:
-    plan = prepared_plan(joined(folder / "j.yaml", [{"path": "a"}, {"path": "b", "nonmatch": "none"}]))
-    assert "a [train]: 100.00% of draws, TextSample, 4 samples in 2 shards, joined with b/train" in str(plan)
+OF_BOTH = [{"path": "a"}, {"path": "b", "nonmatch": "none"}]
+MISSING = [{"path": "c"}, {"path": "b", "nonmatch": "none"}]
 
 
-def test_a_plan_travels_without_its_map(folder: Path) -> None:
-    (source,) = prepared_plan(joined(folder / "j.yaml", [{"path": "a"}, {"path": "b", "nonmatch": "none"}])).sources
-    source.records.reader().read(1)
-    (again,) = pickle.loads(pickle.dumps(load_plan(folder / "j.yaml"))).sources
-    assert again.records.reader().read(1) == source.records.reader().read(1)
+@pytest.mark.parametrize(
+    ("join", "joiner", "says"),
+    [
+        (OF_BOTH, None, "joiner is missing: say into which class"),
+        (OF_BOTH, {"__module__": OWN}, "joiner: expected `__module__` and either `__class__` or `__function__`"),
+        (OF_BOTH, {**own("Both"), "__function__": "swap"}, "either `__class__` or `__function__`"),
+        (OF_BOTH, own("Bth"), "expected a class derived from Sample"),
+        (OF_BOTH, own("swap"), "expected a class derived from Sample"),
+        (OF_BOTH, own("NOT_A_FUNCTION", "__function__"), "has no function 'NOT_A_FUNCTION'"),
+        (
+            OF_BOTH,
+            {"__module__": "os", "__class__": "system"},
+            "'os' would be imported, which runs its code, and is not trusted",
+        ),
+        (OF_BOTH, {"__module__": "os", "__function__": "system"}, "'os' would be imported"),
+        (OF_BOTH, {"__module__": "bridge_data", "__function__": "stateless"}, "of this package, name a sample class"),
+        (OF_BOTH, {"__module__": "bridge_data", "__class__": "CrudeSample"}, "CrudeSample has no from_joined"),
+        (OF_BOTH, {"__module__": "bridge_data", "__class__": "TextSmple"}, "did you mean 'TextSample'?"),
+        ({"x": {"path": "a"}}, BY_FIELDS, "takes no names: write the join as a list, or define from_joined in it"),
+        ([{"path": "a"}, {"path": "c"}], BY_FIELDS, "c/train has the field 'note', which TextSample has not"),
+        ([{"path": "c"}], own("Told"), "Told requires 'text', which no data set of the join has"),
+        (MISSING, own("Told"), "Told requires 'text', which not all samples have (nonmatch: none)"),
+        ([{"path": "crude"}], BY_FIELDS, "crude/train is crude, and TextSample has the from_joined that all samples"),
+    ],
+)
+def test_wrong_joiners_are_named(folder: Path, join: Any, joiner: Any, says: str) -> None:
+    texts(folder / "crude", "abcd", definition=CRUDE)
+    with pytest.raises(ConfigError, match=re.escape(says)) as caught:
+        prepared_plan(joined(folder / "j.yaml", join, joiner))
+    assert str(caught.value).startswith(f"{folder / 'j.yaml'}:")
 
 
-def test_fields_that_may_be_missing_need_a_default(folder: Path) -> None:
-    join = [{"path": "a"}, {"path": "c", "nonmatch": "none"}]
-    assert prepared_plan(joined(folder / "j.yaml", join, own("Told"))).sources[0].sample_class is Told
-    join = [{"path": "c"}, {"path": "b", "nonmatch": "none"}]
-    with pytest.raises(ConfigError, match=r"Told requires 'text', which not all samples have \(nonmatch: none\)"):
-        prepared_plan(joined(folder / "j.yaml", join, own("Told")))
-    join = [{"path": "c"}, {"path": "b", "nonmatch": "skip"}]
+@pytest.mark.parametrize(("first", "last", "nonmatch"), [("a", "c", "none"), ("c", "b", "skip")])
+def test_fields_that_are_never_missing_need_no_default(folder: Path, first: str, last: str, nonmatch: str) -> None:
+    join = [{"path": first}, {"path": last, "nonmatch": nonmatch}]
     assert prepared_plan(joined(folder / "j.yaml", join, own("Told"))).sources[0].sample_class is Told
 
 
@@ -168,66 +180,6 @@ def test_mistakes_are_named_with_file_and_line(folder: Path, train: dict[str, An
         with pytest.raises(ConfigError) as caught:
             attempt(folder / "j.yaml")
         assert says in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("joiner", "says"),
-    [
-        (None, "joiner is missing: say into which class"),
-        ({"__module__": OWN}, "joiner: expected `__module__` and either `__class__` or `__function__`"),
-        ({**own("Both"), "__function__": "swap"}, "either `__class__` or `__function__`"),
-        (own("Bth"), "expected a class derived from Sample"),
-        (own("swap"), "expected a class derived from Sample"),
-        (own("NOT_A_FUNCTION", "__function__"), "has no function 'NOT_A_FUNCTION'"),
-        (
-            {"__module__": "os", "__class__": "system"},
-            "'os' would be imported, which runs its code, and is not trusted",
-        ),
-        ({"__module__": "os", "__function__": "system"}, "'os' would be imported"),
-        ({"__module__": "bridge_data", "__function__": "stateless"}, "of this package, name a sample class"),
-        ({"__module__": "bridge_data", "__class__": "CrudeSample"}, "CrudeSample has no from_joined"),
-        ({"__module__": "bridge_data", "__class__": "TextSmple"}, "did you mean 'TextSample'?"),
-    ],
-)
-def test_wrong_joiners_are_named(folder: Path, joiner: Any, says: str) -> None:
-    join = [{"path": "a"}, {"path": "b", "nonmatch": "none"}]
-    with pytest.raises(ConfigError) as caught:
-        prepared_plan(joined(folder / "j.yaml", join, joiner))
-    assert str(caught.value).startswith(f"{folder / 'j.yaml'}:")
-    assert says in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("join", "joiner", "says"),
-    [
-        ({"x": {"path": "a"}}, BY_FIELDS, "takes no names: write the join as a list, or define from_joined in it"),
-        ([{"path": "a"}, {"path": "c"}], BY_FIELDS, "c/train has the field 'note', which TextSample has not"),
-        ([{"path": "c"}], own("Told"), "Told requires 'text', which no data set of the join has"),
-        ([{"path": "crude"}], BY_FIELDS, "crude/train is crude, and TextSample has the from_joined that all samples"),
-    ],
-)
-def test_the_joiner_of_all_samples_wants_fields_that_fit(folder: Path, join: Any, joiner: Any, says: str) -> None:
-    texts(folder / "crude", "abcd", definition=CRUDE)
-    with pytest.raises(ConfigError) as caught:
-        prepared_plan(joined(folder / "j.yaml", join, joiner))
-    assert says in str(caught.value)
-
-
-def test_a_join_without_index_names_the_command(folder: Path) -> None:
-    path = joined(folder / "j.yaml", [{"path": "a"}, {"path": "b", "nonmatch": "none"}])
-    with pytest.raises(ConfigError) as caught:
-        load_plan(path)
-    assert str(caught.value) == f"{path}:5: this join has no index yet; run `bridge-data prepare {path}`"
-
-
-def test_a_split_that_dataset_yaml_names_is_that_of_the_join(folder: Path) -> None:
-    meta = folder / "b" / ".nv-meta"
-    (meta / "other.yaml").write_text(yaml.safe_dump({"split_parts": {"train": ["data-0000.tar"]}}))
-    (meta / "dataset.yaml").write_text((meta / "dataset.yaml").read_text() + "split_config: other.yaml\n")
-    plan = prepared_plan(joined(folder / "j.yaml", [{"path": "a"}, {"path": "b", "nonmatch": "skip"}]))
-    records = plan.sources[0].records
-    assert isinstance(records, JoinRecords)
-    assert (records.num_samples, [member.num_samples for member in records.members]) == (2, [4, 2])
 
 
 def test_an_index_that_is_out_of_date_is_refused_by_name(folder: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -74,50 +73,40 @@ def test_tables_are_joined_to_tars_by_their_column_of_keys(tmp_path: Path, name:
     assert source.fingerprint == load_plan(path, trusted_modules=[OWN]).sources[0].fingerprint
 
 
-def test_a_table_may_be_the_first_and_all_members(tmp_path: Path) -> None:
-    texts(tmp_path / "a", "dcb")
-    write(tmp_path / "b.parquet", "abcd", per_group=2)
-    path = both(tmp_path / "j.yaml", {"path": "b.parquet", **FIELDS}, {"path": "a", "nonmatch": "skip"})
-    (source,) = prepared_plan(path).sources
-    assert (source.name, source.records.counts) == ("b.parquet/train", [1, 2])
-    assert [left for left, _ in keys_of(source)] == ["b.parquet/b", "b.parquet/c", "b.parquet/d"]
+@pytest.mark.parametrize(
+    ("left", "right", "nonmatch", "found"),
+    [
+        ("abcd.parquet", "dcb", "skip", "bcd"),
+        ("abcd.parquet", "dcba", "error", "abcd"),
+        ("abcd.parquet", "saved", "error", "abcd"),
+        ("saved", "saved", "error", "dcba"),
+        ("321", "numbers.parquet", "error", "321"),
+        ("numbers.parquet", "321", "error", "123"),
+        ("odd.parquet", "odd.parquet", "error", ["a/1", "ü/漢", "b c"]),
+        ("ab", "codes.parquet", "error", "ab"),
+        ("abcd.parquet", "empty.parquet", "none", "abcd"),
+        ("empty.parquet", "abcd.parquet", "skip", ""),
+    ],
+)
+def test_a_table_may_be_any_member_and_its_keys_texts_of_any_kind_or_numbers(
+    tmp_path: Path, left: str, right: str, nonmatch: str, found: Sequence[str]
+) -> None:
+    for name in ("dcb", "dcba", "321", "ab"):
+        texts(tmp_path / name, name)
     write(tmp_path / "saved", "dcba", per_group=1)
-    (source,) = prepared_plan(both(path, {"path": "b.parquet", **FIELDS}, {"path": "saved", **FIELDS})).sources
-    assert [right and right[-1] for _, right in keys_of(source)] == list("abcd")
-    (source,) = prepared_plan(both(path, {"path": "saved"}, {"path": "saved", **FIELDS})).sources
-    assert [left == right for left, right in keys_of(source)] == [True] * 4
-
-
-def test_only_the_columns_that_are_needed_are_read(tmp_path: Path) -> None:
-    texts(tmp_path / "a", "ab")
-    write(tmp_path / "b.parquet", "ab")
-    path = both(tmp_path / "j.yaml", {"path": "a"}, {"path": "b.parquet", "part_filter": ["turns"]})
-    raw = prepared_plan(path).sources[0].records.reader().read(1)
-    assert isinstance(raw, JoinedRawSample)
-    assert raw.members[1] is not None
-    assert raw.members[1].parts == {"turns": [{"role": "user", "n": 1}]}
-
-
-def test_keys_may_be_whole_numbers_have_slashes_and_any_letters(tmp_path: Path) -> None:
-    keys = ["a/1", "ü/漢", "b c"]
-    write(tmp_path / "a.parquet", keys)
-    write(tmp_path / "b.parquet", keys[::-1])
-    path = both(tmp_path / "j.yaml", {"path": "a.parquet"}, {"path": "b.parquet"})
-    assert [left for left, _ in keys_of(prepared_plan(path).sources[0])] == [f"a.parquet/{key}" for key in keys]
-    texts(tmp_path / "t", "321")
-    write(tmp_path / "n.parquet", [1, 2, 3])
-    path = both(tmp_path / "j.yaml", {"path": "t"}, {"path": "n.parquet"})
-    assert [right for _, right in keys_of(prepared_plan(path).sources[0])] == [f"n.parquet/{n}" for n in (3, 2, 1)]
-
-
-def test_an_empty_table_has_no_match(tmp_path: Path) -> None:
-    write(tmp_path / "a.parquet", "ab")
-    write_parquet(tmp_path / "none.parquet", captions([], pa.string()))
-    path = both(tmp_path / "j.yaml", {"path": "a.parquet"}, {"path": "none.parquet", "nonmatch": "none"})
-    assert keys_of(prepared_plan(path).sources[0]) == [("a.parquet/a", None), ("a.parquet/b", None)]
-    both(path, {"path": "none.parquet"}, {"path": "a.parquet"})
+    codes = captions("ba")
+    keys = {"abcd": captions("abcd"), "numbers": captions([1, 2, 3]), "odd": captions(["a/1", "ü/漢", "b c"])}
+    keys |= {"empty": captions([], pa.string())}
+    keys |= {"codes": codes.set_column(1, "__key__", codes["__key__"].dictionary_encode())}
+    for name, table in keys.items():
+        write_parquet(tmp_path / f"{name}.parquet", table, per_group=2)
+    path = both(tmp_path / "j.yaml", {"path": left}, {"path": right, "nonmatch": nonmatch})
     (index,) = prepare_metadataset(path, num_workers=1)
-    assert index.num_rows == 0
+    assert index.num_rows == len(found)
+    if found:
+        (source,) = load_plan(path, trusted_modules=[OWN]).sources
+        pairs = [(one.partition("/")[2], other and other.partition("/")[2]) for one, other in keys_of(source)]
+        assert pairs == [(key, None if "empty" in right else key) for key in found]
 
 
 def test_lines_have_their_numbers_as_keys(tmp_path: Path) -> None:
@@ -162,48 +151,35 @@ def test_keys_that_cannot_be_matched_are_errors(tmp_path: Path, keys: Sequence[A
         prepare_metadataset(both(tmp_path / "j.yaml", {"path": "a"}, {"path": "b"}), num_workers=1)
 
 
-def test_a_table_without_keys_names_file_and_way_out(tmp_path: Path) -> None:
-    texts(tmp_path / "a", "ab")
+def test_duplicates_of_the_first_member_and_tables_without_keys_are_named(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", "xxx")
+    path = both(tmp_path / "j.yaml", {"path": "a.parquet"}, {"path": "a.parquet"})
+    with pytest.raises(DatasetError, match=r"a.parquet/x \(row 0\) and a.parquet/x \(row 1\), and 1 more"):
+        prepare_metadataset(path, num_workers=1)
     write_parquet(tmp_path / "b.parquet", table_of({"caption": ["x", "y"]}))
-    path = both(tmp_path / "j.yaml", {"path": "a"}, {"path": "b.parquet", **FIELDS})
+    both(path, {"path": "a.parquet"}, {"path": "b.parquet", **FIELDS})
+    told = r"j.yaml:\d+: .*b.parquet: has no column '__key__', .*: for a join, write"
     for attempt in (prepared_plan, load_plan):
-        with pytest.raises(
-            ConfigError, match=r"j.yaml:\d+: .*b.parquet: has no column '__key__', .*: for a join, write"
-        ):
+        with pytest.raises(ConfigError, match=told):
             attempt(path)
 
 
-def test_the_first_duplicate_is_named_when_the_first_member_has_it(tmp_path: Path) -> None:
-    write(tmp_path / "a.parquet", "xxx")
-    with pytest.raises(DatasetError, match=r"a.parquet/x \(row 0\) and a.parquet/x \(row 1\), and 1 more"):
-        prepare_metadataset(both(tmp_path / "j.yaml", {"path": "a.parquet"}, {"path": "a.parquet"}), num_workers=1)
-
-
 def test_an_index_is_refused_if_a_table_was_written_again(tmp_path: Path) -> None:
-    texts(tmp_path / "a", "ab")
-    write(tmp_path / "b.parquet", "ab")
-    path = both(tmp_path / "j.yaml", {"path": "a"}, {"path": "b.parquet", **FIELDS})
-    prepared_plan(path)
-    write(tmp_path / "b.parquet", "xyab")
-    with pytest.raises(
-        ConfigError, match=r"b.parquet \[train\] has been written again.*; run `bridge-data prepare .*j"
-    ):
-        load_plan(path, trusted_modules=[OWN])
-    assert [right for _, right in keys_of(prepared_plan(path).sources[0])] == ["b.parquet/a", "b.parquet/b"]
-
-
-def test_rows_that_moved_without_a_trace_in_the_headers_are_errors_when_read(tmp_path: Path) -> None:
-    """An Arrow file with the same lengths has the same headers."""
+    """An Arrow file with the same lengths has the same headers: then rows that moved are errors when they are read."""
     texts(tmp_path / "a", "ab")
     write(tmp_path / "saved", "ab")
     path = both(tmp_path / "j.yaml", {"path": "a"}, {"path": "saved", **FIELDS})
     prepared_plan(path)
     write(tmp_path / "saved", "ba")
     (source,) = load_plan(path, trusted_modules=[OWN]).sources
-    with pytest.raises(
-        DatasetError, match=r"row 0 joins .*/a with .*/b of .*, which has another key.*bridge-data prep"
-    ):
+    told = r"row 0 joins .*/a with .*/b of .*, which has another key.*bridge-data prep"
+    with pytest.raises(DatasetError, match=told):
         keys_of(source)
+    write(tmp_path / "saved", "xyab")
+    told = r"saved \[train\] has been written again.*; run `bridge-data prepare .*j"
+    with pytest.raises(ConfigError, match=told):
+        load_plan(path, trusted_modules=[OWN])
+    assert [right and right[-1] for _, right in keys_of(prepared_plan(path).sources[0])] == ["a", "b"]
 
 
 def test_a_row_group_of_many_rows_is_matched_in_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,12 +223,3 @@ def test_tables_in_a_store_are_joined_like_those_on_a_disk(bucket: Bucket, tmp_p
     remote = both(tmp_path / "remote.yaml", {"path": f"{bucket.url}/a"}, {"path": f"{bucket.url}/b"})
     assert keys_of(prepared_plan(remote).sources[0]) == keys_of(prepared_plan(local).sources[0])
     assert len(os.listdir(tmp_path / "remote.yaml.joins")) == 1
-
-
-def test_columns_of_keys_with_a_dictionary_are_texts(tmp_path: Path) -> None:
-    texts(tmp_path / "a", "ab")
-    table = captions("ba")
-    table = table.set_column(1, "__key__", table["__key__"].dictionary_encode())
-    pq.write_table(table, tmp_path / "b.parquet")
-    path = both(tmp_path / "j.yaml", {"path": "a"}, {"path": "b.parquet"})
-    assert [right for _, right in keys_of(prepared_plan(path).sources[0])] == ["b.parquet/a", "b.parquet/b"]

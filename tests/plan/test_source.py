@@ -19,14 +19,10 @@ def fingerprint(folder, shards=SHARDS, splits=SPLITS, split_part="train", **opti
     return load_plan(write_dataset(folder, shards, splits, **options), split_part=split_part).sources[0].fingerprint
 
 
-def test_the_fingerprint_is_16_hex_digits_and_fixed(tmp_path):
+def test_the_fingerprint_is_fixed_and_stays_when_the_data_move_or_are_used_otherwise(tmp_path):
     """Another value here is another order of every data set, and a change of the state's format."""
-    assert fingerprint(tmp_path) == "80dc5b1dd9c5759a"
-
-
-def test_the_fingerprint_stays_when_the_data_move_or_are_used_otherwise(tmp_path):
     moved = fingerprint(tmp_path / "elsewhere" / "b", dataset_yaml=CRUDE + "subflavors: {x: 1}\n")
-    assert moved == fingerprint(tmp_path / "a")
+    assert moved == fingerprint(tmp_path / "a") == "80dc5b1dd9c5759a"
 
 
 def test_the_fingerprint_changes_with_the_samples_and_their_order(tmp_path):
@@ -50,11 +46,6 @@ def test_a_missing_shard_is_named(tmp_path):
         _ = source.fingerprint
 
 
-def test_the_name_says_folder_and_part(tmp_path):
-    (source,) = load_plan(write_dataset(tmp_path / "a", SHARDS, SPLITS)).sources
-    assert (source.name, source.num_samples) == ("a/train", 3)
-
-
 EPOCHS = st.sampled_from([None, -1, 1, 2, 3, 8])
 
 
@@ -63,16 +54,7 @@ def test_levels_may_be_joined_in_any_sequence(a, b, c):
     assert multiplied(a, b) == multiplied(b, a)
     assert multiplied(a, multiplied(b, c)) == multiplied(multiplied(a, b), c)
     assert multiplied(1, a) == a
-
-
-def test_no_shuffling_comes_before_replacement_and_that_before_the_product():
-    assert multiplied(2, 3) == 6
-    assert multiplied(-1, 3) == -1
-    assert multiplied(-1, -1) == -1
-    assert multiplied(None, -1) is None
-
-
-def test_replacement_is_many_epochs_at_once():
+    assert [multiplied(2, 3), multiplied(-1, 3), multiplied(-1, -1), multiplied(None, -1)] == [6, -1, -1, None]
     assert [together(epochs) for epochs in (None, 1, 5, -1)] == [None, 1, 5, MANY_EPOCHS]
 
 

@@ -40,19 +40,17 @@ def test_parts_names_all_that_may_be_needed():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("png", ["'a.tar/0001'", "part 'png' is absent", "there is jpg, json", "did you mean 'jpg'?"]),
-        ("json[captoin]", ["json has no [captoin]", "did you mean 'caption'?"]),
-        ("json[turns][2][text]", ["json[turns] has no [2]", "a list of 2"]),
-        ("json[turns][x]", ["json[turns] has no [x]"]),
-        ("json[caption][x]", ["json[caption] has no [x]", "it is a str"]),
-        ("png,json[title]", ["part 'png' is absent", "json has no [title]"]),
+        ("png", "'a.tar/0001'.*part 'png' is absent; there is jpg, json; did you mean 'jpg'?"),
+        ("json[captoin]", r"json has no \[captoin\].*did you mean 'caption'?"),
+        ("json[turns][2][text]", r"json\[turns\] has no \[2\].*a list of 2"),
+        ("json[turns][x]", r"json\[turns\] has no \[x\]"),
+        ("json[caption][x]", r"json\[caption\] has no \[x\].*it is a str"),
+        ("png,json[title]", r"part 'png' is absent.*json has no \[title\]"),
     ],
 )
 def test_absence_names_sample_part_and_step(text, says):
-    with pytest.raises(SampleError) as error:
+    with pytest.raises(SampleError, match=says):
         parse_access(text).get(PARTS)
-    for words in says:
-        assert words in str(error.value)
 
 
 @pytest.mark.parametrize("text", ["", "json[", "json[]", "json]a[", "[a]", "json[a]b", "jpg,", "json[[a]]"])
@@ -70,12 +68,3 @@ def test_text_survives_parsing(options):
     access = parse_access(text)
     assert str(access) == text
     assert parse_access(str(access)) == access
-
-
-@given(st.lists(NAMES, min_size=1, max_size=5), st.integers())
-def test_a_path_leads_through_nested_dicts(path, value):
-    nested = value
-    for step in reversed(path):
-        nested = {step: nested}
-    text = path[0] + "".join(f"[{step}]" for step in path[1:])
-    assert parse_access(text).get(nested) == value

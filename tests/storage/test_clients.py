@@ -1,7 +1,7 @@
 import json
 import os
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import obstore
@@ -14,29 +14,33 @@ from bridge_data.storage.object_stores import Denied, Missing, RequestError
 from tests.object_store import Bucket
 
 
-@pytest.mark.parametrize(("url", "module"), [("s3://some/a", "obstore"), ("msc://some/a", "multistorageclient")])
-def test_a_missing_package_is_named_with_the_way_to_install_it(
-    url: str, module: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("url", "missing", "told"),
+    [
+        ("s3://some/a", "obstore", r'package obstore: pip install "bridge-data\[s3\]"'),
+        (
+            "msc://some/a",
+            "multistorageclient",
+            r'package multistorageclient: pip install "bridge-data\[s3\]"',
+        ),
+        ("az://container/a", None, r"az://container: cannot be opened: .*Account must be specified"),
+        ("msc://nobody/a", None, r'msc://nobody: cannot be opened: .*"nobody"'),
+    ],
+)
+def test_what_a_client_lacks_is_named(
+    url: str, missing: str | None, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ConfigError, match=rf'takes the package {module}: pip install "bridge-data\[s3\]"'):
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    if missing:
+        monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(ConfigError, match=told):
         open_store(url)
 
 
-def test_settings_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
-    with pytest.raises(ConfigError, match=r"az://container: cannot be opened: .*Account must be specified"):
-        open_store("az://container/a")
-
-
 def test_threads_share_a_client(bucket: Bucket) -> None:
-    found = []
-    threads = [threading.Thread(target=lambda: found.append(open_store(f"{bucket.url}/a")[0])) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 8 and len(set(map(id, found))) == 1
+    with ThreadPoolExecutor(8) as threads:
+        found = {id(store) for store, _ in threads.map(open_store, [f"{bucket.url}/a"] * 8)}
+    assert len(found) == 1
 
 
 CONTENT = bytes(range(256)) * 100
@@ -71,18 +75,10 @@ def test_reads_ranges_and_whole_objects(url: str) -> None:
     assert storage.is_file(file) and not storage.is_folder(f"{url}/b")
     assert storage.list_sizes(url) == {"a.bin": len(CONTENT)}
     assert storage.read_if_there(f"{url}/b") is None
-
-
-def test_what_is_wrong_is_said_at_once(url: str) -> None:
     with pytest.raises(DatasetError, match="no such object"):
         storage.read(f"{url}/b.bin", 0, 1)
     with pytest.raises(DatasetError, match=rf"wanted bytes 25590 to 25610, but the object has {len(CONTENT)}"):
-        storage.read(f"{url}/a.bin", 25_590, 20)
-
-
-def test_a_profile_that_is_not_there_is_named() -> None:
-    with pytest.raises(ConfigError, match=r'msc://nobody: cannot be opened: .*"nobody"'):
-        storage.read("msc://nobody/a", 0, 1)
+        storage.read(file, 25_590, 20)
 
 
 NO_CREDENTIALS = "Error performing PUT http://169.254.169.254/latest/api/token in 1 s - HTTP error"
@@ -117,14 +113,9 @@ def test_faults_are_told_apart(store: ObstoreStore, text: str, kind: type[Reques
     assert "<" not in str(fault)
 
 
-def test_credentials_that_were_there_come_back(store: ObstoreStore) -> None:
+def test_versions_change_with_the_object_and_credentials_that_were_there_come_back(store: ObstoreStore) -> None:
     content, found = store.read("a", 1, 2)
     assert bytes(content) == b"bc" and found == store.info("a") and found.num_bytes == 3
-    assert store._fault(obstore.exceptions.GenericError(NO_CREDENTIALS)).is_transient
-
-
-def test_versions_change_with_the_object(store: ObstoreStore, bucket: Bucket) -> None:
-    before = store.info("a")
-    assert store.info("a") == before
     obstore.put(store._bucket, "a", b"abcd")
-    assert store.info("a") != before
+    assert store.info("a") != found
+    assert store._fault(obstore.exceptions.GenericError(NO_CREDENTIALS)).is_transient

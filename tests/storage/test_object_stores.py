@@ -1,4 +1,5 @@
 import os
+from unittest import mock
 
 import pytest
 
@@ -21,19 +22,23 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_stores, "FIRST_WAIT_S", 1e-4)
 
 
+BUSY = RequestError("busy", is_transient=True)
+
+
 def failing(*errors: RequestError):
-    left = list(errors)
-
-    def action() -> str:
-        if left:
-            raise left.pop(0)
-        return "done"
-
-    return action
+    """What fails with these errors, one after the other, and then is done."""
+    return mock.Mock(side_effect=[*errors, "done"])
 
 
-def test_transient_faults_pass() -> None:
-    assert persist(failing(*[RequestError("busy", is_transient=True)] * 5), "it") == "done"
+def test_transient_faults_pass_until_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert persist(failing(*[BUSY] * 5), "it") == "done"
+    monkeypatch.setenv("BRIDGE_DATA_RETRY_S", "0.02")
+    with pytest.raises(DatasetError, match=r"it: cannot be read: \d+ attempts in 0 s failed, the last one with: busy"):
+        persist(failing(*[BUSY] * 1000), "it")
+    for text in ("soon", "-1", ""):
+        monkeypatch.setenv("BRIDGE_DATA_RETRY_S", text)
+        with pytest.raises(ConfigError, match="expected a number of seconds"):
+            persist(failing(BUSY), "it")
 
 
 @pytest.mark.parametrize(
@@ -47,12 +52,6 @@ def test_transient_faults_pass() -> None:
 def test_others_are_said_at_once(fault: RequestError, message: str) -> None:
     with pytest.raises(DatasetError, match=message):
         persist(failing(fault), "it")
-
-
-def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BRIDGE_DATA_RETRY_S", "0.02")
-    with pytest.raises(DatasetError, match=r"it: cannot be read: \d+ attempts in 0 s failed, the last one with: busy"):
-        persist(failing(*[RequestError("busy", is_transient=True)] * 1000), "it")
 
 
 def test_that_it_is_tried_again_is_told_once_for_each_kind_of_fault(
@@ -70,13 +69,6 @@ def test_that_it_is_tried_again_is_told_once_for_each_kind_of_fault(
         f"in process {os.getpid()}",
         f"s3://bucket/4: attempt 2 failed, and is made again: gone; failed so 10 times so far in process {os.getpid()}",
     ]
-
-
-@pytest.mark.parametrize("text", ["soon", "-1", ""])
-def test_patience_is_a_number(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setenv("BRIDGE_DATA_RETRY_S", text)
-    with pytest.raises(ConfigError, match="expected a number of seconds"):
-        persist(failing(RequestError("busy", is_transient=True)), "it")
 
 
 def test_of_an_error_what_says_something_is_kept() -> None:
@@ -126,9 +118,10 @@ def noted(limits: TimeLimits, num_bytes: int, took_s: float, times: int) -> tupl
 
 def test_without_a_median_the_limits_are_long_and_longer_for_large_requests() -> None:
     limits = TimeLimits()
-    assert limits.of(1000) == limits.of((1 << 18) - 1) == (0.5, 1.0, 2.0, 8.0)
-    assert noted(limits, 1000, 0.01, 3) == (0.5, 1.0, 2.0, 8.0)
+    assert limits.of(1000) == limits.of((1 << 18) - 1) == noted(limits, 1000, 0.01, 3) == (0.5, 1.0, 2.0, 8.0)
     assert [TimeLimits().of(1 << power)[0] for power in (18, 19, 20, 21, 22, 40)] == [1.0, 1.0, 2.0, 2.0, 8.0, 8.0]
+    for num_bytes, seconds in ((0, 8), (4_000_000, 8), (8_000_000, 16), (16 << 20, 32), (1 << 40, 32)):
+        assert full_limit_s(num_bytes) == seconds <= limits.of(num_bytes)[-1] <= 32
 
 
 def test_the_first_limit_is_about_four_medians_and_the_others_rise() -> None:
@@ -155,24 +148,12 @@ def test_sizes_have_their_own_limits_or_else_the_longest_of_the_others() -> None
     assert limits.of(1 << 20)[0] == limits.of(1 << 24)[0] == pytest.approx(2**-0.5)
 
 
-@pytest.mark.parametrize(
-    ("num_bytes", "seconds"), [(0, 8), (4_000_000, 8), (8_000_000, 16), (16 << 20, 32), (1 << 40, 32)]
-)
-def test_all_that_is_asked_for_has_a_limit(num_bytes: int, seconds: float) -> None:
-    assert full_limit_s(num_bytes) == seconds
-    last = TimeLimits().of(num_bytes)[-1]
-    assert seconds <= last <= 32
-
-
-@pytest.mark.parametrize("took_s", [0.001 * 1.3**power for power in range(40)])
-def test_all_attempts_together_take_less_than_twice_the_last(took_s: float) -> None:
+@pytest.mark.parametrize("took_s", [0.001 * 1.1**power for power in range(90)])
+def test_where_one_request_of_ten_gets_no_answer_a_read_takes_less_than_twice_as_long(took_s: float) -> None:
+    """And all attempts together take less than twice the last."""
     limits = noted(TimeLimits(), 1000, took_s, 8)
     assert limits[-1] == 8.0 and sum(limits) < 14 and list(limits) == sorted(limits)
-
-
-@pytest.mark.parametrize("took_s", [0.01 * 1.1**power for power in range(40)])
-def test_where_one_request_of_ten_gets_no_answer_a_read_takes_less_than_twice_as_long(took_s: float) -> None:
-    limits = noted(TimeLimits(), 1000, took_s, 8)
     waits = sum(limit_s * 0.1 ** (number + 1) for number, limit_s in enumerate(limits[:3]))
-    assert 3.3 * took_s < limits[0] <= 4.8 * took_s or limits[0] == 1 / 32
-    assert took_s + waits < 2 * took_s
+    if 0.01 < took_s < 0.5:
+        assert 3.3 * took_s < limits[0] <= 4.8 * took_s or limits[0] == 1 / 32
+        assert took_s + waits < 2 * took_s
