@@ -7,57 +7,26 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from bridge_data.errors import DatasetError
 from bridge_data.shards.arrow_table import ArrowTable
 from bridge_data.shards.table_columns import columns_of
-from bridge_data.storage import locations
 from tests.object_store import Bucket
-from tests.shards.test_parquet_table import mixed
+from tests.shards.reads import record_reads
+from tests.shards.rows import compare, mixed
 from tests.tables import save_to_disk, table_of
 
 DATA = "data-00000-of-00001.arrow"
+FORMS = {"stream": (pa.ipc.new_stream, pa.ipc.open_stream), "file": (pa.ipc.new_file, pa.ipc.open_file)}
+SIZE = 90
 
 
-def stored(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column without a type that only its package knows."""
-    return column.cast(column.type.storage_type) if isinstance(column.type, Square) else column
-
-
-def compare(file: Path, table: pa.Table) -> None:
-    found = ArrowTable(str(file))
-    assert sum(found.counts) == len(table)
-    chosen, first = random.Random(1), 0
-    for group, count in enumerate(found.counts):
-        for column in columns_of(found.schema, str(file)):
-            begin = chosen.randrange(count)
-            end = min(count, begin + chosen.randrange(1, 40))
-            wanted = stored(table[column.name].slice(first + begin, end - begin)).to_pylist()
-            assert found.values(column, group, begin, end) == wanted, (column, group, begin, end)
-        first += count
-
-
-def test_rows_are_those_that_pyarrow_reads(tmp_path: Path) -> None:
-    table = mixed()
-    more = {
-        "pairs": pa.array([[n, n + 1] for n in range(len(table))], pa.list_(pa.int16(), 2)),
-        "nothing": pa.nulls(len(table)),
-        "key": pa.array([bytes([n % 256] * 4) for n in range(len(table))], pa.binary(4)),
-        "maybe list": pa.array([None if n % 3 else [None, "a"] for n in range(len(table))], pa.list_(pa.string())),
-    }
-    for name, column in more.items():
-        table = table.append_column(name, column)
-    compare(save_to_disk(tmp_path / "saved", table, per_batch=333) / DATA, table)
-
-
-def test_the_file_format_is_read_as_well(tmp_path: Path) -> None:
-    table = mixed().slice(0, 500)
-    file = tmp_path / "a.arrow"
-    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table, max_chunksize=77)
-    compare(file, table)
+def write(file: Path, form: str, table: pa.Table, per_batch: int | None = None, **options: Any) -> pa.Table:
+    """An Arrow file. Returns the table as pyarrow reads it."""
+    new, reads = FORMS[form]
+    with new(str(file), table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(table, max_chunksize=per_batch)
+    return reads(pa.memory_map(str(file))).read_all()
 
 
 class Square(pa.ExtensionType):  # type: ignore[misc]
@@ -74,14 +43,14 @@ class Square(pa.ExtensionType):  # type: ignore[misc]
         return cls()
 
 
-@pytest.fixture
-def square() -> Iterator[Square]:
-    pa.register_extension_type(Square())
+@pytest.fixture(params=[False, True])
+def square(request: pytest.FixtureRequest) -> Iterator[Square]:
+    """A type that this process may know, or not."""
+    if request.param:
+        pa.register_extension_type(Square())
     yield Square()
-    pa.unregister_extension_type("tests.square")
-
-
-SIZE = 90
+    if request.param:
+        pa.unregister_extension_type("tests.square")
 
 
 def odd_columns(square: pa.DataType) -> dict[str, pa.Array]:
@@ -106,51 +75,40 @@ def odd_columns(square: pa.DataType) -> dict[str, pa.Array]:
         "codes": pa.array(texts).dictionary_encode(),
         "lists of codes": pa.array([[one, "b"] for one in texts], pa.list_(pa.dictionary(pa.int8(), pa.string()))),
         "map": pa.array([[("a", n), ("b", None)] for n in range(SIZE)], pa.map_(pa.string(), pa.int8())),
+        "pairs": pa.array([[n, n + 1] for n in range(SIZE)], pa.list_(pa.int16(), 2)),
+        "nothing": pa.nulls(SIZE),
+        "key": pa.array([bytes([n % 256] * 4) for n in range(SIZE)], pa.binary(4)),
+        "maybe list": pa.array([None if n % 3 else [None, "a"] for n in range(SIZE)], pa.list_(pa.string())),
         "last": numbers,
     }
 
 
-@pytest.mark.parametrize("form", ["stream", "file"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
-@pytest.mark.parametrize("is_registered", [False, True])
-def test_columns_of_every_type_and_those_after_them_are_those_that_pyarrow_reads(
-    tmp_path: Path, form: str, compression: str | None, is_registered: bool, request: pytest.FixtureRequest
+def test_columns_of_every_type_are_those_that_pyarrow_reads(
+    tmp_path: Path, form: str, compression: str | None, square: Square
 ) -> None:
-    table = pa.table(odd_columns(request.getfixturevalue("square") if is_registered else Square()))
-    file = tmp_path / "a.arrow"
-    options = pa.ipc.IpcWriteOptions(compression=compression, emit_dictionary_deltas=form == "stream")
-    new = pa.ipc.new_stream if form == "stream" else pa.ipc.new_file
-    with pa.OSFile(str(file), "wb") as sink, new(sink, table.schema, options=options) as writer:
-        writer.write_table(table, max_chunksize=40)
-    with pa.memory_map(str(file)) as source:
-        read = pa.ipc.open_stream(source).read_all() if form == "stream" else pa.ipc.open_file(source).read_all()
-        compare(file, read)
+    options = {"compression": compression, "emit_dictionary_deltas": form == "stream"}
+    for number, table in enumerate((mixed(500), pa.table(odd_columns(square)))):
+        file = tmp_path / f"{number}.arrow"
+        compare(file, write(file, form, table, 40, **options))
 
 
-def test_a_dictionary_that_grows_or_is_replaced_is_that_of_its_batch(tmp_path: Path) -> None:
-    for deltas in (False, True):
-        words = [pa.array(list("abab")).dictionary_encode(), pa.array(list("abca")).dictionary_encode()]
-        batches = [pa.record_batch({"word": one, "n": pa.array(range(4))}) for one in [*words, words[1]]]
-        file = tmp_path / f"{deltas}.arrow"
-        options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=deltas)
-        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, batches[0].schema, options=options) as writer:
-            for batch in batches:
-                writer.write_batch(batch)
-        compare(file, pa.Table.from_batches(batches))
+@pytest.mark.parametrize("deltas", [False, True])
+def test_a_dictionary_that_grows_or_is_replaced_is_that_of_its_batch(tmp_path: Path, deltas: bool) -> None:
+    words = [pa.array(list(text)).dictionary_encode() for text in ("abab", "abca", "abca")]
+    table = pa.Table.from_batches([pa.record_batch({"word": one, "n": pa.array(range(4))}) for one in words])
+    compare(tmp_path / "a.arrow", write(tmp_path / "a.arrow", "stream", table, emit_dictionary_deltas=deltas))
 
 
 def test_a_compressed_batch_that_would_fill_memory_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "a.arrow"
-    table = pa.table({"zeros": pa.array(bytes(1 << 20) for _ in range(300))})
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, table.schema, options=options) as writer:
-        writer.write_table(table)
+    write(tmp_path / "a.arrow", "stream", pa.table({"zeros": [bytes(1 << 20)] * 300}), compression="zstd")
     with pytest.raises(DatasetError, match=r"a\.arrow.*300 MiB"):
-        ArrowTable(str(file))
+        ArrowTable(str(tmp_path / "a.arrow"))
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
-@pytest.mark.parametrize("form", ["stream", "file"])
+@pytest.mark.parametrize("form", FORMS)
 def test_sizes_in_a_store_are_those_of_the_local_copy_and_take_no_request_for_each_column(
     bucket: Bucket, compression: str | None, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,67 +116,27 @@ def test_sizes_in_a_store_are_those_of_the_local_copy_and_take_no_request_for_ea
     media = pa.StructArray.from_arrays([text.cast(pa.binary()), text], ["bytes", "path"])
     large = pa.array([random.Random(n).randbytes(2000) for n in range(400)])  # several windows of buffers
     table = pa.table({"media": media, "large": large, **{f"text{number}": text for number in range(20)}})
-    options = pa.ipc.IpcWriteOptions(compression=compression)
-    new = pa.ipc.new_stream if form == "stream" else pa.ipc.new_file
-    with pa.OSFile(str(bucket.folder / "a.arrow"), "wb") as sink, new(sink, table.schema, options=options) as writer:
-        writer.write_table(table, max_chunksize=200)
-    num_reads = 0
-
-    def counted(*arguments: Any) -> Any:
-        nonlocal num_reads
-        num_reads += 1
-        return read_with_version(*arguments)
-
-    read_with_version = locations.read_with_version
-    monkeypatch.setattr(locations, "read_with_version", counted)
-    found: list[list[int]] = []
+    write(bucket.folder / "a.arrow", form, table, 200, compression=compression)
+    reads = record_reads(monkeypatch)
+    found = []
     for path in (str(bucket.folder / "a.arrow"), f"{bucket.url}/a.arrow"):
-        num_reads = 0
+        reads.clear()
         opened = ArrowTable(path)
         columns = columns_of(opened.schema, path)
         sizes = (opened.column_bytes, opened.unit_bytes)
         found.append([size(group, column) for group in range(2) for column in columns for size in sizes])
     assert found[0] == found[1]
-    assert num_reads < 30, num_reads  # of 2 batches with 22 columns
+    assert len(reads) < 30, reads  # of 2 batches with 22 columns
 
 
-def test_a_file_that_is_cut_off_is_told(tmp_path: Path) -> None:
-    file = save_to_disk(tmp_path / "saved", table_of({"text": ["some text"] * 500})) / DATA
-    content = file.read_bytes()
-    for size in (0, 7, 100, len(content) // 2):
+def test_a_file_that_is_cut_off_before_or_while_it_is_read_is_told(tmp_path: Path) -> None:
+    file = save_to_disk(tmp_path / "saved", table_of({"text": ["some text"] * 5000})) / DATA
+    content, table = file.read_bytes(), ArrowTable(str(file))
+    for size in (0, 7, 100, len(content) // 2 + 100):
         file.write_bytes(content[:size])
         with pytest.raises(DatasetError, match=r"cannot be read as an Arrow stream: it is damaged, or cut off"):
             ArrowTable(str(file))
-
-
-def test_a_file_that_is_cut_off_while_it_is_read_is_told(tmp_path: Path) -> None:
-    file = save_to_disk(tmp_path / "saved", table_of({"text": ["some text"] * 5000})) / DATA
-    table = ArrowTable(str(file))
-    column = columns_of(table.schema, str(file))[0]
-    file.write_bytes(file.read_bytes()[:1000])
+    file.write_bytes(content[:1000])
+    (column,) = columns_of(table.schema, str(file))
     with pytest.raises(DatasetError, match=str(file)):
         table.values(column, len(table.counts) - 1, 0, 9)
-
-
-@settings(max_examples=30, deadline=None)
-@given(data=st.data())
-def test_damage_is_an_error_of_ours_or_changes_nothing_else(
-    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    file = save_to_disk(tmp_path_factory.mktemp("damaged") / "saved", mixed().slice(0, 150)) / DATA
-    content = bytearray(file.read_bytes())
-    for _ in range(data.draw(st.integers(1, 4))):
-        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    file.write_bytes(content)
-    try:
-        table = ArrowTable(str(file))
-        columns = columns_of(table.schema, str(file))
-    except DatasetError as error:
-        assert str(file) in str(error)
-        return
-    for group, count in enumerate(table.counts):
-        for column in columns:
-            try:
-                table.values(column, group, 0, count)
-            except DatasetError as error:
-                assert str(file) in str(error)

@@ -1,5 +1,6 @@
 import logging
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,27 +18,36 @@ EXCLUDE = (
 KEPT = ["000001", "000002", "000004", "000010", "000011", "000012", "000013", "000014"]
 
 
-@pytest.mark.parametrize("removed", [[], ["index.bridge"], ["index.bridge", "index.sqlite"]])
-def test_exclusions_by_each_index(folder: Path, removed: list[str]) -> None:
-    for name in removed:
-        (folder / ".nv-meta" / name).unlink()
-    set_split(folder, EXCLUDE)
-    dataset = PreparedDataset.open(folder)
-    assert (dataset.index is None) == bool(removed)
-    train = dataset.split("train")
-    assert train.names == ("data-000000.tar", "data-000002.tar")
-    assert train.counts == [3, 5]
-    assert train.excluded == {"data-000000.tar/000000", "data-000000.tar/000003"}
-    assert keys_of(train) == KEPT
-    assert keys_of(dataset.split("val")) == ["000015", "000017", "000018", "000019"]
-
-
-def test_exclusions_when_older_tables_cannot_tell(folder: Path) -> None:
+def no_samples(folder: Path) -> None:
+    """As an older database, which knows none."""
     (folder / ".nv-meta/index.bridge").unlink()
     with sqlite3.connect(folder / ".nv-meta/index.sqlite") as db:
         db.execute("DROP TABLE samples")
+
+
+def damaged_page(folder: Path) -> None:
+    index = folder / ".nv-meta/index.bridge"
+    content = bytearray(index.read_bytes())
+    content[content.index(b"000000000001")] ^= 1
+    index.write_bytes(content)
+
+
+def remove(*names: str) -> Callable[[Path], None]:
+    return lambda folder: [(folder / ".nv-meta" / name).unlink() for name in names] and None
+
+
+@pytest.mark.parametrize(
+    "change", [remove(), remove("index.bridge"), remove("index.bridge", "index.sqlite"), no_samples, damaged_page]
+)
+def test_exclusions_by_each_index(folder: Path, change: Callable[[Path], None]) -> None:
+    change(folder)
     set_split(folder, EXCLUDE)
-    assert keys_of(open_shards(folder, "train")) == KEPT
+    dataset = PreparedDataset.open(folder)
+    train = dataset.split("train")
+    assert (train.names, train.counts) == (("data-000000.tar", "data-000002.tar"), [3, 5])
+    assert train.excluded == {"data-000000.tar/000000", "data-000000.tar/000003"}
+    assert keys_of(train) == KEPT
+    assert keys_of(dataset.split("val")) == ["000015", "000017", "000018", "000019"]
 
 
 def test_an_exclusion_of_nothing_is_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -97,15 +107,6 @@ def test_exclusions_that_cannot_be_found_are_an_error(folder: Path, kind: str) -
     set_split(folder, EXCLUDE)
     with pytest.raises(DatasetError, match=r"data-000000\.tar"):
         open_shards(folder, "train")
-
-
-def test_exclusions_are_found_also_if_a_page_of_our_index_is_damaged(folder: Path) -> None:
-    index = folder / ".nv-meta/index.bridge"
-    content = bytearray(index.read_bytes())
-    content[content.index(b"000000000001")] ^= 1
-    index.write_bytes(content)
-    set_split(folder, EXCLUDE)
-    assert open_shards(folder, "train").excluded_positions == {0: (0, 3)}
 
 
 def test_opening_reads_only_the_pages_of_excluded_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

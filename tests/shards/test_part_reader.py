@@ -12,7 +12,7 @@ import pytest
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.prepare.tars import refresh_index
-from bridge_data.shards import ShardReader, key_index, open_shards
+from bridge_data.shards import key_index
 from bridge_data.shards.sample_lookup import PartReader
 from bridge_data.shards.tar_files import GzipTar
 from tests.shards.tars import prepare_by_ratio, write_tar
@@ -28,35 +28,23 @@ def read(parts: PartReader, name: str) -> bytes:
     return parts.read(parts.find(name))
 
 
-def test_every_part_is_found_by_its_name(media: Path) -> None:
+def test_every_part_is_found_by_its_name_also_behind_that_of_a_shard(media: Path) -> None:
+    """The key of a sample begins with its shard, which need not be one of this data set."""
     parts = PartReader(media)
-    names = sorted(parts.part_names())
-    assert names == sorted(name for n in range(24) for name in (f"{n:06d}.bin", f"a/{n:06d}.left.txt"))
-    for number in range(24):
-        assert read(parts, f"{number:06d}.bin") == content(number)
-        assert read(parts, f"a/{number:06d}.left.txt") == f"left {number}".encode()
+    expected = {f"{n:06d}.bin": content(n) for n in range(24)}
+    expected |= {f"a/{n:06d}.left.txt": f"left {n}".encode() for n in range(24)}
+    assert {name: read(parts, name) for name in parts.part_names()} == expected
     assert parts.index.shard_names[parts.find("000009.bin").shard] == "m-1.tar"
-
-
-def test_the_key_of_a_sample_may_be_used_as_it_is(media: Path) -> None:
-    """It begins with the sample's shard, which need not be one of this data set."""
-    parts = PartReader(media)
     assert parts.find("other/data-7.tar/000009.bin") == parts.find("000009.bin")
     assert read(parts, "m-1.tar/a/000009.left.txt") == b"left 9"
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
+    for name, told in (
         ("000099.bin", "no sample has the key '000099'"),
         ("000001.jpg", "sample '000001' has no part 'jpg'; it has bin"),
         ("000001", "names no part of a sample"),
         ("x.tar/000099.bin", "no sample has the key '000099'"),
-    ],
-)
-def test_a_part_that_is_not_there_is_the_samples_fault(media: Path, name: str, message: str) -> None:
-    with pytest.raises(SampleError, match=message):
-        PartReader(media).find(name)
+    ):
+        with pytest.raises(SampleError, match=told):
+            parts.find(name)
 
 
 def test_one_look_up_goes_through_the_indexes(media: Path) -> None:
@@ -105,11 +93,15 @@ def test_long_names_and_compressed_shards_are_read(tmp_path: Path) -> None:
     assert [read(parts, each) for each in parts.part_names()] == [b"long", b"short", b"pax", b"end"]
 
 
-def test_an_older_index_that_knows_no_parts_serves_too(tmp_path: Path) -> None:
-    write_media(tmp_path)
-    with sqlite3.connect(tmp_path / ".nv-meta/index.sqlite") as database:
+def without_parts(folder: Path) -> PartReader:
+    """A reader of an older index, which knows no parts."""
+    with sqlite3.connect(folder / ".nv-meta/index.sqlite") as database:
         database.execute("DROP TABLE sample_parts")
-    parts = PartReader(tmp_path)
+    return PartReader(folder)
+
+
+def test_an_older_index_that_knows_no_parts_serves_too(tmp_path: Path) -> None:
+    parts = without_parts(write_media(tmp_path))
     assert read(parts, "000009.bin") == content(9)
     assert read(parts, "a/000009.left.txt") == b"left 9"
     with pytest.raises(SampleError, match="there is no part"):
@@ -121,52 +113,33 @@ def test_a_compressed_shard_is_opened_once(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "a.tgz").write_bytes(gzip.compress(tar.read_bytes()))
     tar.unlink()
     prepare_by_ratio(tmp_path, "1,0,0")
-    with sqlite3.connect(tmp_path / ".nv-meta/index.sqlite") as database:
-        database.execute("DROP TABLE sample_parts")
     opened: list[str] = []
-
-    class Opened(GzipTar):
-        def __init__(self, path: str) -> None:
-            opened.append(path)
-            super().__init__(path)
-
-    monkeypatch.setattr(key_index, "GzipTar", Opened)
-    parts = PartReader(tmp_path)
+    monkeypatch.setattr(key_index, "GzipTar", lambda path: opened.append(path) or GzipTar(path))
+    parts = without_parts(tmp_path)
     assert [read(parts, f"{n}.bin") for n in range(5)] == [b"0", b"1", b"2", b"3", b"4"]
     assert opened == [str(tmp_path / "a.tgz")]
 
 
-def test_a_replaced_shard_is_found_out(tmp_path: Path) -> None:
-    write_media(tmp_path)
-    write_tar(tmp_path / "m-1.tar", {"000008.bin": b"other", "000009.bin": b"others" * 400})
-    with pytest.raises(DatasetError, match=r"m-1.tar: does not hold '000009.bin' at byte"):
-        read(PartReader(tmp_path), "000009.bin")
-
-
-def test_a_shard_that_is_gone_stops_the_run(tmp_path: Path) -> None:
-    write_media(tmp_path)
-    (tmp_path / "m-1.tar").unlink()
-    storage.close_files()
-    with pytest.raises(DatasetError, match="no such file"):
-        read(PartReader(tmp_path), "000009.bin")
-
-
-def test_what_is_not_prepared_is_refused(tmp_path: Path) -> None:
+def test_what_was_replaced_is_gone_or_not_prepared_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not a prepared data set"):
         PartReader(tmp_path)
-    write_media(tmp_path / "m")
-    (tmp_path / "m/.nv-meta/index.sqlite").unlink()
-    with pytest.raises(ConfigError, match=r"no index of its keys.*--tar-index-only"):
-        PartReader(tmp_path / "m")
-    refresh_index(tmp_path / "m")
-    assert read(PartReader(tmp_path / "m"), "000000.bin") == content(0)
-
-
-def test_a_damaged_index_stops_the_run(tmp_path: Path) -> None:
-    write_media(tmp_path)
-    (tmp_path / ".nv-meta/index.sqlite").write_bytes(b"nothing" * 1000)
+    parts = PartReader(write_media(tmp_path / "m"))
+    write_tar(tmp_path / "m/m-1.tar", {"000008.bin": b"other", "000009.bin": b"others" * 400})
+    with pytest.raises(DatasetError, match=r"m-1.tar: does not hold '000009.bin' at byte"):
+        read(parts, "000009.bin")
+    (tmp_path / "m/m-1.tar").unlink()
+    storage.close_files()
+    with pytest.raises(DatasetError, match="no such file"):
+        read(PartReader(tmp_path / "m"), "000009.bin")
+    (tmp_path / "m/.nv-meta/index.sqlite").write_bytes(b"nothing" * 1000)
     with pytest.raises(DatasetError, match=r"index.sqlite: cannot be read"):
-        PartReader(tmp_path).find("000000.bin")
+        PartReader(tmp_path / "m").find("000000.bin")
+    write_media(tmp_path / "n")
+    (tmp_path / "n/.nv-meta/index.sqlite").unlink()
+    with pytest.raises(ConfigError, match=r"no index of its keys.*--tar-index-only"):
+        PartReader(tmp_path / "n")
+    refresh_index(tmp_path / "n")
+    assert read(PartReader(tmp_path / "n"), "000000.bin") == content(0)
 
 
 def test_a_key_of_several_shards_needs_the_name_of_the_shard(tmp_path: Path) -> None:
@@ -184,13 +157,3 @@ def test_a_key_of_several_shards_needs_the_name_of_the_shard(tmp_path: Path) -> 
     assert read(parts, "a.txt") == read(parts, "other.tar/b.txt") == b"own"
     with pytest.raises(SampleError, match="sample '0001' has no part 'jpg'; it has bin, txt"):
         parts.find("a.tar/0001.jpg")
-
-
-def test_an_exclusion_is_of_one_shard_also_where_others_have_the_key(tmp_path: Path) -> None:
-    for shard in ("a.tar", "b.tar"):
-        write_tar(tmp_path / shard, {"1.txt": b"", "2.txt": b""})
-    prepare_by_ratio(tmp_path, "1,0,0")
-    (tmp_path / ".nv-meta/split.yaml").write_text("{split_parts: {train: [a.tar, b.tar]}, exclude: [b.tar/2]}")
-    (tmp_path / ".nv-meta/index.bridge").unlink()
-    reader = ShardReader(open_shards(tmp_path, "train"))
-    assert [reader.read(number).full_key for number in range(3)] == ["a.tar/1", "a.tar/2", "b.tar/1"]

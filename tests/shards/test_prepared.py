@@ -5,50 +5,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.shards import PreparedDataset, ShardSet, open_shards
 from tests.shards.tars import keys_of, set_split
 
 
-def test_split_parts_and_their_shards(folder: Path) -> None:
+def test_split_parts_and_their_shards_are_known_without_reading_them(folder: Path) -> None:
     dataset = PreparedDataset.open(folder)
-    assert dataset.split_parts() == ["train", "val", "test"]
-    assert dataset.part_names() == ["json", "txt"]
-    train = dataset.split("train")
-    assert train.names == ("data-000000.tar", "data-000001.tar")
-    assert train.counts == [5, 5]
+    assert (dataset.split_parts(), dataset.part_names()) == (["train", "val", "test"], ["json", "txt"])
+    train, size = dataset.split("train"), os.stat(folder / "data-000000.tar").st_size
+    assert (train.names, train.counts) == (("data-000000.tar", "data-000001.tar"), [5, 5])
     assert keys_of(open_shards(str(folder), "val")) == [f"{number:06d}" for number in range(10, 15)]
-
-
-def test_opening_touches_no_shard(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert dataset.shard_bytes("data-000000.tar") == size
+    (folder / ".nv-meta/index.bridge").unlink()
+    dataset = PreparedDataset.open(folder)
+    assert (dataset.shard_bytes("data-000000.tar"), dataset.part_names()) == (size, ["json", "txt"])
     for path in folder.glob("*.tar*"):
-        path.rename(path.with_suffix(".away"))
+        path.unlink()
     assert open_shards(folder, "train").num_samples == 10
 
 
-def test_an_unknown_part_names_those_there_are(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"split\.yaml: there is no split part 'trian'; there is train, val, test"):
-        open_shards(folder, "trian")
-
-
-def test_a_declared_part_may_be_empty(folder: Path) -> None:
-    set_split(folder, "split_parts: {train: [data-000000.tar], val: []}")
-    assert open_shards(folder, "val").num_samples == 0
-
-
-def test_a_shard_twice_in_a_part_is_refused(folder: Path) -> None:
-    (folder / ".nv-meta/split.yaml").write_text("split_parts: {train: ['data-{000000..000001}.tar', data-000001.tar]}")
-    with pytest.raises(
-        ConfigError, match=r"split\.yaml: split part 'train' names 'data-000001\.tar' 2 times.*Name it once"
+def test_parts_that_cannot_be_opened_are_named(folder: Path) -> None:
+    for parts, error, told in (
+        ("train: [], val: []", ConfigError, r"split\.yaml: there is no split part 'test'; there is train, val"),
+        ("test: ['data-{000000..000001}.tar', data-000001.tar]", ConfigError, r"names 'data-000001\.tar' 2 times"),
+        ("test: ['data-{000003..000006}.tar']", DatasetError, r"'data-000004\.tar' and 2 more shards.*-data prepare"),
     ):
-        open_shards(folder, "train")
-
-
-def test_shards_that_were_not_prepared_are_an_error(folder: Path) -> None:
-    set_split(folder, "split_parts: {train: ['data-{000003..000006}.tar']}")
-    with pytest.raises(DatasetError, match=r"'train' names 'data-000004\.tar' and 2 more shards.*bridge-data prepare"):
-        open_shards(folder, "train")
+        set_split(folder, f"split_parts: {{{parts}}}")
+        with pytest.raises(error, match=told):
+            open_shards(folder, "test")
 
 
 def test_our_index_is_left_aside_when_it_is_of_another_preparation(folder: Path) -> None:
@@ -73,16 +58,6 @@ def test_an_older_preparation_without_uuid_sqlite_and_json(folder: Path) -> None
     assert keys_of(open_shards(folder, "train")) == [f"{number:06d}" for number in range(10)]
 
 
-def test_sizes_come_from_the_index_or_the_files(folder: Path) -> None:
-    dataset = PreparedDataset.open(folder)
-    size = os.stat(folder / "data-000000.tar").st_size
-    assert dataset.shard_bytes("data-000000.tar") == size
-    (folder / ".nv-meta/index.bridge").unlink()
-    dataset = PreparedDataset.open(folder)
-    assert dataset.shard_bytes("data-000000.tar") == size == storage.size_bytes(folder / "data-000000.tar")
-    assert dataset.part_names() == ["json", "txt"]
-
-
 @given(st.lists(st.lists(st.booleans(), max_size=12), max_size=6))
 def test_numbers_pass_over_what_is_excluded(kept: list[list[bool]]) -> None:
     """`kept` tells for every sample of every shard whether it is in."""
@@ -100,11 +75,3 @@ def test_numbers_pass_over_what_is_excluded(kept: list[list[bool]]) -> None:
     assert [shards.locate(index) for index in range(len(shards))] == expected
     assert shards.counts == [sum(shard) for shard in kept]
     assert shards.num_samples == len(expected)
-
-
-def test_out_of_range() -> None:
-    shards = ShardSet(root=Path("/data"), split_part="val", names=("a.tar",), stored_counts=(3,))
-    assert shards.path(0) == Path("/data/a.tar")
-    for index in (-1, 3):
-        with pytest.raises(IndexError, match=rf"/data \[val\]: sample {index} of 3"):
-            shards.locate(index)

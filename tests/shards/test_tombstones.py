@@ -1,8 +1,8 @@
 """What a list of forgotten samples knows of a shard, and how its lines are written."""
 
-import collections
 import json
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -26,10 +26,9 @@ SHARDS = {
     ],
 )
 def test_digests_of_the_same_kind_are_compared(one: str | None, other: str | None, agree: bool) -> None:
-    stamps = ShardStamp(10, 2, one), ShardStamp(10, 2, other)
-    assert stamps[0].agrees(stamps[1]) is stamps[1].agrees(stamps[0]) is agree
-    assert not stamps[0].agrees(stamps[1]._replace(num_samples=3))
-    assert not stamps[0].agrees(stamps[1]._replace(num_bytes=11))
+    first, second = ShardStamp(10, 2, one), ShardStamp(10, 2, other)
+    assert first.agrees(second) is second.agrees(first) is agree
+    assert not first.agrees(second._replace(num_samples=3)) and not first.agrees(second._replace(num_bytes=11))
 
 
 def test_a_digest_comes_last_in_the_line_of_a_shard_and_may_be_missing() -> None:
@@ -51,19 +50,9 @@ def test_each_of_many_shards_of_one_size_is_asked_once(tmp_path: Path, digest: s
     for name in forgetting:
         (tmp_path / name).write_text("x")
     found = Tombstones(tmp_path / "list", tmp_path, (TombstoneVersion(1, "2026-01-01", "", "forget", forgetting, ""),))
-    asked = collections.Counter[str]()
-
-    def noted(kind: str, name: str) -> str:
-        asked[f"{kind} {name}"] += 1
-        return name
-
-    now = found.names_now(
-        stamps,
-        lambda name: stamps[noted("stamp", name)],
-        lambda name: noted("content", name).encode(),
-        lambda path, name, position: False,
-        are_tars=True,
-    )
+    stamped, read = mock.Mock(side_effect=stamps.__getitem__), mock.Mock(side_effect=str.encode)
+    now = found.names_now(stamps, stamped, read, lambda path, name, position: False, are_tars=True)
     assert now == {name: [name] for name in forgetting}
-    assert max(asked.values()) == 1
-    assert any(name.startswith("content") for name in asked) is (digest != "{}")
+    for asked in (stamped, read):
+        assert len({*map(str, asked.mock_calls)}) == len(asked.mock_calls)
+    assert read.called is (digest != "{}")

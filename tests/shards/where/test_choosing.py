@@ -1,6 +1,7 @@
 """Choosing: what a predicate chooses, NULLs, names, files of the user's columns, and what is refused."""
 
 import dataclasses
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -45,15 +46,12 @@ def test_the_same_samples_are_the_same_choice_however_the_condition_is_written(d
     assert ChosenRecords(records, choose(records, [Clause("index % 3 = 1")])).identity() != identities[0]
 
 
-def test_columns_of_ones_own_that_change_choose_anew(data: Path, tmp_path: Path) -> None:
-    records, path = open_shards(data, "train"), tmp_path / "own.parquet"
+def test_columns_of_ones_own_that_change_choose_anew(table: Path) -> None:
     found = []
     for score in (1, 2, 1):
-        table = {"key": ["000000", "000001"], "score": [score, 1]}
-        pq.write_table(pa.table(table), path)
-        found.append(choose(records, [Clause("score = 1", str(path))]))
-    assert [choice.between(0, 500) for choice in found] == [[0, 1], [1], [0, 1]]
-    assert found[0].digest == found[2].digest != found[1].digest
+        path = own(table, key=["0", "1"], mine=[score, 1])
+        found.append(chosen(table, "mine = 1", path))
+    assert found == [[0, 1], [1], [0, 1]]
 
 
 _FIRST_USE = """
@@ -101,19 +99,19 @@ def test_columns_that_are_replaced_meanwhile_are_an_error(table: Path, monkeypat
     assert not [*(table.parent / "cache" / "where").glob("*.choice")]
 
 
-def test_a_damaged_file_in_the_cache_is_made_anew(data: Path, tmp_path: Path) -> None:
-    records = open_shards(data, "train")
+def test_a_damaged_file_in_the_cache_is_made_anew_and_a_cache_that_cannot_be_written_named(
+    data: Path, tmp_path: Path
+) -> None:
+    records, cache = open_shards(data, "train"), tmp_path / "cache"
     before = choose(records, [Clause("index < 5")])
-    (path,) = (tmp_path / "cache" / "where").glob("*.choice")
+    (path,) = (cache / "where").glob("*.choice")
     path.write_bytes(path.read_bytes()[:-9])
     after = choose(records, [Clause("index < 5")])
     assert (after.digest, after.between(0, 500)) == (before.digest, [0, 1, 2, 3, 4])
-
-
-def test_a_cache_that_cannot_be_written_is_named(data: Path, tmp_path: Path) -> None:
-    (tmp_path / "cache").write_text("a file where a folder should be")
+    shutil.rmtree(cache)
+    cache.write_text("a file where a folder should be")
     with pytest.raises(ConfigError, match=r"where: cannot store the chosen samples: .*set BRIDGE_DATA_CACHE"):
-        choose(open_shards(data, "train"), [Clause("index < 5")])
+        choose(records, [Clause("index < 5")])
 
 
 SIZE = 60
@@ -192,12 +190,15 @@ def test_mistakes_say_what_to_do(table: Path, text: str, told: str) -> None:
         chosen(table, text)
 
 
-def test_names_that_differ_in_case_only_may_be_used_one_by_one(table: Path) -> None:
+def test_names_that_differ_in_case_only_may_be_used_one_by_one_but_not_in_fields(table: Path) -> None:
     path = own(table, key=KEYS, s=list(range(SIZE)), S=list(range(SIZE, 0, -1)))
     assert chosen(table, "s > 57", path) == [58, 59]
     assert chosen(table, "S > 58", path) == [0, 1]
     with pytest.raises(ConfigError, match="differ in case only"):
         chosen(table, "s > 57 or S > 58", path)
+    write_parquet(table, pa.table({"meta": [{"a": number, "A": -number} for number in range(SIZE)]}))
+    with pytest.raises(ConfigError, match=r"column 'meta' has the type .*differ in case only"):
+        chosen(table, 'meta."A" > 50')
 
 
 ODD_NAMES = [
@@ -226,12 +227,6 @@ def test_a_column_may_have_any_name(table: Path, name: str, is_own: bool) -> Non
     assert chosen(table, f"{quoted} > 57 and (meta is null or meta.lang = 'en')", path) == [0, 1, 2]
 
 
-def test_fields_that_differ_in_case_only_are_refused(table: Path) -> None:
-    write_parquet(table, pa.table({"meta": [{"a": number, "A": -number} for number in range(SIZE)]}))
-    with pytest.raises(ConfigError, match=r"column 'meta' has the type .*differ in case only"):
-        chosen(table, 'meta."A" > 50')
-
-
 @pytest.mark.parametrize(
     "keys", [KEYS, list(range(SIZE)), pa.array(KEYS).dictionary_encode(), [k.encode() for k in KEYS]]
 )
@@ -251,18 +246,13 @@ def test_rows_are_found_by_the_key_also_if_a_column_of_the_data_is_called_so(tab
     assert chosen(table, "mine > 57", own(table, key=KEYS, shard=shards, mine=list(range(SIZE)))) == [58, 59]
 
 
-def test_the_key_that_batches_have_stands_beside_columns_of_ones_own(table: Path) -> None:
-    full_keys = ", ".join(f"'table.parquet/{number}'" for number in (4, 30, 50))
-    text = f"mine > 10 and __key__ in ({full_keys})"
-    assert chosen(table, text, own(table, key=KEYS, mine=list(range(SIZE)))) == [30, 50]
-    shards = ["table.parquet"] * SIZE
-    assert chosen(table, text, own(table, key=KEYS, shard=shards, mine=list(range(SIZE)))) == [30, 50]
-
-
-def test_samples_without_a_row_have_nulls(table: Path) -> None:
+def test_samples_without_a_row_have_nulls_and_the_key_that_batches_have(table: Path) -> None:
     path = own(table, key=[*KEYS[:30], None, None, "other", "other"], mine=[1] * 34)
     assert chosen(table, "mine = 1", path) == list(range(30))
     assert chosen(table, "mine is null", path) == list(range(30, SIZE))
+    text = "mine > 10 and __key__ in ('table.parquet/4', 'table.parquet/30', 'table.parquet/50')"
+    for more in ({}, {"shard": ["table.parquet"] * SIZE}):
+        assert chosen(table, text, own(table, key=KEYS, mine=list(range(SIZE)), **more)) == [30, 50]
 
 
 @pytest.mark.parametrize(
@@ -371,11 +361,3 @@ def test_names_are_shown_as_they_have_to_be_written(engine: Any) -> None:
     assert [written(name) for name in names] == shown
     for text, name in zip(shown, names, strict=True):
         assert parse_predicate(engine, f"{text} = 1") == [name]
-
-
-def test_without_duckdb_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    monkeypatch.setitem(sys.modules, "duckdb", None)
-    with pytest.raises(ConfigError, match=r'^the package duckdb is missing: pip install "bridge-data\[where\]"'):
-        open_engine(tmp_path).__enter__()
