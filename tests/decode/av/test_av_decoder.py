@@ -27,36 +27,30 @@ def test_metadata_of_a_video_with_sound() -> None:
     assert metadata.audio_num_samples >= 60_000
 
 
-def test_only_the_metadata_asked_for_are_there() -> None:
-    metadata = decoder_of("mkv with audio").get_metadata(
-        get_video_duration=False, get_video_frame_count=False, get_video_frame_size=False, get_audio=False
-    )
-    assert {name for name in metadata.__slots__ if getattr(metadata, name) is not None} == {"video_fps"}
-
-
 def test_durations_and_rates() -> None:
     with decoder_of("mkv with audio") as decoder:
+        wanted = {"get_video_duration": False, "get_video_frame_count": False, "get_video_frame_size": False}
+        metadata = decoder.get_metadata(get_audio=False, **wanted)
+        assert {name for name in metadata.__slots__ if getattr(metadata, name) is not None} == {"video_fps"}
         assert decoder.get_video_duration() == (pytest.approx(2), None)
         assert decoder.get_video_duration(get_frame_count=True) == (pytest.approx(2), 50)
         assert decoder.get_audio_duration() == pytest.approx(60_000 / 44_100, abs=0.03)
         assert (decoder.get_video_fps(), decoder.get_audio_samples_per_second()) == (25.0, 44_100)
         assert decoder.has_video_stream() and decoder.has_audio_stream()
-    with AVDecoder(sound("wav")[0]) as decoder:
-        assert (decoder.has_video_stream(), decoder.get_video_duration()) == (False, (None, None))
-        with pytest.raises(SampleError, match="no video"):
-            decoder.get_video_fps()
-    with pytest.raises(SampleError, match="no audio"):
-        decoder_of("mp4 with B-frames").get_audio_samples_per_second()
-
-
-def test_frames_with_and_without_audio() -> None:
-    with decoder_of("mkv with audio") as decoder:
-        assert (len(decoder.get_frames().video_clips), decoder.get_frames().audio_clips) == (1, [])
         both = decoder.get_frames(video_decode_audio=True)
-        assert both.audio_clips[0].shape[0] == 2
+        assert (decoder.get_frames().audio_clips, both.audio_clips[0].shape[0]) == ([], 2)
         assert torch.equal(both.audio_clips[0], decoder.get_video_with_audio().audio_clips[0])
-    assert decoder_of("mp4 with B-frames").get_frames(video_decode_audio=True).audio_clips == []
-    assert AVDecoder(sound("flac")[0]).get_frames().video_clips == []
+    silent, heard = decoder_of("mp4 with B-frames"), AVDecoder(sound("wav")[0])
+    assert silent.get_frames(video_decode_audio=True).audio_clips == heard.get_frames().video_clips == []
+    assert (heard.has_video_stream(), heard.get_video_duration()) == (False, (None, None))
+    for take, told in (
+        (heard.get_video_fps, "no video"),
+        (silent.get_audio_samples_per_second, "no audio"),
+        (silent.get_video_with_audio, "audio was asked for, but the medium has only video"),
+        (heard.get_video, "video was asked for, but the medium has only audio"),
+    ):
+        with pytest.raises(SampleError, match=told):
+            take()
 
 
 def test_the_cover_of_music_is_no_video() -> None:
@@ -76,26 +70,21 @@ def test_the_cover_of_music_is_no_video() -> None:
         assert (decoder.has_video_stream(), decoder.get_frames().video_clips) == (False, [])
 
 
-def test_wrong_settings() -> None:
-    with decoder_of("mkv with audio") as decoder:
-        with pytest.raises(ConfigError, match='video_unit=\'ms\': expected "frames" or "seconds"'):
-            decoder.get_video_clips([(0, 1)], "ms")
-        with pytest.raises(ConfigError, match='audio_unit=\'frames\': expected "samples" or "seconds"'):
-            decoder.get_audio_clips([(0, 1)], "frames")
-        with pytest.raises(ConfigError, match="video_stride=0"):
-            decoder.get_video_clips([(0, 1)], video_stride=0)
-        for size in ((0, 5), (5,), (2.5, 5)):
-            with pytest.raises(ConfigError, match="video_out_frame_size="):
-                decoder.get_video_clips([(0, 1)], video_out_frame_size=size)
-    with pytest.raises(ConfigError, match="opened as text"):
-        AVDecoder(io.StringIO("text"))
-
-
-def test_streams_that_are_not_there() -> None:
-    with pytest.raises(SampleError, match="audio was asked for, but the medium has only video"):
-        decoder_of("mp4 with B-frames").get_video_with_audio()
-    with pytest.raises(SampleError, match="video was asked for, but the medium has only audio"):
-        AVDecoder(sound("mp3")[0]).get_video()
+@pytest.mark.parametrize(
+    ("take", "told"),
+    [
+        (lambda made: made.get_video_clips([(0, 1)], "ms"), 'video_unit=\'ms\': expected "frames" or "seconds"'),
+        (lambda made: made.get_audio_clips([(0, 1)], "frames"), 'audio_unit=\'frames\': expected "samples" or "seco'),
+        (lambda made: made.get_video_clips([(0, 1)], video_stride=0), "video_stride=0"),
+        (lambda made: made.get_video_clips([(0, 1)], video_out_frame_size=(0, 5)), "video_out_frame_size="),
+        (lambda made: made.get_video_clips([(0, 1)], video_out_frame_size=(5,)), "video_out_frame_size="),
+        (lambda made: made.get_video_clips([(0, 1)], video_out_frame_size=(2.5, 5)), "video_out_frame_size="),
+        (lambda made: AVDecoder(io.StringIO("text")), "opened as text"),
+    ],
+)
+def test_wrong_settings(take: Any, told: str) -> None:
+    with decoder_of("mkv with audio") as decoder, pytest.raises(ConfigError, match=told):
+        take(decoder)
 
 
 def test_nothing_is_read_before_it_is_asked_for() -> None:
