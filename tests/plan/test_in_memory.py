@@ -12,7 +12,6 @@ from bridge_data import (
     Cooker,
     CrudeSample,
     DefaultTaskEncoder,
-    EnergonMultiModalDataModule,
     InMemoryDataset,
     LaneDataset,
     SampleError,
@@ -124,19 +123,6 @@ def test_samples_by_split_part_and_subflavors() -> None:
         get_val_dataset(data, split_part="test", worker_config=config(), batch_size=1)
     made = get_val_dataset(InMemoryDataset(TEXTS, subflavors={"a": "b"}), worker_config=config(), batch_size=1)
     assert next(iter(get_loader(made))).__subflavors__ == [{"a": "b"}]
-
-
-def test_a_data_module_takes_samples() -> None:
-    module = EnergonMultiModalDataModule(
-        {"train": TEXTS[:100], "val": TEXTS[100:]},
-        micro_batch_size=4,
-        task_encoder=DefaultTaskEncoder(),
-        num_workers=0,
-        pin_memory=False,
-    )
-    assert len(next(iter(module.train_dataloader())).text) == 4
-    assert next(iter(module.val_dataloader())).text == ["100", "101", "102", "103"]
-    assert "in memory" in repr(module)
 
 
 @pytest.mark.parametrize(

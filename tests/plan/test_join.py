@@ -82,16 +82,6 @@ def test_a_join_has_its_weight_in_a_blend(folder: Path) -> None:
     assert (plan.repetitions, plan.weights) == ((3, 2), (6 / 14, 8 / 14))
 
 
-def test_a_join_is_cut_to_a_range_of_joined_samples(folder: Path) -> None:
-    join = [{"path": "a"}, {"path": "b", "nonmatch": "none"}]
-    (source,) = prepared_plan(joined(folder / "j.yaml", join, subset={"range": [1, 3]})).sources
-    reader = source.records.reader()
-    assert [reader.read(number).key for number in range(source.num_samples)] == ["b", "c"]
-    joined(folder / "j.yaml", join, subset={"range": ["50%", "100%"]}, shuffle_over_epochs_multiplier=3)
-    (source,) = load_plan(folder / "j.yaml").sources
-    assert (source.num_samples, source.epochs_per_shuffle) == (2, 3)
-
-
 def test_the_fingerprint_tells_what_is_joined(folder: Path) -> None:
     def fingerprint(name: str, nonmatch: str) -> str:
         path = joined(folder / "j.yaml", [{"path": "a"}, {"path": name, "nonmatch": nonmatch}])

@@ -182,19 +182,6 @@ def test_an_index_is_refused_if_a_table_was_written_again(tmp_path: Path) -> Non
     assert [right and right[-1] for _, right in keys_of(prepared_plan(path).sources[0])] == ["a", "b"]
 
 
-def test_a_row_group_of_many_rows_is_matched_in_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bridge_data.prepare import metadataset_joins
-
-    keys = [f"{number:06d}" for number in range(50_000)]
-    write(tmp_path / "a.parquet", keys, per_group=50_000)
-    write(tmp_path / "b.parquet", keys[::-1][:40_000], per_group=50_000)
-    monkeypatch.setattr(metadataset_joins, "TASK_SAMPLES", 1 << 14)
-    path = both(tmp_path / "j.yaml", {"path": "a.parquet"}, {"path": "b.parquet", "nonmatch": "skip"})
-    (index,) = prepare_metadataset(path, num_workers=1)
-    assert (index.counts, index.members[1].num_missing) == ([40_000], 10_000)
-    assert [index.row(row) for row in (0, 39_999)] == [[10_000, 39_999], [49_999, 0]]
-
-
 def test_a_sample_is_forgotten_with_the_row_of_any_member(tmp_path: Path) -> None:
     """States know lists by their positions: a list that one member gets does not move those of the others."""
     for number, keys in enumerate(("ab", "cd")):

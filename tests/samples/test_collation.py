@@ -5,12 +5,11 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge_data import Batch, SourceInfo, TextSample, edataclass
 from bridge_data.samples.collation import (
-    batch_list,
     batch_pad_stack,
     batch_stack,
     concat_pad,
@@ -48,48 +47,33 @@ def text(index: int) -> TextSample:
     )
 
 
-@given(SHAPES)
+@settings(deadline=None)
+@given(SHAPES | st.just([(300, 1500), (200, 2100), (310, 1950)]))
 def test_padding_is_zero_and_at_the_end(shapes: list[tuple[int, int]]) -> None:
     tensors = [torch.full(shape, number + 1.0) for number, shape in enumerate(shapes)]
-    stacked = batch_pad_stack(tensors)
-    assert stacked.shape == (len(shapes), *(max(sizes) for sizes in zip(*shapes, strict=True)))
-    for row, tensor in zip(stacked, tensors, strict=True):
-        height, width = tensor.shape
-        assert torch.equal(row[:height, :width], tensor)
-        assert row.sum() == tensor.sum()
-
-
-def test_large_tensors_are_padded_just_the_same() -> None:
-    shapes = [(300, 500, 3), (200, 700, 4), (310, 650, 1)]
-    tensors = [torch.full(shape, number + 1.0) for number, shape in enumerate(shapes)]
     stacked, joined = batch_pad_stack(tensors), concat_pad(tensors)
-    assert (stacked.shape, joined.shape) == ((3, 310, 700, 4), (810, 700, 4))
-    for row, rows, tensor in zip(stacked, joined.split([300, 200, 310]), tensors, strict=True):
-        height, width, depth = tensor.shape
-        for room in (row[:height], rows):
-            assert torch.equal(room[:, :width, :depth], tensor)
+    heights, widths = zip(*shapes, strict=True)
+    assert stacked.shape == (len(shapes), max(heights), max(widths))
+    assert joined.shape == (sum(heights), max(widths))
+    for row, rows, tensor in zip(stacked, joined.split(heights), tensors, strict=True):
+        height, width = tensor.shape
+        assert torch.equal(row[:height, :width], tensor) and torch.equal(rows[:, :width], tensor)
         assert row.sum() == rows.sum() == tensor.sum()
 
 
-@given(SHAPES)
-def test_joining_pads_all_dimensions_but_the_first(shapes: list[tuple[int, int]]) -> None:
-    tensors = [torch.full(shape, number + 1.0) for number, shape in enumerate(shapes)]
-    joined = concat_pad(tensors)
-    assert joined.shape == (sum(height for height, _ in shapes), max(width for _, width in shapes))
-    start = 0
-    for tensor in tensors:
-        height, width = tensor.shape
-        assert torch.equal(joined[start : start + height, :width], tensor)
-        start += height
-    assert joined.sum() == sum(tensor.sum() for tensor in tensors)
-
-
 @pytest.mark.parametrize("fn", [batch_stack, batch_pad_stack, concat_pad])
-def test_no_value_is_cast_to_the_dtype_of_another(fn: Any) -> None:
+def test_no_value_is_cast_to_the_dtype_of_another_nor_stacked_with_other_dimensions(fn: Any) -> None:
     for mixed in ([torch.ones(2, dtype=torch.int32), torch.full((2,), 2.75)], [torch.ones(2), torch.ones(3).bool()]):
         for batch in (mixed, mixed[::-1]):
             with pytest.raises(ValueError, match=r"tensors of torch\..*, torch\.\w+ cannot be in one"):
                 fn(batch)
+    with pytest.raises(
+        (ValueError, RuntimeError), match=r"numbers of dimensions.*\(2,\), \(2, 3\)|equal size"
+    ):
+        fn([torch.ones(2), torch.ones(2, 3)])
+    rows = torch.zeros(4, 5, 6, dtype=torch.uint8)
+    fn([*rows]).add_(1)
+    assert rows.sum() == 0  # another's rows are copied
 
 
 def test_a_field_that_only_some_have_is_an_error_whichever_is_first() -> None:
@@ -115,20 +99,6 @@ def test_a_field_that_only_some_have_is_an_error_whichever_is_first() -> None:
         generic_batch([dataclasses.asdict(samples[0]), samples[0]])
 
 
-@pytest.mark.parametrize("fn", [batch_pad_stack, concat_pad])
-def test_tensors_of_different_numbers_of_dimensions_are_an_error(fn: Any) -> None:
-    with pytest.raises(ValueError, match=r"different numbers of dimensions.*\(2,\), \(2, 3\)"):
-        fn([torch.ones(2), torch.ones(2, 3)])
-
-
-def test_plain_stacking_takes_equal_shapes_and_lists_are_left_alone() -> None:
-    assert batch_stack([torch.ones(2), torch.zeros(2)]).tolist() == [[1, 1], [0, 0]]
-    with pytest.raises(RuntimeError):
-        batch_stack([torch.ones(2), torch.ones(3)])
-    values = ["a", 1, None]
-    assert batch_list(values) is values
-
-
 def test_batching_descends_into_structures() -> None:
     values = [{"pair": Pair(torch.ones(n), "x"), "point": Point(torch.ones(2), "p"), "n": n} for n in (1, 2)]
     batch = generic_batch(values)
@@ -149,18 +119,10 @@ def test_tensors_and_others_in_one_field_are_an_error_whichever_is_first(first: 
 
 def test_batching_collects_provenance_for_samples_and_for_dicts() -> None:
     samples = [text(0), text(1)]
-    for batch in (
-        vars_of(generic_batch(samples)),
-        generic_batch([vars_of(sample) for sample in samples]),
-    ):
-        assert batch["__key__"] == ["0", "1"]
-        assert batch["__restore_key__"] == [("d", 0, 0, 0), ("d", 0, 1, 0)]
-        assert batch["__sources__"] == (source(0), source(1))
-        assert batch["text"] == ["text 0", "text 1"]
-
-
-def vars_of(value: Any) -> dict[str, Any]:
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    values = {"__key__": ["0", "1"], "__restore_key__": [("d", 0, 0, 0), ("d", 0, 1, 0)], "text": ["text 0", "text 1"]}
+    for batch in (generic_batch(samples), generic_batch([dataclasses.asdict(sample) for sample in samples])):
+        found = batch if isinstance(batch, dict) else dataclasses.asdict(batch)
+        assert found.items() >= values.items() and len(found["__sources__"]) == 2
 
 
 def test_joined_batches_keep_one_key_a_sample() -> None:
@@ -211,30 +173,13 @@ def test_values_dtypes_and_padding_are_those_of_the_peer(capsys: pytest.CaptureF
 
 
 def test_images_that_are_views_of_pixels_make_a_batch_that_is_one() -> None:
-    pixels = [
-        torch.arange(height * width * 3, dtype=torch.uint8).reshape(height, width, 3)
-        for height, width in ((4, 5), (6, 3))
-    ]
+    pixels = [torch.arange(h * w * 3, dtype=torch.uint8).reshape(h, w, 3) for h, w in ((4, 5), (6, 3))]
     images = [image.permute(2, 0, 1) for image in pixels]
-    batch = batch_pad_stack(images)
-    assert batch.is_contiguous(memory_format=torch.channels_last)
+    batch, same = batch_pad_stack(images), batch_stack([images[0], images[0]])
+    assert all(made.is_contiguous(memory_format=torch.channels_last) for made in (batch, same))
     assert torch.equal(batch, batch_pad_stack([image.contiguous() for image in images]))
-    assert batch_pad_stack([images[0], images[1].contiguous()]).is_contiguous()
-    same = batch_stack([images[0], images[0]])
-    assert same.is_contiguous(memory_format=torch.channels_last) and torch.equal(same[1], images[0])
-
-
-def test_large_columns_are_batched_whose_last_dimension_has_one_value() -> None:
+    assert batch_pad_stack([images[0], images[1].contiguous()]).is_contiguous() and torch.equal(same[1], images[0])
     mono = [torch.rand(1, length).T for length in (300_000, 250_000)]
     padded = batch_pad_stack(mono)
     assert padded.shape == (2, 300_000, 1) and padded[1, 250_000:].sum() == 0
-    for batch, expected in zip(padded, mono, strict=True):
-        assert torch.equal(batch[: len(expected)], expected)
-    assert torch.equal(batch_stack([mono[0]] * 2)[1], mono[0])
-
-
-def test_rows_of_anothers_tensor_are_copied() -> None:
-    rows = torch.zeros(4, 5, 6, dtype=torch.uint8)
-    for batch in (batch_stack(list(rows)), batch_pad_stack(list(rows))):
-        batch.add_(1)
-        assert rows.sum() == 0
+    assert torch.equal(padded[1, :250_000], mono[1]) and torch.equal(batch_stack([mono[0]] * 2)[1], mono[0])

@@ -11,16 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge_data import storage
-from bridge_data.errors import DatasetError, ForgottenSampleError
 from bridge_data.order.chunks import ChunkTable
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
-from bridge_data.prepare.tombstone_writing import forget_samples
 from bridge_data.shards import RecordReader, Records, Subset, open_shards
 from bridge_data.shards.blocks import BlockBudget, BlockCache, ChunkCut, Cut, RunCut
 from bridge_data.shards.index_file import BridgeIndexWriter, build_segment
 from bridge_data.shards.jsonl_file import open_jsonl
-from bridge_data.shards.records import reader_of
 from bridge_data.shards.where.choices import ChosenRecords
 from bridge_data.shards.where.choosing import choose
 from tests.prepared import write_dataset, write_texts
@@ -176,23 +172,6 @@ def test_samples_are_those_that_are_read_singly_and_each_block_is_read_once(
         assert budget.num_bytes == 0
 
 
-def test_neighbours_of_forgotten_samples_are_read_in_blocks(tmp_path: Path, reads: Reads) -> None:
-    folder = with_our_index(tmp_path / "data").root
-    forget_samples(folder, ["000003", "000017"], "asked for")
-    below = reader_of(open_shards(folder, "train"))
-    for index in (0, 1):
-        below.read(index)
-    reader, _ = in_blocks(below, ChunkCut(50, 10))
-    reads.clear()
-    for index in range(50):
-        if index in (3, 17):
-            with pytest.raises(ForgottenSampleError, match=f"0000{index:02d}"):
-                reader.read(index)
-        else:
-            assert reader.read(index).parts["txt"] == f"text {index}".encode()
-    assert len(reads) == 5
-
-
 @pytest.mark.parametrize("records_in", [with_our_index, lines])
 def test_beyond_the_budget_no_more_is_held_and_no_block_is_read_again(
     tmp_path: Path, reads: Reads, records_in: Callable[[Path], Records]
@@ -268,19 +247,6 @@ def test_parts_that_nobody_wants_are_not_read_if_they_are_large(
     assert place is None if num_reads == 12 else place in reads
 
 
-def test_a_block_of_very_large_samples_is_read_singly(tmp_path: Path, reads: Reads) -> None:
-    samples = ({"__key__": f"{n:04d}", "bin": bytes([n]) * (300_000 if n < 4 else 3000)} for n in range(8))
-    records = open_shards(write_dataset(tmp_path / "data", samples), "train")
-    below = records.reader()
-    below.read(0)
-    reader, _ = in_blocks(below, ChunkCut(8, 4))
-    reads.clear()
-    for index in (1, 6, 2, 7, 0, 5, 3, 4):
-        assert reader.read(index).parts["bin"][:1] == bytes([index])
-    assert len(reads) == 5
-    assert sum(size for *_, size in reads) < 4 * 300_000 + 20_000
-
-
 def test_threads_get_the_samples_too(tmp_path: Path) -> None:
     records, cut = with_our_index(tmp_path / "data"), ChunkCut(50, 10)
     reader, budget = in_blocks(records.reader(), cut, 100_000)
@@ -292,33 +258,6 @@ def test_threads_get_the_samples_too(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as threads:
         assert [*threads.map(wrong, range(4))] == [[]] * 4
     assert budget.num_bytes <= 100_000
-
-
-def test_of_a_shard_that_is_cut_off_while_it_is_read_nothing_more_is_read(tmp_path: Path) -> None:
-    records = with_our_index(tmp_path / "data")
-    below = records.reader()
-    for index in range(0, 500, 50):
-        below.read(index)
-    shard = tmp_path / "data/data-0000.tar"
-    with open(shard, "r+b") as file:
-        file.truncate(37 * 2048)
-    storage.close_files()
-    reader, _ = in_blocks(below, ChunkCut(50, 10))
-    for index in (39, 31, 36, 3, 30):
-        with pytest.raises(DatasetError, match=rf"data-0000.tar: wa(nted.*truncated|s replaced).*\[sample {index}, n"):
-            reader.read(index)
-    assert reader.read(77).parts["txt"] == b"text 77"
-
-
-def test_a_changed_line_is_named_and_its_neighbours_are_read(tmp_path: Path) -> None:
-    records, path = lines(tmp_path / "data"), tmp_path / "data/a.jsonl"
-    below = records.reader()
-    path.write_text(path.read_text().replace('{"n": 15}\n', '{"n"\n: 15}'))
-    reader, _ = in_blocks(below, ChunkCut(100, 10))
-    told = r"a.jsonl: sample 15, at byte 140: .* were? not one line|lines do not begin"
-    with pytest.raises(DatasetError, match=told):
-        reader.read(15)
-    assert [reader.read(index).parts["json"] for index in (13, 17)] == [b'{"n": 13}', b'{"n": 17}']
 
 
 @pytest.mark.parametrize("num_parts", [1, 2])

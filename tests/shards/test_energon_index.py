@@ -15,7 +15,6 @@ from bridge_data import WorkerConfig, get_train_dataset
 from bridge_data.plan import load_plan
 from bridge_data.shards import PreparedDataset, ShardReader, cached_index
 from bridge_data.shards.index_file import BridgeIndex
-from bridge_data.storage.atomic import locked
 from bridge_data.storage.remote import CACHE_VARIABLE
 from tests.shards.tars import prepare_by_ratio, text_of, write_shards, write_tar
 
@@ -142,26 +141,6 @@ def test_it_is_not_made_of_a_large_data_set(
     )
     prepare_by_ratio(data, "1,0,0")
     assert opened(data).index is not None
-
-
-def test_a_process_goes_without_if_another_takes_too_long(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cached_index, "WAIT_FOR_ENERGON_S", 0.0)
-    with locked(str(data)):
-        assert opened(data).index is None
-    assert opened(data).index is not None
-
-
-def test_without_locks_on_the_folder_one_in_the_cache_does(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lock = cached_index.lock
-
-    def refuse(path: str, kind: int, *, wait: bool) -> int | None:
-        if path == str(data):
-            raise OSError("no locks here")
-        return lock(path, kind, wait=wait)
-
-    monkeypatch.setattr(cached_index, "lock", refuse)
-    assert opened(data).index is not None
-    assert cached(data) == [".lock"]
 
 
 @pytest.mark.processes

@@ -24,36 +24,13 @@ from bridge_data.shards.index_file import (
 from bridge_data.shards.paged_file import (
     HEADER_BYTES,
     DamagedIndexError,
-    PagedFile,
-    PageWriter,
-    begin_index,
-    finish_index,
 )
-
-MAGIC = b"TESTTEST"
-
-
-def write_pages(path: Path, data: bytes = b"some data") -> PagedFile:
-    """An index file of these data, in pages of 4 bytes."""
-    with open(path, "wb") as file:
-        begin_index(file)
-        pages = PageWriter(file, 4)
-        pages.write(memoryview(data[:3]))
-        pages.write(memoryview(data[3:]))
-        finish_index(file, MAGIC, {"pages": pages.finish()})
-    opened = PagedFile.open(path, MAGIC)
-    assert opened is not None
-    sizes = [len(data[at : at + 4]) for at in range(0, len(data), 4)]
-    places = zip(itertools.accumulate(sizes, initial=HEADER_BYTES), sizes, opened[1]["pages"], strict=False)
-    assert b"".join(opened[0].read(*place) for place in places) == data
-    return opened[0]
 
 
 def test_what_cannot_be_used_is_told_and_taken_for_absent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "i"
-    assert PagedFile.open(path, MAGIC) is None
-    assert caplog.messages == []
-    write_pages(path)
+    assert BridgeIndex.open(path) is None and caplog.messages == []
+    write(path)
     data = path.read_bytes()
     older = data[:12] + struct.pack("=I", 1) + data[16:]
     for content, why in (
@@ -63,31 +40,13 @@ def test_what_cannot_be_used_is_told_and_taken_for_absent(tmp_path: Path, caplog
         (data[:20], "is damaged, and is not used"),
         (b"", "is damaged, and is not used"),
         (bytes(HEADER_BYTES) + data[HEADER_BYTES:], "is damaged, and is not used"),  # it was not finished
-        (data.replace(b"pages", b"sages"), "is damaged, and is not used"),
+        (data[:-9] + bytes([data[-9] ^ 1]) + data[-8:], "is damaged, and is not used"),
     ):
         path.write_bytes(content)
         caplog.clear()
-        assert PagedFile.open(path, MAGIC) is None
+        assert BridgeIndex.open(path) is None
         (message,) = caplog.messages
         assert message.startswith(f"{path}: {why}") and "run `bridge-data prepare`" in message
-
-
-def test_a_page_that_was_changed_cut_off_or_replaced_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "i"
-    file = write_pages(path)
-    opened = PagedFile.open(path, MAGIC)
-    assert opened is not None
-    checksum, data = opened[1]["pages"][0], path.read_bytes()
-    path.write_bytes(data.replace(b"some", b"same"))
-    with pytest.raises(DamagedIndexError, match=rf"{path}: is damaged: bytes 40 to 44 are not as written"):
-        file.read(HEADER_BYTES, 4, checksum)
-    for content in (data[:42], b""):
-        path.write_bytes(content)
-        with pytest.raises(DatasetError, match=r"is damaged|was replaced or removed while it was in use"):
-            file.read(HEADER_BYTES, 4, checksum)
-    write_pages(path, b"other data")
-    with pytest.raises(DatasetError, match="was replaced or removed while it was in use"):
-        file.read(HEADER_BYTES, 4, checksum)
 
 
 SIZES = st.integers(0, 2**63 - 1)
@@ -130,14 +89,6 @@ def test_columns_go_over_pages(rows: list[tuple[str, int, int]], data: st.DataOb
     first = data.draw(st.integers(0, len(rows) - 1))
     last = data.draw(st.integers(first, len(rows) - 1))
     assert segment.columns(first, last) == tuple(map(list, zip(*rows[first : last + 1], strict=True)))
-
-
-def test_there_are_no_columns_unless_all_samples_have_the_one_part() -> None:
-    one, two = [("txt", 0, 1)], [("txt", 0, 1), ("png", 2, 1)]
-    assert Segment.of(built([("a", one), ("b", two)], [0, 1, 2])).columns(0, 0) is None
-    without = Segment.of(built([("a", one), ("b", one), ("c", one), ("d", []), ("e", one)], [*range(6)]))
-    assert without.columns(0, 4) is None
-    assert without.columns(0, 2) == (["a", "b", "c"], [0, 0, 0], [1, 1, 1])
 
 
 def test_digests_are_those_of_the_parts_and_pages_of_many_parts_have_few_samples() -> None:

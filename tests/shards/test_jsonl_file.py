@@ -113,23 +113,6 @@ def test_what_is_missing_or_no_longer_fits_is_named(tmp_path: Path) -> None:
         open_jsonl(path, "train")
 
 
-def test_lines_of_other_lengths_in_a_file_of_the_same_size(path: Path) -> None:
-    write_lines(path, 3)
-    reader, size = open_jsonl(path, "train").reader(), path.stat().st_size
-    path.write_bytes((b'{"a": 1}\n' + b'{"b": "' + b"x" * size)[: size - 3] + b'"}\n')
-    for index in range(3):
-        with pytest.raises(DatasetError, match=rf"a\.jsonl: sample {index}, at byte {21 * index}: .*was changed after"):
-            reader.read(index)
-
-
-def test_a_file_that_this_process_has_read_before_is_opened_anew(path: Path) -> None:
-    for text in ("old", "new", "of another length"):  # the second file has the size of the first
-        path.unlink()
-        path.write_bytes(b'{"text": "%s"}\n' % text.encode() * 3)
-        prepare_jsonl(path)
-        assert json.loads(open_jsonl(path, "train").reader().read(2).parts["json"]) == {"text": text}
-
-
 @pytest.mark.parametrize(
     ("offsets", "message"),
     [

@@ -8,13 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from bridge_data import TextSample
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan import load_plan
 from bridge_data.shards.lance_table import LanceTable
 from bridge_data.storage import Version
 from tests.decode.pictures import encoded, picture
-from tests.plan.joins import BY_FIELDS, metadataset
 from tests.shards.rows import compare, mixed
 from tests.tables import opened, read, table_of
 
@@ -101,13 +99,3 @@ def test_what_cannot_be_opened_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "lance", None)
     with pytest.raises(ConfigError, match=r'b\.lance: needs pylance.*pip install "bridge-data\[lance\]"'):
         load_plan(path)
-
-
-def test_several_by_a_pattern_with_a_config_beside_them(tmp_path: Path) -> None:
-    for number in range(3):
-        write(tmp_path / f"{number}.lance", texts(*range(10 * number, 10 * number + 10)))
-    (tmp_path / "fields.yaml").write_text(f"sample_type: {BY_FIELDS}\nfield_map: {{text: text}}\n")
-    train = {"path": "[0-2].lance", "dataset_config": "fields.yaml", "subset": {"range": [5, 25]}}
-    source = opened(metadataset(tmp_path / "m.yaml", train))
-    assert (source.num_samples, source.sample_class) == (20, TextSample)
-    assert source.records.reader().read(7).full_key == "1.lance/k12"

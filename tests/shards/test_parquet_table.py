@@ -12,7 +12,7 @@ import pytest
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.shards import parquet_table
 from bridge_data.shards.parquet_table import ParquetTable
-from bridge_data.shards.table_columns import MAX_KEPT_UNIT_BYTES, Column, DecodedValues, columns_of
+from bridge_data.shards.table_columns import Column, columns_of
 from tests.shards.rows import WORDS, compare, mixed
 from tests.tables import IMAGE, table_of, write_parquet
 
@@ -148,20 +148,6 @@ def test_a_page_with_another_checksum_than_its_writer_stored_is_damaged(
     table, column = opened(file)
     with pytest.raises(DatasetError, match=r"a\.parquet: row group 0, column 'jpg': .*(checksum|CRC)"):
         table.values(column, 0, 7, 9)
-
-
-def test_what_was_decoded_and_used_last_is_kept_up_to_a_bound() -> None:
-    kept = DecodedValues(1000)
-    arrays = [pa.array([number] * 50, pa.int64()) for number in range(4)]  # of 400 bytes
-    kept.keep((0, 0), (0, arrays[0]))
-    kept.keep((0, 1), (0, arrays[1]))
-    assert kept.get((0, 0)) == (0, arrays[0])
-    kept.keep((0, 2), (0, arrays[2]))
-    for _ in range(5):  # what is kept again is counted once
-        kept.keep((0, 2), (7, arrays[3]))
-    kept.keep((0, 3), (0, pa.array(range(MAX_KEPT_UNIT_BYTES // 8 + 1), pa.int64())))
-    assert [kept.get((0, number)) is not None for number in range(4)] == [True, False, True, False]
-    assert kept.get((0, 2)) == (7, arrays[3])
 
 
 def test_a_long_text_that_many_rows_have_is_decoded_once(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import pickle
 import signal
 import sqlite3
 import tarfile
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,6 @@ from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.prepare.tars import refresh_index
 from bridge_data.shards import key_index
 from bridge_data.shards.sample_lookup import PartReader
-from bridge_data.shards.tar_files import GzipTar
 from tests.shards.tars import prepare_by_ratio, write_tar
 from tests.task.stores.media import content, write_media
 
@@ -58,17 +57,9 @@ def test_a_reader_travels_and_serves_many_threads(media: Path) -> None:
     parts = PartReader(media)
     read(parts, "000000.bin")
     parts = pickle.loads(pickle.dumps(parts))
-    wrong: list[int] = []
-
-    def some(first: int) -> None:
-        wrong.extend(n for n in range(first, 24, 4) for _ in range(20) if read(parts, f"{n:06d}.bin") != content(n))
-
-    threads = [threading.Thread(target=some, args=(first,)) for first in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    with ThreadPoolExecutor(4) as threads:
+        found = [*threads.map(read, [parts] * 480, [f"{n % 24:06d}.bin" for n in range(480)])]
+    assert found == [content(n % 24) for n in range(480)]
 
 
 def test_a_forked_process_waits_for_no_thread_of_its_parent(media: Path) -> None:
@@ -106,18 +97,6 @@ def test_an_older_index_that_knows_no_parts_serves_too(tmp_path: Path) -> None:
     assert read(parts, "a/000009.left.txt") == b"left 9"
     with pytest.raises(SampleError, match="there is no part"):
         parts.find("000009.jpg")
-
-
-def test_a_compressed_shard_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tar = write_tar(tmp_path / "a.tar", {f"{n}.bin": b"%d" % n for n in range(5)})
-    (tmp_path / "a.tgz").write_bytes(gzip.compress(tar.read_bytes()))
-    tar.unlink()
-    prepare_by_ratio(tmp_path, "1,0,0")
-    opened: list[str] = []
-    monkeypatch.setattr(key_index, "GzipTar", lambda path: opened.append(path) or GzipTar(path))
-    parts = without_parts(tmp_path)
-    assert [read(parts, f"{n}.bin") for n in range(5)] == [b"0", b"1", b"2", b"3", b"4"]
-    assert opened == [str(tmp_path / "a.tgz")]
 
 
 def test_what_was_replaced_is_gone_or_not_prepared_is_refused(tmp_path: Path) -> None:

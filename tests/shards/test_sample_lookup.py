@@ -6,13 +6,10 @@ from pathlib import Path
 import pytest
 
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.shards import Records, Subset
-from bridge_data.shards.joined_records import JoinRecords
-from bridge_data.shards.jsonl_file import open_jsonl
 from bridge_data.shards.metadata import INDEX_SQLITE
 from bridge_data.shards.sample_lookup import find_sample
-from tests.shards.joins import dataset, join, narrowed
+from tests.shards.joins import dataset, narrowed
 
 
 def found(name: str, *several: Records) -> list[tuple[int, int, str]]:
@@ -46,26 +43,6 @@ def test_a_key_of_several_samples_lists_them(tmp_path: Path) -> None:
     assert found("b/0.tar:1", a, b) == [(1, 0, "0.tar:1")]
     twice = found("2", a, Subset(a, 1, 3), Subset(a, 2, 3))
     assert twice == [(0, 1, "0.tar:2"), (1, 0, "0.tar:2")]  # a data set that is there twice is one
-
-
-def test_a_join_has_the_keys_of_its_first_member(tmp_path: Path) -> None:
-    a, b = dataset(tmp_path / "a", [["1", "2"], ["3", "4"]]), dataset(tmp_path / "b", [["4", "1"]])
-    records = JoinRecords(index=join(tmp_path / "j", a, (b, "skip")), members=(a, b), parts=(None, None))
-    assert found("4", records) == [(0, 1, "1.tar:4")]
-    with pytest.raises(ConfigError, match="no sample has the key '2'"):
-        found("2", records)
-
-
-def test_lines_have_their_numbers_as_keys(tmp_path: Path) -> None:
-    file = tmp_path / "data.jsonl"
-    file.write_text('{"a": 0}\n{"a": 1}\n{"a": 2}\n')
-    prepare_jsonl(file)
-    records = open_jsonl(file, "train")
-    for name in ("2", "data.jsonl:2", "data.jsonl/2", f"{file}:2"):
-        assert found(name, records) == [(0, 2, "data.jsonl:2")]
-    for name in ("3", "02", "-1", "2.0", "٢", "9" * 5000, "other.jsonl:2"):
-        with pytest.raises(ConfigError, match="no sample has the key"):
-            found(name, records)
 
 
 def test_a_damaged_index_is_told(tmp_path: Path) -> None:

@@ -229,20 +229,6 @@ def test_members_that_are_no_parts_may_be_between_those_that_are_checked(tmp_pat
     assert [together.read(index).parts for index in (0, 1)] == expected
 
 
-def test_a_damaged_page_of_the_index_is_not_needed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    write_shards(tmp_path)
-    samples = prepared(tmp_path, with_index=True)
-    assert samples.shards.index is not None
-    path, entry = tmp_path / ".nv-meta/index.bridge", samples.shards.index.entries["data-000001.tar"]
-    data = bytearray(path.read_bytes())
-    data[entry.segment_start + entry.segment_bytes - 9] ^= 1
-    path.write_bytes(data)
-    assert [samples.read(index).key for index in range(20)] == [f"{index:06d}" for index in range(20)]
-    (message,) = caplog.messages
-    assert message.startswith(f"{path}: is damaged where shard data-000001.tar is described")
-    assert "run `bridge-data prepare`" in message
-
-
 def test_digests_are_compared_where_it_is_asked_for(tmp_path: Path) -> None:
     write_shards(tmp_path)
     prepare_by_ratio(tmp_path, ALL)

@@ -36,20 +36,6 @@ def test_shards_are_those_of_the_whole_without_what_is_outside(counts: list[int]
         assert subset.counts[0] > 0 and subset.counts[-1] > 0
 
 
-@given(COUNTS, BOUNDS, BOUNDS)
-def test_a_subset_of_a_subset_is_one_of_the_whole(
-    counts: list[int], outer: tuple[int, int], inner: tuple[int, int]
-) -> None:
-    whole = shard_set(counts)
-    first = Subset(whole, *SubsetRange.parse([f"{outer[0]}%", f"{outer[1]}%"]).resolve(whole.num_samples))
-    second = Subset(first, *SubsetRange.parse([f"{inner[0]}%", f"{inner[1]}%"]).resolve(first.num_samples))
-    direct = Subset(whole, first.start + second.start, first.start + second.end)
-    assert [count for count in second.counts if count] == [count for count in direct.counts if count]
-    assert [second.describe(i) for i in range(second.num_samples)] == [
-        direct.describe(i) for i in range(direct.num_samples)
-    ]
-
-
 def test_it_reads_the_samples_of_the_range_under_their_own_names(tmp_path: Path) -> None:
     write_shards(tmp_path)
     prepare_by_ratio(tmp_path, "1,0,0")

@@ -4,12 +4,10 @@ import tarfile
 from pathlib import Path
 
 import pytest
-import webdataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bridge_data.errors import DatasetError
-from bridge_data.shards import tar_files
 from bridge_data.shards.tar_files import FileTar, Member, MemoryTar, header_is_intact, walk
 from bridge_data.storage import close_files
 
@@ -65,20 +63,6 @@ def test_every_dialect_from_any_member_on(format: int, name: str) -> None:
     piece = MemoryTar(data[second.offset : second.next_offset], second.offset)
     assert list(walk(piece, second.offset, second.next_offset, file="x.tar")) == [second]
     assert members_of(tar_of([], format)) == []
-
-
-def test_plain_dialects_need_no_tarfile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(tar_files, "_by_tarfile", lambda *args, **kwargs: pytest.fail("fell back to tarfile"))
-    long = "d" * 80 + "/" + "f" * 150 + ".txt"
-    for data in (
-        tar_of([("a.txt", 3), ("d" * 90 + "/" + "f" * 90 + ".txt", 9)], tarfile.USTAR_FORMAT),
-        tar_of([(long, 3), ("a.txt", 3)], tarfile.GNU_FORMAT),
-        tar_of([(long, 3), ("ä.txt", 3)], tarfile.PAX_FORMAT, mtime=1.5),
-    ):
-        assert members_of(data)
-    with webdataset.TarWriter(str(tmp_path / "w.tar")) as writer:
-        writer.write({"__key__": "a", "txt": b"1"})
-    assert [member.name for member in members_of((tmp_path / "w.tar").read_bytes())] == ["a.txt"]
 
 
 def with_checksum(header: bytes) -> bytes:

@@ -105,12 +105,6 @@ def test_the_key_that_batches_have_chooses_the_sample(folder: Path, name: str) -
     assert choose(Subset(records, 60, 80), [Clause(listed)]).between(0, 20) == [10]
 
 
-def test_the_columns_of_a_range_are_those_below_it_with_numbers_of_its_own(folder: Path) -> None:
-    records = Subset(records_at(folder / "files"), 20, 70)
-    assert texts(records, "index < 3 or half >= 34") == [20, 21, 22, 68, 69]
-    assert texts(Subset(records, 10, 50), "index = 0 or key = '7'") == [30, 37, 67]
-
-
 def test_lines_are_chosen_by_their_number_and_their_bytes(folder: Path) -> None:
     path = folder / "lines.jsonl"
     path.write_text("".join(f'{{"text": "{"x" * number}"}}\n' for number in range(SIZE)))
@@ -128,15 +122,6 @@ def test_batches_are_bounded_and_in_the_order_of_samples(tmp_path: Path) -> None
     for indices, values in found:
         assert values[("n",)].to_pylist() == values[INDEX].to_pylist() == indices.tolist()
         assert values[KEY].to_pylist() == list(map(str, indices.tolist()))
-
-
-def test_without_our_index_the_way_to_one_is_named(folder: Path) -> None:
-    root = write_texts(folder / "tars", 60)
-    (root / ".nv-meta" / "index.bridge").unlink()
-    with pytest.raises(
-        ConfigError, match=r"where: needs our index of the data set; run `bridge-data prepare .*index-only"
-    ):
-        choose(records_at(root), [Clause("index = 1")])
 
 
 @pytest.mark.parametrize("form", ["parquet", "arrow"])
