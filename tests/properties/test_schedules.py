@@ -195,13 +195,3 @@ def _until_the_end(job: Job) -> Any:
         (batch,) = job.step()
         ended = ended + 1 if batch is None else 0
         yield [key for unit in batch or () for key in unit]
-
-
-def test_weights_that_are_all_0_for_a_while_are_refused(folder: Path) -> None:
-    (folder / "wrong.yaml").write_text(
-        (BLEND % 0).replace(
-            "      - weight: 1\n", "      - weight: [{from_sample: 0, weight: 1}, {from_sample: 900, weight: 0}]\n"
-        )
-    )
-    with pytest.raises(ConfigError, match=r"wrong.yaml:5: blend: all weights are 0 from sample 1,000 on"):
-        load_plan(folder / "wrong.yaml")

@@ -1,15 +1,26 @@
-"""Finding a sample by the forms of its name. (That every kind of records finds its samples: `test_records.py`.)"""
+"""Finding samples by the forms of their names, and parts by theirs. (That every kind of records finds its samples:
+`test_records.py`.)"""
 
+import gzip
+import os
+import pickle
+import signal
 import sqlite3
+import tarfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.shards import Records, Subset
+from bridge_data import storage
+from bridge_data.errors import ConfigError, DatasetError, SampleError
+from bridge_data.prepare.tars import refresh_index
+from bridge_data.shards import Records, Subset, key_index
 from bridge_data.shards.metadata import INDEX_SQLITE
-from bridge_data.shards.sample_lookup import find_sample
+from bridge_data.shards.sample_lookup import PartReader, find_sample
 from tests.shards.joins import dataset, narrowed
+from tests.shards.tars import prepare_by_ratio, write_tar
+from tests.task.stores.media import content, write_media
 
 
 def found(name: str, *several: Records) -> list[tuple[int, int, str]]:
@@ -51,3 +62,123 @@ def test_a_damaged_index_is_told(tmp_path: Path) -> None:
         database.execute("UPDATE samples SET sample_index = 'x'")
     with pytest.raises(DatasetError, match="is damaged: it has '1' at position 'x'"):
         found("1", shards)
+
+
+@pytest.fixture(scope="module")
+def media(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_media(tmp_path_factory.mktemp("media"))
+
+
+def read(parts: PartReader, name: str) -> bytes:
+    return parts.read(parts.find(name))
+
+
+def test_every_part_is_found_by_its_name_also_behind_that_of_a_shard(media: Path) -> None:
+    """The key of a sample begins with its shard, which need not be one of this data set."""
+    parts = PartReader(media)
+    expected = {f"{n:06d}.bin": content(n) for n in range(24)}
+    expected |= {f"a/{n:06d}.left.txt": f"left {n}".encode() for n in range(24)}
+    assert {name: read(parts, name) for name in parts.part_names()} == expected
+    assert parts.index.shard_names[parts.find("000009.bin").shard] == "m-1.tar"
+    assert parts.find("other/data-7.tar/000009.bin") == parts.find("000009.bin")
+    assert read(parts, "m-1.tar/a/000009.left.txt") == b"left 9"
+    for name, told in (
+        ("000099.bin", "no sample has the key '000099'"),
+        ("000001.jpg", "sample '000001' has no part 'jpg'; it has bin"),
+        ("000001", "names no part of a sample"),
+        ("x.tar/000099.bin", "no sample has the key '000099'"),
+    ):
+        with pytest.raises(SampleError, match=told):
+            parts.find(name)
+
+
+def test_one_look_up_goes_through_the_indexes(media: Path) -> None:
+    """Never a scan, whatever the size."""
+    with sqlite3.connect(media / ".nv-meta/index.sqlite") as database:
+        plan = [row[3] for row in database.execute("EXPLAIN QUERY PLAN " + key_index._PART, ("k", "p"))]
+    assert all(step.startswith("SEARCH") for step in plan), plan
+
+
+def test_a_reader_travels_and_serves_many_threads(media: Path) -> None:
+    parts = PartReader(media)
+    read(parts, "000000.bin")
+    parts = pickle.loads(pickle.dumps(parts))
+    with ThreadPoolExecutor(4) as threads:
+        found = [*threads.map(read, [parts] * 480, [f"{n % 24:06d}.bin" for n in range(480)])]
+    assert found == [content(n % 24) for n in range(480)]
+
+
+def test_a_forked_process_waits_for_no_thread_of_its_parent(media: Path) -> None:
+    parts = PartReader(media)
+    read(parts, "000000.bin")
+    with parts.index.database._lock:  # as a thread that reads holds it
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(60)  # kills a child that waits
+            os._exit(0 if read(parts, "000011.bin") == content(11) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_long_names_and_compressed_shards_are_read(tmp_path: Path) -> None:
+    name = "folder/" + "n" * 150
+    write_tar(tmp_path / "a.tar", {f"{name}.bin": b"long", "k.bin": b"short"}, format=tarfile.GNU_FORMAT)
+    tar = write_tar(tmp_path / "b.tar", {f"{name}2.bin": b"pax", "j.bin": b"end"}, format=tarfile.PAX_FORMAT)
+    (tmp_path / "b.tgz").write_bytes(gzip.compress(tar.read_bytes()))
+    tar.unlink()
+    prepare_by_ratio(tmp_path, "1,0,0")
+    parts = PartReader(tmp_path)
+    assert [read(parts, each) for each in parts.part_names()] == [b"long", b"short", b"pax", b"end"]
+
+
+def without_parts(folder: Path) -> PartReader:
+    """A reader of an older index, which knows no parts."""
+    with sqlite3.connect(folder / ".nv-meta/index.sqlite") as database:
+        database.execute("DROP TABLE sample_parts")
+    return PartReader(folder)
+
+
+def test_an_older_index_that_knows_no_parts_serves_too(tmp_path: Path) -> None:
+    parts = without_parts(write_media(tmp_path))
+    assert read(parts, "000009.bin") == content(9)
+    assert read(parts, "a/000009.left.txt") == b"left 9"
+    with pytest.raises(SampleError, match="there is no part"):
+        parts.find("000009.jpg")
+
+
+def test_what_was_replaced_is_gone_or_not_prepared_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not a prepared data set"):
+        PartReader(tmp_path)
+    parts = PartReader(write_media(tmp_path / "m"))
+    write_tar(tmp_path / "m/m-1.tar", {"000008.bin": b"other", "000009.bin": b"others" * 400})
+    with pytest.raises(DatasetError, match=r"m-1.tar: does not hold '000009.bin' at byte"):
+        read(parts, "000009.bin")
+    (tmp_path / "m/m-1.tar").unlink()
+    storage.close_files()
+    with pytest.raises(DatasetError, match="no such file"):
+        read(PartReader(tmp_path / "m"), "000009.bin")
+    (tmp_path / "m/.nv-meta/index.sqlite").write_bytes(b"nothing" * 1000)
+    with pytest.raises(DatasetError, match=r"index.sqlite: cannot be read"):
+        PartReader(tmp_path / "m").find("000000.bin")
+    write_media(tmp_path / "n")
+    (tmp_path / "n/.nv-meta/index.sqlite").unlink()
+    with pytest.raises(ConfigError, match=r"no index of its keys.*--tar-index-only"):
+        PartReader(tmp_path / "n")
+    refresh_index(tmp_path / "n")
+    assert read(PartReader(tmp_path / "n"), "000000.bin") == content(0)
+
+
+def test_a_key_of_several_shards_needs_the_name_of_the_shard(tmp_path: Path) -> None:
+    for shard in ("a.tar", "sub/b.tar"):
+        write_tar(tmp_path / shard, {"0001.txt": shard.encode(), "0001.bin": b"", f"{shard[-5]}.txt": b"own"})
+    prepare_by_ratio(tmp_path)
+    parts = PartReader(tmp_path)
+    for name in ("0001.txt", "other.tar/0001.txt"):
+        with pytest.raises(
+            SampleError, match=r"samples of 2 shards have the key '0001'.*: a\.tar/0001\.txt, sub/b\.tar/0001\.txt\. `"
+        ):
+            parts.find(name)
+    for shard in ("a.tar", "sub/b.tar"):
+        assert read(parts, f"{shard}/0001.txt") == read(parts, f"{shard}:0001.txt") == shard.encode()
+    assert read(parts, "a.txt") == read(parts, "other.tar/b.txt") == b"own"
+    with pytest.raises(SampleError, match="sample '0001' has no part 'jpg'; it has bin, txt"):
+        parts.find("a.tar/0001.jpg")

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
@@ -40,19 +39,3 @@ def test_a_digest_comes_last_in_the_line_of_a_shard_and_may_be_missing() -> None
     }
     found = Tombstones.parse(version.line().encode(), Path("list"), Path("data"))
     assert found.versions == (version,)
-
-
-@pytest.mark.parametrize("digest", ["{}", "same", None])
-def test_each_of_many_shards_of_one_size_is_asked_once(tmp_path: Path, digest: str | None) -> None:
-    names = [f"{number}.tar" for number in range(2000)]
-    stamps = {name: ShardStamp(1, 7, digest and "2:" + digest.format(name)) for name in names}
-    forgetting = {name: ShardTombstones(stamps[name], ((3, "3"),)) for name in names[::20]}
-    for name in forgetting:
-        (tmp_path / name).write_text("x")
-    found = Tombstones(tmp_path / "list", tmp_path, (TombstoneVersion(1, "2026-01-01", "", "forget", forgetting, ""),))
-    stamped, read = mock.Mock(side_effect=stamps.__getitem__), mock.Mock(side_effect=str.encode)
-    now = found.names_now(stamps, stamped, read, lambda path, name, position: False, are_tars=True)
-    assert now == {name: [name] for name in forgetting}
-    for asked in (stamped, read):
-        assert len({*map(str, asked.mock_calls)}) == len(asked.mock_calls)
-    assert read.called is (digest != "{}")

@@ -1,6 +1,8 @@
-"""Choosing: what a predicate chooses, NULLs, names, files of the user's columns, and what is refused."""
+"""Choosing: what a predicate chooses, NULLs, names, columns of the user, what is refused, and how it is kept."""
 
+import bisect
 import dataclasses
+import itertools
 import shutil
 import subprocess
 import sys
@@ -11,11 +13,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan import load_plan
 from bridge_data.shards import open_shards
-from bridge_data.shards.where.choices import ChosenRecords
+from bridge_data.shards.paged_file import HEADER_BYTES
+from bridge_data.shards.where.choices import PAGE_SAMPLES, Choice, ChosenRecords, write_choice
 from bridge_data.shards.where.choosing import SampleQuery, as_written, choose, open_engine, parse_predicate
 from tests.prepared import write_texts
 from tests.tables import write_parquet
@@ -361,3 +366,58 @@ def test_names_are_shown_as_they_have_to_be_written(engine: Any) -> None:
     assert [written(name) for name in names] == shown
     for text, name in zip(shown, names, strict=True):
         assert parse_predicate(engine, f"{text} = 1") == [name]
+
+
+def written(path: Path, chosen: list[int], shard_counts: list[int]) -> Choice:
+    bits = bytearray(-(-sum(shard_counts) // 8))
+    for sample in chosen:
+        bits[sample >> 3] |= 1 << (sample & 7)
+    write_choice(path, bytes(bits), shard_counts, None)
+    choice = Choice.open(path)
+    assert choice is not None
+    return choice
+
+
+SHARDS = st.lists(st.sampled_from([0, 1, 7, 8, 500, PAGE_SAMPLES - 1, PAGE_SAMPLES]), max_size=5)
+
+
+@given(counts=SHARDS, every=st.sampled_from([1, 2, 7, 5_000]), data=st.data())
+def test_numbers_are_those_in_the_list_of_chosen_samples(
+    tmp_path_factory: pytest.TempPathFactory, counts: list[int], every: int, data: st.DataObject
+) -> None:
+    size = sum(counts)
+    chosen = list(range(data.draw(st.integers(0, every)), size, every))
+    choice = written(tmp_path_factory.mktemp("choice") / "a.choice", chosen, counts)
+    assert (choice.num_samples, choice.num_chosen) == (size, len(chosen))
+    ends = list(itertools.accumulate(counts, initial=0))
+    assert choice.counts == [
+        bisect.bisect_left(chosen, end) - bisect.bisect_left(chosen, first) for first, end in itertools.pairwise(ends)
+    ]
+    assert [choice.sample(number) for number in range(len(chosen))] == chosen
+    for sample in {0, 1, size // 3, size // 2, PAGE_SAMPLES, size, size + PAGE_SAMPLES, *chosen}:
+        assert choice.rank(sample) == bisect.bisect_left(chosen, sample)
+    first = data.draw(st.integers(0, size))
+    end = data.draw(st.integers(first, size))
+    assert choice.between(first, end) == chosen[bisect.bisect_left(chosen, first) : bisect.bisect_left(chosen, end)]
+
+
+def test_the_digest_is_that_of_the_chosen_samples(tmp_path: Path) -> None:
+    choices = [
+        written(tmp_path / str(number), chosen, counts)
+        for number, (chosen, counts) in enumerate([([1, 2], [4]), ([1, 2], [2, 2]), ([1, 3], [4])])
+    ]
+    assert choices[0].digest == choices[1].digest != choices[2].digest
+
+
+def test_damaged_bits_are_an_error_and_a_damaged_table_is_no_choice(tmp_path: Path) -> None:
+    path = tmp_path / "a.choice"
+    written(path, [3, PAGE_SAMPLES + 1], [2 * PAGE_SAMPLES])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:HEADER_BYTES] + b"\1" + whole[HEADER_BYTES + 1 :])
+    choice = Choice.open(path)
+    assert choice is not None
+    assert choice.sample(1) == PAGE_SAMPLES + 1  # of another page
+    with pytest.raises(DatasetError, match=r"a\.choice: is damaged: .*; delete it and start again"):
+        choice.sample(0)
+    path.write_bytes(whole[:-1])
+    assert Choice.open(path) is None
