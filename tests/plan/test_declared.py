@@ -164,13 +164,6 @@ def test_scalars_are_read_as_energon_reads_them():
     }
 
 
-def test_every_value_knows_its_line():
-    root = parse_yaml(TEXT, "f.yaml").value
-    assert [root[key].line for key in ("path", "flags", "list")] == [2, 6, 8]
-    assert [item.line for item in root["list"].value] == [9, 10, 7]
-    assert str(root["list"].value[1].value["y"].error("so")) == "f.yaml:11: so"
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [

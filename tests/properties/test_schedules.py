@@ -107,7 +107,7 @@ def test_a_resume_at_any_step_goes_on_in_the_same_way(folder: Path, packing: int
         states.append(merge_states(job.save()))
         steps.append(job.step())
     # Without packing, weights change in steps 256 and 640.
-    for step in [*range(0, len(steps), 27), *range(250, 262), *range(634, 646)]:
+    for step in [*range(0, len(steps), 54), *range(252, 260), *range(636, 644)]:
         if step >= len(steps):
             continue
         again = Job(ranks(folder, 1, 2, packing_buffer_size=packing), states[step])

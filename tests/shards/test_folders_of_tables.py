@@ -17,6 +17,8 @@ from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan import load_plan
 from bridge_data.plan.opening import split_parts
 from bridge_data.prepare.tombstone_writing import forget_samples
+from bridge_data.shards.table_columns import columns_of
+from bridge_data.shards.table_records import open_table
 from bridge_data.storage import location
 from tests.object_store import Bucket
 from tests.plan.joins import joined, own
@@ -34,19 +36,20 @@ def rows(numbers: Iterable[int]) -> pa.Table:
     return pa.table(texts)
 
 
+def write_lance(path: Path, numbers: Iterable[int]) -> Path:
+    pytest.importorskip("lance").write_dataset(rows(numbers), path, max_rows_per_file=10)
+    return path
+
+
 FORMATS = {"text": "str", "__key__": "str", "n": "int"}
 WRITERS: dict[str, Callable[[Path, Any], Path]] = {
     "MDS": lambda path, numbers: write_mds(path, samples(numbers), FORMATS),
     "MDS.gz": lambda path, numbers: write_mds(path, samples(numbers), FORMATS, compression="gz", pack=gzip.compress),
     "litData": lambda path, numbers: write_chunks(path, samples(numbers), FORMATS),
     "litData rows": lambda path, numbers: write_rows(path, rows(numbers)),
-    "a.lance": lambda path, numbers: lance().write_dataset(rows(numbers), path, max_rows_per_file=10) and path,
+    "a.lance": write_lance,
 }
 """Tables of ten samples, but for rows of litData; by the names of their folders."""
-
-
-def lance() -> Any:
-    return pytest.importorskip("lance")
 
 
 @pytest.mark.parametrize("kind", WRITERS)
@@ -93,3 +96,33 @@ def test_folders_are_split_parts_on_a_disk_and_in_a_store(bucket: Bucket, kind: 
         assert opened(path, split_part="train").records.reader().read(0).full_key.startswith("train/")
         with pytest.raises(ConfigError, match="there is no split part 'test'; there is train, val"):
             opened(path, split_part="test")
+
+
+@pytest.mark.parametrize(("kind", "step"), [("MDS", 1), ("litData", 1), ("litData rows", 5)])
+def test_damaged_files_are_told_or_all_else_is_read_right(tmp_path: Path, kind: str, step: int) -> None:
+    """Flips in offsets and sizes never give other bytes; flips in values, or in what describes rows, may."""
+    file = next(WRITERS[kind](tmp_path / "a", range(10)).glob("*0*.*"))
+    content = file.read_bytes()
+    (first,) = struct.unpack_from("<I", content, 4)
+
+    def found() -> list[list[Any]]:
+        table = open_table(str(file))
+        columns = [column for column in columns_of(table.schema, str(file)) if column.name in FORMATS]
+        assert (len(columns), table.counts) == (2, [10])
+        return [[table.values(one, 0, at, at + 1)[0] for one in columns] for at in range(10)]
+
+    right = found()
+    for number in range(0, len(content), step):
+        flips = [content[:number] + bytes([content[number] ^ mask]) + content[number + 1 :] for mask in (1, 255)]
+        for damaged in (content[:number], *flips):
+            file.write_bytes(damaged)
+            try:
+                mine = found()
+            except DatasetError as error:
+                assert str(file) in str(error)
+            except (ConfigError, AssertionError):  # other columns, or another number of samples
+                assert len(damaged) == len(content) and (number < 4 or number >= 48)
+            else:
+                num_wrong = sum(one != other for one, other in zip(mine, right, strict=True))
+                assert len(damaged) == len(content)
+                assert kind == "litData rows" or (number >= 48 and (num_wrong <= 1 or number < first))

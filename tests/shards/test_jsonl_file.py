@@ -25,7 +25,7 @@ def path(tmp_path: Path) -> Path:
 
 def write_lines(path: Path, num: int = 10) -> Path:
     path.write_bytes(b"".join(b'{"text": "number %d"}\n' % number for number in range(num)))
-    prepare_jsonl(path)
+    prepare_jsonl(path, num_workers=1)
     return path
 
 
@@ -41,10 +41,10 @@ def test_what_is_written_is_read(
     path.write_bytes((content if with_end else content.rstrip()).encode())
     if not expected:
         with pytest.raises(DatasetError, match=r"a\.jsonl: holds no samples"):
-            prepare_jsonl(path)
+            prepare_jsonl(path, num_workers=1)
         assert not index_path(path).exists()
         return
-    prepare_jsonl(path)
+    prepare_jsonl(path, num_workers=1)
     reader = open_jsonl(path, "train").reader()
     samples = [reader.read(index) for index in range(len(expected))]
     assert [json.loads(sample.parts["json"]) for sample in samples] == expected

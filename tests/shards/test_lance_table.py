@@ -76,7 +76,7 @@ def test_damaged_files_are_told_or_read_right(tmp_path: Path, part: str) -> None
     right = read(opened(path))
     file = next((path / part).glob("*.lance" if part == "data" else "*.manifest"))
     content = file.read_bytes()
-    for number in range(0, len(content), max(1, len(content) // 60)):
+    for number in range(0, len(content), max(1, len(content) // 40)):
         for damaged in (content[:number], content[:number] + bytes([content[number] ^ 255]) + content[number + 1 :]):
             file.write_bytes(damaged)
             try:

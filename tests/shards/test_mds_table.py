@@ -195,32 +195,10 @@ def test_media_are_known_by_their_content_and_large_samples_are_read_by_the_colu
     assert sum(read_bytes) == 4 * 8 + 7 * (2 * 4 + 8)
 
 
-def test_damaged_files_are_told_or_all_else_is_read_right(tmp_path: Path) -> None:
-    """Flips in offsets and sizes never give other bytes; flips in values may."""
+def test_damaged_samples_are_named_and_others_read(tmp_path: Path) -> None:
     path = write(tmp_path / "a", 10)
     file = path / "shard.00000.mds"
-
-    def found() -> list[dict[str, Any]]:
-        table = MdsTable(str(file))
-        names = [field.name for field in table.fields]
-        return [{name: table.values(column(name), 0, at, at + 1)[0] for name in names} for at in range(10)]
-
-    right, content = found(), file.read_bytes()
-    first = struct.unpack_from("<I", content, 4)[0]
-    for number in (*range(48), *range(48, first, 7), *range(first, len(content))):
-        flips = [content[:number] + bytes([content[number] ^ mask]) + content[number + 1 :] for mask in (1, 128, 255)]
-        for damaged in (content[:number], *flips):
-            file.write_bytes(damaged)
-            try:
-                mine = found()
-            except DatasetError as error:
-                assert str(file) in str(error)
-            except ConfigError:
-                assert len(damaged) == len(content) and 48 <= number < first  # in the encodings of columns
-            else:
-                assert len(damaged) == len(content) and number >= 48
-                wrong = [one for one, other in zip(mine, right, strict=True) if [*one.values()] != [*other.values()]]
-                assert len(wrong) <= 1 or number < first
+    content = file.read_bytes()
     offset = struct.unpack_from("<I", content, 4 + 4 * 3)[0]
     for damaged, told in (
         (content[:offset] + b"\x09" + content[offset + 1 :], rf", at byte {offset}: has \d+ bytes, but its columns"),

@@ -255,7 +255,7 @@ def change(path: Path, draw: random.Random) -> None:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("damage", KINDS)
-@pytest.mark.parametrize("seeds", [range(100), pytest.param(range(1000, 3000), marks=pytest.mark.slow)], ids=len)
+@pytest.mark.parametrize("seeds", [range(70), pytest.param(range(1000, 3000), marks=pytest.mark.slow)], ids=len)
 def test_what_is_read_of_damaged_files_is_right_or_refused(
     sound: Path, tmp_path: Path, damage: Callable[[Path, random.Random], None], seeds: range
 ) -> None:

@@ -110,12 +110,16 @@ def damaged_page(folder: Path) -> None:
     index.write_bytes(content)
 
 
-def remove(*names: str) -> Callable[[Path], None]:
-    return lambda folder: [(folder / ".nv-meta" / name).unlink() for name in names] and None
+def lose(*names: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        for name in names:
+            (folder / ".nv-meta" / name).unlink()
+
+    return change
 
 
 @pytest.mark.parametrize(
-    "change", [remove(), remove("index.bridge"), remove("index.bridge", "index.sqlite"), no_samples, damaged_page]
+    "change", [lose(), lose("index.bridge"), lose("index.bridge", "index.sqlite"), no_samples, damaged_page]
 )
 def test_exclusions_by_each_index(folder: Path, change: Callable[[Path], None]) -> None:
     change(folder)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge_data.errors import ConfigError, DatasetError, SampleError
-from bridge_data.shards import parquet_table, table_columns
+from bridge_data.shards import arrow_table, parquet_table, table_columns
 from bridge_data.shards.arrow_table import ArrowTable
 from bridge_data.shards.blocks import OVERHEAD_BYTES, READ_BYTES, BlockBudget, BlockCache, ChunkCut
 from bridge_data.shards.parquet_table import ParquetTable
@@ -283,9 +283,10 @@ def test_a_dictionary_that_grows_or_is_replaced_is_that_of_its_batch(tmp_path: P
     compare(tmp_path / "a.arrow", write(tmp_path / "a.arrow", "stream", table, emit_dictionary_deltas=deltas))
 
 
-def test_a_compressed_batch_that_would_fill_memory_is_refused(tmp_path: Path) -> None:
-    write(tmp_path / "a.arrow", "stream", pa.table({"zeros": [bytes(1 << 20)] * 300}), compression="zstd")
-    with pytest.raises(DatasetError, match=r"a\.arrow.*300 MiB"):
+def test_a_compressed_batch_that_would_fill_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow_table, "MAX_UNIT_BYTES", 2 << 20)
+    write(tmp_path / "a.arrow", "stream", pa.table({"zeros": [bytes(1 << 20)] * 3}), compression="zstd")
+    with pytest.raises(DatasetError, match=r"a\.arrow.* 3 MiB, more than the 2 MiB"):
         ArrowTable(str(tmp_path / "a.arrow"))
 
 

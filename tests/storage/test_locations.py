@@ -140,24 +140,6 @@ def test_a_file_that_was_cut_and_restored_reads_again(file: Path) -> None:
     assert storage.read(file, 512, 512) == content[512:]
 
 
-def test_descriptors_are_bounded_and_the_least_recently_used_goes(tmp_path: Path) -> None:
-    table = locations.DescriptorTable(max_open=2)
-    paths = [str(tmp_path / name) for name in "abc"]
-    for path in paths:
-        Path(path).write_text(path)
-    first = table.get(paths[0])
-    second = table.get(paths[1])
-    assert table.get(paths[0]) is first
-    table.get(paths[2])
-    assert len(table) == 2
-    assert table.get(paths[0]) is first
-    fd = second.fd
-    assert os.pread(fd, 1, 0) == b"/"  # it is out of the table, but open while somebody holds it
-    del second
-    with pytest.raises(OSError):
-        os.fstat(fd)
-
-
 def test_threads_read_right_while_descriptors_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locations, "_table", locations.DescriptorTable(max_open=2))
     for number in range(8):

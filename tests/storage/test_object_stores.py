@@ -132,15 +132,6 @@ def test_without_a_median_the_limits_are_long_and_longer_for_large_requests() ->
         assert full_limit_s(num_bytes) == seconds <= limits.of(num_bytes)[-1] <= 32
 
 
-def test_the_first_limit_is_about_four_medians_and_the_others_rise() -> None:
-    limits = TimeLimits()
-    assert noted(limits, 1000, 0.03, 8) == (0.125, 0.25, 0.5, 2.0, 8.0)
-    assert noted(limits, 1000, 30.0, 4) == (0.125, 0.25, 0.5, 2.0, 8.0)  # a few late ones change nothing
-    assert noted(TimeLimits(), 1000, 0.04, 8)[0] == pytest.approx(2**-2.5)
-    assert noted(TimeLimits(), 1000, 1e-4, 8)[0] == 1 / 32
-    assert noted(TimeLimits(), 1000, 7.0, 8) == (8.0,)
-
-
 def test_the_limits_follow_a_store_that_becomes_slow_and_fast_again() -> None:
     limits = TimeLimits()
     assert noted(limits, 1000, 0.03, 64)[0] == 0.125

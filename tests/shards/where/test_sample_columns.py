@@ -282,14 +282,14 @@ def test_damage_anywhere_in_stored_values_is_an_error_with_the_way_out(data: Pat
 
     path = data / ".nv-meta" / COLUMNS_PARQUET
     whole, expected, num_errors = path.read_bytes(), stored(), 0
-    for at in (*range(300), *random.Random(0).sample(range(len(whole)), 300)):  # also in the headers of pages
+    for at in (*range(0, 300, 2), *random.Random(0).sample(range(len(whole)), 150)):  # also in the headers of pages
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
         try:
             assert stored() == expected
         except DatasetError as error:
             num_errors += 1
             assert str(path) in str(error) and "--tar-index-only --columns json." in str(error)
-    assert num_errors > 500
+    assert num_errors > 250
 
 
 NUM_ROWS = ROWS_AT_ONCE + 10
