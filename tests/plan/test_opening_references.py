@@ -156,23 +156,6 @@ def test_its_parts_and_its_place_in_a_metadataset(tmp_path: Path) -> None:
         load_plan(path, split_part="test")
 
 
-@pytest.mark.parametrize(
-    ("reference", "message"),
-    [
-        ("{path: none.jsonl}", r"m\.yaml:4: .*none\.jsonl: no such folder or file"),
-        ("{path: raw.jsonl}", r"m\.yaml:4: .*raw\.jsonl: not prepared, there is no raw\.jsonl\.idx"),
-        ("{path: a.jsonl, dataset_config: d.yaml}", r"m\.yaml:4: dataset_config is for prepared folders"),
-        ("{path: a.jsonl, split_config: d.yaml}", r"m\.yaml:4: .*d\.yaml: no such file"),
-    ],
-)
-def test_wrong_references_are_named_with_their_line(tmp_path: Path, reference: str, message: str) -> None:
-    write_lines(tmp_path / "a.jsonl")
-    (tmp_path / "raw.jsonl").write_text("{}\n")
-    (tmp_path / "m.yaml").write_text(f"{HEAD}  train: {reference}\n")
-    with pytest.raises(ConfigError, match=message):
-        load_plan(tmp_path / "m.yaml")
-
-
 def test_every_kind_of_data_says_its_parts(tmp_path: Path) -> None:
     write_texts(tmp_path / "a", 4)
     assert split_parts(tmp_path / "a") == ["train", "val", "test"]

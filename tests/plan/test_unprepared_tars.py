@@ -95,11 +95,3 @@ def test_only_train_is_there_and_without_a_cooker_the_error_says_that_one_is_nee
     told = r"no cooker takes samples of .*data \[train\], tars of which `bridge-data p"
     with pytest.raises(ConfigError, match=told):
         get_train_dataset(data, shuffle_buffer_size=None, max_samples_per_sequence=None, **options)
-
-
-@pytest.mark.parametrize("key", ["split_config", "dataset_config"])
-def test_settings_of_prepared_folders_are_refused(data: Path, key: str) -> None:
-    path = data.parent / "m.yaml"
-    path.write_text(f"{HEAD}splits:\n  train:\n    path: data\n    {key}: other.yaml\n")
-    with pytest.raises(ConfigError, match=rf"m.yaml:6: {key} is for prepared folders.*, .*run `bridge-data prepare"):
-        load_plan(path)

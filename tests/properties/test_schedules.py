@@ -140,13 +140,6 @@ def test_after_re_deals_the_change_comes_at_the_right_number_of_samples(
     pytest.fail("the last phase never began")
 
 
-def test_what_a_re_deal_counts_is_what_the_job_has_drawn_and_not_given_back(folder: Path) -> None:
-    job = Job(ranks(folder, 2, 2, packing_buffer_size=20))
-    emitted = sum(len(sources(job, 1)) for _ in range(40))
-    dealt = ranks(folder, 3, 3, packing_buffer_size=20)[0].check_state(merge_states(job.save()))
-    assert dealt.drawn_before == emitted
-
-
 def test_another_schedule_is_refused_or_taken_over_from_here_on(folder: Path) -> None:
     job = Job(ranks(folder, 1, 2))
     drawn = sources(job, 300)

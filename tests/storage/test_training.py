@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset
-from bridge_data.energon import prepare_metadataset
 from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.plan import load_plan
 from tests.object_store import Bucket, FaultyProxy, Server, environment, faulty_proxy
@@ -86,23 +85,6 @@ def test_a_local_metadataset_may_name_urls_also_without_our_index_and_states_mov
         assert texts(iter(mixed), 30) == expected
         mixed.restore_state_rank(state)
         assert texts(iter(mixed), 20) == expected[10:]
-
-
-def test_joins_are_read_from_a_store(bucket: Bucket) -> None:
-    write_texts(bucket.folder / "left", 40)
-    write_texts(bucket.folder / "right", 40, lambda n: str(-n))
-    joined = bucket.folder / "joined.yaml"
-    joined.write_text(
-        f"{HEAD}splits:\n  train:\n    join: {{left: {{path: left}}, right: {{path: right}}}}\n"
-        "    joiner: {__module__: tests.plan.own_joins, __class__: Both}\n"
-    )
-    with pytest.raises(ConfigError, match="expected a metadataset"):
-        prepare_metadataset(f"{bucket.url}/joined.yaml")
-    prepare_metadataset(joined)
-    (source,) = load_plan(f"{bucket.url}/joined.yaml", trusted_modules=("tests",)).sources
-    assert source.num_samples == 40
-    joined_sample: Any = source.records.reader().read(7)
-    assert [member.parts["txt"] for member in joined_sample.members] == [b"7", b"-7"]
 
 
 def test_what_is_missing_is_named_with_file_and_line(folder: Path, bucket: Bucket) -> None:
