@@ -392,3 +392,11 @@ def test_tables_in_a_store_are_joined_like_those_on_a_disk(bucket: Bucket, tmp_p
     remote = both(tmp_path / "remote.yaml", {"path": f"{bucket.url}/a"}, {"path": f"{bucket.url}/b"})
     assert keys_of(prepared_plan(remote).sources[0]) == keys_of(prepared_plan(local).sources[0])
     assert len(os.listdir(tmp_path / "remote.yaml.joins")) == 1
+
+
+def test_only_the_columns_that_are_needed_are_read(tmp_path: Path) -> None:
+    texts(tmp_path / "a", "ab")
+    write(tmp_path / "b.parquet", "ab")
+    path = both(tmp_path / "j.yaml", {"path": "a"}, {"path": "b.parquet", "part_filter": ["turns"]})
+    raw = prepared_plan(path).sources[0].records.reader().read(1)
+    assert raw.members[1].parts == {"turns": [{"role": "user", "n": 1}]}  # type: ignore[attr-defined]
