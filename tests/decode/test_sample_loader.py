@@ -7,33 +7,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from bridge_data import WorkerConfig, get_loader, get_train_dataset
 from bridge_data.decode import SampleDecoder, SampleLoader, open_loader
 from bridge_data.decode.sample_loader import JoinedLoader
-from bridge_data.errors import ConfigError, DatasetError, FatalSampleError, SampleError, SkipSample
+from bridge_data.errors import ConfigError, FatalSampleError, SampleError, SkipSample
 from bridge_data.plan import load_plan
 from bridge_data.prepare.tars import PrepareConfig, refresh_index
-from bridge_data.samples import CaptioningSample, CrudeSample, SourceInfo, TextSample, VQASample
+from bridge_data.samples import CaptioningSample, CrudeSample, SourceInfo
 from tests import prepared
+from tests.decode.pictures import encoded, picture
 from tests.plan.joins import BY_FIELDS, NOTED, joined, own, prepared_plan, texts
 from tests.plan.own_joins import Both, Told
 from tests.plan.prepared import CAPTIONING, CRUDE, write_dataset
 
-VQA = """\
-sample_type: {__module__: megatron.energon, __class__: VQASample}
-field_map: {image: "png,jpg", context: "json[question]", answers: "json[answers]"}
-subflavors: {task: vqa}
-"""
-
 
 def jpeg(number):
-    pixels = np.random.default_rng(number).integers(0, 256, (6 + number, 9, 3), dtype=np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "JPEG")
-    return file.getvalue()
+    return encoded(picture((9, 6 + number), seed=number), "JPEG")
 
 
 def sample(number):
@@ -74,37 +65,28 @@ def make(request, tmp_path):
 
 
 def test_typed_samples_have_their_fields_and_provenance(make):
-    source = make(CAPTIONING)
-    loader = SampleLoader(source, SampleDecoder(image_decode="torchrgb8"))
+    source = make(CAPTIONING + "subflavors: {task: caption}\n")
+    loader = pickle.loads(pickle.dumps(SampleLoader(source, SampleDecoder(image_decode="torchrgb8"))))
     loaded = [loader.load(index) for index in range(source.num_samples)]
-    assert all(type(sample) is CaptioningSample for sample in loaded)
-    assert [s.__key__ for s in loaded] == [
-        "0.tar/k0",
-        "0.tar/k1",
-        "0.tar/k2",
-        "deep/1.tar/images/k3",
-        "deep/1.tar/images/k4",
-    ]
-    assert [s.caption for s in loaded] == [f"picture {number}" for number in range(5)]
+    assert [type(sample) for sample in loaded] == [CaptioningSample] * 5
+    assert [sample.__key__ for sample in loaded] == [f"{name}/{key}" for name, keys in SHARDS.items() for key in keys]
+    assert [sample.caption for sample in loaded] == [f"picture {number}" for number in range(5)]
     for number, sample in enumerate(loaded):
         expected = np.asarray(Image.open(io.BytesIO(jpeg(number)))).transpose(2, 0, 1)
         np.testing.assert_array_equal(sample.image.numpy(), expected)
-    assert loaded[3].__subflavors__ == {}
-    assert loaded[3].__sources__ == (
-        SourceInfo(
-            dataset_path=source.path,
-            index=3,
-            shard_name="deep/1.tar",
-            file_names=("images/k3.jpg", "images/k3.json"),
-        ),
-    )
+    place = {"index": 3, "shard_name": "deep/1.tar", "file_names": ("images/k3.jpg", "images/k3.json")}
+    assert loaded[3].__subflavors__ == {"task": "caption"}
+    assert loaded[3].__sources__ == (SourceInfo(dataset_path=source.path, **place),)
 
 
-def test_values_are_put_in_as_they_were_decoded(make):
-    sample = SampleLoader(make(VQA), SampleDecoder()).load(0)
-    assert type(sample) is VQASample
-    assert (sample.context, sample.answers, sample.answer_weights) == ("what?", ["a", "b"], None)
-    assert (sample.image.dtype, sample.__subflavors__) == (torch.float32, {"task": "vqa"})
+def test_without_a_decoder_fields_and_parts_are_bytes(tmp_path):
+    shards = {"0.tar": {"a": {"txt": b"a", "broken.json": b"{"}}}
+    keyed = WHOLE_PARTS.replace("jpg", "txt").replace(": json", ": __key__")
+    for number, (text, fields) in enumerate(((CRUDE, ["txt", "broken.json"]), (keyed, ["image", "caption"]))):
+        (source,) = load_plan(write_dataset(tmp_path / f"{number}", shards, dataset_yaml=text)).sources
+        sample = SampleLoader(source, None).load(0)
+        found = [sample[name] if text == CRUDE else getattr(sample, name) for name in fields]
+        assert found == [b"a", b"{" if text == CRUDE else "0.tar/a"]
 
 
 def test_crude_samples_have_all_parts(make):
@@ -119,11 +101,6 @@ def test_crude_samples_have_all_parts(make):
     assert crude["__sources__"][0].file_names == ("k.jpg", "k.json", "k.bin")
 
 
-def test_a_part_filter_bounds_what_crude_samples_have(make):
-    crude = SampleLoader(make(CRUDE + "part_filter: [bin, json]\n"), SampleDecoder()).load(1)
-    assert {part for part in crude if not part.startswith("__")} == {"bin", "json"}
-
-
 @pytest.mark.parametrize(("fields", "are_whole"), [(WHOLE_PARTS, True), (CAPTIONING, False), (CRUDE, False)])
 def test_samples_of_whole_parts_are_ours_alone_unless_a_user_decodes_them(make, fields, are_whole):
     source = make(fields)
@@ -132,65 +109,31 @@ def test_samples_of_whole_parts_are_ours_alone_unless_a_user_decodes_them(make, 
     assert found == [are_whole, are_whole, False, False]
 
 
-def test_without_a_decoder_parts_stay_bytes(make):
-    assert SampleLoader(make(CRUDE), None).load(2)["broken.json"] == b"{"
-
-
-def test_without_a_decoder_fields_are_bytes(make):
-    dataset_yaml = CAPTIONING.replace("json[caption]", "json")
-    assert SampleLoader(make(dataset_yaml), None).load(2).image == jpeg(2)
-
-
-def test_the_key_may_be_a_field(make):
-    dataset_yaml = CAPTIONING.replace("json[caption]", "__key__")
-    assert SampleLoader(make(dataset_yaml), SampleDecoder()).load(0).caption == "0.tar/k0"
-
-
-def test_a_broken_part_names_key_and_part(make):
-    loader = SampleLoader(make(CRUDE), SampleDecoder())
-    with pytest.raises(SampleError, match=r"sample '0\.tar/k0': part 'broken\.json' \(1 bytes\) cannot be decoded"):
-        loader.load(0)
-
-
 def test_a_lack_names_the_sample_what_it_has_and_the_file(make):
-    shards = {
-        "0.tar": {
-            "k0": sample(0),
-            "k1": {"jpg": jpeg(1), "jsn": b"{}"},
-            "k2": {"jpg": jpeg(1), "json": b'{"captoin": "x"}'},
-        }
-    }
-    loader = SampleLoader(make(CAPTIONING, shards), SampleDecoder())
+    lacking = {"k1": {"jpg": jpeg(1), "jsn": b"{}"}, "k2": {"jpg": jpeg(1), "json": b'{"captoin": "x"}'}}
+    broken = {"k3": {"jpg": jpeg(1), "json": b"{"}}
+    loader = SampleLoader(make(CAPTIONING, {"0.tar": {"k0": sample(0), **lacking, **broken}}), SampleDecoder())
     assert loader.load(0).caption == "picture 0"
-    with pytest.raises(
-        SampleError,
-        match=r"sample '0\.tar/k1': part 'json' is absent; there is jpg, jsn; did you mean 'jsn'\?.*dataset\.yaml",
+    for index, told in (
+        (1, r"'0\.tar/k1': part 'json' is absent; there is jpg, jsn; did you mean 'jsn'\?.*dataset\.yaml"),
+        (2, r"'0\.tar/k2': json has no \[caption\]; there is captoin; did you mean 'captoin'\?"),
+        (3, r"sample '0\.tar/k3': part 'json' \(1 bytes\) cannot be decoded"),
     ):
-        loader.load(1)
-    with pytest.raises(
-        SampleError, match=r"'0\.tar/k2': json has no \[caption\]; there is captoin; did you mean 'captoin'\?"
-    ):
-        loader.load(2)
+        with pytest.raises(SampleError, match=told):
+            loader.load(index)
 
 
 def test_a_part_that_no_shard_has_is_found_before_the_first_read(tmp_path):
-    (tmp_path / "deep").mkdir()
-    write_dataset(tmp_path, SHARDS, dataset_yaml=CAPTIONING.replace("jpg", "jpeg,png"))
-    refresh_index(tmp_path, PrepareConfig(num_workers=1))
-    with pytest.raises(ConfigError) as error:
-        load_plan(tmp_path)
-    assert "dataset.yaml:5: field_map: image: no shard of split part 'train' has a part 'jpeg' or 'png'" in str(
-        error.value
-    )
-    assert "did you mean 'jpg'?" in str(error.value)
-
-
-def test_a_part_that_only_a_later_shard_has_is_no_mistake(tmp_path):
+    """A part that only a later shard has is no mistake."""
     shards = {"0.tar": {"k0": {"json": b"{}"}}, "1.tar": {"k1": sample(1)}}
-    write_dataset(tmp_path, shards)
-    refresh_index(tmp_path, PrepareConfig(num_workers=1))
-    (source,) = load_plan(tmp_path).sources
+    for name, jpg in (("a", "jpg"), ("b", "jpeg,png")):
+        write_dataset(tmp_path / name, shards, dataset_yaml=CAPTIONING.replace("jpg", jpg))
+        refresh_index(tmp_path / name, PrepareConfig(num_workers=1))
+    (source,) = load_plan(tmp_path / "a").sources
     assert SampleLoader(source, SampleDecoder()).load(1).caption == "picture 1"
+    told = r"dataset.yaml:5: field_map: image: no shard of split part 'train' has a part 'jpeg' or 'png'.* mean 'jpg'?"
+    with pytest.raises(ConfigError, match=told):
+        load_plan(tmp_path / "b")
 
 
 def test_packages_that_are_lacking_are_named_before_the_first_read(make, monkeypatch):
@@ -200,22 +143,6 @@ def test_packages_that_are_lacking_are_named_before_the_first_read(make, monkeyp
     with pytest.raises(ConfigError, match=r"bridge-data\[formats\]"):
         SampleLoader(source, SampleDecoder())
     assert SampleLoader(source, SampleDecoder(handlers={"msgpack": len})).load(0).caption == "picture 0"
-
-
-def test_unreadable_data_are_no_sample_errors(make):
-    source = make(CAPTIONING)
-    loader = SampleLoader(source, SampleDecoder())
-    (source.records.root / "0.tar").unlink()
-    with pytest.raises(DatasetError, match=r"0\.tar: no such file"):
-        loader.load(0)
-
-
-def test_loaders_travel_to_workers(make):
-    loader = SampleLoader(make(CAPTIONING), SampleDecoder())
-    first = loader.load(0)
-    again = pickle.loads(pickle.dumps(loader)).load(0)
-    assert (again.__key__, again.caption) == (first.__key__, first.caption)
-    assert torch.equal(again.image, first.image)
 
 
 def test_a_failure_to_decode_is_reported_with_its_sample_and_origin(tmp_path):
@@ -252,49 +179,31 @@ def loader(folder: Path, join: Any, joiner: Any = BY_FIELDS) -> JoinedLoader:
     return found
 
 
-def test_a_source_without_join_is_loaded_as_ever(folder: Path) -> None:
-    (source,) = load_plan(folder / "a").sources
-    assert isinstance(open_loader(source, None), SampleLoader)
-
-
 def test_fields_come_together_and_provenance_is_that_of_the_first(folder: Path) -> None:
     join = [{"path": "a", "subflavors": {"of": "a"}}, {"path": "b", "nonmatch": "none", "subflavors": {"of": "b"}}]
     load = loader(folder, join, own("Told")).load
-    assert [(load(number).text, load(number).note) for number in range(4)] == [
-        ("aa", None),
-        ("ab", "bb"),
-        ("ac", None),
-        ("ad", "bd"),
-    ]
-    sample = load(3)
-    assert type(sample) is Told
-    assert (sample.__key__, sample.__subflavors__) == ("data-0001.tar/d", {"of": "a"})
-    assert sample.__sources__ is not None
-    assert [(info.dataset_path, info.index, info.shard_name, info.file_names) for info in sample.__sources__] == [
+    samples = [load(number) for number in range(4)]
+    assert [(one.text, one.note) for one in samples] == [("aa", None), ("ab", "bb"), ("ac", None), ("ad", "bd")]
+    assert type(samples[3]) is Told
+    assert (samples[3].__key__, samples[3].__subflavors__) == ("data-0001.tar/d", {"of": "a"})
+    infos = [(info.dataset_path, info.index, info.shard_name, info.file_names) for info in samples[3].__sources__]
+    assert infos == [
         (str(folder / "a"), 3, "data-0001.tar", ("d.txt",)),
         (str(folder / "b"), 0, "data-0000.tar", ("d.txt",)),
     ]
-    assert len(load(0).__sources__) == 1
-
-
-def test_a_later_field_takes_the_place_of_an_earlier_one(folder: Path) -> None:
-    load = loader(folder, [{"path": "a"}, {"path": "c", "nonmatch": "none"}]).load
-    assert [load(number).text for number in range(4)] == ["ca", "cb", "ac", "cd"]
-    assert type(load(0)) is TextSample
+    assert len(samples[0].__sources__) == 1
 
 
 def test_a_mapping_calls_the_joiner_by_names_and_a_list_by_position(folder: Path) -> None:
-    join = {"left": {"path": "a"}, "right": {"path": "c", "nonmatch": "none"}}
-    load = loader(folder, join, own("Both")).load
+    """A later field takes the place of an earlier one; sources are those of all members whatever the joiner says."""
+    members = ({"path": "a"}, {"path": "c", "nonmatch": "none"})
+    load = loader(folder, [*members]).load
+    assert [load(number).text for number in range(4)] == ["ca", "cb", "ac", "cd"]
+    load = loader(folder, dict(zip(("left", "right"), members, strict=True)), own("Both")).load
     assert [(load(number).left, load(number).right) for number in (0, 2)] == [("aa", "ca"), ("ac", None)]
+    assert [info.dataset_path for info in load(0).__sources__] == [str(folder / "a"), str(folder / "c")]
     load = loader(folder, [{"path": "a"}, {"path": "c", "nonmatch": "skip"}], own("swap", "__function__")).load
-    assert isinstance(load(2), Both)
-    assert (load(2).left, load(2).right) == ("cd", "ad")
-
-
-def test_sources_are_those_of_all_members_whatever_the_joiner_says(folder: Path) -> None:
-    sample = loader(folder, {"left": {"path": "a"}, "right": {"path": "c", "nonmatch": "none"}}, own("Both")).load(0)
-    assert [info.dataset_path for info in sample.__sources__] == [str(folder / "a"), str(folder / "c")]
+    assert (type(load(2)), load(2).left, load(2).right) == (Both, "cd", "ad")
 
 
 def test_a_crude_member_comes_with_all_its_parts(folder: Path) -> None:
@@ -312,20 +221,14 @@ def told(tmp_path: Path, text: str) -> JoinedLoader:
     return loader(tmp_path, join, own("swap", "__function__") if text != "skip me" else own("Both"))
 
 
-def test_a_joiner_may_make_a_crude_sample(tmp_path: Path) -> None:
-    sample = told(tmp_path, "crude").load(0)
+def test_a_joiner_may_make_a_crude_sample_or_leave_it_out_but_must_return_one(tmp_path: Path) -> None:
+    sample = told(tmp_path / "crude", "crude").load(0)
     assert isinstance(sample, CrudeSample)
     assert (sample["__key__"], len(sample["__sources__"])) == ("data-0000.tar/k", 2)
-
-
-def test_a_joiner_may_leave_a_sample_out(tmp_path: Path) -> None:
     with pytest.raises(SkipSample):
-        told(tmp_path, "skip me").load(0)
-
-
-def test_a_joiner_that_returns_no_sample_stops_the_run(tmp_path: Path) -> None:
+        told(tmp_path / "skip", "skip me").load(0)
     with pytest.raises(FatalSampleError, match=r"returned None for sample data-0000.tar/k: expected a Sample"):
-        told(tmp_path, "nothing").load(0)
+        told(tmp_path / "nothing", "nothing").load(0)
 
 
 def test_a_joiner_that_fails_is_noted_with_the_sample(folder: Path) -> None:
@@ -333,12 +236,3 @@ def test_a_joiner_that_fails_is_noted_with_the_sample(folder: Path) -> None:
     with pytest.raises(AttributeError) as caught:
         load(2)
     assert caught.value.__notes__ == [f"in the joiner of {folder / 'j.yaml'}, sample data-0001.tar/c"]
-
-
-def test_a_member_s_field_that_is_absent_is_named(folder: Path) -> None:
-    prepared.write_dataset(folder / "d", [{"__key__": "c", "cls": 1}, {"__key__": "a", "txt": "d"}])
-    join = [{"path": "a"}, {"path": "d", "nonmatch": "skip"}]
-    load = loader(folder, join).load
-    assert load(0).text == "d"
-    with pytest.raises(SampleError, match=r"'data-0000.tar/c': part 'txt' is absent; there is cls\. .*/d/\.nv-meta"):
-        load(1)

@@ -1,18 +1,15 @@
+import re
 import shutil
 
 import pytest
 
 from bridge_data.errors import ConfigError
 from bridge_data.plan import load_plan
-from bridge_data.plan.auxiliary import AuxReference, read_aux
+from bridge_data.plan.auxiliary import read_aux
 from bridge_data.plan.document import parse_yaml
 from tests.plan.prepared import CRUDE, write_meta
 
 FILE = "/sets/blend.yaml"
-
-
-def read(text):
-    return read_aux(parse_yaml(text, FILE), FILE)
 
 
 @pytest.mark.parametrize(
@@ -20,6 +17,8 @@ def read(text):
     [
         ("../images", "/images", "dataset"),
         ("/images", "/images", "dataset"),
+        ("{path: ../images}", "/images", "dataset"),
+        ("{fs_path: pages}", "/sets/pages", "folder"),
         ("msc://profile/images", "msc://profile/images", "dataset"),
         ("filesystem://pages", "/sets/pages", "folder"),
         ("filesystem:///pages", "/pages", "folder"),
@@ -27,12 +26,8 @@ def read(text):
     ],
 )
 def test_every_form_that_energon_has(given, path, kind):
-    assert read(f"media: {given}") == {"media": AuxReference("media", path, kind, given)}
-
-
-def test_the_kind_may_be_said_by_the_key():
-    found = read("a: {path: ../images}\nb: {fs_path: pages}")
-    assert [(aux.path, aux.kind) for aux in found.values()] == [("/images", "dataset"), ("/sets/pages", "folder")]
+    (aux,) = read_aux(parse_yaml(f"media: {given}", FILE), FILE).values()
+    assert (aux.name, aux.path, aux.kind) == ("media", path, kind)
 
 
 @pytest.mark.parametrize(
@@ -47,9 +42,8 @@ def test_the_kind_may_be_said_by_the_key():
     ],
 )
 def test_other_forms_are_refused_with_file_and_line(text, says):
-    with pytest.raises(ConfigError) as error:
-        read(text)
-    assert says in str(error.value)
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        read_aux(parse_yaml(text, FILE), FILE)
 
 
 @pytest.fixture
@@ -61,52 +55,40 @@ def folder(tmp_path):
     return tmp_path
 
 
-def metadataset(folder, aux):
+def metadataset(folder, aux, path="crude"):
     head = "__module__: megatron.energon\n__class__: MetadatasetV2\n"
-    (folder / "m.yaml").write_text(head + f"splits:\n  train:\n    path: crude\n    aux:\n      media: {aux}\n")
+    (folder / "m.yaml").write_text(head + f"splits:\n  train:\n    path: {path}\n    aux:\n      media: {aux}\n")
     return folder / "m.yaml"
 
 
-def test_a_source_knows_its_auxiliary_data(folder):
-    (source,) = load_plan(metadataset(folder, "filesystem://pages")).sources
-    assert source.aux == {"media": AuxReference("media", str(folder / "pages"), "folder", "filesystem://pages")}
-
-
-def test_auxiliary_data_may_be_in_an_object_store(folder, bucket):
+def test_a_source_knows_its_auxiliary_data_also_in_an_object_store(folder, bucket):
     shutil.copytree(folder / "images", bucket.folder / "images")
     (bucket.folder / "pages").mkdir()
     (bucket.folder / "pages" / "1.txt").write_text("one")
     scheme, place = bucket.url.split("://")
     for aux, path in (
+        ("filesystem://pages", f"{folder}/pages"),
         (f"{bucket.url}/images", f"{bucket.url}/images"),
         (f"filesystem+{scheme}://{place}/pages", f"{bucket.url}/pages"),
     ):
         (source,) = load_plan(metadataset(folder, aux)).sources
         assert source.aux["media"].path == path
-    with pytest.raises(ConfigError, match=r"m.yaml:7: aux 'media': .*/nowhere: no such folder"):
-        load_plan(metadataset(folder, f"{bucket.url}/nowhere"))
-    with pytest.raises(ConfigError, match=r"m.yaml:7: aux 'media': .*/pages is not a prepared data set"):
-        load_plan(metadataset(folder, f"{bucket.url}/pages"))
+    for name, told in (("nowhere", "no such folder"), ("pages", "is not a prepared data set")):
+        with pytest.raises(ConfigError, match=rf"m.yaml:7: aux 'media': .*/{name}:? {told}"):
+            load_plan(metadataset(folder, f"{bucket.url}/{name}"))
 
 
 @pytest.mark.parametrize(
-    ("aux", "says"),
+    ("aux", "path", "says"),
     [
-        ("nowhere", "m.yaml:7: aux 'media': {}/nowhere: no such folder"),
-        ("filesystem://nowhere", "m.yaml:7: aux 'media': {}/nowhere: no such folder"),
-        ("pages", "{}/pages is not a prepared data set; run `bridge-data prepare"),
-        ("file", "{}/file is a file; expected a prepared data set"),
+        ("nowhere", "crude", "m.yaml:7: aux 'media': .*/nowhere: no such folder"),
+        ("filesystem://nowhere", "crude", "m.yaml:7: aux 'media': .*/nowhere: no such folder"),
+        ("pages", "crude", "/pages is not a prepared data set; run `bridge-data prepare"),
+        ("file", "crude", "/file is a file; expected a prepared data set"),
+        ("images", "inner.yaml", r"m\.yaml:6: aux is for data sets, but .*inner\.yaml is a metadataset"),
     ],
 )
-def test_missing_auxiliary_data_are_found_before_the_first_read(folder, aux, says):
-    with pytest.raises(ConfigError) as error:
-        load_plan(metadataset(folder, aux))
-    assert says.format(folder) in str(error.value)
-
-
-def test_auxiliary_data_are_for_data_sets_not_for_metadatasets(folder):
-    inner = metadataset(folder, "images").rename(folder / "inner.yaml")
-    path = metadataset(folder, "images")
-    path.write_text(path.read_text().replace("path: crude", f"path: {inner.name}"))
-    with pytest.raises(ConfigError, match=r"m\.yaml:6: aux is for data sets, but .*inner\.yaml is a metadataset"):
-        load_plan(path)
+def test_missing_auxiliary_data_are_found_before_the_first_read(folder, aux, path, says):
+    metadataset(folder, "images").rename(folder / "inner.yaml")
+    with pytest.raises(ConfigError, match=says):
+        load_plan(metadataset(folder, aux, path))

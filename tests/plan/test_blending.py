@@ -13,7 +13,6 @@ from bridge_data.plan.blending import (
     Branch,
     Plan,
     WeightSchedule,
-    as_written,
     changes,
     leaves,
     normalised,
@@ -63,28 +62,15 @@ def exact(tree, share=Fraction(1)):
 
 
 @given(TREES)
-def test_shares_are_products_of_normalised_weights_and_sum_to_one(tree):
-    shares = normalised([share for _, share in leaves(tree)])
-    assert math.fsum(shares) == pytest.approx(1, abs=1e-12)
-    assert list(shares) == pytest.approx([float(share) for share in exact(tree)], rel=1e-9)
-    assert all(share > 0 for share in shares)
-
-
-@given(TREES, st.floats(1e-3, 1e3))
-def test_only_ratios_of_weights_count(tree, factor):
-    if isinstance(tree, Source):
-        return
-    scaled = Branch(tree.label, tuple((weight * factor, child) for weight, child in tree.children))
-    assert [s for _, s in leaves(scaled)] == pytest.approx([s for _, s in leaves(tree)])
-
-
-@given(TREES)
-def test_the_printed_tree_has_a_line_for_each_node(tree):
+def test_shares_are_products_of_normalised_weights_and_each_node_has_a_line(tree):
     def nodes(tree):
         return 1 if isinstance(tree, Source) else 1 + sum(nodes(child) for _, child in tree.children)
 
+    shares = normalised([share for _, share in leaves(tree)])
+    assert math.fsum(shares) == pytest.approx(1, abs=1e-12)
+    assert list(shares) == pytest.approx([float(share) for share in exact(tree)], rel=1e-9)
     sources = tuple(leaf for leaf, _ in leaves(tree))
-    for weights in (None, normalised([share for _, share in leaves(tree)])):
+    for weights in (None, shares):
         lines = str(Plan(tree, sources, weights)).splitlines()
         assert len(lines) == nodes(tree)
         assert sum("7 samples in 2 shards" in line for line in lines) == len(sources)
@@ -93,43 +79,45 @@ def test_the_printed_tree_has_a_line_for_each_node(tree):
 def test_an_epochized_blend_draws_each_source_by_its_size_and_repetitions(tmp_path: Path) -> None:
     write_texts(tmp_path / "a", 100)
     write_texts(tmp_path / "b", 50)
-    head = "__module__: megatron.energon\n__class__: MetadatasetV2\nsplits:\n  train:\n    blend_epochized:\n"
-    (tmp_path / "inner.yaml").write_text(head + "      - {path: b, repetitions: 3}\n")
-    (tmp_path / "outer.yaml").write_text(
-        head + "      - {path: a, repetitions: 1.5}\n      - {path: inner.yaml, repetitions: 2}\n      - path: b\n"
-    )
+    (tmp_path / "inner.yaml").write_text(HEAD + "    blend_epochized:\n      - {path: b, repetitions: 3}\n")
+    items = "[{path: a, repetitions: 1.5}, {path: inner.yaml, repetitions: 2}, {path: b}]"
+    (tmp_path / "outer.yaml").write_text(HEAD + f"    blend_epochized: {items}\n")
     plan = load_plan(tmp_path / "outer.yaml")
     assert plan.repetitions == (1.5, 6, 1)
     assert plan.weights == pytest.approx((150 / 500, 300 / 500, 50 / 500))
     assert "repetitions 1.5, 30.00% of draws" in str(plan)
     assert load_plan(tmp_path / "outer.yaml", training=False).repetitions is None
+    with pytest.raises(ConfigError, match=r"a plan holds no samples.*get_train_dataset\(plan, \.\.\.\).*plan.sources"):
+        list(plan)
 
 
-def test_weights_and_repetitions_do_not_mix(tmp_path: Path) -> None:
+HEAD = "__module__: megatron.energon\n__class__: MetadatasetV2\nsplits:\n  train:\n"
+
+
+@pytest.mark.parametrize(
+    ("items", "told"),
+    [
+        ("{path: inner.yaml}", "a blend_epochized cannot hold a blend"),
+        ("{path: a, weight: 2}", "weight"),
+        ("{path: a, repetitions: 0}", "repetitions: expected a number above 0"),
+        ("{path: a, repetitions: [{from_sample: 0, weight: 1}]}", "repetitions: expected a number, got a list of 1"),
+    ],
+)
+def test_weights_and_repetitions_do_not_mix(tmp_path: Path, items: str, told: str) -> None:
     write_texts(tmp_path / "a", 10)
-    head = "__module__: megatron.energon\n__class__: MetadatasetV2\nsplits:\n  train:\n"
-    (tmp_path / "inner.yaml").write_text(head + "    blend: [{path: a}]\n")
-    (tmp_path / "outer.yaml").write_text(head + "    blend_epochized:\n      - {path: inner.yaml}\n")
-    with pytest.raises(ConfigError, match=r"outer.yaml:6: .*a blend_epochized cannot hold a blend"):
+    (tmp_path / "inner.yaml").write_text(HEAD + "    blend: [{path: a}]\n")
+    (tmp_path / "outer.yaml").write_text(HEAD + f"    blend_epochized:\n      - {items}\n")
+    with pytest.raises(ConfigError, match=rf"outer.yaml:6: .*{told}"):
         load_plan(tmp_path / "outer.yaml")
-    (tmp_path / "key.yaml").write_text(head + "    blend_epochized:\n      - {path: a, weight: 2}\n")
-    with pytest.raises(ConfigError, match=r"key.yaml:6: .*weight"):
-        load_plan(tmp_path / "key.yaml")
-    (tmp_path / "zero.yaml").write_text(head + "    blend_epochized:\n      - {path: a, repetitions: 0}\n")
-    with pytest.raises(ConfigError, match=r"zero.yaml:6: repetitions: expected a number above 0"):
-        load_plan(tmp_path / "zero.yaml")
 
 
 def read(text: str, key: str = "weight"):
     return read_weight(parse_yaml(f"\n{key}: {text}\n", "blend.yaml").value[key], key)
 
 
-def test_a_number_is_the_weight_for_ever():
-    assert read("5") == read("5.0") == 5.0
-    assert (weight_at(5.0, 0), weight_at(5.0, 10**12)) == (5.0, 5.0)
-
-
 def test_a_schedule_holds_each_weight_until_the_next():
+    assert read("5") == read("5.0") == weight_at(5.0, 10**12) == 5.0
+    assert read("0") == 0 and read("[{from_sample: 0, weight: 0}]") == WeightSchedule(((0, 0.0),))
     schedule = read("[{from_sample: 0, weight: 5}, {from_sample: 1_000_000, weight: 0}, {from_sample: 2e6, weight: 1}]")
     assert schedule == WeightSchedule(((0, 5.0), (1_000_000, 0.0), (2_000_000, 1.0)))
     assert [schedule.at(sample) for sample in (0, 999_999, 1_000_000, 2_000_000, 10**9)] == [5, 5, 0, 1, 1]
@@ -170,25 +158,3 @@ def test_what_is_no_weight_in_python_is_refused_with_the_data_set(wrong):
     splits = {"train": {"blend": [{"path": "photos"}, {"path": "pages", "weight": wrong}]}}
     with pytest.raises(ConfigError, match=r"weight of 'pages': expected a finite number of 0 or more, got"):
         load_dataset(head | {"splits": splits}).traverse(split_part="train")
-
-
-def test_0_is_a_weight_but_no_number_of_repetitions():
-    assert read("0") == read("0.0") == 0
-    assert read("[{from_sample: 0, weight: 0}]") == WeightSchedule(((0, 0.0),))
-    with pytest.raises(ConfigError, match="repetitions: expected a number above 0, got 0"):
-        read("0", "repetitions")
-
-
-def test_a_number_counts_as_it_is_written():
-    assert [as_written(number) for number in (0.1, 3.0, 1e-9)] == [Fraction(1, 10), 3, Fraction(1, 10**9)]
-
-
-def test_repetitions_have_no_schedule():
-    with pytest.raises(ConfigError, match="repetitions: expected a number, got a list of 1"):
-        read("[{from_sample: 0, weight: 1}]", "repetitions")
-
-
-def test_a_plan_is_not_iterated_over(tmp_path: Path) -> None:
-    plan = load_plan(write_texts(tmp_path / "a", 3))
-    with pytest.raises(ConfigError, match=r"a plan holds no samples.*get_train_dataset\(plan, \.\.\.\).*plan.sources"):
-        list(plan)

@@ -1,13 +1,12 @@
-"""What metadatasets declare, of both formats: nothing but YAML files is there."""
+"""What metadatasets declare, of both formats, in which YAML and by which paths: nothing but YAML files is there."""
 
-import concurrent.futures
-import sys
-import threading
+import re
 
 import pytest
 
 from bridge_data.errors import ConfigError
-from bridge_data.plan.declared import DeclaredBlend, DeclaredJoin, LoadCache, Reference, Scope, declare
+from bridge_data.plan.declared import DeclaredBlend, DeclaredJoin, Reference, Scope, declare
+from bridge_data.plan.document import located, parse_yaml
 from bridge_data.shards import SubsetRange
 
 SECOND = "__module__: megatron.energon\n__class__: MetadatasetV2\n"
@@ -30,11 +29,42 @@ def data_sets(tree):
     return [found for child in children for found in data_sets(child)]
 
 
-def refused(path, *says, **scope):
-    with pytest.raises(ConfigError) as error:
-        declared(path, **scope)
-    for words in says:
-        assert words in str(error.value)
+@pytest.mark.parametrize(
+    ("head", "text", "says"),
+    [
+        (FIRST, "splits:\n  train:\n    blend: []\n", "m.yaml:4: split 'train': expected `datasets:`"),
+        (FIRST, "splits:\n  train:\n    datasets: []\n    path: a\n", "m.yaml:6: split 'train': unknown key 'path'"),
+        (
+            FIRST,
+            "splits:\n  train:\n    datasets:\n      - path: a\n        aux: {x: b}\n",
+            "m.yaml:7: data set: unknown key 'aux'",
+        ),
+        (FIRST, "splits:\n  train:\n    datasets:\n      - weight: 2\n", "m.yaml:6: data set: expected `path:`"),
+        (FIRST, "splits: {train: {datasets: {a: b}}}\n", "m.yaml:3: datasets: expected a list, got a mapping with a"),
+        (
+            SECOND,
+            "splits:\n  train:\n    blend: [{path: a}]\n    subset: {range: [0, 10]}\n",
+            "m.yaml:6: subset: range: [0, 10]: sample numbers are for a single data set only",
+        ),
+        (
+            SECOND,
+            "splits:\n  train:\n    path: inner.yaml\n    subset: {range: [5, end]}\n",
+            "m.yaml:6: subset: range: [5, end]: sample numbers are for a single data set only",
+        ),
+        (SECOND, "splits:\n  train:\n    path: a\n    subset: [0%, 101%]\n", "m.yaml:6: subset: range: got '101%'"),
+        (SECOND, "splits:\n  train:\n    path: inner.yaml\n    aux: {x: y}\n", "m.yaml:6: aux is for data sets, but "),
+        (SECOND, "splits: {train: {path: missing.yaml}}\n", "missing.yaml: no such folder or file"),
+        (
+            SECOND,
+            "splits:\n  train:\n    blend: []\n    subflavors: {}\n",
+            "m.yaml:6: split 'train': unknown key 'subflavors'",
+        ),
+    ],
+)
+def test_mistakes_are_named(tmp_path, head, text, says):
+    write(tmp_path, "splits: {train: {path: a}}\n", "inner.yaml")
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        declared(write(tmp_path, text, head=head))
 
 
 def test_the_first_format_is_a_list_of_data_sets_with_weights(tmp_path):
@@ -56,33 +86,11 @@ def test_the_first_format_is_a_list_of_data_sets_with_weights(tmp_path):
     assert val.text("split_config") == "other.yaml"
 
 
-def test_a_file_without_head_is_of_the_first_format(tmp_path):
-    path = write(tmp_path, "splits: {train: {datasets: [{path: coco}]}}\n", head="")
-    assert [found.path for found in data_sets(declared(path))] == [f"{tmp_path}/coco"]
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("splits:\n  train:\n    blend: []\n", "m.yaml:4: split 'train': expected `datasets:`"),
-        ("splits:\n  train:\n    datasets: []\n    path: a\n", "m.yaml:6: split 'train': unknown key 'path'"),
-        (
-            "splits:\n  train:\n    datasets:\n      - path: a\n        aux: {x: b}\n",
-            "m.yaml:7: data set: unknown key 'aux'",
-        ),
-        ("splits:\n  train:\n    datasets:\n      - weight: 2\n", "m.yaml:6: data set: expected `path:`"),
-        ("splits: {train: {datasets: {a: b}}}\n", "m.yaml:3: datasets: expected a list, got a mapping with a"),
-    ],
-)
-def test_mistakes_in_the_first_format_are_named(tmp_path, text, says):
-    refused(write(tmp_path, text, head=FIRST), says)
-
-
-def test_either_format_may_hold_the_other(tmp_path):
-    write(tmp_path, "splits: {train: {datasets: [{path: a}, {path: second.yaml}]}}\n", "first.yaml", FIRST)
+def test_either_format_may_hold_the_other_and_one_without_head_is_of_the_first(tmp_path):
+    write(tmp_path, "splits: {train: {datasets: [{path: a}, {path: second.yaml}]}}\n", "first.yaml", "")
     write(tmp_path, "splits: {train: {blend: [{path: b}, {path: c}]}}\n", "second.yaml")
     path = write(tmp_path, "splits: {train: {path: first.yaml}}\n")
-    assert [found.path.rpartition("/")[2] for found in data_sets(declared(path))] == ["a", "b", "c"]
+    assert [found.path for found in data_sets(declared(path))] == [f"{tmp_path}/{name}" for name in "abc"]
 
 
 def test_epochs_are_multiplied_on_the_way_down(tmp_path):
@@ -113,31 +121,6 @@ def test_ranges_are_nested(tmp_path):
     assert [round(bound) for bound in ranges[1].resolve(500)] == [200, 300]
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (
-            "splits:\n  train:\n    blend: [{path: a}]\n    subset: {range: [0, 10]}\n",
-            "m.yaml:6: subset: range: [0, 10]: sample numbers are for a single data set only",
-        ),
-        (
-            "splits:\n  train:\n    path: inner.yaml\n    subset: {range: [5, end]}\n",
-            "m.yaml:6: subset: range: [5, end]: sample numbers are for a single data set only",
-        ),
-        ("splits:\n  train:\n    path: a\n    subset: [0%, 101%]\n", "m.yaml:6: subset: range: got '101%'"),
-        (
-            "splits:\n  train:\n    path: inner.yaml\n    aux: {x: y}\n",
-            "m.yaml:6: aux is for data sets, but ",
-        ),
-        ("splits: {train: {path: missing.yaml}}\n", "missing.yaml: no such folder or file"),
-        ("splits:\n  train:\n    blend: []\n    subflavors: {}\n", "m.yaml:6: split 'train': unknown key 'subflavors'"),
-    ],
-)
-def test_mistakes_in_the_second_format_are_named(tmp_path, text, says):
-    write(tmp_path, "splits: {train: {path: a}}\n", "inner.yaml")
-    refused(write(tmp_path, text), says)
-
-
 def test_a_join_takes_range_and_epochs_as_a_whole(tmp_path):
     path = write(
         tmp_path,
@@ -153,48 +136,109 @@ def test_a_join_takes_range_and_epochs_as_a_whole(tmp_path):
     assert [member.scope.subflavors for member in join.members] == [{"x": 1}] * 2
 
 
-def test_a_load_makes_each_value_once_in_all_its_threads():
-    cache, made, begun = LoadCache(), [], threading.Barrier(4)
-
-    def make():
-        made.append(1)
-        return made
-
-    def get():
-        begun.wait()
-        return cache.get("key", make)
-
-    with concurrent.futures.ThreadPoolExecutor(4) as threads:
-        values = [future.result() for future in [threads.submit(get) for _ in range(4)]]
-    assert made == [1] and all(value is made for value in values)
-
-
-def test_a_failure_is_shared_by_the_threads_that_wait_for_the_value():
-    cache, made, begun = LoadCache(), [], threading.Barrier(4)
-
-    def waits(frame):
-        while frame is not None and frame.f_code is not concurrent.futures.Future.result.__code__:
-            frame = frame.f_back
-        return frame is not None and frame.f_back.f_code is LoadCache.get.__code__
-
-    def make():
-        made.append(1)
-        while sum(map(waits, sys._current_frames().values())) < 3:
-            threading.Event().wait(0.001)
-        raise ConfigError("broken")
-
-    def get():
-        begun.wait()
-        return cache.get("key", make)
-
-    with concurrent.futures.ThreadPoolExecutor(4) as threads:
-        errors = [future.exception() for future in [threads.submit(get) for _ in range(4)]]
-    assert made == [1]
-    assert [str(error) for error in errors] == ["broken"] * 4
+TEXT = """\
+# a comment
+path: ./coco
+weight: 1e-3
+quoted: "5"
+when: 2024-01-01
+flags: {a: yes, b: False, c: ~}
+base: &base {x: 1, y: 2}
+list:
+  - one
+  - <<: *base
+    y: 3
+  - *base
+"""
 
 
-def test_what_failed_is_tried_again():
-    cache = LoadCache()
-    with pytest.raises(ZeroDivisionError):
-        cache.get("key", lambda: 1 // 0)
-    assert cache.get("key", lambda: 7) == 7
+def test_scalars_are_read_as_energon_reads_them():
+    assert parse_yaml(TEXT, "f.yaml").plain() == {
+        "path": "./coco",
+        "weight": 0.001,
+        "quoted": "5",
+        "when": "2024-01-01",
+        "flags": {"a": True, "b": False, "c": None},
+        "base": {"x": 1, "y": 2},
+        "list": ["one", {"x": 1, "y": 3}, {"x": 1, "y": 2}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: 1\nb: [1,\n", r"f\.yaml:3: not readable as YAML"),
+        ("a: 1\nb: c: d\n", r"f\.yaml:2: not readable"),
+        ("a: 1\na: 2\n", r"f\.yaml:2: key 'a' is already in line 1"),
+        ("x:\n  y: !!python/object/apply:os.system [ls]\n", r"f\.yaml:2: tag .*python.* is not allowed"),
+        ("x: &a [1, *a]\n", r"f\.yaml:1: this anchor contains itself"),
+        ("? [1]\n: 2\n", r"f\.yaml:1: a key must be a string"),
+        ("a: 1\n---\nb: 2\n", r"f\.yaml:2: not readable"),
+        ("a: *nowhere\n", r"f\.yaml:1: not readable"),
+        (b"a: \xff\xff\n", r"f\.yaml:\d+: not readable"),
+    ],
+)
+def test_what_is_not_plain_yaml_is_refused_with_its_line(text, says):
+    with pytest.raises(ConfigError, match=says):
+        parse_yaml(text, "f.yaml")
+
+
+@pytest.mark.parametrize(
+    ("method", "text", "says"),
+    [
+        ("mapping", "[1, 2]", "it: expected a mapping, got a list of 2"),
+        ("sequence", "{a: 1}", "it: expected a list, got a mapping with a"),
+        ("text", "5", "it: expected a string, got 5"),
+        ("number", "yes", "it: expected a number, got True"),
+        ("number", "~", "it: expected a number, got nothing"),
+    ],
+)
+def test_a_value_of_another_kind_is_named(method, text, says):
+    with pytest.raises(ConfigError) as error:
+        getattr(parse_yaml(text, "f.yaml"), method)("it")
+    assert str(error.value) == f"f.yaml:1: {says}"
+
+
+def test_aliases_that_repeat_too_much_are_refused_at_once():
+    levels = ["a0: &a0 [x, x]"] + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 40)]
+    with pytest.raises(ConfigError, match=r"f\.yaml:7: with aliases, more values than the 500000 allowed"):
+        parse_yaml("\n".join(levels), "f.yaml")
+    assert len(parse_yaml("\n".join(levels[:5]), "f.yaml").value) == 5
+
+
+LOCAL, REMOTE = "/sets/blend.yaml", "s3://bucket/sets/blend.yaml"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "expected"),
+    [
+        (LOCAL, "coco", "/sets/coco"),
+        (LOCAL, "./coco/../coyo", "/sets/coyo"),
+        (LOCAL, "../coco", "/coco"),
+        (LOCAL, "/coco", "/coco"),
+        (LOCAL, "~/coco", "/home/someone/coco"),
+        (LOCAL, "$DATA_ROOT/coco", "/data/coco"),
+        (LOCAL, "${DATA_ROOT}set", "/dataset"),
+        (LOCAL, "file:///coco", "/coco"),
+        (LOCAL, "file://coco", "/sets/coco"),
+        (LOCAL, "msc://profile/$DATA_ROOT", "msc://profile/data"),
+        (REMOTE, "coco", "s3://bucket/sets/coco"),
+        (REMOTE, "../coco/", "s3://bucket/coco"),
+        (REMOTE, "./a/./b", "s3://bucket/sets/a/b"),
+        (REMOTE, "/coco", "/coco"),
+        (REMOTE, "gs://other/coco", "gs://other/coco"),
+    ],
+)
+def test_paths_are_relative_to_the_file_and_variables_are_replaced(file, text, expected, monkeypatch):
+    monkeypatch.setenv("DATA_ROOT", "/data")
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert located(text, parse_yaml("path", file), file) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("ftp://a", "ftp://a: unknown kind of URL"), ("$NOWHERE/coco", r"\$NOWHERE/coco: the environment variable NOWH")],
+)
+def test_what_is_no_path_is_named_with_file_and_line(text, told):
+    with pytest.raises(ConfigError, match=rf"blend\.yaml:1: {told}"):
+        located(text, parse_yaml("path", LOCAL), LOCAL)

@@ -5,7 +5,8 @@ import multiprocessing
 import pickle
 import shutil
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.pool import Pool
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -180,23 +181,23 @@ def test_only_wanted_parts_are_read(kind: Kind, tmp_path: Path) -> None:
     assert reader.read(3, ()).parts == {}
 
 
-def test_records_and_readers_that_are_in_use_go_to_other_processes(kind: Kind, tmp_path: Path) -> None:
-    records = opened(written(kind, tmp_path / "a")).records
-    reader = records.reader()
-    expected = all_texts(reader, records.num_samples)
-    assert all_texts(pickle.loads(pickle.dumps(records)).reader(), records.num_samples) == expected
-    assert all_texts(pickle.loads(pickle.dumps(reader)), records.num_samples) == expected
+@pytest.fixture(scope="module")
+def spawned() -> Iterator[Pool]:
+    """A process of its own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        yield pool
 
 
 @pytest.mark.processes
 @pytest.mark.filterwarnings("ignore:.*fork:")
-@pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_a_process_of_its_own_reads_the_same(kind: Kind, tmp_path: Path, method: str) -> None:
+def test_records_and_readers_that_are_in_use_go_to_other_processes(kind: Kind, tmp_path: Path, spawned: Pool) -> None:
     records = opened(written(kind, tmp_path / "a")).records
     reader = records.reader()
     expected = all_texts(reader, records.num_samples)
-    with multiprocessing.get_context(method).Pool(1) as pool:
-        assert pool.apply(all_texts, (reader, records.num_samples)) == expected
+    assert all_texts(pickle.loads(pickle.dumps(records)).reader(), records.num_samples) == expected
+    with multiprocessing.get_context("fork").Pool(1) as forked:
+        for pool in (spawned, forked):
+            assert pool.apply(all_texts, (reader, records.num_samples)) == expected
 
 
 def test_a_copy_is_the_same_data_and_other_samples_are_not(kind: Kind, tmp_path: Path) -> None:
@@ -223,12 +224,11 @@ def test_settings_that_it_does_not_take_are_refused_with_their_line(kind: Kind, 
 
 
 def test_what_is_no_data_is_named(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("")
+    (tmp_path / "a.txt").touch()
     for path, told in ((tmp_path, "not a prepared data set"), (tmp_path / "b", "no such"), (tmp_path / "a.txt", "got")):
         assert find_format(str(path)) is None
-        with pytest.raises(ConfigError, match=told) as caught:
+        with pytest.raises(ConfigError, match=rf"{path}.*{told}|{told}.*{path}"):
             format_of(str(path))
-        assert str(path) in str(caught.value)
 
 
 def test_a_store_is_asked_little_before_data_are_opened(

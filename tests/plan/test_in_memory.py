@@ -12,7 +12,6 @@ from bridge_data import (
     Cooker,
     CrudeSample,
     DefaultTaskEncoder,
-    EnergonMultiModalDataModule,
     InMemoryDataset,
     LaneDataset,
     SampleError,
@@ -90,26 +89,19 @@ def test_workers_and_map_style_data_sets_give_the_same() -> None:
     assert train(NumberedTexts()).fingerprint() == train(TEXTS).fingerprint()
 
 
-def test_a_restored_state_goes_on_after_the_last_batch() -> None:
+def test_a_restored_state_goes_on_after_the_last_batch_of_data_with_the_same_fingerprint() -> None:
     expected = keys(get_savable_loader(train(TEXTS)))
     loader = get_savable_loader(train(TEXTS))
-    iterator = iter(loader)
-    for _ in range(17):
-        batch = next(iterator)
+    (*_, batch) = [batch for _, batch in zip(range(17), loader, strict=False)]
     state = loader.save_state_rank()
     resumed = get_savable_loader(train(NumberedTexts()))
     resumed.restore_state_rank(state)
     assert keys(resumed, 23) == expected[17:]
     assert train(TEXTS).restore_sample(batch.__restore_key__).text == batch.text
-
-
-def test_a_state_is_of_data_with_the_same_fingerprint() -> None:
-    state = get_savable_loader(train(TEXTS)).save_state_rank()
-    for other in (TEXTS[1:], [*TEXTS[:-1], TextSample(__key__="last", text="other")]):
+    other = [*TEXTS[:-1], TextSample(__key__="last", text="other")]
+    for data, settings in ((TEXTS[1:], {}), (other, {}), (TEXTS, {"fingerprint": "version 2"})):
         with pytest.raises(StateError):
-            get_savable_loader(train(other)).restore_state_rank(state)
-    with pytest.raises(StateError):
-        get_savable_loader(train(TEXTS, fingerprint="version 2")).restore_state_rank(state)
+            get_savable_loader(train(data, **settings)).restore_state_rank(state)
 
 
 def test_dicts_are_crude_samples_for_cookers() -> None:
@@ -131,19 +123,6 @@ def test_samples_by_split_part_and_subflavors() -> None:
         get_val_dataset(data, split_part="test", worker_config=config(), batch_size=1)
     made = get_val_dataset(InMemoryDataset(TEXTS, subflavors={"a": "b"}), worker_config=config(), batch_size=1)
     assert next(iter(get_loader(made))).__subflavors__ == [{"a": "b"}]
-
-
-def test_a_data_module_takes_samples() -> None:
-    module = EnergonMultiModalDataModule(
-        {"train": TEXTS[:100], "val": TEXTS[100:]},
-        micro_batch_size=4,
-        task_encoder=DefaultTaskEncoder(),
-        num_workers=0,
-        pin_memory=False,
-    )
-    assert len(next(iter(module.train_dataloader())).text) == 4
-    assert next(iter(module.val_dataloader())).text == ["100", "101", "102", "103"]
-    assert "in memory" in repr(module)
 
 
 @pytest.mark.parametrize(
@@ -172,57 +151,46 @@ def test_the_fingerprint_is_of_the_contents(value: Any) -> None:
     assert len({fingerprint(value), *others}) == 5
 
 
-def test_what_has_no_fingerprint_needs_one() -> None:
-    with pytest.raises(ConfigError, match="no fingerprint can be made of a object: give one"):
-        train([{"part": object()}])
-    assert train([{"part": object()}], fingerprint="1", task_encoder=Cooking()).plan.num_samples == 1
+class Odd(NumberedTexts):
+    def __init__(self, length: Any) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length  # type: ignore[no-any-return]
+
+
+WITHIN: dict[str, Any] = {"txt": "a"}
+WITHIN["json"] = WITHIN
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("data", "settings", "message"),
     [
-        ([], "the data are empty"),
-        ([1, 2], "item 0: TypeError: expected a dict of its parts, or a Sample, got a int"),
-        ([("a", 1)], "got a tuple"),
-        ([TEXTS[0], 3], "item 1: .* got a int"),
+        ([], {}, "the data are empty"),
+        ([1, 2], {}, "item 0: TypeError: expected a dict of its parts, or a Sample, got a int"),
+        ([("a", 1)], {}, "got a tuple"),
+        ([TEXTS[0], 3], {}, "item 1: .* got a int"),
+        (Odd(-1), {}, "memory: the data have no length: "),
+        (Odd(10**30), {}, "memory: the data have no length: "),
+        (Odd(2.5), {}, "memory: the data have no length: "),
+        ([{"part": object()}], {}, "no fingerprint can be made of a object: give one"),
+        ([WITHIN], {}, "no fingerprint can be made of values nested so deeply: give one"),
+        (TEXTS, {"fingerprint": 7}, "expected a text"),
+        (TEXTS, {"verify_digests": True}, "no digests"),
+        ("/dev/null", {"fingerprint": "a"}, "fingerprint='a': is only for samples in memory"),
     ],
 )
-def test_what_are_no_samples(data: Any, message: str) -> None:
+def test_what_cannot_be_data_is_refused(data: Any, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        train(data)
+        train(data, **settings)
 
 
-@pytest.mark.parametrize("length", [-1, 10**30, 2.5])
-def test_a_length_that_is_none_is_refused(length: Any) -> None:
-    class Odd(NumberedTexts):
-        def __len__(self) -> int:
-            return length  # type: ignore[no-any-return]
-
-    with pytest.raises(ConfigError, match="memory: the data have no length: "):
-        train(Odd())
-
-
-@pytest.mark.parametrize("subset", [(0, 3), [-1, 2], "50%"])
-def test_a_range_of_another_type_is_refused(subset: Any) -> None:
-    with pytest.raises(ConfigError, match=r"subset=.*: expected a SubsetRange, such as SubsetRange\.parse"):
-        InMemoryDataset(TEXTS, subset=subset)
-
-
-def test_values_within_themselves_need_a_fingerprint() -> None:
-    sample: dict[str, Any] = {"txt": "a"}
-    sample["json"] = sample
-    with pytest.raises(ConfigError, match="no fingerprint can be made of values nested so deeply: give one"):
-        train([sample])
-    assert train([sample], fingerprint="1", task_encoder=Cooking()).plan.num_samples == 1
-
-
-def test_settings_that_do_not_go_together(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="fingerprint='a': is only for samples in memory"):
-        train(write_texts(tmp_path / "a", 5), fingerprint="a")
-    with pytest.raises(ConfigError, match="expected a text"):
-        train(TEXTS, fingerprint=7)
-    with pytest.raises(ConfigError, match="no digests"):
-        train(TEXTS, verify_digests=True)
+def test_what_has_no_fingerprint_is_taken_with_one() -> None:
+    for data in ([{"part": object()}], [WITHIN]):
+        assert train(data, fingerprint="1", task_encoder=Cooking()).plan.num_samples == 1
+    for subset in ((0, 3), [-1, 2], "50%"):
+        with pytest.raises(ConfigError, match=r"subset=.*: expected a SubsetRange, such as SubsetRange\.parse"):
+            InMemoryDataset(TEXTS, subset=subset)  # type: ignore[arg-type]
 
 
 def test_items_that_fail_or_are_of_another_class_are_named() -> None:

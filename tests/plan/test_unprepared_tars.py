@@ -53,30 +53,25 @@ def keys_of(loader: Any, num_batches: int) -> list[str]:
     return [key for _ in range(num_batches) for key in next(batches).__key__]
 
 
-def test_a_run_reads_all_samples_and_goes_on_after_the_tars_were_prepared(data: Path) -> None:
+def test_a_run_reads_all_samples_and_goes_on_after_the_tars_were_prepared(
+    data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     expected = keys_of(loader_of(data), 10)
-    assert len({*expected}) == 20
+    assert len({*expected}) == 20 and keys_of(loader_of(data / "*.tar"), 10) == expected
     first = loader_of(data)
     assert keys_of(first, 4) == expected[:8]
     state = first.save_state_rank()
+    tar = (data / "data-000001.tar").read_bytes()
+    write_tar(data / "data-000001.tar", {"new.txt": b"a", "new.json": b"{}"})
+    with pytest.raises(StateError, match=r"data/train.*the shards, the split"):
+        loader_of(data).restore_state_rank(state)
+    assert "(data-000001.tar changed)" in caplog.text
+    (data / "data-000001.tar").write_bytes(tar)
     prepare_by_ratio(data, "1,0,0")
     write_dataset_yaml(data, {"__module__": "megatron.energon", "__class__": "CrudeWebdataset"}, "dataset.yaml")
     then = loader_of(data)
     then.restore_state_rank(state)
     assert keys_of(then, 6) == expected[8:]
-
-
-def test_a_state_of_tars_that_have_changed_is_refused_and_the_log_names_them(
-    data: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    first = loader_of(data)
-    keys_of(first, 4)
-    state = first.save_state_rank()
-    write_tar(data / "data-000001.tar", {"new.txt": b"a", "new.json": b"{}"})
-    then = loader_of(data)
-    with pytest.raises(StateError, match=r"data/train.*the shards, the split"):
-        then.restore_state_rank(state)
-    assert "(data-000001.tar changed)" in caplog.text
 
 
 def test_a_metadataset_blends_a_folder_and_a_pattern(data: Path) -> None:
@@ -92,28 +87,11 @@ def test_a_metadataset_blends_a_folder_and_a_pattern(data: Path) -> None:
     assert load_plan(path, split_part="val", training=False).num_samples == 5
 
 
-def test_a_run_reads_what_a_star_names(data: Path) -> None:
-    assert keys_of(loader_of(data / "*.tar"), 10) == keys_of(loader_of(data), 10)
-    with pytest.raises(ConfigError, match=r"date-\*.tar: no tar has such a name"):
-        loader_of(data / "date-*.tar")
-
-
-def test_only_train_is_there(data: Path) -> None:
+def test_only_train_is_there_and_without_a_cooker_the_error_says_that_one_is_needed(data: Path) -> None:
     assert split_parts(data) == ["train"]
+    options: dict[str, Any] = {"batch_size": 2, "worker_config": ONE_PROCESS}
     with pytest.raises(ConfigError, match="all of its samples are in split part 'train', and there is no 'val'"):
-        get_val_dataset(data, batch_size=2, worker_config=ONE_PROCESS)
-
-
-@pytest.mark.parametrize("key", ["split_config", "dataset_config"])
-def test_settings_of_prepared_folders_are_refused(data: Path, key: str) -> None:
-    path = data.parent / "m.yaml"
-    path.write_text(f"{HEAD}splits:\n  train:\n    path: data\n    {key}: other.yaml\n")
-    with pytest.raises(ConfigError, match=rf"m.yaml:6: {key} is for prepared folders.*, .*run `bridge-data prepare"):
-        load_plan(path)
-
-
-def test_without_a_cooker_the_error_says_that_one_is_needed(data: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no cooker takes samples of .*data \[train\], tars of which `bridge-data p"):
-        get_train_dataset(
-            data, batch_size=2, worker_config=ONE_PROCESS, shuffle_buffer_size=None, max_samples_per_sequence=None
-        )
+        get_val_dataset(data, **options)
+    told = r"no cooker takes samples of .*data \[train\], tars of which `bridge-data p"
+    with pytest.raises(ConfigError, match=told):
+        get_train_dataset(data, shuffle_buffer_size=None, max_samples_per_sequence=None, **options)

@@ -202,7 +202,7 @@ def test_a_run_resumed_within_a_range_skips_what_is_left_of_it(path: Path, seed:
     """Wherever it resumes, before, within or after the range, also within a step; on any ranks."""
     chance = random.Random(seed)
     plain = [batch for one in taken(path, 1, 16 * STEP_OF_ALL, None, None)[0] for batch in one]
-    for _ in range(13):
+    for _ in range(8):
         first, last = sorted(chance.choices(range(5), k=2))
         begin, stop = first * STEP_OF_ALL, (last + 1) * STEP_OF_ALL
         skips = StepSkips.of([SkippedRange(begin, stop)])

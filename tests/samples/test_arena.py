@@ -65,28 +65,16 @@ def is_built_in(arena: Arena, tensor: torch.Tensor) -> bool:
     return buffer is not None and 0 <= tensor.data_ptr() - buffer.address < buffer.num_bytes
 
 
-def test_an_arena_is_used_only_while_it_is_active() -> None:
-    arena = PrivateArena()
-    assert current_arena() is None and not is_built_in(arena, stacked(1))
-    with arena.active():
-        assert current_arena() is arena and is_built_in(arena, stacked(1))
-    assert current_arena() is None and not is_built_in(arena, stacked(1))
-
-
-def test_an_arena_inside_another_gives_way_to_it_again(arena: PrivateArena) -> None:
+def test_an_arena_is_used_only_while_it_is_active_and_gives_way_to_the_one_outside(arena: PrivateArena) -> None:
     other = PrivateArena()
-    with other.active():
-        assert is_built_in(other, stacked(2))
+    with pytest.raises(ValueError, match="no"), other.active():
+        assert current_arena() is other and is_built_in(other, stacked(2))
         with arena.active():
             assert current_arena() is arena
         assert current_arena() is other
-    assert current_arena() is arena and is_built_in(arena, stacked(3))
-
-
-def test_an_error_makes_the_outer_arena_active_again(arena: PrivateArena) -> None:
-    with pytest.raises(ValueError, match="no"), PrivateArena().active():
         raise ValueError("no")
-    assert current_arena() is arena
+    assert current_arena() is arena and is_built_in(arena, stacked(3))
+    assert arena.allocate((10, 10), torch.float32) is None  # small ones are left to torch
 
 
 @pytest.mark.parametrize("with_context", [False, True], ids=["new context", "copied context"])
@@ -155,14 +143,13 @@ class Pair(Sample):
     reference: torch.Tensor
 
 
-class Comparing(DefaultTaskEncoder[Any, Any, Any, Any]):
-    """Gives each image the first one, which its cooker has kept, and changes batches where they are."""
+class Keeping(DefaultTaskEncoder[Any, Any, Any, Any]):
+    """Gives each image the first one, which its cooker or its decoder has kept, and changes batches where they are."""
 
-    decoder = SampleDecoder(image_decode="torchrgb8")
-
-    def __init__(self) -> None:
+    def __init__(self, decode: Any) -> None:
         super().__init__()
         self.kept: list[torch.Tensor] = []
+        self.decoder = SampleDecoder(handlers={"jpg": decode})
         self.cookers = [Cooker(self.cook)]
 
     def cook(self, sample: CrudeSample) -> Pair:
@@ -175,40 +162,17 @@ class Comparing(DefaultTaskEncoder[Any, Any, Any, Any]):
         return batch
 
 
-def test_an_image_that_a_cooker_keeps_is_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_an_image_that_a_cooker_or_a_handler_keeps_is_its_own(tmp_path: Path, is_cached: bool) -> None:
     parts = [{"__key__": f"{n:02d}", "jpg": content} for n, content in enumerate(jpegs([(256, 320)] * 12))]
-    data = write_dataset(tmp_path, parts, definition=CRUDE)
+    data, decode = write_dataset(tmp_path, parts, definition=CRUDE), image_handler("torchrgb8")
+    encoder = Keeping(functools.cache(decode) if is_cached else decode)
     settings: dict[str, Any] = {"split_part": "train", "worker_config": WorkerConfig(0, 1, 0), "batch_size": 4}
-    with get_loader(get_val_dataset(data, task_encoder=Comparing(), **settings)) as loader:
-        references = torch.cat([batch.reference for batch in loader])
-    assert len(references) == 12
-    assert torch.equal(references, image_handler("torchrgb8")(parts[0]["jpg"]).expand(12, -1, -1, -1))
-
-
-class Caching(DefaultTaskEncoder[Any, Any, Any, Any]):
-    """Decodes each image once, and changes batches where they are."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.decoder = SampleDecoder(handlers={"jpg": functools.cache(image_handler("torchrgb8"))})
-
-    @stateless
-    def encode_batch(self, batch: Any) -> Any:
-        batch.image.copy_(255 - batch.image)
-        return batch
-
-
-def test_an_image_that_a_handler_keeps_is_its_own(tmp_path: Path) -> None:
-    parts = [{"__key__": f"{n:02d}", "jpg": content} for n, content in enumerate(jpegs([(256, 320)] * 8))]
-    image = {
-        "sample_type": {"__module__": "megatron.energon", "__class__": "ImageSample"},
-        "field_map": {"image": "jpg"},
-    }
-    data = write_dataset(tmp_path, parts, definition=image)
-    settings: dict[str, Any] = {"split_part": "train", "worker_config": WorkerConfig(0, 1, 0), "batch_size": 4}
-    with get_loader(get_val_dataset(data, task_encoder=Caching(), **settings)) as loader:
-        first, again = (torch.cat([batch.image for batch in loader]) for _ in range(2))
-    assert torch.equal(first, again)
+    with get_loader(get_val_dataset(data, task_encoder=encoder, **settings)) as loader:
+        first, again = ([(batch.image, batch.reference) for batch in loader] for _ in range(2))
+    expected = decode(parts[0]["jpg"])
+    assert all(torch.equal(one, expected) for _, references in first + again for one in references)
+    assert all(torch.equal(one, other) for (one, _), (other, _) in zip(first, again, strict=True))
 
 
 @pytest.mark.processes
@@ -239,15 +203,3 @@ def test_kept_tensors_keep_their_values() -> None:
     kept.clear()
     gc.collect()
     assert len(arena._spare) == 4
-
-
-def test_small_private_tensors_are_left_to_torch() -> None:
-    assert PrivateArena().allocate((10, 10), torch.float32) is None
-
-
-def test_pieces_grow_with_what_is_asked_for() -> None:
-    arena = PrivateArena()
-    for count in (1 << 20, 1 << 23, 1 << 20):
-        tensor = arena.allocate((count,), torch.float32)
-        assert tensor is not None and tensor.shape == (count,)
-        tensor.fill_(1)

@@ -1,38 +1,35 @@
-import bisect
-import functools
 import gc
 import itertools
 import json
 import random
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge_data import storage
-from bridge_data.errors import DatasetError, ForgottenSampleError
 from bridge_data.order.chunks import ChunkTable
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
-from bridge_data.prepare.tombstone_writing import forget_samples
 from bridge_data.shards import RecordReader, Records, Subset, open_shards
 from bridge_data.shards.blocks import BlockBudget, BlockCache, ChunkCut, Cut, RunCut
 from bridge_data.shards.index_file import BridgeIndexWriter, build_segment
 from bridge_data.shards.jsonl_file import open_jsonl
-from bridge_data.shards.records import Selection, reader_of
+from bridge_data.shards.where.choices import ChosenRecords
+from bridge_data.shards.where.choosing import choose
 from tests.prepared import write_dataset, write_texts
 from tests.shards.reads import Reads, record_reads
+from tests.shards.where.test_choosing import Clause
 
 PLENTY = 1 << 30
 
 
 @pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
+def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reads:
     """What is read of data files, each call of the storage."""
+    monkeypatch.setenv("BRIDGE_DATA_CACHE", str(tmp_path / "cache"))
     return record_reads(monkeypatch)
 
 
@@ -90,10 +87,15 @@ def test_runs_are_those_of_the_whole_row_of_sources(counts: list[int], size: int
         first += count
 
 
-def write_lines(path: Path, num_samples: int) -> Path:
-    path.write_text("".join(json.dumps({"n": number}) + "\n" for number in range(num_samples)))
-    prepare_jsonl(path)
-    return path
+LINES = [f'{{"n": {number}}}' for number in range(500)]
+
+
+def lines(path: Path, texts: Iterable[str] = LINES) -> Records:
+    """One file of lines, in a new folder."""
+    path.mkdir()
+    (path / "a.jsonl").write_text("".join(text + "\n" for text in texts))
+    prepare_jsonl(path / "a.jsonl")
+    return open_jsonl(path / "a.jsonl", "train")
 
 
 def with_our_index(folder: Path) -> Records:
@@ -125,42 +127,14 @@ def some_of_them(folder: Path) -> Records:
     return Subset(with_our_index(folder), 33, 471)
 
 
-class Third(Selection):
-    """Two of three samples, without those of the second shard of 50."""
-
-    @functools.cached_property
-    def _kept(self) -> list[int]:
-        return [index for index in range(self.records.num_samples) if index % 3 and index // 50 != 1]
-
-    @property
-    def num_samples(self) -> int:
-        return len(self._kept)
-
-    def to_base(self, index: int) -> int:
-        return self._kept[index]
-
-    def rank(self, number: int) -> int:
-        return bisect.bisect_left(self._kept, number)
-
-    @property
-    def shard_counts(self) -> list[int]:
-        return [self.rank(50 * shard + 50) - self.rank(50 * shard) for shard in range(len(self.records.counts))]
-
-    def identity(self) -> dict[str, Any]:
-        return {}
-
-
 def chosen_ones(folder: Path) -> Records:
-    return Third(with_our_index(folder))
+    """Two of three samples, without those of the second shard of 50."""
+    records = with_our_index(folder)
+    return ChosenRecords(records, choose(records, [Clause("index % 3 <> 0 and index // 50 <> 1")]))
 
 
 def some_of_the_chosen(folder: Path) -> Records:
     return Subset(chosen_ones(folder), 11, 222)
-
-
-def lines(folder: Path) -> Records:
-    folder.mkdir()
-    return open_jsonl(write_lines(folder / "a.jsonl", 500), "train")
 
 
 KINDS = [
@@ -198,23 +172,6 @@ def test_samples_are_those_that_are_read_singly_and_each_block_is_read_once(
         assert budget.num_bytes == 0
 
 
-def test_neighbours_of_forgotten_samples_are_read_in_blocks(tmp_path: Path, reads: Reads) -> None:
-    folder = with_our_index(tmp_path / "data").root
-    forget_samples(folder, ["000003", "000017"], "asked for")
-    below = reader_of(open_shards(folder, "train"))
-    for index in (0, 1):
-        below.read(index)
-    reader, _ = in_blocks(below, ChunkCut(50, 10))
-    reads.clear()
-    for index in range(50):
-        if index in (3, 17):
-            with pytest.raises(ForgottenSampleError, match=f"0000{index:02d}"):
-                reader.read(index)
-        else:
-            assert reader.read(index).parts["txt"] == f"text {index}".encode()
-    assert len(reads) == 5
-
-
 @pytest.mark.parametrize("records_in", [with_our_index, lines])
 def test_beyond_the_budget_no_more_is_held_and_no_block_is_read_again(
     tmp_path: Path, reads: Reads, records_in: Callable[[Path], Records]
@@ -242,40 +199,23 @@ def test_beyond_the_budget_no_more_is_held_and_no_block_is_read_again(
         assert budget.num_bytes == 0
 
 
-def test_what_was_left_of_a_window_is_dropped_when_there_is_too_much(tmp_path: Path, reads: Reads) -> None:
-    records, cut = with_our_index(tmp_path / "data"), ChunkCut(50, 10)
-    reader, budget = in_blocks(records.reader(), cut, 8 * 10 * 2200)
-    for begin in range(0, 500, 10):  # one sample of each block, as if all others had been taken before a restart
-        reader.read(begin)
-    assert 0 < budget.num_bytes <= 8 * 10 * 2200
-    for index in range(500):
-        assert reader.read(index).parts["txt"] == f"text {index}".encode()
-    assert budget.num_bytes <= 8 * 10 * 2200
-
-
 @pytest.mark.parametrize("kind", ["tar", "jsonl"])
 def test_large_samples_are_let_go_one_by_one(tmp_path: Path, reads: Reads, kind: str) -> None:
+    samples = ({"__key__": f"{n:04d}", "bin": bytes([n]) * 20_000} for n in range(20))
     if kind == "tar":
-        samples = ({"__key__": f"{n:04d}", "bin": bytes([n]) * 20_000} for n in range(20))
         records: Records = open_shards(write_dataset(tmp_path / "data", samples), "train")
     else:
-        path = tmp_path / "a.jsonl"
-        path.write_text("".join(json.dumps({"text": f"{number:02}" * 10_000}) + "\n" for number in range(20)))
-        prepare_jsonl(path)
-        records = open_jsonl(path, "train")
+        records = lines(tmp_path / "data", (json.dumps({"text": f"{number:02}" * 10_000}) for number in range(20)))
     alone, below = records.reader(), records.reader()
     expected = [alone.read(index) for index in range(20)]
     below.read(0)
     reader, budget = in_blocks(below, ChunkCut(20, 5))
     reads.clear()
     assert reader.read(7) == expected[7]
-    held = []
-    for index in (9, 5, 8, 6):
-        held.append(budget.num_bytes)
+    for left, index in ((4, 9), (3, 5), (2, 8), (1, 6)):
+        assert 20_000 * left < budget.num_bytes < 22_500 * left
         assert reader.read(index) == expected[index]
-    assert all(20_000 * left < num_bytes < 22_500 * left for left, num_bytes in zip((4, 3, 2, 1), held, strict=True))
-    assert budget.num_bytes == 0
-    assert len(reads) == 1
+    assert (budget.num_bytes, len(reads)) == (0, 1)
 
 
 def test_a_reader_that_goes_lets_go_of_its_blocks(tmp_path: Path) -> None:
@@ -307,65 +247,17 @@ def test_parts_that_nobody_wants_are_not_read_if_they_are_large(
     assert place is None if num_reads == 12 else place in reads
 
 
-def test_a_block_of_very_large_samples_is_read_singly(tmp_path: Path, reads: Reads) -> None:
-    samples = ({"__key__": f"{n:04d}", "bin": bytes([n]) * (300_000 if n < 4 else 3000)} for n in range(8))
-    records = open_shards(write_dataset(tmp_path / "data", samples), "train")
-    below = records.reader()
-    below.read(0)
-    reader, _ = in_blocks(below, ChunkCut(8, 4))
-    reads.clear()
-    for index in (1, 6, 2, 7, 0, 5, 3, 4):
-        assert reader.read(index).parts["bin"][:1] == bytes([index])
-    assert len(reads) == 5
-    assert sum(size for *_, size in reads) < 4 * 300_000 + 20_000
-
-
 def test_threads_get_the_samples_too(tmp_path: Path) -> None:
     records, cut = with_our_index(tmp_path / "data"), ChunkCut(50, 10)
     reader, budget = in_blocks(records.reader(), cut, 100_000)
-    wrong: list[int] = []
 
-    def read(number: int) -> None:
-        for samples in window(records.counts, cut, 20, seed=number):
-            wrong.extend(n for n in samples if reader.read(n).parts["txt"] != f"text {n}".encode())
+    def wrong(seed: int) -> list[int]:
+        numbers = itertools.chain.from_iterable(window(records.counts, cut, 20, seed))
+        return [n for n in numbers if reader.read(n).parts["txt"] != f"text {n}".encode()]
 
-    threads = [threading.Thread(target=read, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    with ThreadPoolExecutor(4) as threads:
+        assert [*threads.map(wrong, range(4))] == [[]] * 4
     assert budget.num_bytes <= 100_000
-
-
-def test_of_a_shard_that_is_cut_off_while_it_is_read_nothing_more_is_read(tmp_path: Path) -> None:
-    records = with_our_index(tmp_path / "data")
-    below = records.reader()
-    for index in range(0, 500, 50):
-        below.read(index)
-    shard = tmp_path / "data/data-0000.tar"
-    with open(shard, "r+b") as file:
-        file.truncate(37 * 2048)
-    storage.close_files()
-    reader, _ = in_blocks(below, ChunkCut(50, 10))
-    for index in (39, 31, 36, 3, 30):
-        with pytest.raises(DatasetError, match=rf"data-0000.tar: wa(nted.*truncated|s replaced).*\[sample {index}, n"):
-            reader.read(index)
-    assert reader.read(77).parts["txt"] == b"text 77"
-
-
-def test_a_changed_line_is_named_and_its_neighbours_are_read(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "a.jsonl", 100)
-    below = open_jsonl(path, "train").reader()
-    text = path.read_text()
-    path.write_text(text.replace('{"n": 15}\n', '{"n"\n: 15}'))
-    reader, _ = in_blocks(below, ChunkCut(100, 10))
-    assert reader.read(13).parts["json"] == b'{"n": 13}'
-    with pytest.raises(
-        DatasetError, match=r"a.jsonl: sample 15, at byte 140: .* were? not one line|lines do not begin"
-    ):
-        reader.read(15)
-    assert reader.read(17).parts["json"] == b'{"n": 17}'
 
 
 @pytest.mark.parametrize("num_parts", [1, 2])

@@ -1,5 +1,4 @@
 import gzip
-import logging
 import pickle
 import random
 import sys
@@ -7,54 +6,31 @@ from pathlib import Path
 
 import pytest
 
-from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.tars import find_shards
-from bridge_data.shards import PreparedDataset, ShardReader, open_shards, prepared, tar_files
+from bridge_data.shards import ShardReader, open_shards, prepared, tar_files
 from bridge_data.shards.tar_files import SMALL_STEP_BYTES, FileTar, GzipTar, MemoryTar, seek_index_path
-from tests.shards.tars import prepare_by_ratio, write_shards, write_tar
-
-
-@pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """The (start, size) of every read of the storage."""
-    done: list[tuple[int, int]] = []
-    read = storage.read
-
-    def watched(path: str, start: int, num_bytes: int) -> bytes:
-        done.append((start, num_bytes))
-        return read(path, start, num_bytes)
-
-    monkeypatch.setattr("bridge_data.shards.tar_files.storage.read", watched)
-    return done
-
-
-def test_memory_and_file_give_the_same_bytes(tmp_path: Path) -> None:
-    content = bytes(number % 251 for number in range(300_000))
-    path = tmp_path / "file"
-    path.write_bytes(content)
-    tar = FileTar(str(path), len(content))
-    memory = MemoryTar(content, 0)
-    for start, num_bytes in [(0, 512), (512, 512), (200_000, 512), (200_100, 70_000), (100, 5), (299_900, 512)]:
-        assert tar.read(start, num_bytes) == memory.read(start, num_bytes) == content[start : start + num_bytes]
-    assert tar.read(400_000, 10) == b""
+from tests.shards.reads import record_reads
+from tests.shards.tars import prepare_by_ratio, set_split, write_shards, write_tar
 
 
 def test_near_headers_come_together_and_far_contents_are_passed_over(
-    tmp_path: Path, reads: list[tuple[int, int]]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    num_bytes = 4_000_000
+    content = random.Random(0).randbytes(4_000_000)
     path = tmp_path / "file"
-    path.write_bytes(bytes(num_bytes))
-    tar = FileTar(str(path), num_bytes)
-    for start in range(0, 60_000, 1024):
-        tar.read(start, 512)
-    assert len(reads) <= 2
-    reads.clear()
-    for start in range(1_000_000, num_bytes, 500_000):
-        tar.read(start, 512)
-    assert sum(size for _, size in reads) < 20_000
-    assert all(size <= SMALL_STEP_BYTES for _, size in reads)
+    path.write_bytes(content)
+    tar, memory, reads = FileTar(str(path), len(content)), MemoryTar(content, 0), record_reads(monkeypatch)
+    for starts, num_reads, num_bytes in (
+        (range(0, 60_000, 1024), 2, len(content)),
+        (range(1_000_000, len(content), 500_000), 6, 20_000),
+    ):
+        reads.clear()
+        for start in starts:
+            assert tar.read(start, 512) == memory.read(start, 512) == content[start : start + 512]
+        assert len(reads) <= num_reads and sum(size for *_, size in reads) < num_bytes
+    assert all(size <= SMALL_STEP_BYTES for *_, size in reads)
+    assert tar.read(5_000_000, 10) == b""
 
 
 ALL = "1,0,0"
@@ -74,87 +50,51 @@ def keys_and_parts(shards: ShardReader) -> list[tuple[str, dict[str, bytes]]]:
 
 
 @pytest.mark.parametrize("suffix", [".tgz", ".tar.gz"])
-@pytest.mark.parametrize("left", ["all indexes", "no index.bridge", "no .gzidx", "what Energon writes"])
-def test_compressed_shards_are_read_like_others(tmp_path: Path, suffix: str, left: str) -> None:
+@pytest.mark.parametrize(
+    "lost", [[], [".nv-meta/index.bridge"], ["*.gzidx"], [".nv-meta/index.bridge", "*.gzidx"]], ids=str
+)
+def test_compressed_shards_are_read_like_others(tmp_path: Path, suffix: str, lost: list[str]) -> None:
+    """The offsets are those of the tar inside; so Energon writes them too."""
     write_shards(tmp_path / "plain")
     prepare_by_ratio(tmp_path / "plain", ALL)
     folder = compress(tmp_path / "compressed", suffix)
     prepare_by_ratio(folder, ALL)
-    if left in ("no index.bridge", "what Energon writes"):
-        (folder / ".nv-meta/index.bridge").unlink()
-    if left in ("no .gzidx", "what Energon writes"):
-        for path in folder.glob("*.gzidx"):
-            path.unlink()
+    offsets = [next(path.glob("data-000000*.idx")).read_bytes() for path in (folder, tmp_path / "plain")]
+    assert offsets[0] == offsets[1]
+    for path in [path for pattern in lost for path in folder.glob(pattern)]:
+        path.unlink()
     shards = ShardReader(open_shards(folder, "train"))
     expected = keys_and_parts(ShardReader(open_shards(tmp_path / "plain", "train")))
-    assert keys_and_parts(shards) == expected
-    assert keys_and_parts(pickle.loads(pickle.dumps(shards))) == expected
+    assert keys_and_parts(shards) == keys_and_parts(pickle.loads(pickle.dumps(shards))) == expected
     assert shards.read(7, {"txt"}).parts == {"txt": expected[7][1]["txt"]}
     assert shards.read(7).full_key == f"data-000001{suffix}/000007"
-    assert PreparedDataset.open(folder).part_names() == ["json", "txt"]
-
-
-def test_offsets_are_those_of_the_tar_inside(tmp_path: Path) -> None:
-    """So Energon writes them too."""
-    write_shards(tmp_path / "plain", num_shards=1)
-    prepare_by_ratio(tmp_path / "plain", ALL)
-    prepare_by_ratio(compress(tmp_path / "compressed", num_shards=1), ALL)
-    name = "data-000000.tar.idx"
-    assert (tmp_path / "compressed" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
-
-
-def test_excluded_samples_are_found(tmp_path: Path) -> None:
-    folder = compress(tmp_path / "compressed")
-    prepare_by_ratio(folder, ALL)
-    (folder / ".nv-meta/index.bridge").unlink()
-    (folder / ".nv-meta/index.sqlite").unlink()
-    split = folder / ".nv-meta/split.yaml"
-    split.write_text("split_parts: {train: ['data-00000{0..3}.tgz']}\nexclude: [data-000000.tgz/000003]\n")
-    keys = [key for key, _ in keys_and_parts(ShardReader(open_shards(folder, "train")))]
-    assert keys == [f"{number:06d}" for number in range(20) if number != 3]
-
-
-def test_missing_points_are_written_again(tmp_path: Path) -> None:
-    folder = compress(tmp_path / "compressed")
-    prepare_by_ratio(folder, ALL)
-    seek_index_path(folder / "data-000002.tgz").unlink()
-    assert prepare_by_ratio(folder, ALL).num_scanned == 1
-    assert seek_index_path(folder / "data-000002.tgz").is_file()
+    set_split(folder, f"split_parts: {{train: [data-000000{suffix}]}}\nexclude: [data-000000{suffix}/000003]\n")
+    left = ShardReader(open_shards(folder, "train"))
+    assert keys_and_parts(left) == [one for one in expected[:5] if one[0] != "000003"]
 
 
 def test_points_are_used_and_their_absence_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(tar_files, "SPACING_BYTES", 1 << 16)
-    folder = tmp_path / "compressed"
-    noise = random.Random(1).randbytes(640_000)
-    write_tar(folder / "a.tar", {f"{number}.bin": noise[number::10] for number in range(10)})
-    (folder / "a.tgz").write_bytes(gzip.compress((folder / "a.tar").read_bytes()))
-    size = (folder / "a.tar").stat().st_size
-    (folder / "a.tar").unlink()
-    prepare_by_ratio(folder, ALL)
-    tar = GzipTar(str(folder / "a.tgz"))
-    assert tar.end == size
-    assert len(list(tar._file.seek_points())) > 5
-    with caplog.at_level(logging.WARNING, logger="bridge_data"):
-        ShardReader(open_shards(folder, "train")).read(9)
-        assert not caplog.records
-        for content in (None, b"nonsense"):
-            seek_index_path(folder / "a.tgz").unlink(missing_ok=True)
-            if content is not None:
-                seek_index_path(folder / "a.tgz").write_bytes(content)
-            assert GzipTar(str(folder / "a.tgz")).end == sys.maxsize
-            assert ShardReader(open_shards(folder, "train")).read(9).parts["bin"] == noise[9::10]
-    assert len(caplog.records) == 1
-    assert "compressed shards without their .gzidx" in caplog.text
-
-
-def test_a_bounded_number_of_compressed_shards_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepared, "MAX_KNOWN_COMPRESSED", 2)
-    prepare_by_ratio(compress(tmp_path / "compressed"), ALL)
-    shards = ShardReader(open_shards(tmp_path / "compressed", "train"))
-    assert [shards.read(index).key for index in (0, 19, 5, 10)] == ["000000", "000019", "000005", "000010"]
-    assert len(shards._tables) == 2
+    monkeypatch.setattr(prepared, "MAX_KNOWN_COMPRESSED", 1)
+    noise, points = random.Random(1).randbytes(640_000), seek_index_path(tmp_path / "a.tgz")
+    tar = write_tar(tmp_path / "a.tar", {f"{number}.bin": noise[number::10] for number in range(10)})
+    for name in ("a.tgz", "b.tgz"):
+        (tmp_path / name).write_bytes(gzip.compress(tar.read_bytes()))
+    size = tar.stat().st_size
+    tar.unlink()
+    prepare_by_ratio(tmp_path, ALL)
+    assert GzipTar(str(tmp_path / "a.tgz")).end == size
+    assert len(list(GzipTar(str(tmp_path / "a.tgz"))._file.seek_points())) > 5
+    for damage in (lambda: None, points.unlink, lambda: points.write_bytes(b"nonsense")):
+        damage()
+        reader = ShardReader(open_shards(tmp_path, "train"))
+        for number in (9, 15, 3):
+            assert reader.read(number).parts["bin"] == noise[number % 10 :: 10]
+        assert len(reader._tables) == 1
+    (record,) = caplog.records
+    assert "compressed shards without their .gzidx" in record.getMessage()
 
 
 @pytest.mark.parametrize("with_index", [True, False])
@@ -196,21 +136,15 @@ def test_damaged_shards_are_named(tmp_path: Path, damage: object, message: str) 
         prepare_by_ratio(tmp_path, ALL)
 
 
-def test_a_missing_shard_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"a\.tgz: no such file"):
-        GzipTar(str(tmp_path / "a.tgz"))
-
-
-def test_two_shards_that_would_share_an_index(tmp_path: Path) -> None:
+def test_what_stands_in_the_way_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compress(tmp_path, num_shards=1)
     write_tar(tmp_path / "data-000000.tar", {"1.txt": b""})
     with pytest.raises(ConfigError, match=r"data-000000\.tar and data-000000\.tgz would share .*data-000000\.tar\.idx"):
         find_shards(tmp_path)
     assert find_shards(tmp_path, exclude="tgz$") == ["data-000000.tar"]
-
-
-def test_the_package_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compress(tmp_path, num_shards=1)
+    (tmp_path / "data-000000.tar").unlink()
+    with pytest.raises(DatasetError, match=r"a\.tgz: no such file"):
+        GzipTar(str(tmp_path / "a.tgz"))
     monkeypatch.setitem(sys.modules, "indexed_gzip", None)
     with pytest.raises(ConfigError, match=r'pip install "bridge-data\[tgz\]"'):
         prepare_by_ratio(tmp_path, ALL)

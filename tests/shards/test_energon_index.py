@@ -2,8 +2,8 @@
 
 import contextlib
 import errno
-import fcntl
 import logging
+import multiprocessing
 import os
 import shutil
 import sqlite3
@@ -47,13 +47,15 @@ def cached(folder: Path) -> list[str]:
 
 
 def test_the_index_is_the_one_that_prepare_writes(data: Path) -> None:
-    assert PreparedDataset.open(data).index is None
-    (made,) = (opened(data).index,)
-    ours = BridgeIndex.open(data.parent / "ours")
-    assert made is not None and ours is not None
-    assert list(made.entries.values()) == list(ours.entries.values())
-    assert [made.segment_bytes(name) for name in made.entries] == [ours.segment_bytes(name) for name in ours.entries]
+    before = PreparedDataset.open(data)
+    made, ours = opened(data), BridgeIndex.open(data.parent / "ours")
+    assert before.index is None and made.index is not None and ours is not None
+    assert list(made.index.entries.values()) == list(ours.entries.values())
+    for name in ours.entries:
+        assert made.index.segment_bytes(name) == ours.segment_bytes(name)
     assert (data / INDEX).is_file() and PreparedDataset.open(data).index is not None and cached(data) == []
+    one, other = before.split("train"), made.split("train")
+    assert one.sample_bytes == other.sample_bytes and one.identity() == other.identity()
     assert prepare_by_ratio(data, "1,0,0").num_scanned == 0  # which takes it for its own
 
 
@@ -84,13 +86,6 @@ def test_where_the_data_cannot_be_written_it_is_in_the_cache(
         assert opened(data).index is not None and texts(opened(data)) == [text_of(number) for number in range(30)]
         assert cached(data) == [".bridge"] and not (data / INDEX).exists()
         assert caplog.text.count("our index was made of it") == 1
-
-
-def test_the_order_of_samples_does_not_depend_on_it(data: Path) -> None:
-    without = PreparedDataset.open(data).split("train")
-    with_index = opened(data).split("train")
-    assert without.index is None and with_index.index is not None
-    assert without.sample_bytes == with_index.sample_bytes and without.identity() == with_index.identity()
 
 
 def test_shards_that_changed_after_the_database_are_compared_with_their_headers(data: Path) -> None:
@@ -148,49 +143,17 @@ def test_it_is_not_made_of_a_large_data_set(
     assert opened(data).index is not None
 
 
-def test_a_process_goes_without_if_another_takes_too_long(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cached_index, "WAIT_FOR_ENERGON_S", 0.0)
-    descriptor = os.open(data, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        assert opened(data).index is None
-    finally:
-        os.close(descriptor)
-    assert opened(data).index is not None
-
-
-def test_without_locks_on_the_folder_one_in_the_cache_does(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    locked = cached_index.lock
-
-    def refuse(path: str, kind: int, *, wait: bool) -> int | None:
-        if path == str(data):
-            raise OSError("no locks here")
-        return locked(path, kind, wait=wait)
-
-    monkeypatch.setattr(cached_index, "lock", refuse)
-    assert opened(data).index is not None
-    assert cached(data) == [".lock"]
-
-
 @pytest.mark.processes
-def test_one_process_makes_it_and_the_others_wait(data: Path) -> None:
-    reading, writing = os.pipe()
-    children = []
-    make = cached_index._make_of_energon
-    for _ in range(4):
-        pid = os.fork()
-        if pid == 0:
-            try:
-                cached_index._make_of_energon = lambda *arguments: (os.write(writing, b"m"), make(*arguments))  # type: ignore
-                os.write(writing, b"i" if opened(data).index is not None else b"n")
-            finally:
-                os._exit(0)
-        children.append(pid)
-    for pid in children:
-        os.waitpid(pid, 0)
-    os.close(writing)
-    with open(reading) as pipe:
-        assert sorted(pipe.read()) == ["i", "i", "i", "i", "m"]
+def test_one_process_makes_it_and_the_others_wait(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fork, make = multiprocessing.get_context("fork"), cached_index._make_of_energon
+    told = fork.SimpleQueue()
+    monkeypatch.setattr(cached_index, "_make_of_energon", lambda *given: (told.put("made"), make(*given)))
+    children = [fork.Process(target=lambda: told.put(str(opened(data).index is not None))) for _ in range(4)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    assert sorted(told.get() for _ in range(5)) == ["True"] * 4 + ["made"] and told.empty()
 
 
 def test_an_index_that_is_there_is_left_to_prepare(data: Path) -> None:

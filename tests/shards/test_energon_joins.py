@@ -68,52 +68,36 @@ def test_it_has_the_rows_of_ours(
     assert rows(opened(tmp_path, members, nonmatch)) == rows(ours)
 
 
-def test_its_offsets_are_those_of_both_indexes_of_shards(tmp_path: Path, members: tuple[ShardSet, ShardSet]) -> None:
+@pytest.mark.parametrize("byte", [None, 40 + 8, 40 + 200])
+def test_its_offsets_are_those_of_both_indexes_of_shards(
+    tmp_path: Path, members: tuple[ShardSet, ShardSet], byte: int | None
+) -> None:
+    """A damaged byte is in the directory of the first shard, or in its page: then the offsets of Energon serve."""
     (tmp_path / "m.yaml.cache" / SKIP).write_bytes(encoded(ROWS[SKIP]))
     index = opened(tmp_path, members, "skip")
-    known = [
-        dataclasses.replace(shards, index=BridgeIndex.open(shards.root / ".nv-meta/index.bridge")) for shards in members
-    ]
-    for shard_sets in (members, known):
-        rows = EnergonRows(index.path, shard_sets)
-        assert [rows.row(number) for number in range(3)] == [[0, 2], [2, 1], [3, 0]]
+    for path in [shards.root / ".nv-meta/index.bridge" for shards in members if byte is not None]:
+        data = bytearray(path.read_bytes())
+        data[byte or 0] ^= 1
+        path.write_bytes(data)
+    known = [dataclasses.replace(s, index=BridgeIndex.open(s.root / ".nv-meta/index.bridge")) for s in members]
     assert members[0].index is None is not known[0].index
+    for shard_sets in (members, known):
+        assert [EnergonRows(index.path, shard_sets).row(n) for n in range(3)] == [[0, 2], [2, 1], [3, 0]]
     reader = JoinRecords(index=index, members=members, parts=(None, None)).reader()
     assert [reader.read(number).key for number in range(3)] == ["1", "3", "5"]
 
 
-@pytest.mark.parametrize("byte", [40 + 8, 40 + 200])
-def test_where_our_index_is_damaged_the_offsets_of_energon_serve(
-    tmp_path: Path, members: tuple[ShardSet, ShardSet], byte: int
+def test_ours_comes_first_and_who_made_the_index_is_part_of_the_identity(
+    tmp_path: Path, members: tuple[ShardSet, ShardSet]
 ) -> None:
-    """The byte is in the directory of the first shard, or in its page."""
-    (tmp_path / "m.yaml.cache" / SKIP).write_bytes(encoded(ROWS[SKIP]))
-    expected = rows(opened(tmp_path, members, "skip"))
-    for shards in members:
-        damaged = shards.root / ".nv-meta/index.bridge"
-        data = bytearray(damaged.read_bytes())
-        data[byte] ^= 1
-        damaged.write_bytes(data)
-    known = [dataclasses.replace(s, index=BridgeIndex.open(s.root / ".nv-meta/index.bridge")) for s in members]
-    assert all(shards.index is not None for shards in known)
-    assert rows(open_join_at(tmp_path / "m.yaml.cache" / SKIP, known)) == expected
-
-
-def test_who_made_the_index_is_part_of_the_identity(tmp_path: Path, members: tuple[ShardSet, ShardSet]) -> None:
     """Within a shard, Energon's rows need not be in our order."""
     (tmp_path / "m.yaml.cache" / SKIP).write_bytes(encoded(ROWS[SKIP]))
-    ours = join(tmp_path / "ours", members[0], (members[1], "skip"))
-    found = [
-        JoinRecords(index=index, members=members, parts=(None, None)).identity()
-        for index in (opened(tmp_path, members, "skip"), ours)
-    ]
-    assert found[0] == {**found[1], "index": "energon"}
-
-
-def test_ours_comes_first(tmp_path: Path, members: tuple[ShardSet, ShardSet]) -> None:
-    (tmp_path / "m.yaml.cache" / SKIP).write_bytes(encoded(ROWS[SKIP]))
+    theirs = opened(tmp_path, members, "skip")
     join(tmp_path / "m.yaml.joins", members[0], (members[1], "skip"))
-    assert not opened(tmp_path, members, "skip").is_energon
+    ours = opened(tmp_path, members, "skip")
+    assert (theirs.is_energon, ours.is_energon) == (True, False)
+    found = [JoinRecords(index=one, members=members, parts=(None, None)).identity() for one in (theirs, ours)]
+    assert found[0] == {**found[1], "index": "energon"}
 
 
 @pytest.mark.parametrize("digest", WITH_THREE_EXCLUSIONS)
@@ -145,21 +129,21 @@ def test_an_index_that_does_not_fit_is_refused(
         opened(tmp_path, members, "none")
 
 
-@pytest.mark.parametrize("place", [(2, 0, 1024), (1, 1000, 1024), (1, 9999, 1024)])
+@pytest.mark.parametrize(
+    ("row", "folder"),
+    [
+        ((FIRST[0], (2, 0, 1024)), "b"),
+        ((FIRST[0], (1, 1000, 1024)), "b"),
+        ((FIRST[0], (1, 9999, 1024)), "b"),
+        (((2, 0, 1024), (1, 2048, 1024)), "a"),  # which is excluded
+    ],
+)
 def test_a_row_of_no_sample_is_an_error(
-    tmp_path: Path, members: tuple[ShardSet, ShardSet], place: tuple[int, int, int]
+    tmp_path: Path, members: tuple[ShardSet, ShardSet], row: tuple[tuple[int, int, int], ...], folder: str
 ) -> None:
-    path = tmp_path / SKIP
-    path.write_bytes(encoded([(FIRST[0], place)]))
-    with pytest.raises(DatasetError, match=r"for other shards than those of .*/b \[train\]"):
-        EnergonRows(path, members).row(0)
-
-
-def test_a_row_of_an_excluded_sample_is_an_error(tmp_path: Path, members: tuple[ShardSet, ShardSet]) -> None:
-    path = tmp_path / SKIP
-    path.write_bytes(encoded([((2, 0, 1024), (1, 2048, 1024))]))
-    with pytest.raises(DatasetError, match=r"for other shards than those of .*/a \[train\]"):
-        EnergonRows(path, members).row(0)
+    (tmp_path / SKIP).write_bytes(encoded([row]))
+    with pytest.raises(DatasetError, match=rf"for other shards than those of .*/{folder} \[train\]"):
+        EnergonRows(tmp_path / SKIP, members).row(0)
 
 
 def test_shards_that_are_excluded_count(tmp_path: Path, members: tuple[ShardSet, ShardSet]) -> None:
@@ -172,23 +156,17 @@ def test_shards_that_are_excluded_count(tmp_path: Path, members: tuple[ShardSet,
         EnergonRows(path, (without, members[1]))
 
 
-def test_one_that_is_out_of_date_is_told(tmp_path: Path, members: tuple[ShardSet, ShardSet]) -> None:
-    (tmp_path / "m.yaml.cache" / SKIP).write_bytes(encoded(ROWS[SKIP]))
-    says = r"Energon's index of this join in .*m.yaml.cache is out of date: .*; run `bridge-data prepare .*/m.yaml`"
-    with pytest.raises(DatasetError, match=says):
-        opened(tmp_path, members, "none")
-    (tmp_path / "b/.nv-meta/index.uuid").write_text("another")
-    with pytest.raises(DatasetError, match=says):
-        opened(tmp_path, members, "skip")
-    (tmp_path / "b/.nv-meta/index.uuid").unlink()
-    with pytest.raises(DatasetError, match=says):
-        opened(tmp_path, members, "skip")
-
-
-def test_a_file_that_changes_under_its_reader_is_an_error(tmp_path: Path, members: tuple[ShardSet, ShardSet]) -> None:
-    path = tmp_path / SKIP
+def test_one_that_is_out_of_date_or_changes_under_its_reader_is_told(
+    tmp_path: Path, members: tuple[ShardSet, ShardSet]
+) -> None:
+    path, uuid = tmp_path / "m.yaml.cache" / SKIP, tmp_path / "b/.nv-meta/index.uuid"
     path.write_bytes(encoded(ROWS[SKIP]))
     found = pickle.loads(pickle.dumps(EnergonRows(path, members)))
+    says = r"Energon's index of this join in .*m.yaml.cache is out of date: .*; run `bridge-data prepare .*/m.yaml`"
+    for nonmatch, change in (("none", lambda: None), ("skip", lambda: uuid.write_text("new")), ("skip", uuid.unlink)):
+        change()
+        with pytest.raises(DatasetError, match=says):
+            opened(tmp_path, members, nonmatch)  # type: ignore[arg-type]
     path.write_bytes(encoded([FIRST]))
     with pytest.raises(DatasetError, match="was replaced while it was in use"):
         found.row(0)

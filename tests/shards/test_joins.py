@@ -1,3 +1,5 @@
+"""Indexes of joins and the records they make. (How they are made: `tests/prepare`; of metadatasets: `tests/plan`.)"""
+
 import pickle
 from pathlib import Path
 
@@ -5,36 +7,30 @@ import pytest
 
 from bridge_data import storage
 from bridge_data.errors import DatasetError
-from bridge_data.shards.joins import (
-    JoinIndex,
-    JoinMember,
-    join_folder,
-    join_path,
-    open_join,
-)
+from bridge_data.shards.joined_records import JoinedRawSample, JoinRecords
+from bridge_data.shards.joins import JoinIndex, JoinMember, join_folder, join_path, open_join
 from bridge_data.storage.atomic import write_file
 from tests.shards.joins import dataset, join, rows
+from tests.shards.tars import write_tar
 
 
 @pytest.fixture
-def index(tmp_path: Path) -> JoinIndex:
+def records(tmp_path: Path) -> JoinRecords:
     a, b = dataset(tmp_path / "a", [["1", "2"], ["3"]]), dataset(tmp_path / "b", [["3", "1"]])
-    return join(tmp_path / "m.yaml.joins", a, (b, "none"))
+    index = join(join_folder(tmp_path / "m.yaml"), a, (b, "none"))
+    return JoinRecords(index=index, members=(a, b), parts=(None, frozenset({"txt", "jpg"})))
 
 
-def test_it_lies_beside_the_metadataset(index: JoinIndex, tmp_path: Path) -> None:
-    assert index.path.parent == join_folder(tmp_path / "m.yaml") == tmp_path / "m.yaml.joins"
-    assert [(member.path, member.num_samples, member.num_missing) for member in index.members] == [
-        ("a", 3, 0),
-        ("b", 2, 1),
-    ]
+@pytest.fixture
+def index(records: JoinRecords) -> JoinIndex:
+    return records.index
 
 
-def test_it_travels_as_its_path(index: JoinIndex) -> None:
-    index.row(0)
-    again = pickle.loads(pickle.dumps(index))
-    assert "_rows" not in vars(again._rows)
-    assert rows(again) == rows(index) == [[0, 1], [1, -1], [2, 0]]
+def test_an_index_lies_beside_the_metadataset_and_travels_as_its_path(index: JoinIndex, tmp_path: Path) -> None:
+    assert index.path.parent == tmp_path / "m.yaml.joins"
+    told = [(member.path, member.num_samples, member.num_missing) for member in index.members]
+    assert told == [("a", 3, 0), ("b", 2, 1)]
+    assert rows(pickle.loads(pickle.dumps(index))) == rows(index) == [[0, 1], [1, -1], [2, 0]]
 
 
 def test_a_damaged_file_is_taken_for_absent(index: JoinIndex) -> None:
@@ -55,24 +51,30 @@ def test_a_file_that_changes_under_its_reader_is_an_error(index: JoinIndex) -> N
         again.row(0)
 
 
-def test_a_join_of_nothing_has_no_rows(tmp_path: Path) -> None:
+def test_its_name_stands_for_the_members_as_they_are_now(tmp_path: Path) -> None:
     a, b = dataset(tmp_path / "a", [["1"]]), dataset(tmp_path / "b", [["2"]])
+    first, second, last = JoinMember(a, "error"), JoinMember(b, "skip"), JoinMember(b, "none")
+    joins = ([first, second], [second, first], [first, last], [first])
+    assert len({join_path(tmp_path, members).name for members in joins}) == 4
+    with pytest.raises(DatasetError, match=r"this join has no index yet; run `bridge-data prepare /x/m.yaml`"):
+        open_join(Path("/x/m.yaml.joins"), [first])
     empty = join(tmp_path / "j", a, (b, "skip"))
     assert (empty.num_rows, empty.counts, empty.num_left_out) == (0, [0], 1)
 
 
-def test_its_name_stands_for_the_members_as_they_are_now(tmp_path: Path) -> None:
-    a, b = dataset(tmp_path / "a", [["1"]]), dataset(tmp_path / "b", [["1"]])
-    first, second = JoinMember(a, "error"), JoinMember(b, "skip")
-    names = {
-        join_path(tmp_path, members).name
-        for members in ([first, second], [second, first], [first, JoinMember(b, "none")], [first])
-    }
-    assert len(names) == 4
-    assert join_path(tmp_path, [first, second]).name in names
+def test_a_record_has_the_samples_of_all_members(records: JoinRecords) -> None:
+    assert (records.names, list(records.counts), records.split_part) == (("0.tar", "1.tar"), [2, 1], "train")
+    reader = records.reader()
+    found = [reader.read(index) for index in range(3)]
+    keys = [[member and member.key for member in raw.members] for raw in found if isinstance(raw, JoinedRawSample)]
+    assert keys == [["1", "1"], ["2", None], ["3", "3"]]
+    raw = found[2]
+    assert (raw.full_key, raw.index, raw.parts) == ("1.tar/3", 2, {"txt": b"3"})
+    for parts, sizes in ((None, [1, 1]), ({"txt"}, [1, 1]), ({"jpg"}, [0, 0]), ((), [0, 0])):
+        assert [len(member.parts) for member in reader.read(0, parts).members] == sizes  # type: ignore[attr-defined]
 
 
-def test_a_missing_index_names_the_command(tmp_path: Path) -> None:
-    a = dataset(tmp_path / "a", [["1"]])
-    with pytest.raises(DatasetError, match=r"this join has no index yet; run `bridge-data prepare /x/m.yaml`"):
-        open_join(Path("/x/m.yaml.joins"), [JoinMember(a, "error")])
+def test_members_have_the_same_key(records: JoinRecords) -> None:
+    write_tar(records.members[1].root / "0.tar", {"3.txt": b"3", "2.txt": b"2"})  # the same sizes
+    with pytest.raises(DatasetError, match=r"row 0 joins 0.tar/1 with 0.tar/2 of .*/b, which has another key"):
+        records.reader().read(0)

@@ -9,21 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
 
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.plan.opening import split_parts
-from bridge_data.shards.litdata_table import LitDataRows, open_chunk
-from bridge_data.shards.table_columns import columns_of
-from tests.object_store import Bucket
-from tests.shards.chunks import LEAF, write_chunks, write_index, write_rows
+from tests.shards.chunks import LEAF, write_chunks, write_index
+from tests.shards.test_folders_of_tables import WRITERS
 from tests.tables import opened, read
 
 THEIRS = Path(__file__).parent / "chunks_written_by_litdata"
-"""Written by `write_theirs`."""
+"""Written by `BinaryWriter` of litdata 0.2.76: samples 0 to 4 of `KINDS`, compressed by zstd if they are packed."""
 
 
 def picture(number: int, form: str | None = None) -> Any:
@@ -66,24 +62,6 @@ def tokens(number: int) -> torch.Tensor:
 KINDS = {"fields": fields, "packed": fields, "rows": rows, "packed_rows": rows, "tokens": tokens}
 
 
-def write_theirs(folder: Path, kind: str, count: int, chunk_size: int) -> Path:
-    """Samples of a kind, written by litData."""
-    pytest.importorskip("litdata", exc_type=ImportError)
-    from litdata.streaming.item_loader import TokensLoader  # type: ignore[import-not-found]
-    from litdata.streaming.writer import BinaryWriter  # type: ignore[import-not-found]
-
-    folder.mkdir(parents=True)
-    settings: dict[str, Any] = {"compression": "zstd"} if "packed" in kind else {}
-    settings |= {"compression_level": "chunk"} if kind == "packed" else {}
-    settings |= {"item_loader": TokensLoader(), "chunk_bytes": 8 * chunk_size} if kind == "tokens" else {}
-    writer = BinaryWriter(str(folder), **({"chunk_size": chunk_size} if kind != "tokens" else {}), **settings)
-    for number in range(count):
-        writer[number] = KINDS[kind](number)
-    writer.done()
-    writer.merge(1)
-    return folder
-
-
 def as_read(value: Any) -> Any:
     """A value to compare: the pixels of images, and arrays and tensors as lists with their type."""
     if isinstance(value, bytes) and value.startswith((b"\xff\xd8", b"\x89PNG")):
@@ -99,10 +77,9 @@ def flat(sample: Any, kind: str) -> dict[str, Any]:
         return {"tokens": as_read(sample)}
     if kind.endswith("rows"):
         return dict(sample)
-    sample = dict(sample)
-    of = sample.pop("of")
-    sample = sample | {"of.x": of["x"], "of.y.0": of["y"][0], "of.y.1": of["y"][1]}
-    return {name: as_read(value) for name, value in sample.items()}
+    of = sample["of"]
+    named = {**sample, "of.x": of["x"], "of.y.0": of["y"][0], "of.y.1": of["y"][1]}
+    return {name: as_read(value) for name, value in named.items() if name != "of"}
 
 
 def found(parts: dict[str, Any]) -> dict[str, Any]:
@@ -129,42 +106,8 @@ def test_values_are_those_that_they_wrote(kind: str) -> None:
     assert reader.read(1).full_key == source.records.describe(1) == f"{names.get(kind, 'chunk-0-0.bin')}/1"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_values_are_those_that_litdata_reads(kind: str, tmp_path: Path) -> None:
-    folder = write_theirs(tmp_path / "theirs", kind, 900 if kind.endswith("rows") else 30, 600)
-    litdata = pytest.importorskip("litdata", exc_type=ImportError)
-    source = opened(shutil.copytree(folder, tmp_path / "copy"))  # litData replaces compressed chunks by unpacked ones
-    reader = source.records.reader()
-    assert source.num_samples == (900 if kind.endswith("rows") else 30)
-    if kind == "tokens":  # their reader cuts them into blocks of a size that the user gives
-        theirs = litdata.StreamingDataset(str(folder), item_loader=litdata.TokensLoader(block_size=1))
-        ours = torch.cat([reader.read(number).parts["tokens"] for number in range(30)])
-        assert torch.cat([theirs[number] for number in range(len(theirs))]).tolist() == ours.tolist()
-        return
-    theirs = litdata.StreamingDataset(str(folder))
-    for number in np.random.default_rng(1).permutation(source.num_samples).tolist():
-        mine, their = found(reader.read(number).parts), flat(theirs[number], kind)
-        if "jpeg" in mine:  # of which theirs are decoded, with the channels first
-            assert np.moveaxis(their.pop("jpeg")[1], 0, 2).tolist() == mine.pop("jpeg")
-        assert mine == their
-    again = opened(folder).records.reader()
-    assert [found(again.read(number).parts) for number in range(30)] == [
-        found(reader.read(number).parts) for number in range(30)
-    ]
-
-
-def ours(folder: Path, *numbers: int) -> Path:
-    samples = [{"text": b"text %d" % n, "__key__": b"k%d" % n, "n": struct.pack("<q", n)} for n in numbers]
-    return write_chunks(folder, samples, {"text": "str", "__key__": "str", "n": "int"})
-
-
-def their_rows(folder: Path, *numbers: int) -> Path:
-    return write_rows(folder, pa.table({"text": [f"text {n}" for n in numbers], "n": list(numbers)}))
-
-
 def test_older_tensors_have_their_shape_in_the_other_order(tmp_path: Path) -> None:
-    shapes = [(2, 3), (), (0, 4)]
-    values = [torch.arange(int(np.prod(shape)), dtype=torch.int16).reshape(shape) for shape in shapes]
+    values = [torch.arange(int(np.prod(shape)), dtype=torch.int16).reshape(shape) for shape in [(2, 3), (), (0, 4)]]
     samples = [
         {"a": struct.pack(f"{order}{2 + len(one.shape)}I", 13, len(one.shape), *one.shape) + one.numpy().tobytes()}
         for one in values
@@ -172,8 +115,7 @@ def test_older_tensors_have_their_shape_in_the_other_order(tmp_path: Path) -> No
     ]
     reader = opened(write_chunks(tmp_path / "a", samples, {"a": "tensor"})).records.reader()
     for number, value in enumerate(value for value in values for _ in "<>"):
-        mine = reader.read(number).parts["a"]
-        assert mine.dtype == torch.int16 and mine.shape == value.shape and torch.equal(mine, value)
+        assert as_read(reader.read(number).parts["a"]) == as_read(value)
 
 
 def test_a_chunk_that_litdata_unpacked_is_read_in_the_place_of_the_compressed_one(tmp_path: Path) -> None:
@@ -186,25 +128,12 @@ def test_a_chunk_that_litdata_unpacked_is_read_in_the_place_of_the_compressed_on
     assert sample.full_key == "chunk-0-0.zstd.bin/1" and sample.parts["t"] == "é"
 
 
-def test_folders_are_split_parts_and_chunks_are_named_by_a_pattern(tmp_path: Path) -> None:
-    ours(tmp_path / "a" / "train", *range(25))
-    their_rows(tmp_path / "a" / "val", *range(300))
-    assert split_parts(tmp_path / "a") == ["train", "val"]
-    assert read(opened(tmp_path / "a", split_part="train")) == [f"text {n}" for n in range(25)]
-    assert read(opened(tmp_path / "a", split_part="val")) == [f"text {n}" for n in range(300)]
-    assert read(opened(tmp_path / "a" / "train" / "chunk-0-[12].bin")) == [f"text {n}" for n in range(10, 25)]
+def test_chunks_are_named_by_a_pattern(tmp_path: Path) -> None:
+    WRITERS["litData"](tmp_path / "a", range(25))
+    assert read(opened(tmp_path / "a" / "chunk-0-[12].bin")) == [f"text {n}" for n in range(10, 25)]
     (tmp_path / "corpus.bin").write_bytes(b"x" * 100)
     with pytest.raises(ConfigError, match=r"corpus\.bin: expected a folder of tars or tables"):
         opened(tmp_path / "corpus.bin")
-
-
-def test_rows_are_chosen_by_their_columns(tmp_path: Path) -> None:
-    assert read(opened(ours(tmp_path / "a", *range(25)), where="n > 21 and key <> 'k23'")) == ["text 22", "text 24"]
-    assert read(opened(their_rows(tmp_path / "b", *range(600)), where="n % 299 = 1")) == [
-        "text 1",
-        "text 300",
-        "text 599",
-    ]
 
 
 REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
@@ -220,81 +149,16 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSALS)
-def test_what_is_not_read_is_refused(name: str, tmp_path: Path) -> None:
-    config, told = REFUSALS[name]
-    path = write_chunks(tmp_path / "a", [{"a": b"1", "b": pickle.dumps(1)}], {"a": "str", "b": "bytes"}, **config)
-    with pytest.raises(ConfigError, match=told) as refused:
-        opened(path)
-    assert str(path) in str(refused.value)
-
-
-@pytest.mark.parametrize("counts", [{"../chunk-0-0.bin": 1}, {"chunk-0-0.bin": "1"}, {}])
-def test_an_index_of_other_chunks_is_refused(counts: dict[str, Any], tmp_path: Path) -> None:
-    path = write_chunks(tmp_path / "a", [{"a": b"1"}], {"a": "str"})
-    write_index(path, {"a": "str"}, counts)
-    with pytest.raises(ConfigError, match=str(path)):
-        opened(path)
-
-
-def test_names_are_paths_in_a_sample(tmp_path: Path) -> None:
-    def named(node: dict[str, Any]) -> list[str]:
-        path = tmp_path / "a"
-        formats = dict.fromkeys("abc"[: 1 if node is LEAF else 2], "str")
-        write_chunks(path, [dict.fromkeys(formats, b"1")], formats, data_spec=f"[1, {json.dumps(node)}]")
-        return list(opened(path).records.reader().read(0).parts)
-
-    assert named(LEAF) == ["value"]
-    assert named({"type": "builtins.tuple", "context": "null", "children_spec": [LEAF, LEAF]}) == ["0", "1"]
-    inner = {"type": "collections.OrderedDict", "context": '["x", "y"]', "children_spec": [LEAF, LEAF]}
-    assert named({"type": "builtins.list", "context": "null", "children_spec": [inner]}) == ["0.x", "0.y"]
-
-
-@pytest.mark.parametrize("write", [ours, their_rows])
-def test_damaged_files_are_told_or_all_else_is_read_right(tmp_path: Path, write: Any) -> None:
-    """Flips in offsets and sizes never give other bytes; flips in values may."""
-    path = write(tmp_path / "a", *range(10))
-    file = path / "chunk-0-0.bin"
-    right, content = read(opened(path)), file.read_bytes()
-
-    def texts() -> list[str]:
-        table = open_chunk(str(file))
-        (column,) = [one for one in columns_of(table.schema, str(file)) if one.name == "text"]
-        return table.values(column, 0, 0, table.counts[0])
-
-    assert texts() == right
-    is_rows = isinstance(open_chunk(str(file)), LitDataRows)
-    for number in range(0, len(content), 5 if is_rows else 1):
-        flips = [content[:number] + bytes([content[number] ^ mask]) + content[number + 1 :] for mask in (1, 128, 255)]
-        for damaged in (content[:number], *flips):
-            file.write_bytes(damaged)
-            try:
-                mine = texts()
-            except DatasetError as error:
-                assert str(file) in str(error)
-            except (ConfigError, ValueError):  # another number of samples, or no column "text"
-                assert len(damaged) == len(content) and (is_rows or number < 4)
-            else:
-                assert len(damaged) == len(content) and len(mine) == len(right)
-                assert is_rows or (number >= 48 and sum(a != b for a, b in zip(mine, right, strict=True)) <= 1)
-
-
-def test_a_chunk_that_is_replaced_is_told(tmp_path: Path) -> None:
-    path = ours(tmp_path / "a", *range(25))
-    sent, used = pickle.dumps(opened(path).records), opened(path).records.reader()
-    used.read(0)
-    shutil.rmtree(path)
-    ours(path, *range(100, 125))
-    for reader, number in ((pickle.loads(sent).reader(), 15), (used, 22)):
-        with pytest.raises(DatasetError, match=r"chunk-0-[12]\.bin: was replaced while it was in use"):
-            reader.read(number)
-
-
-def test_chunks_in_a_store_are_read(bucket: Bucket) -> None:
-    ours(bucket.folder / "a" / "train", *range(25))
-    their_rows(bucket.folder / "a" / "val", *range(5))
-    assert read(opened(f"{bucket.url}/a", split_part="train")) == [f"text {n}" for n in range(25)]
-    assert read(opened(f"{bucket.url}/a", split_part="val")) == [f"text {n}" for n in range(5)]
+def test_what_is_not_read_is_refused(tmp_path: Path) -> None:
+    for name, (config, told) in REFUSALS.items():
+        sample = {"a": b"1", "b": pickle.dumps(1)}
+        path = write_chunks(tmp_path / name, [sample], {"a": "str", "b": "bytes"}, **config)
+        with pytest.raises(ConfigError, match=rf"{path}.*{told}"):
+            opened(path)
+    for counts in ({"../chunk-0-0.bin": 1}, {"chunk-0-0.bin": "1"}, {}):
+        write_index(path, {"a": "str"}, counts)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=str(path)):
+            opened(path)
 
 
 @pytest.mark.parametrize("kind", ["fields", "packed", "rows", "tokens"])
@@ -305,3 +169,20 @@ def test_a_chunk_with_another_number_of_samples_than_the_index_says_is_an_error(
     (path / "index.json").write_text(json.dumps(index))
     with pytest.raises(DatasetError, match=r"chunk-0-1.*bin: has \d samples, but index\.json says \d"):
         opened(path)
+
+
+LISTED = {"type": "collections.OrderedDict", "context": '["x", "y"]', "children_spec": [LEAF, LEAF]}
+
+
+@pytest.mark.parametrize(
+    ("node", "names"),
+    [
+        (LEAF, ["value"]),
+        ({"type": "builtins.tuple", "context": "null", "children_spec": [LEAF, LEAF]}, ["0", "1"]),
+        ({"type": "builtins.list", "context": "null", "children_spec": [LISTED]}, ["0.x", "0.y"]),
+    ],
+)
+def test_names_are_paths_in_a_sample(tmp_path: Path, node: dict[str, Any], names: list[str]) -> None:
+    formats = dict.fromkeys(names, "str")
+    write_chunks(tmp_path, [dict.fromkeys(names, b"1")], formats, data_spec=f"[1, {json.dumps(node)}]")
+    assert list(opened(tmp_path).records.reader().read(0).parts) == names

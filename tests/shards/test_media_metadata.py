@@ -1,12 +1,14 @@
 import pickle
 import sqlite3
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from bridge_data.errors import ConfigError, DatasetError, SampleError
-from bridge_data.shards.media_metadata import AVMetadata, ImageMetadata, MediaIndex, decode_metadata, encode_metadata
+from bridge_data.prepare.converters.media_files import check_part, ending_of, kind_of_ending
+from bridge_data.shards.media_kinds import known_by_content
+from bridge_data.shards.media_metadata import AVMetadata, ImageMetadata, MediaIndex, encode_metadata
 
 
 def write_table(root: Path, rows: list[tuple[str, str, str]]) -> Path:
@@ -22,32 +24,13 @@ IMAGE = ("a/b.jpg", "image", '{"width":3,"height":2,"format":"JPEG","mode":"RGB"
 CLIP = ("c.wav", "av", '{"audio_duration":1.5,"audio_channels":2}')
 
 
-def test_metadata_are_found_by_key(tmp_path: Path) -> None:
+def test_metadata_are_found_by_key_in_any_thread_and_process(tmp_path: Path) -> None:
     index = MediaIndex.open(write_table(tmp_path, [IMAGE, CLIP]))
-    assert index.get("a/b.jpg") == ImageMetadata(width=3, height=2, format="JPEG", mode="RGB")
-    assert index.get("c.wav") == AVMetadata(audio_duration=1.5, audio_channels=2)
-
-
-def test_it_travels_to_other_threads_and_processes(tmp_path: Path) -> None:
-    index = MediaIndex.open(write_table(tmp_path, [IMAGE]))
-    assert pickle.loads(pickle.dumps(index)).get("a/b.jpg") == index.get("a/b.jpg")
-    found: list[object] = []
-    thread = threading.Thread(target=lambda: found.append(index.get("a/b.jpg")))
-    thread.start()
-    thread.join()
-    assert found == [index.get("a/b.jpg")]
-
-
-@pytest.mark.parametrize(
-    "metadata", [ImageMetadata(width=3, height=2, format="PNG", mode="L"), AVMetadata(video_fps=2.5)]
-)
-def test_stored_text_means_the_same(metadata: ImageMetadata | AVMetadata) -> None:
-    assert decode_metadata(metadata.metadata_type, encode_metadata(metadata)) == metadata
-    assert "null" not in encode_metadata(metadata)
-
-
-def test_an_unknown_key_says_how_to_add_it(tmp_path: Path) -> None:
-    index = MediaIndex.open(write_table(tmp_path, [IMAGE]))
+    with ThreadPoolExecutor(1) as thread:
+        found = [index.get("a/b.jpg"), thread.submit(index.get, "a/b.jpg").result()]
+    assert found == [ImageMetadata(width=3, height=2, format="JPEG", mode="RGB")] * 2
+    assert pickle.loads(pickle.dumps(index)).get("c.wav") == AVMetadata(audio_duration=1.5, audio_channels=2)
+    assert [encode_metadata(found[0]), encode_metadata(index.get("c.wav"))] == [IMAGE[2], CLIP[2]]
     with pytest.raises(SampleError, match=r"no media metadata of 'x.jpg'.*bridge-data prepare-media"):
         index.get("x.jpg")
 
@@ -55,9 +38,13 @@ def test_an_unknown_key_says_how_to_add_it(tmp_path: Path) -> None:
 def test_a_folder_without_metadata_says_how_to_make_them(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no media metadata; run `bridge-data prepare-media"):
         MediaIndex.open(tmp_path)
-    (tmp_path / ".nv-meta").mkdir()
-    sqlite3.connect(tmp_path / ".nv-meta/index.sqlite").execute("CREATE TABLE samples (a)").connection.close()
+    database = tmp_path / ".nv-meta/index.sqlite"
+    database.parent.mkdir()
+    sqlite3.connect(database).execute("CREATE TABLE samples (a)").connection.close()
     with pytest.raises(ConfigError, match="has no media metadata yet"):
+        MediaIndex.open(tmp_path)
+    database.write_bytes(b"no database" * 100)
+    with pytest.raises(DatasetError, match="cannot be read"):
         MediaIndex.open(tmp_path)
 
 
@@ -70,8 +57,18 @@ def test_damaged_metadata_are_an_error(tmp_path: Path, row: tuple[str, str, str]
         index.get("k")
 
 
-def test_a_damaged_database_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / ".nv-meta").mkdir()
-    (tmp_path / ".nv-meta/index.sqlite").write_bytes(b"no database" * 100)
-    with pytest.raises(DatasetError, match="cannot be read"):
-        MediaIndex.open(tmp_path)
+@pytest.mark.parametrize(
+    ("content", "ending", "kind"),
+    [
+        (b"qoif\0\0\0\1", "qoi", "image"),
+        (b"\0\0\0\x0cjP  \r\n\x87\n", "jp2", "image"),
+        (b"\0\0\0\x18ftypheic\0\0\0\0", "heic", "image"),
+        (b"\xff\xf1\x50\x80", "aac", "av"),
+        (b"FLV\x01\x05", "flv", "av"),
+        (b"\0\0\x01\xba", "mpg", "av"),
+    ],
+)
+def test_convert_and_decoders_agree(content: bytes, ending: str, kind: str) -> None:
+    assert known_by_content(content) == (ending, kind) and ending_of(content) == ending
+    assert kind_of_ending(ending) == ("image" if kind == "image" else "clip")
+    assert check_part(ending, content) is not None  # which is no more than the beginning of one

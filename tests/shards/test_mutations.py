@@ -253,9 +253,14 @@ def change(path: Path, draw: random.Random) -> None:
     path.write_bytes(damaged(before, draw))
 
 
-def run(sound: Path, folder: Path, damage: Callable[[Path, random.Random], None], seeds: range) -> int:
-    """The number of cases that were executed."""
-    count = 0
+@pytest.mark.processes
+@pytest.mark.parametrize("damage", KINDS)
+@pytest.mark.parametrize("seeds", [range(70), pytest.param(range(1000, 3000), marks=pytest.mark.slow)], ids=len)
+def test_what_is_read_of_damaged_files_is_right_or_refused(
+    sound: Path, tmp_path: Path, damage: Callable[[Path, random.Random], None], seeds: range
+) -> None:
+    """Seeds from 1,000 on are drawn where there is time."""
+    folder = tmp_path / "data"
     for seed in seeds:
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(sound, folder)
@@ -265,41 +270,22 @@ def run(sound: Path, folder: Path, damage: Callable[[Path, random.Random], None]
         except BaseException as error:
             error.add_note(f"{damage.__name__}, seed {seed}")
             raise
-        count += 1
-    return count
 
 
-@pytest.mark.processes
-@pytest.mark.parametrize("damage", KINDS)
-def test_what_is_read_of_damaged_files_is_right_or_refused(
-    sound: Path, tmp_path: Path, damage: Callable[[Path, random.Random], None]
-) -> None:
-    assert run(sound, tmp_path / "data", damage, range(120)) == 120
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("damage", KINDS)
-def test_two_thousand_of_each_kind(sound: Path, tmp_path: Path, damage: Callable[[Path, random.Random], None]) -> None:
-    assert run(sound, tmp_path / "data", damage, range(1000, 3000)) == 2000
-
-
-def test_an_undamaged_copy_with_other_times_is_read(sound: Path, tmp_path: Path) -> None:
+def test_an_undamaged_copy_is_read_and_samples_that_changed_places_are_found_out(sound: Path, tmp_path: Path) -> None:
+    """With other times; the size of the shard is the same, and so is its last sample."""
     shutil.copytree(sound, tmp_path / "data", copy_function=shutil.copyfile)
+    shards = open_shards(tmp_path / "data", "train")
     for seed in range(4):
-        assert read_samples(open_shards(tmp_path / "data", "train"), random.Random(seed)) == SAMPLES
-        assert read_samples(open_shards(tmp_path / "data", "train").verified(), random.Random(seed)) == SAMPLES
-
-
-def test_samples_that_changed_places_are_found_out(sound: Path, tmp_path: Path) -> None:
-    """The size of the shard is the same, and so is its last sample."""
-    shutil.copytree(sound, tmp_path / "data")
+        assert read_samples(shards, random.Random(seed)) == SAMPLES
+        assert read_samples(shards.verified(), random.Random(seed)) == SAMPLES
     path = tmp_path / "data" / SHARD
-    samples = SAMPLES[PER_SHARD:]
+    samples, size = SAMPLES[PER_SHARD:], path.stat().st_size
     order = [5, 1, 2, 3, 4, 0, *range(6, PER_SHARD)]
     members = {f"{samples[n][0]}.{part}": content for n in order for part, content in samples[n][1].items()}
-    size = path.stat().st_size
     write_tar(path, members, tarfile.PAX_FORMAT)
     assert path.stat().st_size == size
+    storage.close_files()
     reader = open_shards(tmp_path / "data", "train").reader()
     for index in (12, 17):
         with pytest.raises(BridgeDataError, match=rf"{SHARD}: sample '{KEYS[index]}'.*was replaced.*restore it"):

@@ -1,6 +1,5 @@
 """Tars that nobody has prepared: a folder or a pattern, indexed in the cache when they are first opened."""
 
-import contextlib
 import errno
 import fcntl
 import logging
@@ -8,9 +7,9 @@ import multiprocessing
 import os
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -65,66 +64,49 @@ def test_a_folder_has_the_samples_that_it_has_when_it_is_prepared(data: Path) ->
     assert find_raw_tars(str(data)) is None
 
 
-def test_a_pattern_names_tars_in_its_order(data: Path) -> None:
+def test_a_pattern_names_tars_in_its_order_and_a_star_by_name(data: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert keys_of(opened(data / "data-{000002..000001}.tar"))[::5] == ["000010", "000005"]
-    shutil.copytree(data, data.parent / "other")
-    both = opened(f"{data.parent}/{{other,data}}/data-000000.tar")
-    assert (both.root, both.names) == (data.parent, ("other/data-000000.tar", "data/data-000000.tar"))
     assert len(opened(data / "data-000003.tar")) == 5
-
-
-def test_a_star_names_tars_sorted_by_name(data: Path) -> None:
     shutil.copytree(data, data.parent / "[other]")
+    for pattern in ("{[other],data}/data-000003.tar", "{[other],data}/*3.tar"):
+        both = opened(f"{data.parent}/{pattern}")
+        assert (both.root, both.names) == (data.parent, ("[other]/data-000003.tar", "data/data-000003.tar"))
+    assert opened(f"{data.parent}/[other]/data-00000?.tar").root == data.parent / "[other]"
     (data / "data-000009.tar").mkdir()
     everything = opened(f"{data}/*.tar")
     assert everything.root == data and keys_of(everything) == keys_of(opened(data / "data-{000000..000003}.tar"))
-    assert opened(f"{data.parent}/[other]/data-00000?.tar").root == data.parent / "[other]"
-    both = opened(f"{data.parent}/{{[other],data}}/*3.tar")
-    assert both.names == ("[other]/data-000003.tar", "data/data-000003.tar")
-
-
-def test_a_tar_that_comes_to_match_a_star_is_named(data: Path, caplog: pytest.LogCaptureFixture) -> None:
-    opened(f"{data}/*.tar")
     write_tar(data / "data-000004.tar", {"newer.txt": b"a text"})
     assert len(opened(f"{data}/*.tar")) == 21
     assert "(data-000004.tar new)" in caplog.text
 
 
-def test_nothing_is_written_beside_the_tars_and_they_are_scanned_once(data: Path, scanned: list[str]) -> None:
+def test_nothing_is_written_beside_the_tars_and_they_are_scanned_once(
+    data: Path, scanned: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
     before = sorted(data.iterdir())
-    for _ in range(2):
-        assert len(opened(data)) == 20
+    assert [len(opened(data)), len(opened(data))] == [20, 20]
     assert sorted(data.iterdir()) == before
     assert scanned == [f"data-{number:06d}.tar" for number in range(4)]
-
-
-def test_the_log_names_the_command_that_prepares(data: Path, caplog: pytest.LogCaptureFixture) -> None:
-    opened(data)
-    (record,) = (record for record in caplog.records if record.levelno == logging.WARNING)
-    assert f"{data}: has no .nv-meta, so its tars (4) are indexed now" in record.getMessage()
-    assert f"`bridge-data prepare {data}`" in record.getMessage()
+    (told,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert f"{data}: has no .nv-meta, so its tars (4) are indexed now" in told
+    assert f"`bridge-data prepare {data}`" in told
 
 
 def test_of_tars_that_have_changed_only_those_are_scanned_and_named(
     data: Path, scanned: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    before = opened(data).identity()
+    before = opened(data)
     write_tar(data / "data-000001.tar", {"new.txt": b"a text"})
     write_tar(data / "data-000004.tar", {"newer.txt": b"a text"})
     (data / "data-000003.tar").unlink()
     del scanned[:]
     after = opened(data)
     assert scanned == ["data-000001.tar", "data-000004.tar"] and keys_of(after)[5:6] == ["new"]
-    assert after.identity() != before
+    assert after.identity() != before.identity()
     told = "data-000001.tar changed; data-000004.tar new; data-000003.tar gone"
     assert f"its tars have changed since they were indexed ({told})" in caplog.text
-
-
-def test_an_older_index_stays_for_the_runs_that_read_it(data: Path) -> None:
-    before = opened(data)
-    write_tar(data / "data-000003.tar", {"new.txt": b"a text"})
-    assert len(opened(data)) == 16
-    assert before.index is not None and before.index.segment("data-000000.tar").keys()[0] == "000000"
+    assert before.index is not None  # the older one stays for the runs that read it
+    assert before.index.segment("data-000000.tar").keys()[0] == "000000"
 
 
 def test_all_damaged_tars_are_named(data: Path) -> None:
@@ -160,33 +142,19 @@ def test_a_folder_that_is_prepared_or_written_is_none_of_tars(data: Path, other:
     assert find_raw_tars(str(data)) is None
 
 
-def test_a_cache_that_cannot_be_written_is_an_error_with_the_way_out(data: Path) -> None:
-    (data.parent / "cache").write_text("a file")
-    with pytest.raises(DatasetError, match=r"cache/indexes: the index of .*data cannot be written.*BRIDGE_DATA_CACHE"):
-        opened(data)
-
-
-def test_a_process_that_indexes_is_not_waited_for_forever(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_with_the_cache_is_an_error_with_the_way_out(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened(data)
     (held,) = (data.parent / "cache").rglob("*.lock")
     write_tar(data / "data-000004.tar", {"new.txt": b"a text"})
     monkeypatch.setattr(cached_index, "WAIT_S", 0.0)
     with locked(str(held)), pytest.raises(DatasetError, match="another process has been indexing it"):
         opened(data)
-
-
-def test_a_file_system_without_locks_is_used_without(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_locks(descriptor: int, operation: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", no_locks)
-    assert len(opened(data)) == 20 and len(opened(data)) == 20
-
-
-def in_process(work: Callable[[], None]) -> Any:
-    process = FORK.Process(target=work)
-    process.start()
-    return process
+    monkeypatch.setattr(fcntl, "flock", mock.Mock(side_effect=OSError(errno.ENOLCK, "No locks available")))
+    assert len(opened(data)) == 21  # a file system without locks is used without
+    shutil.rmtree(data.parent / "cache")
+    (data.parent / "cache").write_text("a file")
+    with pytest.raises(DatasetError, match=r"cache/indexes: the index of .*data cannot be written.*BRIDGE_DATA_CACHE"):
+        opened(data)
 
 
 @pytest.mark.processes
@@ -197,7 +165,9 @@ def test_of_four_processes_at_once_one_makes_the_index(data: Path, scanned: list
         together.wait(60)
         results.put((len(opened(data)), len(scanned)))
 
-    processes = [in_process(work) for _ in range(4)]
+    processes = [FORK.Process(target=work) for _ in range(4)]
+    for process in processes:
+        process.start()
     assert sorted(results.get() for _ in processes) == [(20, 0), (20, 0), (20, 0), (20, 4)]
     for process in processes:
         process.join()
@@ -205,18 +175,16 @@ def test_of_four_processes_at_once_one_makes_the_index(data: Path, scanned: list
 
 @pytest.mark.processes
 def test_a_process_that_is_killed_in_the_middle_leaves_nothing(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def work() -> None:
-        def scan(root: Path, name: str) -> Any:
-            if name == "data-000002.tar":
-                os.kill(os.getpid(), signal.SIGKILL)
-            return scan_tar(root, name)
+    def scan(root: Path, name: str) -> Any:
+        if name == "data-000002.tar":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return scan_tar(root, name)
 
-        monkeypatch.setattr(cached_index, "scan_tar", scan)
-        with contextlib.suppress(Exception):
-            opened(data)
-
-    process = in_process(work)
-    process.join()
+    with monkeypatch.context() as patch:
+        patch.setattr(cached_index, "scan_tar", scan)
+        process = FORK.Process(target=opened, args=(data,))
+        process.start()
+        process.join()
     assert process.exitcode == -signal.SIGKILL
     assert len(opened(data)) == 20
     assert sorted(path.suffix for path in (data.parent / "cache/indexes").iterdir()) == [".bridge", ".lock"]

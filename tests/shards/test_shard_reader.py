@@ -1,17 +1,19 @@
+import array
 import os
 import pickle
+import struct
 import tarfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.prepare.tars import PrepareConfig, refresh_index
+from bridge_data.samples import SourceInfo
 from bridge_data.shards import ShardReader, Subset, open_shards
 from bridge_data.shards import prepared as prepared_folders
 from bridge_data.shards.blocks import BlockBudget, BlockCache, ChunkCut
+from bridge_data.shards.shard_table import encode_offsets, first_samples, read_offsets
 from bridge_data.storage import close_files
 from tests.object_store import Bucket
 from tests.shards.reads import record_reads
@@ -34,20 +36,18 @@ def prepared(folder: Path, with_index: bool) -> ShardReader:
     return ShardReader(open_shards(folder, "train"))
 
 
-def test_reads_every_sample_by_its_number(tmp_path: Path, with_index: bool) -> None:
+def test_a_sample_says_where_it_was_read(tmp_path: Path, with_index: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of however many shards, with a bounded number of tables."""
+    monkeypatch.setattr(prepared_folders, "MAX_KNOWN_SHARDS", 2)
     write_shards(tmp_path)
     samples = prepared(tmp_path, with_index)
-    assert len(samples) == 20
-    for index in [*range(20), 3, 19, 0]:
+    for index in (0, 19, 5, 10, 1):
         sample = samples.read(index)
-        assert sample.key == f"{index:06d}"
-        assert sample.full_key == f"data-{index // 5:06d}.tar/{index:06d}"
         assert sample.parts == {"json": f'{{"caption": "c{index}"}}'.encode(), "txt": text_of(index)}
-        source = sample.source_info()
-        assert (source.dataset_path, source.index, source.shard_name) == (str(tmp_path), index, sample.shard_name)
-        assert source.file_names == (f"{index:06d}.json", f"{index:06d}.txt")
-    with pytest.raises(IndexError):
-        samples.read(20)
+        names = (f"{index:06d}.json", f"{index:06d}.txt")
+        place = {"index": index, "shard_name": f"data-{index // 5:06d}.tar", "file_names": names}
+        assert sample.source_info() == SourceInfo(dataset_path=str(tmp_path), **place)
+    assert len(samples._tables) == 2
 
 
 def test_only_the_parts_that_are_wanted(tmp_path: Path, with_index: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,92 +83,51 @@ def test_dialects_and_odd_names(tmp_path: Path, with_index: bool, format: int) -
     ]
 
 
-@settings(max_examples=25, deadline=None)
-@given(
-    st.dictionaries(
-        st.text(alphabet="ab/ä0", min_size=1, max_size=120).filter(
-            lambda key: key.strip("/") == key and "//" not in key
-        ),
-        st.dictionaries(st.sampled_from(["txt", "json", "a.b", "png"]), st.binary(max_size=1500), min_size=1),
-        min_size=1,
-        max_size=8,
-    ),
-    st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]),
-)
-def test_what_is_written_is_read(
-    tmp_path_factory: pytest.TempPathFactory, samples: dict[str, dict[str, bytes]], format: int
-) -> None:
-    folder = tmp_path_factory.mktemp("data")
-    members = {f"{key}.{part}": content for key, parts in samples.items() for part, content in parts.items()}
-    write_tar(folder / "a.tar", members, format)
-    for with_index in (True, False):
-        found = prepared(folder, with_index)
-        assert [(found.read(n).key, found.read(n).parts) for n in range(len(found))] == list(samples.items())
-
-
-def test_travels_without_its_tables(tmp_path: Path, with_index: bool) -> None:
+def test_a_shard_that_is_missing_or_cut_is_named_with_the_sample(tmp_path: Path, with_index: bool) -> None:
     write_shards(tmp_path)
+    path = tmp_path / "data-000001.tar"
+    whole = path.read_bytes()
     samples = prepared(tmp_path, with_index)
-    expected = samples.read(7)
-    assert pickle.loads(pickle.dumps(samples)).read(7) == expected
-
-
-def test_a_bounded_number_of_tables_is_kept(tmp_path: Path, with_index: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepared_folders, "MAX_KNOWN_SHARDS", 2)
-    write_shards(tmp_path)
-    samples = prepared(tmp_path, with_index)
-    assert [samples.read(index).key for index in (0, 19, 5, 10, 1)] == [
-        "000000",
-        "000019",
-        "000005",
-        "000010",
-        "000001",
-    ]
-    assert len(samples._tables) == 2
-
-
-def test_a_missing_shard_is_named_with_the_sample(tmp_path: Path, with_index: bool) -> None:
-    write_shards(tmp_path)
-    samples = prepared(tmp_path, with_index)
-    (tmp_path / "data-000001.tar").unlink()
+    samples.read(5)
+    os.truncate(path, 3000)
+    with pytest.raises(DatasetError, match=r"the file has 3000.*sample 9"):
+        samples.read(9)
+    close_files()
+    samples = ShardReader(open_shards(tmp_path, "train"))
+    with pytest.raises(DatasetError, match=r"has 3000 bytes.*truncated or was replaced.*bridge-data prepare"):
+        samples.read(5)
+    path.unlink()
+    close_files()
+    samples = ShardReader(open_shards(tmp_path, "train"))
     with pytest.raises(DatasetError, match=r"data-000001\.tar: no such file.*sample 7, number 2 of data-000001\.tar"):
         samples.read(7)
     assert samples.read(4).key == "000004"
+    path.write_bytes(whole)
+    assert samples.read(7).key == "000007"
 
 
-def test_a_truncated_shard_is_an_error(tmp_path: Path, with_index: bool) -> None:
-    write_shards(tmp_path)
-    samples = prepared(tmp_path, with_index)
-    path = tmp_path / "data-000001.tar"
-    path.write_bytes(path.read_bytes()[:3000])
-    with pytest.raises(DatasetError, match=r"has 3000 bytes.*truncated or was replaced.*bridge-data prepare"):
-        samples.read(5)
+def write_offsets(folder: Path, *offsets: int) -> None:
+    (folder / "a.tar.idx").write_bytes(b"".join(n.to_bytes(8, "little") for n in offsets))
 
 
-def test_a_shard_cut_while_it_is_read_is_an_error(tmp_path: Path, with_index: bool) -> None:
-    write_shards(tmp_path)
-    samples = prepared(tmp_path, with_index)
-    samples.read(5)
-    with open(tmp_path / "data-000001.tar", "r+b") as file:
-        file.truncate(3000)
-    with pytest.raises(DatasetError, match=r"the file has 3000.*sample 9"):
-        samples.read(9)
-
-
-def test_a_shard_of_the_same_size_with_other_members_is_found_out(tmp_path: Path) -> None:
-    """Its `.tar.idx` was renewed by a tool that does not know our index."""
-    path = tmp_path / "a.tar"
-    write_tar(path, {"1.txt": b"one", "2.txt": b"x" * 600})
+def test_offsets_that_were_renewed_by_a_tool_that_does_not_know_our_index_are_those_that_count(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", {"1.txt": b"one", "2.txt": b"x" * 600})
     samples = prepared(tmp_path, with_index=True)
     size = path.stat().st_size
     write_tar(path, {"1.txt": b"x" * 600, "2.txt": b"two"})
     assert path.stat().st_size == size
-    with pytest.raises(
-        DatasetError, match=r"replaced after it was prepared|truncated or damaged|no readable tar header"
-    ):
+    told = r"replaced after it was prepared|truncated or damaged|no readable tar header"
+    with pytest.raises(DatasetError, match=told):
         samples.read(1)
-    (tmp_path / "a.tar.idx").write_bytes(b"".join(n.to_bytes(8, "little") for n in (0, 512 + 1024, 512 * 5)))
+    write_offsets(tmp_path, 0, 512 + 1024, 512 * 5)
     assert ShardReader(open_shards(tmp_path, "train")).read(1).parts == {"txt": b"two"}
+    write_tar(path, {"1.jpg": b"same", "1.txt": b"a longer one", "2.jpg": b"same", "2.txt": b"text"})
+    write_offsets(tmp_path, 0, 2048, 4096)
+    assert ShardReader(open_shards(tmp_path, "train")).read(0).parts == {"jpg": b"same", "txt": b"a longer one"}
+    write_tar(path, {"1.txt": b"one", "2.txt": b"two", "3.txt": b"three"})
+    write_offsets(tmp_path, 0, 2048, 3072)
+    with pytest.raises(DatasetError, match="members of '1' and '2' are stored where one sample should be"):
+        ShardReader(open_shards(tmp_path, "train")).read(0)
 
 
 @pytest.mark.parametrize("folder", ["", "d" * 120 + "/"])
@@ -213,83 +172,37 @@ def test_a_damaged_header_costs_no_other_sample(
                 assert samples.read(number).parts == expected[number]
 
 
-def test_a_part_that_has_grown_within_its_padding_is_read_whole(tmp_path: Path) -> None:
-    for text, with_index in ((b"short", True), (b"a longer one", False)):
-        write_tar(
-            tmp_path / "a.tar",
-            {f"{n}.{part}": b"same" if part == "jpg" else text for n in "12" for part in ("jpg", "txt")},
-        )
-        if with_index:
-            prepared(tmp_path, with_index)
-    assert ShardReader(open_shards(tmp_path, "train")).read(0).parts == {"jpg": b"same", "txt": b"a longer one"}
+@pytest.mark.parametrize("in_store", [False, True])
+def test_what_was_done_to_a_shard_is_found_out_by_its_headers_size_and_version(in_store: bool, bucket: Bucket) -> None:
+    """Samples 1 and 2 change places, the size stays; others have the same members and another time; it grows."""
+    path = bucket.folder / "a.tar"
+    members = {"1.txt": b"one", "2.txt": b"two", "3.txt": b"three"}
 
+    def prepared() -> ShardReader:
+        write_tar(path, members)
+        prepare_by_ratio(bucket.folder, ALL)
+        close_files()
+        return ShardReader(open_shards(bucket.url if in_store else bucket.folder, "train"))
 
-def test_members_of_two_samples_in_the_place_of_one(tmp_path: Path) -> None:
-    write_tar(tmp_path / "a.tar", {"1.txt": b"one", "2.txt": b"two"})
-    prepared(tmp_path, with_index=False)
-    write_tar(tmp_path / "a.tar", {"1.txt": b"one", "2.txt": b"two", "3.txt": b"three"})
-    (tmp_path / "a.tar.idx").write_bytes(b"".join(n.to_bytes(8, "little") for n in (0, 2048, 3072)))
-    with pytest.raises(DatasetError, match="members of '1' and '2' are stored where one sample should be"):
-        ShardReader(open_shards(tmp_path, "train")).read(0)
-
-
-def replaced(folder: Path, bucket: Bucket | None = None) -> tuple[ShardReader, Path]:
-    """A reader of a data set, and its one shard, in which samples 1 and 2 will change places."""
-    path = folder / "a.tar"
-    write_tar(path, {"1.txt": b"one", "2.txt": b"two", "3.txt": b"three"})
-    prepare_by_ratio(folder, ALL)
-    return ShardReader(open_shards(folder if bucket is None else bucket.url, "train")), path
-
-
-def change_places(path: Path) -> None:
-    """Exchange two samples; the size stays."""
-    write_tar(path, {"2.txt": b"two", "1.txt": b"one", "3.txt": b"three"})
-
-
-def test_samples_that_changed_places_are_found_out_by_their_headers(tmp_path: Path) -> None:
-    reader, path = replaced(tmp_path)
-    change_places(path)
+    reader = prepared()
+    write_tar(path, dict(sorted(members.items(), key=lambda one: one[1] != b"two")))
     for index, key in ((0, "1"), (1, "2")):
-        with pytest.raises(DatasetError, match=rf"a\.tar: sample '{key}': its part 'txt'.*was replaced.*restore it"):
+        way_out = r"copy \.nv-meta with" if in_store else "restore it"
+        with pytest.raises(DatasetError, match=rf"a\.tar: sample '{key}': its part 'txt'.*was replaced.*{way_out}"):
             reader.read(index)
     assert reader.read(2).parts == {"txt": b"three"}
-
-
-def test_samples_that_changed_places_in_a_store_are_found_out(bucket: Bucket) -> None:
-    reader, path = replaced(bucket.folder, bucket)
-    change_places(path)
-    with pytest.raises(DatasetError, match=r"a\.tar: sample '1': its part 'txt'.*was replaced.*copy \.nv-meta with"):
-        reader.read(0)
-    assert reader.read(2).parts == {"txt": b"three"}
-
-
-def test_a_shard_in_a_store_that_is_replaced_between_two_reads_is_an_error(bucket: Bucket) -> None:
-    """Also if the members are the same: the ETag is another, or the time of change."""
-    reader, path = replaced(bucket.folder, bucket)
+    reader = prepared()
     assert reader.read(0).parts == {"txt": b"one"}
-    write_tar(path, {"1.txt": b"one", "2.txt": b"TWO", "3.txt": b"three"})
-    os.utime(path, (1, 1))
-    with pytest.raises(DatasetError, match=r"a\.tar: was replaced while it was in use.*sample 1, number 1"):
-        reader.read(1)
-
-
-def test_a_shard_that_is_replaced_between_two_reads_is_an_error(tmp_path: Path, with_index: bool) -> None:
-    write_tar(tmp_path / "a.tar", {"1.txt": b"one", "2.txt": b"two"})
-    reader = prepared(tmp_path, with_index)
-    assert reader.read(0).parts == {"txt": b"one"}
-    write_tar(tmp_path / "new", {"1.txt": b"one", "2.txt": b"TWO"}).replace(tmp_path / "a.tar")
+    os.utime(write_tar(path.with_name("new"), members | {"2.txt": b"TWO"}).replace(path), (1, 1))
     close_files()
     with pytest.raises(DatasetError, match=r"a\.tar: was replaced while it was in use.*sample 1, number 1"):
         reader.read(1)
-
-
-def test_a_shard_in_a_store_that_has_grown_is_found_out_by_its_size(bucket: Bucket) -> None:
-    reader, path = replaced(bucket.folder, bucket)
-    with open(path, "ab") as file:
-        file.write(bytes(512))
+    reader = prepared()
+    path.write_bytes(path.read_bytes() + bytes(512))
     size = path.stat().st_size
-    with pytest.raises(DatasetError, match=rf"a\.tar: has {size} bytes, but had {size - 512} when it was prepared"):
-        reader.read(0)
+    if in_store:
+        with pytest.raises(DatasetError, match=rf"a\.tar: has {size} bytes, but had {size - 512} when it was prepared"):
+            reader.read(0)
 
 
 def test_large_parts_are_checked_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,20 +227,6 @@ def test_members_that_are_no_parts_may_be_between_those_that_are_checked(tmp_pat
     assert [samples.read(index).parts for index in (0, 1)] == expected
     together = BlockCache(samples, ChunkCut(2, 2), None, BlockBudget(1 << 20))
     assert [together.read(index).parts for index in (0, 1)] == expected
-
-
-def test_a_damaged_page_of_the_index_is_not_needed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    write_shards(tmp_path)
-    samples = prepared(tmp_path, with_index=True)
-    assert samples.shards.index is not None
-    path, entry = tmp_path / ".nv-meta/index.bridge", samples.shards.index.entries["data-000001.tar"]
-    data = bytearray(path.read_bytes())
-    data[entry.segment_start + entry.segment_bytes - 9] ^= 1
-    path.write_bytes(data)
-    assert [samples.read(index).key for index in range(20)] == [f"{index:06d}" for index in range(20)]
-    (message,) = caplog.messages
-    assert message.startswith(f"{path}: is damaged where shard data-000001.tar is described")
-    assert "run `bridge-data prepare`" in message
 
 
 def test_digests_are_compared_where_it_is_asked_for(tmp_path: Path) -> None:
@@ -364,3 +263,22 @@ def test_a_shard_without_its_index_has_no_digests(tmp_path: Path) -> None:
     (tmp_path / ".nv-meta/index.bridge").unlink()
     with pytest.raises(ConfigError, match=r"has no digests to verify, as it has no index\.bridge"):
         open_shards(tmp_path, "train").verified()
+
+
+def test_offsets_are_a_row_of_little_endian_u64_and_those_of_another_shard_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"a\.tar\.idx: no such file.*--tar-index-only"):
+        read_offsets(tmp_path / "a.tar", 2)
+    data = encode_offsets(array.array("Q", [0, 1024, 2**40]))
+    assert data == struct.pack("<QQQ", 0, 1024, 2**40)
+    (tmp_path / "a.tar.idx").write_bytes(data)
+    assert read_offsets(tmp_path / "a.tar", 2).tolist() == [0, 1024, 2**40]
+    for num_bytes in (0, 8, 23, 32):
+        (tmp_path / "a.tar.idx").write_bytes(bytes(num_bytes))
+        with pytest.raises(DatasetError, match=rf"has {num_bytes} bytes, but 2 samples.*take 24"):
+            read_offsets(tmp_path / "a.tar", 2)
+
+
+def test_first_samples_look_no_further(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", {"1.png": b"p", "1.txt": b"t", "2.png": b"q", "3.png": b"r", "4.png": b"s"})
+    (tmp_path / "a.tar").write_bytes((tmp_path / "a.tar").read_bytes()[:4300])
+    assert first_samples(tmp_path, "a.tar", 2) == {"1": [("png", 512, 1), ("txt", 1536, 1)], "2": [("png", 2560, 1)]}

@@ -1,6 +1,5 @@
 import itertools
 import json
-import pickle
 from pathlib import Path
 
 import pytest
@@ -37,47 +36,24 @@ def test_shards_are_those_of_the_whole_without_what_is_outside(counts: list[int]
         assert subset.counts[0] > 0 and subset.counts[-1] > 0
 
 
-@given(COUNTS, BOUNDS, BOUNDS)
-def test_a_subset_of_a_subset_is_one_of_the_whole(
-    counts: list[int], outer: tuple[int, int], inner: tuple[int, int]
-) -> None:
-    whole = shard_set(counts)
-    first = Subset(whole, *SubsetRange.parse([f"{outer[0]}%", f"{outer[1]}%"]).resolve(whole.num_samples))
-    second = Subset(first, *SubsetRange.parse([f"{inner[0]}%", f"{inner[1]}%"]).resolve(first.num_samples))
-    direct = Subset(whole, first.start + second.start, first.start + second.end)
-    assert [count for count in second.counts if count] == [count for count in direct.counts if count]
-    assert [second.describe(i) for i in range(second.num_samples)] == [
-        direct.describe(i) for i in range(direct.num_samples)
-    ]
-
-
 def test_it_reads_the_samples_of_the_range_under_their_own_names(tmp_path: Path) -> None:
     write_shards(tmp_path)
     prepare_by_ratio(tmp_path, "1,0,0")
-    subset = Subset(open_shards(tmp_path, "train"), 3, 11)
-    assert (list(subset.counts), list(subset.names)) == ([2, 5, 1], [f"data-{n:06d}.tar" for n in range(3)])
-    reader = pickle.loads(pickle.dumps(subset.reader()))
-    samples = [reader.read(index) for index in range(8)]
-    assert [sample.key for sample in samples] == [f"{index:06d}" for index in range(3, 11)]
-    assert [sample.index for sample in samples] == list(range(3, 11))
-    assert reader.read(0, {"txt"}).parts.keys() == {"txt"}
-    assert set(subset.part_names(0) or ()) == {"json", "txt"}
-    for index in (-1, 8):
-        with pytest.raises(IndexError, match=f"sample {index} of 8"):
-            reader.read(index)
-
-
-def test_the_identity_tells_ranges_apart(tmp_path: Path) -> None:
-    write_shards(tmp_path)
-    prepare_by_ratio(tmp_path, "1,0,0")
     whole = open_shards(tmp_path, "train")
+    subset = Subset(whole, 3, 11)
+    assert (list(subset.counts), list(subset.names)) == ([2, 5, 1], [f"data-{n:06d}.tar" for n in range(3)])
+    samples = [subset.reader().read(index) for index in range(8)]
+    assert [(int(sample.key), sample.index) for sample in samples] == [(index, index) for index in range(3, 11)]
     texts = {json.dumps(records.identity()) for records in (whole, Subset(whole, 0, 3), Subset(whole, 1, 3))}
     assert len(texts) == 3
-
-
-def test_a_range_beyond_the_samples_is_an_error() -> None:
-    with pytest.raises(ConfigError, match=r"/data \[train\]: subset from sample 2 to 6, but there are 5 samples"):
-        Subset(shard_set([2, 3]), 2, 6)
+    for index in (-1, 8):
+        with pytest.raises(IndexError, match=f"sample {index} of 8"):
+            subset.reader().read(index)
+    with pytest.raises(ConfigError, match=rf"{tmp_path} \[train\]: subset from sample 2 to 26, but there are 20"):
+        Subset(whole, 2, 26)
+    for value in ([0, 21], [21, "end"]):
+        with pytest.raises(ConfigError, match="reaches beyond the data, which have 20 samples"):
+            SubsetRange.parse(value).resolve(len(whole))
 
 
 @given(BOUNDS, st.integers(0, 1000))
@@ -142,9 +118,3 @@ def test_what_is_no_range_is_named_with_its_line(text: str, message: str) -> Non
         SubsetRange.parse(node)
     with pytest.raises(ConfigError, match=rf"^subset: .*{message}"):
         SubsetRange.parse(node.plain())
-
-
-@pytest.mark.parametrize("value", [[0, 11], [11, "end"]])
-def test_a_range_beyond_the_data_says_how_much_there_is(value: list[int | str]) -> None:
-    with pytest.raises(ConfigError, match="reaches beyond the data, which have 10 samples"):
-        SubsetRange.parse(value).resolve(10)

@@ -1,6 +1,5 @@
 """What a list of forgotten samples knows of a shard, and how its lines are written."""
 
-import collections
 import json
 from pathlib import Path
 
@@ -26,10 +25,9 @@ SHARDS = {
     ],
 )
 def test_digests_of_the_same_kind_are_compared(one: str | None, other: str | None, agree: bool) -> None:
-    stamps = ShardStamp(10, 2, one), ShardStamp(10, 2, other)
-    assert stamps[0].agrees(stamps[1]) is stamps[1].agrees(stamps[0]) is agree
-    assert not stamps[0].agrees(stamps[1]._replace(num_samples=3))
-    assert not stamps[0].agrees(stamps[1]._replace(num_bytes=11))
+    first, second = ShardStamp(10, 2, one), ShardStamp(10, 2, other)
+    assert first.agrees(second) is second.agrees(first) is agree
+    assert not first.agrees(second._replace(num_samples=3)) and not first.agrees(second._replace(num_bytes=11))
 
 
 def test_a_digest_comes_last_in_the_line_of_a_shard_and_may_be_missing() -> None:
@@ -41,29 +39,3 @@ def test_a_digest_comes_last_in_the_line_of_a_shard_and_may_be_missing() -> None
     }
     found = Tombstones.parse(version.line().encode(), Path("list"), Path("data"))
     assert found.versions == (version,)
-
-
-@pytest.mark.parametrize("digest", ["{}", "same", None])
-def test_each_of_many_shards_of_one_size_is_asked_once(tmp_path: Path, digest: str | None) -> None:
-    names = [f"{number}.tar" for number in range(2000)]
-    stamps = {name: ShardStamp(1, 7, digest and "2:" + digest.format(name)) for name in names}
-    forgetting = {name: ShardTombstones(stamps[name], ((3, "3"),)) for name in names[::20]}
-    for name in forgetting:
-        (tmp_path / name).write_text("x")
-    found = Tombstones(tmp_path / "list", tmp_path, (TombstoneVersion(1, "2026-01-01", "", "forget", forgetting, ""),))
-    asked = collections.Counter[str]()
-
-    def noted(kind: str, name: str) -> str:
-        asked[f"{kind} {name}"] += 1
-        return name
-
-    now = found.names_now(
-        stamps,
-        lambda name: stamps[noted("stamp", name)],
-        lambda name: noted("content", name).encode(),
-        lambda path, name, position: False,
-        are_tars=True,
-    )
-    assert now == {name: [name] for name in forgetting}
-    assert max(asked.values()) == 1
-    assert any(name.startswith("content") for name in asked) is (digest != "{}")

@@ -1,8 +1,9 @@
 import contextlib
 import errno
 import os
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -21,13 +22,19 @@ from bridge_data.storage.atomic import (
 from tests.task.stores.processes import Child
 
 
-def test_the_new_file_takes_the_place_of_the_old(tmp_path: Path) -> None:
-    path = tmp_path / "file"
+def test_the_new_file_takes_the_place_of_the_old_unless_writing_fails(tmp_path: Path) -> None:
+    path = tmp_path / ("é" * 127)  # 254 bytes, and 255 are allowed
     write_file(path, "old")
-    with replacing(path) as temporary:
-        temporary.write_text("new")
+    with pytest.raises(RuntimeError), replacing(path) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    with replacing(path) as first:
+        first.write_text("first")
         assert path.read_text() == "old"
-    assert path.read_text() == "new"
+        with replacing(path) as second:
+            second.write_text("second")
+        assert (first.read_text(), path.read_text()) == ("first", "second")
+    assert path.read_text() == "first"
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -36,31 +43,9 @@ def test_a_clone_is_a_file_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(content)
     (tmp_path / "clone").write_bytes(bytes(200_000))
     clone_file(tmp_path / "file", tmp_path / "clone")
-    with open(tmp_path / "clone", "r+b") as file:
-        file.write(b"other")
-    assert (tmp_path / "clone").read_bytes() == b"other" + content[5:]
+    assert (tmp_path / "clone").read_bytes() == content
+    (tmp_path / "clone").write_bytes(b"other")
     assert (tmp_path / "file").read_bytes() == content
-
-
-def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    write_file(path, b"old")
-    with pytest.raises(RuntimeError), replacing(path) as temporary:
-        temporary.write_text("half")
-        raise RuntimeError
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_each_writer_has_a_file_of_its_own(tmp_path: Path) -> None:
-    path = tmp_path / ("é" * 127)  # 254 bytes, and 255 are allowed
-    with replacing(path) as first:
-        first.write_text("first")
-        with replacing(path) as second:
-            second.write_text("second")
-        assert (first.read_text(), path.read_text()) == ("first", "second")
-    assert path.read_text() == "first"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_faults_name_the_folder(tmp_path: Path) -> None:
@@ -72,10 +57,7 @@ def test_faults_name_the_folder(tmp_path: Path) -> None:
 def test_a_file_system_that_cannot_sync_folders_is_no_failure(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fsync(_: int) -> None:
-        raise OSError(number, "no")
-
-    monkeypatch.setattr("os.fsync", fsync)
+    monkeypatch.setattr("os.fsync", mock.Mock(side_effect=OSError(number, "no")))
     with contextlib.nullcontext() if number == errno.EINVAL else pytest.raises(OSError, match="no"):
         sync_folder(tmp_path)
 
@@ -93,19 +75,16 @@ def test_locks_exclude_each_other_within_a_process(tmp_path: Path) -> None:
 
 def test_a_lock_on_a_file_that_was_replaced_is_not_counted(tmp_path: Path) -> None:
     path = str(tmp_path / "lock")
-    got: list[os.stat_result] = []
 
-    def wait_for_it() -> None:
+    def wait_for_it() -> int:
         with locked(path) as descriptor:
-            got.append(os.fstat(descriptor))
+            return os.fstat(descriptor).st_ino
 
-    with locked(path):
-        thread = threading.Thread(target=wait_for_it)
-        thread.start()
+    with ThreadPoolExecutor(1) as pool, locked(path):
+        got = pool.submit(wait_for_it)
         os.rename(path, path + ".done")
-        os.close(os.open(path, os.O_CREAT))
-    thread.join()
-    assert got[0].st_ino == os.stat(path).st_ino
+        Path(path).touch()
+    assert got.result() == os.stat(path).st_ino
 
 
 def test_a_killed_process_holds_no_lock(tmp_path: Path) -> None:
@@ -114,5 +93,5 @@ def test_a_killed_process_holds_no_lock(tmp_path: Path) -> None:
         assert lock(path, EXCLUSIVE, wait=False) is None
         child.kill()
         descriptor = lock(path, EXCLUSIVE, wait=False)
-        assert descriptor is not None
-        os.close(descriptor)
+    assert descriptor is not None
+    os.close(descriptor)

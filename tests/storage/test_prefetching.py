@@ -1,5 +1,7 @@
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -12,22 +14,24 @@ CONTENT = bytes(number % 251 for number in range(1 << 20))
 
 
 class Source:
-    """Where bytes come from. With `gate` closed, requests wait; those for `broken` starts fail."""
+    """Where bytes come from. With `gate` closed, requests wait; one for `broken` fails, as those of clients in Rust may
+    with what is no `Exception`."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[int, int]] = []
-        self.broken: set[int] = set()
+        self.broken: dict[int, type[BaseException]] = {}
         self.gate = threading.Event()
         self.gate.set()
-        self._lock = threading.Lock()
 
     def fetch(self, url: str, start: int, num_bytes: int) -> bytes:
-        with self._lock:
-            self.requests.append((start, num_bytes))
+        self.requests.append((start, num_bytes))
         self.gate.wait()
         if start in self.broken:
-            raise OSError("broken")
+            raise self.broken[start]
         return CONTENT[start : start + num_bytes]
+
+    def ahead(self, max_bytes: int = 1 << 20, num_threads: int = 4) -> Prefetcher:
+        return Prefetcher(self.fetch, max_bytes=max_bytes, num_threads=num_threads)
 
 
 @pytest.fixture
@@ -37,12 +41,14 @@ def source() -> Iterator[Source]:
     source.gate.set()
 
 
-def as_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[str, int, int]]:
-    return [("a", *one) for one in ranges]
+def announce(ahead: Prefetcher, *ranges: tuple[int, int]) -> None:
+    ahead.prefetch([("a", *one) for one in ranges])
 
 
-def prefetcher(source: Source, max_bytes: int = 1 << 20) -> Prefetcher:
-    return Prefetcher(source.fetch, max_bytes=max_bytes, num_threads=4)
+def check(ahead: Prefetcher, *ranges: tuple[int, int]) -> None:
+    """See that these are served."""
+    for start, num_bytes in ranges:
+        assert ahead.take("a", start, num_bytes) == CONTENT[start : start + num_bytes]
 
 
 def spread(count: int, num_bytes: int) -> list[tuple[int, int]]:
@@ -51,170 +57,88 @@ def spread(count: int, num_bytes: int) -> list[tuple[int, int]]:
 
 
 def test_reads_are_served_and_bytes_dropped_once_they_have_been_read(source: Source) -> None:
-    ahead = prefetcher(source)
-    ranges = [(10, 20), (30, 5), (200_000, 7)]
-    ahead.prefetch(as_ranges(ranges))
-    assert ahead.take("a", 12, 3) == CONTENT[12:15]
-    assert ahead.take("a", 10, 2) == CONTENT[10:12]
-    assert ahead.take("a", 30, 5) == CONTENT[30:35]
+    ahead = source.ahead(max_bytes=500)
+    announce(ahead, (10, 20), (30, 5), (200_000, 7), (300_000, 501))
+    check(ahead, (12, 3), (10, 2), (30, 5))
     assert ahead.num_held_bytes > 0
-    assert ahead.take("a", 15, 15) == CONTENT[15:30]
-    assert ahead.take("a", 200_000, 7) == CONTENT[200_000:200_007]
+    for url, start, num_bytes in (("b", 15, 15), ("a", 9, 2), ("a", 34, 2), ("a", 300_000, 501)):
+        assert ahead.take(url, start, num_bytes) is None  # not announced, or too large
+    check(ahead, (15, 15), (200_000, 7))
     assert ahead.num_held_bytes == 0
     assert ahead.take("a", 10, 20) is None
     assert sorted(source.requests) == [(10, 25), (200_000, 7)]
 
 
-def test_what_was_not_announced_is_left_to_the_read(source: Source) -> None:
-    ahead = prefetcher(source)
-    ahead.prefetch(as_ranges([(10, 20)]))
-    assert ahead.take("b", 10, 20) is None
-    assert ahead.take("a", 9, 2) is None
-    assert ahead.take("a", 29, 2) is None
-    assert ahead.take("a", 10, 20) == CONTENT[10:30]
-
-
 def test_a_read_waits_for_what_is_on_its_way(source: Source) -> None:
-    ahead = prefetcher(source)
+    ahead = source.ahead()
     source.gate.clear()
-    ahead.prefetch(as_ranges([(0, 100)]))
+    announce(ahead, (0, 100), (200, 100))
+    announce(ahead, (100, 100))  # lies in the gap of the request
     threading.Timer(0.05, source.gate.set).start()
-    assert ahead.take("a", 0, 100) == CONTENT[:100]
-    assert source.requests == [(0, 100)]
-
-
-def test_what_is_known_is_not_fetched_again(source: Source) -> None:
-    ahead = prefetcher(source)
-    ahead.prefetch(as_ranges([(0, 100), (100, 50)]))
-    ahead.prefetch(as_ranges([(20, 10), (100, 50), (0, 0)]))
-    assert ahead.take("a", 0, 100) == CONTENT[:100]
-    assert source.requests == [(0, 150)]
+    check(ahead, (200, 100), (100, 100), (0, 100))
+    assert (source.requests, ahead.num_held_bytes) == ([(0, 300)], 0)
 
 
 def test_what_is_announced_twice_can_be_read_twice(source: Source) -> None:
-    ahead = prefetcher(source)
-    for _ in range(2):
-        ahead.prefetch(as_ranges([(0, 100), (100, 50)]))
-    for _ in range(2):
-        assert ahead.take("a", 0, 100) == CONTENT[:100]
-        assert ahead.take("a", 100, 50) == CONTENT[100:150]
+    ahead = source.ahead()
+    announce(ahead, (0, 100), (100, 50))
+    announce(ahead, (0, 100), (100, 50))
+    check(ahead, *[(0, 100), (100, 50)] * 2)
     assert ahead.take("a", 0, 100) is None
     assert ahead.num_held_bytes == 0
-
-
-def test_what_lies_in_the_gap_of_a_request_comes_with_it(source: Source) -> None:
-    ahead = prefetcher(source)
-    source.gate.clear()
-    ahead.prefetch(as_ranges([(0, 100), (200, 100)]))
-    ahead.prefetch(as_ranges([(100, 100)]))
-    source.gate.set()
-    for start in (200, 100, 0):
-        assert ahead.take("a", start, 100) == CONTENT[start : start + 100]
-    assert source.requests == [(0, 300)]
+    announce(ahead, (100, 50))
+    announce(ahead, (0, 50), (200, 50))  # a request may reach over what is known
+    check(ahead, (200, 50), (0, 50), (100, 50))
     assert ahead.num_held_bytes == 0
 
 
-def test_a_request_may_reach_over_what_was_known(source: Source) -> None:
-    ahead = prefetcher(source)
-    ahead.prefetch(as_ranges([(100, 50)]))
-    ahead.prefetch(as_ranges([(0, 50), (200, 50)]))
-    for start in (200, 0, 100):
-        assert ahead.take("a", start, 50) == CONTENT[start : start + 50]
-    assert sorted(source.requests) == [(0, 250), (100, 50)]  # by several threads, in any order
-    assert ahead.num_held_bytes == 0
-
-
-def test_a_failure_is_left_to_the_read_and_frees_its_room(source: Source) -> None:
-    ahead = prefetcher(source, max_bytes=150)
-    source.broken = {0}
-    first, second = spread(2, 100)
-    ahead.prefetch(as_ranges([first, second]))
+@pytest.mark.parametrize("failure", [OSError, BaseException])
+def test_a_failure_is_left_to_the_read_and_ends_no_thread(source: Source, failure: type[BaseException]) -> None:
+    ahead, (first, second) = source.ahead(max_bytes=150, num_threads=1), spread(2, 100)
+    source.broken[0] = failure
+    announce(ahead, first, second)
     assert ahead.take("a", *first) is None
-    assert ahead.take("a", *second) == CONTENT[second[0] : second[0] + 100]
+    check(ahead, second)
     assert ahead.num_held_bytes == 0
-
-
-class Panic(BaseException):
-    """As the clients that are written in Rust have them."""
-
-
-def test_a_panic_ends_no_thread_and_leaves_no_reader_waiting(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    def panic(url: str, start: int, num_bytes: int) -> bytes:
-        if start == 0:
-            raise Panic
-        return source.fetch(url, start, num_bytes)
-
-    ahead = Prefetcher(panic, max_bytes=150, num_threads=1)
-    first, second = spread(2, 100)
-    ahead.prefetch(as_ranges([first, second]))
-    assert ahead.take("a", *first) is None
-    assert ahead.take("a", *second) == CONTENT[second[0] : second[0] + 100]
 
 
 def test_what_is_forgotten_while_a_reader_waits_for_its_room_is_left_to_the_read(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefetching, "MAX_WAITING", 2)
-    ahead = prefetcher(source, max_bytes=100)
+    ahead = source.ahead(max_bytes=100)
     source.gate.clear()
     ahead.prefetch([("a", 0, 100)])
     ahead.prefetch([("b", 0, 100)])
-    found: list[bytes | None] = []
-    reader = threading.Thread(target=lambda: found.append(ahead.take("b", 0, 100)), daemon=True)
-    reader.start()
-    while not ahead._changed._waiters:  # type: ignore[attr-defined]
-        reader.join(0.01)
-    for number in range(5):
-        ahead.prefetch([(f"c{number}", 0, 100)])
-    source.gate.set()
-    reader.join(10)
-    assert found == [None]
+    with ThreadPoolExecutor(1) as pool:
+        reader = pool.submit(ahead.take, "b", 0, 100)
+        while not ahead._changed._waiters:  # type: ignore[attr-defined]
+            time.sleep(0.001)
+        for number in range(5):
+            ahead.prefetch([(f"c{number}", 0, 100)])
+        source.gate.set()
+        assert reader.result(10) is None
 
 
-def test_no_more_is_held_than_allowed_and_reads_make_room(source: Source) -> None:
-    ahead = prefetcher(source, max_bytes=250)
-    ranges = spread(6, 100)
-    ahead.prefetch(as_ranges(ranges))
-    for start, num_bytes in ranges:
+@pytest.mark.parametrize("num_unread", [0, 4])
+def test_no_more_is_held_than_allowed_and_what_is_never_read_gives_way(source: Source, num_unread: int) -> None:
+    ahead, ranges = source.ahead(max_bytes=250), spread(7, 100)
+    announce(ahead, *ranges)
+    for one in ranges[num_unread:]:
+        check(ahead, one)
         assert ahead.num_held_bytes <= 250
-        assert ahead.take("a", start, num_bytes) == CONTENT[start : start + num_bytes]
-    assert ahead.num_held_bytes == 0
-    assert len(source.requests) == 6
-
-
-def test_what_is_never_read_gives_way_to_what_is(source: Source) -> None:
-    ahead = prefetcher(source, max_bytes=250)
-    ranges = spread(7, 100)
-    ahead.prefetch(as_ranges(ranges))
-    for start, num_bytes in ranges[4:]:  # the first four stay unread
-        assert ahead.take("a", start, num_bytes) == CONTENT[start : start + num_bytes]
-        assert ahead.num_held_bytes <= 250
-
-
-def test_a_range_that_is_too_large_is_not_fetched_ahead(source: Source) -> None:
-    ahead = prefetcher(source, max_bytes=100)
-    ahead.prefetch(as_ranges([(0, 101)]))
-    assert ahead.take("a", 0, 101) is None
+    assert num_unread or (ahead.num_held_bytes, len(source.requests)) == (0, 7)
 
 
 def test_threads_read_what_others_announce(source: Source) -> None:
-    ahead = prefetcher(source, max_bytes=3000)
-    wrong: list[int] = []
+    ahead = source.ahead(max_bytes=3000)
 
-    def work(first: int) -> None:
-        for at in range(first, first + 40_000, 400):
-            ahead.prefetch(as_ranges([(at + 400, 300), (at + 150_000, 10)]))
-            content = ahead.take("a", at, 300)
-            if content is not None and content != CONTENT[at : at + 300]:
-                wrong.append(at)
+    def is_right(at: int) -> bool:
+        announce(ahead, (at + 400, 300), (at + 150_000, 10))
+        return ahead.take("a", at, 300) in (None, CONTENT[at : at + 300])
 
-    threads = [threading.Thread(target=work, args=(number * 1000,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    assert wrong == []
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(is_right, sorted(range(0, 40_000, 100), key=lambda at: at % 400)))
 
 
 @given(st.lists(st.tuples(st.integers(0, 20 << 20), st.integers(1, 1 << 20)), max_size=30))

@@ -12,10 +12,8 @@ from typing import Any
 import pytest
 
 from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset
-from bridge_data.energon import prepare_metadataset
 from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.plan import load_plan
-from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from tests.object_store import Bucket, FaultyProxy, Server, environment, faulty_proxy
 from tests.prepared import write_blend, write_texts
 
@@ -56,17 +54,6 @@ def test_batches_are_those_of_the_local_copy(folder: Path, bucket: Bucket, num_w
         assert texts(iter(resumed), 35) == expected[25:]
 
 
-def test_state_goes_on_from_another_place(folder: Path, bucket: Bucket) -> None:
-    with loader(folder / "a") as local:
-        batches = iter(local)
-        texts(batches, 3)
-        state = local.save_state_rank()
-        expected = texts(batches, 5)
-    with loader(f"{bucket.url}/sets/a") as remote:
-        remote.restore_state_rank(state)
-        assert texts(iter(remote), 5) == expected
-
-
 @pytest.mark.processes
 def test_start_up_touches_no_shard(
     folder: Path, bucket: Bucket, s3_server: Server, monkeypatch: pytest.MonkeyPatch
@@ -84,58 +71,32 @@ def test_start_up_touches_no_shard(
         assert not [path for method, path in again if method == "GET" and path.endswith("index.bridge")]
 
 
-def test_without_our_index_the_offsets_of_each_shard_are_read(folder: Path, bucket: Bucket) -> None:
+def test_a_local_metadataset_may_name_urls_also_without_our_index_and_states_move(
+    folder: Path, bucket: Bucket, tmp_path: Path
+) -> None:
     (folder / "a" / ".nv-meta" / "index.bridge").unlink()
-    with loader(folder / "a") as local:
-        expected = texts(iter(local), 30)
-    with loader(f"{bucket.url}/sets/a", 2) as remote:
-        assert texts(iter(remote), 30) == expected
-
-
-def test_a_local_metadataset_may_name_urls(folder: Path, bucket: Bucket, tmp_path: Path) -> None:
     with loader(folder / "blend.yaml") as local:
-        expected = texts(iter(local), 20)
+        batches = iter(local)
+        expected = texts(batches, 10)
+        state = local.save_state_rank()
+        expected += texts(batches, 20)
     blend = write_blend(tmp_path / "blend.yaml", {f"{bucket.url}/sets/a": 3, f"{bucket.url}/sets/b": 1})
     with loader(blend) as mixed:
-        assert texts(iter(mixed), 20) == expected
-
-
-def test_jsonl_files_are_read_from_a_store(bucket: Bucket) -> None:
-    path = bucket.folder / "lines.jsonl"
-    path.write_text("".join(f'{{"n": {number}}}\n' for number in range(50)))
-    prepare_jsonl(path)
-    (source,) = load_plan(f"{bucket.url}/lines.jsonl").sources
-    reader = source.records.reader()
-    assert [json.loads(reader.read(number).parts["json"])["n"] for number in range(50)] == list(range(50))
-
-
-def test_joins_are_read_from_a_store(bucket: Bucket) -> None:
-    write_texts(bucket.folder / "left", 40)
-    write_texts(bucket.folder / "right", 40, lambda n: str(-n))
-    joined = bucket.folder / "joined.yaml"
-    joined.write_text(
-        f"{HEAD}splits:\n  train:\n    join: {{left: {{path: left}}, right: {{path: right}}}}\n"
-        "    joiner: {__module__: tests.plan.own_joins, __class__: Both}\n"
-    )
-    with pytest.raises(ConfigError, match="expected a metadataset"):
-        prepare_metadataset(f"{bucket.url}/joined.yaml")
-    prepare_metadataset(joined)
-    (source,) = load_plan(f"{bucket.url}/joined.yaml", trusted_modules=("tests",)).sources
-    assert source.num_samples == 40
-    joined_sample: Any = source.records.reader().read(7)
-    assert [member.parts["txt"] for member in joined_sample.members] == [b"7", b"-7"]
+        assert texts(iter(mixed), 30) == expected
+        mixed.restore_state_rank(state)
+        assert texts(iter(mixed), 20) == expected[10:]
 
 
 def test_what_is_missing_is_named_with_file_and_line(folder: Path, bucket: Bucket) -> None:
     (folder / "broken.yaml").write_text(f"{HEAD}splits:\n  train:\n    path: nowhere\n")
-    with pytest.raises(
-        ConfigError, match=rf"{bucket.url}/sets/broken.yaml:5: {bucket.url}/sets/nowhere: no such folder"
+    sets = f"{bucket.url}/sets"
+    for path, told in (
+        ("/broken.yaml", f"{sets}/broken.yaml:5: {sets}/nowhere: no such folder"),
+        ("/nowhere", f"{sets}/nowhere: no such folder or file"),
+        ("", "not a prepared data set"),
     ):
-        load_plan(f"{bucket.url}/sets/broken.yaml")
-    with pytest.raises(ConfigError, match=rf"{bucket.url}/nowhere: no such folder or file"):
-        loader(f"{bucket.url}/nowhere")
-    with pytest.raises(ConfigError, match="not a prepared data set"):
-        loader(f"{bucket.url}/sets")
+        with pytest.raises(ConfigError, match=told):
+            load_plan(f"{sets}{path}")
 
 
 @contextlib.contextmanager

@@ -1,6 +1,9 @@
-"""Choosing: what a predicate chooses, NULLs, names, files of the user's columns, and what is refused."""
+"""Choosing: what a predicate chooses, NULLs, names, columns of the user, what is refused, and how it is kept."""
 
+import bisect
 import dataclasses
+import itertools
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,11 +13,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan import load_plan
 from bridge_data.shards import open_shards
-from bridge_data.shards.where.choices import ChosenRecords
+from bridge_data.shards.paged_file import HEADER_BYTES
+from bridge_data.shards.where.choices import PAGE_SAMPLES, Choice, ChosenRecords, write_choice
 from bridge_data.shards.where.choosing import SampleQuery, as_written, choose, open_engine, parse_predicate
 from tests.prepared import write_texts
 from tests.tables import write_parquet
@@ -45,15 +51,12 @@ def test_the_same_samples_are_the_same_choice_however_the_condition_is_written(d
     assert ChosenRecords(records, choose(records, [Clause("index % 3 = 1")])).identity() != identities[0]
 
 
-def test_columns_of_ones_own_that_change_choose_anew(data: Path, tmp_path: Path) -> None:
-    records, path = open_shards(data, "train"), tmp_path / "own.parquet"
+def test_columns_of_ones_own_that_change_choose_anew(table: Path) -> None:
     found = []
     for score in (1, 2, 1):
-        table = {"key": ["000000", "000001"], "score": [score, 1]}
-        pq.write_table(pa.table(table), path)
-        found.append(choose(records, [Clause("score = 1", str(path))]))
-    assert [choice.between(0, 500) for choice in found] == [[0, 1], [1], [0, 1]]
-    assert found[0].digest == found[2].digest != found[1].digest
+        path = own(table, key=["0", "1"], mine=[score, 1])
+        found.append(chosen(table, "mine = 1", path))
+    assert found == [[0, 1], [1], [0, 1]]
 
 
 _FIRST_USE = """
@@ -101,19 +104,19 @@ def test_columns_that_are_replaced_meanwhile_are_an_error(table: Path, monkeypat
     assert not [*(table.parent / "cache" / "where").glob("*.choice")]
 
 
-def test_a_damaged_file_in_the_cache_is_made_anew(data: Path, tmp_path: Path) -> None:
-    records = open_shards(data, "train")
+def test_a_damaged_file_in_the_cache_is_made_anew_and_a_cache_that_cannot_be_written_named(
+    data: Path, tmp_path: Path
+) -> None:
+    records, cache = open_shards(data, "train"), tmp_path / "cache"
     before = choose(records, [Clause("index < 5")])
-    (path,) = (tmp_path / "cache" / "where").glob("*.choice")
+    (path,) = (cache / "where").glob("*.choice")
     path.write_bytes(path.read_bytes()[:-9])
     after = choose(records, [Clause("index < 5")])
     assert (after.digest, after.between(0, 500)) == (before.digest, [0, 1, 2, 3, 4])
-
-
-def test_a_cache_that_cannot_be_written_is_named(data: Path, tmp_path: Path) -> None:
-    (tmp_path / "cache").write_text("a file where a folder should be")
+    shutil.rmtree(cache)
+    cache.write_text("a file where a folder should be")
     with pytest.raises(ConfigError, match=r"where: cannot store the chosen samples: .*set BRIDGE_DATA_CACHE"):
-        choose(open_shards(data, "train"), [Clause("index < 5")])
+        choose(records, [Clause("index < 5")])
 
 
 SIZE = 60
@@ -192,12 +195,15 @@ def test_mistakes_say_what_to_do(table: Path, text: str, told: str) -> None:
         chosen(table, text)
 
 
-def test_names_that_differ_in_case_only_may_be_used_one_by_one(table: Path) -> None:
+def test_names_that_differ_in_case_only_may_be_used_one_by_one_but_not_in_fields(table: Path) -> None:
     path = own(table, key=KEYS, s=list(range(SIZE)), S=list(range(SIZE, 0, -1)))
     assert chosen(table, "s > 57", path) == [58, 59]
     assert chosen(table, "S > 58", path) == [0, 1]
     with pytest.raises(ConfigError, match="differ in case only"):
         chosen(table, "s > 57 or S > 58", path)
+    write_parquet(table, pa.table({"meta": [{"a": number, "A": -number} for number in range(SIZE)]}))
+    with pytest.raises(ConfigError, match=r"column 'meta' has the type .*differ in case only"):
+        chosen(table, 'meta."A" > 50')
 
 
 ODD_NAMES = [
@@ -226,12 +232,6 @@ def test_a_column_may_have_any_name(table: Path, name: str, is_own: bool) -> Non
     assert chosen(table, f"{quoted} > 57 and (meta is null or meta.lang = 'en')", path) == [0, 1, 2]
 
 
-def test_fields_that_differ_in_case_only_are_refused(table: Path) -> None:
-    write_parquet(table, pa.table({"meta": [{"a": number, "A": -number} for number in range(SIZE)]}))
-    with pytest.raises(ConfigError, match=r"column 'meta' has the type .*differ in case only"):
-        chosen(table, 'meta."A" > 50')
-
-
 @pytest.mark.parametrize(
     "keys", [KEYS, list(range(SIZE)), pa.array(KEYS).dictionary_encode(), [k.encode() for k in KEYS]]
 )
@@ -251,18 +251,13 @@ def test_rows_are_found_by_the_key_also_if_a_column_of_the_data_is_called_so(tab
     assert chosen(table, "mine > 57", own(table, key=KEYS, shard=shards, mine=list(range(SIZE)))) == [58, 59]
 
 
-def test_the_key_that_batches_have_stands_beside_columns_of_ones_own(table: Path) -> None:
-    full_keys = ", ".join(f"'table.parquet/{number}'" for number in (4, 30, 50))
-    text = f"mine > 10 and __key__ in ({full_keys})"
-    assert chosen(table, text, own(table, key=KEYS, mine=list(range(SIZE)))) == [30, 50]
-    shards = ["table.parquet"] * SIZE
-    assert chosen(table, text, own(table, key=KEYS, shard=shards, mine=list(range(SIZE)))) == [30, 50]
-
-
-def test_samples_without_a_row_have_nulls(table: Path) -> None:
+def test_samples_without_a_row_have_nulls_and_the_key_that_batches_have(table: Path) -> None:
     path = own(table, key=[*KEYS[:30], None, None, "other", "other"], mine=[1] * 34)
     assert chosen(table, "mine = 1", path) == list(range(30))
     assert chosen(table, "mine is null", path) == list(range(30, SIZE))
+    text = "mine > 10 and __key__ in ('table.parquet/4', 'table.parquet/30', 'table.parquet/50')"
+    for more in ({}, {"shard": ["table.parquet"] * SIZE}):
+        assert chosen(table, text, own(table, key=KEYS, mine=list(range(SIZE)), **more)) == [30, 50]
 
 
 @pytest.mark.parametrize(
@@ -373,9 +368,56 @@ def test_names_are_shown_as_they_have_to_be_written(engine: Any) -> None:
         assert parse_predicate(engine, f"{text} = 1") == [name]
 
 
-def test_without_duckdb_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
+def written(path: Path, chosen: list[int], shard_counts: list[int]) -> Choice:
+    bits = bytearray(-(-sum(shard_counts) // 8))
+    for sample in chosen:
+        bits[sample >> 3] |= 1 << (sample & 7)
+    write_choice(path, bytes(bits), shard_counts, None)
+    choice = Choice.open(path)
+    assert choice is not None
+    return choice
 
-    monkeypatch.setitem(sys.modules, "duckdb", None)
-    with pytest.raises(ConfigError, match=r'^the package duckdb is missing: pip install "bridge-data\[where\]"'):
-        open_engine(tmp_path).__enter__()
+
+SHARDS = st.lists(st.sampled_from([0, 1, 7, 8, 500, PAGE_SAMPLES - 1, PAGE_SAMPLES]), max_size=5)
+
+
+@given(counts=SHARDS, every=st.sampled_from([1, 2, 7, 5_000]), data=st.data())
+def test_numbers_are_those_in_the_list_of_chosen_samples(
+    tmp_path_factory: pytest.TempPathFactory, counts: list[int], every: int, data: st.DataObject
+) -> None:
+    size = sum(counts)
+    chosen = list(range(data.draw(st.integers(0, every)), size, every))
+    choice = written(tmp_path_factory.mktemp("choice") / "a.choice", chosen, counts)
+    assert (choice.num_samples, choice.num_chosen) == (size, len(chosen))
+    ends = list(itertools.accumulate(counts, initial=0))
+    assert choice.counts == [
+        bisect.bisect_left(chosen, end) - bisect.bisect_left(chosen, first) for first, end in itertools.pairwise(ends)
+    ]
+    assert [choice.sample(number) for number in range(len(chosen))] == chosen
+    for sample in {0, 1, size // 3, size // 2, PAGE_SAMPLES, size, size + PAGE_SAMPLES, *chosen}:
+        assert choice.rank(sample) == bisect.bisect_left(chosen, sample)
+    first = data.draw(st.integers(0, size))
+    end = data.draw(st.integers(first, size))
+    assert choice.between(first, end) == chosen[bisect.bisect_left(chosen, first) : bisect.bisect_left(chosen, end)]
+
+
+def test_the_digest_is_that_of_the_chosen_samples(tmp_path: Path) -> None:
+    choices = [
+        written(tmp_path / str(number), chosen, counts)
+        for number, (chosen, counts) in enumerate([([1, 2], [4]), ([1, 2], [2, 2]), ([1, 3], [4])])
+    ]
+    assert choices[0].digest == choices[1].digest != choices[2].digest
+
+
+def test_damaged_bits_are_an_error_and_a_damaged_table_is_no_choice(tmp_path: Path) -> None:
+    path = tmp_path / "a.choice"
+    written(path, [3, PAGE_SAMPLES + 1], [2 * PAGE_SAMPLES])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:HEADER_BYTES] + b"\1" + whole[HEADER_BYTES + 1 :])
+    choice = Choice.open(path)
+    assert choice is not None
+    assert choice.sample(1) == PAGE_SAMPLES + 1  # of another page
+    with pytest.raises(DatasetError, match=r"a\.choice: is damaged: .*; delete it and start again"):
+        choice.sample(0)
+    path.write_bytes(whole[:-1])
+    assert Choice.open(path) is None

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.plan import load_plan
@@ -85,17 +84,6 @@ def test_rows_of_all_files_are_chosen_by_their_columns(
     assert texts(records_at(folder / name), where) == [number for number in range(SIZE) if is_chosen(number)]
 
 
-def test_keys_and_shards_are_those_that_samples_have(folder: Path) -> None:
-    for name in ("files", "saved"):
-        records = records_at(folder / name)
-        reader = records.reader()
-        samples = [reader.read(index) for index in range(SIZE)]
-        chosen = texts(records, "key = '7'")
-        assert chosen == [number for number, sample in enumerate(samples) if sample.key == "7"] and len(chosen) > 1
-        last = samples[-1].shard_name
-        assert texts(records, f"shard = '{last}'") == [n for n, one in enumerate(samples) if one.shard_name == last]
-
-
 @pytest.mark.parametrize("name", ["files", "saved", "lines.jsonl", "tars", "keyed.parquet"])
 def test_the_key_that_batches_have_chooses_the_sample(folder: Path, name: str) -> None:
     if name == "lines.jsonl":
@@ -117,12 +105,6 @@ def test_the_key_that_batches_have_chooses_the_sample(folder: Path, name: str) -
     assert choose(Subset(records, 60, 80), [Clause(listed)]).between(0, 20) == [10]
 
 
-def test_the_columns_of_a_range_are_those_below_it_with_numbers_of_its_own(folder: Path) -> None:
-    records = Subset(records_at(folder / "files"), 20, 70)
-    assert texts(records, "index < 3 or half >= 34") == [20, 21, 22, 68, 69]
-    assert texts(Subset(records, 10, 50), "index = 0 or key = '7'") == [30, 37, 67]
-
-
 def test_lines_are_chosen_by_their_number_and_their_bytes(folder: Path) -> None:
     path = folder / "lines.jsonl"
     path.write_text("".join(f'{{"text": "{"x" * number}"}}\n' for number in range(SIZE)))
@@ -140,15 +122,6 @@ def test_batches_are_bounded_and_in_the_order_of_samples(tmp_path: Path) -> None
     for indices, values in found:
         assert values[("n",)].to_pylist() == values[INDEX].to_pylist() == indices.tolist()
         assert values[KEY].to_pylist() == list(map(str, indices.tolist()))
-
-
-def test_without_our_index_the_way_to_one_is_named(folder: Path) -> None:
-    root = write_texts(folder / "tars", 60)
-    (root / ".nv-meta" / "index.bridge").unlink()
-    with pytest.raises(
-        ConfigError, match=r"where: needs our index of the data set; run `bridge-data prepare .*index-only"
-    ):
-        choose(records_at(root), [Clause("index = 1")])
 
 
 @pytest.mark.parametrize("form", ["parquet", "arrow"])
@@ -217,25 +190,12 @@ def test_columns_are_what_reading_the_samples_finds(root: Path) -> None:
     assert seen == NUM_SAMPLES
 
 
-def test_a_part_that_a_later_shard_has_is_found(root: Path) -> None:
+def test_a_part_that_a_later_shard_has_is_found_and_names_with_dots_are_written_in_quotes(root: Path) -> None:
     assert chosen(root, "late.bytes = 1") == [LAST]
     assert chosen(root, "late.bytes is null and jpg.bytes > 1100") == [n for n in range(221, LAST) if n % 3 == 0]
-
-
-def test_names_with_dots_are_written_in_quotes(root: Path) -> None:
     assert chosen(root, '"info.json".bytes < 5') == [0, 1, 2]
     with pytest.raises(ConfigError, match=r"unknown column 'info.json.bytes'; did you mean '\"info.json\".bytes'"):
         chosen(root, "info.json.bytes < 5")
-
-
-def test_excluded_samples_have_no_number(root: Path) -> None:
-    split = root / ".nv-meta" / "split.yaml"
-    document = yaml.safe_load(split.read_text())
-    excluded = ["data-0000.tar/0003", "data-0001.tar", "data-0002.tar/0029"]
-    split.write_text(yaml.safe_dump({**document, "exclude": excluded}))
-    left = [n for n in range(NUM_SAMPLES) if n not in {3, *range(10, 20), 29}]
-    assert chosen(root, "index < 30") == left[:30]
-    assert chosen(root, "txt.bytes = 3 and index > 3") == [n for n in left if n % 7 == 3 and n > 4]
 
 
 def test_of_tars_that_nobody_has_prepared_the_command_that_is_named_makes_the_column(
@@ -322,44 +282,35 @@ def test_damage_anywhere_in_stored_values_is_an_error_with_the_way_out(data: Pat
 
     path = data / ".nv-meta" / COLUMNS_PARQUET
     whole, expected, num_errors = path.read_bytes(), stored(), 0
-    for at in (*range(300), *random.Random(0).sample(range(len(whole)), 300)):  # also in the headers of pages
+    for at in (*range(0, 300, 2), *random.Random(0).sample(range(len(whole)), 150)):  # also in the headers of pages
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
         try:
             assert stored() == expected
         except DatasetError as error:
             num_errors += 1
             assert str(path) in str(error) and "--tar-index-only --columns json." in str(error)
-    assert num_errors > 500
+    assert num_errors > 250
 
 
 NUM_ROWS = ROWS_AT_ONCE + 10
 
 
-def write(path: Path) -> Path:
-    table = {"key": list(map(str, range(NUM_ROWS))), "score": list(range(NUM_ROWS)), "other": [b"x"] * NUM_ROWS}
-    pq.write_table(pa.table(table), path)
-    return path
-
-
-def test_batches_are_bounded_and_have_the_wanted_columns(tmp_path: Path) -> None:
-    own = OwnColumns(str(write(tmp_path / "own.parquet")))
-    assert list(own.types) == ["key", "score", "other"]
-    batches = list(own.batches(["key", "score"]))
-    assert [batch.num_rows for batch in batches] == [ROWS_AT_ONCE, 10]
-    assert all(batch.schema.names == ["key", "score"] for batch in batches)
-    assert [score for batch in batches for score in batch.column("score").to_pylist()] == list(range(NUM_ROWS))
-
-
-def test_two_columns_with_one_name_are_refused(tmp_path: Path) -> None:
-    table = pa.table([pa.array(["a"]), pa.array([1]), pa.array([2])], names=["key", "score", "score"])
-    pq.write_table(table, tmp_path / "own.parquet")
-    with pytest.raises(ConfigError, match=r"own\.parquet: has several columns 'score': rename all but one"):
-        OwnColumns(str(tmp_path / "own.parquet"))
-
-
-def test_a_file_in_a_store_is_read_and_a_missing_one_named(bucket: Bucket) -> None:
-    write(bucket.folder / "own.parquet")
-    own = OwnColumns(f"{bucket.url}/own.parquet")
-    assert sum(batch.num_rows for batch in own.batches(["key"])) == NUM_ROWS
+def test_a_file_of_columns_is_read_in_bounded_batches_also_from_a_store(bucket: Bucket) -> None:
+    numbers = list(range(NUM_ROWS))
+    table = {"key": list(map(str, numbers)), "score": numbers, "other": [b"x"] * NUM_ROWS}
+    pq.write_table(pa.table(table), bucket.folder / "own.parquet")
+    for path in (f"{bucket.folder}/own.parquet", f"{bucket.url}/own.parquet"):
+        own = OwnColumns(path)
+        batches = list(own.batches(["key", "score"]))
+        assert list(own.types) == ["key", "score", "other"]
+        assert [(batch.num_rows, batch.schema.names) for batch in batches] == [
+            (ROWS_AT_ONCE, ["key", "score"]),
+            (10, ["key", "score"]),
+        ]
+        assert [score for batch in batches for score in batch.column("score").to_pylist()] == numbers
     with pytest.raises(ConfigError, match=rf"columns: {bucket.url}/none.parquet: no such file"):
         OwnColumns(f"{bucket.url}/none.parquet")
+    twice = pa.table([pa.array(["a"]), pa.array([1]), pa.array([2])], names=["key", "score", "score"])
+    pq.write_table(twice, bucket.folder / "own.parquet")
+    with pytest.raises(ConfigError, match=r"own\.parquet: has several columns 'score': rename all but one"):
+        OwnColumns(f"{bucket.folder}/own.parquet")
