@@ -39,6 +39,9 @@ _ALIASES = (("train", "training"), ("val", "validation", "valid", "dev"), ("test
 _SPLITS = frozenset(name for names in _ALIASES for name in names)
 _NAMED = re.compile(rf"(?:^|[/._\- ])({'|'.join(sorted(_SPLITS))})(?=[/._\- \d]|$)")
 
+_HIDDEN = re.compile(r"(^|/)[._]")
+"""Names that are no data: `.cache`, `_temporary`, `_delta_log`."""
+
 _SPECIAL = re.compile(r"[*?\[{]")
 """Characters that make a path a pattern."""
 
@@ -100,7 +103,7 @@ def _parts(path: str) -> dict[str, Files] | None:
         return {str(name): [(f"{name}/{file}", at) for file, at in saved_files(f"{path}/{name}")] for name in splits}
     if (state := storage.read_if_there(f"{path}/{SAVED}")) is not None:
         return {_ALL: _files_of_state(path, state)}
-    names = _listed(path)
+    names = [name for name in _listed(path) if not _HIDDEN.search(name)]
     if any(map(_INDEXED.search, names)):
         return _indexed_parts(path, names)
     parts: dict[str, Files] = {}

@@ -17,6 +17,7 @@ import importlib
 import io
 import itertools
 import operator
+import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -35,6 +36,16 @@ _HEAD = struct.Struct("<II")
 
 _CODECS = {"bz2": "bz2", "zstd": "zstd", "br": "brotli"}
 """pyarrow's names of the ways to compress files, by the endings of these."""
+
+
+def is_file_name(name: str, ending: str) -> bool:
+    """Whether `name` can be that of a file with this ending in a folder, or below it."""
+    folders = os.path.normpath(name).split("/")
+    try:
+        is_short = max(len(os.fsencode(folder)) for folder in folders) < 256
+    except UnicodeEncodeError:
+        return False
+    return is_short and name.endswith(ending) and not os.path.isabs(name) and ".." not in folders
 
 
 class BinaryField(NamedTuple):

@@ -27,6 +27,7 @@ from bridge_data.shards.binary_shard import (
     BinaryField,
     BinaryShard,
     check_count,
+    is_file_name,
     list_of,
     number_of,
     png_of_pixels,
@@ -98,8 +99,8 @@ def read_index(data: bytes, path: str) -> LitDataIndex:
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path}: is not the index of litData: {type(error).__name__}: {error}") from None
     for name in counts:
-        if os.path.basename(name) != name or not name.endswith(".bin"):
-            raise ConfigError(f"{path}: names {name!r}, which is not in its folder, or no file .bin")
+        if os.path.basename(name) != name or not is_file_name(name, ".bin"):
+            raise ConfigError(f"{path}: names {name[:300]!r}, which is not in its folder, or no file .bin")
     return LitDataIndex(counts, fields, has_tokens)
 
 

@@ -24,6 +24,7 @@ from bridge_data.shards.binary_shard import (
     BinaryField,
     BinaryShard,
     check_count,
+    is_file_name,
     list_of,
     number_of,
     png_of_pixels,
@@ -85,9 +86,8 @@ def _entry(entry: Any, which: str) -> MdsEntry:
         if type(found.num_samples) is not int or not 0 <= 4 * found.num_samples < entry["raw_data"]["bytes"] < 2**32:
             raise ValueError("its sizes are impossible")
         _fields(columns, which)
-        folders = os.path.normpath(found.name).split("/")
-        if os.path.isabs(found.name) or ".." in folders or not found.name.endswith(".mds"):
-            raise ConfigError(f"{which}: names {found.name!r}, which is not in its folder, or no file .mds")
+        if not is_file_name(found.name, ".mds"):
+            raise ConfigError(f"{which}: names {found.name[:300]!r}, which is not in its folder, or no file .mds")
     except ConfigError:
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
