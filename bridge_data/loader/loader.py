@@ -71,8 +71,8 @@ class SavableDataLoader:
         """
         if not self.dataset.has_length:
             raise TypeError(
-                "the length of this loader is not known before it is read: hooks that return generators, or "
-                "batch_group_criterion, may make more batches than len(loader.dataset), which counts samples"
+                "the length of this loader is not known before it is read: with packing, hooks that return generators, "
+                "or batch_group_criterion, there may be more batches than len(loader.dataset), which counts samples"
             )
         return len(self.dataset) if self.even_ends is None else self.dataset.num_batches(even=True)
 

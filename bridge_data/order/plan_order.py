@@ -14,14 +14,20 @@ from collections.abc import Collection, Sequence
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+
 from bridge_data.errors import ConfigError
 from bridge_data.options import check_flag, check_integer
 from bridge_data.order import Cursor, Geometry, OrderedCursor, OrderedRow, Phase, Row, Schedule
 from bridge_data.order.random_draws import check_weights, key64
 from bridge_data.order.redeal import TOLERATED, migrate, redeal_ordered, redeal_shuffled
+from bridge_data.order.row import Ints
 from bridge_data.order.state import Generation, LoaderState
 from bridge_data.plan import Plan, Source
 from bridge_data.plan.source import WITH_REPLACEMENT, EpochsPerShuffle, check_epochs, multiplied, together
+
+_MAX_COUNTED = 1 << 20
+"""Maximum number of chunks of different lengths that are counted to tell how many samples each lane has."""
 
 logger = logging.getLogger("bridge_data")
 
@@ -134,6 +140,20 @@ class PlanOrder:
         if self.shuffle is None:
             return OrderedCursor(self.sizes, [self._ordered_row(generation) for generation in state.generations], lane)
         return Cursor([self.rows(generation) for generation in state.generations], self.blend(state), lane)
+
+    def samples_of_lanes(self, num_lanes: int) -> Ints | None:
+        """The samples that each lane of a new run draws until its shuffled data end; None if they do not, or where
+        counting takes long, as of very many chunks of different lengths."""
+        if self.shuffle is None or self.shuffle.repeat:
+            return None
+        rows = self.rows(self.first_generation(num_lanes))
+        if any(row.chunks.equal_length is None and row.chunks.num_chunks > _MAX_COUNTED for row in rows):
+            return None
+        found = np.zeros(num_lanes, dtype=np.int64)
+        for row in rows:
+            assert row.num_whole is not None
+            found += row.num_samples_to(row.num_whole + 1, [0] * num_lanes)
+        return found
 
     def blend(self, state: LoaderState) -> Schedule | None:
         """The blend of the lanes of `state`; None if there is only one source."""

@@ -66,6 +66,11 @@ class RunSample:
         """Its key, `shard/key`, as in batches; read from the index, or else from the shard."""
         return self.names.key(self.source_number, self.index)
 
+    @property
+    def restore_key(self) -> tuple[str, int, int, int]:
+        """Its `__restore_key__`, for `restore_sample`."""
+        return self.names.fingerprints[self.source_number], self.epoch, self.index, self.part
+
     def to_dict(self) -> dict[str, str | int | None]:
         """All fields as plain data; the key is looked up."""
         shown = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "names"}
@@ -334,7 +339,7 @@ class SampleNames:
     of each data set; a shard is opened only to read a key that no index has."""
 
     def __init__(self, dataset: LaneDataset) -> None:
-        self.sources = dataset.plan.sources
+        self.sources, self.fingerprints = dataset.plan.sources, dataset.source_names
         self._ends: dict[int, list[int]] = {}
         self._readers: dict[int, RecordReader] = {}
 

@@ -548,6 +548,16 @@ def _of_yaml(file: Path) -> Any:
     return _recipe_data(file) if is_recipe else _cli_data(file, content["data"])
 
 
+def module_of_recipe(config: Path) -> "EnergonMultiModalDataModule | None":
+    """The DataModule of the recipe in this YAML; None for other files.
+
+    Raises:
+        ConfigError: if it cannot be made.
+    """
+    content = _content(config)
+    return data_module(str(config)) if isinstance(content, dict) and "recipe" in content else None
+
+
 def _recipe_data(file: Path) -> Any:
     try:
         recipes = importlib.import_module("recipes.recipe")
@@ -625,17 +635,22 @@ class PlannedRun:
         given_where(self.options.data.where, self.options.data.columns)
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], config: Path | None = None) -> Self:
+    def of(
+        cls, given: Mapping[str, Any], config: Path | None = None, module: "EnergonMultiModalDataModule | None" = None
+    ) -> Self:
         """The run of the options `given`, its own and those of `RunOptions`, which take precedence, and of a config
-        file, if any.
+        file, if any; of a recipe, `module` is what it makes.
 
         Raises:
             ConfigError: if the file cannot be understood, has no setting of a run, or one that is out of range.
         """
-        found = ({} if config is None else read_config(config)) | dict(given)
+        found = {} if config is None else read_config(config, needs_some=module is None)
+        if module is not None:
+            found = {name: value for name, value in found.items() if name in _OWN}
+        found |= given
         own = {name: found.pop(name) for name in _OWN if name in found}
         try:
-            return cls(**own, options=BENCH_OPTIONS.with_options(**found))
+            return cls(**own, options=(BENCH_OPTIONS if module is None else module.options).with_options(**found))
         except ConfigError as error:
             raise error if config is None else ConfigError(f"{config}, or an option: {error}") from None
 
@@ -680,11 +695,11 @@ _SHOWN = (
 )
 
 
-def read_config(file: Path) -> dict[str, Any]:
+def read_config(file: Path, *, needs_some: bool = True) -> dict[str, Any]:
     """The settings of a `PlannedRun` in a YAML file, at its top level or in a section.
 
     Raises:
-        ConfigError: if the file cannot be read, or has none.
+        ConfigError: if the file cannot be read, or has none, though it `needs_some`.
     """
     content = _content(file)
     if not isinstance(content, dict):
@@ -700,7 +715,7 @@ def read_config(file: Path) -> dict[str, Any]:
             may_be_none = name == "num_lanes" or (name in fields and type(None) in get_args(fields[name].type))
             if name in known and (value is not None or may_be_none):
                 found[name] = tuple(value) if isinstance(value, list) else value
-    if not found:
+    if needs_some and not found:
         raise ConfigError(
             f"{file}: has no setting of a run at its top level or in {', '.join(_SECTIONS)}; expected some of "
             f"{', '.join((*_OWN, *_SHOWN))}"

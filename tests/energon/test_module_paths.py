@@ -37,6 +37,12 @@ def test_a_name_of_energon_is_here_or_its_error_says_what_to_use(path: str) -> N
                 getattr(module, name)
 
 
+def test_a_module_also_has_what_energon_imports_there() -> None:
+    from bridge_data.energon.task_encoder.cooking import CrudeSample, WorkerConfig
+
+    assert (CrudeSample, WorkerConfig) == (bridge_data.CrudeSample, bridge_data.WorkerConfig)
+
+
 def test_what_has_no_module_is_pickled_although_no_path_has_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     late = ModuleType("imported_after_bridge_data")
     exec("def nowhere_else(): pass\nnowhere_else.__module__ = None", vars(late))  # as functions written in C are

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bridge_data import (
     LaneDataset,
@@ -19,6 +21,26 @@ from bridge_data.energon import LimitDataset, RepeatDataset
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.order.state import merge_states
 from tests.prepared import encoder_with, train_dataset, val_dataset, write_blend, write_texts
+
+
+@given(
+    size=st.integers(1, 120),
+    lanes=st.tuples(st.integers(1, 3), st.integers(1, 4)),
+    settings=st.fixed_dictionaries(
+        {"batch_size": st.sampled_from([None, 1, 4, 7]), "batch_drop_last": st.booleans()}
+        | {"max_samples_per_sequence": st.sampled_from([None, 5]), "shuffle_buffer_size": st.sampled_from([None, 20])}
+    ),
+)
+def test_the_length_of_shuffled_data_that_end_is_the_number_of_batches(
+    tmp_path_factory: pytest.TempPathFactory, size: int, lanes: tuple[int, int], settings: dict[str, Any]
+) -> None:
+    """Before and after a pass: the last batches of several lanes may be smaller."""
+    path, (world_size, num_lanes) = write_texts(tmp_path_factory.mktemp("data"), size, per_shard=33), lanes
+    for rank in range(world_size):
+        given = {"rank": rank, "world_size": world_size, "num_lanes": world_size * num_lanes, "repeat": False}
+        loader = get_loader(train_dataset(path, **given, **settings))
+        length = len(loader)
+        assert [sum(1 for _ in loader) for _ in range(2)] == [length, len(loader)]
 
 
 @pytest.fixture(scope="module")

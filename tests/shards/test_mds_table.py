@@ -151,7 +151,10 @@ def test_shards_by_a_pattern_need_no_index(tmp_path: Path) -> None:
     [
         ({"column_encodings": ["str", "pkl", "int"]}, "'image' holds pickles, which are never read"),
         ({"column_encodings": ["str", "opus", "int"]}, "has the encoding 'opus', which is not known"),
-        ({"raw_data": {"basename": "../../x.mds", "bytes": 900}}, "which is not in its folder"),
+        *(
+            ({"raw_data": {"basename": f"{name}.mds", "bytes": 900}}, "which is not in its folder")
+            for name in ("../../x", "x" * 5000, "\ud800")
+        ),
         ({"format": "json"}, "has the format 'json' in version 2; expected mds"),
         ({"version": 3}, "in version 3"),
         ({"samples": 10**9}, "its sizes are impossible"),

@@ -30,7 +30,7 @@ from bridge_data.tools.doctor import (
     examine,
     needed_batches_per_s,
 )
-from bridge_data.tools.runs import PlannedRun, named_encoder
+from bridge_data.tools.runs import PlannedRun, module_of_recipe, named_encoder
 
 _COLOURS = {Level.STOPS: "red", Level.SLOWS: "yellow", Level.MIXES: "yellow", Level.NOTE: "cyan"}
 _MAX_SOURCES = 20
@@ -90,12 +90,18 @@ def doctor(
     given = {name: value for name, value in options.items() if value is not None}
     if seconds < 0:
         raise ConfigError(f"--seconds {seconds:g}: expected 0 or more")
-    run = PlannedRun.of(given, config)
+    recipe = None
+    try:
+        recipe = None if config is None else module_of_recipe(config)
+    except ConfigError as error:
+        note(f"{error}. Of the recipe only the numbers in the file are known")
+    run = PlannedRun.of(given, config, recipe)
     if plot is not None:
         check_plot(plot, run)
     if seconds and not as_json:
         note(f"measuring {seconds:g} s")
-    encoder = None if task_encoder is None else named_encoder(task_encoder)
+    encoder = recipe.task_encoder if recipe is not None else None
+    encoder = encoder if task_encoder is None else named_encoder(task_encoder)
     checkup = examine(path, run, measure_s=seconds, task_encoder=encoder)
     if plot is not None and checkup.plan is not None:
         draw_plan(checkup.plan, run, checkup.samples_per_unit, plot)

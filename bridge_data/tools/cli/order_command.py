@@ -65,7 +65,7 @@ def run_options(command: Command) -> Command:
         ),
         click.option("--replay", is_flag=True, help="Run the hooks, even if the order can be computed."),
         setting("--batch-size"),
-        setting("--global-batch-size", more="[default: a micro-batch a rank]"),
+        setting("--global-batch-size", more="[default: that of the states, or a micro-batch a rank]"),
         setting("--num-lanes", more="[default: 8 for each rank]"),
         setting("--seed"),
         setting("--packing-buffer-size"),
@@ -259,7 +259,7 @@ def at(path: Path, step: int, rank: int | None, states: tuple[Path, ...], as_jso
     run = opened(path, states, **options)
     found = run.at(step, rank=rank)
     if as_json:
-        samples = [sample.to_dict() for sample in found.samples]
+        samples = [{**sample.to_dict(), "restore_key": sample.restore_key} for sample in found.samples]
         _echo_json(run, samples, num_replayed=found.num_replayed, assumes_no_skips=found.assumes_no_skips)
         return
     click.echo(samples_table(found.samples))

@@ -68,7 +68,7 @@ def rows(count: int = NUM) -> list[dict[str, Any]]:
 
 
 def write_jsonl(path: Path, records: Sequence[Any]) -> Path:
-    path.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
     return path
 
 

@@ -212,7 +212,7 @@ def test_tars_that_no_conversion_made_are_not_taken_into_the_data_set(flags: tup
 def broken_rows(folder: Path) -> Path:
     """Six of the rows are broken, each in its own way."""
     records = rows()
-    for number, image in ((3, "missing.png"), (5, "../../etc/passwd.png"), (9, "/etc/hostname.png")):
+    for number, image in ((3, "\ud800.png"), (5, "../../etc/passwd.png"), (9, "/etc/hostname.png")):
         records[number]["image"] = image
     records[20]["image"] = "https://example.org/a.png"
     source = write_photos(folder, records)
@@ -228,7 +228,7 @@ def test_all_that_is_broken_is_listed_or_left_out_on_demand(tmp_path: Path) -> N
     refused(source, tmp_path / "out", *SPLIT, told="6 records are broken")
     lines = [json.loads(line) for line in (tmp_path / "out/broken.jsonl").read_text().splitlines()]
     assert [line["number"] for line in lines] == [3, 5, 9, 11, 12, 20]
-    reasons = ("No such file", "leads out of", "No such file", "not a readable image", "", "not downloaded")
+    reasons = ("surrogates not allowed", "leads out of", "No such file", "not a readable image", "", "not downloaded")
     for line, reason in zip(lines, reasons, strict=True):
         assert reason in line["reason"] and "photos.jsonl, record" in line["where"]
     result = convert(source, tmp_path / "rest", "--skip-broken")

@@ -64,6 +64,9 @@ def test_a_step_is_listed_with_sources_and_keys(run: Run, blend: Path) -> None:
     assert result.exit_code == 0, result.output
     assert last_words(result.stdout) == keys_of(blend, 12)[20:24]
     assert "right if no sample was left out" in result.stderr, "nobody said which hooks the run has"
+    found = json.loads(run("at", blend, 5, *OPTIONS, "--global-batch-size", 4, "--json").stdout)["samples"]
+    loader = get_savable_loader(get_train_dataset(blend, worker_config=WorkerConfig(0, 1, 0, num_lanes=4), **SETTINGS))
+    assert [loader.restore_sample(sample["restore_key"]).__key__ for sample in found] == last_words(result.stdout)
 
 
 def test_a_key_is_listed_with_its_steps(run: Run, blend: Path) -> None:
