@@ -42,7 +42,7 @@ from bridge_data.task.observer import Observer, observe_reads
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.topology import WorkerConfig
 
-_OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer")
+_OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer", "_counted")
 """Attributes that each process creates for itself."""
 
 
@@ -101,39 +101,47 @@ class LaneDataset:
     def __len__(self) -> int:
         """The batches that this rank gets in a pass; of endless data without `virtual_epoch_length`, in an epoch.
 
-        Exact for `virtual_epoch_length`, and for data that end without packing, grouping, or hooks that skip samples
-        or make several of one. Else an estimate: with packs it counts samples, and of shuffled data with over a million
-        chunks of different lengths, lanes have about equal shares. For endless data it is the same on all ranks, so
-        that their epochs end together.
+        Exact for `virtual_epoch_length`, and for data that end, after a whole number of repetitions, without packing,
+        grouping, or hooks that skip samples or make several of one. Else an estimate: with packs it counts samples, and
+        of shuffled data with over a million chunks, lanes have about equal shares. For endless data it is the same on
+        all ranks, so that their epochs end together.
         """
-        return self.num_batches(even=not self._ends)
+        return self.num_batches()
 
-    def num_batches(self, *, even: bool) -> int:
-        """The batches that this rank gets in a pass, as by `len`; if `even`, those of the rank with the most."""
+    def num_batches(self, *, even: bool = False, num_lanes: int | None = None) -> int:
+        """The batches that this rank gets in a pass, as by `len`; if `even`, those of the rank with the most. A resumed
+        run may have another number of lanes than the `WorkerConfig`."""
+        even = even or not self._ends
         longest = self.virtual_epoch_length
         if longest and not (self._ends and self.begins_anew):
             return longest
         rank = 0 if even else self.worker_config.rank
         length = self._num_of_rank(rank, self.num_micro_batches)
-        if self._of_lanes is not None:  # of some lanes the last batch is smaller
-            of_ranks = self._of_lanes.reshape(-1, self.worker_config.world_size).sum(0)
+        of_lanes = self._batches_of_lanes(num_lanes or self.worker_config.num_lanes)
+        if of_lanes is not None:  # of some lanes the last batch is smaller
+            of_ranks = of_lanes.reshape(-1, self.worker_config.world_size).sum(0)
             length = int(of_ranks.max() if even else of_ranks[rank])
         if self._ends:
             length = length * math.floor(self.repeats) + self._num_of_rank(rank, self._num_of_last_repetition)
         return min(length, longest or length)
 
     @functools.cached_property
-    def _of_lanes(self) -> Ints | None:
+    def _counted(self) -> dict[int, Ints | None]:
+        """`_batches_of_lanes`, by the number of lanes."""
+        return {}
+
+    def _batches_of_lanes(self, num_lanes: int) -> Ints | None:
         """The micro-batches of each lane of shuffled data that end; None if they are not known, or of other data."""
-        config, size = self.worker_config, self.batching.batch_size or 1
-        plain = self._ends and not self.batching.packing_buffer_size and not self.work().may_multiply
-        samples = self.order.samples_of_lanes(config.num_lanes) if plain else None
-        if samples is None:
-            return None
-        total = samples // size if self.batching.drop_last else -(-samples // size)
-        if (limit := self.batching.max_micro_batches) is not None:
-            total = np.minimum(total, -((np.arange(config.num_lanes) - limit) // config.num_lanes).clip(max=0))
-        return total
+        if num_lanes not in self._counted:
+            size, limit = self.batching.batch_size or 1, self.batching.max_micro_batches
+            is_plain = self._ends and not self.batching.packing_buffer_size and not self.work().may_multiply
+            total = self.order.samples_of_lanes(num_lanes) if is_plain else None
+            if total is not None:
+                total = total // size if self.batching.drop_last else -(-total // size)
+                if limit is not None:
+                    total = np.minimum(total, -((np.arange(num_lanes) - limit) // num_lanes).clip(max=0))
+            self._counted[num_lanes] = total
+        return self._counted[num_lanes]
 
     def _num_of_rank(self, rank: int, num_micro_batches: int) -> int:
         return -(-max(0, num_micro_batches - rank) // self.worker_config.world_size)
@@ -157,7 +165,8 @@ class LaneDataset:
     def note_end(self, state: LoaderState) -> None:
         """Note the state at the end of a pass: with plain functions that return generators, only then is it known that
         a pass has more batches than `len` says."""
-        if (of_lanes := self._of_lanes) is not None:
+        of_lanes = self._batches_of_lanes(state.num_lanes) if len(state.generations) == 1 else None
+        if of_lanes is not None:
             is_longer = any(state.place_of(lane) > of_lanes[lane] for lane in state.lanes)
         else:
             longest = self._num_of_rank(0, self.num_micro_batches)

@@ -74,7 +74,7 @@ class SavableDataLoader:
                 "the length of this loader is not known before it is read: with packing, hooks that return generators, "
                 "or batch_group_criterion, there may be more batches than len(loader.dataset), which counts samples"
             )
-        return len(self.dataset) if self.even_ends is None else self.dataset.num_batches(even=True)
+        return self.dataset.num_batches(even=self.even_ends is not None, num_lanes=self._position.state.num_lanes)
 
     def __bool__(self) -> bool:
         return True  # also if this rank has no batches

@@ -27,7 +27,7 @@ from bridge_data.plan import Plan, Source
 from bridge_data.plan.source import WITH_REPLACEMENT, EpochsPerShuffle, check_epochs, multiplied, together
 
 _MAX_COUNTED = 1 << 20
-"""Maximum number of chunks of different lengths that are counted to tell how many samples each lane has."""
+"""Maximum number of chunks in all epochs that are counted to tell how many samples each lane has."""
 
 logger = logging.getLogger("bridge_data")
 
@@ -143,11 +143,11 @@ class PlanOrder:
 
     def samples_of_lanes(self, num_lanes: int) -> Ints | None:
         """The samples that each lane of a new run draws until its shuffled data end; None if they do not, or where
-        counting takes long, as of very many chunks of different lengths."""
+        counting takes long, as of over a million chunks."""
         if self.shuffle is None or self.shuffle.repeat:
             return None
         rows = self.rows(self.first_generation(num_lanes))
-        if any(row.chunks.equal_length is None and row.chunks.num_chunks > _MAX_COUNTED for row in rows):
+        if sum(row.chunks.num_chunks * ((row.num_whole or 0) + 1) for row in rows) > _MAX_COUNTED:
             return None
         found = np.zeros(num_lanes, dtype=np.int64)
         for row in rows:

@@ -40,7 +40,14 @@ _SPLITS = frozenset(name for names in _ALIASES for name in names)
 _NAMED = re.compile(rf"(?:^|[/._\- ])({'|'.join(sorted(_SPLITS))})(?=[/._\- \d]|$)")
 
 _HIDDEN = re.compile(r"(^|/)[._]")
-"""Names that are no data: `.cache`, `_temporary`, `_delta_log`."""
+"""Names that are no data: `.cache`, `_SUCCESS`."""
+
+_OTHERS = {
+    "_delta_log/": "is a Delta table, in which files stay that are no part of it any more",
+    ".hoodie/": "is a Hudi table, in which files stay that are no part of it any more",
+    "_temporary/": "is being written by Spark, or its job failed",
+}
+"""Folders whose Parquet files are not all data, by what is in them."""
 
 _SPECIAL = re.compile(r"[*?\[{]")
 """Characters that make a path a pattern."""
@@ -103,7 +110,11 @@ def _parts(path: str) -> dict[str, Files] | None:
         return {str(name): [(f"{name}/{file}", at) for file, at in saved_files(f"{path}/{name}")] for name in splits}
     if (state := storage.read_if_there(f"{path}/{SAVED}")) is not None:
         return {_ALL: _files_of_state(path, state)}
-    names = [name for name in _listed(path) if not _HIDDEN.search(name)]
+    listed = _listed(path)
+    for start, what in _OTHERS.items():
+        if any(name.startswith(start) for name in listed):
+            raise ConfigError(f"{path}: {what}: give the files that are to be read by a pattern")
+    names = [name for name in listed if not _HIDDEN.search(name)]
     if any(map(_INDEXED.search, names)):
         return _indexed_parts(path, names)
     parts: dict[str, Files] = {}
@@ -114,7 +125,7 @@ def _parts(path: str) -> dict[str, Files] | None:
             others.append(file)
         else:
             parts.setdefault(match[1], []).append((file, at))
-    if len(parts) == 1 and _SPLITS.isdisjoint(parts):
+    if not others and len(parts) == 1 and _SPLITS.isdisjoint(re.split(r"[_.\-]", next(iter(parts)))):
         return {_ALL: files}  # `part-00000-of-00002.parquet` and the like
     if parts and others:
         raise ConfigError(

@@ -73,6 +73,7 @@ class ArrowTable(TableFile):
 
     kind: ClassVar[str] = "Arrow file"
     group_name: ClassVar[str] = "record batch"
+    is_alone: ClassVar[bool] = True
     _outlined: ClassVar[tuple[tuple[int, int], Any]] = (-1, -1), None
     """(number of the table, group) and outline of the batch that was outlined last: one in the process, as it takes
     address space."""

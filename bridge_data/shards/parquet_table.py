@@ -73,6 +73,7 @@ class ParquetTable(TableFile):
 
     kind: ClassVar[str] = "Parquet file"
     group_name: ClassVar[str] = "row group"
+    is_alone: ClassVar[bool] = True
 
     def __init__(self, path: str, version: storage.Version | None = None) -> None:
         super().__init__(path, version)

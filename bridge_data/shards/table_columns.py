@@ -95,6 +95,8 @@ class TableFile(abc.ABC):
     counts: list[int]
     without_types: Collection[str] = ()
     """Columns whose values have no Arrow type, so that conditions cannot name them."""
+    is_alone: ClassVar[bool] = False
+    """Whether the file itself says all that is found when it is opened, without an index beside it."""
     reads_rows = False
     """Whether rows are equally fast to read in any order."""
 

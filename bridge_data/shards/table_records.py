@@ -21,6 +21,7 @@ import logging
 import operator
 import os
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -56,9 +57,11 @@ MAX_OPENING = 16
 """Maximum files in an object store that are opened at the same time."""
 
 MANY_GROUPS = 1000
-"""Number of groups and files, together, from which on what was found in the files is kept in the cache."""
+"""Number of groups and files, as many in each as in the first, from which on what was found is kept in the cache."""
 
 _MAGIC = b"BRIDGETB"
+_VERSION = 1
+"""Of what is kept in the cache, and of how blocks and kinds of columns are found."""
 
 KEYS_AT_ONCE = 1 << 14
 """Maximum keys that are read at once, so that memory does not grow with the size of a row group."""
@@ -240,13 +243,15 @@ def open_records(
     paths = [path for _, path in files]
     first = open_table(paths[0])
     chosen = choose(columns_of(first.schema, first.path))
-    versions = _versions(first, paths)
-    path = None if versions is None else _cached_at(files, versions, chosen)
+    path, versions = None, [first.version]
+    if first.is_alone and len(files) * (1 + len(first.counts)) >= MANY_GROUPS:
+        versions += storage.versions(paths[1:])
+        path = _cached_at(files, versions, chosen)
     found = None if path is None else PagedFile.open(path, _MAGIC)
-    if versions is None or found is None:
-        tables = [first, *open_tables(paths[1:], None if versions is None else versions[1:])]
+    if found is None or found[1]["files"][0][0] != _digest(first.identity()):
+        tables = [first, *open_tables(paths[1:])]
         records = records_of(root, files, tables, split_part, with_kinds(chosen, tables))
-        if path is not None and len(files) + len(records.counts) >= MANY_GROUPS:
+        if path is not None and [table.version for table in tables] == versions:
             _keep(records, path)
         return records
     known = found[1]
@@ -264,22 +269,17 @@ def open_records(
     )
 
 
-def _versions(first: TableFile, paths: Sequence[str]) -> list[Version] | None:
-    """The versions of the files, of which `first` is open; None if those of some are not those of what is at the path,
-    as of Lance, or of shards that are compressed under another name."""
-    if first.path != paths[0] or type(first).found_version is not TableFile.found_version:
-        return None
-    try:
-        return [first.version, *storage.versions(paths[1:])]
-    except DatasetError:
-        return None
-
-
-def _cached_at(files: Sequence[tuple[str, str]], versions: Sequence[Version], columns: Sequence[Column]) -> Path:
-    """Where the cache has what was found in the files about these columns."""
-    content = [list(zip(files, versions, strict=True)), [dataclasses.astuple(column) for column in columns]]
+def _cached_at(files: Sequence[tuple[str, str]], versions: Sequence[Version], columns: Sequence[Column]) -> Path | None:
+    """Where the cache has what this version of the code found in the files about these columns; None without a cache.
+    A file that was written again has another name there, also if its size and time were kept."""
+    code = [metadata.version("bridge_data"), metadata.version("pyarrow"), _VERSION]
+    changed = [None if is_remote(path) else os.stat(path).st_ctime_ns for _, path in files]
+    content = [code, list(zip(files, versions, changed, strict=True)), list(map(dataclasses.astuple, columns))]
     name = _digest(json.dumps(content).encode(errors="surrogateescape"))
-    return cache_folder() / "tables" / f"{name}.tables"
+    try:
+        return cache_folder() / "tables" / f"{name}.tables"
+    except RuntimeError:  # the user has no home
+        return None
 
 
 def _keep(records: TableRecords, path: Path) -> None:
@@ -298,13 +298,12 @@ def _keep(records: TableRecords, path: Path) -> None:
             finish_index(file, _MAGIC, table)
 
 
-def open_tables(paths: Sequence[str], versions: Sequence[Version | None] | None = None) -> list[TableFile]:
+def open_tables(paths: Sequence[str]) -> list[TableFile]:
     """The opened tables; in parallel, if they are in an object store. See `open_table`."""
-    versions = versions or [None] * len(paths)
     if any(map(is_remote, paths)):
         with concurrent.futures.ThreadPoolExecutor(MAX_OPENING) as threads:
-            return list(threads.map(open_table, paths, versions))
-    return [*map(open_table, paths, versions)]
+            return list(threads.map(open_table, paths))
+    return [*map(open_table, paths)]
 
 
 def records_of(

@@ -14,6 +14,7 @@ child closes those it inherited and starts with none.
 import collections
 import errno
 import io
+import itertools
 import os
 import shutil
 import threading
@@ -393,11 +394,15 @@ def version(path: str | os.PathLike[str]) -> Version:
 
 
 def versions(paths: Sequence[str]) -> list[Version]:
-    """The `version` of each path. Objects in one folder of a store are listed together, 1,000 a request or so."""
-    folders = collections.Counter(os.path.dirname(path) for path in paths if "://" in path)
-    listed = {folder: remote.list_objects(folder) for folder, count in folders.items() if count > 1}
-    found = (listed.get(os.path.dirname(path), {}).get(os.path.basename(path)) for path in paths)
-    return [version(path) if info is None else Version(*info) for path, info in zip(paths, found, strict=True)]
+    """The `version` of each path. Of several objects of a store, those below their common folder are listed."""
+    listed: dict[str, tuple[int, str]] = {}
+    if len(paths) > 1 and all("://" in path for path in paths):
+        levels = zip(*(path.split("/")[:-1] for path in paths), strict=False)
+        shared = [names[0] for names in itertools.takewhile(lambda names: len(set(names)) == 1, levels)]
+        folder = "/".join(shared)
+        if len(shared) > 2:  # scheme, nothing, and the bucket
+            listed = {f"{folder}/{name}": found for name, found in remote.list_objects(folder).items()}
+    return [Version(*listed[path]) if path in listed else version(path) for path in paths]
 
 
 def read_all(path: str | os.PathLike[str]) -> bytes:

@@ -555,7 +555,12 @@ def module_of_recipe(config: Path) -> "EnergonMultiModalDataModule | None":
         ConfigError: if it cannot be made.
     """
     content = _content(config)
-    return data_module(str(config)) if isinstance(content, dict) and "recipe" in content else None
+    if not isinstance(content, dict) or "recipe" not in content:
+        return None
+    try:
+        return data_module(str(config))
+    except ImportError as error:
+        raise ConfigError(f"--config {config}: the recipe cannot be made without a package: {error}") from error
 
 
 def _recipe_data(file: Path) -> Any:
@@ -649,6 +654,7 @@ class PlannedRun:
             found = {name: value for name, value in found.items() if name in _OWN}
         found |= given
         own = {name: found.pop(name) for name in _OWN if name in found}
+        found["ledger_path"] = None  # what is planned, or measured, is no part of the run
         try:
             return cls(**own, options=(BENCH_OPTIONS if module is None else module.options).with_options(**found))
         except ConfigError as error:

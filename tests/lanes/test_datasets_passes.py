@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from bridge_data import (
     LaneDataset,
+    SavableDataLoader,
     SkipSample,
     WorkerConfig,
     get_loader,
+    get_savable_loader,
 )
 from bridge_data.energon import LimitDataset, RepeatDataset
 from bridge_data.errors import ConfigError, StateError
@@ -41,6 +43,31 @@ def test_the_length_of_shuffled_data_that_end_is_the_number_of_batches(
         loader = get_loader(train_dataset(path, **given, **settings))
         length = len(loader)
         assert [sum(1 for _ in loader) for _ in range(2)] == [length, len(loader)]
+
+
+@pytest.mark.parametrize("ranks", [(2, 1), (1, 2), (3, 2)])
+def test_the_length_after_a_resume_on_other_ranks_is_that_of_the_lanes_of_the_state(
+    tmp_path: Path, ranks: tuple[int, int]
+) -> None:
+    path = write_texts(tmp_path / "a", 103)
+
+    def loaders(world_size: int) -> list[SavableDataLoader]:
+        made = (
+            train_dataset(path, rank=n, world_size=world_size, batch_size=4, repeat=False) for n in range(world_size)
+        )
+        return [get_savable_loader(dataset) for dataset in made]
+
+    before = loaders(ranks[0])
+    for loader in before:
+        for _ in itertools.islice(loader, 2):
+            pass
+    state = merge_states([loader.save_state_rank() for loader in before])
+    for loader in loaders(ranks[1]):
+        loader.restore_state_rank(state)
+        rest = sum(1 for _ in loader)
+        assert sum(1 for _ in loader) == len(loader) >= rest
+    dataset = train_dataset(path, batch_size=4, repeat=False)
+    assert len(dataset) > 3 and len(dataset.first(3)) == len(RepeatDataset(dataset.first(3), repeats=1)) == 3
 
 
 @pytest.fixture(scope="module")

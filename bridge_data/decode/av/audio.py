@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _WARM_UP_PACKETS = 32
 """Packets decoded before a range to warm up the decoder: MP3 refers back to up to 24 packets, Opus needs 80 ms."""
 
-_MAX_KEPT_PACKETS, _MAX_KEPT_BYTES = 4 * _WARM_UP_PACKETS, 8 << 20
+_MAX_KEPT_PACKETS, _MAX_KEPT_BYTES = 4 * _WARM_UP_PACKETS, 1 << 20
 """Maximum packets, and bytes of their samples, of a track that is decoded once for all that is asked of it."""
 
 
@@ -81,6 +81,7 @@ class Audio:
         arrays: list[NDArray[np.generic]] = []
         for clip in clips:
             arrays.append(self._read(clip, max_bytes - sum(array.nbytes for array in arrays)))
+        self._kept = None  # few ask twice
         return arrays
 
     def _read(self, samples: range, max_bytes: int) -> NDArray[np.generic]:
