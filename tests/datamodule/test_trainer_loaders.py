@@ -169,3 +169,11 @@ def test_a_rank_without_any_batch_gets_none_or_an_error_but_never_an_endless_loo
     assert list(validation_loader(path, cyclic=False, world_size=2, batch_size=100)) == []
     with pytest.raises(DatasetError, match="no batch for data-parallel rank 1 of 2"):
         next(validation_loader(path, cyclic=True, world_size=2, batch_size=100))
+
+
+def test_validation_begins_anew_when_there_was_training_in_between(path: Path) -> None:
+    train, val = make_module(path, micro_batch_size=4).build()
+    first = draw(val, 2)
+    assert draw(val, 1) != first[:1], "no training: it goes on"
+    draw(train, 1)
+    assert draw(val, 2) == first

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import logging
 import multiprocessing
 import os
@@ -162,3 +163,12 @@ def test_an_index_that_is_there_is_left_to_prepare(data: Path) -> None:
     assert opened(data).index is None
     (data / INDEX).write_bytes(b"damaged")
     assert opened(data).index is None and (data / INDEX).read_bytes() == b"damaged"
+
+
+def test_a_process_goes_without_if_another_takes_too_long(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cached_index, "WAIT_FOR_ENERGON_S", 0.0)
+    descriptor = os.open(data, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    assert opened(data).index is None
+    os.close(descriptor)
+    assert opened(data).index is not None

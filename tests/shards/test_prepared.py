@@ -319,3 +319,18 @@ def test_names_are_split_as_webdataset_and_energon_do(name: str) -> None:
     meta = re.match(r"__[^/]*__($|/)", name)
     assert split_name(name) == (match.groups() if match and not meta else None)
     assert is_meta_member(name) == bool(meta)
+
+
+def test_damage_of_our_index_is_told_once_and_samples_are_read_without_it(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = keys_of(open_shards(folder, "train"))
+    path, index = folder / ".nv-meta/index.bridge", PreparedDataset.open(folder).index
+    assert index is not None
+    content, entry = bytearray(path.read_bytes()), index.entries["data-000000.tar"]
+    content[entry.segment_start + entry.segment_bytes - 9] ^= 1
+    path.write_bytes(content)
+    with caplog.at_level(logging.WARNING):
+        assert keys_of(open_shards(folder, "train")) == expected
+    (message,) = caplog.messages
+    assert message.startswith(f"{path}: is damaged where shard data-000000.tar")

@@ -436,3 +436,14 @@ def test_damage_is_an_error_of_ours_or_changes_nothing_else(
             table.values(column, group, 0, min(table.counts[group], 50))
         except DatasetError as error:
             assert str(file) in str(error)
+
+
+def test_decoded_values_are_kept_up_to_a_bound() -> None:
+    kept, values = table_columns.DecodedValues(1000), pa.array([1] * 50, pa.int64())  # 400 bytes
+    for key in (0, 1, 1, 1):  # what is kept again is counted once
+        kept.keep((0, key), (0, values))
+    assert kept.get((0, 0)) is not None  # it is used last now
+    kept.keep((0, 2), (0, values))
+    assert [kept.get((0, number)) is not None for number in range(3)] == [True, False, True]
+    kept.keep((0, 3), (0, pa.array(range(table_columns.MAX_KEPT_UNIT_BYTES // 8 + 1), pa.int64())))
+    assert kept.get((0, 3)) is None

@@ -184,3 +184,16 @@ def test_small_tensors_and_other_threads_have_memory_of_their_own(ends: Ends) ->
     assert ends.arena.allocate((0, 10_000), torch.int64) is None
     assert ends.pass_on([collation.batch_stack([torch.arange(4)] * 2)]).tolist() == [[0, 1, 2, 3]] * 2
     assert not ends.slots.maps
+
+
+def test_slots_of_unread_batches_come_back_and_a_huge_batch_is_forgotten(ends: Ends) -> None:
+    for _ in range(9):
+        ends.slots.free(ends.reader.take_released())
+        ends.copied.append(False)
+        body, _, descriptors = ends.slots.place(Encoder().encode(torch.ones(50_000)))
+        ends.reader.note(body, descriptors)
+        ends.reader.discard(body)  # as after a restore
+    assert len(ends.slots.maps) == 1
+    for size in (100 * SIZE, *[SIZE] * 30):
+        ends.pass_on([stacked(1, size)])
+    assert ends.arena._batch_bytes < 4 * 8 * SIZE * 2
