@@ -9,13 +9,14 @@ and shards by their index; raises `ConfigError` for a file in no part.
 import dataclasses
 import fnmatch
 import glob
+import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bridge_data import storage
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, listed
 from bridge_data.limits import Limits
 from bridge_data.plan.dataset_yaml import SampleConfig, read_sample_config
 from bridge_data.plan.declared import Reference
@@ -29,6 +30,8 @@ from bridge_data.shards.plain_data import parse_json_file
 from bridge_data.shards.table_columns import Column
 from bridge_data.shards.table_records import TableRecords, open_records
 from bridge_data.storage import Location, list_sizes, location
+
+logger = logging.getLogger("bridge_data")
 
 SAVED, SAVED_SPLITS = "state.json", "dataset_dict.json"
 """Files that `save_to_disk` writes next to a data set, and above several."""
@@ -110,11 +113,13 @@ def _parts(path: str) -> dict[str, Files] | None:
         return {str(name): [(f"{name}/{file}", at) for file, at in saved_files(f"{path}/{name}")] for name in splits}
     if (state := storage.read_if_there(f"{path}/{SAVED}")) is not None:
         return {_ALL: _files_of_state(path, state)}
-    listed = _listed(path)
+    found = _listed(path)
     for start, what in _OTHERS.items():
-        if any(name.startswith(start) for name in listed):
+        if any(name.startswith(start) for name in found):
             raise ConfigError(f"{path}: {what}: give the files that are to be read by a pattern")
-    names = [name for name in listed if not _HIDDEN.search(name)]
+    names = [name for name in found if not _HIDDEN.search(name)]
+    if hidden := [name for name in found if name.endswith(_PARQUET) and _HIDDEN.search(name)]:
+        logger.warning("%s: not read, as their names begin with . or _: %s", path, listed(hidden))
     if any(map(_INDEXED.search, names)):
         return _indexed_parts(path, names)
     parts: dict[str, Files] = {}

@@ -159,10 +159,13 @@ def test_split_parts_are_those_of_files_or_folders(tmp_path: Path, form: str, na
         split_parts(tmp_path)
 
 
-def test_names_that_say_nothing_of_splits_are_one_data_set_without_hidden_files(tmp_path: Path) -> None:
+def test_names_that_say_nothing_of_splits_are_one_data_set_without_hidden_files(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for name in ("part-00000-of-00003", "part-00001-of-00003", "_old/00", ".cache/train", "part-00002-of-00003"):
         write_text_table(tmp_path / f"{name}.parquet", 5)
     assert split_parts(tmp_path) == ["train"]
+    assert "begin with . or _: .cache/train.parquet, _old/00.parquet" in caplog.text
     assert load_plan(tmp_path).sources[0].num_samples == load_plan(tmp_path, split_part="val").sources[0].num_samples
     (tmp_path / "part-00001-of-00003.parquet").unlink()
     with pytest.raises(ConfigError, match="1 of 3 files are not there"):
