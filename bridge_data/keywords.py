@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 from bridge_data.errors import ErrorHandler
 from bridge_data.limits import Limits
 from bridge_data.plan.source import EpochsPerShuffle
-from bridge_data.run_options import Ends, Share, StartMethod
+from bridge_data.run_options import Ends, PackingKind, Share, StartMethod
 from bridge_data.task.stores import CachePool
 
 
@@ -18,6 +18,7 @@ class DatasetKeywords(TypedDict, total=False):
 
     batch_drop_last: bool
     packing_buffer_size: int | None
+    packing: PackingKind
     dataset_config: str | None
     split_config: str | None
     trusted_modules: Collection[str]
@@ -43,6 +44,7 @@ class TrainingKeywords(TypedDict, total=False):
 
     batch_drop_last: bool
     packing_buffer_size: int | None
+    packing: PackingKind
     dataset_config: str | None
     split_config: str | None
     trusted_modules: Collection[str]
@@ -93,6 +95,7 @@ class DataModuleKeywords(TypedDict, total=False):
     """Options of `EnergonMultiModalDataModule` besides its own parameters."""
 
     batch_drop_last: bool
+    packing: PackingKind
     dataset_config: str | None
     split_config: str | None
     trusted_modules: Collection[str]

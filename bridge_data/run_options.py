@@ -30,6 +30,9 @@ from bridge_data.topology import WorkerConfig
 StartMethod: TypeAlias = Literal["server", "spawn"]
 Ends: TypeAlias = Literal["uneven", "even"]
 Share: TypeAlias = Literal["replicate", "broadcast"]
+PackingKind: TypeAlias = Literal["online", "planned"]
+PLANNED_WINDOW = 4096
+"""Samples of the job that are packed together, if packs are planned and no other number is given."""
 BALANCED_BY = ("tokens", "pixels", "frames")
 """The costs that `balance` has names for."""
 
@@ -47,7 +50,9 @@ class DatasetOptions:
     batch_drop_last: bool = False
     """Whether to drop a last batch that is not full, if the data end."""
     packing_buffer_size: int | None = None
-    """Samples among which `select_samples_to_pack` chooses; None for no packing."""
+    """Samples among which `select_samples_to_pack` chooses; None for no packing (if it is planned, 4,096)."""
+    packing: PackingKind = "online"
+    """"planned": packs are made from the cost index (`bridge-data measure`) before samples are read."""
     dataset_config: str | None = None
     """The file in the `.nv-meta` of `path` to read instead of `dataset.yaml`."""
     split_config: str | None = None
@@ -88,6 +93,8 @@ class DatasetOptions:
     def __post_init__(self) -> None:
         for name in ("batch_size", "packing_buffer_size"):
             check_integer(name, getattr(self, name), 1, or_none=True)
+        if self.packing == "planned" and self.packing_buffer_size is None:
+            object.__setattr__(self, "packing_buffer_size", PLANNED_WINDOW)
         check_plain_fields(self)
         warn_ignored(**{n: getattr(self, n) for n in ("ignore_decoder_errors", "handler", "parallel_shard_iters")})
 
@@ -232,8 +239,10 @@ class TrainerOptions:
     without skips. The trainer's own steps stay consecutive. Needs `global_batch_size`."""
     balance: bool | str | Callable[[Any], float] = False
     """The cost by which the micro-batches of a training step are distributed over the data-parallel ranks: "tokens",
-    "pixels", "frames", a function of the batch, or True for the encoder's `batch_cost`. All ranks must ask for their
-    loaders in the same order."""
+    "pixels", "frames", a function of the batch, or True for the encoder's `batch_cost`; they are sent between ranks
+    after they are read, so all ranks must ask for their loaders in the same order. With `packing="planned"` they are
+    dealt before, and none are sent: "attention" (tokens squared, of each sample), "tokens", or a column of the cost
+    index."""
     strict_restore: bool = True
     """Refuse to restore a state of another blend (default True). If False, weights and added data sets may differ;
     differences are logged."""
@@ -246,12 +255,6 @@ class TrainerOptions:
         for name, least in (("global_batch_size", 1), ("num_val_workers", 0), ("eval_batches", 1)):
             check_integer(name, getattr(self, name), least, or_none=True)
         check_plain_fields(self)
-        if not (isinstance(self.balance, bool) or callable(self.balance) or self.balance in BALANCED_BY):
-            hint = nearest(self.balance, BALANCED_BY) if isinstance(self.balance, str) else ""
-            raise ConfigError(
-                f"balance={self.balance!r}{hint}: expected True (the encoder's batch_cost), "
-                f"{', '.join(map(repr, BALANCED_BY))}, or a function of the batch"
-            )
         ramp = self.rampup_batch_size
         is_list = isinstance(ramp, Sequence) and not isinstance(ramp, str)
         if ramp is not None and not (is_list and all(type(size) is int for size in ramp)):
@@ -290,6 +293,16 @@ class RunOptions:
     worker: WorkerConfig = dataclasses.field(default_factory=lambda: WorkerConfig(0, 1, 0))
     loader: LoaderConfig = dataclasses.field(default_factory=LoaderConfig)
     trainer: TrainerOptions = dataclasses.field(default_factory=TrainerOptions)
+
+    def __post_init__(self) -> None:
+        balance, is_planned = self.trainer.balance, self.data.packing == "planned"
+        is_known = isinstance(balance, bool) or callable(balance) or balance in BALANCED_BY
+        if not is_known and not (is_planned and isinstance(balance, str)):
+            hint = nearest(balance, BALANCED_BY) if isinstance(balance, str) else ""
+            raise ConfigError(
+                f"balance={balance!r}{hint}: expected True (the encoder's batch_cost), "
+                f"{', '.join(map(repr, BALANCED_BY))}, or a function of the batch"
+            )
 
     def get(self, name: str) -> Any:
         """The value of an option, by its name."""

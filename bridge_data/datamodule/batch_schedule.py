@@ -110,6 +110,10 @@ class BatchSchedule:
         first = consumed // self.micro_batch_size
         return range(first, first + self.size_after(consumed) // self.micro_batch_size)
 
+    def step_with(self, micro_batch: int) -> range:
+        """The micro-batches of the step that has this one."""
+        return self.micro_batches(self.step_after(micro_batch * self.micro_batch_size))
+
     def skips(self, skip_steps: Sequence[Any]) -> StepSkips | None:
         """The micro-batches of steps that are skipped, from texts such as "1200-1260" and "1300".
 

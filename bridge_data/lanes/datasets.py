@@ -251,4 +251,5 @@ def _batching(options: DatasetOptions, limit: int | None = None) -> Batching:
         drop_last=options.batch_drop_last,
         packing_buffer_size=options.packing_buffer_size,
         max_micro_batches=limit,
+        planned=options.packing == "planned",
     )

@@ -20,17 +20,19 @@ from typing import Any
 
 from bridge_data.errors import FatalSampleError
 from bridge_data.lanes.forgotten import drop_draws, drop_pending
+from bridge_data.lanes.planned import LanePacks
 from bridge_data.lanes.produced import CountValues, Produced
 from bridge_data.lanes.reading import ReadAhead
 from bridge_data.lanes.survival import Survivals
 from bridge_data.lanes.units import UNREAD, Batching, Item, Pack, Unit
 from bridge_data.lanes.work import Key, Parts, Watch, Work
-from bridge_data.order import Cursor
+from bridge_data.order import ALL_PARTS, Cursor
 from bridge_data.order.cursor import packed_references
-from bridge_data.order.pending import Drawn, Pending
+from bridge_data.order.pending import OLD, Drawn, Pending
 from bridge_data.process_counts import COUNTS
 from bridge_data.samples.arena import current_arena
 from bridge_data.samples.collation import with_tensors
+from bridge_data.task.hooks import FORGOTTEN, LEFT_OUT, REMEASURED, TRUNCATED
 
 logger = logging.getLogger("bridge_data")
 
@@ -43,7 +45,7 @@ class Lane:
 
     `position` is (number of this lane, number of lanes). `sources` are, for each source, its name and number of
     samples; `watch` is called with the reference of each sample before work on it, and `ahead` gets the position of
-    the cursor.
+    the cursor. With `planned`, packs come from there, and the cursor is not moved.
     """
 
     def __init__(
@@ -57,7 +59,9 @@ class Lane:
         state: dict[str, Any] | None = None,
         watch: Watch | None = None,
         ahead: ReadAhead | None = None,
+        planned: LanePacks | None = None,
     ) -> None:
+        self._planned, self._is_told = planned, False
         self._cursor, self._work, self._batching = cursor, work, batching
         self._ahead, self._watch, self._sources = ahead, watch, sources
         self._number, self._num_lanes = position
@@ -231,7 +235,10 @@ class Lane:
         """The next pack; `StopIteration` at the end of the data."""
         while True:
             while not self._pending.packs:
-                self._fill_packing_buffer()
+                if self._planned is None:
+                    self._fill_packing_buffer()
+                else:
+                    self._take_planned(self._planned)
             pack = self._packed(self._pending.packs.popleft())
             if pack is not None:
                 self._kept[_PACKS] += 1
@@ -240,7 +247,57 @@ class Lane:
 
     def _packed(self, members: list[Item]) -> Pack | None:
         read = [item for item in members if self._read(item)]
+        if self._planned is not None:
+            read = self._within_budgets(read, self._planned)
         return self._work.pack(read) if read else None
+
+    def _within_budgets(self, items: list[Item], planned: LanePacks) -> list[Item]:
+        """The samples of a planned pack for which it has room, in order: all, if their costs are as measured. What
+        differs is counted, and told once."""
+        hooks, packing, kept = self._work.hooks, planned.packing, []
+        left = list(planned.budgets)
+        for item in items:
+            costs, expected = packing.costs_of(item.sample), planned.cost_of(item.ref, item.part)
+            if expected is not None and costs != expected:
+                hooks.skipped[REMEASURED] += 1
+                if not self._is_told:
+                    self._is_told = True
+                    source = self._sources[item.ref.source][0]
+                    logger.warning(
+                        "lane %d: sample %d of %s has %s, the cost index %s: measure the data again (bridge-data "
+                        "measure), if the encoder does not draw random numbers; more are counted as %s",
+                        *(self._number, item.ref.index, source, costs, expected, REMEASURED),
+                    )
+            if packing.remeasured == "truncate" and costs[0] > left[0] > 0 and packing.truncate is not None:
+                item.sample = packing.truncate(item.sample, left[0])
+                hooks.skipped[TRUNCATED] += 1
+                costs = packing.costs_of(item.sample)
+            if all(cost <= most for cost, most in zip(costs, left, strict=True)) or (
+                packing.overlong == "alone" and len(items) == 1
+            ):
+                left = [most - cost for cost, most in zip(costs, left, strict=True)]
+                kept.append(item)
+                continue
+            what = f"sample {item.ref.index} of {self._sources[item.ref.source][0]} has {costs}, and {left} is left"
+            if packing.remeasured == "error":
+                raise FatalSampleError(f"a planned pack is too long: {what}; measure the data again")
+            hooks.count_skip(LEFT_OUT, 1, f"its planned pack is full: {what}")
+        return kept
+
+    def _take_planned(self, planned: LanePacks) -> None:
+        """Take the next planned pack, without samples that are forgotten now."""
+        pack, hooks, forgotten = planned.next(), self._work.hooks, self._work.forgotten
+        if pack.num_left_out:
+            hooks.count_skip(LEFT_OUT, pack.num_left_out, "by the cost index: skipped by the encoder, or too long")
+        members = pack.members
+        if forgotten is not None:
+            members = [ref for ref in members if ref not in forgotten]
+            if len(members) < len(pack.members):
+                hooks.count_skip(FORGOTTEN, len(pack.members) - len(members), "they are forgotten")
+        if members:
+            self._pending.packs.append([Item(OLD, ref._replace(part=ALL_PARTS), ref.part) for ref in members])
+        if self._ahead is not None and (following := planned.upcoming()) is not None:
+            self._ahead.announce(following.members)
 
     def _fill_packing_buffer(self) -> None:
         """Fill the packing buffer, first with what the last one left over, and choose packs from it."""
@@ -327,19 +384,23 @@ class Lane:
             self._watch(unit.ref)
         parts = dict(self._work.load(unit.ref))
         if unit.part not in parts:
-            self._work.hooks.skipped["restore"] += 1
-            logger.warning("pending sample %s, part %d, was skipped when read again", unit.ref, unit.part)
+            if self._planned is None:
+                self._work.hooks.skipped["restore"] += 1
+                logger.warning("pending sample %s, part %d, was skipped when read again", unit.ref, unit.part)
             return False
         unit.sample = parts[unit.part]
         return True
 
     def state(self) -> dict[str, Any]:
         """The lane's state as plain JSON. What has not changed since the last state is the same object in both."""
-        if self._head is None or self._head["draws"] != self._cursor.draws:
+        if self._planned is not None:
+            self._head = self._planned.state()
+        elif self._head is None or self._head["draws"] != self._cursor.draws:
             self._head = self._cursor.state()
         state = {**self._head, "micro_batches": self._micro_batches}
         if (waits := self._pending).queue or waits.buckets or waits.open or waits.carried or waits.packs:
-            state["pending"] = self._encoded_packs() if self._work.packs else waits.encode(self._cursor.draws)
+            is_chosen = self._work.packs and self._planned is None
+            state["pending"] = self._encoded_packs() if is_chosen else waits.encode(self._cursor.draws)
         return state
 
     def _encoded_packs(self) -> dict[str, Any]:

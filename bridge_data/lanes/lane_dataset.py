@@ -21,6 +21,7 @@ from bridge_data.decode import Loader, open_loader
 from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
 from bridge_data.lanes.forgotten import ForgottenSamples, known_digests
 from bridge_data.lanes.lane import Lane
+from bridge_data.lanes.planned import TOKENS, JobPacks, LanePacks, PackPlanner, StepDeal, redealt
 from bridge_data.lanes.reading import ReadAhead, plan_blocks, plan_runs
 from bridge_data.lanes.restoring import Restorer
 from bridge_data.lanes.skipping import caught_up, with_skips
@@ -30,19 +31,21 @@ from bridge_data.options import check_integer
 from bridge_data.order import Geometry, SampleRef, forgotten_lists
 from bridge_data.order.forgotten_lists import ListVersions, check_lists, with_lists
 from bridge_data.order.plan_order import Numbering, PlanOrder, Shuffle
+from bridge_data.order.random_draws import key64
 from bridge_data.order.row import Ints
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after, parse_state
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import Plan
 from bridge_data.replacement import replacement
 from bridge_data.shards import RawSample
-from bridge_data.shards.blocks import BlockBudget
-from bridge_data.task import Hooks, SourceCook, TaskEncoder, hook_of
+from bridge_data.shards.blocks import BlockBudget, Cut
+from bridge_data.shards.costs import open_costs
+from bridge_data.task import Hooks, Packing, SourceCook, TaskEncoder, hook_of
 from bridge_data.task.observer import Observer, observe_reads
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.topology import WorkerConfig
 
-_OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer", "_counted")
+_OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer", "_counted", "_packs")
 """Attributes that each process creates for itself."""
 
 
@@ -88,7 +91,10 @@ class LaneDataset:
         self.skips: StepSkips | None = None
         """Steps to skip, in addition to those in a restored state. Not for data that end."""
         self._is_longer = False
-        self.order = PlanOrder(plan, worker_config.seed_offset, shuffle, batching.batch_size or 1)
+        self.deal: StepDeal | None = None
+        """How the packs of a step are dealt to the ranks by their loads; only if they are planned."""
+        is_joint = batching.planned
+        self.order = PlanOrder(plan, worker_config.seed_offset, shuffle, batching.batch_size or 1, is_joint=is_joint)
         members = (member for source in plan.sources for member in source.members)
         self._is_remote = any(storage.is_remote(member.records.root) for member in members)
         has_lists = any(source.tombstones for source in plan.sources)
@@ -224,7 +230,11 @@ class LaneDataset:
 
     def fingerprint(self) -> dict[str, Any]:
         """What must be equal for saved cursors to mean the same samples."""
-        return self.order.fingerprint() | dataclasses.asdict(self.batching)
+        found = self.order.fingerprint() | dataclasses.asdict(self.batching)
+        del found["planned"]
+        return (
+            found | {"planned": self._packs.planner.fingerprint(self._costs_keys)} if self.batching.planned else found
+        )
 
     def observed(self, make_observer: Callable[[Sequence[int]], Observer]) -> "LaneDataset":
         """The same data set; in each process, the `Observer` that `make_observer` makes is called around each stage."""
@@ -273,14 +283,31 @@ class LaneDataset:
         state = self._from_here(state)
         config = self.worker_config
         num_lanes = num_lanes_after(config, state.num_lanes)
-        if state.ended or (self.finite and self.order.is_over(state, self.batching.max_micro_batches)):
+        if state.ended or (self.finite and self._is_over(state)):
             new = self.new_state(num_lanes)
             goes_on = not state.ended and self.is_repeated_after(state, even=True)
             return self.repeated(new, state) if goes_on else new
         if num_lanes != state.num_lanes:
             state = state if state.skips is None else caught_up(state, self.lane)
-            state = self.order.redealt(state, num_lanes, range(config.rank, num_lanes, config.world_size))
+            lanes = range(config.rank, num_lanes, config.world_size)
+            if self.batching.planned:
+                state = redealt(state, num_lanes, lanes, self._packs)
+            else:
+                state = self.order.redealt(state, num_lanes, lanes)
         return state.of_rank(config.rank, config.world_size)
+
+    def _is_over(self, state: LoaderState) -> bool:
+        """Whether all lanes of the job are here and have nothing left, as far as known without reading."""
+        if not self.batching.planned:
+            return self.order.is_over(state, self.batching.max_micro_batches)
+        if len(state.lanes) < state.num_lanes or any(lane.get("pending") for lane in state.lanes.values()):
+            return False
+        limit = self.batching.max_micro_batches
+        return all(
+            (limit is not None and state.number_of(lane) >= limit)
+            or LanePacks(self._packs, lane, state.num_lanes, own).upcoming() is None
+            for lane, own in state.lanes.items()
+        )
 
     def _from_here(self, state: LoaderState) -> LoaderState:
         """`state` of a run that from here on also skips the steps of `skips`, and drops the samples now forgotten.
@@ -301,7 +328,9 @@ class LaneDataset:
     def lane(self, lane: int, state: LoaderState, watch: Watch | None = None, work: Work | None = None) -> Lane:
         """Lane number `lane` at its position in `state`; `watch` is called with each sample before it is read."""
         self._read_in_blocks(state)
-        ahead = None
+        ahead, planned, own = None, None, state.lanes.get(lane) or None
+        if self.batching.planned:
+            planned = LanePacks(self._packs, lane, state.num_lanes, own)
         if self._is_remote:
             scout, num_lanes = self.order.cursor(lane, state), self._lanes_of_process(state.num_lanes)
             ahead = ReadAhead(scout, self._loaders, num_lanes, self.forgotten)
@@ -311,17 +340,45 @@ class LaneDataset:
             self.batching,
             position=(lane, state.num_lanes),
             sources=[*zip(self.order.names, self.order.sizes, strict=True)],
-            state=state.lanes.get(lane) or None,
+            state=own,
             watch=watch,
             ahead=ahead,
+            planned=planned,
         )
+
+    @functools.cached_property
+    def _packs(self) -> JobPacks:
+        """The planned packs of the job; all lanes of this process share them."""
+        encoder = self.task_encoder
+        packing = hook_of(encoder, "select_samples_to_pack")
+        if not isinstance(packing, Packing):
+            raise ConfigError(
+                f"packing='planned': select_samples_to_pack of {type(encoder).__name__} is your own function, which "
+                "needs samples: set it to a Packing, in the class or as self.select_samples_to_pack in __init__"
+            )
+        costs = [
+            open_costs(source.records, key) for source, key in zip(self.plan.sources, self._costs_keys, strict=True)
+        ]
+        size = min(self.batching.packing_buffer_size or math.inf, sum(self.order.sizes))  # few epochs in a window
+        key, load = key64(self.worker_config.seed_offset), TOKENS if self.deal is None else self.deal.by
+        cursor = self.order.cursor(0, LoaderState({}, [self.order.first_generation(1)], 0, {}))
+        planner = PackPlanner(cursor, costs, packing, int(size), key, load)
+        return JobPacks(planner, self.batching.batch_size or 1, self.deal)
+
+    @functools.cached_property
+    def _costs_keys(self) -> list[str]:
+        """By which keys the cost indexes of the sources are found."""
+        return [self.task_encoder.costs_key(source) for source in self.plan.sources]
 
     def _read_in_blocks(self, state: LoaderState) -> None:
         """Ensure that the loaders, shared by all lanes of this process, read by blocks of the current generation."""
         if self.__dict__.get("_cut_for") == state.generations[-1]:
             return
         num_lanes, geometry = self._cut_for = state.generations[-1]
-        if self.order.shuffle is None:
+        cuts: list[Cut | None]
+        if self.batching.planned:  # neighbours are in packs of all lanes
+            cuts = [None] * len(self.plan.sources)
+        elif self.order.shuffle is None:
             cuts = plan_runs(self.plan, self.batching.batch_size or 1)
         else:
             geometries = [Geometry(num_lanes, *numbers) for numbers in geometry]

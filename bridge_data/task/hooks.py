@@ -61,9 +61,16 @@ FORGOTTEN = "forgotten"
 TRUNCATED = "truncated"
 """The name under which truncated samples are counted; they are not skipped."""
 
+LEFT_OUT = "left_out"
+"""The name under which samples are counted that planned packs leave out: the encoder skips them by the cost index, they
+are too long, or longer than was measured."""
+
+REMEASURED = "cost_differs"
+"""The name under which samples are counted whose costs are not those of the cost index; they are not skipped."""
+
 FAILED = "failed"  # skipped samples are counted again under this name if a failure lost them
 
-NO_STAGES = (TRUNCATED, FAILED)
+NO_STAGES = (TRUNCATED, REMEASURED, FAILED)
 """Names in `Hooks.skipped` that are not hooks."""
 
 _FATAL = (

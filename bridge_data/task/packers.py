@@ -8,8 +8,11 @@ steps, `lpt_balanced` log n times as many.
 import dataclasses
 import heapq
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bridge_data.errors import ConfigError, SkipSample
 from bridge_data.options import check_at_least
@@ -94,6 +97,36 @@ def lpt_balanced(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     return [group for group in lpt(lengths, enough) if group]
 
 
+def packs_within(costs: NDArray[np.int64], budgets: Sequence[int]) -> list[list[int]]:
+    """`best_fit` for several budgets: groups of rows of `costs` (samples, budgets), each within every budget.
+
+    The sample with the greatest share of a budget comes first, and goes into the pack with the least left of the first
+    budget of those where it fits. With one budget O(n log n) steps, else as many times as there are packs.
+    """
+    if len(budgets) == 1:
+        return best_fit(costs[:, 0].tolist(), budgets[0])
+    limits = np.array(budgets, dtype=np.int64)
+    if (over := costs > limits).any() or (costs < 0).any():
+        row = int(np.flatnonzero((over | (costs < 0)).any(axis=1))[0])
+        raise ConfigError(f"sequence {row} has costs {costs[row].tolist()}, a pack holds {list(budgets)}")
+    groups: list[list[int]] = []
+    free = np.empty((16, len(budgets)), dtype=np.int64)
+    for row in np.argsort(-(costs / limits).max(axis=1), kind="stable").tolist():
+        now = free[: len(groups)]
+        fitting = np.flatnonzero((now >= costs[row]).all(axis=1))
+        if len(fitting):
+            pack = int(fitting[np.argmin(now[fitting, 0])])
+        else:
+            pack = len(groups)
+            groups.append([])
+            if pack == len(free):
+                free = np.concatenate([free, np.empty_like(free)])
+            free[pack] = limits
+        groups[pack].append(row)
+        free[pack] -= costs[row]
+    return groups
+
+
 PACKERS: dict[str, Packer] = {
     "greedy": greedy,
     "first_fit_decreasing": first_fit_decreasing,
@@ -159,6 +192,7 @@ def _check(lengths: Sequence[int], capacity: int) -> None:
 
 
 Overlong: TypeAlias = Literal["drop", "truncate", "alone"]
+Remeasured: TypeAlias = Literal["drop", "truncate", "error"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -173,6 +207,12 @@ class Packing:
     form. With `carry_over`, the emptiest pack of a buffer moves to the next buffer, where it may be filled: no sample
     waits forever.
 
+    `budgets` are limits of a pack besides its length, such as `{"images": 16, "image_tokens": 4096}`, of what `costs`
+    (the encoder's) counts in a sample; one that exceeds them alone is dropped, or with "alone" its own pack. With
+    `budgets`, and with `packing="planned"`, packs are made by best fit, whatever the packer. `remeasured` says what
+    happens in a planned pack that is too long, as samples are longer now than when they were measured: the samples for
+    which there is no room are dropped ("drop"; counted as `left_out`), truncated, or stop the run ("error").
+
     Raises:
         ConfigError: if a setting is wrong.
     """
@@ -183,14 +223,28 @@ class Packing:
     truncate: Callable[[Any, int], Any] | None = None
     packer: str | Packer = "first_fit_decreasing"
     carry_over: bool = True
+    budgets: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    costs: Callable[[Any], Mapping[str, int]] | None = None
+    remeasured: Remeasured = "drop"
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "capacity")
-        for name, known in (("overlong", get_args(Overlong)), ("packer", PACKERS)):
+        if self.budgets and self.costs is None:
+            raise ConfigError(
+                f"Packing(budgets={dict(self.budgets)}) needs costs=..., a function of a sample that returns its costs "
+                "by name, such as the encoder's `costs`"
+            )
+        if not all(type(most) is int and most >= 1 for most in self.budgets.values()):
+            raise ConfigError(f"Packing(budgets={dict(self.budgets)}): expected whole numbers of 1 or more")
+        for name, known in (
+            ("overlong", get_args(Overlong)),
+            ("packer", PACKERS),
+            ("remeasured", get_args(Remeasured)),
+        ):
             value = getattr(self, name)
             if not callable(value) and value not in known:
                 raise ConfigError(f"Packing({name}={value!r}): expected one of {', '.join(map(repr, known))}")
-        if (self.overlong == "truncate") != (self.truncate is not None):
+        if ("truncate" in (self.overlong, self.remeasured)) != (self.truncate is not None):
             raise ConfigError(
                 "Packing(overlong='truncate') needs truncate=..., a function of (sample, capacity) that returns a "
                 "sample of that length at most; other policies do not use it"
@@ -198,7 +252,10 @@ class Packing:
 
     def admitted(self, sample: Any) -> tuple[Any, bool]:
         """The sample for the buffer, and whether it was truncated. A SkipSample if it is too long and dropped."""
-        length = self.length(sample)
+        length, *others = self.costs_of(sample)
+        for (name, most), cost in zip(self.budgets.items(), others, strict=True):
+            if cost > most and self.overlong != "alone":
+                raise SkipSample(f"it has {cost} {name}, a pack holds {most}")
         if length <= self.capacity or self.overlong == "alone":
             return sample, False
         if self.truncate is None:
@@ -211,16 +268,28 @@ class Packing:
             )
         return cut, True
 
+    def costs_of(self, sample: Any) -> list[int]:
+        """The length of a sample, and what it takes of each of the `budgets`."""
+        if not self.budgets:
+            return [self.length(sample)]
+        assert self.costs is not None
+        costs = self.costs(sample)
+        return [self.length(sample), *(costs.get(name, 0) for name in self.budgets)]
+
     def __call__(self, samples: list[Any]) -> list[list[Any]]:
         """The packs of `samples`; with `carry_over`, all but one."""
-        lengths = [self.length(sample) for sample in samples]
-        alone = [number for number, length in enumerate(lengths) if length > self.capacity]
-        fitting = [number for number, length in enumerate(lengths) if length <= self.capacity]
-        packer = self.packer if callable(self.packer) else PACKERS[self.packer]
-        groups = [
-            [fitting[position] for position in group]
-            for group in packer([lengths[number] for number in fitting], self.capacity)
-        ]
+        costs = np.array([self.costs_of(sample) for sample in samples], dtype=np.int64).reshape(
+            -1, 1 + len(self.budgets)
+        )
+        lengths, budgets = costs[:, 0].tolist(), [self.capacity, *self.budgets.values()]
+        is_long = (costs > budgets).any(axis=1)
+        alone, fitting = np.flatnonzero(is_long).tolist(), np.flatnonzero(~is_long).tolist()
+        if self.budgets:
+            made = packs_within(costs[fitting], budgets)
+        else:
+            packer = self.packer if callable(self.packer) else PACKERS[self.packer]
+            made = packer([lengths[number] for number in fitting], self.capacity)
+        groups = [[fitting[position] for position in group] for group in made]
         if self.carry_over and len(groups) > 1:
             groups.remove(self._emptiest(groups, lengths))
         return [[samples[number] for number in group] for group in [[number] for number in alone] + groups]

@@ -1,0 +1,442 @@
+"""Planned packs: which samples share a pack, decided from the costs of samples before any of them is read.
+
+Reads the draws of the whole job, as those of one lane, and the cost index of each source. `PackPlanner` takes the draws
+in windows and packs each window, so that pack number m of the job is a function of the plan alone, not of ranks,
+workers or lanes. Micro-batch n is made of packs n * batch_size to (n + 1) * batch_size - 1, by lane n mod num_lanes, as
+ever. Nothing waits, so the state of a lane is where a window begins, and how many packs the lane has taken.
+
+With a `StepDeal`, the packs of a step are dealt to the data-parallel ranks by their loads, so that all ranks are done
+at the same time. No sample moves between ranks: each reads what it was dealt.
+"""
+
+import collections
+import dataclasses
+import heapq
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bridge_data.errors import ConfigError, StateError
+from bridge_data.order import Cursor, SampleRef
+from bridge_data.order.random_draws import Permutation, key64
+from bridge_data.order.row import Ints
+from bridge_data.order.state import LaneState, LoaderState
+from bridge_data.task.packers import Packing, packs_within
+
+TOKENS, ATTENTION = "tokens", "attention"
+
+_PACK_STAGE = 5
+_MAX_WINDOWS = 8
+"""Windows that a process keeps: those of steps in progress."""
+_MAX_EMPTY = 1 << 10
+"""Windows without a pack after which nothing is expected to come."""
+
+
+class Costs(Protocol):
+    """The costs of the samples of a source; see `shards.costs`."""
+
+    @property
+    def names(self) -> Sequence[str]: ...
+
+    def parts(self, indices: Ints) -> tuple[Ints, Ints, Ints]:
+        """(position in `indices`, number of the part, costs (rows, names)) of each part of samples, in order."""
+
+
+@dataclasses.dataclass(slots=True)
+class PlannedPack:
+    """A pack before it is read: its members, the cost of each by column (members, columns), and how many samples
+    before it are in no pack, as the encoder skips them or they are too long."""
+
+    members: list[SampleRef]
+    costs: Ints
+    load: int = 0
+    """What it costs a rank, by which packs are dealt."""
+    num_left_out: int = 0
+
+
+@dataclasses.dataclass(slots=True)
+class PackWindow:
+    """Packs number `first` to `end` - 1 of the job, made of the draws from `begin` to `after`."""
+
+    first: int
+    begin: dict[str, Any]
+    after: dict[str, Any]
+    packs: list[PlannedPack]
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.packs)
+
+
+class PackPlanner:
+    """Plans the packs of the draws of `cursor`, in windows of `window_size` samples; `costs` are those of the sources.
+    `packing` says what a pack holds, `key` seeds the order of the packs of a window, `load` is the cost by which they
+    are dealt (see `StepDeal`).
+
+    Raises:
+        ConfigError: if the cost index lacks a cost.
+    """
+
+    def __init__(
+        self,
+        cursor: Cursor,
+        costs: Sequence[Costs],
+        packing: Packing,
+        window_size: int,
+        key: int,
+        load: str = TOKENS,
+    ) -> None:
+        self._cursor, self._costs, self.packing = cursor, costs, packing
+        self._size, self._key = window_size, key
+        self.names = (TOKENS, *packing.budgets)
+        self.budgets = np.array([packing.capacity, *packing.budgets.values()], dtype=np.int64)
+        self._is_squared = load == ATTENTION
+        loads = TOKENS if self._is_squared else load
+        for name in (*self.names, loads):
+            for table in costs:
+                if name not in table.names:
+                    raise ConfigError(
+                        f"packing='planned' needs the cost {name!r}, and the cost index has {', '.join(table.names)}: "
+                        "have the encoder's `costs` return it, and measure the data again (`bridge-data measure`)"
+                    )
+        self._columns = [[table.names.index(name) for name in (*self.names, loads)] for table in costs]
+        self._beginning = cursor.state()
+        self._windows: collections.OrderedDict[int, PackWindow] = collections.OrderedDict()
+
+    def fingerprint(self, costs_keys: Sequence[str]) -> dict[str, Any]:
+        """What must be equal for pack numbers to mean the same packs, beside the order of the samples."""
+        limits = dict(zip(self.names, self.budgets.tolist(), strict=True))
+        return {"costs": sorted({*costs_keys}), "budgets": limits, "overlong": self.packing.overlong}
+
+    def window(self, number: int, known: PackWindow | None = None) -> PackWindow:
+        """The window of pack `number`, found from the earlier window `known` (None: from the first one).
+
+        Raises:
+            StopIteration: if the data end before it.
+        """
+        found = self.first() if known is None else known
+        while number >= found.end:
+            found = self.following(found)
+        return found
+
+    def first(self) -> PackWindow:
+        """The first window of the job."""
+        return self.at(0, self._beginning)
+
+    def at(self, first: int, begin: dict[str, Any]) -> PackWindow:
+        """The window whose first pack is number `first` and whose draws begin at `begin`."""
+        if first not in self._windows:
+            self._windows[first] = self._planned(first, begin)
+            if len(self._windows) > _MAX_WINDOWS:
+                self._windows.popitem(last=False)
+        self._windows.move_to_end(first)
+        return self._windows[first]
+
+    def following(self, window: PackWindow) -> PackWindow:
+        """The window after another; `StopIteration` at the end of the data."""
+        return self.at(window.end, window.after)
+
+    def _planned(self, first: int, begin: dict[str, Any]) -> PackWindow:
+        """The next window that has a pack."""
+        started = begin
+        num_left_out = 0
+        for _ in range(_MAX_EMPTY):
+            refs, costs = self._drawn(begin)
+            packs, left_out = self._packs(refs, costs, key64(self._key, _PACK_STAGE, first))
+            num_left_out, after = num_left_out + left_out, self._cursor.state()
+            if packs:
+                packs[0].num_left_out = num_left_out
+                return PackWindow(first, started, after, packs)
+            begin = after
+        raise ConfigError(
+            f"none of {_MAX_EMPTY * self._size:,} samples is in a pack: by the cost index, the encoder skips all of "
+            f"them, or all are longer than a pack holds ({self._shown()})"
+        )
+
+    def _drawn(self, begin: dict[str, Any]) -> tuple[list[SampleRef], "_Rows"]:
+        """The samples of a window, and their costs. It ends where the samples so far fill packs best, within the last
+        pack's worth: what is drawn after that would be in a pack that is not full."""
+        self._cursor.seek(begin)
+        refs = [ref for _, ref in self._cursor.take(self._size)]
+        rows = self._rows(refs)
+        lengths, capacity = np.where(rows.is_long, 0, rows.costs[:, 0]), int(self.budgets[0])
+        sums = np.cumsum(lengths)
+        if len(refs) == self._size and len(sums) and sums[-1] >= 2 * capacity:
+            ends = np.flatnonzero((sums > sums[-1] - capacity) & (np.diff(rows.at, append=len(refs)) > 0))
+            last = int(ends[np.argmax((sums[ends] - 1) % capacity)])
+            count = int(rows.at[last]) + 1
+            if count < len(refs):
+                self._cursor.seek(begin)
+                self._cursor.take(count)
+                refs, rows = refs[:count], rows.first(last + 1)
+        return refs, rows
+
+    def _packs(self, refs: list[SampleRef], rows: "_Rows", key: int) -> tuple[list[PlannedPack], int]:
+        """The packs of some samples, in the order that `key` gives, and how many samples are in none."""
+        alone = np.flatnonzero(rows.is_long) if self.packing.overlong == "alone" else np.empty(0, np.int64)
+        fitting = np.flatnonzero(~rows.is_long)
+        groups = [fitting[group] for group in packs_within(rows.costs[fitting], self.budgets.tolist())]
+        groups += [alone[number : number + 1] for number in range(len(alone))]
+        if not groups:
+            return [], len(refs)
+        made = []
+        for number in Permutation(len(groups), key)(np.arange(len(groups))).tolist():
+            members = np.sort(groups[number])
+            pairs = zip(rows.at[members].tolist(), rows.parts[members].tolist(), strict=True)
+            refs_of = [refs[at]._replace(part=part) for at, part in pairs]
+            made.append(PlannedPack(refs_of, rows.costs[members], int(rows.loads[members].sum())))
+        return made, len(refs) - len(np.unique(rows.at[np.concatenate(groups)]))
+
+    def _rows(self, refs: list[SampleRef]) -> "_Rows":
+        """All parts of some samples, in order. Of a reference to one part, it is only that."""
+        table = np.array(refs, dtype=np.int64).reshape(-1, 4)
+        found = []
+        for source in np.unique(table[:, 0]).tolist():
+            positions = np.flatnonzero(table[:, 0] == source)
+            at, parts, costs = self._costs[source].parts(table[positions, 2])
+            asked = table[positions, 3][at]
+            kept = (asked < 0) | (asked == parts)
+            found.append((positions[at][kept], parts[kept], costs[kept][:, self._columns[source]]))
+        at, parts, costs = (np.concatenate(column) for column in zip(*found, strict=True))
+        order = np.argsort(at, kind="stable")
+        at, parts, loads, costs = at[order], parts[order], costs[order, -1], costs[order, :-1]
+        if self.packing.overlong == "truncate":
+            costs[:, 0] = np.minimum(costs[:, 0], self.budgets[0])
+        loads = costs[:, 0] ** 2 if self._is_squared else loads
+        is_long: NDArray[np.bool_] = np.greater(costs, self.budgets).any(axis=1)
+        return _Rows(at, parts, costs, is_long, loads)
+
+    def _shown(self) -> str:
+        return ", ".join(f"{name} {most:,}" for name, most in zip(self.names, self.budgets.tolist(), strict=True))
+
+
+class _Rows(NamedTuple):
+    """Parts of samples: the position of the sample among those drawn, the number of the part, its costs (rows,
+    budgets), whether it exceeds a budget, and the cost by which packs are dealt."""
+
+    at: Ints
+    parts: Ints
+    costs: Ints
+    is_long: NDArray[np.bool_]
+    loads: Ints
+
+    def first(self, count: int) -> "_Rows":
+        """The first `count` of them."""
+        at, parts, costs, is_long, loads = self
+        return _Rows(at[:count], parts[:count], costs[:count], is_long[:count], loads[:count])
+
+
+class Steps(Protocol):
+    """Which micro-batches of the job are one step."""
+
+    def step_with(self, micro_batch: int) -> range:
+        """The micro-batches of the step that this one is in."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StepDeal:
+    """How the packs of a step are shared by `num_ranks` data-parallel ranks: by the sum of the cost `by` of their
+    samples; "attention" is the square of their tokens."""
+
+    steps: Steps
+    num_ranks: int
+    by: str
+
+
+class JobPacks:
+    """The packs of the job as micro-batches have them: slot s has a pack, of micro-batch s div `batch_size`."""
+
+    def __init__(self, planner: PackPlanner, batch_size: int, deal: StepDeal | None) -> None:
+        self.planner, self.batch_size, self._deal = planner, batch_size, deal
+        self._dealt: collections.OrderedDict[int, list[int] | None] = collections.OrderedDict()
+
+    def first_of_step(self, slot: int) -> int:
+        """The first pack of the step of a slot; without a deal, the slot's own."""
+        return slot if self._deal is None else self._slots(slot).start
+
+    def take(self, slot: int, known: PackWindow | None) -> tuple[int, PlannedPack, PackWindow]:
+        """(number, pack) of a slot, and the window with the first pack of its step; `known` is one not after that.
+
+        Raises:
+            StopIteration: if the data end before it.
+        """
+        window = self.planner.window(self.first_of_step(slot), known)
+        number = slot if self._deal is None else self._number(slot, window)
+        holder = self.planner.window(number, window)
+        return number, holder.packs[number - holder.first], window
+
+    def _slots(self, slot: int) -> range:
+        assert self._deal is not None
+        step = self._deal.steps.step_with(slot // self.batch_size)
+        return range(step.start * self.batch_size, step.stop * self.batch_size)
+
+    def _number(self, slot: int, window: PackWindow) -> int:
+        """The pack of a slot, as its step is dealt."""
+        slots = self._slots(slot)
+        if slots.start not in self._dealt:
+            self._dealt[slots.start] = self._deal_of(slots, window)
+            if len(self._dealt) > _MAX_WINDOWS:
+                self._dealt.popitem(last=False)
+        dealt = self._dealt[slots.start]
+        return slot if dealt is None else dealt[slot - slots.start]
+
+    def _deal_of(self, slots: range, window: PackWindow) -> list[int] | None:
+        """The pack of each slot of a step; None if the data end within it."""
+        assert self._deal is not None
+        packs: list[PlannedPack] = []
+        try:
+            while len(packs) < len(slots):
+                skipped = max(0, slots.start + len(packs) - window.first)
+                packs += window.packs[skipped : skipped + len(slots) - len(packs)]
+                if len(packs) < len(slots):
+                    window = self.planner.following(window)
+        except StopIteration:
+            return None
+        loads = [pack.load for pack in packs]
+        dealt = [0] * len(slots)
+        for rank, mine in enumerate(longest_first(loads, self._deal.num_ranks)):
+            places = [
+                (number - slots.start // self.batch_size) * self.batch_size + place
+                for number in range(slots.start // self.batch_size, slots.stop // self.batch_size)
+                if number % self._deal.num_ranks == rank
+                for place in range(self.batch_size)
+            ]
+            for place, number in zip(places, mine, strict=True):
+                dealt[place] = slots.start + number
+        return dealt
+
+
+def longest_first(loads: Sequence[int], num_ranks: int) -> list[list[int]]:
+    """The numbers of packs of each rank, as many for each: the heaviest goes to the rank with the smallest load so far
+    that has room.
+
+    Source: R. L. Graham, Bounds on multiprocessing timing anomalies (1969).
+    """
+    room = len(loads) // num_ranks
+    heap = [(0, rank) for rank in range(num_ranks)]
+    groups: list[list[int]] = [[] for _ in range(num_ranks)]
+    for number in sorted(range(len(loads)), key=lambda one: (-loads[one], one)):
+        load, rank = heapq.heappop(heap)
+        groups[rank].append(number)
+        if len(groups[rank]) < room:
+            heapq.heappush(heap, (load + loads[number], rank))
+    return groups
+
+
+class LanePacks:
+    """The packs that one lane of the job takes, from its position in `state` (None: from the start) on."""
+
+    def __init__(self, packs: JobPacks, lane: int, num_lanes: int, state: LaneState | None = None) -> None:
+        self._packs, self._lane, self._num_lanes = packs, lane, num_lanes
+        self.packing, self.budgets = packs.planner.packing, packs.planner.budgets.tolist()
+        self._window: PackWindow | None = None
+        self._last: PlannedPack | None = None
+        self._taken, self._passed, self._done = 0, 0, frozenset[int]()
+        if state:
+            first, self._taken, self._passed, *done = state["planned"]
+            self._done = frozenset(done)
+            self._window = packs.planner.at(first, _cursor_of(state))
+
+    def next(self) -> PlannedPack:
+        """The lane's next pack; `StopIteration` at the end of the data."""
+        while True:
+            number, pack, self._window = self._packs.take(self._slot(), self._window)
+            self._taken += 1
+            if number not in self._done:
+                self._last = pack
+                return pack
+
+    def cost_of(self, ref: SampleRef, part: int) -> list[int] | None:
+        """The planned costs of a member of the pack that was taken last; None of another sample."""
+        member = ref._replace(part=part)
+        if self._last is None or member not in self._last.members:
+            return None
+        costs: list[int] = self._last.costs[self._last.members.index(member)].tolist()
+        return costs
+
+    def _slot(self) -> int:
+        place, within = divmod(self._taken, self._packs.batch_size)
+        return (self._passed + place * self._num_lanes + self._lane) * self._packs.batch_size + within
+
+    def upcoming(self) -> PlannedPack | None:
+        """The pack that `next` returns next, without taking it; None at the end of the data."""
+        before = self._taken, self._window, self._last
+        try:
+            return self.next()
+        except StopIteration:
+            return None
+        finally:
+            self._taken, self._window, self._last = before
+
+    def next_slot(self) -> int | None:
+        """The slot of the pack that `next` returns next; None at the end of the data."""
+        before = self._taken, self._window, self._last
+        try:
+            self.next()
+            self._taken -= 1
+            return self._slot()
+        except StopIteration:
+            return None
+        finally:
+            self._taken, self._window, self._last = before
+
+    def taken_from(self, slot: int, window: PackWindow) -> set[int]:
+        """The numbers of the packs that the lane has taken in a slot or later ones, and that others had before. The
+        window is one not after that slot."""
+        found, last = set(self._done), self._taken
+        for self._taken in range(last - 1, -1, -1):
+            if self._slot() < slot:
+                break
+            number, _, _ = self._packs.take(self._slot(), window)
+            found.add(number)
+        self._taken = last
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """The position: where a window begins, the number of its first pack; how many packs the lane has taken, and
+        micro-batches of packs the job had passed over as lost when the lanes were dealt; later packs that are taken."""
+        window = self._packs.planner.first() if self._window is None else self._window
+        done = [number for number in sorted(self._done) if number >= window.first]
+        return {**window.begin, "planned": [window.first, self._taken, self._passed, *done]}
+
+
+def _cursor_of(state: LaneState) -> dict[str, Any]:
+    return {name: state[name] for name in ("draws", "cursors", "inbox") if name in state}
+
+
+def redealt(state: LoaderState, num_lanes: int, lanes: Collection[int], packs: JobPacks) -> LoaderState:
+    """The whole `state` for another number of lanes, of which only `lanes` are made. The packs and their order stay as
+    they are; one that a lane took early, as another was lost or its own had ended, is not taken again.
+
+    Raises:
+        StateError: if lanes are missing, or the state is from the middle of a micro-batch or of a dealt step.
+    """
+    state.check_complete()
+    size, number = packs.batch_size, sum(lane.get("micro_batches", 0) for lane in state.lanes.values())
+    old = [LanePacks(packs, lane, state.num_lanes, own) for lane, own in sorted(state.lanes.items())]
+    slots = [slot for lane in old if (slot := lane.next_slot()) is not None]
+    slot = min(slots, default=number * size) // size * size
+    if packs.first_of_step(slot) != slot or any(lane.get("pending") for lane in state.lanes.values()):
+        raise StateError(
+            f"the state was saved after micro-batch {number}, in the middle of a step or a micro-batch: its packs were "
+            "dealt to the ranks of then, so other ranks, or other lanes, need a state from the end of a step"
+        )
+    known = [own for own in state.lanes.values() if own and own["planned"][0] <= slot]
+    start: LaneState = {"draws": 0, "cursors": {}, "planned": [0]}
+    best = max(known, key=lambda own: int(own["planned"][0]), default=start)
+    window = packs.planner.at(best["planned"][0], _cursor_of(best))
+    done = sorted({one for lane in old for one in lane.taken_from(slot, window)})
+    dealt: dict[int, LaneState] = {}
+    for lane in lanes:
+        place = -(-max(0, number - lane) // num_lanes)
+        planned = [best["planned"][0], place * size, slot // size - number, *done]
+        dealt[lane] = {**_cursor_of(best), "micro_batches": place, "planned": planned}
+    return dataclasses.replace(
+        state,
+        generations=[(num_lanes, state.generations[-1][1])],
+        next_slot=number if state.skips is None else state.next_slot,
+        lanes=dealt,
+        extras=state.sums().in_extras(state.extras),
+    )
