@@ -98,7 +98,7 @@ def _mode(workers: str) -> str:
 
 
 def _spread(values: Mapping[str, Any]) -> str:
-    text = f"{number(values['ratio'])} by CPU time" if "by" in values else number(values["ratio"])
+    text = number(values["ratio"])
     return f"{text}, {number(values['low'])}–{number(values['high'])}" if "low" in values else text
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import re
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
@@ -18,6 +17,7 @@ from bridge_data.errors import ConfigError, DatasetError, SampleError, did_you_m
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.auxiliary import AuxReference
 from bridge_data.shards import Records, Subset, SubsetRange
+from bridge_data.shards.records import fingerprint_of
 from bridge_data.shards.tombstones import ForgetList
 
 SampleClass: TypeAlias = type[Any]
@@ -126,10 +126,7 @@ class Source:
         Raises:
             DatasetError: if a shard is missing.
         """
-        import hashlib  # imported here: commands that read no data do not need it
-
-        text = json.dumps(self.records.identity(), sort_keys=True, separators=(",", ":"))
-        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        return fingerprint_of(self.records)
 
     def cut(self, subset: SubsetRange | None, epochs_per_shuffle: EpochsPerShuffle) -> Source:
         """This source with the samples of `subset` (None: all), and `epochs_per_shuffle` epochs shuffled together."""

@@ -13,6 +13,7 @@
     joins               indexes of joins, those of Energon in `energon_joins`; `joined_records` reads joins
     subset, where       a range of samples, or those that a predicate chooses
     blocks              neighbours that are read at once, and held until each is taken
+    costs               what an encoder makes of each sample, in tokens and other numbers, as `measure` stored it
     tombstones          the lists of forgotten samples
     sample_lookup       a sample by the key that a user typed; `key_index` is `index.sqlite`, for files by name
     metadata            names and content of `.nv-meta`; `plain_data` parses JSON and YAML of others within limits

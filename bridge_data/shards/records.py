@@ -23,6 +23,9 @@ from bridge_data.shards.tombstones import newest_versions
 from bridge_data.storage import Location
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from bridge_data.shards.tombstones import ForgetList, Version
     from bridge_data.shards.where.sample_columns import SampleColumns
 
@@ -337,6 +340,10 @@ class Selection(abc.ABC):
         """The number in `records` of sample `index`, which must exist."""
 
     @abc.abstractmethod
+    def to_base_array(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """`to_base` of many samples at once."""
+
+    @abc.abstractmethod
     def identity(self) -> Mapping[str, Any]:
         """The identity of `records`, and which of them."""
 
@@ -455,6 +462,18 @@ def _selections(records: Records) -> tuple[list[Selection], Records]:
         found.append(records)
         records = records.records
     return found, records
+
+
+def fingerprint_of(records: Records) -> str:
+    """16 hex digits that identify the samples and their order: a hash of their identity.
+
+    Raises:
+        DatasetError: if a shard is missing.
+    """
+    import hashlib  # imported here: commands that read no data do not need it
+
+    text = json.dumps(records.identity(), sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def stored_records(records: Records) -> Records:

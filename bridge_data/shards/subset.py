@@ -8,11 +8,13 @@ Source: the rules are those of Megatron-Energon, to the sample: absolute numbers
 from the innermost to the outermost level, in double precision, rounded down.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from bridge_data.errors import ConfigError
 from bridge_data.shards.records import Selection
@@ -24,6 +26,10 @@ from bridge_data.shards.where.sample_columns import (
     SampleColumns,
     arrow_package,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _EXAMPLES = "expected two bounds such as [10%, 50%], [100, 200] or [100, end]"
 
@@ -48,7 +54,7 @@ class SubsetRange:
     relative: tuple[float, float] = (0.0, 1.0)
 
     @classmethod
-    def parse(cls, value: Any) -> "SubsetRange":
+    def parse(cls, value: Any) -> SubsetRange:
         """The range in `value`: `[start, end]` or `{range: [start, end]}`, plain or as a YAML node.
 
         Raises:
@@ -62,7 +68,7 @@ class SubsetRange:
             raise value.error(str(error)) from None
 
     @classmethod
-    def _parsed(cls, value: Any) -> "SubsetRange":
+    def _parsed(cls, value: Any) -> SubsetRange:
         if isinstance(value, dict):
             if list(value) != ["range"]:
                 raise ConfigError(
@@ -85,7 +91,7 @@ class SubsetRange:
             raise ConfigError(f"subset: range: {start} comes after {end}; {_EXAMPLES}")
         return cls(absolute=(start, end))
 
-    def within(self, outer: "SubsetRange | None") -> "SubsetRange":
+    def within(self, outer: SubsetRange | None) -> SubsetRange:
         """This range, narrowed by the range `outer` of the level above.
 
         Raises:
@@ -175,6 +181,9 @@ class Subset(Selection):
 
     def to_base(self, index: int) -> int:
         return self.start + index
+
+    def to_base_array(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return indices + self.start
 
     def rank(self, number: int) -> int:
         return min(max(number, self.start), self.end) - self.start

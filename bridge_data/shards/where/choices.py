@@ -11,6 +11,8 @@ number of samples, those chosen in each shard and in each page of 4,096 samples,
 of all bits.
 """
 
+from __future__ import annotations
+
 import array
 import bisect
 import dataclasses
@@ -18,11 +20,15 @@ import itertools
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bridge_data.shards.paged_file import HEADER_BYTES, PagedFile, begin_index, finish_index, kept_page
 from bridge_data.shards.records import Selection
 from bridge_data.storage.atomic import replacing
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 CHOICE_MAGIC = b"BRIDGECH"
 
@@ -44,7 +50,7 @@ class Choice:
         self._starts: list[int] = list(itertools.accumulate(table["pages"], initial=0))
 
     @classmethod
-    def open(cls, path: Path) -> "Choice | None":
+    def open(cls, path: Path) -> Choice | None:
         """The choice in the file at `path`; None if there is no usable one."""
         opened = PagedFile.open(path, CHOICE_MAGIC, "; delete it and start again: the samples will be chosen again")
         return None if opened is None else cls(*opened)
@@ -58,6 +64,20 @@ class Choice:
         page = bisect.bisect_right(self._starts, number) - 1
         return page * PAGE_SAMPLES + kept_page(self, page)[number - self._starts[page]]
 
+    def samples(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The chosen samples with these numbers."""
+        import numpy as np  # imported here: slow, and runs without costs do not need it
+
+        starts = np.array(self._starts)
+        pages = np.searchsorted(starts, numbers, "right") - 1
+        found = np.empty(len(numbers), np.int64)
+        order = np.argsort(pages, kind="stable")
+        for run in np.split(order, np.flatnonzero(np.diff(pages[order])) + 1) if len(order) else ():
+            page = int(pages[run[0]])
+            chosen = np.frombuffer(kept_page(self, page), np.uint16)
+            found[run] = page * PAGE_SAMPLES + chosen[numbers[run] - starts[page]]
+        return found
+
     def rank(self, sample: int) -> int:
         """How many samples before `sample` are chosen."""
         page, at = divmod(sample, PAGE_SAMPLES)
@@ -70,7 +90,7 @@ class Choice:
         """The chosen samples from `first` to `end` - 1."""
         return [self.sample(number) for number in range(self.rank(first), self.rank(end))]
 
-    def read_page(self, page: int) -> "array.array[int]":
+    def read_page(self, page: int) -> array.array[int]:
         """The chosen samples of a page, counted from its first."""
         first = page * _PAGE_BYTES
         num_bytes = min(_PAGE_BYTES, -(-self.num_samples // 8) - first)
@@ -95,6 +115,9 @@ class ChosenRecords(Selection):
 
     def to_base(self, index: int) -> int:
         return self.choice.sample(index)
+
+    def to_base_array(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.choice.samples(indices)
 
     def rank(self, number: int) -> int:
         return self.choice.rank(number)

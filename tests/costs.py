@@ -1,0 +1,44 @@
+"""Cost indexes for tests, without an encoder."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bridge_data.shards import Records
+from bridge_data.shards.costs import CostFacts, arrays_of, costs_path, shard_stamps, write_costs
+from bridge_data.shards.records import fingerprint_of, stored_records
+
+KEY = "0123456789abcdef"
+
+
+def save_costs(
+    records: Records,
+    samples: Sequence[Sequence[Mapping[str, int]]],
+    names: Sequence[str] = ("tokens",),
+    key: str = KEY,
+    encoder: str = "tests.Encoder",
+) -> Path:
+    """Write the costs of the parts of all samples of the stored records below `records`."""
+    base = stored_records(records)
+    assert len(samples) == base.num_samples
+    arrays = arrays_of(samples, names)
+    stamps, begin = shard_stamps(base), 0
+    shards: list[tuple[str, int, int, dict[str, tuple[int, str]]]] = []
+    for stamp, count in zip(stamps, base.counts, strict=True):
+        num_parts = sum(map(len, samples[begin : begin + count]))
+        shards.append((stamp, count, num_parts, {}))
+        begin += count
+    facts = CostFacts(
+        key=key,
+        encoder=encoder,
+        data=fingerprint_of(base),
+        split_part=base.split_part,
+        names=tuple(names),
+        totals=tuple(int(column.sum()) for column in arrays.columns),
+        shards=tuple(shards),
+    )
+    path = costs_path(base, key)
+    assert isinstance(path, Path)
+    path.parent.mkdir(exist_ok=True)
+    with open(path, "wb") as file:
+        write_costs(file, arrays, facts)
+    return path
