@@ -90,8 +90,8 @@ class BatchSequence:
         """Micro-batch `number` of the job.
 
         Raises:
-            ConfigError: if it is before the first, or too far from those that were seen. LookupError: if the data end
-            before it.
+            ConfigError: if it is before the first, or too far from those that were seen.
+            LookupError: if the data end before it.
         """
         with self._lock:
             if number in self._kept:
