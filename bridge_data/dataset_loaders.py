@@ -73,7 +73,8 @@ class DatasetLoaderInterface(abc.ABC):
             subset: a range of each data set.
 
         Raises:
-            ConfigError: for mistakes in YAML files or settings. DatasetError: if the data differ from their metadata.
+            ConfigError: for mistakes in YAML files or settings.
+            DatasetError: if the data differ from their metadata.
         """
 
     def traverse(self, *, split_part: str) -> list[TraversedDatasetReference]:

@@ -80,8 +80,8 @@ def rank_loader(
     must call it, and with "broadcast" or `balancing` all of the job, in the same order.
 
     Raises:
-        ConfigError: if the ranks of the replica are not known, or balanced ranks should end evenly. StateError: on all
-            of these ranks, if they have found different lists of forgotten samples.
+        ConfigError: if the ranks of the replica are not known, or balanced ranks should end evenly.
+        StateError: on all of these ranks, if they have found different lists of forgotten samples.
     """
     if balancing is not None and config.ends != "uneven":
         raise ConfigError(

@@ -76,7 +76,8 @@ class EnergonDataloader(Iterator[Any]):
         """The batch, pack or sample with the `__restore_key__` `key`, made again in this process; the position stays.
 
         Raises:
-            ConfigError: if the key is invalid, or of other data. SampleError: if the hooks skip it.
+            ConfigError: if the key is invalid, or of other data.
+            SampleError: if the hooks skip it.
         """
         return with_tensors(self.dataloader.dataset.restore_sample(key))
 

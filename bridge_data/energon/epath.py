@@ -99,7 +99,8 @@ class EPath:
         """The open file. An object is read whole first; `block_size` and `prefetch_file` have no effect.
 
         Raises:
-            ConfigError: to write an object. FileNotFoundError: if there is none.
+            ConfigError: to write an object.
+            FileNotFoundError: if there is none.
         """
         if isinstance(self._location, Path) or not mode.startswith("r"):
             return open(self.local_path(), mode)

@@ -45,7 +45,8 @@ class CrudeJsonlDatasetFactory(PathDatasetFactory[CrudeSample]):
         """Write the index of the JSONL file `path`, and return its number of lines.
 
         Raises:
-            ConfigError: if there is no such file. DatasetError: naming the lines that are damaged.
+            ConfigError: if there is no such file.
+            DatasetError: naming the lines that are damaged.
         """
         from bridge_data.prepare.jsonl_lines import prepare_jsonl  # here: programs that train do not prepare
 
@@ -163,7 +164,8 @@ class JoinedWebdatasetFactory(BaseCoreDatasetFactory[T_sample]):
         """The join, opened.
 
         Raises:
-            ConfigError: if the members cannot be joined. DatasetError: if the index is missing, or for other data.
+            ConfigError: if the members cannot be joined.
+            DatasetError: if the index is missing, or for other data.
         """
         sources = tuple(member.source() for member in self.inner_datasets)
         shard_sets = []

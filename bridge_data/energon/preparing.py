@@ -58,7 +58,8 @@ def prepare_dataset(
         index_sqlite_tmp_path: no effect: data are prepared on a disk.
 
     Raises:
-        ConfigError: for wrong settings. DatasetError: naming each tar that is damaged.
+        ConfigError: for wrong settings.
+        DatasetError: naming each tar that is damaged.
     """
     root = on_disk(location(absolute(os.fspath(parent_path))))
     try:
@@ -125,7 +126,8 @@ class WebdatasetPreparator:
         `progress_fn` and `index_sqlite_tmp_path` have no effect.
 
         Raises:
-            ConfigError: if it is not prepared. DatasetError: naming a tar that is damaged.
+            ConfigError: if it is not prepared.
+            DatasetError: naming a tar that is damaged.
         """
         return prepare_filesystem_dataset(Path(parent_path), media_filter, workers=workers)
 

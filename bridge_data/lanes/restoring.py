@@ -73,7 +73,8 @@ class Restorer:
         """The sample, pack or batch with the `__restore_key__` `key`. For a member of a pack: as it was before packing.
 
         Raises:
-            ConfigError: if the key is invalid, or not of this data set. SampleError: if the hooks now skip it.
+            ConfigError: if the key is invalid, or not of this data set.
+            SampleError: if the hooks now skip it.
         """
         with self._work.hooks:
             match key:

@@ -205,7 +205,8 @@ class RunLedger:
     running job.
 
     Raises:
-        ConfigError: if there are none. DatasetError: naming file and byte, if one is damaged.
+        ConfigError: if there are none.
+        DatasetError: naming file and byte, if one is damaged.
     """
 
     def __init__(self, folder: str | Path) -> None:

@@ -171,15 +171,16 @@ class BaseCoreDatasetFactory(abc.ABC, Generic[T_sample]):
         """The data set, opened.
 
         Raises:
-            ConfigError: if it is not as described. DatasetError: if the data differ from their metadata.
+            ConfigError: if it is not as described.
+            DatasetError: if the data differ from their metadata.
         """
 
     def build(self) -> Plan:
         """The plan of this data set alone, for training or validation, as `training` says.
 
         Raises:
-            ConfigError: if it is not as described, or has no samples. DatasetError: if the data differ from their
-            metadata.
+            ConfigError: if it is not as described, or has no samples.
+            DatasetError: if the data differ from their metadata.
         """
         source = self.source()
         plan = plan_of(source, training=self.training, what=f"{source.path}: the split part {source.split_part!r}")

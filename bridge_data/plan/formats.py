@@ -72,7 +72,8 @@ class Format(abc.ABC):
         """The split parts, in their order.
 
         Raises:
-            ConfigError: if they are not declared as they should be. DatasetError: if metadata are damaged.
+            ConfigError: if they are not declared as they should be.
+            DatasetError: if metadata are damaged.
         """
         return [WHOLE]
 
@@ -81,14 +82,16 @@ class Format(abc.ABC):
         """The source that `reference` names; see `source`. An error without file and line gets those of `reference`.
 
         Raises:
-            ConfigError: for settings that do not fit the data. DatasetError: if these are damaged.
+            ConfigError: for settings that do not fit the data.
+            DatasetError: if these are damaged.
         """
 
     def with_keys(self, reference: Reference) -> Records:
         """The samples as a member of a join, whose index is made of their keys alone.
 
         Raises:
-            ConfigError: if they cannot be one. DatasetError: if they are damaged.
+            ConfigError: if they cannot be one.
+            DatasetError: if they are damaged.
         """
         raise ConfigError(f"{NO_MEMBER}, but {reference.path} {self.describe(reference.path)}")
 
@@ -322,8 +325,8 @@ def open_source(reference: Reference, opening: Opening) -> Source:
     """The source that `reference` names.
 
     Raises:
-        ConfigError: naming file and line, if there are no such data, or settings do not fit them. DatasetError: if they
-            are damaged.
+        ConfigError: naming file and line, if there are no such data, or settings do not fit them.
+        DatasetError: if they are damaged.
     """
     with reference.placed("split_config"):
         found = format_of(reference.path)

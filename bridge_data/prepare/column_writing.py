@@ -77,8 +77,8 @@ def prepare_columns(
     read.
 
     Raises:
-        ConfigError: if a name is wrong, or the data set is not prepared. DatasetError: naming shards and samples, if
-        values cannot be read or have several types.
+        ConfigError: if a name is wrong, or the data set is not prepared.
+        DatasetError: naming shards and samples, if values cannot be read or have several types.
     """
     fields = parse_fields(columns)
     arrow_package("pyarrow.parquet")  # before processes fork

@@ -122,7 +122,7 @@ def committing(meta: Location, scratch: Path | None = None) -> Iterator[Callable
 
     Raises:
         DatasetError: if the files cannot be written or, in a store, another process has prepared the data set
-        meanwhile.
+            meanwhile.
     """
     if isinstance(meta, RemotePath):
         import tempfile  # imported here: slow, and not needed on a disk

@@ -108,8 +108,8 @@ def prepare_jsonl(
     left are removed.
 
     Raises:
-        ConfigError: if the split does not fit. DatasetError: naming the lines that are damaged, or if another process
-            prepares the file.
+        ConfigError: if the split does not fit.
+        DatasetError: naming the lines that are damaged, or if another process prepares the file.
     """
     if not path.is_file() or path.suffix != JSONL_SUFFIX:
         raise ConfigError(f"{path}: expected a {JSONL_SUFFIX} file" + ("" if path.exists() else ", but there is none"))

@@ -111,7 +111,8 @@ def extract(kind: MediaKind, file: BinaryIO, name: str) -> MediaMetadata:
     """The metadata of `file`; `name` is for messages.
 
     Raises:
-        SampleError: if it cannot be read as `kind`. ConfigError: if PyAV is needed and not installed.
+        SampleError: if it cannot be read as `kind`.
+        ConfigError: if PyAV is needed and not installed.
     """
     try:
         return _image(file) if kind == "image" else _clip(file)
@@ -186,7 +187,8 @@ def prepare_media(
     the data set's metadata. `executor` reads; None: `num_workers` processes do.
 
     Raises:
-        ConfigError: if there are no media. DatasetError: naming the shard, if one is damaged.
+        ConfigError: if there are no media.
+        DatasetError: naming the shard, if one is damaged.
     """
     executor = executor or LocalProcesses(num_workers)
     if not root.is_dir():

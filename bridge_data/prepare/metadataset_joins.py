@@ -131,8 +131,9 @@ def make_join(
     process is making it, wait for that one. `on_progress` is called with steps done and steps in all.
 
     Raises:
-        ConfigError: if a member has no keys to join by. DatasetError: if a key occurs twice in a member, a member whose
-            nonmatch is `error` lacks one, or the keys of a member cannot be read.
+        ConfigError: if a member has no keys to join by.
+        DatasetError: if a key occurs twice in a member, a member whose nonmatch is `error` lacks one, or the keys of a
+            member cannot be read.
     """
     path = join_path(folder, members)
     index = JoinIndex.open(path)

@@ -81,8 +81,9 @@ def write(
         **options: `WriterOptions`.
 
     Raises:
-        ConfigError: for wrong settings. SampleError: naming the item, if the function fails, or makes what cannot be
-        stored. DatasetError: if a key occurs twice, or nothing can be written.
+        ConfigError: for wrong settings.
+        SampleError: naming the item, if the function fails, or makes what cannot be stored.
+        DatasetError: if a key occurs twice, or nothing can be written.
     """
     make, items = _made_of(source, items)
     executor = executor or LocalProcesses(num_workers)

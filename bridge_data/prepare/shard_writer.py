@@ -204,8 +204,8 @@ class WritingSession:
         """Start or resume the share of this rank, and hold it.
 
         Raises:
-            ConfigError: if others write the folder with other settings, or it holds other data. DatasetError: if
-            another process writes the share of this rank.
+            ConfigError: if others write the folder with other settings, or it holds other data.
+            DatasetError: if another process writes the share of this rank.
         """
         with contextlib.ExitStack() as stack:
             with writing(self.root):
@@ -754,7 +754,8 @@ class ShardWriter:
         `overwrite`, also a whole data set. The number of the unfinished one's shards; None if there is none.
 
         Raises:
-            ConfigError: if there is other data then. DatasetError: if another process writes the folder.
+            ConfigError: if there is other data then.
+            DatasetError: if another process writes the folder.
         """
         return self._not_begun().make_way(overwrite=overwrite)
 
@@ -762,8 +763,8 @@ class ShardWriter:
         """Write a sample; `encode_sample` says what it may hold.
 
         Raises:
-            ConfigError: if it cannot be stored, or lacks a field. DatasetError: naming the shards, if its key is in
-            use; or if the disk is full.
+            ConfigError: if it cannot be stored, or lacks a field.
+            DatasetError: naming the shards, if its key is in use; or if the disk is full.
         """
         self.write_encoded(encode_sample(sample))
 

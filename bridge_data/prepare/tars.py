@@ -137,8 +137,8 @@ def find_shards(root: Location, exclude: str | None = None) -> list[str]:
     without those that match `exclude`.
 
     Raises:
-        ConfigError: if there are none, or two of them would share a `.tar.idx`. DatasetError: if a folder cannot be
-        listed.
+        ConfigError: if there are none, or two of them would share a `.tar.idx`.
+        DatasetError: if a folder cannot be listed.
     """
     _check_folder(root)
     names = sorted(_tars(root), key=lambda name: name.split("/"))
@@ -207,7 +207,8 @@ def prepare(
     all.
 
     Raises:
-        ConfigError: for wrong settings. DatasetError: naming each shard that is damaged.
+        ConfigError: for wrong settings.
+        DatasetError: naming each shard that is damaged.
     """
     config = config or PrepareConfig()
     check_split_config(split_config)
@@ -234,8 +235,8 @@ def scan_share(
     processes may scan other shares at the same time. Returns (shards of the share, those scanned now, notes).
 
     Raises:
-        ConfigError: if there are no tars. DatasetError: naming each shard that is damaged, or if the data set is being
-        prepared.
+        ConfigError: if there are no tars.
+        DatasetError: naming each shard that is damaged, or if the data set is being prepared.
     """
     config = config or PrepareConfig()
     with preparing_alone(root, shared=True):
@@ -301,8 +302,8 @@ def refresh_index(
     """Rewrite the indexes of a prepared data set; its split and sample type stay.
 
     Raises:
-        ConfigError: if it is not prepared. DatasetError: naming each shard that is damaged, or whose number of samples
-        has changed.
+        ConfigError: if it is not prepared.
+        DatasetError: naming each shard that is damaged, or whose number of samples has changed.
     """
     meta = root / META_FOLDER
     config = config or PrepareConfig()
@@ -372,8 +373,8 @@ def write_indexes(
     are (None: any). The indexes, the counts and `files` (texts by name) replace the previous ones together.
 
     Raises:
-        DatasetError: naming each shard that is damaged or, with `merge`, not scanned. SharedKeysError: if keys must be
-        unique and are not.
+        DatasetError: naming each shard that is damaged or, with `merge`, not scanned.
+        SharedKeysError: if keys must be unique and are not.
     """
     meta = root / META_FOLDER
     old, results = open_results(root, names, config, keeps_order=expected is not None)

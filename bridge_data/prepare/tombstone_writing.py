@@ -128,7 +128,8 @@ def changing(root: Path) -> Iterator[Forgettable]:
     """The data at `root`, whose lists no other process changes meanwhile.
 
     Raises:
-        ConfigError: if they can have no list. DatasetError: if they are damaged, or another process holds them.
+        ConfigError: if they can have no list.
+        DatasetError: if they are damaged, or another process holds them.
     """
     data = open_forgettable(root)
     with contextlib.ExitStack() as stack:
@@ -233,8 +234,8 @@ def forget_samples(
 
     Raises:
         ConfigError: naming all keys that no sample has, or samples of several shards have; nothing is written. With
-            `ignore_unknown`, only the latter are an error. DatasetError: if the data set has no index of its keys, or
-            is damaged.
+            `ignore_unknown`, only the latter are an error.
+        DatasetError: if the data set has no index of its keys, or is damaged.
     """
     with changing(root) as data:
         before = [file.read(data.root) for file in data.lists]

@@ -104,7 +104,8 @@ class BinaryShard(TableFile):
         """The fields of the samples; `header` is what is between the offsets and the first sample.
 
         Raises:
-            ConfigError: for fields that are not read. ValueError: if they are not as they should be.
+            ConfigError: for fields that are not read.
+            ValueError: if they are not as they should be.
         """
 
     def check_end(self, end: int) -> None:

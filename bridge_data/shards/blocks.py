@@ -146,7 +146,8 @@ class BlockCache:
         """Sample number `index`; the first of a block reads it all.
 
         Raises:
-            IndexError: if there is no such sample. DatasetError: if it cannot be read.
+            IndexError: if there is no such sample.
+            DatasetError: if it cannot be read.
         """
         block = self.held.pop(index, None)
         if block is None:

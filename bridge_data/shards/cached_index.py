@@ -154,8 +154,8 @@ def open_raw_tars(tars: RawTars, split_part: str) -> ShardSet:
     """All samples of the tars, as the split part `train`.
 
     Raises:
-        ConfigError: for another part, tars that are not there, or compressed ones. DatasetError: naming all damaged
-        tars, or if the index cannot be made.
+        ConfigError: for another part, tars that are not there, or compressed ones.
+        DatasetError: naming all damaged tars, or if the index cannot be made.
     """
     if split_part != TRAIN:
         raise ConfigError(

@@ -96,8 +96,9 @@ class CostTable:
         """The cost `name` of each of these samples: the sum over its parts, 0 if the encoder skips it.
 
         Raises:
-            ConfigError: if there is no such column. IndexError: if there is no such sample. DatasetError: if the file
-            is damaged, or was replaced.
+            ConfigError: if there is no such column.
+            IndexError: if there is no such sample.
+            DatasetError: if the file is damaged, or was replaced.
         """
         column = self._column(name)
         starts, counts, arrays = self._spans(indices)
@@ -176,8 +177,8 @@ def open_costs(records: Records, key: str) -> CostTable:
     """The costs of `records` for the encoder whose `costs_key()` is `key`.
 
     Raises:
-        ConfigError: if they were not measured with this encoder. DatasetError: if they have changed since, or the file
-        is damaged.
+        ConfigError: if they were not measured with this encoder.
+        DatasetError: if they have changed since, or the file is damaged.
     """
     base = stored_records(records)
     path = costs_path(base, key)

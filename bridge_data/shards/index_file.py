@@ -440,7 +440,8 @@ class BridgeIndex:
         """The segment of `shard`.
 
         Raises:
-            DamagedIndexError: if it cannot be read. DatasetError: if the index was replaced.
+            DamagedIndexError: if it cannot be read.
+            DatasetError: if the index was replaced.
         """
         return _segment(self._file, self.entries[shard])
 

@@ -67,7 +67,8 @@ def open_jsonl(
     """The samples of `split_part` of the JSONL file `path`; a line beyond `limits` is a `SampleError` when it is read.
 
     Raises:
-        ConfigError: if it is not prepared, or there is no such part. DatasetError: if it was changed since.
+        ConfigError: if it is not prepared, or there is no such part.
+        DatasetError: if it was changed since.
     """
     lines = JsonlLines.open(path, split_part).with_tombstones()
     lines = dataclasses.replace(lines, max_line_bytes=limits.max_json_bytes)

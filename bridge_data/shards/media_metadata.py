@@ -111,7 +111,8 @@ class MediaIndex:
         """The metadata of the file `key`.
 
         Raises:
-            SampleError: if there are none. DatasetError: if they are damaged.
+            SampleError: if there are none.
+            DatasetError: if they are damaged.
         """
         row = next(iter(self._database.rows(_METADATA, key)), None)
         if row is None:

@@ -150,7 +150,8 @@ def read_shard_counts(meta: Location, limits: Limits = DEFAULT_LIMITS) -> dict[s
     """Samples of each shard, by its path relative to the data set, from `.info.json` or the older `.info.yaml`.
 
     Raises:
-        ConfigError: if there is neither. DatasetError: if it cannot be parsed.
+        ConfigError: if there is neither.
+        DatasetError: if it cannot be parsed.
     """
     path, data = _first_of(meta, INFO_JSON, INFO_YAML)
     content = parse_document(data, path, limits)

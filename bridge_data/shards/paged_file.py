@@ -80,7 +80,8 @@ class PagedFile:
         """A range of the data, whose CRC-32 is `checksum`.
 
         Raises:
-            DamagedIndexError: if the checksum differs. DatasetError: if the file at the path was replaced or removed.
+            DamagedIndexError: if the checksum differs.
+            DatasetError: if the file at the path was replaced or removed.
         """
         for _ in range(2):
             try:

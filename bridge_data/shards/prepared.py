@@ -347,7 +347,8 @@ class ShardReader(RecordReader):
         """The table of shard number `shard`, which is kept.
 
         Raises:
-            DamagedIndexError: if the index cannot be used for it. DatasetError: if the shard cannot be read.
+            DamagedIndexError: if the index cannot be used for it.
+            DatasetError: if the shard cannot be read.
         """
         shards = self.shards
         path = str(shards.path(shard))
@@ -426,7 +427,8 @@ class PreparedDataset:
         makes our index of a data set of Energon's on a disk.
 
         Raises:
-            ConfigError: if there is none, or it is not prepared. DatasetError: if its metadata are damaged.
+            ConfigError: if there is none, or it is not prepared.
+            DatasetError: if its metadata are damaged.
         """
         root = storage.location(path)
         meta = meta_folder(root)
@@ -491,8 +493,8 @@ class PreparedDataset:
         """The shards of `split_part`, by `split.yaml` or the file named `split_config` next to it.
 
         Raises:
-            ConfigError: if there is no such part, or it names a shard twice. DatasetError: if it names shards that were
-            not prepared.
+            ConfigError: if there is no such part, or it names a shard twice.
+            DatasetError: if it names shards that were not prepared.
         """
         split = read_split(self.meta, split_config, self.limits)
         shards, exclude = split.shards(split_part), split.excluded()

@@ -135,7 +135,8 @@ class RecordReader(abc.ABC):
         sample lacks is missing from the result, too.
 
         Raises:
-            IndexError: if there is no such sample. DatasetError: if it cannot be read.
+            IndexError: if there is no such sample.
+            DatasetError: if it cannot be read.
         """
 
     @abc.abstractmethod
@@ -143,7 +144,8 @@ class RecordReader(abc.ABC):
         """The byte ranges that `read` will read, as far as an index has them without reading the data.
 
         Raises:
-            IndexError: if there is no such sample. DatasetError: if the index cannot be read.
+            IndexError: if there is no such sample.
+            DatasetError: if the index cannot be read.
         """
 
     def shard_of(self, index: int) -> tuple[int, int]:

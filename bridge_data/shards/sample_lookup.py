@@ -174,7 +174,8 @@ class PartReader:
         several shards have the key, the named shard is used.
 
         Raises:
-            SampleError: if there is no such part, or there are several. ForgottenSampleError: if it is forgotten.
+            SampleError: if there is no such part, or there are several.
+            ForgottenSampleError: if it is forgotten.
             DatasetError: if the index cannot be read.
         """
         for shard, candidate in (("", name), split_shard(name) or ("", "")):

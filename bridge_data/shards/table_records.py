@@ -95,8 +95,8 @@ def open_table(path: str, version: Version | None = None) -> TableFile:
     """The file or data set with a table at `path`. A file whose name says nothing is a Parquet file, or else of Arrow.
 
     Raises:
-        ConfigError: without the package that reads it, or if it is encrypted. DatasetError: if it is damaged, or not
-            of `version`.
+        ConfigError: without the package that reads it, or if it is encrypted.
+        DatasetError: if it is damaged, or not of `version`.
     """
     pyarrow_for(path)
     suffix = os.path.splitext(path)[1]
@@ -237,8 +237,8 @@ def open_records(
     """The rows of `files` (name, path), with the columns that `choose` selects.
 
     Raises:
-        ConfigError: without pyarrow, or for columns that cannot be read. DatasetError: if a file is damaged, or has
-            other columns than the first.
+        ConfigError: without pyarrow, or for columns that cannot be read.
+        DatasetError: if a file is damaged, or has other columns than the first.
     """
     paths = [path for _, path in files]
     first = open_table(paths[0])

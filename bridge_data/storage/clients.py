@@ -91,7 +91,8 @@ def pinned(url: str) -> str:
     """`url`; on the Hugging Face hub with the commit of its revision, which no other process can read differently.
 
     Raises:
-        ConfigError: as `open_store` does. DatasetError: if the hub does not tell the commit.
+        ConfigError: as `open_store` does.
+        DatasetError: if the hub does not tell the commit.
     """
     if not url.startswith(HUB):
         return url

@@ -570,7 +570,8 @@ class BenchConfig:
         """The data set, opened.
 
         Raises:
-            ConfigError: for wrong settings. DatasetError: if the data cannot be opened.
+            ConfigError: for wrong settings.
+            DatasetError: if the data cannot be opened.
         """
         return training_data(self.path, self.options.data, self.options.worker, self.task_encoder)
 

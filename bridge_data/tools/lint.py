@@ -318,7 +318,8 @@ def lint(path: Path, config: LintConfig | None = None, *, on_progress: Progress 
     """Check the data set (a folder of tars or a tar, prepared or not), the JSONL file or the metadataset at `path`.
 
     Raises:
-        ConfigError: if there is nothing at `path`. WorkerError: if a process died.
+        ConfigError: if there is nothing at `path`.
+        WorkerError: if a process died.
     """
     config = config or LintConfig()
     tally = FaultTally(config.max_kept)

@@ -143,7 +143,8 @@ class Catalog:
     """The samples of the data set in the folder `root`, by prefix of their keys. Any thread may use it.
 
     Raises:
-        ConfigError: if it is not prepared, or without an index of keys. DatasetError: if that cannot be read.
+        ConfigError: if it is not prepared, or without an index of keys.
+        DatasetError: if that cannot be read.
     """
 
     def __init__(self, root: Path) -> None:

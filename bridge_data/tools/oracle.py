@@ -109,8 +109,8 @@ class RunOrder:
     "now", for a run that resumes from it, or of "then"; None: such steps are refused.
 
     Raises:
-        ConfigError: for a data set that is not shuffled. StateError: for states of other data, or of several
-            continuations of a run.
+        ConfigError: for a data set that is not shuffled.
+        StateError: for states of other data, or of several continuations of a run.
     """
 
     def __init__(
@@ -161,7 +161,8 @@ class RunOrder:
         """The samples of the global batch of a step, or of one data-parallel rank in it.
 
         Raises:
-            ConfigError: if the states begin after the step. FatalSampleError: from hooks that are run again.
+            ConfigError: if the states begin after the step.
+            FatalSampleError: from hooks that are run again.
         """
         if rank is not None and not 0 <= rank < self.world_size:
             raise ConfigError(f"rank={rank}: the run has {self.world_size} data-parallel ranks")
@@ -501,8 +502,8 @@ def open_run(
     states, `lists` "now" says that it uses the lists of forgotten samples as they are.
 
     Raises:
-        ConfigError: if the data cannot be opened, or the settings contradict each other. StateError: for states of
-            other data.
+        ConfigError: if the data cannot be opened, or the settings contradict each other.
+        StateError: for states of other data.
     """
     data, steps = settings.options.data, settings.options.trainer
     size = data.batch_size or 1

@@ -336,7 +336,7 @@ def sections_of(
 
     Raises:
         StateError: if a state lacks lanes, is of other data, or of another continuation of the run than others.
-            ConfigError: for a state at the end of finite data.
+        ConfigError: for a state at the end of finite data.
     """
     for state in states:
         state.check_complete()
@@ -601,7 +601,8 @@ def _with_lists(
     which they are.
 
     Raises:
-        StateError: if the data sets do not have these lists. ConfigError: if they changed while steps are skipped.
+        StateError: if the data sets do not have these lists.
+        ConfigError: if they changed while steps are skipped.
     """
     extras = state.extras if later is None else later.extras
     if (later is None and lists != "then") or not (run.forgotten or extras):

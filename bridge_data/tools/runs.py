@@ -768,7 +768,8 @@ class SavedRunReader:
 
     Raises:
         ConfigError: if there are no files of a run, or several configs (`has_config`: the config is known, do not
-            search for it). StateError: if none of `states` can be read.
+            search for it).
+        StateError: if none of `states` can be read.
     """
 
     def __init__(

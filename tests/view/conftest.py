@@ -126,6 +126,7 @@ def driver() -> "Iterator[Chrome]":
         "--headless=new",
         "--no-sandbox",
         "--disable-dev-shm-usage",
+        "--hide-scrollbars",
         "--autoplay-policy=no-user-gesture-required",
     ):
         options.add_argument(flag)

@@ -231,7 +231,7 @@ def test_pictures_for_the_docs(browser: Browser, run_browser: Browser, tmp_path:
     folder = picture_folder() or tmp_path
     shots = (
         (browser, "/samples", "view_samples", DESK, False),
-        (browser, "/blend", "view_blend", (920, 380), False),
+        (browser, "/blend", "view_blend", (920, 410), False),
         (run_browser, "/batches?number=65", "view_batch", (1100, 860), True),
         (run_browser, "/run", "view_run", (1100, 780), False),
         (run_browser, "/steps/17", "view_phone", PHONE, True),

@@ -90,8 +90,9 @@ def convert(
     was corrected, starts anew: it removes what the interrupted one has left, and no other file.
 
     Raises:
-        ConfigError: for wrong settings, or if `target` holds other data. DatasetError: naming the broken records,
-        unless they are to be skipped; if the source changes meanwhile, or nothing can be written.
+        ConfigError: for wrong settings, or if `target` holds other data.
+        DatasetError: naming the broken records, unless they are to be skipped; if the source changes meanwhile, or
+            nothing can be written.
     """
     config = config or ConvertConfig()
     fingerprint = source.fingerprint()

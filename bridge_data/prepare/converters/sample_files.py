@@ -115,8 +115,8 @@ def find_samples(folder: Path, *, follow_links: bool = False) -> tuple[list[tupl
 
     Raises:
         ConfigError: if there is no such folder, or no sample in it; if a file is not a regular one (a FIFO, a device);
-            or if it is a link that leads out of `folder`, unless `follow_links`. DatasetError: if a folder cannot be
-            listed.
+            or if it is a link that leads out of `folder`, unless `follow_links`.
+        DatasetError: if a folder cannot be listed.
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder" if not folder.exists() else f"{folder}: expected a folder")

@@ -63,7 +63,8 @@ def open_source(path: Path, config: SourceConfig | None = None) -> RecordSource:
     """The records of the file or folder `path`.
 
     Raises:
-        ConfigError: if nothing is there, or its format is not clear. DatasetError: if it is damaged.
+        ConfigError: if nothing is there, or its format is not clear.
+        DatasetError: if it is damaged.
     """
     config = config or SourceConfig()
     if not path.exists():

@@ -76,7 +76,8 @@ class RecordSource(abc.ABC):
         all split parts. None if there are no columns to choose by.
 
         Raises:
-            ConfigError: if a clause is wrong. DatasetError: if files have changed since they were prepared.
+            ConfigError: if a clause is wrong.
+            DatasetError: if files have changed since they were prepared.
         """
         return None
 
@@ -102,8 +103,8 @@ def take_records(path: Path, source: RecordSource, clauses: Sequence[Where]) -> 
     """The records of `source`, which was opened at `path`, that are not forgotten, and for which all clauses hold.
 
     Raises:
-        ConfigError: if there are no columns to choose by, a clause is wrong, or no record is left. DatasetError: if
-            files have other samples than when they were prepared, or samples in them were forgotten.
+        ConfigError: if there are no columns to choose by, a clause is wrong, or no record is left.
+        DatasetError: if files have other samples than when they were prepared, or samples in them were forgotten.
     """
     chosen = source.chosen_numbers(clauses) if clauses else range(len(source))
     if chosen is None:

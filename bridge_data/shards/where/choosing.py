@@ -111,7 +111,8 @@ def choose(records: Records, clauses: Sequence[Where]) -> Choice:
     """The samples of `records` for which all `clauses` hold.
 
     Raises:
-        ConfigError: if a clause is wrong, or nothing is chosen. DatasetError: if columns cannot be read.
+        ConfigError: if a clause is wrong, or nothing is chosen.
+        DatasetError: if columns cannot be read.
     """
     choice = evaluate(records, clauses)
     if not choice.num_chosen and records.num_samples:
@@ -351,7 +352,8 @@ class SampleQuery:
         """Evaluate it for all samples.
 
         Raises:
-            ConfigError: if that fails, or the user's file does not fit. DatasetError: if columns cannot be read.
+            ConfigError: if that fails, or the user's file does not fit.
+            DatasetError: if columns cannot be read.
         """
         import numpy as np
 

@@ -194,7 +194,8 @@ class JsonlFileStore(_NamedStore):
     `lines` are its lines, if it was opened before.
 
     Raises:
-        ConfigError: if it is not prepared. DatasetError: if it was changed since.
+        ConfigError: if it is not prepared.
+        DatasetError: if it was changed since.
     """
 
     def __init__(

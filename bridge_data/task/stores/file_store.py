@@ -30,7 +30,8 @@ class FileStore(abc.ABC, Generic[T]):
         """The content of the file `key`, and its source.
 
         Raises:
-            SampleError: if there is no such file. DatasetError: if it cannot be read.
+            SampleError: if there is no such file.
+            DatasetError: if it cannot be read.
         """
 
     @abc.abstractmethod
@@ -47,7 +48,8 @@ class FileStore(abc.ABC, Generic[T]):
         """The content of the file `key`. Its source is added to those of `sample`.
 
         Raises:
-            SampleError: if there is no such file. DatasetError: if it cannot be read.
+            SampleError: if there is no such file.
+            DatasetError: if it cannot be read.
         """
         return asked_for(lambda: self[key], sample)
 
@@ -68,7 +70,8 @@ class FileStore(abc.ABC, Generic[T]):
         """The size, duration and the like of the file `key`, from `bridge-data prepare-media`.
 
         Raises:
-            SampleError: if this file has none. ConfigError: if the store has none at all.
+            SampleError: if this file has none.
+            ConfigError: if the store has none at all.
         """
         raise ConfigError(f"{self}: a {type(self).__name__} has no media metadata")
 
@@ -190,7 +193,8 @@ class Lazy(abc.ABC, Generic[T]):
         """The content. Its source is added to those of `sample`.
 
         Raises:
-            SampleError: if there is no such file. DatasetError: if it cannot be read.
+            SampleError: if there is no such file.
+            DatasetError: if it cannot be read.
         """
 
     def __hash__(self) -> int:

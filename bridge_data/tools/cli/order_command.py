@@ -92,8 +92,8 @@ def opened(
     """The order of the run in the folder or the config at `path`, or over the data there, with the given `run_options`.
 
     Raises:
-        ConfigError: if settings are missing, unknown, contradict each other or those in the states. StateError: for
-            states of other data.
+        ConfigError: if settings are missing, unknown, contradict each other or those in the states.
+        StateError: for states of other data.
     """
     files = find_run(path) if is_run(path) else RunFiles(config=path)
     left_out: list[str] = []

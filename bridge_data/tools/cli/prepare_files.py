@@ -52,7 +52,8 @@ def prepare_lines(path: Path, flags: Mapping[str, Any]) -> None:
     """Prepare the JSONL file `path`, and print what it holds; `flags` are those of `prepare`.
 
     Raises:
-        ConfigError: if a flag is given that means nothing here, or does not fit. DatasetError: if lines are damaged.
+        ConfigError: if a flag is given that means nothing here, or does not fit.
+        DatasetError: if lines are damaged.
     """
     _refuse_others(path, "JSONL file", flags, _LINE_FLAGS)
     _check_flags(flags)
@@ -117,8 +118,8 @@ def prepare_joins(path: Path, flags: Mapping[str, Any]) -> None:
     """Make the indexes of the joins in the metadataset `path`, and print their content; `flags` are of `prepare`.
 
     Raises:
-        ConfigError: if a flag is given that means nothing here, or the metadataset is not right. DatasetError: if its
-        data sets cannot be joined.
+        ConfigError: if a flag is given that means nothing here, or the metadataset is not right.
+        DatasetError: if its data sets cannot be joined.
     """
     _refuse_others(path, "metadataset", flags, _JOIN_FLAGS)
     with progress_bar("joining", "steps", shown=flags["progress"]) as on_progress:

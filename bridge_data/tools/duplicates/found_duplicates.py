@@ -250,8 +250,9 @@ def find_duplicates(
     """The duplicates among the samples of the data at `paths`, for a `with` block. Temporary files are in `$TMPDIR`.
 
     Raises:
-        ConfigError: if there is nothing to read, a split part is unknown to all, or a package is missing. DatasetError:
-            if metadata are damaged, or the temporary files cannot be written. WorkerError: if a process died.
+        ConfigError: if there is nothing to read, a split part is unknown to all, or a package is missing.
+        DatasetError: if metadata are damaged, or the temporary files cannot be written.
+        WorkerError: if a process died.
     """
     config = config or DuplicateConfig()
     with tempfile.TemporaryDirectory(prefix="duplicates-") as name:

@@ -141,8 +141,9 @@ def read_rows(
     """Read the samples of the data at `paths`, and keep a file of their rows in `folder`.
 
     Raises:
-        ConfigError: if there is nothing to read, or a split part is unknown to all. DatasetError: if metadata are
-            damaged, or the file cannot be written. WorkerError: if a process died.
+        ConfigError: if there is nothing to read, or a split part is unknown to all.
+        DatasetError: if metadata are damaged, or the file cannot be written.
+        WorkerError: if a process died.
     """
     _opened.cache_clear()  # data may have been prepared again since
     arrow, file, shared, faults = arrow_package(), folder / "rows.arrow", Counter[str](), HashFaults()

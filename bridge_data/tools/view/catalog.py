@@ -235,7 +235,8 @@ class DataCatalog:
         """A split part.
 
         Raises:
-            LookupError: if there is no such part. BridgeDataError: if it cannot be opened, or has no samples.
+            LookupError: if there is no such part.
+            BridgeDataError: if it cannot be opened, or has no samples.
         """
         with self._lock:
             self._notice_changes()

@@ -32,11 +32,14 @@ from bridge_data.shards.records import bytes_of
 from bridge_data.tools.view.catalog import CatalogSource, SampleAddress, SplitCatalog
 from bridge_data.tools.view.contents import extension, kind_of, members_of
 
-WIDTH, HEIGHT = 640, 236
+WIDTH, HEIGHT = 640, 264
 """The `viewBox` of a chart."""
 
-LEFT, BOTTOM, TOP = 52, 44, 16
-"""Margins for the ticks and the names of the axes."""
+LEFT, RIGHT, TOP, BOTTOM = 56, 620, 38, 210
+"""The edges of the plot in it: outside are the ticks and the names of the axes."""
+
+EDGES = {"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": RIGHT, "bottom": BOTTOM}
+"""What the templates draw the axes by."""
 
 NUM_BINS = 24
 
@@ -94,14 +97,14 @@ def histogram(title: str, unit: str, values: Sequence[float]) -> Histogram:
         value = 10**at if is_log else at
         return number_text(value)
 
-    step, inner = (WIDTH - LEFT) / NUM_BINS, HEIGHT - BOTTOM - TOP
+    step, inner = (RIGHT - LEFT) / NUM_BINS, BOTTOM - TOP
     bars = []
     for number, count in enumerate(counts):
         first, last = (shown(low + span * (number + edge) / NUM_BINS) for edge in (0, 1))
         height = inner * count / top
         text = f"{count:,} from {first} to {last} {unit}"
-        bars.append(HistogramBar(LEFT + number * step + 1, TOP + inner - height, step - 2, height, text))
-    x_ticks = tuple(Tick(LEFT + (WIDTH - LEFT) * part / 4, shown(low + span * part / 4)) for part in range(5))
+        bars.append(HistogramBar(LEFT + number * step + 1, BOTTOM - height, step - 2, height, text))
+    x_ticks = tuple(Tick(LEFT + (RIGHT - LEFT) * part / 4, shown(low + span * part / 4)) for part in range(5))
     middle = ordered[len(ordered) // 2]
     return Histogram(
         title=title,
@@ -110,7 +113,7 @@ def histogram(title: str, unit: str, values: Sequence[float]) -> Histogram:
         summary=f"{number_text(least)} to {number_text(most)} {unit}, median {number_text(middle)}",
         bars=tuple(bars),
         x_ticks=x_ticks,
-        y_ticks=_ticks(0, top, lambda value: TOP + inner * (1 - value / top), is_whole=True),
+        y_ticks=_ticks(0, top, lambda value: BOTTOM - inner * value / top, is_whole=True),
     )
 
 
@@ -143,24 +146,20 @@ def step_line(values: Sequence[tuple[int, float]]) -> StepLine:
     low, high = min(value for _, value in kept), max(value for _, value in kept)
     if high <= low:
         low, high = low - 0.5, high + 0.5
-    inner = HEIGHT - BOTTOM - TOP - 8
-    points = [
-        StepPoint(
-            round(LEFT + (WIDTH - LEFT - 8) * (step - first) / (last - first), 2),
-            round(TOP + inner * (1 - (value - low) / (high - low)), 2),
-            step,
-            value,
-        )
-        for step, value in kept
-    ]
+
+    def across(step: float) -> float:
+        return LEFT + (RIGHT - LEFT) * (step - first) / (last - first)
+
+    def upward(value: float) -> float:  # the lowest point stays clear of the axis
+        return TOP + (BOTTOM - 8 - TOP) * (high - value) / (high - low)
+
+    points = [StepPoint(round(across(step), 2), round(upward(value), 2), step, value) for step, value in kept]
     path = "M" + " L".join(f"{point.x:g},{point.y:g}" for point in points)
     return StepLine(
         points=tuple(points),
         path=path,
-        x_ticks=_ticks(
-            first, last, lambda step: LEFT + (WIDTH - LEFT - 8) * (step - first) / (last - first), is_whole=True
-        ),
-        y_ticks=_ticks(low, high, lambda value: TOP + inner * (1 - (value - low) / (high - low))),
+        x_ticks=_ticks(first, last, across, is_whole=True),
+        y_ticks=_ticks(low, high, upward),
         num_steps=len(values),
     )
 
@@ -258,7 +257,7 @@ def shapes(part: SplitCatalog, source: CatalogSource, tokens: TokenLengths | Non
     if media:
         basis = f"Pictures and clips: {basis}. Texts and sizes: of {of_samples}."
     else:
-        basis = f"Of {of_samples}; `bridge-data prepare-media` stores sizes and lengths of all pictures and clips."
+        basis = f"Of {of_samples}; bridge-data prepare-media stores sizes and lengths of all pictures and clips."
     found = {**media, **sampled}
     if tokens is not None:
         found[TOKENS] = tokens.lengths

@@ -448,7 +448,8 @@ def write_sheet(file: Path, title: str, part: SplitCatalog, start: int, count: i
     """Write the samples `start` to `start + count - 1` of each source to `file`; return their number.
 
     Raises:
-        ConfigError: if they are too many, or the file cannot be written. DatasetError: if they cannot be read.
+        ConfigError: if they are too many, or the file cannot be written.
+        DatasetError: if they cannot be read.
     """
     chosen = [
         SampleAddress(source.number, index)

@@ -33,7 +33,7 @@ from bridge_data.tools.run_sections import skips_of
 from bridge_data.tools.runs import NamedRun, SavedRun
 from bridge_data.tools.state_contents import sources_of
 from bridge_data.tools.view.catalog import CatalogSource, DataCatalog, SampleAddress, SampleFilter, SplitCatalog
-from bridge_data.tools.view.charts import HEIGHT, WIDTH, TokenLengths, count_draws, shapes, step_line, token_lengths
+from bridge_data.tools.view.charts import EDGES, TokenLengths, count_draws, shapes, step_line, token_lengths
 from bridge_data.tools.view.contents import (
     DOWNLOAD,
     MediaContent,
@@ -90,8 +90,8 @@ class BatchSequence:
         """Micro-batch `number` of the job.
 
         Raises:
-            ConfigError: if it is before the first, or too far from those that were seen. LookupError: if the data end
-            before it.
+            ConfigError: if it is before the first, or too far from those that were seen.
+            LookupError: if the data end before it.
         """
         with self._lock:
             if number in self._kept:
@@ -325,6 +325,7 @@ class Pages:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._templates: Environment = templates()
+        self._templates.globals["edges"] = EDGES
         self._session = secrets.token_hex(4)  # each server counts updates from the start
 
     def routes(self) -> list[Route]:
@@ -348,6 +349,10 @@ class Pages:
     def not_found(self, _: Request, error: Exception) -> Response:
         """The page for a request of what does not exist."""
         return self._failed("Not found", str(error.args[0] if error.args else error), 404)
+
+    def no_page(self, request: Request, _: Exception) -> Response:
+        """The page for an address that is none of `routes`."""
+        return self._failed("Not found", f"there is no page {request.url.path}", 404)
 
     def refused(self, _: Request, error: Exception) -> Response:
         """The page for a mistake of the user, or a fault in the data."""
@@ -461,8 +466,7 @@ class Pages:
         part, split = self._part(request)
         source = split.source(SampleAddress(number_in(request, "source", 0) or 0, 0))
         found = shapes(split, source, self._site.token_lengths(split, source))
-        size = {"width": WIDTH, "height": HEIGHT}
-        return self._page("shapes.html", "Sizes", part=part, split=split, source=source, shapes=found, **size)
+        return self._page("shapes.html", "Sizes", part=part, split=split, source=source, shapes=found)
 
     # Batches
 
@@ -522,8 +526,6 @@ class Pages:
             has_steps="Batches" in names and self._site.run.schedule is not None,
             last=_last_step(saved),
             span=_span,
-            width=WIDTH,
-            height=HEIGHT,
         )
 
     def chosen_step(self, request: Request) -> Response:
@@ -613,6 +615,6 @@ def application(
 ) -> ASGIApp:
     """The application that shows `site`; `token`, `names` and `cookie` are those of the `Gatekeeper`."""
     pages = Pages(site)
-    handlers = {LookupError: pages.not_found, BridgeDataError: pages.refused}
+    handlers = {404: pages.no_page, LookupError: pages.not_found, BridgeDataError: pages.refused}
     app = Starlette(routes=pages.routes(), exception_handlers=handlers)
     return Gatekeeper(app, token, names, cookie)

@@ -114,7 +114,7 @@ def test_batches_are_shown_as_the_trainer_gets_them(photos_page: TestClient) -> 
 )
 def test_what_is_not_there_is_not_found_and_paths_lead_to_no_file(page: TestClient, path: str) -> None:
     answer = page.get(path)
-    assert answer.status_code == 404
+    assert answer.status_code == 404 and "<h1>Not found</h1>" in answer.text
     assert "root:" not in answer.text and "import" not in answer.text
 
 
