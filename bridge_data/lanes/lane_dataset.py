@@ -39,13 +39,13 @@ from bridge_data.plan import Plan
 from bridge_data.replacement import replacement
 from bridge_data.shards import RawSample
 from bridge_data.shards.blocks import BlockBudget, Cut
-from bridge_data.shards.costs import open_costs
+from bridge_data.shards.costs import CostTable, open_costs
 from bridge_data.task import Hooks, Packing, SourceCook, TaskEncoder, hook_of
 from bridge_data.task.observer import Observer, observe_reads
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.topology import WorkerConfig
 
-_OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer", "_counted", "_packs")
+_OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer", "_counted", "packs")
 """Attributes that each process creates for itself."""
 
 
@@ -233,7 +233,7 @@ class LaneDataset:
         found = self.order.fingerprint() | dataclasses.asdict(self.batching)
         del found["planned"]
         return (
-            found | {"planned": self._packs.planner.fingerprint(self._costs_keys)} if self.batching.planned else found
+            found | {"planned": self.packs.planner.fingerprint(self._costs_keys)} if self.batching.planned else found
         )
 
     def observed(self, make_observer: Callable[[Sequence[int]], Observer]) -> "LaneDataset":
@@ -291,7 +291,7 @@ class LaneDataset:
             state = state if state.skips is None else caught_up(state, self.lane)
             lanes = range(config.rank, num_lanes, config.world_size)
             if self.batching.planned:
-                state = redealt(state, num_lanes, lanes, self._packs)
+                state = redealt(state, num_lanes, lanes, self.packs)
             else:
                 state = self.order.redealt(state, num_lanes, lanes)
         return state.of_rank(config.rank, config.world_size)
@@ -305,7 +305,7 @@ class LaneDataset:
         limit = self.batching.max_micro_batches
         return all(
             (limit is not None and state.number_of(lane) >= limit)
-            or LanePacks(self._packs, lane, state.num_lanes, own).upcoming() is None
+            or LanePacks(self.packs, lane, state.num_lanes, own).upcoming() is None
             for lane, own in state.lanes.items()
         )
 
@@ -330,7 +330,7 @@ class LaneDataset:
         self._read_in_blocks(state)
         ahead, planned, own = None, None, state.lanes.get(lane) or None
         if self.batching.planned:
-            planned = LanePacks(self._packs, lane, state.num_lanes, own)
+            planned = LanePacks(self.packs, lane, state.num_lanes, own)
         if self._is_remote:
             scout, num_lanes = self.order.cursor(lane, state), self._lanes_of_process(state.num_lanes)
             ahead = ReadAhead(scout, self._loaders, num_lanes, self.forgotten)
@@ -347,8 +347,12 @@ class LaneDataset:
         )
 
     @functools.cached_property
-    def _packs(self) -> JobPacks:
-        """The planned packs of the job; all lanes of this process share them."""
+    def packs(self) -> JobPacks:
+        """The planned packs of the job; all lanes of this process share them.
+
+        Raises:
+            ConfigError: if the samples were not measured for the encoder, or it packs by a function of its own.
+        """
         encoder = self.task_encoder
         packing = hook_of(encoder, "select_samples_to_pack")
         if not isinstance(packing, Packing):
@@ -356,14 +360,20 @@ class LaneDataset:
                 f"packing='planned': select_samples_to_pack of {type(encoder).__name__} is your own function, which "
                 "needs samples: set it to a Packing, in the class or as self.select_samples_to_pack in __init__"
             )
-        costs = [
-            open_costs(source.records, key) for source, key in zip(self.plan.sources, self._costs_keys, strict=True)
-        ]
         size = min(self.batching.packing_buffer_size or math.inf, sum(self.order.sizes))  # few epochs in a window
         key, load = key64(self.worker_config.seed_offset), TOKENS if self.deal is None else self.deal.by
         cursor = self.order.cursor(0, LoaderState({}, [self.order.first_generation(1)], 0, {}))
-        planner = PackPlanner(cursor, costs, packing, int(size), key, load)
+        planner = PackPlanner(cursor, self.costs(), packing, int(size), key, load)
         return JobPacks(planner, self.batching.batch_size or 1, self.deal)
+
+    def costs(self) -> list[CostTable]:
+        """The cost index of each source.
+
+        Raises:
+            ConfigError: if the samples were not measured for the encoder.
+        """
+        keyed = zip(self.plan.sources, self._costs_keys, strict=True)
+        return [open_costs(source.records, key) for source, key in keyed]
 
     @functools.cached_property
     def _costs_keys(self) -> list[str]:
