@@ -13,6 +13,7 @@ Source: the names follow NeMo's and Megatron-Bridge's `MultiModalSampleConfig`.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Literal, NoReturn, TypeAlias
 
 from bridge_data.errors import ConfigError, SampleError, SkipSample
@@ -118,7 +119,8 @@ class ConversationConfig:
     `pad_to_multiple_of` pads every sample to a multiple of that many tokens, also within a pack: 2 * CP * TP, say;
     padding has no loss. `pack_in_batch` makes one row of all samples of a micro-batch. `layout` is that of batches:
     "native" (`SequenceBatch`), or "bridge", a dict for Megatron-Bridge's step (see `layouts`), which pads the
-    rows of a batch rather than each of its samples.
+    rows of a batch rather than each of its samples. `pack_budgets` are the `budgets` of `Packing`, such as
+    `{"image_tokens": 4096}`.
 
     Raises:
         ConfigError: if a setting is wrong.
@@ -134,6 +136,7 @@ class ConversationConfig:
     pad_to_multiple_of: int = 1
     pack_in_batch: bool = False
     layout: Layout = "native"
+    pack_budgets: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_choice(self, "layout", Layout)

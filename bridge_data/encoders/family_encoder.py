@@ -90,6 +90,8 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
             overlong="drop",  # nothing is: sequences were truncated before
             packer=config.packer,
             carry_over=config.carry_over,
+            budgets=config.pack_budgets,
+            costs=self.costs,
         )
         pack_by(self, packing)
 
