@@ -87,7 +87,7 @@ class SavableDataLoader:
 
     @property
     def truncated(self) -> int:
-        """Samples that were too long for a pack, and cut (`Packing(overlong="truncate")`)."""
+        """Samples that were too long, and cut: by `Packing(overlong="truncate")`, or by an encoder of this package."""
         return self.meter.num_truncated
 
     def can_restore_sample(self) -> bool:

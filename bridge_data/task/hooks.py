@@ -168,6 +168,7 @@ class Hooks:
         self.encoder = encoder
         self.worker_config = worker_config
         self.skipped: collections.Counter[str] = collections.Counter()
+        self.is_cut = False
         self.batch_index: int | None = None
         self.cache: CachePool = NoCachePool()
         self.observer: Observer | None = None
@@ -212,7 +213,7 @@ class Hooks:
         if stage in self._seeded:
             self._seed(stage, sample)
         results: list[Any] = []
-        self.sample = sample
+        self.sample, self.is_cut = sample, False
         observer = self.observer
         if observer is not None:
             observer.begin(stage, sample[0])
@@ -241,6 +242,8 @@ class Hooks:
                 observer.end()
         if self.failures:
             self.succeed(stage)
+        if self.is_cut and results:
+            self.skipped[TRUNCATED] += 1
         return results
 
     def succeed(self, stage: str) -> None:
