@@ -1,8 +1,8 @@
 """The hooks of a task encoder, and calling them: seeded generators, counted skips, a bounded number of failures.
 
-Enters: a hook, its argument, the sample it works on. Leaves: the results, or none if the sample was skipped.
-Guarantees: random numbers depend on (seed, hook, source, epoch, index, part) only; every skip is counted; errors that
-would hit any other sample too stop the run at once.
+Takes a hook, its argument and the sample it works on. Returns the results, or none if the sample was skipped. Raises
+errors that would hit any other sample too, at once. Random numbers depend on (seed, hook, source, epoch, index, part)
+only; every skip is counted, and every sample that was cut.
 
 A hook may have several versions, which call each other by `super()`: those of its class and its bases, and for an
 `AugmentTaskEncoder` those of the inner encoder.
