@@ -18,6 +18,7 @@ from typing import Literal, NoReturn, TypeAlias
 
 from bridge_data.errors import ConfigError, SampleError, SkipSample
 from bridge_data.options import check_at_least, check_choice
+from bridge_data.running_hook import note_truncation
 from bridge_data.task.packers import Packer
 
 SEQ_LENGTH = 2048
@@ -51,7 +52,7 @@ class SamplePolicies:
     not in the settings, a system message that is not the first, an answer without a question, or two turns of one role
     in a row ("keep": pass them to the chat template). `empty_answer`: an answer without words ("keep": train on it; a
     sample with only empty answers is skipped all the same). `overlong`: more tokens than `seq_length` ("truncate": cut
-    the end, an image as a whole; skip the sample if no answer remains).
+    the end, an image as a whole, counted in `loader.truncated`; skip the sample if no answer remains).
 
     Raises:
         ConfigError: for an unknown policy.
@@ -74,6 +75,13 @@ def refuse(policy: str, key: str, what: str) -> NoReturn:
     if policy == "skip":
         raise SkipSample(what)
     raise SampleError(f"sample {key!r}: {what}")
+
+
+def note_overlong(policy: OverlongPolicy, key: str, what: str) -> None:
+    """Refuse sample `key`, which is too long, because of `what`; or, as `policy` says, count it as truncated."""
+    if policy != "truncate":
+        refuse(policy, key, what)
+    note_truncation()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

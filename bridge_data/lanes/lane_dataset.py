@@ -140,8 +140,7 @@ class LaneDataset:
         """The micro-batches of each lane of shuffled data that end; None if they are not known, or of other data."""
         if num_lanes not in self._counted:
             size, limit = self.batching.batch_size or 1, self.batching.max_micro_batches
-            is_plain = self._ends and not self.batching.packing_buffer_size and not self.work().may_multiply
-            total = self.order.samples_of_lanes(num_lanes) if is_plain else None
+            total = self.order.samples_of_lanes(num_lanes) if self._ends and self._is_plain else None
             if total is not None:
                 total = total // size if self.batching.drop_last else -(-total // size)
                 if limit is not None:
@@ -165,8 +164,13 @@ class LaneDataset:
 
     @property
     def has_length(self) -> bool:
-        """Whether a pass has at most `len` batches: with generators or groups, finite data may have more."""
-        return not (self._ends and not self.virtual_epoch_length and (self._is_longer or self.work().may_multiply))
+        """Whether the number of batches in a pass is known before: not with packs, generators or groups."""
+        return bool(self.virtual_epoch_length) or (self._is_plain and not (self._ends and self._is_longer))
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether the number of samples gives the number of batches."""
+        return self.batching.packing_buffer_size is None and not self.may_multiply
 
     def note_end(self, state: LoaderState) -> None:
         """Note the state at the end of a pass: with plain functions that return generators, only then is it known that
