@@ -13,6 +13,9 @@ from bridge_data.errors import ConfigError
 class HookContext(Protocol):
     """A running hook."""
 
+    is_cut: bool
+    """Whether it has cut its sample, which is counted unless the sample is skipped."""
+
     @property
     def sample_index(self) -> int:
         """The number of its (first) sample."""
@@ -54,6 +57,12 @@ def current_batch_index() -> int:
 def current_cache() -> Any:
     """The cache pool of the loader that calls a hook."""
     return _running_hook("the cache pool").cache
+
+
+def note_truncation() -> None:
+    """Have the sample that a hook works on counted as truncated, if a loader calls the hook and it keeps the sample."""
+    if (hook := active_hook.get()) is not None:
+        hook.is_cut = True
 
 
 def _running_hook(name: str) -> HookContext:

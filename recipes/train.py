@@ -1,4 +1,4 @@
-"""Train a recipe: `python -m recipes.train --config configs/demo.yaml trainer=megatron data.seq_length=512`.
+"""Train a recipe: `python -m recipes.train --recipe llava --tiny trainer=megatron`.
 
 Settings come from the recipe that `--recipe` or the YAML names (in small with `--tiny` or `tiny: true`), then
 from the YAML, then from `key=value` arguments. Run it under torchrun for more than one rank. Nothing heavy is imported
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from recipes.recipe import RECIPES, load_recipe, read_config, to_yaml
 
     parser = argparse.ArgumentParser(prog="python -m recipes.train", description=__doc__.partition("\n")[0])
-    parser.add_argument("--config", type=Path, help="YAML with settings, such as configs/demo.yaml")
+    parser.add_argument("--config", type=Path, help="YAML with settings, such as one that --print-config wrote")
     parser.add_argument("--recipe", help=f"one of {', '.join(RECIPES)}; else the YAML names it")
     parser.add_argument("--tiny", action="store_true", help="the recipe in small, with parts made on the spot")
     parser.add_argument("--print-config", action="store_true", help="print all settings as YAML, and train nothing")

@@ -274,7 +274,7 @@ _COUNTERS = {
     "bytes_read": ("read_bytes", "Bytes read"),
     "retries": ("read_retries", "Reads retried after a transient fault"),
     "failed": ("failed_samples", "Samples lost by an error"),
-    "truncated": ("truncated_samples", "Samples cut to the length of a pack"),
+    "truncated": ("truncated_samples", "Samples cut because they were too long"),
     "worker_restarts": ("worker_restarts", "Worker processes replaced"),
     "ready_batches": ("ready_batches", "Batches ready when one was asked for, added up"),
     "ready_slots": ("ready_slots", "Batches that could have been ready, added up"),

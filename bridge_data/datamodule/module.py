@@ -23,7 +23,7 @@ from bridge_data.errors import ConfigError, StateError
 from bridge_data.keywords import DataModuleKeywords
 from bridge_data.lanes.datasets import training_data, validation_data, validation_sources
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.planned import StepDeal
+from bridge_data.lanes.planned import deal_of, is_dealt
 from bridge_data.loader.checkpoint.other_formats import LIGHTNING_KEY
 from bridge_data.options import ShownOptions
 from bridge_data.order.state import LoaderState
@@ -151,8 +151,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         self.task_encoder = self._default_encoder() if task_encoder is None else task_encoder
         self.validation_task_encoder = validation_task_encoder or self.task_encoder
         balance = self.options.trainer.balance
-        self._dealt_by = balance if isinstance(balance, str) and self.options.data.packing == "planned" else None
-        self._cost = None if balance is False or self._dealt_by else find_cost(balance, self.task_encoder)
+        self._cost = None if balance is False or is_dealt(self.options) else find_cost(balance, self.task_encoder)
         for name in ("multimodal_sample_config", "decoder_seq_length") if task_encoder is not None else ():
             if getattr(self, name) is not None:
                 message = f"EnergonMultiModalDataModule: {name} has no effect with a task_encoder: set it there"
@@ -202,9 +201,8 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         if split == "train":
             dataset = training_data(self.path, self.options.data, worker_config, self.task_encoder)
             dataset.skips = self._checked_skips(worker_config.world_size)
-            if self._dealt_by is not None:
-                schedule = self._batch_schedule(worker_config.world_size)
-                dataset.deal = StepDeal(steps=schedule, num_ranks=worker_config.world_size, by=self._dealt_by)
+            num_ranks = worker_config.world_size
+            dataset.deal = deal_of(self.options, self._batch_schedule(num_ranks), num_ranks)
             return dataset
         if split in ("val", "test"):
             encoder = self.validation_task_encoder

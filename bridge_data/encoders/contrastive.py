@@ -14,7 +14,7 @@ from torch import Tensor
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.encoders.chat import padding_token_of
-from bridge_data.encoders.encoder_config import ImageLimits, OverlongPolicy, Policy, refuse
+from bridge_data.encoders.encoder_config import ImageLimits, OverlongPolicy, Policy, note_overlong, refuse
 from bridge_data.encoders.visuals import Images, picture_sizes, pictures
 from bridge_data.errors import ConfigError
 from bridge_data.options import check_at_least, check_choice
@@ -121,9 +121,10 @@ class ContrastiveTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         if not text:
             refuse(config.empty_text, key, "its text has no words")
         picture_sizes([image], config.images, key)
-        if config.overlong != "truncate" and (found := len(self.tokenizer(text).input_ids)) > self.max_length:
-            refuse(config.overlong, key, f"it has {found} tokens, a text holds {self.max_length}")
-        ids = self.tokenizer(text, truncation=True, max_length=self.max_length).input_ids
+        ids = self.tokenizer(text, verbose=False).input_ids
+        if len(ids) > self.max_length:
+            note_overlong(config.overlong, key, f"it has {len(ids)} tokens, a text holds {self.max_length}")
+            ids = self.tokenizer(text, truncation=True, max_length=self.max_length).input_ids
         padding = self.max_length - len(ids)
         pixels = self._images.pixels(pictures([image], config.images, key), key)[0]
         return ContrastiveSample.derive_from(

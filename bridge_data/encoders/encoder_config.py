@@ -13,10 +13,12 @@ Source: the names follow NeMo's and Megatron-Bridge's `MultiModalSampleConfig`.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Literal, NoReturn, TypeAlias
 
 from bridge_data.errors import ConfigError, SampleError, SkipSample
 from bridge_data.options import check_at_least, check_choice
+from bridge_data.running_hook import note_truncation
 from bridge_data.task.packers import Packer
 
 SEQ_LENGTH = 2048
@@ -50,7 +52,7 @@ class SamplePolicies:
     not in the settings, a system message that is not the first, an answer without a question, or two turns of one role
     in a row ("keep": pass them to the chat template). `empty_answer`: an answer without words ("keep": train on it; a
     sample with only empty answers is skipped all the same). `overlong`: more tokens than `seq_length` ("truncate": cut
-    the end, an image as a whole; skip the sample if no answer remains).
+    the end, an image as a whole, counted in `loader.truncated`; skip the sample if no answer remains).
 
     Raises:
         ConfigError: for an unknown policy.
@@ -73,6 +75,13 @@ def refuse(policy: str, key: str, what: str) -> NoReturn:
     if policy == "skip":
         raise SkipSample(what)
     raise SampleError(f"sample {key!r}: {what}")
+
+
+def note_overlong(policy: OverlongPolicy, key: str, what: str) -> None:
+    """Refuse sample `key`, which is too long, because of `what`; or, as `policy` says, count it as truncated."""
+    if policy != "truncate":
+        refuse(policy, key, what)
+    note_truncation()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -118,7 +127,8 @@ class ConversationConfig:
     `pad_to_multiple_of` pads every sample to a multiple of that many tokens, also within a pack: 2 * CP * TP, say;
     padding has no loss. `pack_in_batch` makes one row of all samples of a micro-batch. `layout` is that of batches:
     "native" (`SequenceBatch`), or "bridge", a dict for Megatron-Bridge's step (see `layouts`), which pads the
-    rows of a batch rather than each of its samples.
+    rows of a batch rather than each of its samples. `pack_budgets` are the `budgets` of `Packing`, such as
+    `{"image_tokens": 4096}`.
 
     Raises:
         ConfigError: if a setting is wrong.
@@ -134,6 +144,7 @@ class ConversationConfig:
     pad_to_multiple_of: int = 1
     pack_in_batch: bool = False
     layout: Layout = "native"
+    pack_budgets: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_choice(self, "layout", Layout)

@@ -2,7 +2,7 @@
 
     sample ─ preencode: conversation, sizes, tokens ─ (packing) ─ postencode: images ─ batch: rows, media
 
-Enters: captioning, VQA, text and conversation samples. Leaves: `FamilyBatch`. The number of tokens of an image is known
+Takes captioning, VQA, text and conversation samples, returns `FamilyBatch`. The number of tokens of an image is known
 from its size, so images stay encoded bytes in the packing buffer, and are decoded once their pack is chosen. The
 processor of transformers is never called, only its parts: the tokenizer and the image processor.
 """
@@ -90,6 +90,8 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
             overlong="drop",  # nothing is: sequences were truncated before
             packer=config.packer,
             carry_over=config.carry_over,
+            budgets=config.pack_budgets,
+            costs=self.costs,
         )
         pack_by(self, packing)
 

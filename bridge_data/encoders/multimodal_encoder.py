@@ -21,7 +21,7 @@ from bridge_data.encoders.encoder_config import (
     MultiModalSampleConfig,
 )
 from bridge_data.encoders.families import FixedSizeFamily
-from bridge_data.encoders.family_encoder import FamilyTaskEncoder, padded_length
+from bridge_data.encoders.family_encoder import FamilyTaskEncoder
 from bridge_data.encoders.layouts import BridgeLayout
 from bridge_data.encoders.pretrained import open_image_processor
 from bridge_data.encoders.sequences import (
@@ -37,7 +37,6 @@ from bridge_data.encoders.visuals import Images
 from bridge_data.errors import ConfigError
 from bridge_data.samples import Sample
 from bridge_data.task import stateless
-from bridge_data.task.packers import first_fit_decreasing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,9 +102,11 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
             self._image_shape = images.shape
             family = FixedTokens(self.image_processor, config.placeholder, images.num_tokens(config))
         shared = {field.name: getattr(config, field.name) for field in dataclasses.fields(ConversationConfig)}
-        family_config = FamilyConfig(**shared, image_placeholder=config.placeholder)
+        family_config = FamilyConfig(**shared, image_placeholder=config.placeholder, carry_over=False)
         super().__init__(tokenizer, family, family_config, seq_length=seq_length)
         self.config = config
+        if decoder_seq_length is not None:
+            self.select_samples_to_pack = _refuse_packs  # type: ignore[method-assign]
         self._for_bridge = isinstance(self._layout, BridgeLayout)
         check_multiple(decoder_seq_length, config.pad_to_multiple_of, "decoder_seq_length")
         if family is not None and family.num_tokens > seq_length:
@@ -127,15 +128,6 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
         counted = super().costs(sample)
         each = 0 if self.family is None else self.family.num_tokens
         return {**counted, "image_tokens": len(sample.images) * each} if each else counted
-
-    @stateless
-    def select_samples_to_pack(self, samples: list[TokenizedSample]) -> list[list[TokenizedSample]]:
-        """First-fit decreasing into `seq_length`; every sample gets into a pack."""
-        if self.decoder_seq_length is not None:
-            raise ConfigError("packing (packing_buffer_size) is for decoders alone; leave out decoder_seq_length")
-        lengths = [padded_length(sample, multiple=self.config.pad_to_multiple_of) for sample in samples]
-        packs = first_fit_decreasing(lengths, self.seq_length)
-        return [[samples[number] for number in pack] for pack in packs]
 
     @stateless
     def batch(self, samples: list[Any]) -> ImageTextBatch | dict[str, Any]:
@@ -184,3 +176,8 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
         fitting, num_images = self._fitted(prompt, texts[: prompt.ids.count(self._image_id)], sample.__key__)
         labels = torch.tensor(answer.ids[: self.decoder_seq_length], dtype=torch.int64)
         return self._filled(fitting.ids, labels, torch.ones(len(labels))), num_images
+
+
+@stateless
+def _refuse_packs(samples: list[Any]) -> list[list[Any]]:
+    raise ConfigError("packing (packing_buffer_size) is for decoders alone; leave out decoder_seq_length")

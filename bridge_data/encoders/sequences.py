@@ -1,8 +1,8 @@
 """Sequences for the model, as samples and as batches: image tokens, truncation, labels, packs, padding.
 
-Enters: marked tokens and images. Leaves: tensors. Guarantees: an image has all its tokens, or is absent;
-`FamilyBatch.model_inputs()` has the names, shapes and values of the family's processor of transformers for the same
-conversations, padded on the right, with labels.
+Takes marked tokens and images, returns tensors. An image has all its tokens, or is absent; `FamilyBatch.model_inputs()`
+has the names, shapes and values of the family's processor of transformers for the same conversations, padded on the
+right, with labels.
 
     SequenceSample ─ FamilySample, with images
     SequenceBatch ─ ImageTextBatch (default encoder), FamilyBatch (model families)
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bridge_data.encoders.chat import MarkedTokens
-from bridge_data.encoders.encoder_config import IGNORED, refuse
+from bridge_data.encoders.encoder_config import IGNORED, OverlongPolicy, note_overlong
 from bridge_data.errors import ConfigError
 from bridge_data.samples import Batch, Sample, SourceInfo, edataclass
 
@@ -167,11 +167,13 @@ def with_image_tokens(
     return MarkedTokens(ids[:limit], has_loss[:limit]), len(images)
 
 
-def check_length(marked: MarkedTokens, images: Sequence[Sequence[int]], limit: int, policy: str, key: str) -> None:
-    """Refuse sample `key`, if `policy` is not to truncate and it has more than `limit` tokens with its images."""
+def check_length(
+    marked: MarkedTokens, images: Sequence[Sequence[int]], limit: int, policy: OverlongPolicy, key: str
+) -> None:
+    """Do as `policy` says if sample `key` has more than `limit` tokens with its images."""
     length = len(marked.ids) + sum(len(image) - 1 for image in images)
-    if policy != "truncate" and length > limit:
-        refuse(policy, key, f"it has {length} tokens, a sequence holds {limit}")
+    if length > limit:
+        note_overlong(policy, key, f"it has {length} tokens, a sequence holds {limit}")
 
 
 def filled_up(tensor: Tensor, multiple: int, value: float) -> Tensor:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
-from bridge_data.encoders.encoder_config import IGNORED, OverlongPolicy, Policy, refuse
+from bridge_data.encoders.encoder_config import IGNORED, OverlongPolicy, Policy, note_overlong, refuse
 from bridge_data.encoders.sequences import padded
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.options import check_at_least, check_choice
@@ -161,12 +161,13 @@ class SpeechTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         ids = list(self.tokenizer(sample.text).input_ids)
         if ids[:1] == [self.start_token_id]:
             ids = ids[1:]
-        if len(ids) > config.max_target_length and config.overlong != "truncate":
-            refuse(config.overlong, key, f"its text has {len(ids)} tokens, a target holds {config.max_target_length}")
+        if len(ids) > config.max_target_length:
+            told = f"its text has {len(ids)} tokens, a target holds {config.max_target_length}"
+            note_overlong(config.overlong, key, told)
         waveform = self._waveform(sample)
         most = self.feature_extractor.n_samples
-        if len(waveform) > most and config.overlong != "truncate":
-            refuse(config.overlong, key, f"its recording has {len(waveform)} samples, the model hears {most}")
+        if len(waveform) > most:
+            note_overlong(config.overlong, key, f"its recording has {len(waveform)} samples, the model hears {most}")
         made = self.feature_extractor(
             waveform.numpy(),
             sampling_rate=self.feature_extractor.sampling_rate,

@@ -10,7 +10,7 @@ import copy
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -93,8 +93,8 @@ class LaneDataset:
         self._is_longer = False
         self.deal: StepDeal | None = None
         """How the packs of a step are dealt to the ranks by their loads; only if they are planned."""
-        is_joint = batching.planned
-        self.order = PlanOrder(plan, worker_config.seed_offset, shuffle, batching.batch_size or 1, is_joint=is_joint)
+        self._shuffle = shuffle
+        self.order = self.order_of(plan, batching)
         members = (member for source in plan.sources for member in source.members)
         self._is_remote = any(storage.is_remote(member.records.root) for member in members)
         has_lists = any(source.tombstones for source in plan.sources)
@@ -140,8 +140,7 @@ class LaneDataset:
         """The micro-batches of each lane of shuffled data that end; None if they are not known, or of other data."""
         if num_lanes not in self._counted:
             size, limit = self.batching.batch_size or 1, self.batching.max_micro_batches
-            is_plain = self._ends and not self.batching.packing_buffer_size and not self.work().may_multiply
-            total = self.order.samples_of_lanes(num_lanes) if is_plain else None
+            total = self.order.samples_of_lanes(num_lanes) if self._ends and self._is_plain else None
             if total is not None:
                 total = total // size if self.batching.drop_last else -(-total // size)
                 if limit is not None:
@@ -165,8 +164,13 @@ class LaneDataset:
 
     @property
     def has_length(self) -> bool:
-        """Whether a pass has at most `len` batches: with generators or groups, finite data may have more."""
-        return not (self._ends and not self.virtual_epoch_length and (self._is_longer or self.work().may_multiply))
+        """Whether the number of batches in a pass is known before: not with packs, generators or groups."""
+        return bool(self.virtual_epoch_length) or (self._is_plain and not (self._ends and self._is_longer))
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether the number of samples gives the number of batches."""
+        return self.batching.packing_buffer_size is None and not self.may_multiply
 
     def note_end(self, state: LoaderState) -> None:
         """Note the state at the end of a pass: with plain functions that return generators, only then is it known that
@@ -232,9 +236,7 @@ class LaneDataset:
         """What must be equal for saved cursors to mean the same samples."""
         found = self.order.fingerprint() | dataclasses.asdict(self.batching)
         del found["planned"]
-        return (
-            found | {"planned": self.packs.planner.fingerprint(self._costs_keys)} if self.batching.planned else found
-        )
+        return found | {"planned": self.packs.planner.fingerprint(self._costs_keys)} if self.batching.planned else found
 
     def observed(self, make_observer: Callable[[Sequence[int]], Observer]) -> "LaneDataset":
         """The same data set; in each process, the `Observer` that `make_observer` makes is called around each stage."""
@@ -289,12 +291,23 @@ class LaneDataset:
             return self.repeated(new, state) if goes_on else new
         if num_lanes != state.num_lanes:
             state = state if state.skips is None else caught_up(state, self.lane)
-            lanes = range(config.rank, num_lanes, config.world_size)
-            if self.batching.planned:
-                state = redealt(state, num_lanes, lanes, self.packs)
-            else:
-                state = self.order.redealt(state, num_lanes, lanes)
+            state = self.redealt(state, num_lanes, range(config.rank, num_lanes, config.world_size))
         return state.of_rank(config.rank, config.world_size)
+
+    def order_of(self, plan: Plan, batching: Batching) -> PlanOrder:
+        """The order of a plan with the shuffle settings and the seed of this one."""
+        seed, size = self.worker_config.seed_offset, batching.batch_size or 1
+        return PlanOrder(plan, seed, self._shuffle, size, is_joint=batching.planned)
+
+    def redealt(self, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
+        """A whole state converted to `num_lanes` lanes, of which only `lanes` are computed."""
+        if self.batching.planned:
+            return redealt(state, num_lanes, lanes, self.packs)
+        return self.order.redealt(state, num_lanes, lanes)
+
+    def packs_of(self, lane: int, state: LoaderState) -> LanePacks:
+        """The planned packs of lane number `lane` from its position in `state` on."""
+        return LanePacks(self.packs, lane, state.num_lanes, state.lanes.get(lane) or None)
 
     def _is_over(self, state: LoaderState) -> bool:
         """Whether all lanes of the job are here and have nothing left, as far as known without reading."""
@@ -304,9 +317,8 @@ class LaneDataset:
             return False
         limit = self.batching.max_micro_batches
         return all(
-            (limit is not None and state.number_of(lane) >= limit)
-            or LanePacks(self.packs, lane, state.num_lanes, own).upcoming() is None
-            for lane, own in state.lanes.items()
+            (limit is not None and state.number_of(lane) >= limit) or self.packs_of(lane, state).next_slot() is None
+            for lane in state.lanes
         )
 
     def _from_here(self, state: LoaderState) -> LoaderState:
@@ -330,7 +342,7 @@ class LaneDataset:
         self._read_in_blocks(state)
         ahead, planned, own = None, None, state.lanes.get(lane) or None
         if self.batching.planned:
-            planned = LanePacks(self.packs, lane, state.num_lanes, own)
+            planned = self.packs_of(lane, state)
         if self._is_remote:
             scout, num_lanes = self.order.cursor(lane, state), self._lanes_of_process(state.num_lanes)
             ahead = ReadAhead(scout, self._loaders, num_lanes, self.forgotten)

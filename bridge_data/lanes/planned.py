@@ -23,6 +23,7 @@ from bridge_data.order import Cursor, SampleRef
 from bridge_data.order.random_draws import Permutation, key64
 from bridge_data.order.row import Ints
 from bridge_data.order.state import LaneState, LoaderState
+from bridge_data.run_options import RunOptions
 from bridge_data.task.packers import Packing, packs_within
 
 TOKENS, ATTENTION = "tokens", "attention"
@@ -264,6 +265,16 @@ class StepDeal:
     by: str
 
 
+def is_dealt(options: RunOptions) -> bool:
+    """Whether a run with these options deals the packs of its steps before they are read."""
+    return options.data.packing == "planned" and isinstance(options.trainer.balance, str)
+
+
+def deal_of(options: RunOptions, steps: Steps, num_ranks: int) -> StepDeal | None:
+    """How a run with these options deals the packs of its steps; None if it does not."""
+    return StepDeal(steps=steps, num_ranks=num_ranks, by=str(options.trainer.balance)) if is_dealt(options) else None
+
+
 class JobPacks:
     """The packs of the job as micro-batches have them: slot s has a pack, of micro-batch s div `batch_size`."""
 
@@ -352,9 +363,10 @@ class LanePacks:
         self.packing, self.budgets = packs.planner.packing, packs.planner.budgets.tolist()
         self._window: PackWindow | None = None
         self._last: PlannedPack | None = None
-        self._taken, self._passed, self._done = 0, 0, frozenset[int]()
+        self._taken, self._begin, self._done = 0, (0, 0), frozenset[int]()
         if state:
-            first, self._taken, self._passed, *done = state["planned"]
+            first, self._taken, slot, number, *done = state["planned"]
+            self._begin = slot, number
             self._done = frozenset(done)
             self._window = packs.planner.at(first, _cursor_of(state))
 
@@ -377,7 +389,8 @@ class LanePacks:
 
     def _slot(self) -> int:
         place, within = divmod(self._taken, self._packs.batch_size)
-        return (self._passed + place * self._num_lanes + self._lane) * self._packs.batch_size + within
+        slot, number = self._begin
+        return slot + (place * self._num_lanes + self._lane - number) * self._packs.batch_size + within
 
     def upcoming(self) -> PlannedPack | None:
         """The pack that `next` returns next, without taking it; None at the end of the data."""
@@ -414,11 +427,11 @@ class LanePacks:
         return found
 
     def state(self) -> dict[str, Any]:
-        """The position: where a window begins, the number of its first pack; how many packs the lane has taken, and
-        micro-batches of packs the job had passed over as lost when the lanes were dealt; later packs that are taken."""
+        """The position: where a window begins, the number of its first pack; how many packs the lane has taken; the
+        slot and the number of the micro-batch from which the lanes were dealt; later packs that are taken."""
         window = self._packs.planner.first() if self._window is None else self._window
         done = [number for number in sorted(self._done) if number >= window.first]
-        return {**window.begin, "planned": [window.first, self._taken, self._passed, *done]}
+        return {**window.begin, "planned": [window.first, self._taken, *self._begin, *done]}
 
 
 def _cursor_of(state: LaneState) -> dict[str, Any]:
@@ -450,7 +463,7 @@ def redealt(state: LoaderState, num_lanes: int, lanes: Collection[int], packs: J
     dealt: dict[int, LaneState] = {}
     for lane in lanes:
         place = -(-max(0, number - lane) // num_lanes)
-        planned = [best["planned"][0], place * size, slot // size - number, *done]
+        planned = [best["planned"][0], place * size, slot, number, *done]
         dealt[lane] = {**_cursor_of(best), "micro_batches": place, "planned": planned}
     return dataclasses.replace(
         state,

@@ -20,7 +20,7 @@ from bridge_data.lanes.units import Item, Pack, Unit
 from bridge_data.order import ALL_PARTS, SampleRef
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import RawSample
-from bridge_data.task import STAGES, TRUNCATED, Hooks, Packing, SourceCook, does_something, hook_of, is_overridden
+from bridge_data.task import STAGES, Hooks, Packing, SourceCook, does_something, hook_of, is_overridden
 from bridge_data.task.observer import StageTracer, observed_iterator
 
 Key: TypeAlias = tuple[Any, ...]
@@ -422,9 +422,7 @@ def mark(made: Any, key: Key, *, add: bool = False) -> None:
 
 def _admitted(selection: Packing, hooks: Hooks, sample: Any) -> Any:
     """The sample, if it is not too long for a pack, or cut to fit."""
-    admitted, is_cut = selection.admitted(sample)
-    if is_cut:
-        hooks.skipped[TRUNCATED] += 1
+    admitted, hooks.is_cut = selection.admitted(sample)
     return admitted
 
 

@@ -67,12 +67,13 @@ class SavableDataLoader:
         """The batches of a pass; of endless data, of an epoch. See `LaneDataset.__len__` for when it is exact.
 
         Raises:
-            TypeError: for finite data if hooks may make more, as Lightning draws no more than the length.
+            TypeError: without `virtual_epoch_length`, if samples are packed or grouped, or hooks are generators.
         """
         if not self.dataset.has_length:
             raise TypeError(
-                "the length of this loader is not known before it is read: with packing, hooks that return generators, "
-                "or batch_group_criterion, there may be more batches than len(loader.dataset), which counts samples"
+                "the length of this loader is not known before it is read, because of packing, of hooks that return "
+                "generators, or of batch_group_criterion. Set virtual_epoch_length, or count batches; "
+                "len(loader.dataset) is an estimate, which counts samples"
             )
         return self.dataset.num_batches(even=self.even_ends is not None, num_lanes=self._position.state.num_lanes)
 
@@ -87,7 +88,7 @@ class SavableDataLoader:
 
     @property
     def truncated(self) -> int:
-        """Samples that were too long for a pack, and cut (`Packing(overlong="truncate")`)."""
+        """Samples that were too long, and cut: by `Packing(overlong="truncate")`, or by an encoder of this package."""
         return self.meter.num_truncated
 
     def can_restore_sample(self) -> bool:

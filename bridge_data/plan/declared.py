@@ -226,6 +226,8 @@ def declare_split(root: Node, file: str, scope: Scope) -> Declared:
 
 def read_splits(root: Node) -> tuple[bool, Mapping[str, Node]]:
     """(whether it has the first format, its splits) of a metadataset."""
+    if isinstance(root.value, dict) and not {"recipe", "data"}.isdisjoint(root.value):
+        raise root.error("this is the config of a run (--config), no data set; expected the data that it reads")
     entries = root.mapping("metadataset", ("__module__", "__class__", "splits"))
     headless = "__class__" not in entries and "__module__" not in entries
     for key in ("splits",) if headless else ("__class__", "__module__", "splits"):

@@ -446,7 +446,8 @@ class WritingSession:
                 f"The shards are whole, and stay. Remove what is wrong, and run the writer of {self.root} again."
             )
             raise
-        empty = [part for part, shards in self._split(names).items() if not shards]
+        shares = self.config.shares()
+        empty = [part for part, shards in self._split(names).items() if not shards and shares[part]]
         for note in [*done.notes, *(f"there is no sample in split part {part!r}" for part in empty)]:
             logger.warning("%s: %s", self.root, note)
 

@@ -1,8 +1,8 @@
 """The hooks of a task encoder, and calling them: seeded generators, counted skips, a bounded number of failures.
 
-Enters: a hook, its argument, the sample it works on. Leaves: the results, or none if the sample was skipped.
-Guarantees: random numbers depend on (seed, hook, source, epoch, index, part) only; every skip is counted; errors that
-would hit any other sample too stop the run at once.
+Takes a hook, its argument and the sample it works on. Returns the results, or none if the sample was skipped. Raises
+errors that would hit any other sample too, at once. Random numbers depend on (seed, hook, source, epoch, index, part)
+only; every skip is counted, and every sample that was cut.
 
 A hook may have several versions, which call each other by `super()`: those of its class and its bases, and for an
 `AugmentTaskEncoder` those of the inner encoder.
@@ -175,6 +175,7 @@ class Hooks:
         self.encoder = encoder
         self.worker_config = worker_config
         self.skipped: collections.Counter[str] = collections.Counter()
+        self.is_cut = False
         self.batch_index: int | None = None
         self.cache: CachePool = NoCachePool()
         self.observer: Observer | None = None
@@ -219,7 +220,7 @@ class Hooks:
         if stage in self._seeded:
             self._seed(stage, sample)
         results: list[Any] = []
-        self.sample = sample
+        self.sample, self.is_cut = sample, False
         observer = self.observer
         if observer is not None:
             observer.begin(stage, sample[0])
@@ -248,6 +249,8 @@ class Hooks:
                 observer.end()
         if self.failures:
             self.succeed(stage)
+        if self.is_cut and results:
+            self.skipped[TRUNCATED] += 1
         return results
 
     def succeed(self, stage: str) -> None:

@@ -23,6 +23,7 @@ from typing import Any, Protocol, TextIO
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.planned import deal_of
 from bridge_data.lanes.restoring import SampleKey
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.order.state import LoaderState
@@ -136,6 +137,11 @@ class RunOrder:
         """The steps that the run skips."""
         self._sections = sections_of(dataset, states, replay=replay, lists=lists)
         self._begins = [section.begin for section in self._sections]
+
+    @property
+    def last_state(self) -> int:
+        """The micro-batches before the last state; 0 without one."""
+        return self._begins[-1]
 
     @property
     def num_lanes(self) -> int:
@@ -523,6 +529,7 @@ def open_run(
     per_step = settings.world_size * settings.num_accumulated
     schedule = BatchSchedule.for_ranks(steps.global_batch_size, size, steps.rampup_batch_size, per_step)
     dataset.skips = schedule.skips(steps.skip_steps)
+    dataset.deal = deal_of(settings.options, schedule, settings.world_size)
     return RunOrder(
         dataset,
         schedule=schedule,

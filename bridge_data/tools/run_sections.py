@@ -14,6 +14,7 @@ data or of several continuations.
 
 import bisect
 import collections
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -25,6 +26,7 @@ from bridge_data.errors import ConfigError, StateError
 from bridge_data.lanes.forgotten import ForgottenSamples
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.planned import LanePacks
 from bridge_data.lanes.skipping import caught_up, with_skips
 from bridge_data.lanes.units import Unit
 from bridge_data.lanes.work import Key, Work
@@ -32,7 +34,6 @@ from bridge_data.order import Cursor, SampleRef
 from bridge_data.order.cursor import packed_references
 from bridge_data.order.forgotten_lists import ListVersions, changes_between, lists_at
 from bridge_data.order.ledger import LedgerSums, tallies
-from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.tools.runs import OrderTaskEncoder
@@ -230,6 +231,44 @@ class KeptDraws:
             self._num_seen += 1
 
 
+class PlannedLanes:
+    """What the lanes of a run with planned packs make from `state` on: by the plan, without running hooks."""
+
+    num_replayed = 0
+
+    def __init__(self, dataset: LaneDataset, state: LoaderState, changes: Changes) -> None:
+        self._dataset, self._state = dataset, state
+        self._lists: Changes = [(0, dataset.forgotten), *changes]
+        self._lanes: dict[int, tuple[LanePacks, list[list[UnitRefs]]]] = {}
+
+    def units(self, lane: int, places: range) -> list[list[UnitRefs]]:
+        """The packs of the micro-batches of a lane at these places; none after the end of finite data.
+
+        Raises:
+            StateError: if the state comes after them.
+        """
+        done, size = self._state.place_of(lane), self._dataset.batching.batch_size or 1
+        if places.start < done:
+            raise StateError(
+                f"micro-batch {places.start * self._state.num_lanes + lane}: lane {lane} of the state has emitted "
+                f"{done} already"
+            )
+        if lane not in self._lanes:
+            self._lanes[lane] = self._dataset.packs_of(lane, self._state), []
+        packs, known = self._lanes[lane]
+        with contextlib.suppress(StopIteration):
+            while len(known) < places.stop - done:
+                slot = (done + len(known)) * self._state.num_lanes + lane
+                forgotten = next(lists for first, lists in reversed(self._lists) if first <= slot) or ()
+                units: list[UnitRefs] = []
+                while len(units) < size:
+                    if left := [ref for ref in packs.next().members if ref not in forgotten]:
+                        units.append(left)
+                known.append(units)
+        found = known[places.start - done : places.stop - done]
+        return [*found, *([] for _ in range(len(places) - len(found)))]
+
+
 ListsOfRun: TypeAlias = Literal["now", "then"]
 """Which lists of forgotten samples a run has after its last state."""
 
@@ -276,7 +315,12 @@ class RunSection:
         if is_replayed and is_unnamed and not self.unknown:
             self.unknown = NEEDS_ENCODER
         self.assumes_no_skips = has_hooks and not (is_replayed or is_proved)
-        self._lanes = LanesFrom(dataset, state, changes, is_replayed=is_replayed)
+        self._lanes: LanesFrom | PlannedLanes
+        if dataset.batching.planned:
+            self.assumes_no_skips = True
+            self._lanes = PlannedLanes(dataset, state, changes)
+        else:
+            self._lanes = LanesFrom(dataset, state, changes, is_replayed=is_replayed)
 
     @property
     def num_replayed(self) -> int:
@@ -316,7 +360,7 @@ class RunSection:
         if source not in self.source_numbers:
             return
         own = self.source_numbers.index(source)
-        if self._lanes.is_replayed:
+        if isinstance(self._lanes, PlannedLanes) or self._lanes.is_replayed:
             for slot in range(self.begin, stop):
                 if any((ref.source, ref.index) == (own, index) for unit in self.units(slot) for ref in unit):
                     yield slot
@@ -386,6 +430,8 @@ def _section(
 ) -> RunSection:
     """The section from `state` to `later`, None if there is no later state."""
     make = functools.partial(_section_as, dataset, state, later, replay=replay, lists=lists)
+    if dataset.batching.planned:
+        return make(later)
     if later is None or not _was_changed_last(dataset, state, later):
         return make(later)
     found = make(state)
@@ -414,7 +460,8 @@ def _section_as(
     elif lists is None:
         unknown = _other_lists(dataset, state)
     run, changes = _with_lists(run, converted, later, lists)
-    skipped = None if later is None or unknown else _has_skipped(run, converted, later, changes)
+    is_shown = later is not None and not unknown and not dataset.batching.planned
+    skipped = _has_skipped(run, converted, later, changes) if is_shown and later is not None else None
     return RunSection(
         run,
         converted,
@@ -506,7 +553,7 @@ def _is_changed_into(dataset: LaneDataset, state: LoaderState, other: LoaderStat
 
 
 def _position_in(lane: LaneState) -> tuple[Any, ...]:
-    names = ("draws", "cursors", "micro_batches")
+    names = ("draws", "cursors", "micro_batches", "planned")
     return (*(lane.get(name) or 0 for name in names), lane.get("inbox") or {}, lane.get("pending") or {})
 
 
@@ -516,7 +563,7 @@ def _converted(run: LaneDataset, state: LoaderState, num_lanes: int) -> LoaderSt
         state = run.order.migrated(state, run.fingerprint())
     if num_lanes != state.num_lanes:
         state = state if state.skips is None else caught_up(state, run.lane)
-        state = run.order.redealt(state, num_lanes, range(num_lanes))
+        state = run.redealt(state, num_lanes, range(num_lanes))
     return state
 
 
@@ -640,7 +687,7 @@ def dataset_of(dataset: LaneDataset, fingerprint: dict[str, Any]) -> tuple[LaneD
         later_weights=later,
     )
     batching = dataclasses.replace(dataset.batching, batch_size=fingerprint["batch_size"])
-    order = PlanOrder(plan, dataset.worker_config.seed_offset, dataset.order.shuffle, batching.batch_size or 1)
+    order = dataset.order_of(plan, batching)
     forgotten = ForgottenSamples.newest(plan.sources, order.source_names)
     changed = dataset.changed(plan=plan, batching=batching, order=order, forgotten=forgotten)
     LoaderState(fingerprint, [], 0, {}).check(changed.fingerprint(), tolerated=("batch_size",))

@@ -184,13 +184,18 @@ def _without_reasons(found: Iterable[Checkpoint | str], left_out: list[str]) -> 
     return states
 
 
+def is_state(path: Path) -> bool:
+    """Whether `path` is a saved state: a file, or a folder of a checkpoint."""
+    return path.suffix in (".pt", _CHECKPOINT) or any(path.glob(f"{_STATE}*"))
+
+
 def state_paths(path: Path) -> Sequence[Path]:
     """`path` itself, or the states in it, if it is a folder with several.
 
     Raises:
         StateError: if it is a folder without one.
     """
-    if not path.is_dir() or any(path.glob(f"{_STATE}*")):
+    if not path.is_dir() or is_state(path):
         return [path]
     found = find_run(path, has_config=True).states
     if not found:
@@ -294,7 +299,7 @@ def _is_config(file: Path) -> bool:
         content = _content(file)
     except (OSError, BridgeDataError):
         return False
-    return isinstance(content, dict) and ("recipe" in content or _has_path(content.get("data")))
+    return isinstance(content, dict) and ("recipe" in content or "path" in _data_of(content))
 
 
 def _content(file: Path) -> Any:
@@ -309,10 +314,24 @@ def _content(file: Path) -> Any:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
 
 
-def _has_path(data: Any) -> bool:
-    """Whether these are arguments of a DataModule."""
+def _data_of(content: Any) -> dict[str, Any]:
+    """The settings of the data in the YAML of a recipe, or the arguments of the DataModule in that of a LightningCLI;
+    none in other files."""
+    data = content.get("data") if isinstance(content, dict) else None
     given = data.get("init_args", data) if isinstance(data, dict) else None
-    return isinstance(given, dict) and "path" in given
+    return given if isinstance(given, dict) else {}
+
+
+def data_path(config: Path, module: "EnergonMultiModalDataModule | None" = None) -> str:
+    """The data set that a run reads, by the YAML of a recipe, which makes `module`, or of a LightningCLI.
+
+    Raises:
+        ConfigError: if the file does not say it.
+    """
+    path = _data_of(_content(config)).get("path") if module is None else module.path
+    if path is None:
+        raise ConfigError(f"{config}: has no data.path: give the data set, DATASET")
+    return str(path)
 
 
 _OF_RECIPE = ("path", "micro_batch_size", "global_batch_size", "packing_buffer_size", "shuffle_buffer_size")

@@ -231,6 +231,7 @@ def test_shards_become_packed_batches_and_nothing_is_lost_uncounted(
     tmp_path: Path, driven: bool, num_workers: int
 ) -> None:
     bad = {3: [ANSWER, ASK], 8: [ASK, says("assistant", "")], 13: [says("user", "<image><image>"), ANSWER]}
+    bad |= {20: [ASK, says("assistant", "a boat " * 200)], 21: [says("user", "a boat " * 200), ANSWER]}  # too long
     sizes = {5: (20_000, 20)}
     samples = [
         {
@@ -260,10 +261,10 @@ def test_shards_become_packed_batches_and_nothing_is_lost_uncounted(
     )
     with get_loader(dataset) as loader:
         batches = list(loader)
-        skipped = sum(loader.skipped.values())
+        skipped, truncated = sum(loader.skipped.values()), loader.truncated
     keys = sorted(int(key.rpartition("/")[2]) for b in batches for row in b.__key__ for key in row.split(","))
-    assert keys == [n for n in range(24) if n not in (3, 5, 8, 13, 17)]
-    assert skipped == 5
+    assert keys == [n for n in range(24) if n not in (3, 5, 8, 13, 17, 21)]
+    assert (skipped, truncated) == (6, 1)
     image = tokenizer.convert_tokens_to_ids("<image>")
     for batch in batches:
         assert (

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from bridge_data import (
     LaneDataset,
+    Packing,
     SavableDataLoader,
     SkipSample,
     WorkerConfig,
@@ -151,7 +152,21 @@ def test_a_loader_that_may_yield_more_than_the_samples_make_has_no_length(folder
     with pytest.raises(TypeError, match="not known before it is read"):
         len(loader)
     assert len(list(loader)) > len(loader.dataset) == 13
-    assert len(get_loader(train(folder / "a", task_encoder=encoder_with(**hooks)))) == 13
+    check_no_length(folder, task_encoder=encoder_with(**hooks))
+
+
+def check_no_length(folder: Path, **settings: Any) -> None:
+    """That no loader knows its length but by virtual_epoch_length, also one of endless data."""
+    for dataset in (val(folder / "a", **settings), train(folder / "a", **settings)):
+        with pytest.raises(TypeError, match="virtual_epoch_length"):
+            len(get_loader(dataset))
+    assert len(get_loader(train(folder / "a", virtual_epoch_length=3, **settings))) == 3
+
+
+def test_a_loader_of_packs_has_no_length(folder: Path) -> None:
+    packing = Packing(length=lambda sample: len(sample.text), capacity=10, overlong="drop")
+    hooks = {"select_samples_to_pack": packing, "pack_selected_samples": lambda self, samples: samples[0]}
+    check_no_length(folder, packing_buffer_size=4, task_encoder=encoder_with(**hooks))
 
 
 def test_that_a_plain_function_returned_generators_is_seen_at_the_end_of_a_pass(folder: Path) -> None:

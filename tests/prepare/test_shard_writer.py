@@ -279,9 +279,11 @@ def test_ranks_agree_on_their_settings(tmp_path: Path, other: dict[str, Any]) ->
 def test_nothing_written_is_no_data_set_and_a_part_without_samples_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    refused(DatasetError, "no sample was written", (), tmp_path)
-    write_texts(tmp_path, [1])
+    split = {**SPLIT, "test": 0}
+    refused(DatasetError, "no sample was written", (), tmp_path, split=split)
+    write_texts(tmp_path, [1], split=split)
     assert "no sample in split part 'train'" in caplog.text and contents(tmp_path)["val"]
+    assert "'test'" not in caplog.text, "none was asked for"
 
 
 @pytest.mark.parametrize("fails", [False, True])

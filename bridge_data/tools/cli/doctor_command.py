@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from bridge_data.errors import ConfigError
-from bridge_data.storage import Location
+from bridge_data.storage import Location, location
 from bridge_data.tools.cli.terminal import (
     LOCATION,
     counted,
@@ -30,7 +30,7 @@ from bridge_data.tools.doctor import (
     examine,
     needed_batches_per_s,
 )
-from bridge_data.tools.runs import PlannedRun, module_of_recipe, named_encoder
+from bridge_data.tools.runs import PlannedRun, data_path, module_of_recipe, named_encoder
 
 _COLOURS = {Level.STOPS: "red", Level.SLOWS: "yellow", Level.MIXES: "yellow", Level.NOTE: "cyan"}
 _MAX_SOURCES = 20
@@ -48,7 +48,7 @@ def _later(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int
 
 
 @click.command()
-@click.argument("path", metavar="DATASET", type=LOCATION)
+@click.argument("path", metavar="[DATASET]", type=LOCATION, required=False)
 @click.option("--config", type=click.Path(path_type=Path), help="The YAML config of the run; options override it.")
 @setting("--split-part", default="train")
 @setting("--task-encoder")
@@ -73,7 +73,7 @@ def _later(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int
 def doctor(
     context: click.Context,
     /,
-    path: Location,
+    path: Location | None,
     config: Path | None,
     task_encoder: str | None,
     seconds: float,
@@ -83,11 +83,14 @@ def doctor(
 ) -> None:
     """Check a planned run on DATASET before it starts, and show what to change, in order of gain.
 
-    DATASET is a prepared data set, a metadataset or a JSONL file, or the URL of one. It checks this machine, the data
+    DATASET is a prepared data set, a metadataset or a JSONL file, or the URL of one; by default the data of the config.
+    It checks this machine, the data
     (no shard is read, except for the measurement), the order at these settings, and the speed. The exit status is 1 if
     something would stop the run.
     """
     given = {name: value for name, value in options.items() if value is not None}
+    if path is None and config is None:
+        raise ConfigError("give DATASET, or the config of the run (--config)")
     if seconds < 0:
         raise ConfigError(f"--seconds {seconds:g}: expected 0 or more")
     recipe = None
@@ -96,6 +99,9 @@ def doctor(
     except ConfigError as error:
         note(f"{error}. Of the recipe only the numbers in the file are known")
     run = PlannedRun.of(given, config, recipe)
+    if path is None:
+        assert config is not None
+        path = location(data_path(config, recipe))
     if plot is not None:
         check_plot(plot, run)
     if seconds and not as_json:

@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import click
@@ -51,7 +50,9 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str
 @click.option("--task-index", type=int, metavar="I", help="Measure share I, from 0 on, of --num-tasks.")
 @click.option("--num-tasks", type=int, metavar="N", help="The number of shares, such as the tasks of a Slurm array.")
 @click.option("--rescan", is_flag=True, help="Measure all samples, even those of unchanged shards.")
-@click.option("--out", metavar="FOLDER", help=f"Write the costs there; runs find them by {COSTS_VARIABLE}.")
+@click.option(
+    "--out", type=LOCATION, metavar="FOLDER", help=f"Write the costs there; runs find them by {COSTS_VARIABLE}."
+)
 @json_option
 @progress_option
 @trust_options
@@ -65,7 +66,7 @@ def measure(
     task_index: int | None,
     num_tasks: int | None,
     rescan: bool,
-    out: str | None,
+    out: Location | None,
     as_json: bool,
     progress: bool,
     **options: Any,
@@ -82,7 +83,7 @@ def measure(
         raise ConfigError("--task-index and --num-tasks: give both, or none")
     task = None if task_index is None or num_tasks is None else ScanTask(task_index, num_tasks)
     if out is not None:
-        os.environ[COSTS_VARIABLE] = out if is_remote(out) else str(Path(out).absolute())
+        os.environ[COSTS_VARIABLE] = str(out.absolute())
     if task_encoder is not None:
         encoder, chosen = named_encoder(task_encoder), DatasetOptions()
     else:

@@ -31,6 +31,7 @@ from bridge_data.tools.runs import (
     find_run,
     found_states,
     is_run,
+    is_state,
     named_encoder,
     newest_of,
     read_states,
@@ -95,7 +96,10 @@ def opened(
         ConfigError: if settings are missing, unknown, contradict each other or those in the states.
         StateError: for states of other data.
     """
-    files = find_run(path) if is_run(path) else RunFiles(config=path)
+    if path.is_file() and is_state(path):
+        files, states = RunFiles(), (path, *states)
+    else:
+        files = find_run(path) if is_run(path) else RunFiles(config=path)
     left_out: list[str] = []
     saved = read_states(states) if states else found_states(files.states, left_out)
     for reason in left_out:
@@ -104,7 +108,10 @@ def opened(
         saved = [one for one in saved if not one.state.ended and not one.state.repetition]
     source = files.config or data
     if source is None:
-        raise ConfigError(f"{path}: has no config of a run: give the data set that it reads (--data)")
+        raise ConfigError(
+            f"{path}: a saved state alone, without the config of its run: give the data set that it reads (--data), or "
+            f"the run, and this as --state {path}"
+        )
     settings = RunSettings.read(source)
     is_config = settings.path != str(source)
     if data is not None:
@@ -112,6 +119,8 @@ def opened(
     if saved:
         _check_given(options, saved)
         settings = _of_states(settings, saved, options, is_config=is_config)
+    elif not is_config and not path.exists():
+        raise ConfigError(f"{path}: no such file or folder; expected the folder or the config of a run, or a data set")
     elif not is_config and options["batch_size"] is None:
         raise ConfigError(
             f"{path}: neither a config nor a state says the size of a micro-batch: give --batch-size, or the config, "
@@ -263,6 +272,8 @@ def at(path: Path, step: int, rank: int | None, states: tuple[Path, ...], as_jso
         _echo_json(run, samples, num_replayed=found.num_replayed, assumes_no_skips=found.assumes_no_skips)
         return
     click.echo(samples_table(found.samples))
+    if options["lists"] is not None and found.micro_batches.stop <= run.last_state:
+        note(f"--lists says nothing of step {step:,}, for which there is a later state")
     if run.skips is not None:
         steps = " and ".join(f"{number:,}" for number in run.plain_steps(step))
         note(f"step {step:,} has the data of step {steps} of the run without skips ({run.skips})")
@@ -356,8 +367,7 @@ def order(
 
 def _one_of(path: Path | None, one: Path, states: tuple[Path, ...], options: dict[str, Any]) -> RunOrder:
     """One of the two compared runs: a run, or RUN resumed from a state."""
-    is_state = one.suffix == ".pt" or (one.is_dir() and any(one.glob("train_dataloader_*")))
-    if not is_state:
+    if not is_state(one):
         return opened(one, states, **options)
     if path is None:
         raise ConfigError(f"{one} is a state: name its run first, as in `bridge-data order RUN --differences A B`")

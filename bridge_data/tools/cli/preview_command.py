@@ -29,7 +29,7 @@ from bridge_data.tools.cli.terminal import (
     trust_options,
     where_options,
 )
-from bridge_data.tools.view.catalog import CatalogSource, SplitCatalog, open_split
+from bridge_data.tools.view.catalog import CatalogSource, SampleAddress, SplitCatalog, open_split
 from bridge_data.tools.view.contents import facts_of, part_facts, shown_json, text_of
 
 DEFAULT_COUNT = 3
@@ -70,10 +70,10 @@ def preview(
     allow_pixels(trust["limits"])
     parts = split_parts or opening.split_parts(path, trust["limits"])
     if key is not None:
-        if start or count != DEFAULT_COUNT or html is not None:
-            raise ConfigError("--key shows one sample: give it without --start, --count and --html")
+        if start or count != DEFAULT_COUNT:
+            raise ConfigError("--key shows one sample: give it without --start and --count")
         opened = [catalog for catalog in (open_split(path, part, trust) for part in parts) if catalog is not None]
-        _preview_key(path, key, opened, as_json=as_json)
+        _preview_key(path, key, opened, html, as_json=as_json)
         return
     found = next(filter(None, (open_split(path, part, trust) for part in parts)), None)
     if found is None:
@@ -83,9 +83,8 @@ def preview(
     if len(found.sources) == 1 and start >= found.num_samples:
         raise ConfigError(f"--start {start}: {found.name} has {found.num_samples} samples")
     if html is not None:
-        from bridge_data.tools.view.contents import write_sheet
-
-        click.echo(f"{html}: {counted(write_sheet(html, str(path), found, start, count), 'sample')} of {path}")
+        indices = ((one.number, range(start, min(start + count, one.num_samples))) for one in found.sources)
+        _write_sheet(html, path, found, [SampleAddress(number, index) for number, some in indices for index in some])
         return
     samples = []
     for shown in found.sources:
@@ -102,18 +101,28 @@ def preview(
         _echo_samples(path, samples)
 
 
-def _preview_key(path: Path, key: str, opened: Sequence[SplitCatalog], *, as_json: bool) -> None:
+def _write_sheet(file: Path, path: Path, part: SplitCatalog, chosen: Sequence[SampleAddress]) -> None:
+    from bridge_data.tools.view.contents import write_sheet  # imports slowly
+
+    write_sheet(file, str(path), part, chosen)
+    click.echo(f"{file}: {counted(len(chosen), 'sample')} of {path}")
+
+
+def _preview_key(path: Path, key: str, opened: Sequence[SplitCatalog], html: Path | None, *, as_json: bool) -> None:
     """Show one sample; once if it is in several split parts, or in a blend more than once."""
     for notice in dict.fromkeys(catalog.notice for catalog in opened if catalog.notice):
         note(notice)
-    several = [source for catalog in opened for source in catalog.sources]
-    place = find_sample([shown.records for shown in several], key)[0]
-    shown = several[place.records]
+    several = [(catalog, source) for catalog in opened for source in catalog.sources]
+    place = find_sample([shown.records for _, shown in several], key)[0]
+    catalog, shown = several[place.records]
+    if html is not None:
+        _write_sheet(html, path, catalog, [SampleAddress(shown.number, place.index)])
+        return
     sample = _sample(place.index, shown, reader_of(shown.records), _loader(shown))
     if as_json:
         _echo_samples(path, [sample])
         return
-    if len({str(other.records.root) for other in several}) > 1:
+    if len({str(other.records.root) for _, other in several}) > 1:
         click.echo(click.style(_heading(shown), underline=True))
     click.echo("\n".join(_sample_lines(sample)))
 

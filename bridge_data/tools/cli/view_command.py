@@ -106,6 +106,7 @@ def view(
         return default_run(os.fspath(catalog.path), part, num_lanes or saved.num_lanes, options, saved.states)
 
     if config is not None:
+        note(f"opening {config}")  # imports what its trainer needs: it may take a while
         run = opened(SavedRun() if reader is None else reader.saved)
         path = location(run.path) if path is None else path
     assert path is not None

@@ -444,18 +444,13 @@ class SheetCard:
     media: tuple[tuple[ShownPart, str], ...]
 
 
-def write_sheet(file: Path, title: str, part: SplitCatalog, start: int, count: int) -> int:
-    """Write the samples `start` to `start + count - 1` of each source to `file`; return their number.
+def write_sheet(file: Path, title: str, part: SplitCatalog, chosen: Sequence[SampleAddress]) -> None:
+    """Write the `chosen` samples to `file`.
 
     Raises:
         ConfigError: if they are too many, or the file cannot be written.
         DatasetError: if they cannot be read.
     """
-    chosen = [
-        SampleAddress(source.number, index)
-        for source in part.sources
-        for index in range(start, min(start + count, source.num_samples))
-    ]
     if len(chosen) > MAX_SAMPLES:
         raise ConfigError(f"--html: {len(chosen):,} samples are too many for one file, at most {MAX_SAMPLES:,}")
     try:
@@ -468,7 +463,6 @@ def write_sheet(file: Path, title: str, part: SplitCatalog, start: int, count: i
         write_file(file, made.encode("utf-8", "backslashreplace"))  # keys may hold surrogates
     except OSError as error:
         raise ConfigError(f"--html {file}: cannot be written: {error.strerror}") from error
-    return len(chosen)
 
 
 def templates() -> "Environment":

@@ -54,6 +54,9 @@ def test_tars_that_nobody_has_prepared_are_checked_and_measured(
 def test_json_has_the_settings_of_a_config_and_of_options(run: Run, blend: Path, tmp_path: Path) -> None:
     config = tmp_path / "run.yaml"
     config.write_text("data: {micro_batch_size: 2, global_batch_size: 8}\ntraining: {train_steps: 100}\n")
+    for given in ([], ["--config", config]):
+        refused = run("doctor", *given)
+        assert refused.exit_code != 0 and "DATASET" in refused.stderr
     settings = ["--config", config, "--num-workers", 0, "--batch-size", 4, "--seconds", 0.05, "--json"]
     result = run("doctor", blend, *settings)
     assert result.exit_code == 0, result.output
@@ -85,7 +88,10 @@ def test_a_recipe_is_examined_with_its_own_encoder_and_defaults(run: Run, tmp_pa
     data = write_dataset(tmp_path / "photos", photos, definition=captioned)
     config = tmp_path / "recipe.yaml"
     config.write_text(f"recipe: llava\ntiny: true\ndata: {{path: {data}}}\n")
-    document = json.loads(run("doctor", data, "--config", config, "--seconds", 0.05, "--json").stdout)
+    told = run("doctor", config, "--seconds", 0)
+    assert told.exit_code == 1 and "--config" in told.stdout
+    document = json.loads(run("doctor", "--config", config, "--seconds", 0.05, "--json").stdout)
+    assert document["path"] == str(data)
     assert (document["run"]["micro_batch_size"], document["run"]["packing_buffer_size"]) == (1, 8)
     assert document["figures"]["samples_per_s"] > 0 and not document["stops"]
     config.write_text("recipe: llava\ntokenizer: {pretrained: /nowhere}\ndata: {micro_batch_size: 3}\n")

@@ -198,6 +198,10 @@ def test_settings_are_those_of_the_states_and_others_are_refused(run: Run, blend
     assert len(keys_in(run("at", blend, 3, "--state", tmp_path / "run", *same, "--json"))) == 12
     refuses(run("at", blend, 3), "--batch-size")
     refuses(run("at", tmp_path / "run", 3), "--data")
+    refuses(run("at", "package:data", 3), "package:data", "expected the folder or the config of a run")
+    state = tmp_path / "run/checkpoints/iter_0000016/train_dataloader_dprank000.pt"
+    refuses(run("at", state, 3), "a saved state", "--data", f"--state {state}")
+    assert keys_in(run("at", state, 12, "--data", blend, "--global-batch-size", 12, "--json")) == wanted
 
 
 def test_states_of_several_numbers_of_ranks_are_followed_once_it_is_said_what_a_step_is(
@@ -267,6 +271,7 @@ def test_lists_of_forgotten_samples_are_those_of_the_run(run: Run, blend: Path, 
         return run("at", tmp_path / "run", step, "--data", blend, "--json", *more)
 
     assert keys_in(at(5)) == job.keys[5]
+    assert "--lists" in run("at", tmp_path / "run", 5, "--data", blend, "--lists", "now").stderr
     refuses(at(14), "--lists")
     assert [keys_in(at(14, "--lists", which)) for which in ("then", "now")] == [job.keys[14], now.keys[14]]
     refuses(run("at", blend, 5, *OPTIONS), "--lists now")

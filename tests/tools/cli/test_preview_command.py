@@ -75,6 +75,9 @@ def test_samples_as_json(run: Run, tars: Path) -> None:
     assert first["parts"]["json"]["value"]["caption"] == "caption 1"
     assert told(run, tars, "--key", second["key"]) == [second]
     refused(run("preview", tars, "--json", "--html", tars / "sheet.html"))
+    assert run("preview", tars, "--key", second["key"], "--html", tars / "sheet.html").exit_code == 0
+    page = (tars / "sheet.html").read_text()
+    assert [one["parts"]["txt"]["text"] in page for one in (first, second)] == [False, True]
     text = "  → CaptioningSample\n    image    uint8 3×30×41, 9 … 10\n    caption  picture number 1\n"
     assert text in shown(run, tars, "--count", 1)
 

@@ -1,0 +1,230 @@
+"""Planned packs: the same on any ranks, exactly once, within budgets, whatever is saved, lost, forgotten or dealt."""
+
+import collections
+import functools
+import itertools
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bridge_data import ConfigError, FatalSampleError, StateError, merge_states
+from bridge_data.datamodule.batch_schedule import BatchSchedule
+from bridge_data.lanes.planned import StepDeal
+from bridge_data.tools.oracle import RunOrder
+from tests.lanes.planned_packs import CAPACITY, Encoder, Job, planned, write_measured
+from tests.prepared import train_dataset, write_blend
+
+SIZE = 600
+UNMEASURED = frozenset(range(5, SIZE, 97))
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
+    folder = tmp_path_factory.mktemp("planned") / "texts"
+    return folder, write_measured(folder, SIZE, skipped=UNMEASURED)
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "num_workers", "num_lanes"),
+    [(2, 0, None), (3, 0, None), (8, 0, None), (64, 0, None), (1, 0, 24), (1, 2, None), (2, 3, 12)],
+)
+def test_packs_are_the_same_on_any_ranks_lanes_and_workers(
+    texts: Any, num_ranks: int, num_workers: int, num_lanes: int | None
+) -> None:
+    make = functools.partial(planned, texts[0], num_workers=num_workers, num_lanes=num_lanes)
+    job = Job(num_ranks, make)
+    assert job.batches(72) == Job(1, functools.partial(planned, texts[0])).batches(72)
+    for loader in job.loaders:
+        loader.close()
+
+
+def test_a_window_of_4096_samples_fills_packs(tmp_path: Path) -> None:
+    write_measured(tmp_path / "many", 5_000, per_shard=1_000)
+    batches = Job(1, functools.partial(planned, tmp_path / "many", packing_buffer_size=4096)).batches(400)
+    packs = [*itertools.chain.from_iterable(batches)]
+    assert sum(length for pack in packs for *_, length in pack) / len(packs) / CAPACITY >= 0.995
+
+
+def test_nothing_waits_in_a_state_and_it_restores_within_a_window(texts: Any) -> None:
+    make = functools.partial(planned, texts[0])
+    job = Job(1, make)
+    job.batches(21)
+    (state,) = job.states()
+    saved = json.loads(json.dumps(state))
+    assert all("pending" not in lane for lane in saved["lanes"].values())
+    assert len(json.dumps(saved["lanes"]["0"])) < 300
+    assert Job(1, make, saved).batches(30) == job.batches(30)
+
+
+def run_chain(seed: int, texts: tuple[Path, list[int]]) -> None:
+    """A run over finite or endless data that is saved and restored again and again, on other ranks and lanes, while
+    samples are lost: each is there once."""
+    drawn, (data, lengths) = random.Random(seed), texts
+    lost = {one for one in range(SIZE) if drawn.random() < drawn.choice([0, 0.02, 0.4])}
+    encoder, size = Encoder(lost=lost), drawn.choice([1, 1, 2, 3])
+    window, repeat = drawn.choice([16, 64, 200, 4096]), drawn.random() < 0.3
+    wanted = {one for one in range(SIZE) if lengths[one] <= CAPACITY} - lost - UNMEASURED
+    seen: collections.Counter[tuple[int, int]] = collections.Counter()
+
+    def note(batches: Any) -> None:
+        for pack in itertools.chain.from_iterable(batches):
+            assert sum(length for *_, length in pack) <= CAPACITY
+            seen.update((epoch, index) for _, epoch, index, _ in pack)
+
+    state: dict[str, Any] | None = None
+    options = {"batch_size": size, "packing_buffer_size": window, "repeat": repeat}
+    while len(seen) < (2 if repeat else 1) * len(wanted):
+        num_ranks = drawn.choice([1, 2, 3, 4, 8])
+        num_lanes = drawn.choice([None, num_ranks, 2 * num_ranks])
+        job = Job(num_ranks, functools.partial(planned, data, encoder, num_lanes=num_lanes, **options), state)
+        for _ in range(drawn.randrange(15)):
+            note(step := job.step())
+            if len(step) < num_ranks:
+                break
+        else:
+            state = json.loads(json.dumps(merge_states(job.states())))
+            continue
+        note(job.rest())
+        break
+    assert set(seen.values()) == {1}
+    assert {index for _, index in seen} <= wanted if repeat else seen.keys() == {(0, index) for index in wanted}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_each_sample_comes_once_through_any_chain(seed: int, texts: Any) -> None:
+    run_chain(seed, texts)
+
+
+@pytest.mark.slow
+def test_each_sample_comes_once_through_2000_chains(texts: Any) -> None:
+    for seed in range(12, 2_012):
+        run_chain(seed, texts)
+
+
+def test_what_packs_leave_out_is_counted(texts: Any) -> None:
+    data, lengths = texts
+    job = Job(1, functools.partial(planned, data, repeat=False, packing_buffer_size=4096))
+    list(job.rest())
+    too_long = sum(length > CAPACITY for length in lengths)
+    assert too_long
+    assert job.loaders[0].skipped == {"left_out": too_long + len(UNMEASURED)}
+
+
+def test_packs_keep_within_all_budgets(texts: Any) -> None:
+    encoder = Encoder(budgets={"texts": 4})
+    (packs,) = zip(*Job(1, functools.partial(planned, texts[0], encoder, batch_size=1)).batches(60), strict=True)
+    assert max(map(len, packs)) == 4
+
+
+def test_the_online_packer_keeps_within_all_budgets(texts: Any) -> None:
+    encoder = Encoder(budgets={"texts": 3})
+    online = functools.partial(train_dataset, texts[0], task_encoder=encoder, packing_buffer_size=50, batch_size=1)
+    (packs,) = zip(*Job(1, online).batches(40), strict=True)
+    assert max(map(len, packs)) == 3
+    assert max(sum(length for *_, length in pack) for pack in packs) <= CAPACITY
+
+
+def test_samples_that_are_longer_now_are_counted_and_what_has_no_room_is_left_out(texts: Any, caplog: Any) -> None:
+    job = Job(1, functools.partial(planned, texts[0], Encoder(longer=1), num_lanes=1))
+    for pack in itertools.chain.from_iterable(job.batches(20)):
+        assert sum(length for *_, length in pack) <= CAPACITY
+    skipped = job.loaders[0].skipped
+    assert skipped["left_out"] > 5
+    assert skipped["cost_differs"] > 100
+    assert "measure the data again" in caplog.text
+    refusing = Encoder(longer=1, remeasured="error")
+    with pytest.raises(FatalSampleError, match="planned pack is too long"):
+        Job(1, functools.partial(planned, texts[0], refusing)).batches(20)
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4])
+def test_ranks_share_the_load_of_each_step(texts: Any, num_ranks: int) -> None:
+    def dealt(**settings: Any) -> Any:
+        made = planned(texts[0], batch_size=1, **settings)
+        schedule = BatchSchedule(global_batch_size=32, micro_batch_size=1)
+        made.deal = StepDeal(steps=schedule, num_ranks=num_ranks, by="attention")
+        return made
+
+    def of(batches: Any) -> list[Any]:
+        return sorted(pack for batch in batches for pack in batch)
+
+    def load(batches: Any) -> int:
+        return sum(length**2 for batch in batches for pack in batch for *_, length in pack)
+
+    job, plain = Job(num_ranks, dealt), Job(num_ranks, functools.partial(planned, texts[0], batch_size=1))
+    worst, undealt = [], []
+    for step in range(6):
+        mine, theirs = job.batches(32), plain.batches(32)
+        assert of(mine) == of(theirs), step
+        for batches, found in ((mine, worst), (theirs, undealt)):
+            loads = [load(batches[rank::num_ranks]) for rank in range(num_ranks)]
+            found.append(max(loads) * num_ranks / sum(loads))
+    assert max(worst) <= 1.03 < max(undealt)
+    state = merge_states(job.states())
+    assert Job(num_ranks, dealt, state).batches(64) == job.batches(64)
+    within = Job(num_ranks, dealt, state)
+    within.batches(num_ranks)
+    with pytest.raises(StateError, match="end of a step"):
+        Job(3, dealt, merge_states(within.states()))
+
+
+def test_the_oracle_tells_the_packs_of_a_run(texts: Any, tmp_path: Path) -> None:
+    dataset = planned(texts[0], batch_size=2, world_size=2)
+    order = RunOrder(dataset, schedule=BatchSchedule(global_batch_size=8, micro_batch_size=2))
+    batches = Job(2, functools.partial(planned, texts[0], batch_size=2)).batches(40)
+    for step in (0, 7):
+        told = [(one.micro_batch, one.place, one.epoch, one.index) for one in order.at(step).samples]
+        held = [
+            (number, place, epoch, index)
+            for number in range(4 * step, 4 * step + 4)
+            for place, pack in enumerate(batches[number])
+            for _, epoch, index, _ in pack
+        ]
+        assert told == held
+    *_, index, _ = batches[30][1][0]
+    assert 30 in [one.micro_batch for one in order.when(source=0, index=index, until=9)]
+
+
+def test_a_blend_is_packed_together(tmp_path: Path) -> None:
+    for name, size in (("a", 200), ("b", 100)):
+        write_measured(tmp_path / name, size)
+    data = write_blend(tmp_path / "blend.yaml", {"a": 3, "b": 1})
+    batches = Job(2, functools.partial(planned, data)).batches(40)
+    shares = collections.Counter(source for batch in batches for pack in batch for source, *_ in pack)
+    assert np.ptp([count / (3 - 2 * one) for one, (_, count) in enumerate(shares.most_common())]) < 12
+    assert Job(1, functools.partial(planned, data)).batches(40) == batches
+
+
+@pytest.mark.parametrize(
+    ("encoder", "says"),
+    [
+        (Encoder(budgets={"images": 2}), "needs the cost 'images', and the cost index has tokens, texts"),
+        (type("Own", (Encoder,), {"costs_key": lambda self, source=None: "0" * 16})(), "bridge-data measure"),
+    ],
+)
+def test_what_is_missing_from_the_cost_index_is_an_error(texts: Any, encoder: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        planned(texts[0], encoder).new_state()
+
+
+def test_a_packer_of_ones_own_cannot_plan(texts: Any) -> None:
+    encoder = Encoder()
+    encoder.select_samples_to_pack = lambda samples: [samples]  # type: ignore[method-assign]
+    with pytest.raises(ConfigError, match="set it to a Packing"):
+        planned(texts[0], encoder).new_state()
+
+
+def test_a_state_of_other_packs_is_refused(texts: Any) -> None:
+    job = Job(1, functools.partial(planned, texts[0]))
+    job.batches(3)
+    (state,) = job.states()
+    with pytest.raises(StateError, match="planned: the state has"):
+        Job(1, functools.partial(planned, texts[0], Encoder(budgets={"texts": 4})), state)
+    del state["checksums"]
+    state["lanes"]["0"]["planned"] = [0, 1]
+    with pytest.raises(StateError, match=r"lanes\.0\.planned"):
+        Job(1, functools.partial(planned, texts[0]), state)
