@@ -19,6 +19,7 @@ class DatasetKeywords(TypedDict, total=False):
     batch_drop_last: bool
     packing_buffer_size: int | None
     packing: PackingKind
+    planning_window: int
     dataset_config: str | None
     split_config: str | None
     trusted_modules: Collection[str]
@@ -45,6 +46,7 @@ class TrainingKeywords(TypedDict, total=False):
     batch_drop_last: bool
     packing_buffer_size: int | None
     packing: PackingKind
+    planning_window: int
     dataset_config: str | None
     split_config: str | None
     trusted_modules: Collection[str]
@@ -96,6 +98,7 @@ class DataModuleKeywords(TypedDict, total=False):
 
     batch_drop_last: bool
     packing: PackingKind
+    planning_window: int
     dataset_config: str | None
     split_config: str | None
     trusted_modules: Collection[str]

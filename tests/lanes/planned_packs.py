@@ -67,7 +67,7 @@ class Text(str):
 
 def planned(data: Path, encoder: Encoder | None = None, **settings: Any) -> LaneDataset:
     """A rank's data, packed by plan in windows of 128 samples."""
-    options = {"packing": "planned", "packing_buffer_size": 128, "task_encoder": encoder or Encoder()}
+    options = {"packing": "planned", "planning_window": 128, "task_encoder": encoder or Encoder()}
     return train_dataset(data, **(options | settings))
 
 

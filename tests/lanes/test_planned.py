@@ -44,7 +44,7 @@ def test_packs_are_the_same_on_any_ranks_lanes_and_workers(
 
 def test_a_window_of_4096_samples_fills_packs(tmp_path: Path) -> None:
     write_measured(tmp_path / "many", 5_000, per_shard=1_000)
-    batches = Job(1, functools.partial(planned, tmp_path / "many", packing_buffer_size=4096)).batches(400)
+    batches = Job(1, functools.partial(planned, tmp_path / "many", planning_window=4096)).batches(400)
     packs = [*itertools.chain.from_iterable(batches)]
     assert sum(length for pack in packs for *_, length in pack) / len(packs) / CAPACITY >= 0.995
 
@@ -76,7 +76,7 @@ def run_chain(seed: int, texts: tuple[Path, list[int]]) -> None:
             seen.update((epoch, index) for _, epoch, index, _ in pack)
 
     state: dict[str, Any] | None = None
-    options = {"batch_size": size, "packing_buffer_size": window, "repeat": repeat}
+    options = {"batch_size": size, "planning_window": window, "repeat": repeat}
     while len(seen) < (2 if repeat else 1) * len(wanted):
         num_ranks = drawn.choice([1, 2, 3, 4, 8])
         num_lanes = drawn.choice([None, num_ranks, 2 * num_ranks])
@@ -107,7 +107,7 @@ def test_each_sample_comes_once_through_2000_chains(texts: Any) -> None:
 
 def test_what_packs_leave_out_is_counted(texts: Any) -> None:
     data, lengths = texts
-    job = Job(1, functools.partial(planned, data, repeat=False, packing_buffer_size=4096))
+    job = Job(1, functools.partial(planned, data, repeat=False, planning_window=4096))
     list(job.rest())
     too_long = sum(length > CAPACITY for length in lengths)
     assert too_long
