@@ -65,6 +65,7 @@ class TrainingKeywords(TypedDict, total=False):
     virtual_epoch_length: int
     shuffle_over_epochs_multiplier: EpochsPerShuffle
     repeat: bool
+    weight_unit: str | None
 
 
 class LoaderKeywords(TypedDict, total=False):
@@ -115,6 +116,7 @@ class DataModuleKeywords(TypedDict, total=False):
     virtual_epoch_length: int
     shuffle_over_epochs_multiplier: EpochsPerShuffle
     repeat: bool
+    weight_unit: str | None
     seed: int
     worker_debug_path: str | None
     worker_log_level: int

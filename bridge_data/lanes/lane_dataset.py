@@ -34,9 +34,11 @@ from bridge_data.order.row import Ints
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after, parse_state
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import Plan
+from bridge_data.plan.blending import SAMPLES
 from bridge_data.replacement import replacement
 from bridge_data.shards import RawSample
 from bridge_data.shards.blocks import BlockBudget
+from bridge_data.shards.costs import open_costs
 from bridge_data.task import Hooks, SourceCook, TaskEncoder, hook_of
 from bridge_data.task.observer import Observer, observe_reads
 from bridge_data.task.stores import CachePool, NoCachePool
@@ -88,7 +90,10 @@ class LaneDataset:
         self.skips: StepSkips | None = None
         """Steps to skip, in addition to those in a restored state. Not for data that end."""
         self._is_longer = False
-        self.order = PlanOrder(plan, worker_config.seed_offset, shuffle, batching.batch_size or 1)
+        costs = None
+        if plan.weight_unit != SAMPLES and shuffle is not None:
+            costs = [open_costs(source.records, task_encoder.costs_key(source)) for source in plan.sources]  # type: ignore[attr-defined]
+        self.order = PlanOrder(plan, worker_config.seed_offset, shuffle, batching.batch_size or 1, costs)
         members = (member for source in plan.sources for member in source.members)
         self._is_remote = any(storage.is_remote(member.records.root) for member in members)
         has_lists = any(source.tombstones for source in plan.sources)
