@@ -5,6 +5,7 @@ of the family's processor with `padding="max_length", truncation=True`; a trunca
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -131,6 +132,10 @@ class ContrastiveTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
             attention_mask=torch.tensor([1] * len(ids) + [0] * padding),
             pixel_values=pixels,
         )
+
+    def costs(self, sample: ContrastiveSample) -> Mapping[str, int]:
+        """`tokens` of the text without its padding, and one of `images`."""
+        return {"tokens": int(sample.attention_mask.sum()), "images": 1}
 
     @stateless
     def batch(self, samples: list[ContrastiveSample]) -> ContrastiveBatch:

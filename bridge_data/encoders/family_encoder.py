@@ -8,7 +8,7 @@ processor of transformers is never called, only its parts: the tokenizer and the
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -127,6 +127,12 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         rows: list[FamilySample] = [self.pack_selected_samples(samples)] if self._pack_in_batch else samples
         return self._layout.batch(rows, self.batch_media([row.media for row in rows]), samples)
 
+    def costs(self, sample: Any) -> Mapping[str, int]:
+        """`tokens`, padded as in a pack."""
+        if isinstance(self.select_samples_to_pack, Packing):
+            return super().costs(sample)
+        return {"tokens": padded_length(sample, multiple=self.config.pad_to_multiple_of)}
+
     def empty_batch(self, batch: Any) -> Any:
         """A batch without loss and keys, also in Bridge's layout."""
         emptied = super().empty_batch(batch)
@@ -198,6 +204,14 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         """The sequence with its images as the model takes them."""
         fields = sequence_fields(sample.tokens, sample.labels, sample.loss_mask)
         return FamilySample.derive_from(sample, **fields, media=self._media(sample), aligned={})
+
+    def costs(self, sample: Any) -> Mapping[str, int]:
+        """Also `images`, and `image_tokens`, which are those of the vision model."""
+        counted = super().costs(sample)
+        if self.family is None:
+            return counted
+        tokens = int((sample.tokens == self._image_id).sum())
+        return {**counted, "image_tokens": tokens, "images": len(getattr(sample, "images", ()))}
 
     def batch_media(self, rows: list[Media]) -> Media:
         """The media of a batch, in the family's layout."""

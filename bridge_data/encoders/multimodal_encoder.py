@@ -7,6 +7,7 @@ Megatron-Bridge's step, as its collator for such images makes it.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -120,6 +121,12 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
         dtype = torch.bfloat16 if self._for_bridge else torch.float32
         made.media = {name: pixels.to(dtype) for name, pixels in made.media.items()}
         return made
+
+    def costs(self, sample: Any) -> Mapping[str, int]:
+        """Each image has the same `image_tokens`, by whatever id."""
+        counted = super().costs(sample)
+        each = 0 if self.family is None else self.family.num_tokens
+        return {**counted, "image_tokens": len(sample.images) * each} if each else counted
 
     @stateless
     def select_samples_to_pack(self, samples: list[TokenizedSample]) -> list[list[TokenizedSample]]:

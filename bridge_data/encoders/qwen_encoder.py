@@ -11,7 +11,7 @@ the time of a video does not shift the text after it, are as in transformers 5.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -144,6 +144,17 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         made.position_ids = mrope_positions(types, grids["image_grid_thw"], videos, intervals)
         made.aligned = {"mm_token_type_ids": types}
         return made
+
+    def costs(self, sample: Any) -> Mapping[str, int]:
+        """Also `video_tokens`; `frames`, those sampled; and `milliseconds` of the videos."""
+        videos = [visual for visual in sample.images if isinstance(visual, VideoFrames)]
+        return {
+            **super().costs(sample),
+            "images": len(sample.images) - len(videos),
+            "video_tokens": int((sample.tokens == self._video_id).sum()),
+            "frames": sum(len(video.frames) for video in videos),
+            "milliseconds": sum(round(1000 * video.num_frames / video.fps) for video in videos),
+        }
 
     @stateless
     def batch(self, samples: list[Any]) -> QwenVLBatch | dict[str, Any]:

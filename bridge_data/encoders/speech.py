@@ -11,6 +11,7 @@ resampler.
 import dataclasses
 import functools
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -178,6 +179,10 @@ class SpeechTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
             attention_mask=made["attention_mask"][0].to(torch.int32).contiguous(),
             labels=torch.tensor(ids[: config.max_target_length]),
         )
+
+    def costs(self, sample: SpeechSample) -> Mapping[str, int]:
+        """`tokens` of the words, and `frames` of the spectrogram with sound."""
+        return {"tokens": len(sample.labels), "frames": int(sample.attention_mask.sum())}
 
     @stateless
     def batch(self, samples: list[SpeechSample]) -> SpeechBatch:

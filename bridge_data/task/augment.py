@@ -58,5 +58,5 @@ def _of_the_inner_encoder(name: str) -> Any:
     return hook
 
 
-for _name in {*HOOKS, "batch_cost", "empty_batch"} - {"cook_crude_sample"}:
+for _name in {*HOOKS, "batch_cost", "costs", "empty_batch"} - {"cook_crude_sample"}:
     setattr(AugmentTaskEncoder, _name, _of_the_inner_encoder(_name))

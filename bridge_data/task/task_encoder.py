@@ -17,10 +17,12 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 from bridge_data.decode import SampleDecoder
 from bridge_data.errors import ConfigError
 from bridge_data.later import torch
+from bridge_data.plan import Source
 from bridge_data.running_hook import current_batch_index, current_cache, current_sample_index
 from bridge_data.samples import CrudeSample
 from bridge_data.samples.collation import generic_batch
 from bridge_data.task.cooking import Cooker, cook
+from bridge_data.task.encoder_key import costs_key, count_tokens
 from bridge_data.task.field_mapping import as_type, batch_as
 from bridge_data.task.stores import CachePool, FileStore
 
@@ -151,6 +153,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
     """The hooks; by default each does nothing. Override those that your task needs; the others cost nothing.
 
     `decoder` decodes the parts of samples (None: they stay bytes); `cookers` turn crude data into samples;
+    `costs_version` (None: unused) says when `costs` change, in place of the code of the class;
     `__default_failure_tolerance__` is how many failures in a row of each hook are tolerated (see `stateless`).
 
     Raises:
@@ -161,6 +164,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
 
     decoder: SampleDecoder | None = SampleDecoder()
     cookers: Sequence[Cooker[Any]] = ()
+    costs_version: str | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -274,6 +278,25 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         It is called once for each batch, on the rank that reads it, not in a worker.
         """
         raise NotImplementedError
+
+    def costs(self, sample: Any) -> Mapping[str, int]:
+        """What an encoded sample costs, for `bridge-data measure`: whole numbers, 0 or more, by any names.
+
+        `sample` is from `preencode_sample`, or `encode_sample`, as a pack would get it. By default its `tokens`, as
+        `Packing` counts them.
+
+        Raises:
+            ConfigError: if it has no tokens; override this method then.
+        """
+        return {"tokens": count_tokens(sample, getattr(self.select_samples_to_pack, "length", None))}
+
+    def costs_key(self, source: Source | None = None) -> str:
+        """16 hex digits that differ if samples (of `source`) may have other costs; see `encoder_key`.
+
+        Raises:
+            ConfigError: for an attribute that cannot be told from another; set `costs_version` in the class then.
+        """
+        return costs_key(self, source)
 
     def empty_batch(self, batch: T_batch) -> T_batch:
         """A batch like `batch` without loss, for a rank whose finite data ended before that of others.

@@ -1,0 +1,154 @@
+import copy
+import dataclasses
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bridge_data import CrudeSample, DefaultTaskEncoder
+from bridge_data.encoders import FamilyConfig, QwenVLTaskEncoder, VideoSampling
+from bridge_data.encoders.encoder_config import ConversationTemplateConfig
+from bridge_data.errors import ConfigError
+from bridge_data.plan.opening import load_plan
+from bridge_data.task import AugmentTaskEncoder, Cooker, Packing
+from tests.encoders.qwen_parts import image_processor, make_family, qwen_tokenizer
+from tests.prepared import write_texts
+
+
+def qwen(**changes: Any) -> QwenVLTaskEncoder:
+    given: dict[str, Any] = {"tokenizer": qwen_tokenizer("qwen2_vl"), "family": make_family("qwen2_vl"), **changes}
+    return QwenVLTaskEncoder(given.pop("tokenizer"), given.pop("family"), given.pop("config", None), **given)
+
+
+def other_tokenizer() -> Any:
+    tokenizer = copy.deepcopy(qwen_tokenizer("qwen2_vl"))
+    tokenizer.add_tokens(["anothertoken"])
+    return tokenizer
+
+
+def other_family() -> Any:
+    family, processor = make_family("qwen2_vl"), image_processor()
+    processor.merge_size = 1
+    return dataclasses.replace(family, image_processor=processor)
+
+
+CHANGES: Mapping[str, Any] = {
+    "tokenizer": lambda: {"tokenizer": other_tokenizer()},
+    "family": lambda: {"family": other_family()},
+    "another family": lambda: {"family": make_family("qwen2_5_vl")},
+    "length": lambda: {"seq_length": 512},
+    "sampling": lambda: {"sampling": VideoSampling(fps=1.0)},
+    "multiple": lambda: {"config": FamilyConfig(pad_to_multiple_of=8)},
+    "system": lambda: {"config": FamilyConfig(conversation_template_config=ConversationTemplateConfig(system="Hi."))},
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_changes_tokens_changes_the_key(name: str) -> None:
+    assert qwen(**CHANGES[name]()).costs_key() != qwen().costs_key()
+
+
+def test_a_tokenizer_in_use_and_a_saved_one_have_the_same_key(tmp_path: Path) -> None:
+    encoder = qwen()
+    key = encoder.costs_key()
+    encoder.tokenizer("a long text", truncation=True, max_length=2)
+    _ = encoder.chat_template
+    encoder._ids_of([("<|vision_start|>", 1)])
+    assert encoder.costs_key() == key
+    qwen_tokenizer("qwen2_vl").save_pretrained(tmp_path)
+    assert qwen(tokenizer=str(tmp_path)).costs_key() == key
+
+
+def test_other_processes_find_the_same_key() -> None:
+    code = "from tests.task.test_encoder_key import qwen; print(qwen().costs_key())"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert told.strip() == qwen().costs_key()
+
+
+class Lengths(DefaultTaskEncoder[Any, Any, Any, Any]):
+    def __init__(self, factor: int = 1, **others: Any) -> None:
+        super().__init__()
+        self.factor, self.others = factor, others
+
+    def encode_sample(self, sample: Any) -> Any:
+        return {"tokens": list(sample.text) * self.factor}
+
+
+def key_of(code: str, folder: Path) -> str:
+    """The key of the class `Own` of a module with this code."""
+    folder.mkdir()
+    (folder / "own_encoder.py").write_text(f"from bridge_data import DefaultTaskEncoder\n{code}\n")
+    told = "from own_encoder import Own; print(Own().costs_key())"
+    paths = [str(folder), *sys.path]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    return subprocess.run(
+        [sys.executable, "-c", told], capture_output=True, text=True, check=True, env=environment
+    ).stdout
+
+
+def test_the_code_of_a_users_class_counts_or_its_version(tmp_path: Path) -> None:
+    keys = set()
+    for number, (version, body) in enumerate([(None, "1"), (None, "22"), ("'1'", "1"), ("'1'", "22"), ("'2'", "1")]):
+        code = f"class Own(DefaultTaskEncoder):\n    costs_version = {version}\n    def f(self): return {body}\n"
+        keys.add(key_of(code, tmp_path / str(number)))
+    assert len(keys) == 4
+
+
+def test_attributes_and_functions_count_and_those_of_an_inner_encoder() -> None:
+    keys = [
+        encoder.costs_key()
+        for encoder in (
+            Lengths(),
+            Lengths(2),
+            Lengths(names={"b", "a"}),
+            Lengths(hook=len),
+            Lengths(hook=lambda text: 1),
+            Lengths(table=torch.arange(3)),
+            Lengths(table=torch.arange(4)),
+            AugmentTaskEncoder(Lengths()),
+            AugmentTaskEncoder(Lengths(2)),
+        )
+    ]
+    assert len(set(keys)) == len(keys)
+    assert Lengths(names={"a", "b"}).costs_key() == Lengths(names={"b", "a"}).costs_key()
+
+
+def test_what_cannot_be_told_is_an_error_that_names_the_way_out() -> None:
+    encoder = Lengths(lock=threading.Lock())
+    with pytest.raises(ConfigError, match=r"Lengths.others\['lock'\].*costs_version"):
+        encoder.costs_key()
+    encoder.costs_version = "1"
+    assert encoder.costs_key()
+
+
+def test_how_samples_are_made_of_the_data_counts(tmp_path: Path) -> None:
+    folder = write_texts(tmp_path / "data", 3)
+    (source,) = load_plan(folder).sources
+    cookers = [Cooker(dict, {"kind": "a"}), Cooker(list)]
+
+    def key(**changes: Any) -> str:
+        encoder = Lengths()
+        encoder.cookers = cookers
+        return encoder.costs_key(dataclasses.replace(source, **changes))
+
+    crude = {"sample_class": CrudeSample}
+    keys = {key(), key(field_map={}), key(**crude), key(**crude, subflavors={"kind": "a"})}
+    assert len(keys) == 4
+    assert key(subflavors={"kind": "a"}) == key(subflavors={}) == key(path="elsewhere")
+
+
+def test_tokens_are_counted_as_packing_counts_them() -> None:
+    encoder = Lengths()
+    assert encoder.costs({"tokens": [1, 2]}) == {"tokens": 2}
+    assert encoder.costs({"input_ids": torch.zeros(1, 5)}) == {"tokens": 5}
+    with pytest.raises(ConfigError, match="override `costs`"):
+        encoder.costs({"text": "a"})
+    encoder.select_samples_to_pack = Packing(length=lambda sample: 7, capacity=9, overlong="drop")  # type: ignore[method-assign]
+    assert encoder.costs({}) == {"tokens": 7}
+    assert AugmentTaskEncoder(encoder).costs({}) == {"tokens": 7}
