@@ -92,7 +92,7 @@ class LaneDataset:
         self._is_longer = False
         costs = None
         if plan.weight_unit != SAMPLES and shuffle is not None:
-            costs = [open_costs(source.records, task_encoder.costs_key(source)) for source in plan.sources]  # type: ignore[attr-defined]
+            costs = [open_costs(source.records, task_encoder.costs_key(source)) for source in plan.sources]
         self.order = PlanOrder(plan, worker_config.seed_offset, shuffle, batching.batch_size or 1, costs)
         members = (member for source in plan.sources for member in source.members)
         self._is_remote = any(storage.is_remote(member.records.root) for member in members)

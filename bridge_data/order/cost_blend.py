@@ -99,8 +99,8 @@ class CostBlend:
             total = table.total(unit)
             if not total and any(shares):
                 raise ConfigError(
-                    f"weight_unit: {unit}: the samples of {name} cost no {unit}, so no number of them is a share; leave "
-                    "it out, or give it weight 0"
+                    f"weight_unit: {unit}: the samples of {name} cost no {unit}, so no number of them is a share; "
+                    "leave it out, or give it weight 0"
                 )
             self.means.append(max(1, total // size))
 

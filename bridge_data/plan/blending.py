@@ -24,7 +24,6 @@ from bridge_data.plan.document import Node
 from bridge_data.plan.source import Source
 from bridge_data.topology import WorkerConfig
 
-
 SAMPLES = "samples"
 """The unit of weights, unless a blend names another."""
 
