@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data.errors import ConfigError
-from bridge_data.order.random_draws import GOLDEN, MASK, Phase, key64, uniform64
+from bridge_data.order.random_draws import MASK, Phase, key64, uniform64
 from bridge_data.order.row import Ints
 
 _STAGE = 5
@@ -176,7 +176,7 @@ class LaneDraws:
         self.drawn = dict(drawn)
         self._blend = blend
         self._lines = [blend.line(source, num_lanes) for source in range(len(blend.costs))]
-        self._phases = [(key + lane * GOLDEN) & MASK for key in blend.keys]
+        self._phases = [(key + lane * key64(key)) & MASK for key in blend.keys]
         self._known: dict[int, list[tuple[int | None, int]]] = {}
         """(time, cost) of the next samples of a source, in reverse order."""
         self._heap: list[tuple[int, int]] = []

@@ -117,8 +117,8 @@ def _open_blend(declared: DeclaredBlend, opening: Opening) -> Branch:
     for sample in sorted({0} | changes(declared.weights)):
         if children and not any(weight_at(weight, sample) for weight in declared.weights):
             raise declared.node.error(
-                f"{kind}: all weights are 0 {step_words(declared.unit)} {sample:,} on, so nothing could be drawn; raise "
-                "one of them"
+                f"{kind}: all weights are 0 {step_words(declared.unit)} {sample:,} on, so nothing could be drawn; "
+                "raise one of them"
             )
     weighted = tuple(zip(declared.weights, children, strict=True))
     return Branch(declared.label, weighted, epochized=declared.epochized, unit=declared.unit)

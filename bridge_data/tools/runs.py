@@ -344,8 +344,8 @@ class OrderTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         keys = {facts.key: facts.encoder for facts in known}
         if source is not None and len(keys) > 1:
             raise ConfigError(
-                f"{source.name}: was measured with several encoders ({listed(sorted(keys.values()))}): name that of the "
-                "run (--task-encoder package.module:Name)"
+                f"{source.name}: was measured with several encoders ({listed(sorted(keys.values()))}): name the "
+                "run's (--task-encoder package.module:Name)"
             )
         return next(iter(keys), "")
 
