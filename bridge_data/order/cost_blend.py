@@ -137,13 +137,13 @@ class CostBlend:
         self, drawn: Mapping[str, int], after: "CostBlend", numbers: Sequence[int], num_lanes: int
     ) -> dict[str, int]:
         """What a lane that has drawn `drawn` has drawn in the blend `after`, in which the sources have `numbers`: what
-        is due there by now, and what each source was ahead here, or behind."""
+        is due there by now, and what each source was ahead here, or behind; at least 0."""
         cost, before = sum(drawn.values()), dict(zip(numbers, range(len(numbers)), strict=True))
         found = {}
         for source in range(len(after.costs)):
             old = before.get(source)
             was = 0 if old is None else drawn.get(str(old), 0) - self.due(old, cost, num_lanes)
-            now = was + after.due(source, cost, num_lanes)
+            now = max(0, was + after.due(source, cost, num_lanes))
             if now or (old is not None and str(old) in drawn):
                 found[str(source)] = now
         return found

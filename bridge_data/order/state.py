@@ -593,7 +593,7 @@ class _LaneCheck:
                 raise _wrong(f"{path}.cursors.{source}", position, _POSITION)
         costs = state.get("costs", {})
         for name, cost in self.numbered(f"{path}.costs", costs, self._num_rows):
-            _check_number(name, cost, least=1 - STOP)
+            _check_number(name, cost)
         if "costs" in self._of_cursor and not cursors.keys() <= costs.keys():
             raise _missing(f"{path}.costs.{min(cursors.keys() - costs.keys())}")
         for inbox, entries in self.numbered(f"{path}.inbox", state.get("inbox", {}), self._num_rows):
