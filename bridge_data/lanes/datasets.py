@@ -18,7 +18,7 @@ from bridge_data.lanes.units import Batching
 from bridge_data.limits import DEFAULT_LIMITS
 from bridge_data.options import check_integer, takes_options
 from bridge_data.plan import Plan, Source
-from bridge_data.plan.blending import SAMPLES
+from bridge_data.plan.blending import in_unit
 from bridge_data.plan.factories import BaseCoreDatasetFactory
 from bridge_data.plan.in_memory import in_memory
 from bridge_data.run_options import DatasetOptions, TrainingOptions
@@ -113,7 +113,7 @@ def training_data(
     encoder = _encoder(task_encoder, options)
     plan = _plan(path, options.split_part, options, training=True)
     return LaneDataset(
-        _in_unit(plan, options.weight_unit),
+        in_unit(plan, options.weight_unit),
         shuffle=options.shuffle,
         batching=_batching(options),
         task_encoder=encoder,
@@ -187,19 +187,6 @@ def _plan(data: Data, split_part: str, options: DatasetOptions, *, training: boo
 
             raise class_mismatch(source, wanted)
     return plan
-
-
-def _in_unit(plan: Plan, unit: str | None) -> Plan:
-    """The plan with weights that count `unit`; None: what they count already."""
-    if unit is None or unit == plan.weight_unit:
-        return plan
-    if plan.weight_unit != SAMPLES or plan.later_weights or plan.repetitions is not None:
-        what = "repetitions" if plan.repetitions is not None else "a schedule or weights"
-        raise ConfigError(
-            f"weight_unit={unit!r}: the data have {what} of {plan.weight_unit}: leave it out, or write `weight_unit: "
-            f"{unit}` beside the outermost `blend:`"
-        )
-    return dataclasses.replace(plan, weight_unit=unit)
 
 
 def _opened(data: Data, split_part: str, options: DatasetOptions, *, training: bool) -> Plan:

@@ -157,6 +157,37 @@ def plan_of(tree: Tree, *, training: bool, what: str) -> Plan:
     return Plan(tree, sources, shares, times, later_weights(tree), weight_unit=unit)
 
 
+def in_draws(plan: Plan, means: Sequence[float]) -> Plan:
+    """A plan for training with weights that count samples, as many as it draws on average; `means` are the mean costs
+    of the samples of each source, in the unit of its weights."""
+    assert plan.weights is not None
+    phases: list[tuple[int, tuple[float, ...]]] = []
+    begin, before, rate = 0.0, 0, 0.0
+    for start, weights in [(0, plan.weights), *plan.later_weights]:
+        begin += (start - before) * rate
+        draws = [weight / mean for weight, mean in zip(weights, means, strict=True)]
+        before, rate = start, math.fsum(draws)
+        phases.append((round(begin), tuple(number / rate for number in draws)))
+    return dataclasses.replace(plan, weights=phases[0][1], later_weights=tuple(phases[1:]), weight_unit=SAMPLES)
+
+
+def in_unit(plan: Plan, unit: str | None) -> Plan:
+    """A plan for training with weights that count `unit`; None: what they count already.
+
+    Raises:
+        ConfigError: if they count something else.
+    """
+    if unit is None or unit == plan.weight_unit:
+        return plan
+    if plan.weight_unit != SAMPLES or plan.later_weights or plan.repetitions is not None:
+        what = "repetitions" if plan.repetitions is not None else "a schedule or weights"
+        raise ConfigError(
+            f"weight_unit={unit!r}: the data have {what} of {plan.weight_unit}: leave it out, or write `weight_unit: "
+            f"{unit}` beside the outermost `blend:`"
+        )
+    return dataclasses.replace(plan, weight_unit=unit)
+
+
 def leaves(tree: Tree, share: Fraction = Fraction(1), sample: int = 0) -> Iterator[tuple[Source, Fraction]]:
     """Each source with its share after the job has drawn `sample` samples, in the order of the tree."""
     if isinstance(tree, Source):
