@@ -8,14 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge_data import ConfigError, LaneDataset, StateError, WorkerConfig, get_loader, get_train_dataset, merge_states
 from bridge_data.order.state import LoaderState
 from bridge_data.plan import load_plan
+from bridge_data.plan.blending import in_draws
+from bridge_data.tools.cli import main
+from bridge_data.tools.doctor import examine
 from bridge_data.tools.oracle import RunOrder
-from bridge_data.tools.runs import OrderTaskEncoder, options_of_state
+from bridge_data.tools.runs import OrderTaskEncoder, PlannedRun, options_of_state
+from bridge_data.tools.view.charts import count_draws
 from tests.costs import save_costs_of_blend
 from tests.prepared import write_texts
 from tests.properties.jobs import Encoder, GroupingEncoder, Job, Key
@@ -261,3 +266,29 @@ def test_the_option_and_validation(folder: Path) -> None:
         ranks(folder, 1, 2, weight_unit="samples")
     with pytest.raises(ConfigError, match=r"blend.yaml:5: weight_unit: tokens is for training"):
         load_plan(folder / "blend.yaml", training=False)
+
+
+def test_doctor_and_info_tell_draws_and_the_unit(folder: Path) -> None:
+    run = PlannedRun()
+    found = examine(folder / "blend.yaml", run, measure_s=0, task_encoder=Encoder())
+    means = [sum(sum(cost(number)) for number in range(size)) / size for size in SIZES.values()]
+    rates = [weight / mean for weight, mean in zip((8, 1, 3), means, strict=True)]
+    assert [source.share for source in found.sources] == pytest.approx([rate / sum(rates) for rate in rates])
+    unmeasured = examine(folder / "blend.yaml", run, measure_s=0, task_encoder=Encoder(skip_every=3))
+    assert any("not measured with this encoder" in finding.what for finding in unmeasured.findings)
+    told = CliRunner().invoke(main, ["info", str(folder / "blend.yaml"), "--json"])
+    (part,) = json.loads(told.stdout)["split_parts"]
+    assert part["weight_unit"] == "tokens"
+    assert part["sources"][0]["shares"] == [{"from_tokens": 0, "share": pytest.approx(2 / 3)}]
+    with pytest.raises(ConfigError, match="shares of tokens, not of draws"):
+        count_draws(load_plan(folder / "blend.yaml"), 100, 2, 0)
+
+
+def test_weights_that_begin_at_a_cost_begin_for_doctor_after_the_samples_that_cost_as_much(folder: Path) -> None:
+    text = BLEND % "[{from_tokens: 0, weight: 2}, {from_tokens: 40000, weight: 1}]"
+    (folder / "later.yaml").write_text(text)
+    plan = in_draws(load_plan(folder / "later.yaml"), [10, 20, 40])
+    assert plan.weights == pytest.approx([16 / 18.5, 1 / 18.5, 1.5 / 18.5])
+    ((start, weights),) = plan.later_weights
+    assert start == round(40_000 * (2 / 30 + 1 / 240 + 1 / 160))
+    assert weights == pytest.approx([8 / 10.5, 1 / 10.5, 1.5 / 10.5])
