@@ -69,6 +69,7 @@ class TrainingKeywords(TypedDict, total=False):
     virtual_epoch_length: int
     shuffle_over_epochs_multiplier: EpochsPerShuffle
     repeat: bool
+    weight_unit: str | None
 
 
 class LoaderKeywords(TypedDict, total=False):
@@ -121,6 +122,7 @@ class DataModuleKeywords(TypedDict, total=False):
     virtual_epoch_length: int
     shuffle_over_epochs_multiplier: EpochsPerShuffle
     repeat: bool
+    weight_unit: str | None
     seed: int
     worker_debug_path: str | None
     worker_log_level: int

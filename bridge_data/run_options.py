@@ -120,6 +120,9 @@ class TrainingOptions(DatasetOptions):
     draw with replacement, None for the order of the data."""
     repeat: bool = True
     """Whether to repeat forever; else one epoch."""
+    weight_unit: str | None = None
+    """What weights of a blend are shares of: "samples", or a cost of samples that `bridge-data measure` has written for
+    the task encoder, such as "tokens". None: what the metadataset says, or samples."""
 
     def __post_init__(self) -> None:
         check_integer("virtual_epoch_length", self.virtual_epoch_length, 0)

@@ -183,8 +183,7 @@ class PackPlanner:
         if not groups:
             return [], len(refs)
         made = []
-        for number in Permutation(len(groups), key)(np.arange(len(groups))).tolist():
-            members = np.sort(groups[number])
+        for members in _in_order([np.sort(group) for group in groups], rows, key):
             pairs = zip(rows.at[members].tolist(), rows.parts[members].tolist(), strict=True)
             refs_of = [refs[at]._replace(part=part) for at, part in pairs]
             made.append(PlannedPack(refs_of, rows.costs[members], int(rows.loads[members].sum())))
@@ -227,6 +226,25 @@ class _Rows(NamedTuple):
         """The first `count` of them."""
         at, parts, costs, is_long, loads = self
         return _Rows(at[:count], parts[:count], costs[:count], is_long[:count], loads[:count])
+
+
+def _in_order(groups: list[Ints], rows: _Rows, key: int) -> list[Ints]:
+    """Packs in the order that `key` gives; but the parts of one sample come in consecutive packs, unless one of these
+    has a part of an earlier sample, too."""
+    places = Permutation(len(groups), key)(np.arange(len(groups))).tolist()
+    is_part = np.bincount(rows.at)[rows.at] > 1
+    if not is_part.any():
+        return [group for _, group in sorted(zip(places, groups, strict=True), key=lambda pair: pair[0])]
+    first: dict[int, int] = {}
+    keys = []
+    for place, group in zip(places, groups, strict=True):
+        row = next((row for row in group.tolist() if is_part[row]), None)
+        sample, part = (-1, 0) if row is None else (int(rows.at[row]), int(rows.parts[row]))
+        if row is not None:
+            first[sample] = min(place, first.get(sample, place))
+        keys.append((sample, place, part))
+    ranked = [(first.get(sample, place), part, place) for sample, place, part in keys]
+    return [groups[number] for number in sorted(range(len(groups)), key=ranked.__getitem__)]
 
 
 class Steps(Protocol):
@@ -416,7 +434,7 @@ class LanePacks:
 
 
 def _cursor_of(state: LaneState) -> dict[str, Any]:
-    return {name: state[name] for name in ("draws", "cursors", "inbox") if name in state}
+    return {name: state[name] for name in ("draws", "cursors", "costs") if name in state}
 
 
 def redealt(state: LoaderState, num_lanes: int, lanes: Collection[int], packs: JobPacks) -> LoaderState:
