@@ -31,6 +31,7 @@ from bridge_data.order.pending import Drawn, Pending
 from bridge_data.process_counts import COUNTS
 from bridge_data.samples.arena import current_arena
 from bridge_data.samples.collation import with_tensors
+from bridge_data.task import TRUNCATED
 
 logger = logging.getLogger("bridge_data")
 
@@ -325,9 +326,13 @@ class Lane:
             return made is not None
         if self._watch is not None:
             self._watch(unit.ref)
+        skipped = self._work.hooks.skipped
+        num_truncated = skipped[TRUNCATED]
         parts = dict(self._work.load(unit.ref))
+        if skipped[TRUNCATED] > num_truncated:
+            skipped[TRUNCATED] = num_truncated  # it was counted before the resume
         if unit.part not in parts:
-            self._work.hooks.skipped["restore"] += 1
+            skipped["restore"] += 1
             logger.warning("pending sample %s, part %d, was skipped when read again", unit.ref, unit.part)
             return False
         unit.sample = parts[unit.part]
