@@ -202,7 +202,7 @@ def measure_source(
         facts = _assembled(path, source, encoder, stamps, known)
         delete_below(maker.folder)
         for file, other in earlier:
-            if file != path and (other.key, other.split_part) == (key, base.split_part):
+            if file != path and other.key == key and {stamp for stamp, *_ in other.shards} <= {*stamps}:
                 delete(str(file)) if storage.is_remote(file) else Path(file).unlink()
     return Measurement(name=source.name, path=path, facts=facts, num_measured=total)
 
