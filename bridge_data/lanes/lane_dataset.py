@@ -373,6 +373,11 @@ class LaneDataset:
         work.forgotten = self.forgotten
         return work
 
+    def preencoding(self) -> Work:
+        """`Work.preencoded`, reading whole blocks: for samples in the order of the data."""
+        self._read_in_blocks(self.new_state())
+        return self.work().preencoded()
+
     @functools.cached_property
     def _observer(self) -> Observer | None:
         return None if self.make_observer is None else self.make_observer(self.order.source_keys)

@@ -6,6 +6,7 @@ sample is lost or packed twice; a group has one batch size.
 """
 
 import collections
+import copy
 import functools
 import itertools
 import time
@@ -103,6 +104,12 @@ class Work:
         if len(parts) == 1 and ref.part <= 0:
             return Parts(((0, parts[0]),))  # the usual case: no generator
         return Parts(part for part in enumerate(parts) if ref.part in (ALL_PARTS, part[0]))
+
+    def preencoded(self) -> "Work":
+        """The same, but `load` ends where the length of a sample is known: before `postencode_sample`."""
+        changed = copy.copy(self)
+        changed._stages = [stage for stage in self._stages if stage[0] != "postencode_sample"]
+        return changed
 
     def load_many(self, refs: Sequence[SampleRef], watch: Watch | None) -> Iterable[Any]:
         """As `load` for each, but in fewer steps where samples are only loaded. Of a sample with one part, numbered 0,

@@ -17,6 +17,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, BinaryIO, NamedTuple
@@ -31,7 +32,10 @@ from bridge_data.shards.prepared import ShardSet
 from bridge_data.shards.records import Records, Selection, fingerprint_of, stored_records
 from bridge_data.shards.table_records import TableRecords
 from bridge_data.shards.where.sample_columns import arrow_package
-from bridge_data.storage import Location, RemotePath
+from bridge_data.storage import Location, RemotePath, location
+
+COSTS_VARIABLE = "BRIDGE_DATA_COSTS"
+"""The environment variable of another folder for costs, by the last name of the data's path: for read-only data."""
 
 FORMAT = 1
 SUFFIX = ".costs"
@@ -197,7 +201,7 @@ def open_costs(records: Records, key: str) -> CostTable:
     raise ConfigError(
         f"{base.root} [{base.split_part}]: its samples were not measured with this encoder [{key}]"
         + (f", only with others: {'; '.join(there)}" if there else "")
-        + f"; {_again(base)}, with the --recipe, --config or --encoder of the run"
+        + f"; {_again(base)}, with the --config or --task-encoder of the run"
     )
 
 
@@ -207,8 +211,11 @@ def _again(base: Records, *options: str) -> str:
 
 
 def costs_folder(base: Records) -> Location:
-    """Where the costs of stored records are: in `.nv-meta` of a prepared folder, or else beside the data."""
-    root = base.root
+    """Where the costs of stored records are: in `$BRIDGE_DATA_COSTS`, in `.nv-meta` of a prepared folder, or beside the
+    data."""
+    root, given = base.root, os.environ.get(COSTS_VARIABLE)
+    if given:
+        return location(given) / root.name
     meta = root / META_FOLDER
     return meta / "costs" if meta.is_dir() else root.with_name(f"{root.name}{SUFFIX}")
 

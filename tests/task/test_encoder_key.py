@@ -1,6 +1,7 @@
 import copy
 import dataclasses
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -12,12 +13,26 @@ import pytest
 import torch
 
 from bridge_data import CrudeSample, DefaultTaskEncoder
-from bridge_data.encoders import FamilyConfig, QwenVLTaskEncoder, VideoSampling
+from bridge_data.encoders import (
+    ContrastiveTaskEncoder,
+    FamilyConfig,
+    FamilyTaskEncoder,
+    MultiModalTaskEncoder,
+    PretrainingTaskEncoder,
+    QwenVLTaskEncoder,
+    SpeechTaskEncoder,
+    VideoSampling,
+    text_encoder,
+)
 from bridge_data.encoders.encoder_config import ConversationTemplateConfig
 from bridge_data.errors import ConfigError
 from bridge_data.plan.opening import load_plan
 from bridge_data.task import AugmentTaskEncoder, Cooker, Packing
+from tests.encoders.parts import CASES, make_tokenizer
 from tests.encoders.qwen_parts import image_processor, make_family, qwen_tokenizer
+from tests.encoders.test_contrastive import parts_of
+from tests.encoders.test_hf import driven
+from tests.encoders.test_speech import extractor, speech_tokenizer
 from tests.prepared import write_texts
 
 
@@ -152,3 +167,24 @@ def test_tokens_are_counted_as_packing_counts_them() -> None:
     encoder.select_samples_to_pack = Packing(length=lambda sample: 7, capacity=9, overlong="drop")  # type: ignore[method-assign]
     assert encoder.costs({}) == {"tokens": 7}
     assert AugmentTaskEncoder(encoder).costs({}) == {"tokens": 7}
+
+
+OURS: Mapping[str, Any] = {
+    **{
+        name: lambda case=case: FamilyTaskEncoder(make_tokenizer(begin=case.begin), case.make())
+        for name, case in CASES.items()
+    },
+    "hf": lambda: driven("llava_next")[2],
+    "text": lambda: text_encoder(make_tokenizer(template="{% for m in messages %}{{ m.content }}{% endfor %}")),
+    "documents": lambda: PretrainingTaskEncoder(make_tokenizer()),
+    "pairs": lambda: ContrastiveTaskEncoder(*parts_of("clip")[:2]),
+    "speech": lambda: SpeechTaskEncoder(speech_tokenizer(), extractor()),
+    "fixed": lambda: MultiModalTaskEncoder(make_tokenizer()),
+    "none": DefaultTaskEncoder,
+}
+
+
+def test_every_encoder_of_ours_has_a_key_of_its_own_which_a_copy_has_too() -> None:
+    keys = {name: make().costs_key() for name, make in OURS.items()}
+    assert {name: pickle.loads(pickle.dumps(make())).costs_key() for name, make in OURS.items()} == keys
+    assert len({*keys.values()}) == len(keys)

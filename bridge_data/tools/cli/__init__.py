@@ -1,5 +1,5 @@
 """The command line: `bridge-data convert`, `prepare`, `prepare-media`, `info`, `preview`, `lint`, `duplicates`,
-`mount`, `bench`, `doctor`, `checkpoint`, `audit`, `at`, `when`, `order`, `forget` and `view`.
+`measure`, `mount`, `bench`, `doctor`, `checkpoint`, `audit`, `at`, `when`, `order`, `forget` and `view`.
 
 User mistakes and faults in the data end as one line or a few, `error: ...`, with exit code 1. A command is imported
 when it is called, so none waits for another's imports.
@@ -37,6 +37,7 @@ _COMMANDS = {
     "forget": "Keep the samples with the keys in a file from all runs on DATASET.",
     "info": "Show what PATH holds: split parts, shards, samples, parts, sample type; of a metadataset, what it blends.",
     "lint": "Read everything of PATH, and report all that is wrong with it.",
+    "measure": "Measure what the task encoder makes of every sample of DATA, and store it beside the data.",
     "mount": "Show the parts of the data set in the folder PATH as files below the folder MOUNTPOINT, read-only.",
     "order": "Write the samples of some steps of RUN, one a line; or with --differences compare two runs.",
     "prepare": "Prepare the tars below the folder PATH, the file PATH.jsonl or the joins of the metadataset PATH.yaml.",
