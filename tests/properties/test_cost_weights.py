@@ -292,3 +292,21 @@ def test_weights_that_begin_at_a_cost_begin_for_doctor_after_the_samples_that_co
     ((start, weights),) = plan.later_weights
     assert start == round(40_000 * (2 / 30 + 1 / 240 + 1 / 160))
     assert weights == pytest.approx([8 / 10.5, 1 / 10.5, 1.5 / 10.5])
+
+
+def test_an_added_data_set_begins_with_its_share_from_here_on(folder: Path) -> None:
+    write_texts(folder / "d", 60)
+    text = (BLEND % 2).replace("      - {path: a", "      - {path: d, weight: 3}\n      - {path: a")
+    (folder / "more.yaml").write_text(text)
+    save_costs_of_blend(folder / "more.yaml", Encoder(), cost)
+    job = Job(ranks(folder, 1, 2))
+    before = keys(job, 500)
+    state = merge_states(job.save())
+    (other,) = ranks(folder, 1, 2, "more.yaml")
+    restored = other.check_state(state, strict=False)
+    job = Job([other])
+    job.states, job.slot = [restored], restored.next_slot
+    job.lanes = [{lane: other.lane(lane, restored) for lane in restored.lanes}]
+    after = keys(job, 300)
+    assert shares(other, after) == pytest.approx([1 / 2, 1 / 3, 1 / 24, 1 / 8], abs=0.02)
+    assert max(collections.Counter(before + after).values()) == 1
