@@ -46,7 +46,7 @@ from bridge_data.task.observer import Observer, observe_reads
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.topology import WorkerConfig
 
-_OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer", "_counted", "_packs")
+_OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer", "_counted", "packs")
 """Attributes that each process creates for itself."""
 
 
@@ -242,7 +242,7 @@ class LaneDataset:
         if not self.batching.planned:
             return found
         assert self.costs is not None
-        return found | {"planned": self._packs.planner.fingerprint([table.facts.key for table in self.costs])}
+        return found | {"planned": self.packs.planner.fingerprint([table.facts.key for table in self.costs])}
 
     def observed(self, make_observer: Callable[[Sequence[int]], Observer]) -> "LaneDataset":
         """The same data set; in each process, the `Observer` that `make_observer` makes is called around each stage."""
@@ -305,19 +305,26 @@ class LaneDataset:
         seed, size = self.worker_config.seed_offset, batching.batch_size or 1
         return PlanOrder(plan, seed, self._shuffle, size, costs, is_joint=batching.planned)
 
+    def open_costs(self) -> list[CostTable]:
+        """The cost index of each source.
+
+        Raises:
+            ConfigError: if the samples were not measured for the encoder.
+        """
+        return self._costs(self.plan) if self.costs is None else self.costs
+
     def _costs(self, plan: Plan) -> list[CostTable]:
-        """The costs of the samples of each source."""
         return [open_costs(source.records, self.task_encoder.costs_key(source)) for source in plan.sources]
 
     def redealt(self, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
         """A whole state converted to `num_lanes` lanes, of which only `lanes` are computed."""
         if self.batching.planned:
-            return redealt(state, num_lanes, lanes, self._packs)
+            return redealt(state, num_lanes, lanes, self.packs)
         return self.order.redealt(state, num_lanes, lanes)
 
     def packs_of(self, lane: int, state: LoaderState) -> LanePacks:
         """The planned packs of lane number `lane` from its position in `state` on."""
-        return LanePacks(self._packs, lane, state.num_lanes, state.lanes.get(lane) or None)
+        return LanePacks(self.packs, lane, state.num_lanes, state.lanes.get(lane) or None)
 
     def _is_over(self, state: LoaderState) -> bool:
         """Whether all lanes of the job are here and have nothing left, as far as known without reading."""
@@ -369,8 +376,12 @@ class LaneDataset:
         )
 
     @functools.cached_property
-    def _packs(self) -> JobPacks:
-        """The planned packs of the job; all lanes of this process share them."""
+    def packs(self) -> JobPacks:
+        """The planned packs of the job; all lanes of this process share them.
+
+        Raises:
+            ConfigError: if the samples were not measured for the encoder, or it packs by a function of its own.
+        """
         encoder = self.task_encoder
         packing = hook_of(encoder, "select_samples_to_pack")
         if not isinstance(packing, Packing):

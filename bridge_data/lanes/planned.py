@@ -47,14 +47,20 @@ class Costs(Protocol):
 
 @dataclasses.dataclass(slots=True)
 class PlannedPack:
-    """A pack before it is read: its members, the cost of each by column (members, columns), and how many samples
-    before it are in no pack, as the encoder skips them or they are too long."""
+    """A pack before it is read: its members, the cost of each by column (members, columns), and the samples before it
+    that are in no pack, as the encoder skips them (`skipped`) or as they are `too_long`."""
 
     members: list[SampleRef]
     costs: Ints
     load: int = 0
     """What it costs a rank, by which packs are dealt."""
-    num_left_out: int = 0
+    skipped: Sequence[SampleRef] = ()
+    too_long: Sequence[SampleRef] = ()
+
+    @property
+    def num_left_out(self) -> int:
+        """The samples before it that are in no pack."""
+        return len(self.skipped) + len(self.too_long)
 
 
 @dataclasses.dataclass(slots=True)
@@ -89,7 +95,7 @@ class PackPlanner:
         key: int,
         load: str = TOKENS,
     ) -> None:
-        self._cursor, self._costs, self.packing = cursor, costs, packing
+        self._cursor, self.costs, self.packing = cursor, costs, packing
         self._size, self._key = window_size, key
         self.names = (TOKENS, *packing.budgets)
         self.budgets = np.array([packing.capacity, *packing.budgets.values()], dtype=np.int64)
@@ -142,13 +148,17 @@ class PackPlanner:
     def _planned(self, first: int, begin: dict[str, Any]) -> PackWindow:
         """The next window that has a pack."""
         started = begin
-        num_left_out = 0
+        skipped: list[SampleRef] = []
+        too_long: list[SampleRef] = []
         for _ in range(_MAX_EMPTY):
-            refs, costs = self._drawn(begin)
-            packs, left_out = self._packs(refs, costs, key64(self._key, _PACK_STAGE, first))
-            num_left_out, after = num_left_out + left_out, self._cursor.state()
+            refs, rows = self._drawn(begin)
+            packs, placed = self._packs(refs, rows, key64(self._key, _PACK_STAGE, first))
+            left_out, measured = np.setdiff1d(np.arange(len(refs)), placed), np.isin(np.arange(len(refs)), rows.at)
+            for at in left_out.tolist():
+                (too_long if measured[at] else skipped).append(refs[at])
+            after = self._cursor.state()
             if packs:
-                packs[0].num_left_out = num_left_out
+                packs[0].skipped, packs[0].too_long = skipped, too_long
                 return PackWindow(first, started, after, packs)
             begin = after
         raise ConfigError(
@@ -174,38 +184,29 @@ class PackPlanner:
                 refs, rows = refs[:count], rows.first(last + 1)
         return refs, rows
 
-    def _packs(self, refs: list[SampleRef], rows: "_Rows", key: int) -> tuple[list[PlannedPack], int]:
-        """The packs of some samples, in the order that `key` gives, and how many samples are in none."""
+    def _packs(self, refs: list[SampleRef], rows: "_Rows", key: int) -> tuple[list[PlannedPack], Ints]:
+        """The packs of some samples, in the order that `key` gives, and the numbers of the samples that are in one."""
         alone = np.flatnonzero(rows.is_long) if self.packing.overlong == "alone" else np.empty(0, np.int64)
         fitting = np.flatnonzero(~rows.is_long)
         groups = [fitting[group] for group in packs_within(rows.costs[fitting], self.budgets.tolist())]
         groups += [alone[number : number + 1] for number in range(len(alone))]
         if not groups:
-            return [], len(refs)
+            return [], np.empty(0, np.int64)
         made = []
         for members in _in_order([np.sort(group) for group in groups], rows, key):
             pairs = zip(rows.at[members].tolist(), rows.parts[members].tolist(), strict=True)
             refs_of = [refs[at]._replace(part=part) for at, part in pairs]
             made.append(PlannedPack(refs_of, rows.costs[members], int(rows.loads[members].sum())))
-        return made, len(refs) - len(np.unique(rows.at[np.concatenate(groups)]))
+        return made, rows.at[np.concatenate(groups)]
 
     def _rows(self, refs: list[SampleRef]) -> "_Rows":
-        """All parts of some samples, in order. Of a reference to one part, it is only that."""
-        table = np.array(refs, dtype=np.int64).reshape(-1, 4)
-        found = []
-        for source in np.unique(table[:, 0]).tolist():
-            positions = np.flatnonzero(table[:, 0] == source)
-            at, parts, costs = self._costs[source].parts(table[positions, 2])
-            asked = table[positions, 3][at]
-            kept = (asked < 0) | (asked == parts)
-            found.append((positions[at][kept], parts[kept], costs[kept][:, self._columns[source]]))
-        at, parts, costs = (np.concatenate(column) for column in zip(*found, strict=True))
-        order = np.argsort(at, kind="stable")
-        at, parts, loads, costs = at[order], parts[order], costs[order, -1], costs[order, :-1]
+        """All parts of some samples, in order."""
+        at, parts, costs = parts_of(self.costs, self._columns, refs)
+        loads, costs = costs[:, -1], costs[:, :-1]
         if self.packing.overlong == "truncate":
             costs[:, 0] = np.minimum(costs[:, 0], self.budgets[0])
         loads = costs[:, 0] ** 2 if self._is_squared else loads
-        is_long: NDArray[np.bool_] = np.greater(costs, self.budgets).any(axis=1)
+        is_long: NDArray[np.bool_] = np.logical_or.reduce(costs > self.budgets, axis=1)
         return _Rows(at, parts, costs, is_long, loads)
 
     def _shown(self) -> str:
@@ -245,6 +246,24 @@ def _in_order(groups: list[Ints], rows: _Rows, key: int) -> list[Ints]:
         keys.append((sample, place, part))
     ranked = [(first.get(sample, place), part, place) for sample, place, part in keys]
     return [groups[number] for number in sorted(range(len(groups)), key=ranked.__getitem__)]
+
+
+def parts_of(
+    tables: Sequence[Costs], columns: Sequence[Sequence[int]], refs: Sequence[SampleRef]
+) -> tuple[Ints, Ints, Ints]:
+    """(position in `refs`, number of the part, costs in the `columns` of its source) of all parts of at least one
+    sample, in order. Of a reference to one part, it is only that."""
+    asked = np.array(refs, dtype=np.int64).reshape(-1, 4)
+    found = []
+    for source in np.unique(asked[:, 0]).tolist():
+        positions = np.flatnonzero(asked[:, 0] == source)
+        at, parts, costs = tables[source].parts(asked[positions, 2])
+        part = asked[positions, 3][at]
+        kept = (part < 0) | (part == parts)
+        found.append((positions[at][kept], parts[kept], costs[kept][:, columns[source]]))
+    at, parts, costs = (np.concatenate(column) for column in zip(*found, strict=True))
+    order = np.argsort(at, kind="stable")
+    return at[order], parts[order], costs[order]
 
 
 class Steps(Protocol):

@@ -1,0 +1,503 @@
+"""What a run will see, before it starts: steps, samples, tokens, epochs, the fill of packs, the loads of ranks.
+
+Reads the order of a training data set and its cost index (`bridge-data measure`); no sample is read. Returns the steps
+one by one (`Planner.steps`), and a `RunPlan`: exact figures of the first steps, and of the whole run, which are
+extrapolated from these if the run is longer. Packs are known ahead if they are planned, samples if there is no packing.
+Of packs that are made while samples are read, and of groups, only steps and packs are known; without a cost index, only
+samples and epochs, by arithmetic, as hooks may skip samples or make several of one. Raises a ConfigError for a length
+that cannot be planned, which says what to give instead.
+"""
+
+import bisect
+import dataclasses
+import itertools
+import math
+import operator
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from bridge_data.datamodule.batch_schedule import BatchSchedule
+from bridge_data.errors import ConfigError, DatasetError, listed
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.planned import TOKENS, PackWindow, longest_first, parts_of
+from bridge_data.options import check_integer, check_number
+from bridge_data.order.cursor import Cursor
+from bridge_data.order.random_draws import Schedule
+from bridge_data.order.row import Ints
+from bridge_data.order.state import LoaderState
+from bridge_data.shards.costs import CostTable
+
+EXACT_SAMPLES = 1 << 19
+"""Samples over which a plan is exact, unless a number of steps is given: some seconds."""
+
+_AT_ONCE = 4096
+"""Samples that are drawn together, if there is no packing."""
+
+_MAX_COUNTED = 1 << 20
+"""Lanes times sources for which the draws of each lane are counted; beyond it, those of the job as of one lane."""
+
+_MAX_STEPS = 1 << 40
+
+_PLACED, _SKIPPED, _TOO_LONG = range(3)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RunLength:
+    """How long a run is: `steps`, or the fewest steps that have `tokens`, or `epochs` of all data (as many samples as
+    these have; of a blend, from whatever source), or of the source that is named `source`.
+
+    Raises:
+        ConfigError: if it is not one of them, or is out of range.
+    """
+
+    steps: int | None = None
+    tokens: int | None = None
+    epochs: float | None = None
+    source: str | None = None
+
+    def __post_init__(self) -> None:
+        check_integer("steps", self.steps, 1, or_none=True)
+        check_integer("tokens", self.tokens, 1, or_none=True)
+        check_number("epochs", self.epochs, "a positive number", or_none=True)
+        if [self.steps, self.tokens, self.epochs].count(None) != 2 or (self.source and self.epochs is None):
+            raise ConfigError(f"{self}: expected one of steps, tokens and epochs, and a source with epochs alone")
+
+    def __str__(self) -> str:
+        told = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return f"a run of {', '.join(f'{name}={value!r}' for name, value in told.items() if value is not None)}"
+
+
+class Totals(NamedTuple):
+    """The sums over some steps."""
+
+    steps: int
+    units: int
+    """Packs; without packing samples, or parts of them."""
+    samples: int | None
+    """Sequences in the units, as batches count them; None: not known."""
+    skipped: int
+    """Samples left out as the encoder skips them."""
+    too_long: int
+    """Samples left out as they are longer than a pack."""
+    room: int
+    """Tokens for which planned packs have room; one that is too long and alone in its pack fills it."""
+    costs: Ints
+    """Each cost, in the order of names of the plan."""
+    drawn: Ints | None
+    """Samples drawn of each source, with those that are left out; None: not known."""
+
+    def plus(self, other: Self) -> Self:
+        """The sums of both; all are known."""
+        return type(self)(*map(operator.add, self, other))
+
+
+class PlannedStep(NamedTuple):
+    """A step before it is read, counted from 0: its sums, and the load of each data-parallel rank, if micro-batch n
+    goes to rank n mod the number of ranks (`undealt`), and if packs are dealt by their loads (`dealt`)."""
+
+    number: int
+    totals: Totals
+    undealt: Sequence[int]
+    dealt: Sequence[int]
+
+
+class Spread(NamedTuple):
+    """The greatest over the mean load of the ranks in a step: its mean, 99th percentile and maximum over the steps, and
+    the worst step. 1 is balanced."""
+
+    mean: float
+    p99: float
+    worst: float
+    worst_step: int
+
+    @classmethod
+    def of(cls, loads: Sequence[Sequence[int]]) -> Self:
+        """Of the loads of all ranks in each of at least one step."""
+        table = np.array(loads, dtype=np.float64)
+        ratios = np.where(table.any(1), table.max(1) / np.maximum(table.mean(1), 1e-9), 1.0)
+        worst = int(ratios.argmax())
+        return cls(float(ratios.mean()), float(np.percentile(ratios, 99)), float(ratios[worst]), worst)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RunPlan:
+    """What a run will see. `exact` is of its first steps; `run` of all, extrapolated unless the plan `is_exact`."""
+
+    num_ranks: int
+    unit: str
+    """"packs" or "samples", of which steps are made."""
+    names: Sequence[str]
+    """Of the costs."""
+    sources: Sequence[tuple[str, int]]
+    """(name, samples) of each source."""
+    exact: Totals
+    run: Totals
+    is_exact: bool
+    reaches: bool = True
+    """Whether the data suffice for the length."""
+    load: str | None = None
+    """The cost by which packs are, or would be, dealt to ranks; "attention" is the square of tokens."""
+    is_dealt: bool = False
+    """Whether the run deals packs by their loads."""
+    undealt: Spread | None = None
+    dealt: Spread | None = None
+    notes: Sequence[str] = ()
+    """What is not known, or not as asked."""
+
+    @property
+    def fill(self) -> float | None:
+        """The share of the room in planned packs that has tokens, over the exact steps."""
+        return int(self.exact.costs[0]) / self.exact.room if self.exact.room else None
+
+    def epochs(self, totals: Totals) -> list[float] | None:
+        """The epochs of each source in `exact` or `run`: samples drawn over samples."""
+        if totals.drawn is None:
+            return None
+        return [int(count) / size for count, (_, size) in zip(totals.drawn, self.sources, strict=True)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data for JSON."""
+        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "names"}
+        for name in ("exact", "run"):
+            totals: Totals = found[name]
+            costs = dict(zip(self.names, totals.costs.tolist(), strict=True))
+            drawn = None if totals.drawn is None else totals.drawn.tolist()
+            found[name] = {**totals._asdict(), "costs": costs, "drawn": drawn, "epochs": self.epochs(totals)}
+        for name in ("undealt", "dealt"):
+            found[name] = found[name] and found[name]._asdict()
+        sources = [{"name": name, "num_samples": size} for name, size in self.sources]
+        return {"version": 1, **found, "fill": self.fill, "sources": sources}
+
+
+class _Units(NamedTuple):
+    """Consecutive packs (or samples) of the job: their costs (units, names), loads, numbers of samples and room; and a
+    row (unit, source, what became of it) of each sample drawn for them, sorted by unit."""
+
+    costs: Ints
+    loads: Ints
+    samples: Ints
+    room: Ints
+    draws: Ints
+
+    def joined(self, other: "_Units") -> "_Units":
+        *columns, draws = other
+        shifted = draws + np.array([len(self.loads), 0, 0])
+        return _Units(*(np.concatenate(pair) for pair in zip(self, (*columns, shifted), strict=True)))
+
+    def cut(self, count: int) -> tuple["_Units", "_Units"]:
+        """The first `count`, and the others."""
+        costs, loads, samples, room, draws = self
+        at = int(np.searchsorted(draws[:, 0], count))
+        rest = draws[at:] - np.array([count, 0, 0])
+        return (
+            _Units(costs[:count], loads[:count], samples[:count], room[:count], draws[:at]),
+            _Units(costs[count:], loads[count:], samples[count:], room[count:], rest),
+        )
+
+
+class Planner:
+    """Plans the run of `dataset` (from `get_train_dataset`), with its settings; `schedule` is the global batch size of
+    each step, by default one micro-batch for each rank.
+
+    Raises:
+        ConfigError: if the ranks cannot share a step equally, or packs are planned and the data were not measured.
+    """
+
+    def __init__(self, dataset: LaneDataset, schedule: BatchSchedule | None = None) -> None:
+        self.dataset = dataset
+        self._size, self._num_ranks = dataset.batching.batch_size or 1, dataset.worker_config.world_size
+        self._schedule = schedule or BatchSchedule(self._size * self._num_ranks, self._size)
+        self._schedule.check(0, self._num_ranks)
+        self._sources = [(source.name, source.num_samples) for source in dataset.plan.sources]
+        self._is_packed = dataset.batching.packing_buffer_size is not None
+        planner = dataset.packs.planner if dataset.batching.planned else None
+        self._tables: list[CostTable] = []
+        self._is_open = planner is None and (self._is_packed or dataset.work().groups)
+        """Whether the samples of a step are chosen when they are read."""
+        self._unknown = "which samples share a pack (or a group) is decided when they are read: no step has a known "
+        self._unknown += "number of samples and tokens before. packing='planned' makes packs from the cost index"
+        if not self._is_open:
+            try:
+                self._tables, self._unknown = dataset.open_costs(), ""
+            except (ConfigError, DatasetError) as error:
+                self._unknown = str(error)
+        budgets = () if planner is None else planner.names
+        others = [name for table in self._tables[:1] for name in table.names if name not in budgets]
+        self.names = (*budgets, *(name for name in others if all(name in table.names for table in self._tables)))
+        """The costs in the totals: those that all sources have."""
+        self._columns = [[table.names.index(name) for name in self.names] for table in self._tables]
+
+    def steps(self) -> Iterator[PlannedStep]:
+        """The steps of the run, one by one, to the last whole one.
+
+        Raises:
+            ConfigError: if they are not known before samples are read.
+        """
+        if not self._tables:
+            raise ConfigError(self._unknown)
+        blocks = self._packs() if self._is_packed else self._samples()
+        left = next(blocks, None)
+        consumed = 0
+        for number in itertools.count():
+            size = self._schedule.size_after(consumed)
+            while left is not None and len(left.loads) < size:
+                block = next(blocks, None)
+                left = None if block is None else left.joined(block)
+            if left is None:
+                return
+            units, left = left.cut(size)
+            consumed += size
+            yield self._step(number, units)
+
+    def _step(self, number: int, units: _Units) -> PlannedStep:
+        loads = units.loads
+        undealt: list[int] = loads.reshape(-1, self._num_ranks, self._size).sum((0, 2)).tolist()
+        groups = longest_first(loads.tolist(), self._num_ranks) if self._is_packed else ()
+        dealt = [int(loads[group].sum()) for group in groups]
+        _, skipped, too_long = np.bincount(units.draws[:, 2], minlength=3).tolist()
+        sums = int(units.samples.sum()), skipped, too_long, int(units.room.sum()), units.costs.sum(0)
+        drawn = np.bincount(units.draws[:, 1], minlength=len(self._sources))
+        return PlannedStep(number, Totals(1, len(loads), *sums, drawn), undealt, dealt)
+
+    def _packs(self) -> Iterator[_Units]:
+        """The planned packs of each window."""
+        planner = self.dataset.packs.planner
+        try:
+            window = planner.first()
+            while True:
+                yield self._packs_of(window)
+                window = planner.following(window)
+        except StopIteration:
+            return
+
+    def _packs_of(self, window: PackWindow) -> _Units:
+        planner, packs = self.dataset.packs.planner, window.packs
+        sizes = np.array([len(pack.members) for pack in packs])
+        members, units = [ref for pack in packs for ref in pack.members], np.repeat(np.arange(len(packs)), sizes)
+        costs = np.concatenate([pack.costs for pack in packs])
+        if len(self.names) > costs.shape[1]:
+            _, _, measured = parts_of(self._tables, self._columns, members)
+            costs = np.concatenate([costs, measured[:, costs.shape[1] :]], axis=1)
+        costs = np.add.reduceat(costs, np.cumsum(sizes) - sizes)
+        placed = np.array(members, dtype=np.int64)
+        _, once = np.unique(placed[:, :3], axis=0, return_index=True)  # a sample may have parts in several packs
+        once.sort()
+        rows = [np.column_stack([units[once], placed[once, 0], np.full(len(once), _PLACED)])]
+        for refs, what in ((packs[0].skipped, _SKIPPED), (packs[0].too_long, _TOO_LONG)):
+            rows.insert(0, np.array([(0, ref.source, what) for ref in refs], dtype=np.int64).reshape(-1, 3))
+        loads = np.array([pack.load for pack in packs], dtype=np.int64)
+        return _Units(costs, loads, sizes, np.maximum(costs[:, 0], planner.budgets[0]), np.concatenate(rows))
+
+    def _samples(self) -> Iterator[_Units]:
+        """The samples of micro-batches, some rounds of all lanes at a time, until a lane ends."""
+        order, num_lanes, size = self.dataset.order, self.dataset.worker_config.num_lanes, self._size
+        state = LoaderState({}, [order.first_generation(num_lanes)], 0, {})
+        lanes = [_LaneSamples(order.cursor(lane, state), self._tables, self._columns) for lane in range(num_lanes)]
+        rounds = max(1, _AT_ONCE // (num_lanes * size))
+        while have := min(lane.fill(rounds * size) for lane in lanes) // size:
+            numbers = np.arange(have * size)
+            first = numbers // size * (num_lanes * size) + numbers % size  # places of the samples of lane 0
+            costs = np.empty((have * num_lanes * size, len(self.names)), np.int64)
+            draws = []
+            for lane, one in enumerate(lanes):
+                places = first + lane * size
+                costs[places], rows = one.take(have * size)
+                draws.append(np.column_stack([places[rows[:, 0]], rows[:, 1:]]))
+            rows, ones = np.concatenate(draws), np.ones(len(costs), np.int64)
+            yield _Units(costs, costs[:, 0], ones, 0 * ones, rows[np.argsort(rows[:, 0], kind="stable")])
+
+    def plan(
+        self, length: RunLength | None = None, *, exact_steps: int | None = None, exact_samples: int = EXACT_SAMPLES
+    ) -> RunPlan:
+        """The plan of a run of this length (None: to the end of the data, or one epoch). It is exact over the first
+        `exact_steps`, by default those that draw `exact_samples`.
+
+        Raises:
+            ConfigError: if the length cannot be planned, or names no source.
+        """
+        data, names = self.dataset, [name for name, _ in self._sources]
+        if length is None and not data.finite:
+            length = RunLength(epochs=1)
+        if length is not None and length.source is not None and length.source not in names:
+            raise ConfigError(f"{length}: no source is named so; there is {listed(names)}")
+        facts: dict[str, Any] = {"num_ranks": self._num_ranks, "unit": "packs" if self._is_packed else "samples"}
+        facts |= {"names": self.names, "sources": self._sources}
+        if not self._tables:
+            run = self._without_costs(length)
+            notes = [self._unknown] if self._is_open else [f"only samples are known, no costs: {self._unknown}"]
+            notes += () if self._is_open else ("it is assumed that hooks skip no sample, and make one of each",)
+            return self._made(run, run, length, is_exact=True, notes=notes, **facts)
+        exact, is_over, undealt, dealt = None, False, [], []
+        for step in self.steps():
+            exact = step.totals if exact is None else exact.plus(step.totals)
+            undealt.append(step.undealt)
+            dealt.append(step.dealt)
+            is_over = self._reaches(length, exact)
+            assert exact.drawn is not None
+            if is_over or (exact.steps >= exact_steps if exact_steps else exact.drawn.sum() >= exact_samples):
+                break
+        else:  # without packing, lanes end one after another: of the last steps, only the number is known
+            is_over = self._is_packed
+        if exact is None:
+            raise ConfigError("the data end within the first step: lower global_batch_size, or repeat them")
+        run = exact if is_over else self._extrapolated(exact, length)
+        facts |= {"load": self.names[0], "undealt": Spread.of(undealt)}
+        if data.batching.planned:
+            facts |= {"load": data.deal.by if data.deal else TOKENS, "is_dealt": data.deal is not None}
+            facts["dealt"] = Spread.of(dealt)
+        return self._made(exact, run, length, is_exact=is_over, notes=[], **facts)
+
+    def _made(self, exact: Totals, run: Totals, length: RunLength | None, *, notes: list[str], **facts: Any) -> RunPlan:
+        """The plan, with what differs from a run of these totals."""
+        data, reaches = self.dataset, not self.dataset.finite or length is None or self._reaches(length, run)
+        if not reaches:
+            notes.append(f"the data end before {length}, after {run.steps:,} steps")
+        if data.skips is not None:
+            notes.append(f"steps are those of the run without skips ({data.skips})")
+        if data.forgotten is not None:
+            notes.append("forgotten samples are counted, too: they are dropped when they would be read")
+        if self.names and not self._is_packed:
+            notes.append("how much padding a batch has, the encoder decides when it makes it")
+        return RunPlan(exact=exact, run=run, reaches=reaches, notes=notes, **facts)
+
+    def num_steps(self, length: RunLength, max_samples: int) -> int:
+        """The steps of a run of this length, exactly: the fewest that reach it.
+
+        Raises:
+            ConfigError: if that takes more than `max_samples` samples, or if the data end before.
+        """
+        plan = self.plan(length, exact_samples=max_samples)
+        if not plan.reaches:
+            raise ConfigError(f"{length}: the data end before, after {plan.run.steps:,} steps")
+        if not plan.is_exact:
+            raise ConfigError(
+                f"{length}: it has about {plan.run.steps:,} steps, which cannot be counted within max_planned_samples="
+                f"{max_samples}: give train_steps, or a larger number there"
+            )
+        return plan.run.steps
+
+    def _reaches(self, length: RunLength | None, totals: Totals) -> bool:
+        if length is None:
+            return False
+        has, asked = self._progress(length, totals)
+        return has >= asked
+
+    def _progress(self, length: RunLength, totals: Totals) -> tuple[int, int]:
+        """(what the totals have, what the length asks for)."""
+        if length.steps is not None:
+            return totals.steps, length.steps
+        if length.tokens is not None and TOKENS in self.names:
+            return int(totals.costs[self.names.index(TOKENS)]), length.tokens
+        if length.epochs is None or totals.drawn is None:
+            raise ConfigError(f"{length}: {self._unknown}. Or give the length in steps")
+        chosen = [length.source in (None, name) for name, _ in self._sources]
+        size = sum(size for (_, size), is_chosen in zip(self._sources, chosen, strict=True) if is_chosen)
+        return int(totals.drawn[chosen].sum()), math.ceil(Fraction(str(length.epochs)) * size)
+
+    def _units_of(self, steps: int) -> int:
+        return self._schedule.micro_batches(steps).start * self._size
+
+    def _steps_of(self, units: int) -> int:
+        """The fewest steps that have so many packs or samples."""
+        steps = self._schedule.step_after(units)
+        return steps + (self._units_of(steps) < units)
+
+    def _extrapolated(self, exact: Totals, length: RunLength | None) -> Totals:
+        """The totals of the run, at the rates of its first steps."""
+        assert exact.drawn is not None
+        num_drawn = int(exact.drawn.sum())
+        most = self._schedule.step_after(exact.units * sum(self._passes) // num_drawn) if self.dataset.finite else None
+        steps = most or 0
+        if length is not None:
+            has, asked = self._progress(length, exact)
+            if not has:
+                raise ConfigError(f"{length}: the first {exact.steps:,} steps have none of it: give more exact_steps")
+            steps = length.steps or self._steps_of(-(-exact.units * asked // has))
+        steps = max(exact.steps, steps if most is None else min(most, steps))
+        units = self._units_of(steps)
+        ratio = units / exact.units
+        drawn = None if self.dataset.finite else self._drawn_by_blend(round(num_drawn * ratio), 1)
+        whole = [np.rint(np.asarray(value) * ratio).astype(np.int64) for value in exact]
+        samples, skipped, too_long, room = map(int, whole[2:6])
+        return Totals(steps, units, samples, skipped, too_long, room, whole[6], whole[7] if drawn is None else drawn)
+
+    @property
+    def _passes(self) -> list[int]:
+        """The samples of each source in a pass over data that end."""
+        times = self.dataset.plan.repetitions or (Fraction(1),) * len(self._sources)
+        return [math.floor(n * size) for n, (_, size) in zip(times, self._sources, strict=True)]
+
+    def _drawn_by_blend(self, draws: int, num_lanes: int) -> Ints | None:
+        """How often each source is in the first `draws` draws of data without end, which lanes take in turn, a
+        micro-batch each; None if that is no arithmetic."""
+        if len(self._sources) == 1:
+            return np.array([draws])
+        order = self.dataset.order
+        num_lanes = num_lanes if num_lanes * len(self._sources) <= _MAX_COUNTED else 1
+        blend = order.blend(LoaderState({}, [order.first_generation(num_lanes)], 0, {}))
+        if not isinstance(blend, Schedule):
+            return None
+        rounds, left = divmod(draws, num_lanes * self._size)
+        counts = np.zeros(len(self._sources), np.int64)
+        for lane in range(num_lanes):
+            more = min(max(left - lane * self._size, 0), self._size)
+            counts += blend.counts(lane, num_lanes, rounds * self._size + more)
+        return counts
+
+    def _without_costs(self, length: RunLength | None) -> Totals:
+        """What is known of the run without a cost index: the samples, if hooks skip none and make one of each."""
+        data = self.dataset
+        most = self._schedule.step_after(sum(self._passes)) if data.finite and not self._is_open else _MAX_STEPS
+
+        def totals(steps: int) -> Totals:
+            units, drawn = self._units_of(steps), None
+            if data.finite and not self._is_open:
+                share = Fraction(units, sum(self._passes))
+                drawn = np.array([round(share * count) for count in self._passes])
+            elif not self._is_open:
+                drawn = self._drawn_by_blend(units, data.worker_config.num_lanes)
+            samples = None if self._is_open else units
+            return Totals(steps, units, samples, 0, 0, 0, np.empty(0, np.int64), drawn)
+
+        if length is None:
+            return totals(most)
+        steps = length.steps or bisect.bisect_left(
+            range(_MAX_STEPS), True, key=lambda steps: self._reaches(length, totals(steps))
+        )
+        if steps == _MAX_STEPS:
+            raise ConfigError(f"{length}: it is never reached")
+        return totals(min(steps, most))
+
+
+class _LaneSamples:
+    """The samples of a lane without packing, with their costs; those that the encoder skips are passed over."""
+
+    def __init__(self, cursor: Cursor, tables: Sequence[CostTable], columns: Sequence[Sequence[int]]) -> None:
+        self._cursor, self._tables, self._columns = cursor, tables, columns
+        self._costs, self._draws = np.empty((0, len(columns[0])), np.int64), np.empty((0, 3), np.int64)
+
+    def fill(self, count: int) -> int:
+        """Draw until there are `count` samples (or parts of them), or the data end; return how many there are."""
+        while (missing := count - len(self._costs)) > 0:
+            try:
+                refs = [ref for _, ref in self._cursor.take(missing)]
+            except StopIteration:
+                break
+            at, _, costs = parts_of(self._tables, self._columns, refs)
+            numbers = np.arange(len(refs))
+            # a sample is drawn for its first part, or, if it is skipped, for the next one that is not
+            units = len(self._costs) + np.searchsorted(at, numbers)
+            what = np.where(np.isin(numbers, at), _PLACED, _SKIPPED)
+            rows = np.column_stack([units, [ref.source for ref in refs], what])
+            self._draws, self._costs = np.concatenate([self._draws, rows]), np.concatenate([self._costs, costs])
+        return len(self._costs)
+
+    def take(self, count: int) -> tuple[Ints, Ints]:
+        """(costs, draws) of the first `count`."""
+        at = int(np.searchsorted(self._draws[:, 0], count))
+        taken = self._costs[:count], self._draws[:at]
+        self._costs, self._draws = self._costs[count:], self._draws[at:] - np.array([count, 0, 0])
+        return taken
