@@ -24,6 +24,7 @@ from bridge_data.order.random_draws import Permutation, key64
 from bridge_data.order.row import Ints
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.run_options import RunOptions
+from bridge_data.shards.costs import CostTable
 from bridge_data.task.packers import Packing, packs_within
 
 TOKENS, ATTENTION = "tokens", "attention"
@@ -33,16 +34,6 @@ _MAX_WINDOWS = 8
 """Windows that a process keeps: those of steps in progress."""
 _MAX_EMPTY = 1 << 10
 """Windows without a pack after which nothing is expected to come."""
-
-
-class Costs(Protocol):
-    """The costs of the samples of a source; see `shards.costs`."""
-
-    @property
-    def names(self) -> Sequence[str]: ...
-
-    def parts(self, indices: Ints) -> tuple[Ints, Ints, Ints]:
-        """(position in `indices`, number of the part, costs (rows, names)) of each part of samples, in order."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -89,7 +80,7 @@ class PackPlanner:
     def __init__(
         self,
         cursor: Cursor,
-        costs: Sequence[Costs],
+        costs: Sequence[CostTable],
         packing: Packing,
         window_size: int,
         key: int,
@@ -249,7 +240,7 @@ def _in_order(groups: list[Ints], rows: _Rows, key: int) -> list[Ints]:
 
 
 def parts_of(
-    tables: Sequence[Costs], columns: Sequence[Sequence[int]], refs: Sequence[SampleRef]
+    tables: Sequence[CostTable], columns: Sequence[Sequence[int]], refs: Sequence[SampleRef]
 ) -> tuple[Ints, Ints, Ints]:
     """(position in `refs`, number of the part, costs in the `columns` of its source) of all parts of at least one
     sample, in order. Of a reference to one part, it is only that."""
