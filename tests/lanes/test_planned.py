@@ -17,6 +17,7 @@ from bridge_data.lanes.planned import StepDeal
 from bridge_data.prepare.tombstone_writing import forget_samples
 from bridge_data.tools.oracle import RunOrder
 from tests.lanes.planned_packs import CAPACITY, Encoder, Job, halves, is_split, planned, write_measured
+from tests.object_store import Bucket
 from tests.prepared import train_dataset, write_blend
 
 SIZE = 600
@@ -135,6 +136,12 @@ def test_the_parts_of_a_sample_come_in_consecutive_packs_and_forgotten_samples_n
     assert len(seen) == len({*seen}) == 120
     assert gone.isdisjoint(key[2] for key in seen)
     assert sum(loader.skipped.get("forgotten", 0) for loader in after.loaders) >= len(gone)
+
+
+def test_packs_of_data_in_a_store_are_those_of_files(bucket: Bucket) -> None:
+    write_measured(bucket.folder / "texts", 200)
+    here = Job(1, functools.partial(planned, bucket.folder / "texts")).batches(30)
+    assert Job(2, functools.partial(planned, f"{bucket.url}/texts")).batches(30) == here
 
 
 def test_what_packs_leave_out_is_counted(texts: Any) -> None:
