@@ -12,6 +12,7 @@ at the same time. No sample moves between ranks: each reads what it was dealt.
 import collections
 import dataclasses
 import heapq
+import itertools
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -192,7 +193,7 @@ class PackPlanner:
 
     def _rows(self, refs: list[SampleRef]) -> "_Rows":
         """All parts of some samples, in order."""
-        at, parts, costs = parts_of(self.costs, self._columns, refs)
+        at, parts, costs = parts_of(self.costs, self._columns, table_of(refs))
         loads, costs = costs[:, -1], costs[:, :-1]
         if self.packing.overlong == "truncate":
             costs[:, 0] = np.minimum(costs[:, 0], self.budgets[0])
@@ -239,12 +240,15 @@ def _in_order(groups: list[Ints], rows: _Rows, key: int) -> list[Ints]:
     return [groups[number] for number in sorted(range(len(groups)), key=ranked.__getitem__)]
 
 
-def parts_of(
-    tables: Sequence[CostTable], columns: Sequence[Sequence[int]], refs: Sequence[SampleRef]
-) -> tuple[Ints, Ints, Ints]:
-    """(position in `refs`, number of the part, costs in the `columns` of its source) of all parts of at least one
-    sample, in order. Of a reference to one part, it is only that."""
-    asked = np.array(refs, dtype=np.int64).reshape(-1, 4)
+def table_of(refs: Sequence[SampleRef]) -> Ints:
+    """References as rows (source, epoch, index, part)."""
+    numbers = np.fromiter(itertools.chain.from_iterable(refs), np.int64, 4 * len(refs))
+    return numbers.reshape(-1, 4)
+
+
+def parts_of(tables: Sequence[CostTable], columns: Sequence[Sequence[int]], asked: Ints) -> tuple[Ints, Ints, Ints]:
+    """(number of the row, number of the part, costs in the `columns` of its source) of all parts of the samples in at
+    least one row of `asked` (see `table_of`), in order. Of a reference to one part, it is only that."""
     found = []
     for source in np.unique(asked[:, 0]).tolist():
         positions = np.flatnonzero(asked[:, 0] == source)
