@@ -19,6 +19,7 @@ class DatasetKeywords(TypedDict, total=False):
     batch_drop_last: bool
     packing_buffer_size: int | None
     packing: PackingKind
+    planning_window: int
     dataset_config: str | None
     split_config: str | None
     trusted_modules: Collection[str]
@@ -45,6 +46,7 @@ class TrainingKeywords(TypedDict, total=False):
     batch_drop_last: bool
     packing_buffer_size: int | None
     packing: PackingKind
+    planning_window: int
     dataset_config: str | None
     split_config: str | None
     trusted_modules: Collection[str]
@@ -67,6 +69,7 @@ class TrainingKeywords(TypedDict, total=False):
     virtual_epoch_length: int
     shuffle_over_epochs_multiplier: EpochsPerShuffle
     repeat: bool
+    weight_unit: str | None
 
 
 class LoaderKeywords(TypedDict, total=False):
@@ -96,6 +99,7 @@ class DataModuleKeywords(TypedDict, total=False):
 
     batch_drop_last: bool
     packing: PackingKind
+    planning_window: int
     dataset_config: str | None
     split_config: str | None
     trusted_modules: Collection[str]
@@ -118,6 +122,7 @@ class DataModuleKeywords(TypedDict, total=False):
     virtual_epoch_length: int
     shuffle_over_epochs_multiplier: EpochsPerShuffle
     repeat: bool
+    weight_unit: str | None
     seed: int
     worker_debug_path: str | None
     worker_log_level: int

@@ -31,8 +31,6 @@ StartMethod: TypeAlias = Literal["server", "spawn"]
 Ends: TypeAlias = Literal["uneven", "even"]
 Share: TypeAlias = Literal["replicate", "broadcast"]
 PackingKind: TypeAlias = Literal["online", "planned"]
-PLANNED_WINDOW = 4096
-"""Samples of the job that are packed together, if packs are planned and no other number is given."""
 BALANCED_BY = ("tokens", "pixels", "frames")
 """The costs that `balance` has names for."""
 
@@ -50,9 +48,12 @@ class DatasetOptions:
     batch_drop_last: bool = False
     """Whether to drop a last batch that is not full, if the data end."""
     packing_buffer_size: int | None = None
-    """Samples among which `select_samples_to_pack` chooses; None for no packing (if it is planned, 4,096)."""
+    """Samples among which `select_samples_to_pack` chooses; None for no packing."""
     packing: PackingKind = "online"
-    """"planned": packs are made from the cost index (`bridge-data measure`) before samples are read."""
+    """"planned": packs are made from the cost index (`bridge-data measure`) before samples are read, whatever
+    `packing_buffer_size`."""
+    planning_window: int = 4096
+    """Samples of the job that are packed together, if packs are planned."""
     dataset_config: str | None = None
     """The file in the `.nv-meta` of `path` to read instead of `dataset.yaml`."""
     split_config: str | None = None
@@ -93,8 +94,9 @@ class DatasetOptions:
     def __post_init__(self) -> None:
         for name in ("batch_size", "packing_buffer_size"):
             check_integer(name, getattr(self, name), 1, or_none=True)
-        if self.packing == "planned" and self.packing_buffer_size is None:
-            object.__setattr__(self, "packing_buffer_size", PLANNED_WINDOW)
+        check_integer("planning_window", self.planning_window, 1)
+        if self.packing == "planned":
+            object.__setattr__(self, "packing_buffer_size", self.planning_window)
         check_plain_fields(self)
         warn_ignored(**{n: getattr(self, n) for n in ("ignore_decoder_errors", "handler", "parallel_shard_iters")})
 
@@ -118,6 +120,9 @@ class TrainingOptions(DatasetOptions):
     draw with replacement, None for the order of the data."""
     repeat: bool = True
     """Whether to repeat forever; else one epoch."""
+    weight_unit: str | None = None
+    """What weights of a blend are shares of: "samples", or a cost of samples that `bridge-data measure` has written for
+    the task encoder, such as "tokens". None: what the metadataset says, or samples."""
 
     def __post_init__(self) -> None:
         check_integer("virtual_epoch_length", self.virtual_epoch_length, 0)

@@ -1,8 +1,10 @@
 """Cost indexes for tests, without an encoder."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from bridge_data.plan import load_plan
 from bridge_data.shards import Records
 from bridge_data.shards.costs import CostFacts, arrays_of, costs_path, shard_stamps, write_costs
 from bridge_data.shards.records import fingerprint_of, stored_records
@@ -42,3 +44,10 @@ def save_costs(
     with open(path, "wb") as file:
         write_costs(file, arrays, facts)
     return path
+
+
+def save_costs_of_blend(path: Path, encoder: Any, costs: Callable[[int], Sequence[int]]) -> None:
+    """Write the tokens of all samples of the training data at `path`: of each part of sample number n of its source."""
+    for source in load_plan(path).sources:
+        samples = [[{"tokens": cost} for cost in costs(number)] for number in range(source.records.num_samples)]
+        save_costs(source.records, samples, key=encoder.costs_key(source))

@@ -20,6 +20,8 @@ from pathlib import Path
 from bridge_data.child_process import SINGLE_THREADED
 
 ROOT = Path(__file__).parents[1]
+PRELOADED = ["bridge_data.datamodule.module", "recipes.train_megatron", "transformers", "tests.ranks"]
+"""Modules that import Lightning, Megatron and what else takes seconds."""
 
 
 def run_job(
@@ -49,7 +51,7 @@ def run_job(
 def _forking() -> ForkServerContext:
     """Forks from a process with one thread that has imported what most jobs need."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["megatron.core.parallel_state", "bridge_data.datamodule", "tests.ranks"])
+    context.set_forkserver_preload(PRELOADED)
     before = {name: os.environ.get(name) for name in SINGLE_THREADED}
     os.environ.update(SINGLE_THREADED)
     try:

@@ -18,6 +18,7 @@ from bridge_data.lanes.units import Batching
 from bridge_data.limits import DEFAULT_LIMITS
 from bridge_data.options import check_integer, takes_options
 from bridge_data.plan import Plan, Source
+from bridge_data.plan.blending import in_unit
 from bridge_data.plan.factories import BaseCoreDatasetFactory
 from bridge_data.plan.in_memory import in_memory
 from bridge_data.run_options import DatasetOptions, TrainingOptions
@@ -110,8 +111,9 @@ def training_data(
 ) -> LaneDataset:
     """`get_train_dataset` with its options in one."""
     encoder = _encoder(task_encoder, options)
+    plan = _plan(path, options.split_part, options, training=True)
     return LaneDataset(
-        _plan(path, options.split_part, options, training=True),
+        in_unit(plan, options.weight_unit),
         shuffle=options.shuffle,
         batching=_batching(options),
         task_encoder=encoder,
@@ -175,7 +177,7 @@ def _plan(data: Data, split_part: str, options: DatasetOptions, *, training: boo
     plan = _opened(data, split_part, options, training=training)
     if options.verify_digests:
         sources = [dataclasses.replace(source, records=source.records.verified()) for source in plan.sources]
-        plan = Plan(plan.tree, tuple(sources), plan.weights)
+        plan = dataclasses.replace(plan, sources=tuple(sources))
     wanted = options.sample_type
     if wanted is not None and not isinstance(wanted, type):
         raise ConfigError(f"sample_type={wanted!r}: expected a class")

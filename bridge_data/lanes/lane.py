@@ -382,10 +382,14 @@ class Lane:
             return made is not None
         if self._watch is not None:
             self._watch(unit.ref)
+        skipped = self._work.hooks.skipped
+        num_truncated = skipped[TRUNCATED]
         parts = dict(self._work.load(unit.ref))
+        if skipped[TRUNCATED] > num_truncated and self._planned is None:
+            skipped[TRUNCATED] = num_truncated  # it was counted before the resume
         if unit.part not in parts:
             if self._planned is None:
-                self._work.hooks.skipped["restore"] += 1
+                skipped["restore"] += 1
                 logger.warning("pending sample %s, part %d, was skipped when read again", unit.ref, unit.part)
             return False
         unit.sample = parts[unit.part]

@@ -36,6 +36,7 @@ from bridge_data.order.row import Ints
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after, parse_state
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import Plan
+from bridge_data.plan.blending import SAMPLES
 from bridge_data.replacement import replacement
 from bridge_data.shards import RawSample
 from bridge_data.shards.blocks import BlockBudget, Cut
@@ -94,7 +95,9 @@ class LaneDataset:
         self.deal: StepDeal | None = None
         """How the packs of a step are dealt to the ranks by their loads; only if they are planned."""
         self._shuffle = shuffle
-        self.order = self.order_of(plan, batching)
+        is_counted = plan.weight_unit != SAMPLES and shuffle is not None
+        self.costs = self._costs(plan) if is_counted or batching.planned else None
+        self.order = self.order_of(plan, batching, self.costs if is_counted else None)
         members = (member for source in plan.sources for member in source.members)
         self._is_remote = any(storage.is_remote(member.records.root) for member in members)
         has_lists = any(source.tombstones for source in plan.sources)
@@ -236,7 +239,10 @@ class LaneDataset:
         """What must be equal for saved cursors to mean the same samples."""
         found = self.order.fingerprint() | dataclasses.asdict(self.batching)
         del found["planned"]
-        return found | {"planned": self.packs.planner.fingerprint(self._costs_keys)} if self.batching.planned else found
+        if not self.batching.planned:
+            return found
+        assert self.costs is not None
+        return found | {"planned": self.packs.planner.fingerprint([table.facts.key for table in self.costs])}
 
     def observed(self, make_observer: Callable[[Sequence[int]], Observer]) -> "LaneDataset":
         """The same data set; in each process, the `Observer` that `make_observer` makes is called around each stage."""
@@ -269,7 +275,8 @@ class LaneDataset:
     def check_state(self, data: LoaderState | dict[str, Any], *, strict: bool = True) -> LoaderState:
         """The lanes of this rank from a saved state, its own or a merged one.
 
-        Without `strict`, weights, added data sets and the batch size may differ; differences are logged.
+        Without `strict`, weights, added data sets and the batch size may differ, unless packs are planned; differences
+        are logged.
         If the ranks cannot share the saved lanes equally, or `WorkerConfig.num_lanes` asks for another number, the
         rest of the epochs in progress is dealt again; that needs a state with all lanes. A state saved at the end of a
         pass becomes the start of the next one.
@@ -278,7 +285,7 @@ class LaneDataset:
             StateError: if the state is of other data or settings, or lacks lanes that are needed.
         """
         state = parse_state(data)
-        if strict:
+        if strict or self.batching.planned:  # other weights would make other packs of the window that has begun
             state.check(self.fingerprint())
         else:
             state = self.order.migrated(state, self.fingerprint())
@@ -294,10 +301,21 @@ class LaneDataset:
             state = self.redealt(state, num_lanes, range(config.rank, num_lanes, config.world_size))
         return state.of_rank(config.rank, config.world_size)
 
-    def order_of(self, plan: Plan, batching: Batching) -> PlanOrder:
-        """The order of a plan with the shuffle settings and the seed of this one."""
+    def order_of(self, plan: Plan, batching: Batching, costs: Sequence[CostTable] | None) -> PlanOrder:
+        """The order of a plan with the shuffle settings and the seed of this one; `costs` as of `PlanOrder`."""
         seed, size = self.worker_config.seed_offset, batching.batch_size or 1
-        return PlanOrder(plan, seed, self._shuffle, size, is_joint=batching.planned)
+        return PlanOrder(plan, seed, self._shuffle, size, costs, is_joint=batching.planned)
+
+    def open_costs(self) -> list[CostTable]:
+        """The cost index of each source.
+
+        Raises:
+            ConfigError: if the samples were not measured for the encoder.
+        """
+        return self._costs(self.plan) if self.costs is None else self.costs
+
+    def _costs(self, plan: Plan) -> list[CostTable]:
+        return [open_costs(source.records, self.task_encoder.costs_key(source)) for source in plan.sources]
 
     def redealt(self, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
         """A whole state converted to `num_lanes` lanes, of which only `lanes` are computed."""
@@ -372,25 +390,12 @@ class LaneDataset:
                 f"packing='planned': select_samples_to_pack of {type(encoder).__name__} is your own function, which "
                 "needs samples: set it to a Packing, in the class or as self.select_samples_to_pack in __init__"
             )
+        assert self.costs is not None
         size = min(self.batching.packing_buffer_size or math.inf, sum(self.order.sizes))  # few epochs in a window
         key, load = key64(self.worker_config.seed_offset), TOKENS if self.deal is None else self.deal.by
         cursor = self.order.cursor(0, LoaderState({}, [self.order.first_generation(1)], 0, {}))
-        planner = PackPlanner(cursor, self.costs(), packing, int(size), key, load)
+        planner = PackPlanner(cursor, self.costs, packing, int(size), key, load)
         return JobPacks(planner, self.batching.batch_size or 1, self.deal)
-
-    def costs(self) -> list[CostTable]:
-        """The cost index of each source.
-
-        Raises:
-            ConfigError: if the samples were not measured for the encoder.
-        """
-        keyed = zip(self.plan.sources, self._costs_keys, strict=True)
-        return [open_costs(source.records, key) for source, key in keyed]
-
-    @functools.cached_property
-    def _costs_keys(self) -> list[str]:
-        """By which keys the cost indexes of the sources are found."""
-        return [self.task_encoder.costs_key(source) for source in self.plan.sources]
 
     def _read_in_blocks(self, state: LoaderState) -> None:
         """Ensure that the loaders, shared by all lanes of this process, read by blocks of the current generation."""

@@ -25,6 +25,7 @@ from bridge_data.order.random_draws import Permutation, key64
 from bridge_data.order.row import Ints
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.run_options import RunOptions
+from bridge_data.shards.costs import CostTable
 from bridge_data.task.packers import Packing, packs_within
 
 TOKENS, ATTENTION = "tokens", "attention"
@@ -34,16 +35,6 @@ _MAX_WINDOWS = 8
 """Windows that a process keeps: those of steps in progress."""
 _MAX_EMPTY = 1 << 10
 """Windows without a pack after which nothing is expected to come."""
-
-
-class Costs(Protocol):
-    """The costs of the samples of a source; see `shards.costs`."""
-
-    @property
-    def names(self) -> Sequence[str]: ...
-
-    def parts(self, indices: Ints) -> tuple[Ints, Ints, Ints]:
-        """(position in `indices`, number of the part, costs (rows, names)) of each part of samples, in order."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -90,7 +81,7 @@ class PackPlanner:
     def __init__(
         self,
         cursor: Cursor,
-        costs: Sequence[Costs],
+        costs: Sequence[CostTable],
         packing: Packing,
         window_size: int,
         key: int,
@@ -194,8 +185,7 @@ class PackPlanner:
         if not groups:
             return [], np.empty(0, np.int64)
         made = []
-        for number in Permutation(len(groups), key)(np.arange(len(groups))).tolist():
-            members = np.sort(groups[number])
+        for members in _in_order([np.sort(group) for group in groups], rows, key):
             pairs = zip(rows.at[members].tolist(), rows.parts[members].tolist(), strict=True)
             refs_of = [refs[at]._replace(part=part) for at, part in pairs]
             made.append(PlannedPack(refs_of, rows.costs[members], int(rows.loads[members].sum())))
@@ -231,13 +221,32 @@ class _Rows(NamedTuple):
         return _Rows(at[:count], parts[:count], costs[:count], is_long[:count], loads[:count])
 
 
+def _in_order(groups: list[Ints], rows: _Rows, key: int) -> list[Ints]:
+    """Packs in the order that `key` gives; but the parts of one sample come in consecutive packs, unless one of these
+    has a part of an earlier sample, too."""
+    places = Permutation(len(groups), key)(np.arange(len(groups))).tolist()
+    is_part = np.bincount(rows.at)[rows.at] > 1
+    if not is_part.any():
+        return [group for _, group in sorted(zip(places, groups, strict=True), key=lambda pair: pair[0])]
+    first: dict[int, int] = {}
+    keys = []
+    for place, group in zip(places, groups, strict=True):
+        row = next((row for row in group.tolist() if is_part[row]), None)
+        sample, part = (-1, 0) if row is None else (int(rows.at[row]), int(rows.parts[row]))
+        if row is not None:
+            first[sample] = min(place, first.get(sample, place))
+        keys.append((sample, place, part))
+    ranked = [(first.get(sample, place), part, place) for sample, place, part in keys]
+    return [groups[number] for number in sorted(range(len(groups)), key=ranked.__getitem__)]
+
+
 def table_of(refs: Sequence[SampleRef]) -> Ints:
     """References as rows (source, epoch, index, part)."""
     numbers = np.fromiter(itertools.chain.from_iterable(refs), np.int64, 4 * len(refs))
     return numbers.reshape(-1, 4)
 
 
-def parts_of(tables: Sequence[Costs], columns: Sequence[Sequence[int]], asked: Ints) -> tuple[Ints, Ints, Ints]:
+def parts_of(tables: Sequence[CostTable], columns: Sequence[Sequence[int]], asked: Ints) -> tuple[Ints, Ints, Ints]:
     """(number of the row, number of the part, costs in the `columns` of its source) of all parts of the samples in at
     least one row of `asked` (see `table_of`), in order. Of a reference to one part, it is only that."""
     found = []
@@ -439,7 +448,7 @@ class LanePacks:
 
 
 def _cursor_of(state: LaneState) -> dict[str, Any]:
-    return {name: state[name] for name in ("draws", "cursors", "inbox") if name in state}
+    return {name: state[name] for name in ("draws", "cursors", "costs") if name in state}
 
 
 def redealt(state: LoaderState, num_lanes: int, lanes: Collection[int], packs: JobPacks) -> LoaderState:

@@ -6,6 +6,7 @@ The modules, each using only those above it:
     chunks        a source cut into chunks (each read by one lane) and blocks (each fetched by one read)
     row           the training order of one source: chunks permuted per epoch, dealt to lanes, shuffled in windows
     ledger        sums over the samples that were handed out
+    cost_blend    which source a draw takes, by weights of a cost of samples, such as tokens
     cursor        the samples of one lane, in one row and in all sources, as `SampleRef(source, epoch, index)`; what a
                   re-deal left to it comes first
     ordered       the same for the validation order

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bridge_data.errors import DAMAGED_STATE, StateError
+from bridge_data.order.cost_blend import CostBlend, LaneDraws
 from bridge_data.order.ledger import SAMPLE_BYTES
 from bridge_data.order.random_draws import DRAWS_PER_BLOCK, Blend, Schedule
 from bridge_data.order.row import Ints, SampleRow, SampleWindow
@@ -270,11 +271,15 @@ _as_reference = functools.partial(tuple.__new__, SampleRef)
 class Cursor:
     """The training order of one lane: the blend chooses the source, the source gives first its inbox, then its row.
 
+    A blend by cost has one more number in the state: `costs`, what the lane has drawn of each source.
+
     `generations` has the rows of all sources under each geometry that inboxes refer to, the current one last. At a
     finite end, sources whose row has ended are passed over until all have ended.
     """
 
-    def __init__(self, generations: Sequence[Sequence[SampleRow]], blend: Blend | Schedule | None, lane: int) -> None:
+    def __init__(
+        self, generations: Sequence[Sequence[SampleRow]], blend: Blend | Schedule | CostBlend | None, lane: int
+    ) -> None:
         self._rows, self._blend, self.lane = generations[-1], blend, lane
         self._history = list(zip(*generations, strict=True))
         self._num_lanes = self._rows[0].num_lanes
@@ -302,7 +307,10 @@ class Cursor:
                 del run[-len(refs) :]
                 drawn += zip(range(self.draws, self.draws + len(refs)), refs, strict=True)
                 self.draws += len(refs)
+        elif self._by_cost is not None:
+            self._take_by_cost(self._by_cost, count, drawn)
         else:
+            assert not isinstance(self._blend, CostBlend)
             self._take_of_blend(self._blend, count, drawn)
         if not drawn:
             raise StopIteration
@@ -327,6 +335,19 @@ class Cursor:
                 self.draws = draw  # draws of ended sources after the last sample are not part of the state
             else:
                 ended.add(source)
+
+    def _take_by_cost(self, draws: LaneDraws, count: int, drawn: list[tuple[int, SampleRef]]) -> None:
+        while len(drawn) < count and (source := draws.first()) is not None:
+            run = self._runs[source]
+            if run:
+                drawn.append((self.draws, run.pop()))
+                self._changed.add(source)
+                self.draws += 1
+                draws.draw()
+            else:
+                ahead = self._next_run(source)[::-1]
+                parts = np.array([ref.part for ref in ahead])
+                draws.put(source, np.array([ref.index for ref in ahead], dtype=np.int64), parts == ALL_PARTS)
 
     def _next_run(self, source: int) -> list[SampleRef]:
         """The next few references of a source, in reverse order; empty at the end of its row."""
@@ -368,6 +389,8 @@ class Cursor:
                 self._saved[str(source)] = self._streams[source].position(unread)
         self._changed.clear()
         state: State = {"draws": self.draws, "cursors": dict(self._saved)}
+        if self._by_cost is not None:
+            state["costs"] = dict(self._by_cost.drawn)
         if inboxes := {source: entries for source, entries in self._saved_inboxes.items() if entries}:
             state["inbox"] = inboxes
         return state
@@ -386,4 +409,7 @@ class Cursor:
         self._runs: list[list[SampleRef]] = [[] for _ in self._rows]
         self._changed: set[int] = set()
         self._ended: set[int] = set()
+        self._by_cost: LaneDraws | None = None
+        if isinstance(self._blend, CostBlend):
+            self._by_cost = LaneDraws(self._blend, self.lane, self._num_lanes, state.get("costs", {}))
         self._packed = PackedReferences()

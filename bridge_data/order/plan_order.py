@@ -19,12 +19,14 @@ import numpy as np
 from bridge_data.errors import ConfigError
 from bridge_data.options import check_flag, check_integer
 from bridge_data.order import Cursor, Geometry, OrderedCursor, OrderedRow, Phase, Row, Schedule
+from bridge_data.order.cost_blend import CostBlend
 from bridge_data.order.random_draws import check_weights, key64
 from bridge_data.order.redeal import TOLERATED, migrate, redeal_ordered, redeal_shuffled
 from bridge_data.order.row import Ints
-from bridge_data.order.state import Generation, LoaderState
+from bridge_data.order.state import Generation, LaneState, LoaderState
 from bridge_data.plan import Plan, Source
 from bridge_data.plan.source import WITH_REPLACEMENT, EpochsPerShuffle, check_epochs, multiplied, together
+from bridge_data.shards.costs import CostTable
 
 _MAX_COUNTED = 1 << 20
 """Maximum number of chunks in all epochs that are counted to tell how many samples each lane has."""
@@ -68,14 +70,22 @@ class Shuffle:
 class PlanOrder:
     """The training order of a plan, or, if `shuffle` is None, its validation order in blocks of `block_size`.
 
-    All lanes of a process share one order and its tables. If `is_joint`, all lanes of the job have one cursor, that of
-    lane 0 of 1, from which packs are planned (see `lanes.planned`).
+    All lanes of a process share one order and its tables. `costs` has the costs of each source, if weights count some.
+    If `is_joint`, all lanes of the job have one cursor, that of lane 0 of 1, from which packs are planned (see
+    `lanes.planned`).
     """
 
     def __init__(
-        self, plan: Plan, seed: int, shuffle: Shuffle | None, block_size: int, *, is_joint: bool = False
+        self,
+        plan: Plan,
+        seed: int,
+        shuffle: Shuffle | None,
+        block_size: int,
+        costs: Sequence[CostTable] | None = None,
+        *,
+        is_joint: bool = False,
     ) -> None:
-        self.shuffle, self._is_joint = shuffle, is_joint
+        self.shuffle, self.costs, self._is_joint = shuffle, costs, is_joint
         self._plan, self._seed, self._block_size = plan, seed, block_size
         self.names = [source.name for source in plan.sources]
         """Names of the sources in messages."""
@@ -90,6 +100,19 @@ class PlanOrder:
             self._check_ends()
         self.source_names = _unique([source.fingerprint for source in plan.sources])
         self._rows_made: dict[tuple[int, ...], Row] = {}
+        self._cost_blend = None if costs is None else self._by_cost(self._phases, range(len(costs)))
+
+    def _by_cost(self, phases: Sequence[Phase], sources: Sequence[int]) -> CostBlend:
+        """The blend by cost of the sources of these numbers."""
+        assert self.costs is not None
+        return CostBlend(
+            phases,
+            self._plan.weight_unit,
+            [self.costs[number] for number in sources],
+            [self.sizes[number] for number in sources],
+            [key64(self._seed, self.source_keys[number]) for number in sources],
+            [self.names[number] for number in sources],
+        )
 
     def _check_ends(self) -> None:
         """Check that every source ends; `ConfigError` names one that does not."""
@@ -122,7 +145,16 @@ class PlanOrder:
             "order": "shuffled" if self.shuffle else "ordered",
             **(dataclasses.asdict(self.shuffle) if self.shuffle else {}),
             **({"epochs_of_sources": epochs} if epochs else {}),
+            **self._measured,
         }
+
+    @property
+    def _measured(self) -> dict[str, Any]:
+        """The unit of weights that count a cost, and by which costs."""
+        if self.costs is None:
+            return {}
+        digests = (table.facts.digest for table in self.costs)
+        return {"weight_unit": self._plan.weight_unit, "costs": dict(zip(self.source_names, digests, strict=True))}
 
     def first_generation(self, num_lanes: int) -> Generation:
         """The geometries of a new run."""
@@ -159,8 +191,10 @@ class PlanOrder:
             found += row.num_samples_to(row.num_whole + 1, [0] * num_lanes)
         return found
 
-    def blend(self, state: LoaderState) -> Schedule | None:
-        """The blend of the lanes of `state`; None if there is only one source."""
+    def blend(self, state: LoaderState) -> Schedule | CostBlend | None:
+        """The blend of the lanes of `state`; None if there is only one source, and weights count samples."""
+        if self._cost_blend is not None:
+            return self._cost_blend
         return self._schedule.since(state.drawn_before) if len(self._plan.sources) > 1 else None
 
     def has_next(self, lane: int, state: LoaderState) -> bool:
@@ -197,15 +231,27 @@ class PlanOrder:
         number = {name: number for number, name in enumerate(self.source_names)}
         kept = [number[name] for name, _ in state.fingerprint["sources"] if name in number]
         weights = state.fingerprint["weights"]
-        blend: Schedule | None = None
-        if weights is not None and len(weights) > 1:
-            phases = [(0, weights), *state.fingerprint.get("schedule", ())]
+        blend: Schedule | CostBlend | None = None
+        phases = [] if weights is None else [(0, weights), *state.fingerprint.get("schedule", ())]
+        if len(kept) < len(state.fingerprint["sources"]):
+            pass  # refused below
+        elif "weight_unit" in state.fingerprint and self.costs is not None:
+            blend = self._by_cost(phases, kept)
+        elif len(phases) and len(weights) > 1:
             blend = Schedule(phases, self._seed).since(state.drawn_before)
 
         def old_cursor(lane: int) -> Cursor:
             return Cursor([self.rows(generation, kept) for generation in state.generations], blend, lane)
 
-        return migrate(state, fingerprint, old_cursor, self._generation)
+        found = migrate(state, fingerprint, old_cursor, self._generation)
+        if not isinstance(blend, CostBlend) or self._cost_blend is None:
+            return found
+        lanes: dict[int, LaneState] = {}
+        for lane, now in found.lanes.items():
+            drawn = state.lanes[lane].get("costs", {})
+            costs = blend.migrated(drawn, self._cost_blend, kept, state.num_lanes)
+            lanes[lane] = {**now, "costs": costs} if now else now
+        return dataclasses.replace(found, lanes=lanes)
 
     def redealt(self, state: LoaderState, num_lanes: int, lanes: Collection[int]) -> LoaderState:
         """`state` converted to `num_lanes` lanes, of which only `lanes` are computed."""

@@ -8,6 +8,8 @@ A re-deal converts a state with all lanes to `num_lanes` lanes. Guarantee: the n
 epochs in progress that the old lanes had not emitted, each once, in equal shares (to one sample per source; in
 validation, to one block). Epochs that no lane had started follow, under the new geometry.
 
+With weights of costs, what the old lanes have drawn is shared by the new ones, so the job goes on towards its weights.
+
 The leftovers become the inboxes of the new lanes. Nothing nests: a second re-deal cuts the same slices again. Draws are
 counted from 0 again; the number of samples that the job has drawn is kept, for schedules of weights.
 """
@@ -24,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data.errors import DAMAGED_STATE, StateError
+from bridge_data.order import cost_blend
 from bridge_data.order.cursor import BEGINNING, Cursor, Entry, cut_entry, entry_size, is_slice
 from bridge_data.order.ordered import OrderedRow
 from bridge_data.order.pending import Pending
@@ -89,7 +92,7 @@ def migrate(
 def _renumbered(state: LaneState, cursor: Cursor, numbers: Sequence[int]) -> LaneState:
     """A lane's state with renumbered sources. Pending items become explicit: their draws can no longer be replayed."""
     moved = dict(state)
-    for name in ("cursors", "inbox"):
+    for name in ("cursors", "costs", "inbox"):
         if name in state:
             moved[name] = {str(numbers[int(source)]): value for source, value in state[name].items()}
     if "pending" in state:
@@ -113,6 +116,10 @@ def redeal_shuffled(
     ends = [1 + old.last_touched(source, row) for source, row in enumerate(rows)]
     generation = new_generation([row.first_epoch_of(end) for row, end in zip(rows, ends, strict=True)])
     dealt: dict[int, LaneState] = {lane: {"draws": 0, "cursors": {}} for lane in lanes}
+    costs = [lane["costs"] for lane in old.states if "costs" in lane]
+    if costs:
+        for lane, new in dealt.items():
+            new["costs"] = cost_blend.redealt(costs, lane, generation[0])
     used = {len(state.generations)}
     for source, (row, end) in enumerate(zip(rows, ends, strict=True)):
         positions = old.positions(source)

@@ -37,7 +37,8 @@ VERSION = 2
 """The version of the state format and of the order; it changes with either."""
 
 LaneState: TypeAlias = dict[str, Any]
-"""The state of one lane: `draws`, `cursors`, `micro_batches`, and maybe `inbox`, `planned`, `pending` and `extras`;
+"""The state of one lane: `draws`, `cursors`, `micro_batches`, and maybe `costs`, `inbox`, `planned`, `pending` and
+`extras`;
 `{}` if the lane has not started."""
 
 Generation: TypeAlias = tuple[int, list[list[int]]]
@@ -268,8 +269,8 @@ def _differences(saved: dict[str, Any], current: dict[str, Any]) -> Iterable[tup
     common = dict(saved.get("sources") or []).keys() & dict(current.get("sources") or []).keys()
     for name in [*saved, *(name for name in current if name not in saved)]:
         was, now = saved.get(name), current.get(name)
-        if name == "epochs_of_sources":  # an added or missing source is already reported under "sources"
-            was, now = ({key: epochs for key, epochs in (of or {}).items() if key in common} for of in (was, now))
+        if name in ("epochs_of_sources", "costs"):  # an added or missing source is already reported under "sources"
+            was, now = ({key: value for key, value in (of or {}).items() if key in common} for of in (was, now))
         if name != "sources":
             if was != now:
                 yield name, f"{name}: the state has {was}, this run has {now}"
@@ -501,6 +502,11 @@ def _check_fingerprint(fingerprint: Any) -> None:
     epochs = fingerprint.get("epochs_of_sources", {})
     if not isinstance(epochs, dict):
         raise _wrong("fingerprint.epochs_of_sources", epochs, "a dict of numbers of epochs by source")
+    measured = fingerprint.get("costs", {})
+    if not isinstance(measured, dict) or not {*map(type, measured.values())} <= {str}:
+        raise _wrong("fingerprint.costs", measured, "a dict of digests by source")
+    if type(fingerprint.get("weight_unit", "")) is not str:
+        raise _wrong("fingerprint.weight_unit", fingerprint["weight_unit"], "the name of a cost")
     shuffled = {f"epochs_of_sources.{name}": number for name, number in epochs.items()}
     for name, value in (shuffled | {"epochs_per_shuffle": fingerprint.get("epochs_per_shuffle")}).items():
         if value is not None and type(value) is not int:
@@ -553,6 +559,7 @@ class _LaneCheck:
         self._num_rows = len(generations[-1][1])
         self._packs = fingerprint.get("packing_buffer_size") is not None
         self._is_planned = "planned" in fingerprint
+        self._of_cursor = ("costs", "inbox") if "weight_unit" in fingerprint else ("inbox",)
         self._sources = {str(number) for number in range(self._num_rows)}
 
     def lane(self, path: str, state: Any) -> None:
@@ -560,7 +567,7 @@ class _LaneCheck:
         if state == {}:
             return
         needed = (*_CURSOR_KEYS, "micro_batches", *(("planned",) if self._is_planned else ()))
-        _check_keys(path, state, needed, ("inbox", "pending", "extras"))
+        _check_keys(path, state, needed, (*self._of_cursor, "pending", "extras"))
         self._check_cursor(path, state)
         planned = state.get("planned", [0, 0, 0, 0])
         if not isinstance(planned, list) or len(planned) < 4 or not _are_numbers(planned, len(planned)):
@@ -591,6 +598,11 @@ class _LaneCheck:
         for source, position in cursors.items():
             if not _are_numbers(position, 4):
                 raise _wrong(f"{path}.cursors.{source}", position, _POSITION)
+        costs = state.get("costs", {})
+        for name, cost in self.numbered(f"{path}.costs", costs, self._num_rows):
+            _check_number(name, cost)
+        if "costs" in self._of_cursor and not cursors.keys() <= costs.keys():
+            raise _missing(f"{path}.costs.{min(cursors.keys() - costs.keys())}")
         for inbox, entries in self.numbered(f"{path}.inbox", state.get("inbox", {}), self._num_rows):
             _check_list(inbox, entries)
             for number, entry in enumerate(entries):
@@ -615,7 +627,7 @@ class _LaneCheck:
         num_replayed = 0
         if "base" in pending:
             base = pending["base"]
-            _check_keys(f"{path}.base", base, _CURSOR_KEYS, ("inbox",))
+            _check_keys(f"{path}.base", base, _CURSOR_KEYS, self._of_cursor)
             self._check_cursor(f"{path}.base", base)
             num_replayed = draws - base["draws"]
             if num_replayed < 0:

@@ -9,6 +9,8 @@ A weight is a finite number of 0 or more, or a schedule of such numbers over the
 item:
 
     weight: [{from_sample: 0, weight: 5}, {from_sample: 1_000_000, weight: 1}]
+
+Weights count samples, or, with `weight_unit: tokens`, another cost of samples; then a step begins `from_tokens`.
 """
 
 import dataclasses
@@ -22,11 +24,14 @@ from bridge_data.plan.document import Node
 from bridge_data.plan.source import Source
 from bridge_data.topology import WorkerConfig
 
+SAMPLES = "samples"
+"""The unit of weights, unless a blend names another."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WeightSchedule:
     """`(from_sample, weight)` in ascending order, the first from sample 0: each holds until the next one, counted in
-    samples drawn by the whole job."""
+    samples drawn by the whole job, or in the unit of the blend."""
 
     steps: tuple[tuple[int, float], ...]
 
@@ -68,6 +73,8 @@ class Branch:
     label: str
     children: tuple[tuple[Weight, "Tree"], ...]
     epochized: bool = False
+    unit: str = SAMPLES
+    """What weights are shares of: samples, or a cost of them, such as tokens."""
 
     def __post_init__(self) -> None:
         for weight, child in self.children:
@@ -92,7 +99,8 @@ class Plan:
     """The tree, its sources that have samples, and their shares (`weights`); None for validation, where sources are
     read consecutively. `repetitions` is how often one epoch of an epochized blend repeats each source; None for other
     plans. `later_weights` are the shares from later samples of the job on, if weights are scheduled. `worker_config`
-    comes from the factory or data set of the plan, for callers that read the plan directly.
+    comes from the factory or data set of the plan, for callers that read the plan directly. `weight_unit` is what
+    weights, and the `later_weights`, count: samples, or a cost of them.
     """
 
     tree: Tree
@@ -101,6 +109,7 @@ class Plan:
     repetitions: tuple[Fraction, ...] | None = None
     later_weights: tuple[tuple[int, tuple[float, ...]], ...] = ()
     worker_config: WorkerConfig | None = None
+    weight_unit: str = SAMPLES
 
     @property
     def num_samples(self) -> int:
@@ -121,8 +130,11 @@ class Plan:
             return "\n".join(_lines(self.tree, None, "", "", None))
         samples = [0, *(sample for sample, _ in self.later_weights)]
         by_sample = [[float(share) for _, share in leaves(self.tree, sample=sample)] for sample in samples]
-        first, *others = _lines(self.tree, None, "", "", _Shares(samples, zip(*by_sample, strict=True)))
-        when = f", from sample {' → '.join(f'{sample:,}' for sample in samples)}" if self.later_weights else ""
+        unit = self.weight_unit
+        shares = _Shares(samples, zip(*by_sample, strict=True), "draws" if unit == SAMPLES else unit)
+        first, *others = _lines(self.tree, None, "", "", shares)
+        starts = " → ".join(f"{sample:,}" for sample in samples)
+        when = f", {step_words(unit)} {starts}" if self.later_weights else ""
         return "\n".join([first + when, *others])
 
 
@@ -141,7 +153,39 @@ def plan_of(tree: Tree, *, training: bool, what: str) -> Plan:
     times: tuple[Fraction, ...] | None = None
     if isinstance(tree, Branch) and tree.epochized:
         times = tuple(number for source, number in repetitions(tree) if source.num_samples)
-    return Plan(tree, sources, normalised([share for _, share in found]), times, later_weights(tree))
+    shares, unit = normalised([share for _, share in found]), tree.unit if isinstance(tree, Branch) else SAMPLES
+    return Plan(tree, sources, shares, times, later_weights(tree), weight_unit=unit)
+
+
+def in_draws(plan: Plan, means: Sequence[float]) -> Plan:
+    """A plan for training with weights that count samples, as many as it draws on average; `means` are the mean costs
+    of the samples of each source, in the unit of its weights."""
+    assert plan.weights is not None
+    phases: list[tuple[int, tuple[float, ...]]] = []
+    begin, before, rate = 0.0, 0, 0.0
+    for start, weights in [(0, plan.weights), *plan.later_weights]:
+        begin += (start - before) * rate
+        draws = [weight / mean for weight, mean in zip(weights, means, strict=True)]
+        before, rate = start, math.fsum(draws)
+        phases.append((round(begin), tuple(number / rate for number in draws)))
+    return dataclasses.replace(plan, weights=phases[0][1], later_weights=tuple(phases[1:]), weight_unit=SAMPLES)
+
+
+def in_unit(plan: Plan, unit: str | None) -> Plan:
+    """A plan for training with weights that count `unit`; None: what they count already.
+
+    Raises:
+        ConfigError: if they count something else.
+    """
+    if unit is None or unit == plan.weight_unit:
+        return plan
+    if plan.weight_unit != SAMPLES or plan.later_weights or plan.repetitions is not None:
+        what = "repetitions" if plan.repetitions is not None else "a schedule or weights"
+        raise ConfigError(
+            f"weight_unit={unit!r}: the data have {what} of {plan.weight_unit}: leave it out, or write `weight_unit: "
+            f"{unit}` beside the outermost `blend:`"
+        )
+    return dataclasses.replace(plan, weight_unit=unit)
 
 
 def leaves(tree: Tree, share: Fraction = Fraction(1), sample: int = 0) -> Iterator[tuple[Source, Fraction]]:
@@ -199,6 +243,7 @@ class _Shares:
 
     samples: Sequence[int]
     of_leaves: Iterator[tuple[float, ...]]
+    unit: str
 
     def weight(self, weight: Weight) -> str:
         if not isinstance(weight, WeightSchedule):
@@ -214,7 +259,7 @@ def _lines(
 ) -> Iterator[str]:
     weighed = "" if weight is None or shares is None else f"{unit} {shares.weight(weight)}, "
     if isinstance(tree, Source):
-        share = "" if shares is None else f"{shares.of_next_leaf()} of draws, "
+        share = "" if shares is None else f"{shares.of_next_leaf()} of {shares.unit}, "
         kind = tree.sample_class.__name__
         num_shards = len(tree.records.counts)
         yield (
@@ -236,11 +281,21 @@ def _lines(
         )
 
 
-def read_weight(node: Node, key: str, of: str = "") -> Weight:
+def step_key(unit: str) -> str:
+    """The key that says from where on a step of a schedule holds."""
+    return "from_sample" if unit == SAMPLES else f"from_{unit}"
+
+
+def step_words(unit: str) -> str:
+    """The same for messages."""
+    return step_key(unit).replace("_", " ", 1)
+
+
+def read_weight(node: Node, key: str, of: str = "", unit: str = SAMPLES) -> Weight:
     """The weight at `node`, the value of `key`; only a `weight` may be a schedule, or 0. `of` is for messages."""
     what = f"{key} of {of}" if of else key
     if isinstance(node.value, list) and key == "weight":
-        return _schedule(node)
+        return _schedule(node, unit)
     number = _number(node, what)
     if not number and key != "weight":
         raise node.error(f"{what}: expected a number above 0, got 0; to leave a data set out, remove it")
@@ -257,26 +312,27 @@ def _number(node: Node, what: str) -> float:
     return number
 
 
-def _schedule(node: Node) -> WeightSchedule:
+def _schedule(node: Node, unit: str) -> WeightSchedule:
     steps: list[tuple[int, float]] = []
+    begin = step_key(unit)
     for item in node.sequence("weight"):
-        step = item.mapping("step of a schedule", ("from_sample", "weight"))
-        for key in ("from_sample", "weight"):
+        step = item.mapping("step of a schedule", (begin, "weight"))
+        for key in (begin, "weight"):
             if key not in step:
-                raise item.error(f"step of a schedule: {key} is missing, expected {{from_sample: N, weight: W}}")
-        start, weight = step["from_sample"].number("from_sample"), _number(step["weight"], "weight")
+                raise item.error(f"step of a schedule: {key} is missing, expected {{{begin}: N, weight: W}}")
+        start, weight = step[begin].number(begin), _number(step["weight"], "weight")
         if not float(start).is_integer() or start < 0:
-            raise step["from_sample"].error(f"from_sample: expected a whole number of samples, got {start:g}")
+            raise step[begin].error(f"{begin}: expected a whole number of {unit}, got {start:g}")
         if not steps and start != 0:
-            raise step["from_sample"].error(
-                f"from_sample: the first step of a schedule begins at 0, got {start:g}; give the weight from there on "
+            raise step[begin].error(
+                f"{begin}: the first step of a schedule begins at 0, got {start:g}; give the weight from there on "
                 "(0: to begin later)"
             )
         if steps and start <= steps[-1][0]:
-            raise step["from_sample"].error(
-                f"from_sample: {start:g} comes after {steps[-1][0]:g}; the steps of a schedule must ascend"
+            raise step[begin].error(
+                f"{begin}: {start:g} comes after {steps[-1][0]:g}; the steps of a schedule must ascend"
             )
         steps.append((int(start), weight))
     if not steps:
-        raise node.error("weight: the schedule is empty, expected steps {from_sample: N, weight: W}")
+        raise node.error("weight: the schedule is empty, expected steps {" + f"{begin}: N, weight: W}}")
     return WeightSchedule(tuple(steps))

@@ -19,7 +19,7 @@ from bridge_data import storage
 from bridge_data.errors import ConfigError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.auxiliary import AuxReference, read_aux
-from bridge_data.plan.blending import Weight, read_weight
+from bridge_data.plan.blending import SAMPLES, Weight, read_weight
 from bridge_data.plan.dataset_yaml import OUR_MODULES, is_our_module, read_subflavors
 from bridge_data.plan.document import TABLE_KEYS, Node, given, located, nearest, parse_yaml
 from bridge_data.plan.source import EpochsPerShuffle, check_epochs, multiplied
@@ -88,14 +88,15 @@ class LoadCache:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
     """The settings of a data set from the levels above: its split part, its sub-flavors, what chooses its samples,
-    their range, how many epochs are shuffled together, and the metadatasets being read, outermost first. `cache` is
-    shared by all levels of a load."""
+    their range, how many epochs are shuffled together, the unit of weights (None outside a blend), and the metadatasets
+    being read, outermost first. `cache` is shared by all levels of a load."""
 
     split_part: str
     subflavors: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     where: tuple[WhereClause, ...] = ()
     subset: SubsetRange | None = None
     epochs_per_shuffle: EpochsPerShuffle = 1
+    weight_unit: str | None = None
     above: tuple[str, ...] = ()
     cache: LoadCache = dataclasses.field(default_factory=LoadCache, repr=False, compare=False)
 
@@ -157,7 +158,8 @@ class DeclaredJoin:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeclaredBlend:
-    """A blend by weights, or `epochized`, by repetitions; `node` is the list, `nodes` are its items."""
+    """A blend by weights, or `epochized`, by repetitions; `node` is the list, `nodes` are its items. `unit` is what
+    weights count."""
 
     label: str
     node: Node
@@ -165,6 +167,7 @@ class DeclaredBlend:
     weights: tuple[Weight, ...] = ()
     children: tuple["Declared", ...] = ()
     epochized: bool = False
+    unit: str = SAMPLES
     split_part: str
 
 
@@ -259,6 +262,7 @@ def _first_format(split: Node, what: str, file: str, scope: Scope) -> DeclaredBl
     for item in items:
         if not given(item.mapping("data set", _FIRST_FORMAT_KEYS), "path"):
             raise item.error(f"data set: expected `path:`, got {item.shown()}")
+    scope = dataclasses.replace(scope, weight_unit=scope.weight_unit or SAMPLES)
     children = [declare(_reference(item, file, scope)) for item in items]
     return _blend("datasets", entries["datasets"], children, file, scope)
 
@@ -268,13 +272,14 @@ def _declared(node: Node, what: str, file: str, scope: Scope, extra_keys: tuple[
     entries = node.mapping(what)
     for kind, key in _KEY_OF_KIND.items():
         if kind in entries:
-            node.mapping(what, (kind, "subset", *WHERE_KEYS, *extra_keys))
-            inner = _within(entries, file, scope)
+            node.mapping(what, (kind, "subset", "weight_unit", *WHERE_KEYS, *extra_keys))
+            unit = given(entries, "weight_unit")
+            inner = dataclasses.replace(_within(entries, file, scope), weight_unit=_weight_unit(unit, kind, scope))
             if subset := given(entries, "subset"):
                 _check_share(subset, inner)
             items = _items(entries[kind], kind)
             children = [_declared(item, "item of a blend", file, inner, (key,)) for item in items]
-            return _blend(kind, entries[kind], children, file, scope)
+            return _blend(kind, entries[kind], children, file, inner)
     if given(entries, "join"):
         node.mapping(what, (*_JOIN_KEYS, *_SCOPE_KEYS, *extra_keys))
         join, inner = read_join(node), _within(entries, file, scope)
@@ -292,15 +297,33 @@ def _declared(node: Node, what: str, file: str, scope: Scope, extra_keys: tuple[
     return declare(_reference(node, file, scope))
 
 
+def _weight_unit(node: Node | None, kind: str, scope: Scope) -> str:
+    """The unit of the weights of a blend, given at `node` or above it; all blends of a tree have one."""
+    if node is None:
+        return scope.weight_unit or SAMPLES
+    unit = node.text("weight_unit")
+    if kind == "blend_epochized":
+        raise node.error("weight_unit: blend_epochized counts epochs, not a cost: leave it out, or write `blend:`")
+    if not unit.isidentifier():
+        raise node.error(f"weight_unit: expected `samples`, `tokens` or another cost, got {node.shown()}")
+    if scope.weight_unit not in (None, unit):
+        raise node.error(
+            f"weight_unit: {unit}, but weights of the blend above count {scope.weight_unit}: give it to the outermost "
+            "blend, for all below"
+        )
+    return unit
+
+
 def _blend(kind: str, node: Node, children: Sequence[Declared], file: str, scope: Scope) -> DeclaredBlend:
-    items = _items(node, kind)
+    items, unit = _items(node, kind), scope.weight_unit or SAMPLES
     return DeclaredBlend(
         label=f"{kind} in {file} [{scope.split_part}]",
         node=node,
         nodes=items,
-        weights=tuple(_weight(item, _KEY_OF_KIND.get(kind, "weight")) for item in items),
+        weights=tuple(_weight(item, _KEY_OF_KIND.get(kind, "weight"), unit) for item in items),
         children=tuple(children),
         epochized=kind == "blend_epochized",
+        unit=unit,
         split_part=scope.split_part,
     )
 
@@ -309,12 +332,12 @@ def _items(blend: Node, kind: str) -> tuple[Node, ...]:
     return tuple(blend.sequence(kind)) if blend.value is not None else ()
 
 
-def _weight(item: Node, key: str) -> Weight:
+def _weight(item: Node, key: str, unit: str) -> Weight:
     entries = item.mapping("item of a blend")
     weight, path = given(entries, key), entries.get("path")
     if weight is None:
         return 1.0
-    return read_weight(weight, key, path.shown() if path is not None and not item.line else "")
+    return read_weight(weight, key, path.shown() if path is not None and not item.line else "", unit)
 
 
 def _reference(node: Node, file: str, scope: Scope) -> Reference:

@@ -14,7 +14,7 @@ from bridge_data import storage
 from bridge_data.errors import ConfigError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.auxiliary import checked_aux
-from bridge_data.plan.blending import Branch, Plan, Tree, changes, leaves, plan_of, weight_at
+from bridge_data.plan.blending import Branch, Plan, Tree, changes, leaves, plan_of, step_words, weight_at
 from bridge_data.plan.declared import (
     Declared,
     DeclaredBlend,
@@ -112,9 +112,11 @@ def _open_blend(declared: DeclaredBlend, opening: Opening) -> Branch:
     for sample in sorted({0} | changes(declared.weights)):
         if children and not any(weight_at(weight, sample) for weight in declared.weights):
             raise declared.node.error(
-                f"{kind}: all weights are 0 from sample {sample:,} on, so nothing could be drawn; raise one of them"
+                f"{kind}: all weights are 0 {step_words(declared.unit)} {sample:,} on, so nothing could be drawn; "
+                "raise one of them"
             )
-    return Branch(declared.label, tuple(zip(declared.weights, children, strict=True)), epochized=declared.epochized)
+    weighted = tuple(zip(declared.weights, children, strict=True))
+    return Branch(declared.label, weighted, epochized=declared.epochized, unit=declared.unit)
 
 
 def open_reference(reference: Reference, opening: Opening) -> Source:

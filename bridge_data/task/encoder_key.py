@@ -20,7 +20,8 @@ import json
 import re
 import sysconfig
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+import weakref
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,7 @@ def costs_key(encoder: Any, source: Source | None = None) -> str:
     """See the module; `source` None: of the encoder alone."""
     told = [COST_RULES, _Teller(encoder).told(encoder, type(encoder).__qualname__)]
     if source is not None:
-        told.append([_of_source(encoder, one) for one in source.members])
+        told.append([_of_source(encoder, one) for one in {source: 0, **dict.fromkeys(source.members)}])
     return hashlib.blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
@@ -56,7 +57,8 @@ def _of_source(encoder: Any, source: Source) -> list[Any]:
     cookers = [cooker.is_match(source.subflavors) for cooker in encoder.cookers] if is_crude else []
     fields = sorted((name, str(access)) for name, access in source.field_map.items())
     maker = None if source.maker is None else type(source.maker).__qualname__
-    return [source.sample_class.__qualname__, fields, cookers, maker, sorted(source.aux)]
+    joiner = None if source.joined is None else getattr(source.joined.joiner, "__qualname__", "")
+    return [source.sample_class.__qualname__, fields, cookers, maker, joiner, sorted(source.aux)]
 
 
 class _Teller:
@@ -165,11 +167,9 @@ class _Teller:
 
 def _known(value: Any) -> Any:
     """What tells an object of transformers, torch or numpy; None for others."""
-    if hasattr(value, "backend_tokenizer"):
-        backend = json.loads(value.backend_tokenizer.to_str())
-        return [{name: one for name, one in backend.items() if name not in _PER_CALL}, *_special(value)]
-    if hasattr(value, "get_vocab") and hasattr(value, "special_tokens_map"):
-        return [value.get_vocab(), getattr(value, "bpe_ranks", None) and [*value.bpe_ranks], *_special(value)]
+    if hasattr(value, "get_vocab") and hasattr(value, "__len__"):
+        told = (getattr(value, name, None) for name in ("special_tokens_map", "chat_template", "model_max_length"))
+        return [_of_vocabulary(value), *told]
     if hasattr(value, "serialized_model_proto"):
         return value.serialized_model_proto()
     if hasattr(value, "tokenizer") and hasattr(value, "image_processor") and hasattr(value, "to_dict"):  # a processor
@@ -185,8 +185,21 @@ def _known(value: Any) -> Any:
     return None
 
 
-def _special(tokenizer: Any) -> Iterable[Any]:
-    return tokenizer.special_tokens_map, getattr(tokenizer, "chat_template", None), tokenizer.model_max_length
+_vocabularies: weakref.WeakKeyDictionary[Any, tuple[int, str]] = weakref.WeakKeyDictionary()
+"""Of tokenizers, their size and digest: a blend asks for each of its data sets, and a large one takes 0.5 s."""
+
+
+def _of_vocabulary(tokenizer: Any) -> str:
+    """A digest of what a tokenizer makes of texts."""
+    size, digest = _vocabularies.get(tokenizer, (0, ""))
+    if size != len(tokenizer):
+        told: Any = [tokenizer.get_vocab(), [*map(list, getattr(tokenizer, "bpe_ranks", ()))]]
+        if hasattr(tokenizer, "backend_tokenizer"):
+            told = json.loads(tokenizer.backend_tokenizer.to_str())
+            told = {name: one for name, one in told.items() if name not in _PER_CALL}
+        digest = _digest(json.dumps(told, sort_keys=True).encode())
+        _vocabularies[tokenizer] = len(tokenizer), digest
+    return digest
 
 
 def _without_places(settings: Mapping[str, Any]) -> dict[str, Any]:

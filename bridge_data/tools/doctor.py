@@ -32,8 +32,10 @@ from bridge_data.order import Geometry, Row
 from bridge_data.order.chunks import MIN_CHUNKS_PER_LANE, MIN_WINDOW_SIZE, ChunkTable
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan import Plan, Source, load_plan
+from bridge_data.plan.blending import SAMPLES, in_draws, in_unit
 from bridge_data.plan.source import together
 from bridge_data.shards import ShardSet
+from bridge_data.shards.costs import open_costs
 from bridge_data.shards.metadata import META_FOLDER
 from bridge_data.shards.prepared import tars_of
 from bridge_data.storage import Location, is_remote
@@ -42,7 +44,7 @@ from bridge_data.task import TaskEncoder
 from bridge_data.tools.bench import BenchConfig, Figures, measure, num_cores
 from bridge_data.tools.lint_checks import KINDS, Fault, check_metadata
 from bridge_data.tools.mixing import Mixing, Overlap, mixing_of, overlap
-from bridge_data.tools.runs import PlannedRun
+from bridge_data.tools.runs import OrderTaskEncoder, PlannedRun
 from bridge_data.topology import busy_workers, equal_workers
 
 FILES_BESIDE = 128
@@ -826,6 +828,7 @@ def examine(
             columns=data.columns,
         )
         findings += [*check_data(plan.sources, seen), *check_codecs(environment, plan.sources)]
+        plan = _by_samples(in_unit(plan, data.weight_unit), task_encoder or OrderTaskEncoder())
     except BridgeDataError as error:
         findings.append(_failed("data", error))
     can_run = plan is not None and not any(finding.level is Level.STOPS for finding in findings)
@@ -855,6 +858,17 @@ def examine(
         orders=orders,
         figures=figures,
         samples_per_unit=per_unit,
+    )
+
+
+def _by_samples(plan: Plan, encoder: TaskEncoder[Any, Any, Any, Any]) -> Plan:
+    """The plan with weights that count samples."""
+    if plan.weight_unit == SAMPLES:
+        return plan
+    tables = [open_costs(source.records, encoder.costs_key(source)) for source in plan.sources]
+    sizes = [source.num_samples for source in plan.sources]
+    return in_draws(
+        plan, [max(1, table.total(plan.weight_unit)) / size for table, size in zip(tables, sizes, strict=True)]
     )
 
 

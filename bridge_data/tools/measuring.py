@@ -139,7 +139,9 @@ def measured_sources(
     """A data set for each stored source of the split parts (empty: all) of the data or metadataset at `path`: all its
     samples, without `where` and `subset`. `options` are those of the run, which `given` ones replace."""
     taken = {field.name: getattr(options, field.name) for field in dataclasses.fields(DatasetOptions)}
-    options = DatasetOptions(**{**taken, "where": None, "columns": None, "packing_buffer_size": None, **given})
+    options = DatasetOptions(
+        **{**taken, "where": None, "columns": None, "packing_buffer_size": None, "packing": "online", **given}
+    )
     found: dict[tuple[str, str], LaneDataset] = {}
     workers = WorkerConfig.default_worker_config(num_workers=0)
     for part in parts or split_parts(path):
@@ -202,7 +204,7 @@ def measure_source(
         facts = _assembled(path, source, encoder, stamps, known)
         delete_below(maker.folder)
         for file, other in earlier:
-            if file != path and (other.key, other.split_part) == (key, base.split_part):
+            if file != path and other.key == key and {stamp for stamp, *_ in other.shards} <= {*stamps}:
                 delete(str(file)) if storage.is_remote(file) else Path(file).unlink()
     return Measurement(name=source.name, path=path, facts=facts, num_measured=total)
 

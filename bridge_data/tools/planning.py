@@ -224,7 +224,7 @@ class Planner:
         self._unknown += "number of samples and tokens before. packing='planned' makes packs from the cost index"
         if not self._is_open:
             try:
-                self._tables, self._unknown = dataset.costs(), ""
+                self._tables, self._unknown = dataset.open_costs(), ""
             except (ConfigError, DatasetError) as error:
                 self._unknown = str(error)
         budgets = () if planner is None else planner.names

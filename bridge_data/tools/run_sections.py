@@ -37,7 +37,7 @@ from bridge_data.order.ledger import LedgerSums, tallies
 from bridge_data.order.state import LaneState, LoaderState, num_lanes_after
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.tools.runs import OrderTaskEncoder
-from bridge_data.tools.sample_numbers import JobNumbers, LaneNumbers
+from bridge_data.tools.sample_numbers import NumberedLane, numbers_of
 
 _FEW, _MANY = 64, 4096
 """Draws checked together for forgotten samples: initial number, maximum."""
@@ -58,7 +58,7 @@ class LanesFrom:
         self._forgets, self._kept = any(forgotten for _, forgotten in self._lists), dict[int, KeptDraws]()
         self._dataset, self._state, self._num_lanes = dataset, state, state.num_lanes
         self._size = dataset.batching.batch_size or 1
-        self._numbers = None if is_replayed else JobNumbers(dataset.order, state)
+        self._numbers = None if is_replayed else numbers_of(dataset.order, state)
         self._lanes: dict[int, _Replayed] = {}
 
     def units(self, lane: int, places: range) -> list[list[UnitRefs]]:
@@ -178,7 +178,7 @@ class KeptDraws:
     once, when first needed. `lists` are (number of the first kept sample, the samples forgotten from there on), in
     ascending order, the first from 0 on."""
 
-    def __init__(self, numbers: LaneNumbers, lists: Sequence[tuple[int, Container[SampleRef]]]) -> None:
+    def __init__(self, numbers: NumberedLane, lists: Sequence[tuple[int, Container[SampleRef]]]) -> None:
         self._numbers, self._lists = numbers, lists
         self._gone: list[int] = []
         """The forgotten draws among the first `_num_seen`."""
@@ -553,7 +553,7 @@ def _is_changed_into(dataset: LaneDataset, state: LoaderState, other: LoaderStat
 
 
 def _position_in(lane: LaneState) -> tuple[Any, ...]:
-    names = ("draws", "cursors", "micro_batches", "planned")
+    names = ("draws", "cursors", "costs", "micro_batches", "planned")
     return (*(lane.get(name) or 0 for name in names), lane.get("inbox") or {}, lane.get("pending") or {})
 
 
@@ -687,7 +687,8 @@ def dataset_of(dataset: LaneDataset, fingerprint: dict[str, Any]) -> tuple[LaneD
         later_weights=later,
     )
     batching = dataclasses.replace(dataset.batching, batch_size=fingerprint["batch_size"])
-    order = dataset.order_of(plan, batching)
+    costs = None if dataset.order.costs is None else [dataset.order.costs[one] for one in numbers]
+    order = dataset.order_of(plan, batching, costs)
     forgotten = ForgottenSamples.newest(plan.sources, order.source_names)
     changed = dataset.changed(plan=plan, batching=batching, order=order, forgotten=forgotten)
     LoaderState(fingerprint, [], 0, {}).check(changed.fingerprint(), tolerated=("batch_size",))

@@ -22,18 +22,21 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, get_args
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
-from bridge_data.errors import BridgeDataError, ConfigError, StateError
+from bridge_data.errors import BridgeDataError, ConfigError, StateError, listed
 from bridge_data.lanes.datasets import training_data
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint
 from bridge_data.loader.ledger_files import RunLedger
 from bridge_data.options import check_integer, check_number
 from bridge_data.order.state import LoaderState
+from bridge_data.plan import Source
 from bridge_data.plan.formats import find_format
 from bridge_data.plan.where_clauses import WHERE_KEYS, given_where
 from bridge_data.run_options import DELETED, PART_OF, RunOptions, option_fields, unknown_option
 from bridge_data.samples import CrudeSample
+from bridge_data.shards.costs import known_costs
 from bridge_data.shards.plain_data import parse_yaml_file
+from bridge_data.shards.records import stored_records
 from bridge_data.task import Cooker, DefaultTaskEncoder, TaskEncoder
 from bridge_data.tools.loss_log import EVENTS, LossLog, LossReader
 from bridge_data.topology import WorkerConfig
@@ -349,6 +352,22 @@ class OrderTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
 
     cookers = (Cooker(_kept_as_it_is),)
 
+    def costs_key(self, source: Source | None = None) -> str:
+        """The key of the only costs that the data have, of whatever encoder; a state tells whether they are the run's.
+
+        Raises:
+            ConfigError: if there are those of several encoders.
+        """
+        base = None if source is None else stored_records(source.records)
+        known = [] if base is None else [facts for _, facts in known_costs(base) if facts.split_part == base.split_part]
+        keys = {facts.key: facts.encoder for facts in known}
+        if source is not None and len(keys) > 1:
+            raise ConfigError(
+                f"{source.name}: was measured with several encoders ({listed(sorted(keys.values()))}): name the "
+                "run's (--task-encoder package.module:Name)"
+            )
+        return next(iter(keys), "")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RunSettings:
@@ -454,6 +473,7 @@ def options_of_state(state: LoaderState) -> RunOptions:
         batch_drop_last=run["drop_last"],
         shuffle_over_epochs_multiplier=run["epochs_per_shuffle"],
         repeat=run["repeat"],
+        weight_unit=run.get("weight_unit"),
     )
 
 

@@ -9,6 +9,8 @@ If all chunks have one length, the time depends on neither the number nor the si
 chunks of a lane in an epoch are computed once; a later epoch needs the chunks of all epochs before it. `DrawNumbers`
 says which source a draw of the blend takes, and which draw takes a source's n-th sample, along one path of the blend's
 tree. (Of schedules, phases are passed one by one.) `JobNumbers` and `LaneNumbers` join both.
+
+Weights of costs have no such formula: there, `DrawnNumbers` draws from the state on, which reads costs, but no data.
 """
 
 import bisect
@@ -17,12 +19,13 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bridge_data.order.cursor import BEGINNING, Entry, SampleRef, Stream, entry_size, is_slice
+from bridge_data.order.cost_blend import CostBlend
+from bridge_data.order.cursor import BEGINNING, Cursor, Entry, SampleRef, Stream, entry_size, is_slice
 from bridge_data.order.plan_order import PlanOrder
 from bridge_data.order.random_draws import DRAWS_PER_BLOCK, MASK, Blend, Permutation, Schedule
 from bridge_data.order.row import Ints, Row, Share
@@ -31,6 +34,9 @@ from bridge_data.order.state import LaneState, LoaderState
 _FRACTION_BITS = 64
 _ONE = 1 << _FRACTION_BITS
 
+
+_AT_ONCE = 4096
+"""Samples that are drawn together."""
 
 _MAX_KNOWN = 512
 """Number of lanes' shares whose chunk lengths are kept."""
@@ -282,11 +288,86 @@ class LaneDraw(NamedTuple):
     ref: SampleRef
 
 
-class JobNumbers:
-    """All lanes of a job, in training order, after `state`."""
+class NumberedLane(Protocol):
+    """One lane after a state."""
+
+    def take(self, number: int, count: int) -> list[SampleRef]:
+        """The samples number `number` to `number + count - 1`; fewer at the end of the data."""
+
+
+class JobNumbers(Protocol):
+    """All lanes of a job, in training order, after a state."""
+
+    def lane(self, lane: int) -> NumberedLane:
+        """One lane."""
+
+    def find(self, source: int, index: int, is_past: Callable[[int, int], bool]) -> Iterator[LaneDraw]:
+        """The draws of sample `index` of a source. `is_past(lane, number)` ends the search in a lane: neither this
+        number nor later ones are wanted. If the data never end, it must become true."""
+
+
+def numbers_of(order: PlanOrder, state: LoaderState) -> JobNumbers:
+    """The lanes after `state`."""
+    blend = order.blend(state)
+    return DrawnNumbers(order, state) if isinstance(blend, CostBlend) else ComputedNumbers(order, blend, state)
+
+
+class DrawnNumbers:
+    """All lanes, by drawing from the state on."""
 
     def __init__(self, order: PlanOrder, state: LoaderState) -> None:
-        self._state, self._blend = state, order.blend(state)
+        self._order, self._state = order, state
+        self._lanes: dict[int, DrawnLane] = {}
+
+    def lane(self, lane: int) -> "DrawnLane":
+        """One lane."""
+        if lane not in self._lanes:
+            self._lanes[lane] = DrawnLane(self._order.cursor(lane, self._state), self._state.lanes[lane])
+        return self._lanes[lane]
+
+    def find(self, source: int, index: int, is_past: Callable[[int, int], bool]) -> Iterator[LaneDraw]:
+        """See `JobNumbers`."""
+        for lane in range(self._state.num_lanes):
+            for number in itertools.count(step=_AT_ONCE):
+                refs = [] if is_past(lane, number) else self.lane(lane).take(number, _AT_ONCE)
+                for at, ref in enumerate(refs, start=number):
+                    if ref[0] == source and ref[2] == index and not is_past(lane, at):
+                        yield LaneDraw(lane, at, ref)
+                if len(refs) < _AT_ONCE:
+                    break
+
+
+class DrawnLane:
+    """One lane, drawn by its cursor after `state`; draws are kept as numbers."""
+
+    def __init__(self, cursor: Cursor, state: LaneState) -> None:
+        if state:
+            cursor.seek(state)
+        self._cursor, self._is_over = cursor, False
+        self._drawn: list[Ints] = []
+        """Source, epoch, index and part, of `_AT_ONCE` samples each."""
+
+    def take(self, number: int, count: int) -> list[SampleRef]:
+        """See `NumberedLane`."""
+        while not self._is_over and len(self._drawn) * _AT_ONCE < number + count:
+            refs: list[SampleRef] = []
+            while len(refs) < _AT_ONCE and not self._is_over:
+                try:
+                    refs += [ref for _, ref in self._cursor.take(_AT_ONCE - len(refs))]
+                except StopIteration:
+                    self._is_over = True
+            self._drawn.append(np.array(refs, dtype=np.int64).reshape(-1, 4))
+        first, last = number // _AT_ONCE, (number + count - 1) // _AT_ONCE
+        found = itertools.chain.from_iterable(block.tolist() for block in self._drawn[first : last + 1])
+        begin = number - first * _AT_ONCE
+        return [SampleRef(*ref) for ref in itertools.islice(found, begin, begin + count)]
+
+
+class ComputedNumbers:
+    """All lanes, by arithmetic, with a blend of samples."""
+
+    def __init__(self, order: PlanOrder, blend: Schedule | None, state: LoaderState) -> None:
+        self._state, self._blend = state, blend
         *earlier, now = state.generations
         self._rows = [[RowNumbers(row) for row in order.rows(generation)] for generation in earlier]
         self._rows.append([RowNumbers(row, self._shuffle(source)) for source, row in enumerate(order.rows(now))])
@@ -304,8 +385,7 @@ class JobNumbers:
         return min(int(lane.get("cursors", {}).get(str(source), BEGINNING)[0]) for lane in self._state.lanes.values())
 
     def find(self, source: int, index: int, is_past: Callable[[int, int], bool]) -> Iterator[LaneDraw]:
-        """The draws of sample `index` of a source. `is_past(lane, number)` ends the search in a lane: neither this
-        number nor later ones are wanted. If the data never end, it must become true."""
+        """See `JobNumbers`."""
         known = functools.cache(lambda generation, shuffle: [*self._rows[generation][source].find(index, shuffle)])
         for lane in range(self._state.num_lanes):
             for place, epoch, part in self.lane(lane).in_inbox(source, index, known):

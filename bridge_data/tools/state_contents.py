@@ -88,8 +88,12 @@ def sources_of(state: LoaderState) -> list[SourceContents]:
 def _weights_now(state: LoaderState) -> list[float] | None:
     """The weights of the sources at the job's position; missing lanes are assumed to be where the others are."""
     weights: list[float] | None = state.fingerprint["weights"]
-    draws = sum(lane.get("draws", 0) for lane in state.lanes.values())
-    drawn = state.drawn_before + draws * state.num_lanes // max(1, len(state.lanes))
+    lanes = state.lanes.values()
+    if "weight_unit" in state.fingerprint:
+        before, drawn = 0, sum(sum(lane.get("costs", {}).values()) for lane in lanes)
+    else:
+        before, drawn = state.drawn_before, sum(lane.get("draws", 0) for lane in lanes)
+    drawn = before + drawn * state.num_lanes // max(1, len(lanes))
     for start, later in state.fingerprint.get("schedule", ()):
         weights = later if start <= drawn else weights
     return weights

@@ -32,8 +32,8 @@ def test_idefics3_at_any_size_of_tiles_and_images(height: int, width: int, tile:
 
 
 def test_idefics3_shrinks_images_to_the_longest_side_of_its_processor() -> None:
-    size = (5000, 100)
-    processor = hf.Idefics3ImageProcessorPil(size={"longest_edge": 6000}, max_image_size={"longest_edge": 1000})
+    size = (2000, 40)
+    processor = hf.Idefics3ImageProcessorPil(size={"longest_edge": 2400}, max_image_size={"longest_edge": 400})
     family = Idefics3(processor, image_seq_len=1)
     tiles = family.pixels([picture(size)], 0)["pixel_values"]
     assert num_tiles(family, size[::-1], 0) == len(tiles)

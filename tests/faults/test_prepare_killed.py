@@ -84,7 +84,7 @@ def timed(action: Callable[[], object], seconds: float) -> None:
     action()
 
 
-@pytest.mark.parametrize("num_moments", [20, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_moments", [12, pytest.param(100, marks=pytest.mark.slow)])
 def test_killed_at_random_moments(num_moments: int, tmp_path: Path) -> None:
     folder, rng = write_folder(tmp_path), random.Random(0)
     started = time.monotonic()
@@ -166,7 +166,7 @@ def test_the_command_killed_at_a_hundred_random_moments(tmp_path: Path) -> None:
 
 def test_two_at_once_give_one_or_the_other(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, 400)
-    for _ in range(3):
+    for _ in range(2):
         runs = {name: subprocess.Popen(command(folder, name), stderr=subprocess.PIPE, text=True) for name in RATIOS}
         ended = {name: (run.communicate()[1], run.returncode) for name, run in runs.items()}
         won = {name for name, (_, status) in ended.items() if status == 0}

@@ -8,7 +8,7 @@ from tests.fuzz import __main__ as harness
 from tests.fuzz.__main__ import TARGETS_MODULE, Result, run_child, run_target
 from tests.fuzz.targets import BY_NAME, TARGETS
 
-NUM_CASES = 25
+NUM_CASES = 10
 
 
 def test_targets_have_names_of_their_own() -> None:

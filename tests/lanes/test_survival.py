@@ -36,7 +36,7 @@ class Keeping(DefaultTaskEncoder[Any, Any, Any, Any]):
 def blend_of(folder: Path, sizes: dict[str, int]) -> Path:
     for name, size in sizes.items():
         write_texts(folder / name, size, text=lambda number, name=name: f"{name}-{number}", per_shard=10_000)
-    return write_blend(folder / "blend.yaml", dict.fromkeys(sizes, 1))
+    return write_blend(folder / "blend.yaml", dict.fromkeys(sizes, 1) | {"small": 9})
 
 
 def dataset(path: Path, keeps: Callable[[str], bool], num_lanes: int = 8) -> LaneDataset:

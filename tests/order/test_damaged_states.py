@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from bridge_data import LaneDataset, StateError
 from bridge_data.order.state import LoaderState
 from bridge_data.task import TaskEncoder
+from tests.costs import save_costs_of_blend
 from tests.loader.checkpoint.states import make_state
 from tests.prepared import train_dataset, val_dataset, write_pair
 from tests.properties.jobs import Encoder, GroupingEncoder, Job
@@ -25,6 +26,7 @@ KINDS = {
     "re-dealt validation": ((5, 23), (4, 0)),
     "blend": ((5, 800),),
     "finite": ((5, 100),),
+    "weights of costs": ((5, 200), (4, 50)),
 }
 """Each with its runs: (number of lanes, number of steps)."""
 
@@ -53,6 +55,9 @@ def dataset(data: Path, kind: str, num_lanes: int) -> LaneDataset:
         InParts(skip_every=7, num_parts=3, num_groups=2) if packs else Encoder(num_parts=2)
     )
     settings = {"packing_buffer_size": 8 if packs else None, "repeat": kind != "finite", "task_encoder": encoder}
+    if "costs" in kind:
+        settings["weight_unit"] = "tokens"
+        save_costs_of_blend(data, encoder, lambda number: [1 + number % 50])
     return train_dataset(data, num_lanes=num_lanes, **settings)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge_data import LaneDataset, WorkerConfig, get_savable_loader, get_train_dataset
+from bridge_data.loader import SavableDataLoader
 from tests.prepared import write_blend, write_texts
 from tests.properties.jobs import Encoder
 
@@ -51,10 +52,10 @@ def run(path: Path, num_workers: int, packing: int | None, state: dict[str, Any]
     raise AssertionError("the data ended")
 
 
-def in_new_process(path: Path, num_workers: int, packing: int | None, states: list[dict[str, Any]]) -> list[list[Any]]:
-    """What follows each of these states."""
+def in_new_process(path: Path, num_workers: int, work: list[tuple[int | None, dict[str, Any]]]) -> list[list[Any]]:
+    """What follows each of these states, of data with this packing."""
     command = [sys.executable, "-m", "tests.properties.resume_everywhere", "restore"]
-    question = json.dumps([str(path), num_workers, packing, states])
+    question = json.dumps([str(path), num_workers, work])
     return json.loads(subprocess.run(command, input=question, capture_output=True, text=True, check=True).stdout)
 
 
@@ -63,22 +64,33 @@ def main(num_workers: int, how: str, every: int) -> None:
         write_texts(Path(name) / "a", 400)
         write_texts(Path(name) / "b", 90)
         path = write_blend(Path(name) / "blend.yaml", {"a": 3, "b": 1})
-        for packing in (None, 25):
-            whole = run(path, num_workers, packing, None, STEPS)
-            states = [state for _, state in whole[:-1:every]]
-            groups = [states] if how == "together" else [[state] for state in states]
-            rests = [rest for group in groups for rest in in_new_process(path, num_workers, packing, group)]
-            for step, rest in zip(range(1, STEPS, every), rests, strict=True):
-                assert rest == whole[step : step + FOLLOWING], f"packing {packing}, after step {step}"
-            print(f"{len(rests)} resumes equal, packing {packing}")
+        with open_loader(path, num_workers):
+            wholes = {packing: run(path, num_workers, packing, None, STEPS) for packing in (None, 25)}
+        work = [(packing, step) for packing in wholes for step in range(1, STEPS, every)]
+        states = [(packing, wholes[packing][step - 1][1]) for packing, step in work]
+        groups = [states] if how == "together" else [[state] for state in states]
+        rests = [rest for group in groups for rest in in_new_process(path, num_workers, group)]
+        for (packing, step), rest in zip(work, rests, strict=True):
+            assert rest == wholes[packing][step : step + FOLLOWING], f"packing {packing}, after step {step}"
+        print(f"{len(rests)} resumes equal")
+
+
+def open_loader(path: Path, num_workers: int) -> SavableDataLoader:
+    """A loader that starts the server of workers which all others share."""
+    loader = get_savable_loader(make_dataset(path, num_workers, None))
+    assert loader.wait_for_workers(60) or not num_workers
+    return loader
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "restore":
-        where, workers, buffer, saved = json.load(sys.stdin)
-        with get_savable_loader(make_dataset(Path(where), workers, buffer)):  # keeps the server of all others alive
-            ends = [min(state["next_slot"] + FOLLOWING, STEPS) for state in saved]
-            found = [run(Path(where), workers, buffer, state, end) for state, end in zip(saved, ends, strict=True)]
+        where, workers, states = json.load(sys.stdin)
+        with open_loader(Path(where), workers):
+            ends = [min(state["next_slot"] + FOLLOWING, STEPS) for _, state in states]
+            found = [
+                run(Path(where), workers, packing, state, end)
+                for (packing, state), end in zip(states, ends, strict=True)
+            ]
             print(json.dumps(found))
     else:
         main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 1)

@@ -2,17 +2,14 @@
 whichever version of it is installed."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the shim does nothing where CUDA is")
+from tests.ranks import run_job
 
-ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the shim does nothing where CUDA is")
 
 PROGRAM = """
 import json, torch
@@ -98,11 +95,9 @@ print(json.dumps(found))
 
 
 def test_the_shim_answers_and_megatron_trains_with_it() -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM], cwd=ROOT, text=True, timeout=300, capture_output=True
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    status, output = run_job("-c", PROGRAM)
+    assert status == 0, output
+    found: dict[str, Any] = json.loads(output.splitlines()[-1])
     assert found["twice"], "a second call changes nothing"
     assert found["events have passed"] is True and found["time"] == 0.0
     assert found["devices"] == ["cpu"] * 5

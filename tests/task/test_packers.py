@@ -13,7 +13,7 @@ from bridge_data import (
     Packing,
     TextSample,
     edataclass,
-    get_loader,
+    get_savable_loader,
     stateless,
 )
 from bridge_data.samples import Sample
@@ -144,24 +144,24 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def run(texts: Path, **settings: Any) -> tuple[list[list[str]], Any]:
+def opened(texts: Path, **settings: Any) -> Any:
     encoder = Encoder(**settings)
-    dataset = train_dataset(
-        texts, num_lanes=2, batch_size=None, packing_buffer_size=30, task_encoder=encoder, repeat=False
+    return get_savable_loader(
+        train_dataset(texts, num_lanes=2, batch_size=None, packing_buffer_size=30, task_encoder=encoder, repeat=False)
     )
-    loader = get_loader(dataset)
-    return [pack.texts for pack in loader], loader
+
+
+def cut(sample: TextSample, length: int) -> TextSample:
+    return TextSample.derive_from(sample, text=sample.text[:length])
 
 
 def test_every_sample_of_a_finite_run_is_packed_once_and_overlong_ones_are_counted(texts: Path) -> None:
     everything = {f"{number:03d}" * (1 + number % 9) for number in range(200)}
     overlong = {text for text in everything if len(text) > PACK_LENGTH}
 
-    def cut(sample: TextSample, length: int) -> TextSample:
-        return TextSample.derive_from(sample, text=sample.text[:length])
-
     for overlong_policy, settings in (("alone", {}), ("drop", {}), ("truncate", {"truncate": cut})):
-        packs, loader = run(texts, overlong=overlong_policy, **settings)
+        loader = opened(texts, overlong=overlong_policy, **settings)
+        packs = [pack.texts for pack in loader]
         packed = [text for pack in packs for text in pack]
         assert len(packed) == len(set(packed))
         dropped = len(overlong) if overlong_policy == "drop" else 0
@@ -171,6 +171,16 @@ def test_every_sample_of_a_finite_run_is_packed_once_and_overlong_ones_are_count
         assert loader.skipped == ({"select_samples_to_pack": dropped} if dropped else {})
         assert loader.truncated == truncated
         assert all(len(pack) == 1 or sum(map(len, pack)) <= PACK_LENGTH for pack in packs)
+
+
+@pytest.mark.parametrize("num_packs", [1, 10, 40])
+def test_a_truncated_sample_that_waits_is_not_counted_again_after_a_resume(texts: Path, num_packs: int) -> None:
+    before, after = (opened(texts, overlong="truncate", truncate=cut) for _ in range(2))
+    for _ in zip(range(num_packs), before, strict=False):
+        pass
+    after.restore_state_rank(before.save_state_rank())
+    assert list(after)
+    assert before.truncated + after.truncated == sum(3 * (1 + number % 9) > PACK_LENGTH for number in range(200))
 
 
 @pytest.mark.parametrize(

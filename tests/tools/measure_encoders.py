@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bridge_data import DefaultTaskEncoder, SkipSample
+from bridge_data import DefaultTaskEncoder, EnergonMultiModalDataModule, SkipSample
 from bridge_data.encoders import FamilyConfig, QwenVLTaskEncoder
 from tests.encoders.qwen_parts import make_family, qwen_tokenizer
 
@@ -12,6 +12,19 @@ from tests.encoders.qwen_parts import make_family, qwen_tokenizer
 def qwen() -> QwenVLTaskEncoder:
     config = FamilyConfig(pad_to_multiple_of=4)
     return QwenVLTaskEncoder(qwen_tokenizer("qwen2_vl"), make_family("qwen2_vl"), config, seq_length=256)
+
+
+def module() -> EnergonMultiModalDataModule:
+    """A run over the data at `$BRIDGE_DATA_TEST_PATH`, of which `where` chooses some."""
+    return EnergonMultiModalDataModule(
+        path=os.environ["BRIDGE_DATA_TEST_PATH"],
+        task_encoder=Words(),
+        micro_batch_size=2,
+        seq_length=64,
+        num_workers=0,
+        where="index % 2 = 0",
+        image_decode="pil",
+    )
 
 
 class Words(DefaultTaskEncoder[Any, Any, Any, Any]):

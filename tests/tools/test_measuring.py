@@ -9,6 +9,7 @@ import pytest
 from bridge_data.plan.opening import load_plan
 from bridge_data.shards.costs import open_costs
 from tests.object_store import Bucket
+from tests.plan.joins import joined, prepared_plan
 from tests.prepared import write_texts
 from tests.tools.cli.runner import run_command
 from tests.tools.measure_encoders import Words
@@ -30,6 +31,20 @@ def test_data_in_a_store_have_the_costs_of_a_disk_and_are_read_from_a_copy(bucke
     (source,) = load_plan(f"{bucket.url}/texts").sources
     table = open_costs(source.records, Words().costs_key(source))
     assert table.take(np.array([13, 12]), "tokens").tolist() == [13, 24]
+
+
+def test_a_join_has_costs_of_its_own_which_those_of_its_members_do_not_replace(tmp_path: Path) -> None:
+    for name, count in (("a", 30), ("b", 20)):
+        write_texts(tmp_path / name, count)
+    members = [{"path": "a"}, {"path": "b", "nonmatch": "none"}]
+    path = joined(tmp_path / "j.yaml", members)
+    (source,) = prepared_plan(path).sources
+    for data in (tmp_path / "a", path, tmp_path / "a"):
+        result = run_command("measure", data, "--task-encoder", WORDS, "--no-progress", "--num-workers", 1)
+        assert result.exit_code == 0, result.output
+    for one in (source, *load_plan(tmp_path / "a").sources):
+        table = open_costs(one.records, Words().costs_key(one))
+        assert table.take(np.array([13, 12, 9]), "tokens").tolist() == [13, 24, 0]
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])

@@ -15,7 +15,7 @@ from bridge_data.tools.planning import Planner, RunLength, Spread, Totals
 from tests.prepared import write_blend, write_texts
 from tests.tools.plan_parts import CAPACITY, PackedWords, Plain, Words, measure, rank_dataset, run
 
-PLANNED = {"packing": "planned", "packing_buffer_size": 40}
+PLANNED = {"packing": "planned", "planning_window": 40}
 
 
 @pytest.fixture(scope="module")

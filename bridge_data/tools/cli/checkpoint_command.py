@@ -26,6 +26,7 @@ from bridge_data.loader.checkpoint.checkpoint_folder import (
 from bridge_data.loader.checkpoint.other_formats import LIGHTNING_SUFFIX, write_lightning
 from bridge_data.order.forgotten_lists import history_of
 from bridge_data.order.state import LoaderState, merge
+from bridge_data.plan.blending import SAMPLES, step_words
 from bridge_data.storage.atomic import write_file
 from bridge_data.tools.cli.terminal import counted, echo_json, headed, json_option, note, setting, sized, table
 from bridge_data.tools.state_contents import (
@@ -38,7 +39,7 @@ from bridge_data.tools.state_contents import (
 )
 
 _PATH = click.Path(path_type=Path)
-_SHOWN_ELSEWHERE = ("sources", "weights", "schedule", "order")
+_SHOWN_ELSEWHERE = ("sources", "weights", "schedule", "order", "costs")
 
 
 @click.group()
@@ -79,7 +80,9 @@ def info(paths: tuple[Path, ...], max_lanes: int, as_json: bool) -> None:
             }
         )
         return
-    shown["other weights from sample"] = " and ".join(f"{sample:,}" for sample in other_weights_from) or None
+    shown[f"other weights {step_words(state.fingerprint.get('weight_unit', SAMPLES))}"] = (
+        " and ".join(f"{sample:,}" for sample in other_weights_from) or None
+    )
     settings = [f"{name} {value}" for name, value in shown.items() if value is not None]
     rows = [
         ("data state", str(found.path)),

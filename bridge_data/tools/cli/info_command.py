@@ -12,7 +12,7 @@ from bridge_data import storage
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, bridge_command, listed
 from bridge_data.limits import Limits
 from bridge_data.plan import EmptySplitError, Plan, Source, load_plan
-from bridge_data.plan.blending import Tree, WeightSchedule, leaves
+from bridge_data.plan.blending import SAMPLES, Tree, WeightSchedule, leaves, step_key
 from bridge_data.plan.formats import WHOLE, format_of
 from bridge_data.plan.opening import split_parts
 from bridge_data.plan.where_clauses import WhereClause, given_where
@@ -338,6 +338,7 @@ def _metadataset(path: Location, **trust: Any) -> _Found:
             {
                 "split_part": part,
                 "num_samples": plan.num_samples,
+                **({} if plan.weight_unit == SAMPLES else {"weight_unit": plan.weight_unit}),
                 "sources": _sources(plan),
                 "tree": _tree(plan.tree, itertools.count()),
             }
@@ -363,7 +364,8 @@ def _sources(plan: Plan) -> list[dict[str, Any]]:
             "joined_with": [member.name for member in source.members[1:]],
             "aux": {name: str(reference.path) for name, reference in source.aux.items()},
             "shares": [
-                {"from_sample": sample, "share": of_all[number]} for sample, of_all in zip(samples, shares, strict=True)
+                {step_key(plan.weight_unit): sample, "share": of_all[number]}
+                for sample, of_all in zip(samples, shares, strict=True)
             ],
         }
         for number, (source, _) in enumerate(leaves(plan.tree))
@@ -378,7 +380,7 @@ def _tree(tree: Tree, numbers: Iterator[int]) -> dict[str, Any]:
     for weight, child in tree.children:
         written: Any = weight
         if isinstance(weight, WeightSchedule):
-            written = [{"from_sample": start, "weight": step} for start, step in weight.steps]
+            written = [{step_key(tree.unit): start, "weight": step} for start, step in weight.steps]
         children.append({unit: written, **_tree(child, numbers)})
     return {"label": tree.label, "children": children}
 

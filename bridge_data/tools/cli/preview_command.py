@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 
@@ -72,63 +72,54 @@ def preview(
     if key is not None:
         if start or count != DEFAULT_COUNT:
             raise ConfigError("--key shows one sample: give it without --start and --count")
-        opened = [catalog for catalog in (open_split(path, part, trust) for part in parts) if catalog is not None]
-        _preview_key(path, key, opened, html, as_json=as_json)
-        return
-    found = next(filter(None, (open_split(path, part, trust) for part in parts)), None)
-    if found is None:
-        raise ConfigError(f"{path}: no samples in {' or '.join(parts) or 'the split'}")
-    if found.notice:
-        note(found.notice)
-    if len(found.sources) == 1 and start >= found.num_samples:
-        raise ConfigError(f"--start {start}: {found.name} has {found.num_samples} samples")
+        part, chosen = _with_key(path, key, parts, trust)
+    else:
+        part, chosen = _first(path, parts, trust, start, count)
+    if part.notice:
+        note(part.notice)
     if html is not None:
-        indices = ((one.number, range(start, min(start + count, one.num_samples))) for one in found.sources)
-        _write_sheet(html, path, found, [SampleAddress(number, index) for number, some in indices for index in some])
+        from bridge_data.tools.view.contents import write_sheet  # imports slowly
+
+        addresses = [SampleAddress(shown.number, index) for shown, indices in chosen for index in indices]
+        write_sheet(html, str(path), part, addresses)
+        click.echo(f"{html}: {counted(len(addresses), 'sample')} of {path}")
         return
     samples = []
-    for shown in found.sources:
-        if not as_json and (len(found.sources) > 1 or (shown.source is not None and shown.source.aux)):
+    for shown, indices in chosen:
+        if not as_json and (len(part.sources) > 1 or (shown.source is not None and shown.source.aux)):
             click.echo(click.style(_heading(shown), underline=True))
         reader, loader = reader_of(shown.records), _loader(shown)
-        for index in range(start, min(start + count, shown.num_samples)):
+        for index in indices:
             sample = _sample(index, shown, reader, loader)
             if as_json:
                 samples.append(sample)
             else:
                 click.echo("\n".join(_sample_lines(sample)))
     if as_json:
-        _echo_samples(path, samples)
+        echo_json({"path": str(path), "samples": _for_json(samples)})
 
 
-def _write_sheet(file: Path, path: Path, part: SplitCatalog, chosen: Sequence[SampleAddress]) -> None:
-    from bridge_data.tools.view.contents import write_sheet  # imports slowly
-
-    write_sheet(file, str(path), part, chosen)
-    click.echo(f"{file}: {counted(len(chosen), 'sample')} of {path}")
+_Chosen: TypeAlias = tuple[SplitCatalog, list[tuple[CatalogSource, range]]]
+"""A split part, and samples of its sources."""
 
 
-def _preview_key(path: Path, key: str, opened: Sequence[SplitCatalog], html: Path | None, *, as_json: bool) -> None:
-    """Show one sample; once if it is in several split parts, or in a blend more than once."""
-    for notice in dict.fromkeys(catalog.notice for catalog in opened if catalog.notice):
-        note(notice)
+def _first(path: Path, parts: Sequence[str], trust: dict[str, Any], start: int, count: int) -> _Chosen:
+    """The samples from `start` on, of the first part that has any."""
+    found = next(filter(None, (open_split(path, part, trust) for part in parts)), None)
+    if found is None:
+        raise ConfigError(f"{path}: no samples in {' or '.join(parts) or 'the split'}")
+    if len(found.sources) == 1 and start >= found.num_samples:
+        raise ConfigError(f"--start {start}: {found.name} has {found.num_samples} samples")
+    return found, [(shown, range(start, min(start + count, shown.num_samples))) for shown in found.sources]
+
+
+def _with_key(path: Path, key: str, parts: Sequence[str], trust: dict[str, Any]) -> _Chosen:
+    """One sample; once if it is in several parts, or in a blend more than once."""
+    opened = [catalog for catalog in (open_split(path, part, trust) for part in parts) if catalog is not None]
     several = [(catalog, source) for catalog in opened for source in catalog.sources]
     place = find_sample([shown.records for _, shown in several], key)[0]
     catalog, shown = several[place.records]
-    if html is not None:
-        _write_sheet(html, path, catalog, [SampleAddress(shown.number, place.index)])
-        return
-    sample = _sample(place.index, shown, reader_of(shown.records), _loader(shown))
-    if as_json:
-        _echo_samples(path, [sample])
-        return
-    if len({str(other.records.root) for _, other in several}) > 1:
-        click.echo(click.style(_heading(shown), underline=True))
-    click.echo("\n".join(_sample_lines(sample)))
-
-
-def _echo_samples(path: Path, samples: Sequence[dict[str, Any]]) -> None:
-    echo_json({"path": str(path), "samples": _for_json(samples)})
+    return catalog, [(shown, range(place.index, place.index + 1))]
 
 
 def _for_json(value: Any) -> Any:

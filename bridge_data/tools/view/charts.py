@@ -25,6 +25,7 @@ from bridge_data.lanes.lane import tokens_of
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.order import Schedule
 from bridge_data.plan import Plan
+from bridge_data.plan.blending import SAMPLES
 from bridge_data.shards import Records
 from bridge_data.shards.media_metadata import AVMetadata, ImageMetadata, MediaIndex
 from bridge_data.shards.prepared import tars_of
@@ -377,6 +378,11 @@ def count_draws(plan: Plan, draws: int, num_lanes: int, seed: int) -> BlendCount
     """
     if plan.weights is None:
         raise ConfigError("this split part is read front to back, as for validation: it has no blend")
+    if plan.weight_unit != SAMPLES:
+        raise ConfigError(
+            f"the weights of this blend are shares of {plan.weight_unit}, not of draws: how often its samples are "
+            "drawn says `bridge-data doctor`, with the task encoder by which they were measured"
+        )
     if not (1 <= draws <= MAX_DRAWS and 1 <= num_lanes <= MAX_LANES):
         raise ConfigError(
             f"draws={draws}, lanes={num_lanes}: expected 1 to {MAX_DRAWS:,} draws and 1 to {MAX_LANES:,} lanes"

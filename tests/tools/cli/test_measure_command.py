@@ -23,7 +23,7 @@ from bridge_data.shards.records import stored_records
 from bridge_data.task import TaskEncoder
 from tests.prepared import CRUDE, write_dataset, write_texts
 from tests.tools.cli.conftest import Run
-from tests.tools.measure_encoders import Words, expected, qwen
+from tests.tools.measure_encoders import Words, expected, module, qwen
 
 ENCODERS = "tests.tools.measure_encoders"
 QUIET = ("--no-progress", "--num-workers", 1)
@@ -179,6 +179,19 @@ def test_lines_and_tables_and_all_data_of_a_metadataset(run: Run, tmp_path: Path
     assert (tmp_path / "b.parquet.costs").is_dir()
     assert load_plan(tmp_path / "b.parquet").num_samples == 50
     assert folder.is_dir()
+
+
+def test_the_encoder_of_a_runs_config_has_the_key_of_the_run(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_texts(tmp_path / "texts", 40)
+    monkeypatch.setenv("BRIDGE_DATA_TEST_PATH", str(folder))
+    result = run("measure", folder, "--config", f"{ENCODERS}:module", *QUIET)
+    assert result.exit_code == 0, result.output
+    dataset = module().datasets_provider(WorkerConfig(rank=0, world_size=1, num_workers=0), "train")
+    (source,) = dataset.plan.sources
+    table = open_costs(source.records, dataset.task_encoder.costs_key(source))
+    check_words(table, range(0, 40, 2))
 
 
 def test_read_only_data_have_their_costs_elsewhere(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
