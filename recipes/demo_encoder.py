@@ -3,6 +3,7 @@
 The sample is skipped as user code may skip any. This must turn the demo's table red.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 from bridge_data.encoders import FamilyTaskEncoder, Llava, TokenizedSample
@@ -21,7 +22,7 @@ class SkippingTaskEncoder(FamilyTaskEncoder):
         self.skipped_key = skipped_key
 
     @stateless
-    def preencode_sample(self, sample: Sample) -> TokenizedSample:
+    def preencode_sample(self, sample: Sample) -> TokenizedSample | Iterator[TokenizedSample]:
         """The tokenized sample, unless it is the one."""
         if sample.__key__ == self.skipped_key:
             raise SkipSample("the demo was asked to leave it out")

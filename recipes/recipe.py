@@ -276,6 +276,17 @@ class Recipe:
             **self._options,
         )
 
+    def training_in_steps(self, data: "EnergonMultiModalDataModule", num_ranks: int) -> TrainingConfig:
+        """`training` with the number of steps, on the `data` of the run as `num_ranks` data-parallel ranks see them.
+
+        Raises:
+            ConfigError: if the length cannot be counted in steps.
+        """
+        steps, size = self.options.trainer, self.options.data.batch_size or 1
+        schedule = BatchSchedule.for_ranks(steps.global_batch_size, size, steps.rampup_batch_size, num_ranks)
+        workers = self.options.worker.changed(world_size=num_ranks)
+        return self.training.in_steps(schedule, lambda: data.datasets_provider(workers, "train"))
+
     def build_model(self, tokenizer: Any) -> Any:
         """The model of transformers."""
         import torch

@@ -13,17 +13,18 @@ from bridge_data import MetricsCallback
 from bridge_data.errors import ConfigError
 from recipes.recipe import Recipe
 from recipes.run_log import StepLog, sample_keys
+from recipes.trainer.config import TrainingConfig
 from recipes.trainer.parallel import global_loss
 
 
 class RecipeLightningModule(lightning.LightningModule):
     """The model of a recipe with AdamW; logs a step once its last micro-batch is done."""
 
-    def __init__(self, recipe: Recipe, tokenizer: Any) -> None:
+    def __init__(self, recipe: Recipe, tokenizer: Any, training: TrainingConfig) -> None:
         super().__init__()
         self.recipe, self.tokenizer = recipe, tokenizer
         self.model: Any = None
-        self.training_config = recipe.training.in_steps(recipe.batch_schedule)
+        self.training_config = training
         self._log: StepLog | None = None
         self._micro_batches: list[tuple[float, float, list[str]]] = []
 
@@ -103,8 +104,9 @@ def train_lightning(recipe: Recipe) -> None:
         ConfigError: if its parts or its data are not as it says.
     """
     tokenizer = recipe.build_tokenizer()
-    module, data = RecipeLightningModule(recipe, tokenizer), recipe.build_data(None, tokenizer)
-    config = module.training_config
+    data = recipe.build_data(None, tokenizer)
+    config = recipe.training_in_steps(data, int(os.environ.get("WORLD_SIZE", "1")))
+    module = RecipeLightningModule(recipe, tokenizer, config)
     lightning.seed_everything(config.seed, verbose=False)
     checkpoint = newest_checkpoint(config.checkpoint_dir)
     trainer = _trainer(module)

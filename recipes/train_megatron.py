@@ -25,10 +25,10 @@ POSITION_MEDIA = ("second_per_grid_ts",)
 def train_megatron(recipe: Recipe) -> None:
     """Train the recipe on this rank, to its end."""
     cpu_shim.install()
-    training = recipe.training.in_steps(recipe.batch_schedule)
-    groups = initialize_parallel(recipe.parallel, training.seed)
+    groups = initialize_parallel(recipe.parallel, recipe.training.seed)
     tokenizer = recipe.build_tokenizer()
     data = recipe.build_data(groups, tokenizer)
+    training = recipe.training_in_steps(data, groups.dp.size())
     loader = data.train_dataloader()  # its workers start while the model is built
     is_logged = groups.tp.rank() == groups.cp.rank() == 0 and groups.pp.rank() == groups.pp.size() - 1
     log = StepLog(Path(recipe.log_dir), groups.dp.rank(), groups.dp.size()) if recipe.log_dir and is_logged else None

@@ -42,6 +42,7 @@ Policy: TypeAlias = Literal["skip", "error"]
 KeepPolicy: TypeAlias = Literal["skip", "error", "keep"]
 Layout: TypeAlias = Literal["native", "bridge"]
 OverlongPolicy: TypeAlias = Literal["truncate", "skip", "error"]
+TurnsPolicy: TypeAlias = Literal["truncate", "split", "skip", "error"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,8 @@ class SamplePolicies:
     not in the settings, a system message that is not the first, an answer without a question, or two turns of one role
     in a row ("keep": pass them to the chat template). `empty_answer`: an answer without words ("keep": train on it; a
     sample with only empty answers is skipped all the same). `overlong`: more tokens than `seq_length` ("truncate": cut
-    the end, an image as a whole, counted in `loader.truncated`; skip the sample if no answer remains).
+    the end, an image as a whole, counted in `loader.truncated`; skip the sample if no answer remains. "split": several
+    samples, cut after answers, without what comes before them; a turn that is too long by itself is truncated).
 
     Raises:
         ConfigError: for an unknown policy.
@@ -61,13 +63,13 @@ class SamplePolicies:
     image_mismatch: Policy = "error"
     roles_out_of_order: KeepPolicy = "error"
     empty_answer: KeepPolicy = "skip"
-    overlong: OverlongPolicy = "truncate"
+    overlong: TurnsPolicy = "truncate"
 
     def __post_init__(self) -> None:
         check_choice(self, "image_mismatch", Policy)
         check_choice(self, "roles_out_of_order", KeepPolicy)
         check_choice(self, "empty_answer", KeepPolicy)
-        check_choice(self, "overlong", OverlongPolicy)
+        check_choice(self, "overlong", TurnsPolicy)
 
 
 def refuse(policy: str, key: str, what: str) -> NoReturn:
@@ -77,9 +79,9 @@ def refuse(policy: str, key: str, what: str) -> NoReturn:
     raise SampleError(f"sample {key!r}: {what}")
 
 
-def note_overlong(policy: OverlongPolicy, key: str, what: str) -> None:
+def note_overlong(policy: TurnsPolicy, key: str, what: str) -> None:
     """Refuse sample `key`, which is too long, because of `what`; or, as `policy` says, count it as truncated."""
-    if policy != "truncate":
+    if policy not in ("truncate", "split"):
         refuse(policy, key, what)
     note_truncation()
 

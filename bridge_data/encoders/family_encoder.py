@@ -8,7 +8,8 @@ processor of transformers is never called, only its parts: the tokenizer and the
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -44,6 +45,7 @@ from bridge_data.encoders.sequences import (
     check_multiple,
     joined,
     pack_family,
+    piece_ends,
     sequence_fields,
     with_image_tokens,
 )
@@ -193,13 +195,45 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         return chat_template_of(self.tokenizer, self.config.conversation_template_config, fallback)
 
     @stateless
-    def preencode_sample(self, sample: Sample) -> TokenizedSample:
-        """Tokens, labels and loss mask; the images that fit stay unchanged until `postencode_sample`."""
+    def preencode_sample(self, sample: Sample) -> TokenizedSample | Iterator[TokenizedSample]:
+        """Tokens, labels and loss mask; the images that fit stay unchanged until `postencode_sample`. Several samples
+        of one that is too long, if the policy is to split it."""
         key = sample.__key__
         marked, visuals = self._marked(sample)
         detail, texts = self._visual_tokens(visuals, key)
+        if self.config.policies.overlong == "split":
+            sizes = [1] * len(marked.ids)
+            places = [at for at, token in enumerate(marked.ids) if token == self._image_id]
+            for at, text in zip(places, texts, strict=True):
+                sizes[at] = len(text)
+            ends = piece_ends(marked, sizes, self.seq_length)
+            if len(ends) > 1:
+                return self._pieces(sample, marked, ends, list(zip(texts, visuals, strict=True)), detail)
         fields, num_visuals = self._sequence(marked, texts, sample)
         return TokenizedSample.derive_from(sample, **fields, images=visuals[:num_visuals], detail=detail)
+
+    def _pieces(
+        self,
+        sample: Sample,
+        marked: MarkedTokens,
+        ends: Sequence[int],
+        visuals: list[tuple[list[int], Any]],
+        detail: int,
+    ) -> Iterator[TokenizedSample]:
+        """The pieces of a sample that have labels; `visuals` are the tokens of each image, and the image."""
+        num_pieces = 0
+        for start, end in itertools.pairwise((0, *ends)):
+            piece = MarkedTokens(marked.ids[start:end], marked.has_loss[start:end])
+            count = piece.ids.count(self._image_id)
+            own, visuals = visuals[:count], visuals[count:]
+            if not any(piece.has_loss):
+                continue
+            fields, num_fitting = self._sequence(piece, [text for text, _ in own], sample)
+            images = [image for _, image in own[:num_fitting]]
+            yield TokenizedSample.derive_from(sample, **fields, images=images, detail=detail)
+            num_pieces += 1
+        if not num_pieces:
+            raise SkipSample(f"no label is left within seq_length={self.seq_length}")
 
     @stateless
     def postencode_sample(self, sample: Any) -> Any:

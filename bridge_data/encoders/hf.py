@@ -73,6 +73,11 @@ class HFTaskEncoder(ConversationTaskEncoder):
                 "fast tokenizer, such as AutoProcessor.from_pretrained(...); for a tokenizer alone see text_encoder"
             )
         super().__init__(tokenizer, config, seq_length)
+        if self.config.policies.overlong == "split":
+            raise ConfigError(
+                "HFTaskEncoder(policies.overlong='split'): a processor makes one sequence of a conversation; use the "
+                "encoder of its family, such as FamilyTaskEncoder, or another policy"
+            )
         self.processor = processor
         self.processor_options = dict(processor_options or {})
         template = self.config.conversation_template_config

@@ -88,10 +88,11 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
         if decoder_seq_length is not None and decoder_seq_length < 1:
             raise ConfigError(f"MultiModalTaskEncoder(decoder_seq_length={decoder_seq_length}): expected at least 1")
         config = multimodal_sample_config or MultiModalSampleConfig()
-        if decoder_seq_length is not None and (config.pack_in_batch or config.layout == "bridge"):
+        for_decoders = config.pack_in_batch or config.layout == "bridge" or config.policies.overlong == "split"
+        if decoder_seq_length is not None and for_decoders:
             raise ConfigError(
-                f"MultiModalTaskEncoder(decoder_seq_length={decoder_seq_length}): pack_in_batch and layout='bridge' "
-                "are for decoders alone; leave out decoder_seq_length, or these"
+                f"MultiModalTaskEncoder(decoder_seq_length={decoder_seq_length}): pack_in_batch, layout='bridge' and "
+                "overlong='split' are for decoders alone; leave out decoder_seq_length, or these"
             )
         self.image_processor = open_image_processor(image_processor)
         self.decoder_seq_length = decoder_seq_length

@@ -8,6 +8,7 @@ right, with labels.
     SequenceBatch ─ ImageTextBatch (default encoder), FamilyBatch (model families)
 """
 
+import itertools
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bridge_data.encoders.chat import MarkedTokens
-from bridge_data.encoders.encoder_config import IGNORED, OverlongPolicy, note_overlong
+from bridge_data.encoders.encoder_config import IGNORED, TurnsPolicy, note_overlong
 from bridge_data.errors import ConfigError
 from bridge_data.samples import Batch, Sample, SourceInfo, edataclass
 
@@ -168,12 +169,26 @@ def with_image_tokens(
 
 
 def check_length(
-    marked: MarkedTokens, images: Sequence[Sequence[int]], limit: int, policy: OverlongPolicy, key: str
+    marked: MarkedTokens, images: Sequence[Sequence[int]], limit: int, policy: TurnsPolicy, key: str
 ) -> None:
     """Do as `policy` says if sample `key` has more than `limit` tokens with its images."""
     length = len(marked.ids) + sum(len(image) - 1 for image in images)
     if length > limit:
         note_overlong(policy, key, f"it has {length} tokens, a sequence holds {limit}")
+
+
+def piece_ends(marked: MarkedTokens, sizes: Sequence[int], limit: int) -> list[int]:
+    """Where to cut a conversation, whose tokens count as `sizes`, into pieces of at most `limit`: after answers. A turn
+    that is longer is a piece of its own."""
+    sums = [0, *itertools.accumulate(sizes)]
+    after = [at for at in range(1, len(sizes)) if marked.has_loss[at - 1] and not marked.has_loss[at]]
+    ends, start, last = [], 0, 0
+    for end in (*after, len(sizes)):
+        if sums[end] - sums[start] > limit and last > start:
+            ends.append(last)
+            start = last
+        last = end
+    return [*ends, len(sizes)]
 
 
 def filled_up(tensor: Tensor, multiple: int, value: float) -> Tensor:

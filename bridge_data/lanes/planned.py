@@ -12,6 +12,7 @@ at the same time. No sample moves between ranks: each reads what it was dealt.
 import collections
 import dataclasses
 import heapq
+import itertools
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -24,6 +25,7 @@ from bridge_data.order.random_draws import Permutation, key64
 from bridge_data.order.row import Ints
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.run_options import RunOptions
+from bridge_data.shards.costs import CostTable
 from bridge_data.task.packers import Packing, packs_within
 
 TOKENS, ATTENTION = "tokens", "attention"
@@ -33,16 +35,6 @@ _MAX_WINDOWS = 8
 """Windows that a process keeps: those of steps in progress."""
 _MAX_EMPTY = 1 << 10
 """Windows without a pack after which nothing is expected to come."""
-
-
-class Costs(Protocol):
-    """The costs of the samples of a source; see `shards.costs`."""
-
-    @property
-    def names(self) -> Sequence[str]: ...
-
-    def parts(self, indices: Ints) -> tuple[Ints, Ints, Ints]:
-        """(position in `indices`, number of the part, costs (rows, names)) of each part of samples, in order."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -89,7 +81,7 @@ class PackPlanner:
     def __init__(
         self,
         cursor: Cursor,
-        costs: Sequence[Costs],
+        costs: Sequence[CostTable],
         packing: Packing,
         window_size: int,
         key: int,
@@ -201,7 +193,7 @@ class PackPlanner:
 
     def _rows(self, refs: list[SampleRef]) -> "_Rows":
         """All parts of some samples, in order."""
-        at, parts, costs = parts_of(self.costs, self._columns, refs)
+        at, parts, costs = parts_of(self.costs, self._columns, table_of(refs))
         loads, costs = costs[:, -1], costs[:, :-1]
         if self.packing.overlong == "truncate":
             costs[:, 0] = np.minimum(costs[:, 0], self.budgets[0])
@@ -248,12 +240,15 @@ def _in_order(groups: list[Ints], rows: _Rows, key: int) -> list[Ints]:
     return [groups[number] for number in sorted(range(len(groups)), key=ranked.__getitem__)]
 
 
-def parts_of(
-    tables: Sequence[Costs], columns: Sequence[Sequence[int]], refs: Sequence[SampleRef]
-) -> tuple[Ints, Ints, Ints]:
-    """(position in `refs`, number of the part, costs in the `columns` of its source) of all parts of at least one
-    sample, in order. Of a reference to one part, it is only that."""
-    asked = np.array(refs, dtype=np.int64).reshape(-1, 4)
+def table_of(refs: Sequence[SampleRef]) -> Ints:
+    """References as rows (source, epoch, index, part)."""
+    numbers = np.fromiter(itertools.chain.from_iterable(refs), np.int64, 4 * len(refs))
+    return numbers.reshape(-1, 4)
+
+
+def parts_of(tables: Sequence[CostTable], columns: Sequence[Sequence[int]], asked: Ints) -> tuple[Ints, Ints, Ints]:
+    """(number of the row, number of the part, costs in the `columns` of its source) of all parts of the samples in at
+    least one row of `asked` (see `table_of`), in order. Of a reference to one part, it is only that."""
     found = []
     for source in np.unique(asked[:, 0]).tolist():
         positions = np.flatnonzero(asked[:, 0] == source)

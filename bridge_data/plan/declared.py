@@ -159,7 +159,7 @@ class DeclaredJoin:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeclaredBlend:
     """A blend by weights, or `epochized`, by repetitions; `node` is the list, `nodes` are its items. `unit` is what
-    weights count, as said at `unit_node`, if it is."""
+    weights count."""
 
     label: str
     node: Node
@@ -168,7 +168,6 @@ class DeclaredBlend:
     children: tuple["Declared", ...] = ()
     epochized: bool = False
     unit: str = SAMPLES
-    unit_node: Node | None = None
     split_part: str
 
 
@@ -280,7 +279,7 @@ def _declared(node: Node, what: str, file: str, scope: Scope, extra_keys: tuple[
                 _check_share(subset, inner)
             items = _items(entries[kind], kind)
             children = [_declared(item, "item of a blend", file, inner, (key,)) for item in items]
-            return _blend(kind, entries[kind], children, file, inner, unit)
+            return _blend(kind, entries[kind], children, file, inner)
     if given(entries, "join"):
         node.mapping(what, (*_JOIN_KEYS, *_SCOPE_KEYS, *extra_keys))
         join, inner = read_join(node), _within(entries, file, scope)
@@ -315,9 +314,7 @@ def _weight_unit(node: Node | None, kind: str, scope: Scope) -> str:
     return unit
 
 
-def _blend(
-    kind: str, node: Node, children: Sequence[Declared], file: str, scope: Scope, unit_node: Node | None = None
-) -> DeclaredBlend:
+def _blend(kind: str, node: Node, children: Sequence[Declared], file: str, scope: Scope) -> DeclaredBlend:
     items, unit = _items(node, kind), scope.weight_unit or SAMPLES
     return DeclaredBlend(
         label=f"{kind} in {file} [{scope.split_part}]",
@@ -327,7 +324,6 @@ def _blend(
         children=tuple(children),
         epochized=kind == "blend_epochized",
         unit=unit,
-        unit_node=unit_node,
         split_part=scope.split_part,
     )
 

@@ -14,7 +14,7 @@ from bridge_data import storage
 from bridge_data.errors import ConfigError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.auxiliary import checked_aux
-from bridge_data.plan.blending import SAMPLES, Branch, Plan, Tree, changes, leaves, plan_of, step_words, weight_at
+from bridge_data.plan.blending import Branch, Plan, Tree, changes, leaves, plan_of, step_words, weight_at
 from bridge_data.plan.declared import (
     Declared,
     DeclaredBlend,
@@ -96,11 +96,6 @@ def _open_all(declared: Sequence[Declared], opening: Opening) -> list[Tree]:
 def _open_blend(declared: DeclaredBlend, opening: Opening) -> Branch:
     """A blend by weights, or one by repetitions of whole data sets."""
     kind = "blend_epochized" if declared.epochized else "blend"
-    if declared.unit_node is not None and not opening.training and declared.unit != SAMPLES:
-        raise declared.unit_node.error(
-            f"weight_unit: {declared.unit} is for training: validation reads every sample once, whatever its weight; "
-            "leave it out here"
-        )
     children = _open_all(declared.children, opening)
     for item, child in zip(declared.nodes, children, strict=True):
         if isinstance(child, Branch) and child.children and child.epochized != declared.epochized:

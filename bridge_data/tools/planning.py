@@ -22,7 +22,7 @@ import numpy as np
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError, DatasetError, listed
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.planned import TOKENS, PackWindow, longest_first, parts_of
+from bridge_data.lanes.planned import TOKENS, PackWindow, longest_first, parts_of, table_of
 from bridge_data.options import check_integer, check_number
 from bridge_data.order.cursor import Cursor
 from bridge_data.order.random_draws import Schedule
@@ -30,7 +30,7 @@ from bridge_data.order.row import Ints
 from bridge_data.order.state import LoaderState
 from bridge_data.shards.costs import CostTable
 
-EXACT_SAMPLES = 1 << 19
+EXACT_SAMPLES = 1 << 18
 """Samples over which a plan is exact, unless a number of steps is given: some seconds."""
 
 _AT_ONCE = 4096
@@ -276,16 +276,17 @@ class Planner:
     def _packs_of(self, window: PackWindow) -> _Units:
         planner, packs = self.dataset.packs.planner, window.packs
         sizes = np.array([len(pack.members) for pack in packs])
-        members, units = [ref for pack in packs for ref in pack.members], np.repeat(np.arange(len(packs)), sizes)
+        members = table_of([ref for pack in packs for ref in pack.members])
+        units = np.repeat(np.arange(len(packs)), sizes)
         costs = np.concatenate([pack.costs for pack in packs])
         if len(self.names) > costs.shape[1]:
             _, _, measured = parts_of(self._tables, self._columns, members)
             costs = np.concatenate([costs, measured[:, costs.shape[1] :]], axis=1)
         costs = np.add.reduceat(costs, np.cumsum(sizes) - sizes)
-        placed = np.array(members, dtype=np.int64)
-        _, once = np.unique(placed[:, :3], axis=0, return_index=True)  # a sample may have parts in several packs
-        once.sort()
-        rows = [np.column_stack([units[once], placed[once, 0], np.full(len(once), _PLACED)])]
+        if members[:, 3].any():  # a sample may have parts in several packs
+            once = np.sort(np.unique(members[:, :3], axis=0, return_index=True)[1])
+            units, members = units[once], members[once]
+        rows = [np.column_stack([units, members[:, 0], np.full(len(units), _PLACED)])]
         for refs, what in ((packs[0].skipped, _SKIPPED), (packs[0].too_long, _TOO_LONG)):
             rows.insert(0, np.array([(0, ref.source, what) for ref in refs], dtype=np.int64).reshape(-1, 3))
         loads = np.array([pack.load for pack in packs], dtype=np.int64)
@@ -483,7 +484,7 @@ class _LaneSamples:
         """Draw until there are `count` samples (or parts of them), or the data end; return how many there are."""
         while (missing := count - len(self._costs)) > 0:
             try:
-                refs = [ref for _, ref in self._cursor.take(missing)]
+                refs = table_of([ref for _, ref in self._cursor.take(missing)])
             except StopIteration:
                 break
             at, _, costs = parts_of(self._tables, self._columns, refs)
@@ -491,7 +492,7 @@ class _LaneSamples:
             # a sample is drawn for its first part, or, if it is skipped, for the next one that is not
             units = len(self._costs) + np.searchsorted(at, numbers)
             what = np.where(np.isin(numbers, at), _PLACED, _SKIPPED)
-            rows = np.column_stack([units, [ref.source for ref in refs], what])
+            rows = np.column_stack([units, refs[:, 0], what])
             self._draws, self._costs = np.concatenate([self._draws, rows]), np.concatenate([self._costs, costs])
         return len(self._costs)
 

@@ -285,7 +285,7 @@ def _nearest(folder: Path, files: list[Path], wanted: Callable[[Path], bool]) ->
 
 
 def _config(folder: Path, files: list[Path]) -> Path | None:
-    found = _nearest(folder, files, _is_config)
+    found = _nearest(folder, files, is_config)
     if len(found) > 1:
         raise ConfigError(
             f"{folder}: has several configs, {', '.join(str(file.relative_to(folder)) for file in found)}: give one of "
@@ -294,7 +294,7 @@ def _config(folder: Path, files: list[Path]) -> Path | None:
     return found[0] if found else None
 
 
-def _is_config(file: Path) -> bool:
+def is_config(file: Path) -> bool:
     """Whether a YAML is of a recipe or of a LightningCLI."""
     try:
         if file.stat().st_size > MAX_CONFIG_BYTES:
@@ -603,6 +603,11 @@ def module_of_recipe(config: Path) -> "EnergonMultiModalDataModule | None":
 
 
 def _recipe_data(file: Path) -> Any:
+    recipe = _recipe(file)
+    return recipe.build_data(None, recipe.build_tokenizer())
+
+
+def _recipe(file: Path) -> Any:
     try:
         recipes = importlib.import_module("recipes.recipe")
     except ImportError as error:
@@ -610,8 +615,20 @@ def _recipe_data(file: Path) -> Any:
             f"--config {file}: a recipe needs the package `recipes` of this project ({error}); or name a DataModule, "
             "my_training.data:make"
         ) from error
-    recipe = recipes.load_recipe(file)
-    return recipe.build_data(None, recipe.build_tokenizer())
+    return recipes.load_recipe(file)
+
+
+def training_settings(file: Path) -> dict[str, Any]:
+    """What a YAML says of the length of its run: the settings `training` of a recipe, or of Lightning's trainer its
+    `max_steps`, as `train_steps`, and `accumulate_grad_batches`, as far as they are whole numbers."""
+    content = _content(file)
+    if "recipe" in content:
+        return dataclasses.asdict(_recipe(file).training)
+    trainer, names = (
+        content.get("trainer") or {},
+        {"max_steps": "train_steps", "accumulate_grad_batches": "num_accumulated"},
+    )
+    return {ours: value for name, ours in names.items() if type(value := trainer.get(name)) is int and value > 0}
 
 
 def _cli_data(file: Path, data: dict[str, Any]) -> Any:

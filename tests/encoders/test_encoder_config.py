@@ -36,7 +36,10 @@ def images(name: str) -> Any:
         (lambda: ImageLimits(max_pixels=0), r"ImageLimits\(max_pixels=0\): expected at least 1"),
         (lambda: ImageLimits(min_pixels=9, max_pixels=8), r"min_pixels=9\): more than max_pixels=8"),
         (lambda: ImageLimits(extreme_image="keep"), r"extreme_image='keep'\): expected one of 'skip', 'error'"),
-        (lambda: SamplePolicies(overlong="drop"), r"overlong='drop'\): expected one of 'truncate', 'skip', 'error'"),
+        (
+            lambda: SamplePolicies(overlong="drop"),
+            r"overlong='drop'\): expected one of 'truncate', 'split', 'skip', 'error'",
+        ),
         (lambda: Llava(images("llava"), patch_size=0), r"Llava\(patch_size=0\)"),
         (lambda: Llava(images("llava"), 4, "cls"), r"vision_feature_select_strategy='cls'\): expected one of"),
         (lambda: LlavaNext(images("llava"), patch_size=4), r"LlavaNext\(image_processor=.*image_grid_pinpoints"),

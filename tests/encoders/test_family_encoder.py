@@ -86,6 +86,23 @@ def test_samples_out_of_order_are_dealt_with_as_declared(policy: str, driven: bo
             encode(lenient, sample)
 
 
+@pytest.mark.parametrize("name", ["llava", "internvl"])
+def test_a_long_conversation_is_split_after_answers(name: str) -> None:
+    asks = [says("user", "<image> what is this ?" if turn % 2 else "and this ?") for turn in range(6)]
+    said = talk(*(one for ask in asks for one in (ask, ANSWER)), images=((8, 8),) * 3)
+    whole = encode(make_encoder(name), said)
+    length, encoder = len(whole.tokens) // 2, make_encoder(name, policies=SamplePolicies(overlong="split"))
+    assert torch.equal(encode(encoder, said).tokens, whole.tokens)
+    encoder.seq_length = length
+    pieces = [*encoder.preencode_sample(said)]
+    assert len(pieces) > 2
+    assert max(len(piece.tokens) for piece in pieces) <= length
+    joined = torch.cat([piece.tokens for piece in pieces])
+    assert torch.equal(joined, whole.tokens[: len(joined)])
+    assert sum(piece.loss_mask.sum() for piece in pieces) == whole.loss_mask.sum()
+    assert [image for piece in pieces for image in piece.images] == said.images
+
+
 def test_what_may_be_kept_is_kept() -> None:
     keep = make_encoder(policies=SamplePolicies(roles_out_of_order="keep", empty_answer="keep"))
     (roles, _), (empty, _) = BAD["roles_out_of_order"][1], BAD["empty_answer"][0]

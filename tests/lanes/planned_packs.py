@@ -13,18 +13,31 @@ from tests.prepared import train_dataset, write_texts
 CAPACITY = 64
 
 
+def is_split(index: int) -> bool:
+    """Whether the encoder makes two samples of a text."""
+    return index % 11 == 3
+
+
 def write_measured(folder: Path, size: int, *, skipped: Collection[int] = (), seed: int = 0, **texts: Any) -> list[int]:
     """Texts of 1 to 70 letters, most of them short, and their cost index, in which some are skipped. Returns their
     lengths."""
     lengths = [min(70, 1 + int(random.Random(f"{seed}/{one}").lognormvariate(2.3, 0.9))) for one in range(size)]
     write_texts(folder, size, lambda number: "a" * lengths[number], **texts)
-    parts = [[] if one in skipped else [{"tokens": lengths[one], "texts": 1}] for one in range(size)]
+    parts = [
+        [] if one in skipped else [{"tokens": len(text), "texts": 1} for text in halves("a" * lengths[one], one)]
+        for one in range(size)
+    ]
     save_costs(train_dataset(folder, task_encoder=Encoder()).plan.sources[0].records, parts, ("tokens", "texts"))
     return lengths
 
 
+def halves(text: str, index: int) -> list[str]:
+    """What the encoder makes of a text."""
+    return [text[: len(text) // 2], text[len(text) // 2 :]] if is_split(index) else [text]
+
+
 class Encoder(DefaultTaskEncoder[Any, Any, Any, Any]):
-    """Packs of texts as (key of the source, epoch, index, length) of each; `lost` texts are skipped when they are read,
+    """Packs of texts as (source, epoch, index, part, length) of each; `lost` texts are skipped when they are read,
     and texts are `longer` than was measured."""
 
     def __init__(self, *, lost: Collection[int] = (), longer: int = 0, **packing: Any) -> None:
@@ -41,13 +54,16 @@ class Encoder(DefaultTaskEncoder[Any, Any, Any, Any]):
 
     @stateless
     def encode_sample(self, sample: Any) -> Any:
-        if sample.__restore_key__[2] in self.lost:
+        *key, index, _ = sample.__restore_key__
+        if index in self.lost:
             raise SkipSample("it is lost")
-        return Text(sample.text + "a" * self.longer, sample.__restore_key__)
+        texts = enumerate(halves(sample.text + "a" * self.longer, index))
+        made = [Text(text, (*key, index, part)) for part, text in texts]
+        return made[0] if len(made) == 1 else iter(made)
 
     @stateless
     def pack_selected_samples(self, samples: list[Any]) -> Any:
-        return [(*one.key[:3], len(one)) for one in samples]
+        return [(*one.key, len(one)) for one in samples]
 
     @stateless
     def batch(self, samples: list[Any]) -> Any:

@@ -14,8 +14,10 @@ import pytest
 from bridge_data import ConfigError, FatalSampleError, StateError, merge_states
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.lanes.planned import StepDeal
+from bridge_data.prepare.tombstone_writing import forget_samples
 from bridge_data.tools.oracle import RunOrder
-from tests.lanes.planned_packs import CAPACITY, Encoder, Job, planned, write_measured
+from tests.lanes.planned_packs import CAPACITY, Encoder, Job, halves, is_split, planned, write_measured
+from tests.object_store import Bucket
 from tests.prepared import train_dataset, write_blend
 
 SIZE = 600
@@ -65,15 +67,22 @@ def run_chain(seed: int, texts: tuple[Path, list[int]]) -> None:
     samples are lost: each is there once."""
     drawn, (data, lengths) = random.Random(seed), texts
     lost = {one for one in range(SIZE) if drawn.random() < drawn.choice([0, 0.02, 0.4])}
-    encoder, size = Encoder(lost=lost), drawn.choice([1, 1, 2, 3])
+    most, size = drawn.choice([3, 99]), drawn.choice([1, 1, 2, 3])
+    encoder = Encoder(lost=lost, budgets={"texts": most})
     window, repeat = drawn.choice([16, 64, 200, 4096]), drawn.random() < 0.3
-    wanted = {one for one in range(SIZE) if lengths[one] <= CAPACITY} - lost - UNMEASURED
-    seen: collections.Counter[tuple[int, int]] = collections.Counter()
+    wanted = {
+        (one, part)
+        for one in {*range(SIZE)} - lost - UNMEASURED
+        for part, text in enumerate(halves("a" * lengths[one], one))
+        if len(text) <= CAPACITY
+    }
+    seen: collections.Counter[tuple[int, int, int]] = collections.Counter()
 
     def note(batches: Any) -> None:
         for pack in itertools.chain.from_iterable(batches):
             assert sum(length for *_, length in pack) <= CAPACITY
-            seen.update((epoch, index) for _, epoch, index, _ in pack)
+            assert len(pack) <= most
+            seen.update((epoch, index, part) for _, epoch, index, part, _ in pack)
 
     state: dict[str, Any] | None = None
     options = {"batch_size": size, "planning_window": window, "repeat": repeat}
@@ -91,7 +100,7 @@ def run_chain(seed: int, texts: tuple[Path, list[int]]) -> None:
         note(job.rest())
         break
     assert set(seen.values()) == {1}
-    assert {index for _, index in seen} <= wanted if repeat else seen.keys() == {(0, index) for index in wanted}
+    assert {key[1:] for key in seen} <= wanted if repeat else seen.keys() == {(0, *one) for one in wanted}
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -105,11 +114,41 @@ def test_each_sample_comes_once_through_2000_chains(texts: Any) -> None:
         run_chain(seed, texts)
 
 
+def test_the_parts_of_a_sample_come_in_consecutive_packs_and_forgotten_samples_no_more(tmp_path: Path) -> None:
+    data = tmp_path / "texts"
+    write_measured(data, 200)
+    make = functools.partial(planned, data, Encoder(budgets={"texts": 1}), batch_size=1, planning_window=200)
+    packs = [batch[0][0] for batch in Job(1, make).batches(100)]
+    places = {(epoch, index, part): place for place, (_, epoch, index, part, _) in enumerate(packs)}
+    split = [
+        (epoch, index) for epoch, index, part in places if is_split(index) and part and (epoch, index, 0) in places
+    ]
+    assert len(split) > 5
+    assert all(places[*one, 1] == places[*one, 0] + 1 for one in split)
+    job = Job(2, make)
+    before = job.batches(40)
+    state = merge_states(job.states())
+    gone = {packs[place][2] for place in range(50, 90, 4)} - {pack[2] for pack in packs[:40]}
+    forget_samples(data, [f"{index:06d}" for index in gone], "asked for")
+    after = Job(4, make, state)
+    rest = after.batches(80)
+    seen = [key[:4] for batch in (*before, *rest) for key in batch[0]]
+    assert len(seen) == len({*seen}) == 120
+    assert gone.isdisjoint(key[2] for key in seen)
+    assert sum(loader.skipped.get("forgotten", 0) for loader in after.loaders) >= len(gone)
+
+
+def test_packs_of_data_in_a_store_are_those_of_files(bucket: Bucket) -> None:
+    write_measured(bucket.folder / "texts", 200)
+    here = Job(1, functools.partial(planned, bucket.folder / "texts")).batches(30)
+    assert Job(2, functools.partial(planned, f"{bucket.url}/texts")).batches(30) == here
+
+
 def test_what_packs_leave_out_is_counted(texts: Any) -> None:
     data, lengths = texts
     job = Job(1, functools.partial(planned, data, repeat=False, planning_window=4096))
     list(job.rest())
-    too_long = sum(length > CAPACITY for length in lengths)
+    too_long = sum(length > CAPACITY for one, length in enumerate(lengths) if not is_split(one))
     assert too_long
     assert job.loaders[0].skipped == {"left_out": too_long + len(UNMEASURED)}
 
@@ -177,15 +216,15 @@ def test_the_oracle_tells_the_packs_of_a_run(texts: Any, tmp_path: Path) -> None
     order = RunOrder(dataset, schedule=BatchSchedule(global_batch_size=8, micro_batch_size=2))
     batches = Job(2, functools.partial(planned, texts[0], batch_size=2)).batches(40)
     for step in (0, 7):
-        told = [(one.micro_batch, one.place, one.epoch, one.index) for one in order.at(step).samples]
+        told = [(one.micro_batch, one.place, one.epoch, one.index, one.part) for one in order.at(step).samples]
         held = [
-            (number, place, epoch, index)
+            (number, place, epoch, index, part)
             for number in range(4 * step, 4 * step + 4)
             for place, pack in enumerate(batches[number])
-            for _, epoch, index, _ in pack
+            for _, epoch, index, part, _ in pack
         ]
         assert told == held
-    *_, index, _ = batches[30][1][0]
+    *_, index, _, _ = batches[30][1][0]
     assert 30 in [one.micro_batch for one in order.when(source=0, index=index, until=9)]
 
 

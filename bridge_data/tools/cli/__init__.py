@@ -1,5 +1,5 @@
 """The command line: `bridge-data convert`, `prepare`, `prepare-media`, `info`, `preview`, `lint`, `duplicates`,
-`measure`, `mount`, `bench`, `doctor`, `checkpoint`, `audit`, `at`, `when`, `order`, `forget` and `view`.
+`measure`, `mount`, `plan`, `bench`, `doctor`, `checkpoint`, `audit`, `at`, `when`, `order`, `forget` and `view`.
 
 User mistakes and faults in the data end as one line or a few, `error: ...`, with exit code 1. A command is imported
 when it is called, so none waits for another's imports.
@@ -40,6 +40,8 @@ _COMMANDS = {
     "measure": "Measure what the task encoder makes of every sample of DATA, and store it beside the data.",
     "mount": "Show the parts of the data set in the folder PATH as files below the folder MOUNTPOINT, read-only.",
     "order": "Write the samples of some steps of RUN, one a line; or with --differences compare two runs.",
+    "plan": "Show what RUN will see, before it starts: steps, samples, tokens, epochs, the fill of packs, the loads of "
+    "ranks.",
     "prepare": "Prepare the tars below the folder PATH, the file PATH.jsonl or the joins of the metadataset PATH.yaml.",
     "prepare-media": "Find out sizes, lengths and rates of the images and clips below the folder PATH, and store them "
     "there.",

@@ -19,8 +19,9 @@ from recipes.trainer.config import ParallelConfig, TrainingConfig
         ({"exit_signal": "SIGTERM"}, "needs a folder; set checkpoint_dir"),
         ({"exit_signal": "SIGKILL", "checkpoint_dir": "x"}, "no process can catch it"),
         ({"warmup_steps": 10}, "fewer steps of warm-up than of training"),
-        ({"train_samples": 80}, "expected one of them; set the other to null"),
-        ({"train_steps": None}, "expected one of them"),
+        ({"train_samples": 80}, "train_samples=80.: expected one of"),
+        ({"train_steps": None}, "expected one of train_steps"),
+        ({"epochs_of": "a"}, "epochs_of"),
     ],
 )
 def test_settings_out_of_range_are_config_errors(settings: dict[str, Any], message: str) -> None:
