@@ -209,13 +209,20 @@ $(VENV)/.bench: pyproject.toml | setup
 
 # What else docs/benchmarks.md prints.
 bench-more: $(VENV)/.bench
-	-@$(MAKE) --no-print-directory -k $(PEER)/.complete $(PEERS)/streaming/.complete $(PEERS)/datasets/.complete
+	-@$(MAKE) --no-print-directory -k $(PEER)/.complete $(PEERS)/streaming/.complete $(PEERS)/datasets/.complete \
+	  $(PEERS)/bridge_code/.complete
 	$(BIN)/python -m benchmarks.prepare_scale $(if $(wildcard $(PEER)/bin/energon),--energon $(PEER)/bin/python)
 	$(BIN)/python -m benchmarks.tables $(if $(wildcard $(PEERS)/datasets/bin/python),--peer $(PEERS)/datasets/bin/python)
 	$(BIN)/python benchmarks/balance.py
+	$(BIN)/python -m benchmarks.packing
 	$(BIN)/python -m benchmarks.decoding
 	$(BIN)/python -m benchmarks.shuffle_quality
 	$(BIN)/python -m benchmarks.pictures
+
+# Megatron-Bridge as files: its packing is plain Python, and is loaded by itself.
+$(PEERS)/bridge_code/.complete: | setup
+	$(BIN)/pip install -q --no-deps --ignore-requires-python --target $(@D) megatron-bridge==0.6.2
+	@touch $@
 
 clean:
 	rm -rf $(VENV) $(PEERS) .bench build dist site *.egg-info

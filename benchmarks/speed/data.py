@@ -153,6 +153,21 @@ def _chat(target: Path, scale: float) -> None:
     _write(target, chats(), 500, "chat")
 
 
+def token_lengths(name: str, rng: np.random.Generator, count: int) -> np.ndarray:
+    """Lengths of chats, as in `chat`, or with a long tail: half are below 1,400, one in a hundred is above 54,000."""
+    mean, deviation, most = {"chat_tokens": (4.7, 0.8, 1_000), "long_tokens": (7.2, 1.6, 65_536)}[name]
+    return np.clip(rng.lognormal(mean, deviation, count), 16, most).astype(np.int64)
+
+
+def _tokens(name: str, count: int, target: Path, scale: float) -> None:
+    """Sequences of tokens, two bytes each."""
+    rng = np.random.default_rng(0)
+    sizes = token_lengths(name, rng, int(count * scale)).tolist()
+    contents = (rng.integers(1, 32_000, size).astype(np.uint16).tobytes() for size in sizes)
+    samples = ((f"{number:07d}", {"bin": content}) for number, content in enumerate(contents))
+    _write(target, samples, 500, "crude", referenced=False)
+
+
 def _aux(target: Path, scale: float) -> None:
     """Questions as JSON, each of which names one of a thousand photos of another data set."""
     photos = list(_numbered(_photos((160, 120), 6_000, int(250 * scale)), 4))
@@ -297,6 +312,8 @@ MAKERS: dict[str, Callable[[Path, float], None]] = {
     "video": _videos,
     "audio": _audio,
     "chat": _chat,
+    "chat_tokens": functools.partial(_tokens, "chat_tokens", 20_000),
+    "long_tokens": functools.partial(_tokens, "long_tokens", 10_000),
     "aux": _aux,
     "blend": _blend,
     "cold": _cold,

@@ -75,16 +75,16 @@ def _costs(document: dict[str, Any]) -> Iterator[str]:
         yield f"| {label} | {number(row['ours'])} | {row['other']} {number(row['theirs'])} | {share} |"
 
 
-def in_page(page: str, text: str) -> str:
+def in_page(page: str, text: str, begin: str = BEGIN, end: str = END) -> str:
     """The page with the text between its marks.
 
     Raises:
         ValueError: if the page lacks them.
     """
-    if BEGIN not in page or END not in page:
-        raise ValueError(f"the page has no {BEGIN} ... {END}: put the two marks where the table belongs")
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}"
+    if begin not in page or end not in page:
+        raise ValueError(f"the page has no {begin} ... {end}: put the two marks where the table belongs")
+    before, _, rest = page.partition(begin)
+    return f"{before}{begin}\n{text}\n{end}{rest.partition(end)[2]}"
 
 
 def _peer(row: Mapping[str, Mapping[str, Any]], name: str) -> str:
