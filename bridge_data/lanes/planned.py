@@ -91,8 +91,8 @@ class PackPlanner:
         self._size, self._key = window_size, key
         self.names = (TOKENS, *packing.budgets)
         self.budgets = np.array([packing.capacity, *packing.budgets.values()], dtype=np.int64)
-        self._is_squared = load == ATTENTION
-        loads = TOKENS if self._is_squared else load
+        self._load = load
+        loads = TOKENS if load == ATTENTION else load
         for name in (*self.names, loads):
             for table in costs:
                 if name not in table.names:
@@ -197,7 +197,8 @@ class PackPlanner:
         loads, costs = costs[:, -1], costs[:, :-1]
         if self.packing.overlong == "truncate":
             costs[:, 0] = np.minimum(costs[:, 0], self.budgets[0])
-        loads = costs[:, 0] ** 2 if self._is_squared else loads
+        if self._load in (TOKENS, ATTENTION):
+            loads = costs[:, 0] ** (2 if self._load == ATTENTION else 1)
         is_long: NDArray[np.bool_] = np.logical_or.reduce(costs > self.budgets, axis=1)
         return _Rows(at, parts, costs, is_long, loads)
 
