@@ -214,8 +214,8 @@ PLACED: dict[str, Callable[[Step, int, int], tuple[float, int]]] = {
     "as read": lambda step, ranks, _: placed(step, round_robin(len(step.packs), ranks)),
     "exchanged after reading": lambda step, ranks, _: exchanged(step, ranks),
     "dealt before reading": lambda step, ranks, _: dealt(step, ranks),
-    "Megatron-core, samples whole": lambda step, ranks, capacity: scheduled(step, ranks, capacity),
-    "Megatron-core, samples over a quarter of a pack shared": lambda step, ranks, capacity: scheduled(
+    "Megatron-core, no sample shared": lambda step, ranks, capacity: scheduled(step, ranks, capacity),
+    "Megatron-core, samples above a quarter of a pack shared": lambda step, ranks, capacity: scheduled(
         step, ranks, capacity // 4
     ),
 }
