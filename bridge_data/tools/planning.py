@@ -36,6 +36,9 @@ EXACT_SAMPLES = 1 << 18
 _AT_ONCE = 4096
 """Samples that are drawn together, if there is no packing."""
 
+_OF_LANE = 16
+"""Samples that each lane draws at least."""
+
 _MAX_COUNTED = 1 << 20
 """Lanes times sources for which the draws of each lane are counted; beyond it, those of the job as of one lane."""
 
@@ -297,7 +300,7 @@ class Planner:
         order, num_lanes, size = self.dataset.order, self.dataset.worker_config.num_lanes, self._size
         state = LoaderState({}, [order.first_generation(num_lanes)], 0, {})
         lanes = [_LaneSamples(order.cursor(lane, state), self._tables, self._columns) for lane in range(num_lanes)]
-        rounds = max(1, _AT_ONCE // (num_lanes * size))
+        rounds = max(1, _AT_ONCE // (num_lanes * size), _OF_LANE // size)
         while have := min(lane.fill(rounds * size) for lane in lanes) // size:
             numbers = np.arange(have * size)
             first = numbers // size * (num_lanes * size) + numbers % size  # places of the samples of lane 0
@@ -308,7 +311,7 @@ class Planner:
                 costs[places], rows = one.take(have * size)
                 draws.append(np.column_stack([places[rows[:, 0]], rows[:, 1:]]))
             rows, ones = np.concatenate(draws), np.ones(len(costs), np.int64)
-            yield _Units(costs, costs[:, 0], ones, 0 * ones, rows[np.argsort(rows[:, 0], kind="stable")])
+            yield _Units(costs, costs[:, :1].sum(1), ones, 0 * ones, rows[np.argsort(rows[:, 0], kind="stable")])
 
     def plan(
         self, length: RunLength | None = None, *, exact_steps: int | None = None, exact_samples: int = EXACT_SAMPLES
@@ -343,9 +346,12 @@ class Planner:
         else:  # without packing, lanes end one after another: of the last steps, only the number is known
             is_over = self._is_packed
         if exact is None:
-            raise ConfigError("the data end within the first step: lower global_batch_size, or repeat them")
+            raise ConfigError(
+                "the data end within the first step, or before each lane has a micro-batch: lower global_batch_size or "
+                "num_lanes, or repeat them"
+            )
         run = exact if is_over else self._extrapolated(exact, length)
-        facts |= {"load": self.names[0], "undealt": Spread.of(undealt)}
+        facts |= {"load": self.names[0] if self.names else None, "undealt": Spread.of(undealt)}
         if data.batching.planned:
             facts |= {"load": data.deal.by if data.deal else TOKENS, "is_dealt": data.deal is not None}
             facts["dealt"] = Spread.of(dealt)

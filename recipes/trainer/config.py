@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError
-from bridge_data.options import check_at_least
+from bridge_data.options import check_at_least, check_number
 from recipes.trainer.exit_signal import signal_number
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "train_steps", "train_samples", "max_tokens", "max_planned_samples")
+        check_number("TrainingConfig: max_epochs", self.max_epochs, "a positive number", or_none=True)
         check_at_least(self, 1, "eval_iters", "save_interval", "eval_interval")
         given = {name: value for name in _LENGTHS if (value := getattr(self, name)) is not None}
         if len(given) != 1 or (self.epochs_of is not None and self.max_epochs is None):

@@ -166,7 +166,7 @@ WRONG: dict[str, list[tuple[str, str]]] = {
         ("pad_to_max_length=true", "did you mean 'encoder.conversation.pad_to_max_length'?"),
         ("trainer=keras", "trainer='keras': expected megatron or lightning"),
         ("parallel.tensor_parallel_size=2", "trainer=lightning has data parallelism only"),
-        ("training.train_samples=9", "train_samples=9.: expected one of"),
+        ("training.train_samples=9", "expected one of train_steps, train_samples"),
         ("task_encoder_arguments.limit=9", "no setting 'task_encoder_arguments.limit'"),
         ("loader.options.prefetch_factor=9", "did you mean 'loader.prefetch_factor'"),
         ("loader.options.sample_timeout_s=9", "did you mean 'loader.sample_timeout_s'"),

@@ -56,6 +56,7 @@ _MAX_SOURCES = 20
 @setting("--global-batch-size", more="[default: a micro-batch of each rank]")
 @click.option("--packing", type=click.Choice(["online", "planned"]), help="How packs are made.")
 @setting("--packing-buffer-size")
+@click.option("--planning-window", type=int, help="Samples that are packed together, if packs are planned.")
 @click.option("--balance", metavar="COST", help="The cost by which planned packs are dealt to ranks.")
 @setting("--shuffle-buffer-size")
 @setting("--max-samples-per-sequence")

@@ -22,6 +22,7 @@ from recipes.trainer.config import ParallelConfig, TrainingConfig
         ({"train_samples": 80}, "train_samples=80.: expected one of"),
         ({"train_steps": None}, "expected one of train_steps"),
         ({"epochs_of": "a"}, "epochs_of"),
+        ({"train_steps": None, "max_epochs": -1.0}, "max_epochs=-1.0"),
     ],
 )
 def test_settings_out_of_range_are_config_errors(settings: dict[str, Any], message: str) -> None:
