@@ -30,8 +30,7 @@ import numpy as np
 
 from benchmarks.figures import ROOT
 from benchmarks.speed import data, tables
-from benchmarks.speed.programs import ENERGON as PEER
-from benchmarks.speed.programs import ENVIRONMENTS, PROGRAMS, Figures, limited, python_of
+from benchmarks.speed.programs import ENERGON, ENVIRONMENTS, PROGRAMS, Figures, limited, python_of
 from bridge_data.datamodule.parallel.assignment import Assignment, assign, greatest_load, round_robin
 from bridge_data.lanes.planned import longest_first
 from bridge_data.task.packers import packs_within
@@ -280,7 +279,7 @@ def main(given: Sequence[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10, help="of which the balance is taken")
-    parser.add_argument("--energon", type=Path, default=python_of(PEER), help="a Python that has it")
+    parser.add_argument("--energon", type=Path, default=python_of(ENERGON), help="a Python that has it")
     parser.add_argument(
         "--bridge", type=Path, default=ENVIRONMENTS / "bridge_code" / ALGORITHMS, help=f"its {Path(ALGORITHMS).name}"
     )
