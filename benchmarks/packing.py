@@ -30,8 +30,7 @@ import numpy as np
 
 from benchmarks.figures import ROOT
 from benchmarks.speed import data, tables
-from benchmarks.speed.programs import ENERGON as PEER
-from benchmarks.speed.programs import ENVIRONMENTS, PROGRAMS, Figures, limited, python_of
+from benchmarks.speed.programs import ENERGON, ENVIRONMENTS, PROGRAMS, Figures, limited, python_of
 from bridge_data.datamodule.parallel.assignment import Assignment, assign, greatest_load, round_robin
 from bridge_data.lanes.planned import longest_first
 from bridge_data.task.packers import packs_within
@@ -214,8 +213,8 @@ PLACED: dict[str, Callable[[Step, int, int], tuple[float, int]]] = {
     "as read": lambda step, ranks, _: placed(step, round_robin(len(step.packs), ranks)),
     "exchanged after reading": lambda step, ranks, _: exchanged(step, ranks),
     "dealt before reading": lambda step, ranks, _: dealt(step, ranks),
-    "Megatron-core, samples whole": lambda step, ranks, capacity: scheduled(step, ranks, capacity),
-    "Megatron-core, samples over a quarter of a pack shared": lambda step, ranks, capacity: scheduled(
+    "Megatron-core, no sample shared": lambda step, ranks, capacity: scheduled(step, ranks, capacity),
+    "Megatron-core, samples above a quarter of a pack shared": lambda step, ranks, capacity: scheduled(
         step, ranks, capacity // 4
     ),
 }
@@ -280,7 +279,7 @@ def main(given: Sequence[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10, help="of which the balance is taken")
-    parser.add_argument("--energon", type=Path, default=python_of(PEER), help="a Python that has it")
+    parser.add_argument("--energon", type=Path, default=python_of(ENERGON), help="a Python that has it")
     parser.add_argument(
         "--bridge", type=Path, default=ENVIRONMENTS / "bridge_code" / ALGORITHMS, help=f"its {Path(ALGORITHMS).name}"
     )
