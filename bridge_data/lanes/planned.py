@@ -31,6 +31,8 @@ from bridge_data.task.packers import Packing, packs_within
 TOKENS, ATTENTION = "tokens", "attention"
 
 _PACK_STAGE = 5
+_SLACK = 2048
+"""One of so many tokens of a window is left free: without any, best fit needs one more pack, nearly empty."""
 _MAX_WINDOWS = 8
 """Windows that a process keeps: those of steps in progress."""
 _MAX_EMPTY = 1 << 10
@@ -168,7 +170,7 @@ class PackPlanner:
         sums = np.cumsum(lengths)
         if len(refs) == self._size and len(sums) and sums[-1] >= 2 * capacity:
             ends = np.flatnonzero((sums > sums[-1] - capacity) & (np.diff(rows.at, append=len(refs)) > 0))
-            last = int(ends[np.argmax((sums[ends] - 1) % capacity)])
+            last = int(ends[np.argmax((sums[ends] - 1 + sums[-1] // _SLACK) % capacity)])
             count = int(rows.at[last]) + 1
             if count < len(refs):
                 self._cursor.seek(begin)
