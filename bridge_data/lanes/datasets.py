@@ -48,7 +48,8 @@ def get_train_dataset(
         batch_size, shuffle_buffer_size, max_samples_per_sequence, **options: `TrainingOptions` explains them all.
 
     Raises:
-        ConfigError: for wrong settings. DatasetError: if the data cannot be opened.
+        ConfigError: for wrong settings.
+        DatasetError: if the data cannot be opened.
     """
     chosen = TrainingOptions(
         batch_size=batch_size,

@@ -343,8 +343,8 @@ class LaneDataset:
         """`state` of a run that from here on also skips the steps of `skips`, and drops the samples now forgotten.
 
         Raises:
-            ConfigError: for steps to skip, if the data end. StateError: if the state has a newer list of forgotten
-                samples, or a different one.
+            ConfigError: for steps to skip, if the data end.
+            StateError: if the state has a newer list of forgotten samples, or a different one.
         """
         if self.skips is not None:
             state = with_skips(state, self.skips)
@@ -428,7 +428,8 @@ class LaneDataset:
         data, settings and hooks are unchanged. Failures go to `WorkerConfig.restore_error_handler`.
 
         Raises:
-            ConfigError: if the key is invalid, or of other data. SampleError: if the hooks skip it.
+            ConfigError: if the key is invalid, or of other data.
+            SampleError: if the hooks skip it.
         """
         handler = self.worker_config.restore_error_handler
         return Restorer(self.work(handler), self.order.sizes).restore(key)

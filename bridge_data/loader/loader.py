@@ -142,7 +142,8 @@ class SavableDataLoader:
         """The batch, pack or sample with the `__restore_key__` `key`, made again in this process; the position stays.
 
         Raises:
-            ConfigError: if the key is invalid, or of other data. SampleError: if the hooks skip it.
+            ConfigError: if the key is invalid, or of other data.
+            SampleError: if the hooks skip it.
         """
         restored = with_tensors(self.dataset.restore_sample(key))
         return restored if self._pin is None else self._pin(restored)

@@ -55,7 +55,8 @@ def load_plan(
     files. `where` and `columns` choose samples of all data sets.
 
     Raises:
-        EmptySplitError: if the part is declared and has no samples. ConfigError: for other mistakes.
+        EmptySplitError: if the part is declared and has no samples.
+        ConfigError: for other mistakes.
         DatasetError: if the data differ from their metadata.
     """
     location = absolute(path)
@@ -153,7 +154,8 @@ def split_parts(path: Location, limits: Limits = DEFAULT_LIMITS) -> list[str]:
     """The split parts of the data or the metadataset at `path`, in its order.
 
     Raises:
-        ConfigError: if there is none of these. DatasetError: if metadata are damaged.
+        ConfigError: if there is none of these.
+        DatasetError: if metadata are damaged.
     """
     if path.suffix in (".yaml", ".yml") and storage.is_file(path):
         return list(read_splits(parse_yaml(storage.read_all(path), str(path), limits))[1])
