@@ -14,7 +14,7 @@ Source: the names follow NeMo's and Megatron-Bridge's `MultiModalSampleConfig`.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Literal, NoReturn, TypeAlias
+from typing import ClassVar, Literal, NoReturn, TypeAlias
 
 from bridge_data.errors import ConfigError, SampleError, SkipSample
 from bridge_data.options import check_at_least, check_choice
@@ -231,6 +231,8 @@ class FamilyConfig(ConversationConfig):
     image_placeholder: str = "<image>"
     packer: str | Packer = "first_fit_decreasing"
     carry_over: bool = True
+    NOT_COSTS: ClassVar = ("packer", "carry_over")
+    """Fields that change no cost, for `costs_key`."""
 
     def __post_init__(self) -> None:
         ConversationConfig.__post_init__(self)

@@ -186,6 +186,7 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         self.family = family
         self._image_id = -1 if family is None else only_token(self.tokenizer, family.image_token)
         self._piece_ids: dict[str, list[int]] = {}
+        self.splits_samples = self.config.policies.overlong == "split"
         self._check_template()
 
     @functools.cached_property
@@ -228,7 +229,10 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
             own, visuals = visuals[:count], visuals[count:]
             if not any(piece.has_loss):
                 continue
-            fields, num_fitting = self._sequence(piece, [text for text, _ in own], sample)
+            try:
+                fields, num_fitting = self._sequence(piece, [text for text, _ in own], sample)
+            except SkipSample:  # a long question, of which nothing is left to learn
+                continue
             images = [image for _, image in own[:num_fitting]]
             yield TokenizedSample.derive_from(sample, **fields, images=images, detail=detail)
             num_pieces += 1

@@ -21,7 +21,7 @@ from bridge_data.decode import Loader, open_loader
 from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
 from bridge_data.lanes.forgotten import ForgottenSamples, known_digests
 from bridge_data.lanes.lane import Lane
-from bridge_data.lanes.planned import TOKENS, JobPacks, LanePacks, PackPlanner, StepDeal, redealt
+from bridge_data.lanes.planned import TOKENS, JobPacks, LanePacks, PackPlanner, StepDeal, check_step, redealt
 from bridge_data.lanes.reading import ReadAhead, plan_blocks, plan_runs
 from bridge_data.lanes.restoring import Restorer
 from bridge_data.lanes.skipping import caught_up, with_skips
@@ -242,7 +242,7 @@ class LaneDataset:
         if not self.batching.planned:
             return found
         assert self.costs is not None
-        return found | {"planned": self.packs.planner.fingerprint([table.facts.key for table in self.costs])}
+        return found | {"planned": self.packs.planner.fingerprint([table.facts.digest for table in self.costs])}
 
     def observed(self, make_observer: Callable[[Sequence[int]], Observer]) -> "LaneDataset":
         """The same data set; in each process, the `Observer` that `make_observer` makes is called around each stage."""
@@ -296,6 +296,8 @@ class LaneDataset:
             new = self.new_state(num_lanes)
             goes_on = not state.ended and self.is_repeated_after(state, even=True)
             return self.repeated(new, state) if goes_on else new
+        if self.batching.planned:
+            check_step(state, self.packs)
         if num_lanes != state.num_lanes:
             state = state if state.skips is None else caught_up(state, self.lane)
             state = self.redealt(state, num_lanes, range(config.rank, num_lanes, config.world_size))
@@ -335,7 +337,7 @@ class LaneDataset:
             return False
         limit = self.batching.max_micro_batches
         return all(
-            (limit is not None and state.number_of(lane) >= limit) or self.packs_of(lane, state).next_slot() is None
+            (limit is not None and state.number_of(lane) >= limit) or self.packs_of(lane, state).upcoming() is None
             for lane in state.lanes
         )
 

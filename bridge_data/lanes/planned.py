@@ -9,10 +9,12 @@ With a `StepDeal`, the packs of a step are dealt to the data-parallel ranks by t
 at the same time. No sample moves between ranks: each reads what it was dealt.
 """
 
+import bisect
 import collections
 import dataclasses
 import heapq
 import itertools
+import zlib
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -33,8 +35,12 @@ TOKENS, ATTENTION = "tokens", "attention"
 _PACK_STAGE = 5
 _SLACK = 2048
 """One of so many tokens of a window is left free: without any, best fit needs one more pack, nearly empty."""
-_MAX_WINDOWS = 8
-"""Windows that a process keeps: those of steps in progress."""
+_RULES = 1
+"""The version of these rules: it changes with the packs that they make of the same samples."""
+_MAX_WINDOWS, _MAX_BEGINS = 32, 1 << 12
+"""Windows that a process keeps, and places where windows begin."""
+_MAX_DEALT = 4
+"""Dealt steps that a process keeps: those in progress."""
 _MAX_EMPTY = 1 << 10
 """Windows without a pack after which nothing is expected to come."""
 
@@ -103,41 +109,54 @@ class PackPlanner:
                         "have the encoder's `costs` return it, and measure the data again (`bridge-data measure`)"
                     )
         self._columns = [[table.names.index(name) for name in (*self.names, loads)] for table in costs]
-        self._beginning = cursor.state()
+        self._begins: dict[int, dict[str, Any]] = {0: cursor.state()}
+        self._firsts = [0]
         self._windows: collections.OrderedDict[int, PackWindow] = collections.OrderedDict()
 
-    def fingerprint(self, costs_keys: Sequence[str]) -> dict[str, Any]:
-        """What must be equal for pack numbers to mean the same packs, beside the order of the samples."""
+    def fingerprint(self, digests: Sequence[str]) -> dict[str, Any]:
+        """What must be equal for pack numbers to mean the same packs, beside the order of the samples; `digests` are
+        those of the costs of the sources."""
         limits = dict(zip(self.names, self.budgets.tolist(), strict=True))
-        return {"costs": sorted({*costs_keys}), "budgets": limits, "overlong": self.packing.overlong}
+        return {"rules": _RULES, "costs": [*digests], "budgets": limits, "overlong": self.packing.overlong}
 
-    def window(self, number: int, known: PackWindow | None = None) -> PackWindow:
-        """The window of pack `number`, found from the earlier window `known` (None: from the first one).
+    def note(self, first: int, begin: dict[str, Any]) -> None:
+        """Note that the window whose first pack is number `first` begins at the position `begin`."""
+        if first in self._begins:
+            return
+        self._begins[first] = begin
+        bisect.insort(self._firsts, first)
+        if len(self._firsts) > _MAX_BEGINS:
+            for old in self._firsts[1 : _MAX_BEGINS // 2]:
+                del self._begins[old]
+            del self._firsts[1 : _MAX_BEGINS // 2]
+
+    def window(self, number: int) -> PackWindow:
+        """The window of pack `number`, found from the latest known one before it.
 
         Raises:
             StopIteration: if the data end before it.
         """
-        found = self.first() if known is None else known
+        found = self._at(self._firsts[bisect.bisect_right(self._firsts, number) - 1])
         while number >= found.end:
             found = self.following(found)
         return found
 
     def first(self) -> PackWindow:
         """The first window of the job."""
-        return self.at(0, self._beginning)
+        return self._at(0)
 
-    def at(self, first: int, begin: dict[str, Any]) -> PackWindow:
-        """The window whose first pack is number `first` and whose draws begin at `begin`."""
+    def following(self, window: PackWindow) -> PackWindow:
+        """The window after another; `StopIteration` at the end of the data."""
+        self.note(window.end, window.after)
+        return self._at(window.end)
+
+    def _at(self, first: int) -> PackWindow:
         if first not in self._windows:
-            self._windows[first] = self._planned(first, begin)
+            self._windows[first] = self._planned(first, self._begins[first])
             if len(self._windows) > _MAX_WINDOWS:
                 self._windows.popitem(last=False)
         self._windows.move_to_end(first)
         return self._windows[first]
-
-    def following(self, window: PackWindow) -> PackWindow:
-        """The window after another; `StopIteration` at the end of the data."""
-        return self.at(window.end, window.after)
 
     def _planned(self, first: int, begin: dict[str, Any]) -> PackWindow:
         """The next window that has a pack."""
@@ -270,6 +289,9 @@ class Steps(Protocol):
     def step_with(self, micro_batch: int) -> range:
         """The micro-batches of the step that this one is in."""
 
+    def check(self, consumed_samples: int, world_size: int) -> None:
+        """Raise a ConfigError if the ranks cannot share every step from there equally."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StepDeal:
@@ -287,8 +309,25 @@ def is_dealt(options: RunOptions) -> bool:
 
 
 def deal_of(options: RunOptions, steps: Steps, num_ranks: int) -> StepDeal | None:
-    """How a run with these options deals the packs of its steps; None if it does not."""
-    return StepDeal(steps=steps, num_ranks=num_ranks, by=str(options.trainer.balance)) if is_dealt(options) else None
+    """How a run with these options deals the packs of its steps; None if it does not.
+
+    Raises:
+        ConfigError: if the ranks cannot share every step equally.
+    """
+    if not is_dealt(options):
+        return None
+    steps.check(0, num_ranks)
+    return StepDeal(steps=steps, num_ranks=num_ranks, by=str(options.trainer.balance))
+
+
+class Taken(NamedTuple):
+    """A pack of a slot: its number; of its step, where the window of the first pack begins, as (first pack of that
+    window, position), and how the step is dealt (see `JobPacks.step`)."""
+
+    number: int
+    pack: PlannedPack
+    begin: tuple[int, dict[str, Any]]
+    step: tuple[int, int, int, int]
 
 
 class JobPacks:
@@ -296,62 +335,64 @@ class JobPacks:
 
     def __init__(self, planner: PackPlanner, batch_size: int, deal: StepDeal | None) -> None:
         self.planner, self.batch_size, self._deal = planner, batch_size, deal
-        self._dealt: collections.OrderedDict[int, list[int] | None] = collections.OrderedDict()
+        self._dealt: collections.OrderedDict[tuple[int, int], tuple[tuple[int, dict[str, Any]], Any]]
+        self._dealt = collections.OrderedDict()
 
-    def first_of_step(self, slot: int) -> int:
-        """The first pack of the step of a slot; without a deal, the slot's own."""
-        return slot if self._deal is None else self._slots(slot).start
+    def step(self, micro_batch: int) -> tuple[int, int, int, int]:
+        """How the step of a micro-batch is dealt: its first micro-batch, the one after the last, the number of ranks,
+        and a number for the cost; zeros without a deal."""
+        if self._deal is None:
+            return 0, 0, 0, 0
+        step = self._deal.steps.step_with(micro_batch)
+        return step.start, step.stop, self._deal.num_ranks, zlib.crc32(self._deal.by.encode())
 
-    def take(self, slot: int, known: PackWindow | None) -> tuple[int, PlannedPack, PackWindow]:
-        """(number, pack) of a slot, and the window with the first pack of its step; `known` is one not after that.
+    def take(self, slot: int, shift: int) -> Taken:
+        """The pack of a slot. The micro-batch of a slot is `shift` before that of its own number, if the lanes were
+        dealt when some packs had been lost.
 
         Raises:
             StopIteration: if the data end before it.
         """
-        window = self.planner.window(self.first_of_step(slot), known)
-        number = slot if self._deal is None else self._number(slot, window)
-        holder = self.planner.window(number, window)
-        return number, holder.packs[number - holder.first], window
+        size = self.batch_size
+        step = self.step(slot // size - shift)
+        if self._deal is not None:
+            first = (step[0] + shift) * size
+            begin, packs = self._dealt_step(first, (step[1] - step[0]) * size)
+            if packs is not None:
+                number, pack = packs[slot - first]
+                return Taken(number, pack, begin, step)
+        window = self.planner.window(slot)
+        return Taken(slot, window.packs[slot - window.first], (window.first, window.begin), step)
 
-    def _slots(self, slot: int) -> range:
-        assert self._deal is not None
-        step = self._deal.steps.step_with(slot // self.batch_size)
-        return range(step.start * self.batch_size, step.stop * self.batch_size)
-
-    def _number(self, slot: int, window: PackWindow) -> int:
-        """The pack of a slot, as its step is dealt."""
-        slots = self._slots(slot)
-        if slots.start not in self._dealt:
-            self._dealt[slots.start] = self._deal_of(slots, window)
-            if len(self._dealt) > _MAX_WINDOWS:
+    def _dealt_step(self, first: int, count: int) -> tuple[tuple[int, dict[str, Any]], Any]:
+        """Where the window of pack `first` begins, and (number, pack) of each slot of the step of `count` packs from
+        there; None if the data end within it."""
+        if (first, count) not in self._dealt:
+            window = self.planner.window(first)
+            self._dealt[first, count] = (window.first, window.begin), self._deal_of(first, count, window)
+            if len(self._dealt) > _MAX_DEALT:
                 self._dealt.popitem(last=False)
-        dealt = self._dealt[slots.start]
-        return slot if dealt is None else dealt[slot - slots.start]
+        self._dealt.move_to_end((first, count))
+        return self._dealt[first, count]
 
-    def _deal_of(self, slots: range, window: PackWindow) -> list[int] | None:
-        """The pack of each slot of a step; None if the data end within it."""
+    def _deal_of(self, first: int, count: int, window: PackWindow) -> list[tuple[int, PlannedPack]] | None:
         assert self._deal is not None
         packs: list[PlannedPack] = []
         try:
-            while len(packs) < len(slots):
-                skipped = max(0, slots.start + len(packs) - window.first)
-                packs += window.packs[skipped : skipped + len(slots) - len(packs)]
-                if len(packs) < len(slots):
-                    window = self.planner.following(window)
+            while True:
+                packs += window.packs[max(0, first - window.first) :]
+                if len(packs) >= count:
+                    break
+                window = self.planner.following(window)
         except StopIteration:
             return None
-        loads = [pack.load for pack in packs]
-        dealt = [0] * len(slots)
-        for rank, mine in enumerate(longest_first(loads, self._deal.num_ranks)):
-            places = [
-                (number - slots.start // self.batch_size) * self.batch_size + place
-                for number in range(slots.start // self.batch_size, slots.stop // self.batch_size)
-                if number % self._deal.num_ranks == rank
-                for place in range(self.batch_size)
-            ]
-            for place, number in zip(places, mine, strict=True):
-                dealt[place] = slots.start + number
-        return dealt
+        size, num_ranks = self.batch_size, self._deal.num_ranks
+        dealt: dict[int, tuple[int, PlannedPack]] = {}
+        for rank, mine in enumerate(longest_first([pack.load for pack in packs[:count]], num_ranks)):
+            batches = range((rank - first // size) % num_ranks, count // size, num_ranks)
+            places = (batch * size + place for batch in batches for place in range(size))
+            dealt |= {place: (first + one, packs[one]) for place, one in zip(places, mine, strict=True)}
+        return [dealt[place] for place in range(count)]
 
 
 def longest_first(loads: Sequence[int], num_ranks: int) -> list[list[int]]:
@@ -377,81 +418,89 @@ class LanePacks:
     def __init__(self, packs: JobPacks, lane: int, num_lanes: int, state: LaneState | None = None) -> None:
         self._packs, self._lane, self._num_lanes = packs, lane, num_lanes
         self.packing, self.budgets = packs.planner.packing, packs.planner.budgets.tolist()
-        self._window: PackWindow | None = None
-        self._last: PlannedPack | None = None
-        self._taken, self._begin, self._done = 0, (0, 0), frozenset[int]()
-        if state:
-            first, self._taken, slot, number, *done = state["planned"]
-            self._begin = slot, number
-            self._done = frozenset(done)
-            self._window = packs.planner.at(first, _cursor_of(state))
+        self._costs: dict[SampleRef, list[int]] = {}
+        position: list[int] = [0] * _NUM_FIXED if state is None else state["planned"]
+        first, self._taken, self._slot, self._number = position[:4]
+        self._step, self._done = tuple(position[4:_NUM_FIXED]), frozenset(position[_NUM_FIXED:])
+        self._begin = first, packs.planner.window(0).begin if state is None else _cursor_of(state)
+        packs.planner.note(*self._begin)
 
     def next(self) -> PlannedPack:
         """The lane's next pack; `StopIteration` at the end of the data."""
+        self._packs.planner.note(*self._begin)
         while True:
-            number, pack, self._window = self._packs.take(self._slot(), self._window)
+            taken = self._packs.take(self.next_slot(), self._shift)
+            self._begin, self._step = taken.begin, taken.step
             self._taken += 1
-            if number not in self._done:
-                self._last = pack
-                return pack
+            if taken.number not in self._done:
+                self._costs = dict(zip(taken.pack.members, taken.pack.costs.tolist(), strict=True))
+                return taken.pack
 
     def cost_of(self, ref: SampleRef, part: int) -> list[int] | None:
         """The planned costs of a member of the pack that was taken last; None of another sample."""
-        member = ref._replace(part=part)
-        if self._last is None or member not in self._last.members:
-            return None
-        costs: list[int] = self._last.costs[self._last.members.index(member)].tolist()
-        return costs
+        return self._costs.get(ref._replace(part=part))
 
-    def _slot(self) -> int:
+    @property
+    def _shift(self) -> int:
+        return self._slot // self._packs.batch_size - self._number
+
+    def next_slot(self) -> int:
+        """The slot from which the lane takes its next pack, if the data do not end before."""
         place, within = divmod(self._taken, self._packs.batch_size)
-        slot, number = self._begin
-        return slot + (place * self._num_lanes + self._lane - number) * self._packs.batch_size + within
+        return self._slot + (place * self._num_lanes + self._lane - self._number) * self._packs.batch_size + within
 
     def upcoming(self) -> PlannedPack | None:
         """The pack that `next` returns next, without taking it; None at the end of the data."""
-        before = self._taken, self._window, self._last
+        before = self._taken, self._begin, self._step, self._costs
         try:
             return self.next()
         except StopIteration:
             return None
         finally:
-            self._taken, self._window, self._last = before
+            self._taken, self._begin, self._step, self._costs = before
 
-    def next_slot(self) -> int | None:
-        """The slot of the pack that `next` returns next; None at the end of the data."""
-        before = self._taken, self._window, self._last
-        try:
-            self.next()
-            self._taken -= 1
-            return self._slot()
-        except StopIteration:
-            return None
-        finally:
-            self._taken, self._window, self._last = before
-
-    def taken_from(self, slot: int, window: PackWindow) -> set[int]:
-        """The numbers of the packs that the lane has taken in a slot or later ones, and that others had before. The
-        window is one not after that slot."""
+    def taken_from(self, slot: int) -> set[int]:
+        """The numbers of the packs that the lane has taken in a slot or later ones, and that others had before."""
         found, last = set(self._done), self._taken
         for self._taken in range(last - 1, -1, -1):
-            if self._slot() < slot:
+            if self.next_slot() < slot:
                 break
-            number, _, _ = self._packs.take(self._slot(), window)
-            found.add(number)
+            found.add(self._packs.take(self.next_slot(), self._shift).number)
         self._taken = last
         return found
 
     def state(self) -> dict[str, Any]:
         """The position: where a window begins, the number of its first pack; how many packs the lane has taken; the
-        slot and the number of the micro-batch from which the lanes were dealt; later packs that are taken."""
-        window = self._packs.planner.first() if self._window is None else self._window
-        done = [number for number in sorted(self._done) if number >= window.first]
-        return {**window.begin, "planned": [window.first, self._taken, *self._begin, *done]}
+        slot and the number of the micro-batch from which the lanes were dealt; how the last pack's step was dealt;
+        later packs that are taken."""
+        first, begin = self._begin
+        done = [number for number in sorted(self._done) if number >= first]
+        return {**begin, "planned": [first, self._taken, self._slot, self._number, *self._step, *done]}
+
+
+_NUM_FIXED = 8
+"""Numbers in the position of a lane, beside the packs that others have taken."""
 
 
 def _cursor_of(state: LaneState) -> dict[str, Any]:
     return {name: state[name] for name in ("draws", "cursors", "costs") if name in state}
+
+
+def check_step(state: LoaderState, packs: JobPacks) -> None:
+    """Check that a state is not from the middle of a step that is dealt otherwise now.
+
+    Raises:
+        StateError: if it is.
+    """
+    number = state.next_number
+    positions = [own["planned"][4:_NUM_FIXED] for own in state.lanes.values() if own]
+    was, now = tuple(max(positions, default=[0, 0, 0, 0])), packs.step(number)
+    if was != now and (was[0] < number < was[1] or now[0] < number < now[1]):
+        raise StateError(
+            f"the state was saved after micro-batch {number}, in the middle of a step whose packs are dealt to the "
+            "ranks otherwise now: other ranks, global batch sizes and costs to deal by need a state from the end of a "
+            "step"
+        )
 
 
 def redealt(state: LoaderState, num_lanes: int, lanes: Collection[int], packs: JobPacks) -> LoaderState:
@@ -459,27 +508,25 @@ def redealt(state: LoaderState, num_lanes: int, lanes: Collection[int], packs: J
     they are; one that a lane took early, as another was lost or its own had ended, is not taken again.
 
     Raises:
-        StateError: if lanes are missing, or the state is from the middle of a micro-batch or of a dealt step.
+        StateError: if lanes are missing, or a micro-batch is partly handed out.
     """
     state.check_complete()
+    for lane, own in state.lanes.items():
+        if own.get("pending"):
+            raise StateError(
+                f"lanes.{lane}: has samples that wait for their batch or group: other lanes need a state without such"
+            )
     size, number = packs.batch_size, sum(lane.get("micro_batches", 0) for lane in state.lanes.values())
-    old = [LanePacks(packs, lane, state.num_lanes, own) for lane, own in sorted(state.lanes.items())]
-    slots = [slot for lane in old if (slot := lane.next_slot()) is not None]
-    slot = min(slots, default=number * size) // size * size
-    if packs.first_of_step(slot) != slot or any(lane.get("pending") for lane in state.lanes.values()):
-        raise StateError(
-            f"the state was saved after micro-batch {number}, in the middle of a step or a micro-batch: its packs were "
-            "dealt to the ranks of then, so other ranks, or other lanes, need a state from the end of a step"
-        )
-    known = [own for own in state.lanes.values() if own and own["planned"][0] <= slot]
+    old = [LanePacks(packs, lane, state.num_lanes, own or None) for lane, own in sorted(state.lanes.items())]
+    slot = min(lane.next_slot() for lane in old) // size * size
+    done = sorted({one for lane in old for one in lane.taken_from(slot)})
     start: LaneState = {"draws": 0, "cursors": {}, "planned": [0]}
+    known = [own for own in state.lanes.values() if own and own["planned"][0] <= slot]
     best = max(known, key=lambda own: int(own["planned"][0]), default=start)
-    window = packs.planner.at(best["planned"][0], _cursor_of(best))
-    done = sorted({one for lane in old for one in lane.taken_from(slot, window)})
     dealt: dict[int, LaneState] = {}
     for lane in lanes:
         place = -(-max(0, number - lane) // num_lanes)
-        planned = [best["planned"][0], place * size, slot, number, *done]
+        planned = [best["planned"][0], place * size, slot, number, *packs.step(number), *done]
         dealt[lane] = {**_cursor_of(best), "micro_batches": place, "planned": planned}
     return dataclasses.replace(
         state,

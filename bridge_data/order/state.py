@@ -398,7 +398,7 @@ _SLICE = "7 integers >= 0 (generation, lane, shuffle, window, offset, skip, coun
 _GEOMETRY = "4 integers (chunk_size >= block_size >= 1, window_size >= 0, first_epoch >= 0)"
 _ITEM = "an offset, [offset, part] or [source, epoch, index, part]"
 
-_PLANNED = "[first pack of a window, packs taken, first slot, first micro-batch, packs taken early...], integers >= 0"
+_PLANNED = "8 integers >= 0 (see lanes.planned), and numbers of packs"
 _SKIPS = "[first, stop, 0] of ranges in order that do not overlap, each with first < stop"
 _LEDGER = "[since, samples, positioned sum, unpositioned sum], two integers >= 0 and two of 32 hexadecimal digits"
 _LISTS = "[slot, {source: [[version, digest], ...]}] with ascending slots, a version being an integer >= 0"
@@ -569,8 +569,8 @@ class _LaneCheck:
         needed = (*_CURSOR_KEYS, "micro_batches", *(("planned",) if self._is_planned else ()))
         _check_keys(path, state, needed, (*self._of_cursor, "pending", "extras"))
         self._check_cursor(path, state)
-        planned = state.get("planned", [0, 0, 0, 0])
-        if not isinstance(planned, list) or len(planned) < 4 or not _are_numbers(planned, len(planned)):
+        planned = state.get("planned", [0] * 8)
+        if not isinstance(planned, list) or len(planned) < 8 or not _are_numbers(planned, len(planned)):
             raise _wrong(f"{path}.planned", planned, _PLANNED)
         _check_number(f"{path}.micro_batches", state["micro_batches"])
         _check_extras(f"{path}.extras", state)

@@ -11,6 +11,7 @@ code, and attributes of unknown kinds do not count.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import functools
@@ -80,7 +81,7 @@ class _Teller:
         if isinstance(value, enum.Enum):
             return [type(value).__qualname__, value.name]
         if isinstance(value, Path):
-            return "a path"
+            return ["a path", value.name]
         if isinstance(value, re.Pattern):
             return [value.pattern, value.flags]
         if any(value is one for one in self._open):
@@ -129,7 +130,8 @@ class _Teller:
         own = {
             name: self.told(one, f"{where}.{name}")
             for name, one in sorted(state.items())
-            if not isinstance(getattr(type(value), name, None), functools.cached_property)
+            if name not in getattr(type(value), "NOT_COSTS", ())
+            and not isinstance(getattr(type(value), name, None), functools.cached_property)
         }
         return [self._class(type(value)), own]
 
@@ -144,12 +146,19 @@ class _Teller:
         if self._version is not None:
             return [value.__qualname__, self._version]
         try:
-            return [value.__qualname__, textwrap.dedent(inspect.getsource(inspect.unwrap(value)))]
+            told = [value.__qualname__, textwrap.dedent(inspect.getsource(inspect.unwrap(value)))]
         except (OSError, TypeError) as error:
             raise ConfigError(
                 f"{where}: the code of {value.__qualname__} cannot be read, so it is unknown when costs change: set "
                 "`costs_version = '1'` in the encoder's class, and change it with the code"
             ) from error
+        function = inspect.unwrap(value)
+        with contextlib.suppress(ValueError):  # a cell that is empty yet
+            held = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+            held += [getattr(function, "__defaults__", None) or (), getattr(function, "__kwdefaults__", None) or {}]
+            if any(held):
+                told.append(self.told([one for one in held if not inspect.isclass(one)], f"{where} (its closure)"))
+        return told
 
     def _is_own(self, value: Any) -> bool:
         """Whether a class or function is the user's, who may change it."""
@@ -172,9 +181,10 @@ def _known(value: Any) -> Any:
         return [_of_vocabulary(value), *told]
     if hasattr(value, "serialized_model_proto"):
         return value.serialized_model_proto()
-    if hasattr(value, "tokenizer") and hasattr(value, "image_processor") and hasattr(value, "to_dict"):  # a processor
-        parts = [getattr(value, name) for name in getattr(value, "attributes", ("tokenizer", "image_processor"))]
-        return [*parts, getattr(value, "chat_template", None), _without_places(value.to_dict())]
+    parts = (inspect.getattr_static(value, name, None) for name in ("tokenizer", "image_processor", "to_dict"))
+    if None not in parts:  # a processor, not an encoder that opens its own when it is asked for it
+        held = [getattr(value, name) for name in getattr(value, "attributes", ("tokenizer", "image_processor"))]
+        return [*held, getattr(value, "chat_template", None), _without_places(value.to_dict())]
     if callable(getattr(value, "to_dict", None)):
         return _without_places(value.to_dict())
     if callable(getattr(value, "numpy", None)) and hasattr(value, "detach"):

@@ -194,7 +194,7 @@ class Hooks:
         self._tolerance = encoder.__default_failure_tolerance__
         check_tolerance(f"{type(encoder).__name__}(__default_failure_tolerance__", self._tolerance)
         of_samples = [hook_of(encoder, stage) for stage in _OF_SAMPLES] + [cooker.cook for cooker in encoder.cookers]
-        self.has_no_generators = not any(map(may_yield, of_samples))
+        self.has_no_generators = not (any(map(may_yield, of_samples)) or encoder.splits_samples)
         """Whether no hook of samples is a generator, so that a sample goes into the batch it is encoded for. What is
         found while they run counts, too."""
 

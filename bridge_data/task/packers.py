@@ -9,7 +9,7 @@ import dataclasses
 import heapq
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -226,6 +226,8 @@ class Packing:
     budgets: Mapping[str, int] = dataclasses.field(default_factory=dict)
     costs: Callable[[Any], Mapping[str, int]] | None = None
     remeasured: Remeasured = "drop"
+    NOT_COSTS: ClassVar = ("packer", "carry_over", "remeasured")
+    """Fields that change no cost, for `costs_key`."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "capacity")
@@ -258,7 +260,7 @@ class Packing:
                 raise SkipSample(f"it has {cost} {name}, a pack holds {most}")
         if length <= self.capacity or self.overlong == "alone":
             return sample, False
-        if self.truncate is None:
+        if self.truncate is None or self.overlong != "truncate":
             raise SkipSample(f"its length is {length}, a pack holds {self.capacity}")
         cut = self.truncate(sample, self.capacity)
         if self.length(cut) > self.capacity:

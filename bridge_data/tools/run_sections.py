@@ -261,10 +261,13 @@ class PlannedLanes:
                 slot = (done + len(known)) * self._state.num_lanes + lane
                 forgotten = next(lists for first, lists in reversed(self._lists) if first <= slot) or ()
                 units: list[UnitRefs] = []
-                while len(units) < size:
-                    if left := [ref for ref in packs.next().members if ref not in forgotten]:
-                        units.append(left)
-                known.append(units)
+                try:
+                    while len(units) < size:
+                        if left := [ref for ref in packs.next().members if ref not in forgotten]:
+                            units.append(left)
+                finally:
+                    if len(units) == size or (units and not self._dataset.batching.drop_last):
+                        known.append(units)
         found = known[places.start - done : places.stop - done]
         return [*found, *([] for _ in range(len(places) - len(found)))]
 

@@ -28,6 +28,7 @@ from bridge_data.encoders import (
     HFTaskEncoder,
     ImageLimits,
     SamplePolicies,
+    TokenizedSample,
     text_encoder,
 )
 from tests.encoders.parts import CASES, TILE, draw_talk, encode, make_tokenizer, picture, png
@@ -101,6 +102,21 @@ def test_a_long_conversation_is_split_after_answers(name: str) -> None:
     assert torch.equal(joined, whole.tokens[: len(joined)])
     assert sum(piece.loss_mask.sum() for piece in pieces) == whole.loss_mask.sum()
     assert [image for piece in pieces for image in piece.images] == said.images
+
+
+def test_a_turn_that_is_too_long_to_split_loses_only_itself() -> None:
+    encoder = make_encoder(seq_length=40, policies=SamplePolicies(overlong="split"))
+    turns = [ASK, ANSWER] * 2, [says("user", "a boat " * 60), ANSWER], [ASK, ANSWER] * 3
+    alone = [piece.loss_mask.sum() for own in (turns[0], turns[2]) for piece in pieces_of(encoder, talk(*own))]
+    together = [piece.loss_mask.sum() for piece in pieces_of(encoder, talk(*turns[0], *turns[1], *turns[2]))]
+    assert sum(together) >= sum(alone) > 0
+    with pytest.raises(SkipSample):
+        pieces_of(encoder, talk(*turns[1], *turns[1]))
+
+
+def pieces_of(encoder: Any, sample: ConversationSample) -> list[Any]:
+    made = encoder.preencode_sample(sample)
+    return [made] if isinstance(made, TokenizedSample) else [*made]
 
 
 def test_what_may_be_kept_is_kept() -> None:

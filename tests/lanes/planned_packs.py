@@ -23,12 +23,17 @@ def write_measured(folder: Path, size: int, *, skipped: Collection[int] = (), se
     lengths."""
     lengths = [min(70, 1 + int(random.Random(f"{seed}/{one}").lognormvariate(2.3, 0.9))) for one in range(size)]
     write_texts(folder, size, lambda number: "a" * lengths[number], **texts)
+    write_costs(folder, lengths, skipped)
+    return lengths
+
+
+def write_costs(folder: Path, lengths: Sequence[int], skipped: Collection[int] = ()) -> None:
+    """The cost index of texts of these lengths."""
     parts = [
-        [] if one in skipped else [{"tokens": len(text), "texts": 1} for text in halves("a" * lengths[one], one)]
-        for one in range(size)
+        [] if one in skipped else [{"tokens": len(text), "texts": 1} for text in halves("a" * length, one)]
+        for one, length in enumerate(lengths)
     ]
     save_costs(train_dataset(folder, task_encoder=Encoder()).plan.sources[0].records, parts, ("tokens", "texts"))
-    return lengths
 
 
 def halves(text: str, index: int) -> list[str]:

@@ -6,6 +6,7 @@ import functools
 import itertools
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.lanes.planned import StepDeal
 from bridge_data.prepare.tombstone_writing import forget_samples
 from bridge_data.tools.oracle import RunOrder
-from tests.lanes.planned_packs import CAPACITY, Encoder, Job, halves, is_split, planned, write_measured
+from tests.lanes.planned_packs import CAPACITY, Encoder, Job, halves, is_split, planned, write_costs, write_measured
 from tests.object_store import Bucket
 from tests.prepared import train_dataset, write_blend
 
@@ -185,10 +186,10 @@ def test_samples_that_are_longer_now_are_counted_and_what_has_no_room_is_left_ou
 
 @pytest.mark.parametrize("num_ranks", [2, 4])
 def test_ranks_share_the_load_of_each_step(texts: Any, num_ranks: int) -> None:
-    def dealt(**settings: Any) -> Any:
+    def dealt(by: str = "attention", **settings: Any) -> Any:
         made = planned(texts[0], batch_size=1, **settings)
         schedule = BatchSchedule(global_batch_size=32, micro_batch_size=1)
-        made.deal = StepDeal(steps=schedule, num_ranks=num_ranks, by="attention")
+        made.deal = StepDeal(steps=schedule, num_ranks=settings["world_size"], by=by)
         return made
 
     def of(batches: Any) -> list[Any]:
@@ -208,10 +209,14 @@ def test_ranks_share_the_load_of_each_step(texts: Any, num_ranks: int) -> None:
     assert max(worst) <= 1.03 < max(undealt)
     state = merge_states(job.states())
     assert Job(num_ranks, dealt, state).batches(64) == job.batches(64)
+    assert of(Job(8, dealt, state).batches(32)) == of(Job(1, dealt, state).batches(32))
     within = Job(num_ranks, dealt, state)
     within.batches(num_ranks)
-    with pytest.raises(StateError, match="end of a step"):
-        Job(3, dealt, merge_states(within.states()))
+    state = merge_states(within.states())
+    assert Job(num_ranks, dealt, state).batches(60) == within.batches(60)
+    for other_ranks, by in ((1, "attention"), (8, "attention"), (num_ranks, "texts")):
+        with pytest.raises(StateError, match="end of a step"):
+            Job(other_ranks, functools.partial(dealt, by), state)
 
 
 def test_the_oracle_tells_the_packs_of_a_run(texts: Any, tmp_path: Path) -> None:
@@ -260,12 +265,16 @@ def test_a_packer_of_ones_own_cannot_plan(texts: Any) -> None:
         planned(texts[0], encoder).new_state()
 
 
-def test_a_state_of_other_packs_is_refused(texts: Any) -> None:
+def test_a_state_of_other_packs_is_refused(texts: Any, tmp_path: Path) -> None:
     job = Job(1, functools.partial(planned, texts[0]))
     job.batches(3)
     (state,) = job.states()
     with pytest.raises(StateError, match="planned: the state has"):
         Job(1, functools.partial(planned, texts[0], Encoder(budgets={"texts": 4})), state)
+    with pytest.raises(StateError, match="planned: the state has"):
+        measured_again = shutil.copytree(texts[0], tmp_path / "again")
+        write_costs(measured_again, [length + 1 for length in texts[1]])
+        Job(1, functools.partial(planned, measured_again), state)
     del state["checksums"]
     state["lanes"]["0"]["planned"] = [0, 1]
     with pytest.raises(StateError, match=r"lanes\.0\.planned"):
