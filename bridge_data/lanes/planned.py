@@ -30,6 +30,8 @@ from bridge_data.run_options import RunOptions
 from bridge_data.shards.costs import CostTable
 from bridge_data.task.packers import Packing, packs_within
 
+SAMPLES = "samples"
+"""A cost of 1 of each sample, which needs no measuring."""
 TOKENS, ATTENTION = "tokens", "attention"
 
 _PACK_STAGE = 5
@@ -103,12 +105,13 @@ class PackPlanner:
         loads = TOKENS if load == ATTENTION else load
         for name in (*self.names, loads):
             for table in costs:
-                if name not in table.names:
+                if name not in (*table.names, SAMPLES):
                     raise ConfigError(
                         f"packing='planned' needs the cost {name!r}, and the cost index has {', '.join(table.names)}: "
                         "have the encoder's `costs` return it, and measure the data again (`bridge-data measure`)"
                     )
-        self._columns = [[table.names.index(name) for name in (*self.names, loads)] for table in costs]
+        wanted = (*self.names, loads)
+        self._columns = [[(*table.names, SAMPLES).index(name) for name in wanted] for table in costs]
         self._begins: dict[int, dict[str, Any]] = {0: cursor.state()}
         self._firsts = [0]
         self._windows: collections.OrderedDict[int, PackWindow] = collections.OrderedDict()
@@ -277,7 +280,8 @@ def parts_of(tables: Sequence[CostTable], columns: Sequence[Sequence[int]], aske
         at, parts, costs = tables[source].parts(asked[positions, 2])
         part = asked[positions, 3][at]
         kept = (part < 0) | (part == parts)
-        found.append((positions[at][kept], parts[kept], costs[kept][:, columns[source]]))
+        counted = np.concatenate([costs[kept], np.ones((int(kept.sum()), 1), np.int64)], axis=1)  # SAMPLES comes last
+        found.append((positions[at][kept], parts[kept], counted[:, columns[source]]))
     at, parts, costs = (np.concatenate(column) for column in zip(*found, strict=True))
     order = np.argsort(at, kind="stable")
     return at[order], parts[order], costs[order]

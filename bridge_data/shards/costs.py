@@ -195,8 +195,8 @@ def open_costs(records: Records, key: str) -> CostTable:
     others = [*known_costs(base)]
     if any((facts.key, facts.split_part) == (key, base.split_part) for _, facts in others):
         raise DatasetError(
-            f"{base.root} [{base.split_part}]: has changed since its samples were measured; {_again(base)}, which "
-            "measures what is new"
+            f"{base.root} [{base.split_part}]: has changed since its samples were measured; {_again(base)}, with the "
+            "--config or --task-encoder of the run: it measures what is new"
         )
     there = [f"{facts.encoder} [{facts.key}], {facts.split_part}, of {_written(other)}" for other, facts in others]
     raise ConfigError(

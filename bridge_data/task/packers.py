@@ -207,11 +207,12 @@ class Packing:
     form. With `carry_over`, the emptiest pack of a buffer moves to the next buffer, where it may be filled: no sample
     waits forever.
 
-    `budgets` are limits of a pack besides its length, such as `{"images": 16, "image_tokens": 4096}`, of what `costs`
-    (the encoder's) counts in a sample; one that exceeds them alone is dropped, or with "alone" its own pack. With
-    `budgets`, and with `packing="planned"`, packs are made by best fit, whatever the packer. `remeasured` says what
-    happens in a planned pack that is too long, as samples are longer now than when they were measured: the samples for
-    which there is no room are dropped ("drop"; counted as `left_out`), truncated, or stop the run ("error").
+    `budgets` are limits of a pack besides its length, such as `{"images": 16, "image_tokens": 4096}`, of what
+    `costs` (the encoder's) counts in a sample, or `{"samples": 8}`; one that exceeds them alone is dropped, or with
+    "alone" its own pack. With `budgets`, and with `packing="planned"`, packs are made by best fit, whatever the
+    packer. `remeasured` says what happens in a planned pack that is too long, as samples are longer now than when
+    they were measured: the samples for which there is no room are dropped ("drop"; counted as `left_out`),
+    truncated, or stop the run ("error").
 
     Raises:
         ConfigError: if a setting is wrong.
@@ -276,7 +277,7 @@ class Packing:
             return [self.length(sample)]
         assert self.costs is not None
         costs = self.costs(sample)
-        return [self.length(sample), *(costs.get(name, 0) for name in self.budgets)]
+        return [self.length(sample), *(costs.get(name, int(name == "samples")) for name in self.budgets)]
 
     def __call__(self, samples: list[Any]) -> list[list[Any]]:
         """The packs of `samples`; with `carry_over`, all but one."""

@@ -279,3 +279,9 @@ def test_a_state_of_other_packs_is_refused(texts: Any, tmp_path: Path) -> None:
     state["lanes"]["0"]["planned"] = [0, 1]
     with pytest.raises(StateError, match=r"lanes\.0\.planned"):
         Job(1, functools.partial(planned, texts[0]), state)
+
+
+def test_the_number_of_samples_needs_no_measuring(texts: Any) -> None:
+    encoder = Encoder(budgets={"samples": 3}, costs=lambda sample: {"tokens": len(sample)})
+    (packs,) = zip(*Job(1, functools.partial(planned, texts[0], encoder, batch_size=1)).batches(40), strict=True)
+    assert max(map(len, packs)) == 3
