@@ -134,13 +134,15 @@ class WorkerConfig:
         cls,
         num_workers: int = 4,
         data_parallel_group: "torch.distributed.ProcessGroup | None" = None,
-        **options: Any,
+        *,
+        num_lanes: int | None = None,
     ) -> Self:
-        """Rank and world size from `torch.distributed` (of `data_parallel_group`, or of all processes), else 0 of 1;
-        `options` are other fields, such as `num_lanes`. The default number of workers is that of Energon."""
+        """Rank and world size from `torch.distributed` (of `data_parallel_group`, or of all processes), else 0 of 1.
+        The default number of workers is that of Energon."""
         rank, world_size = rank_in(data_parallel_group)
         group = data_parallel_group if is_distributed() else None
-        return cls(rank=rank, world_size=world_size, num_workers=num_workers, data_parallel_group=group, **options)
+        options: dict[str, Any] = {} if num_lanes is None else {"num_lanes": num_lanes}
+        return cls(rank, world_size, num_workers, group, **options)
 
     def config(self) -> dict[str, int | None]:
         """The ranks and workers as plain numbers; `data_parallel_group` is the size of the group."""

@@ -169,7 +169,7 @@ def test_encoders_are_made_of_parts_by_name_and_nested_settings(path: Path, part
         (["--data.ends=odd"], "Expected a typing.Literal['uneven', 'even']. Got value: odd"),
         (["--data.num_lanes=many"], "data.num_lanes"),
         (["--data.multimodal_sample_config.patch_sise=3"], "'patch_sise' is not accepted"),
-        (["--data.multimodal_sample_config.policies.overlong=cut"], "'truncate', 'skip', 'error'"),
+        (["--data.multimodal_sample_config.policies.overlong=cut"], "'truncate', 'split', 'skip', 'error'"),
         (["--data.task_encoder=Missing"], "Missing"),
     ],
 )
