@@ -202,8 +202,8 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             dataset = training_data(self.path, self.options.data, worker_config, self.task_encoder)
             dataset.skips = self._checked_skips(worker_config.world_size)
             num_ranks = worker_config.world_size
-            dataset.deal = deal_of(self.options, self._batch_schedule(num_ranks), num_ranks)
-            return dataset
+            deal = deal_of(self.options, self._batch_schedule(num_ranks), num_ranks)
+            return dataset if deal is None else dataset.changed(deal=deal)
         if split in ("val", "test"):
             encoder = self.validation_task_encoder
             return validation_data(self.path, self._validation_options, worker_config, encoder, split_part=split)

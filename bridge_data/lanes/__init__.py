@@ -7,6 +7,7 @@ the state after it. A lane knows of no other lane, process or rank: `loader` run
     lane_dataset  plan, order and encoder as one object: opens lanes, checks and re-deals states, the length of a pass
     lane          one lane: draws references, fills packing buffers and groups, cuts batches; its state
     work          what is done to samples, packs and batches: calls the hooks, in their order
+    planned       which samples share a pack, from their costs, before they are read; the packs of each rank's steps
     units         what a batch is made of: a sample, or a pack
     reading       in which blocks samples are read, and how far ahead
     produced      what leaves a lane

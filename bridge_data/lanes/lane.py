@@ -61,7 +61,7 @@ class Lane:
         ahead: ReadAhead | None = None,
         planned: LanePacks | None = None,
     ) -> None:
-        self._planned, self._is_told = planned, False
+        self._planned, self._is_told, self._is_ended = planned, False, False
         self._cursor, self._work, self._batching = cursor, work, batching
         self._ahead, self._watch, self._sources = ahead, watch, sources
         self._number, self._num_lanes = position
@@ -262,11 +262,10 @@ class Lane:
                 hooks.skipped[REMEASURED] += 1
                 if not self._is_told:
                     self._is_told = True
-                    source = self._sources[item.ref.source][0]
                     logger.warning(
-                        "lane %d: sample %d of %s has %s, the cost index %s: measure the data again (bridge-data "
-                        "measure), if the encoder does not draw random numbers; more are counted as %s",
-                        *(self._number, item.ref.index, source, costs, expected, REMEASURED),
+                        "lane %d: %s costs %s, by the cost index %s: measure the data again (bridge-data measure), if "
+                        "the encoder does not draw random numbers; more are counted as %s",
+                        *(self._number, self._described(item), costs, expected, REMEASURED),
                     )
             if packing.remeasured == "truncate" and costs[0] > left[0] > 0 and packing.truncate is not None:
                 item.sample = packing.truncate(item.sample, left[0])
@@ -278,17 +277,34 @@ class Lane:
                 left = [most - cost for cost, most in zip(costs, left, strict=True)]
                 kept.append(item)
                 continue
-            what = f"sample {item.ref.index} of {self._sources[item.ref.source][0]} has {costs}, and {left} is left"
+            what = f"{self._described(item)} costs {costs}, and there is room for {left}"
             if packing.remeasured == "error":
                 raise FatalSampleError(f"a planned pack is too long: {what}; measure the data again")
             hooks.count_skip(LEFT_OUT, 1, f"its planned pack is full: {what}")
         return kept
 
+    def _described(self, item: Item) -> str:
+        """The key of a sample, if it has kept it, and its place in the data."""
+        sample, (source, epoch, index, _) = item.sample, item.ref
+        key = sample.get("__key__") if isinstance(sample, dict) else getattr(sample, "__key__", None)
+        named = f"sample {key!r}, " if key else "sample "
+        return f"{named}number {index} of {self._sources[source][0]} (epoch {epoch})"
+
+    def _count_left_out(self, count: int) -> None:
+        if count:
+            reason = "by the cost index: skipped by the encoder, or too long"
+            self._work.hooks.count_skip(LEFT_OUT, count, reason)
+
     def _take_planned(self, planned: LanePacks) -> None:
         """Take the next planned pack, without samples that are forgotten now."""
-        pack, hooks, forgotten = planned.next(), self._work.hooks, self._work.forgotten
-        if pack.num_left_out:
-            hooks.count_skip(LEFT_OUT, pack.num_left_out, "by the cost index: skipped by the encoder, or too long")
+        hooks, forgotten = self._work.hooks, self._work.forgotten
+        try:
+            pack = planned.next()
+        except StopIteration:
+            self._count_left_out(0 if self._is_ended else planned.num_left_at_end)
+            self._is_ended = True
+            raise
+        self._count_left_out(pack.num_left_out)
         members = pack.members
         if forgotten is not None:
             members = [ref for ref in members if ref not in forgotten]

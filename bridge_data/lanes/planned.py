@@ -115,6 +115,8 @@ class PackPlanner:
         self._begins: dict[int, dict[str, Any]] = {0: cursor.state()}
         self._firsts = [0]
         self._windows: collections.OrderedDict[int, PackWindow] = collections.OrderedDict()
+        self.left_at_end = -1, 0
+        """When the data have ended, if the last samples are in no pack: the number of packs, and of these samples."""
 
     def fingerprint(self, digests: Sequence[str]) -> dict[str, Any]:
         """What must be equal for pack numbers to mean the same packs, beside the order of the samples; `digests` are
@@ -167,7 +169,11 @@ class PackPlanner:
         skipped: list[SampleRef] = []
         too_long: list[SampleRef] = []
         for _ in range(_MAX_EMPTY):
-            refs, rows = self._drawn(begin)
+            try:
+                refs, rows = self._drawn(begin)
+            except StopIteration:
+                self.left_at_end = first, len(skipped) + len(too_long)
+                raise
             packs, placed = self._packs(refs, rows, key64(self._key, _PACK_STAGE, first))
             left_out, measured = np.setdiff1d(np.arange(len(refs)), placed), np.isin(np.arange(len(refs)), rows.at)
             for at in left_out.tolist():
@@ -341,13 +347,17 @@ class JobPacks:
         self.planner, self.batch_size, self._deal = planner, batch_size, deal
         self._dealt: collections.OrderedDict[tuple[int, int], tuple[tuple[int, dict[str, Any]], Any]]
         self._dealt = collections.OrderedDict()
+        self._steps: collections.deque[range] = collections.deque(maxlen=_MAX_DEALT)
 
     def step(self, micro_batch: int) -> tuple[int, int, int, int]:
         """How the step of a micro-batch is dealt: its first micro-batch, the one after the last, the number of ranks,
         and a number for the cost; zeros without a deal."""
         if self._deal is None:
             return 0, 0, 0, 0
-        step = self._deal.steps.step_with(micro_batch)
+        step = next((one for one in self._steps if micro_batch in one), None)
+        if step is None:  # after a ramp, finding it takes as long as there were steps in the ramp
+            step = self._deal.steps.step_with(micro_batch)
+            self._steps.append(step)
         return step.start, step.stop, self._deal.num_ranks, zlib.crc32(self._deal.by.encode())
 
     def take(self, slot: int, shift: int) -> Taken:
@@ -439,6 +449,12 @@ class LanePacks:
             if taken.number not in self._done:
                 self._costs = dict(zip(taken.pack.members, taken.pack.costs.tolist(), strict=True))
                 return taken.pack
+
+    @property
+    def num_left_at_end(self) -> int:
+        """The last samples of the data, if they are in no pack: the lane whose pack would be next counts them."""
+        number, count = self._packs.planner.left_at_end
+        return count if number == self.next_slot() else 0
 
     def cost_of(self, ref: SampleRef, part: int) -> list[int] | None:
         """The planned costs of a member of the pack that was taken last; None of another sample."""

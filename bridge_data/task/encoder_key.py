@@ -153,11 +153,13 @@ class _Teller:
                 "`costs_version = '1'` in the encoder's class, and change it with the code"
             ) from error
         function = inspect.unwrap(value)
-        with contextlib.suppress(ValueError):  # a cell that is empty yet
-            held = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
-            held += [getattr(function, "__defaults__", None) or (), getattr(function, "__kwdefaults__", None) or {}]
-            if any(held):
-                told.append(self.told([one for one in held if not inspect.isclass(one)], f"{where} (its closure)"))
+        held = [getattr(function, name, None) for name in ("__defaults__", "__kwdefaults__")]
+        for cell in getattr(function, "__closure__", None) or ():
+            with contextlib.suppress(ValueError):  # it is still empty
+                if not inspect.isclass(cell.cell_contents):  # as that of `super`
+                    held.append(cell.cell_contents)
+        if held != [None, None]:
+            told.append(self.told(held, f"{where} (its closure)"))
         return told
 
     def _is_own(self, value: Any) -> bool:

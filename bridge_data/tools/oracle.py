@@ -529,7 +529,7 @@ def open_run(
     per_step = settings.world_size * settings.num_accumulated
     schedule = BatchSchedule.for_ranks(steps.global_batch_size, size, steps.rampup_batch_size, per_step)
     dataset.skips = schedule.skips(steps.skip_steps)
-    dataset.deal = deal_of(settings.options, schedule, settings.world_size)
+    dataset = dataset.changed(deal=deal_of(settings.options, schedule, settings.world_size))
     return RunOrder(
         dataset,
         schedule=schedule,

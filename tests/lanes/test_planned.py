@@ -157,6 +157,17 @@ def test_what_packs_leave_out_is_counted(texts: Any) -> None:
     assert job.loaders[0].skipped == {"left_out": too_long + len(UNMEASURED)}
 
 
+def test_samples_that_are_left_out_after_the_last_pack_are_counted_once(tmp_path: Path) -> None:
+    write_measured(tmp_path / "few", 60, skipped={*range(60)} - {1, 2})
+    jobs = [
+        Job(num_ranks, functools.partial(planned, tmp_path / "few", repeat=False, planning_window=5))
+        for num_ranks in (1, 4)
+    ]
+    for job in jobs:
+        assert len([*job.rest()]) == 1
+        assert sum(loader.skipped["left_out"] for loader in job.loaders if loader.skipped) == 58
+
+
 def test_packs_keep_within_all_budgets(texts: Any) -> None:
     encoder = Encoder(budgets={"texts": 4})
     (packs,) = zip(*Job(1, functools.partial(planned, texts[0], encoder, batch_size=1)).batches(60), strict=True)

@@ -5,7 +5,7 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +115,10 @@ def test_the_code_of_a_users_class_counts_or_its_version(tmp_path: Path) -> None
     assert len(keys) == 4
 
 
+def adding(more: int) -> Callable[[str], int]:
+    return lambda text: len(text) + more
+
+
 def test_attributes_and_functions_count_and_those_of_an_inner_encoder() -> None:
     keys = [
         encoder.costs_key()
@@ -124,6 +128,10 @@ def test_attributes_and_functions_count_and_those_of_an_inner_encoder() -> None:
             Lengths(names={"b", "a"}),
             Lengths(hook=len),
             Lengths(hook=lambda text: 1),
+            Lengths(hook=adding(1)),
+            Lengths(hook=adding(2)),
+            Lengths(hook=lambda text, more=1: more),
+            Lengths(hook=lambda text, more=2: more),
             Lengths(table=torch.arange(3)),
             Lengths(table=torch.arange(4)),
             AugmentTaskEncoder(Lengths()),
@@ -131,6 +139,9 @@ def test_attributes_and_functions_count_and_those_of_an_inner_encoder() -> None:
         )
     ]
     assert len(set(keys)) == len(keys)
+    ways = [{"packer": "greedy"}, {"carry_over": False}, {"remeasured": "error"}]
+    packings = [Packing(length=len, capacity=8, overlong="drop", **way) for way in [{}, *ways]]
+    assert len({Lengths(hook=packing).costs_key() for packing in packings}) == 1
     assert Lengths(names={"a", "b"}).costs_key() == Lengths(names={"b", "a"}).costs_key()
 
 

@@ -1,5 +1,6 @@
 """`bridge-data plan`: what a run will see, before it starts."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -102,12 +103,16 @@ def plan(
         length |= {name: told.get(key) for name, key in (("tokens", "max_tokens"), ("epochs", "max_epochs"))}
         length["source"] = told.get("epochs_of")
     dataset = training_data(data, run.data, run.worker.changed(world_size=world_size), encoder)
-    dataset.deal = deal_of(run, schedule, world_size)
+    dataset = dataset.changed(deal=deal_of(run, schedule, world_size))
     dataset.skips = schedule.skips(steps.skip_steps)
     asked = None if length == dict.fromkeys(length) else RunLength(**length)
+    begin = time.perf_counter()
     found = Planner(dataset, schedule).plan(asked, exact_steps=exact_steps)
+    seconds = time.perf_counter() - begin
     echo_report(found, _shown(found), as_json=as_json)
     if not as_json:
+        if found.exact.drawn is not None:
+            click.echo(f"planned {int(found.exact.drawn.sum()):,} samples in {seconds:.1f} s")
         for sentence in found.notes:
             note(sentence)
 
