@@ -2,8 +2,8 @@
 the data under the same paths.
 
 Reads a function and arguments. Returns the results in order; only a few are buffered. Processes end with the one that
-started them. A process that runs threads, or has used an object store, cannot fork safely, so it uses threads. Ray
-pickles the function, and retries a task whose worker or node dies, a few times, elsewhere.
+started them. A process that runs threads, or has used an object store or Lance, cannot fork safely: it uses threads.
+Ray pickles the function, and retries a task whose worker or node dies, a few times, elsewhere.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import importlib
 import itertools
 import os
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
@@ -142,7 +143,10 @@ def pool(num_workers: int) -> Pool:
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
-    if threading.active_count() > 1 or has_clients() or "fork" not in multiprocessing.get_all_start_methods():
+    has_threads = (
+        threading.active_count() > 1 or has_clients() or "lance" in sys.modules
+    )  # it waits for its own forever
+    if has_threads or "fork" not in multiprocessing.get_all_start_methods():
         return ThreadPoolExecutor(num_workers)
     context = multiprocessing.get_context("fork")
     return ProcessPoolExecutor(num_workers, context, initializer=_begin_child, initargs=(os.getpid(),))

@@ -5,7 +5,8 @@ what is added, deleted or rewritten later is not seen. A fragment is a group of 
 alone, and rows that follow each other at once. Blob columns are their bytes. Opening reads the manifest.
 
 Raises `DatasetError`, naming data set, fragment and column, if files are damaged, or the version was removed or
-replaced. Handles are opened again in a process that was forked.
+replaced. Handles are opened again in another process, which must not be forked from one that has read Lance: its
+threads are missing there, and reads may wait for them forever.
 
 Source: https://lance.org/format/table/
 """

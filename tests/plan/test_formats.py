@@ -195,9 +195,10 @@ def test_records_and_readers_that_are_in_use_go_to_other_processes(kind: Kind, t
     reader = records.reader()
     expected = all_texts(reader, records.num_samples)
     assert all_texts(pickle.loads(pickle.dumps(records)).reader(), records.num_samples) == expected
-    with multiprocessing.get_context("fork").Pool(1) as forked:
-        for pool in (spawned, forked):
-            assert pool.apply(all_texts, (reader, records.num_samples)) == expected
+    assert spawned.apply(all_texts, (reader, records.num_samples)) == expected
+    if kind.write is not lance:  # whose threads do not survive a fork
+        with multiprocessing.get_context("fork").Pool(1) as forked:
+            assert forked.apply(all_texts, (reader, records.num_samples)) == expected
 
 
 def test_a_copy_is_the_same_data_and_other_samples_are_not(kind: Kind, tmp_path: Path) -> None:
