@@ -119,7 +119,9 @@ class Lane:
         if retries := COUNTS.num_retries:
             COUNTS.num_retries -= retries
         tokens, slots = tokens_of(batch)
-        return self._num_samples, tokens, slots, images, bytes_read, retries, self._work.take_slowest(), 0, 0
+        memo = COUNTS.take_memo() if self._work.outcomes else (0, 0, 0)
+        slowest = self._work.take_slowest()
+        return self._num_samples, tokens, slots, images, bytes_read, retries, *memo, slowest, 0, 0
 
     def take_skipped(self) -> dict[str, int]:
         """The samples skipped since the last batch, by hook; a call resets them."""

@@ -23,6 +23,7 @@ from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import RawSample
 from bridge_data.task import STAGES, Hooks, Packing, SourceCook, does_something, hook_of, is_overridden
 from bridge_data.task.observer import StageTracer, observed_iterator
+from bridge_data.task.task_encoder import declared
 
 Key: TypeAlias = tuple[Any, ...]
 """A restore key; see `restoring`."""
@@ -48,6 +49,8 @@ class Outcome(NamedTuple):
     counts: tuple[int, int, int]
     """Bytes read, images decoded, reads retried."""
     took_ns: int
+    is_positional: bool = False
+    """Whether a hook has asked where in the job it runs: see `HookContext`."""
 
 
 class Outcomes(Protocol):
@@ -56,8 +59,8 @@ class Outcomes(Protocol):
     def find(self, ref: SampleRef) -> Outcome | None:
         """The outcome of a whole sample; None: make it here."""
 
-    def keep(self, ref: SampleRef, outcome: Outcome) -> None:
-        """Called with what was made here after `find`."""
+    def keep(self, ref: SampleRef, outcome: Outcome | None) -> None:
+        """Called with what was made after `find` returned None; None if that failed."""
 
 
 class Work:
@@ -124,27 +127,29 @@ class Work:
         """The encoded (with packing: pre-encoded) parts of a sample."""
         if not self.outcomes or ref.part != ALL_PARTS or self.hooks.observer is not None:
             return self._made(ref)
-        for number, outcomes in enumerate(self.outcomes):
-            if (outcome := outcomes.find(ref)) is not None:
-                asked = self.outcomes[:number]
-                parts = self._adopted(ref, outcome)
-                break
-        else:
-            asked, outcome = self.outcomes, self.outcome(ref)
-            parts = Parts(outcome.parts)
-        for outcomes in asked:
-            outcomes.keep(ref, outcome)
-        return parts
+        found, outcome, asked = None, None, []
+        try:
+            for outcomes in self.outcomes:
+                if (found := outcomes.find(ref)) is not None:
+                    break
+                asked.append(outcomes)
+            outcome = self.outcome(ref) if found is None else found
+        finally:
+            for outcomes in asked:
+                outcomes.keep(ref, outcome)
+        return Parts(outcome.parts) if found is None else self._adopted(ref, found)
 
     def outcome(self, ref: SampleRef) -> Outcome:
         """The outcome of a whole sample, made here."""
         began_ns, before = time.perf_counter_ns(), (COUNTS.num_bytes, COUNTS.num_images, COUNTS.num_retries)
         skipped = self.hooks.skipped.copy()
+        self.hooks.is_positional = False
         parts = self._made(ref)
         now = COUNTS.num_bytes, COUNTS.num_images, COUNTS.num_retries
         counts = now[0] - before[0], now[1] - before[1], now[2] - before[2]
         new = dict(self.hooks.skipped - skipped)
-        return Outcome(parts, new, self.hooks.last_skip, counts, time.perf_counter_ns() - began_ns)
+        took_ns = time.perf_counter_ns() - began_ns
+        return Outcome(parts, new, self.hooks.last_skip, counts, took_ns, self.hooks.is_positional)
 
     def _adopted(self, ref: SampleRef, outcome: Outcome) -> Parts:
         """The parts of an outcome, after counting it as if it had been made here."""
@@ -172,6 +177,24 @@ class Work:
         if len(parts) == 1 and ref.part <= 0:
             return Parts(((0, parts[0]),))  # the usual case: no generator
         return Parts(part for part in enumerate(parts) if ref.part in (ALL_PARTS, part[0]))
+
+    @property
+    def source_keys(self) -> Sequence[int]:
+        """The keys of the sources for random numbers."""
+        return self._keys
+
+    @property
+    def stages(self) -> list[str]:
+        """The hooks of samples that `load` calls, after decoding and cooking."""
+        return [stage for stage, _ in self._stages]
+
+    @property
+    def draws(self) -> bool:
+        """Whether hooks that `load` calls may draw random numbers."""
+        selection = hook_of(self._encoder, "select_samples_to_pack")
+        truncate = selection.truncate if isinstance(selection, Packing) else None
+        hooks = {"cook_crude_sample", *self.stages} - {"select_samples_to_pack"}
+        return bool(hooks & self.hooks.seeded) or (self.packs and truncate is not None and declared(truncate).seeded)
 
     def preencoded(self) -> "Work":
         """The same, but `load` ends where the length of a sample is known: before `postencode_sample`."""
