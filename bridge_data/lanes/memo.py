@@ -4,9 +4,9 @@ Reads references of samples. Returns outcomes of the work on them (`work.Outcome
 of a user share, each under a key of all that the outcome depends on: the data by their fingerprint and the index, how
 samples are made of them and encoded (`encoder_key.content_key`), which hooks run, and, only if one of these draws
 random numbers, seed, source and epoch. So a change makes a miss, never a wrong sample. If two processes want the same
-sample, one makes it and the other waits; the kernel says when the first one dies. Not kept are failures, samples whose
-hooks asked for their number or that of their batch, those of data in memory, and what pickle cannot store by reference.
-Raises `ConfigError` if the folder is not this user's alone: its files are pickles.
+sample, one makes it and the other waits, and makes the next; the kernel says when the first one dies. Not kept are
+failures, samples whose hooks asked where in the job they are, those of data in memory, and what pickle cannot store by
+reference. Raises `ConfigError` if the folder is not this user's alone: its files are pickles.
 
 A file is a header (magic, CRC-32 of all that follows, number of parts), the length of each part, and the parts, each at
 a multiple of 64 bytes: a pickle, and the buffers of its tensors and arrays. A damaged file is a miss. Large files are
@@ -46,7 +46,7 @@ _HEADER = struct.Struct("=8sII")
 _ALIGNMENT = 64
 _MAPPED_BYTES = 1 << 18  # smaller files are read, which is as fast
 _MAX_COUNT = 10_000_000
-_POLLS_S = (0.0002, 0.005)  # the first and the longest pause while another makes the sample
+_PAUSES_S = (0.0002, 0.005)  # the shortest and the longest between two looks, while another makes the sample
 
 
 class SampleKeys(NamedTuple):
@@ -151,6 +151,10 @@ class MemoFiles:
         """The right to make the sample `name`; None if another has it, or has made it."""
         return self._memory.claim(name, wait=False)
 
+    def is_awaited(self, claim: int) -> bool:
+        """Whether another process waits for a claimed sample."""
+        return self._memory.is_awaited(claim)
+
     def settle(self, name: str, claim: int, parts: Sequence[Buffer] | None) -> None:
         """Store a claimed sample, where it fits, unless `parts` is None; release the claim."""
         if self._memory.settle(name, claim, parts) or parts is None:
@@ -178,22 +182,21 @@ class LaneMemo:
         self._keys, self._files, self._hooks = memo.keys, memo.files, work.hooks
         self._has_no_generators = work.hooks.has_no_generators
         self._claim: tuple[str, int] | None = None
+        self._gives_way_s = 0.0
 
     def find(self, ref: SampleRef) -> Outcome | None:
         """The outcome, from the memo, after the process that makes it; None: make it here, then call `keep`."""
         name = self._name(ref)
         if name is None:
             return None
-        pause_s, until_s = _POLLS_S[0], time.monotonic() + MAX_WAIT_S
+        waited_s, began_s = 0.0, time.monotonic()
         try:
-            while (found := self._files.read(name)) is None:
-                if (claim := self._files.claim(name)) is not None:
+            while (found := self._files.read(name)) is None and waited_s < MAX_WAIT_S:
+                if not self._gives_way_s and (claim := self._files.claim(name)) is not None:
                     self._claim = name, claim
                     break
-                if time.monotonic() > until_s:
-                    break
-                time.sleep(pause_s)
-                pause_s = min(2 * pause_s, _POLLS_S[1])
+                time.sleep(self._gives_way_s or min(max(_PAUSES_S[0], waited_s / 8), _PAUSES_S[1]))
+                waited_s, self._gives_way_s = time.monotonic() - began_s, 0.0
         except OSError as error:
             self._files.warn(error)
             return None
@@ -217,6 +220,8 @@ class LaneMemo:
             except Exception as error:
                 self._files.warn(error)
         try:
+            if outcome is not None and self._files.is_awaited(claim):  # let the other make the next one
+                self._gives_way_s = min(_PAUSES_S[0] + outcome.took_ns / 8e9, 2 * _PAUSES_S[1])
             self._files.settle(name, claim, parts)
         except OSError as error:
             self._files.warn(error)

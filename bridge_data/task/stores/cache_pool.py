@@ -377,6 +377,7 @@ PROTECTED_S = 600.0
 
 _LEFT_AFTER_CLEANING = 0.9
 _USED_SHIFT_S = 10 * 365 * 86_400
+_AWAITED_S = 1.0
 _RETRY_S = 1.0
 _MAX_ATTEMPTS = 1000
 _USAGE = struct.Struct("=qq")
@@ -512,14 +513,22 @@ class CacheFolder:
 
     def claim(self, name: str, *, wait: bool = True) -> int | None:
         """The lock on the missing entry `name`, for `settle`; None if it is there. Without `wait`, also None if another
-        has the lock. The kernel releases it when its process dies."""
+        has the lock, who can see that it is awaited. The kernel releases it when its process dies."""
         part = self._path(name) + _PART
         claim = lock(part, EXCLUSIVE, wait=wait)
-        if claim is None or not self._renew(name):
+        if claim is None:
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(part, (_AWAITED_S, _AWAITED_S))
+            return None
+        if not self._renew(name):
             return claim
         os.unlink(part)  # the previous holder of the lock has fetched the entry
         os.close(claim)
         return None
+
+    def is_awaited(self, claim: int) -> bool:
+        """Whether another has tried to get this claim."""
+        return os.fstat(claim).st_atime == _AWAITED_S
 
     def settle(self, name: str, claim: int, parts: Sequence[Buffer] | None) -> bool:
         """Store the claimed entry, unless `parts` is None, and release the claim. Returns whether it is stored."""
