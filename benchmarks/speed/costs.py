@@ -1,4 +1,4 @@
-"""What is measured beside rates: memory, a cold start, imports, `prepare`, growth of the data, an object store.
+"""What is measured beside rates: memory, a cold start, imports, `prepare`, growth, an object store, two jobs.
 
 Each function returns the runs by measurement and library; `COSTS` are the rows that are made of them.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.speed import data, object_store
+from benchmarks.speed import data, object_store, shared_decode
 from benchmarks.speed.programs import ENERGON, OURS, Figures, limited, python_of, run
 from benchmarks.speed.rounds import Extent, Runs, report
 
@@ -46,6 +46,8 @@ COSTS = (
     Cost("texts a second of 1,000,000, 2 workers", "growth/2", "10,000 samples", "samples_per_s"),
     Cost("S3 at 20 ms, half the local rate: CPU s of 1,000 JPEGs", "s3/2", "local shards", "cpu_s_per_1000"),
     Cost("the same: share of the time that the trainer waits", "s3/2", "local shards", "stalled_share"),
+    Cost("two jobs that share photos: CPU s of 1,000, each", "memo", shared_decode.APART, "cpu_s_per_1000"),
+    Cost("the same: photos a second, each", "memo", shared_decode.APART, "samples_per_s"),
 )
 
 
@@ -154,4 +156,5 @@ MEASURED: dict[str, Callable[[Extent], Runs]] = {
     "prepare": prepare,
     "growth": growth,
     "s3": lambda extent: {"s3/2": object_store.measure(extent)},
+    "memo": shared_decode.measure,
 }

@@ -46,7 +46,7 @@ _HEADER = struct.Struct("=8sII")
 _ALIGNMENT = 64
 _MAPPED_BYTES = 1 << 18  # smaller files are read, which is as fast
 _MAX_COUNT = 10_000_000
-_PAUSES_S = (0.0002, 0.005)  # the shortest and the longest between two looks, while another makes the sample
+_MAX_PAUSE_S = 0.01  # in which a waiting process gets to the next sample
 
 
 class SampleKeys(NamedTuple):
@@ -151,6 +151,10 @@ class MemoFiles:
         """The right to make the sample `name`; None if another has it, or has made it."""
         return self._memory.claim(name, wait=False)
 
+    def wait_for(self, name: str, timeout_s: float) -> None:
+        """Wait until nobody makes the sample `name`, at most so long."""
+        self._memory.wait_for(name, timeout_s)
+
     def is_awaited(self, claim: int) -> bool:
         """Whether another process waits for a claimed sample."""
         return self._memory.is_awaited(claim)
@@ -192,11 +196,15 @@ class LaneMemo:
         waited_s, began_s = 0.0, time.monotonic()
         try:
             while (found := self._files.read(name)) is None and waited_s < MAX_WAIT_S:
-                if not self._gives_way_s and (claim := self._files.claim(name)) is not None:
+                if self._gives_way_s:
+                    time.sleep(self._gives_way_s)
+                    self._gives_way_s = 0.0
+                elif (claim := self._files.claim(name)) is not None:
                     self._claim = name, claim
                     break
-                time.sleep(self._gives_way_s or min(max(_PAUSES_S[0], waited_s / 8), _PAUSES_S[1]))
-                waited_s, self._gives_way_s = time.monotonic() - began_s, 0.0
+                else:
+                    self._files.wait_for(name, MAX_WAIT_S - waited_s)
+                waited_s = time.monotonic() - began_s
         except OSError as error:
             self._files.warn(error)
             return None
@@ -221,7 +229,7 @@ class LaneMemo:
                 self._files.warn(error)
         try:
             if outcome is not None and self._files.is_awaited(claim):  # let the other make the next one
-                self._gives_way_s = min(_PAUSES_S[0] + outcome.took_ns / 8e9, 2 * _PAUSES_S[1])
+                self._gives_way_s = min(outcome.took_ns / 8e9, _MAX_PAUSE_S)
             self._files.settle(name, claim, parts)
         except OSError as error:
             self._files.warn(error)

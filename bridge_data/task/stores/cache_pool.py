@@ -22,6 +22,7 @@ read as content, and are removed. The first process in an unused folder empties 
 import contextlib
 import dataclasses
 import errno
+import fcntl
 import functools
 import hashlib
 import itertools
@@ -392,6 +393,13 @@ class _Usage:
     count: int
 
 
+def _wait_for(descriptor: int) -> None:
+    """Wait until nobody has a lock on the file, and close it."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, SHARED)
+    os.close(descriptor)
+
+
 def _parts(content: Content) -> Sequence[Buffer]:
     head, body = content
     return _HEAD.pack(len(head)) + head, body
@@ -513,21 +521,28 @@ class CacheFolder:
 
     def claim(self, name: str, *, wait: bool = True) -> int | None:
         """The lock on the missing entry `name`, for `settle`; None if it is there. Without `wait`, also None if another
-        has the lock, who can see that it is awaited. The kernel releases it when its process dies."""
+        has the lock. The kernel releases it when its process dies."""
         part = self._path(name) + _PART
         claim = lock(part, EXCLUSIVE, wait=wait)
-        if claim is None:
-            with contextlib.suppress(FileNotFoundError):
-                os.utime(part, (_AWAITED_S, _AWAITED_S))
-            return None
-        if not self._renew(name):
+        if claim is None or not self._renew(name):
             return claim
         os.unlink(part)  # the previous holder of the lock has fetched the entry
         os.close(claim)
         return None
 
+    def wait_for(self, name: str, timeout_s: float) -> None:
+        """Wait until the entry `name` is not claimed. Its holder can see that."""
+        try:
+            part = os.open(self._path(name) + _PART, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        os.utime(part, (_AWAITED_S, _AWAITED_S))
+        waiter = threading.Thread(target=_wait_for, args=(part,), name="bridge_data wait", daemon=True)
+        waiter.start()
+        waiter.join(timeout_s)
+
     def is_awaited(self, claim: int) -> bool:
-        """Whether another has tried to get this claim."""
+        """Whether another waits for this claim."""
         return os.fstat(claim).st_atime == _AWAITED_S
 
     def settle(self, name: str, claim: int, parts: Sequence[Buffer] | None) -> bool:
