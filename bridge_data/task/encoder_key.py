@@ -211,7 +211,7 @@ class _Teller:
                 elif not (name.startswith("__") and name.endswith("__")) and name != "_abc_impl":
                     told.append([name, self._global(value, f"{where}.{name}")])
         for function in functions:
-            told.append([self._global(one, where) for one in _held_by(function)])
+            told.append([_source(function), *(self._global(one, where) for one in _held_by(function))])
             _import_own(function)
             told.append(self._referred(_names_in(function.__code__), function.__globals__, where))
         return told
@@ -262,6 +262,14 @@ def _held_by(function: Any) -> list[Any]:
             if not inspect.isclass(cell.cell_contents):  # as that of `super`
                 held.append(cell.cell_contents)
     return [] if held == [None, None] else held
+
+
+def _source(function: types.FunctionType) -> str:
+    """The code of a function; of one that was generated, compiled."""
+    try:
+        return inspect.getsource(function.__code__)
+    except (OSError, TypeError):
+        return _digest(function.__code__.co_code)
 
 
 def _functions_of(value: Any) -> list[types.FunctionType]:
