@@ -37,7 +37,7 @@ from bridge_data.task.encoder_key import content_key
 from bridge_data.task.hooks import FAILED, FORGOTTEN
 from bridge_data.task.stores.cache_pool import Buffer, CacheFolder
 
-MAX_WAIT_S = 60.0
+MAX_WAIT_S = 20.0
 """After this time a sample is made here, although the process that has claimed it lives: it may be stopped."""
 
 _FORMAT = 1
