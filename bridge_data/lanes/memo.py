@@ -268,7 +268,8 @@ def _content(descriptor: int) -> mmap.mmap | bytearray:
     if num_bytes >= _MAPPED_BYTES:
         return mmap.mmap(descriptor, num_bytes, access=mmap.ACCESS_COPY)
     content = bytearray(num_bytes)
-    return content[: os.readv(descriptor, [content])]
+    os.readv(descriptor, [content])
+    return content
 
 
 def _parts_in(content: mmap.mmap | bytearray) -> list[memoryview]:
