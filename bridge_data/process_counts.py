@@ -18,6 +18,14 @@ class ProcessCounts:
         self.num_bytes = self.num_images = self.num_retries = 0
         self.num_memo_hits = self.num_memo_misses = self.memo_bytes = 0
 
+    def saved(self) -> tuple[int, int, int]:
+        """Bytes, images and retries, for `restore`."""
+        return self.num_bytes, self.num_images, self.num_retries
+
+    def restore(self, saved: tuple[int, int, int]) -> None:
+        """Forget what was counted since."""
+        self.num_bytes, self.num_images, self.num_retries = saved
+
     def take_memo(self) -> tuple[int, int, int]:
         """Hits, misses and bytes of the memo that were not taken yet."""
         taken = hits, misses, read = self.num_memo_hits, self.num_memo_misses, self.memo_bytes

@@ -1,6 +1,6 @@
 """Two jobs that read the same photos at once and share what they encode, beside two that do not: CPU time and rate.
 
-Each job is a process with a worker, which reads JPEGs of 1600 x 1200, resized to 336 x 336 float32. Its encoder may
+Each job is a process with a worker, which reads JPEGs of 1600 x 1200, resized to 336 x 336, uint8. Its encoder may
 draw random numbers, so nothing is shared between its epochs. Imports, and all before the first batch, do not count.
 The digest is that of its stream, the same in all jobs.
 
@@ -62,7 +62,7 @@ def job(folder: str, memo: str, samples: int, workers: int) -> dict[str, Any]:
     from bridge_data import DefaultTaskEncoder, Memo, SampleDecoder, WorkerConfig, get_loader, get_train_dataset
 
     class Photos(DefaultTaskEncoder[Any, Any, Any, Any]):
-        decoder = SampleDecoder(image_size=(336, 336))
+        decoder = SampleDecoder(image_decode="torchrgb8", image_size=(336, 336))
 
         def encode_sample(self, sample: Any) -> Any:
             return sample

@@ -384,11 +384,14 @@ class LaneDataset:
         if self._is_remote:
             scout, num_lanes = self.order.cursor(lane, state), self._lanes_of_process(state.num_lanes)
             ahead = ReadAhead(scout, self._loaders, num_lanes, self.forgotten)
-        work = work or self.work()
+        cursor, work = self.order.cursor(lane, state), work or self.work()
         if self.memo is not None:
-            work.outcomes = (self.memo.of_lane(work), *work.outcomes)
+            from bridge_data.lanes.memo import LaneMemo, Upcoming  # here: most runs have none
+
+            upcoming = None if planned is not None else Upcoming(cursor, self.order.cursor(lane, state))
+            work.outcomes = (LaneMemo(self.memo, work, self.trial_work(), upcoming, watch), *work.outcomes)
         return Lane(
-            self.order.cursor(lane, state),
+            cursor,
             work,
             self.batching,
             position=(lane, state.num_lanes),

@@ -4,15 +4,16 @@ Reads references of samples. Returns outcomes of the work on them (`work.Outcome
 of a user share, each under a key of all that the outcome depends on: the data by their fingerprint and the index, how
 samples are made of them and encoded (`encoder_key.content_key`), which hooks run, and, only if one of these draws
 random numbers, seed, source and epoch. So a change makes a miss, never a wrong sample. If two processes want the same
-sample, one makes it and the other waits, and makes the next; the kernel says when the first one dies. Not kept are
-failures, samples whose hooks asked where in the job they are, those of data in memory, and what pickle cannot store by
-reference. Raises `ConfigError` if the folder is not this user's alone: its files are pickles.
+sample, one makes it, and the other meanwhile the next ones of its lane, or waits; the kernel says when the first one
+dies. Not kept are failures, samples whose hooks asked where in the job they are, those of data in memory, and what
+pickle cannot store by reference. Raises `ConfigError` if the folder is not this user's alone: its files are pickles.
 
 A file is a header (magic, CRC-32 of all that follows, number of parts), the length of each part, and the parts, each at
 a multiple of 64 bytes: a pickle, and the buffers of its tensors and arrays. A damaged file is a miss. Large files are
 mapped, private and writable, so that a hit copies nothing.
 """
 
+import collections
 import contextlib
 import hashlib
 import mmap
@@ -25,17 +26,21 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from bridge_data.lanes.work import Outcome, Work
-from bridge_data.order import SampleRef
+from bridge_data.lanes.work import Outcome, Watch, Work
+from bridge_data.order import Cursor, SampleRef
 from bridge_data.plan import Source
 from bridge_data.plan.in_memory import MemoryRecords
 from bridge_data.process_counts import COUNTS
 from bridge_data.run_options import Memo
 from bridge_data.samples.pickling import ByName, ReferencePickler, decode, parts_of
 from bridge_data.shards.records import stored_records
+from bridge_data.task import Hooks
 from bridge_data.task.encoder_key import content_key
 from bridge_data.task.hooks import FAILED, FORGOTTEN
 from bridge_data.task.stores.cache_pool import Buffer, CacheFolder
+
+NUM_AHEAD = 8
+"""How many of the next samples of its lane a process may make while another makes the one that it needs."""
 
 MAX_WAIT_S = 20.0
 """After this time a sample is made here, although the process that has claimed it lives: it may be stopped."""
@@ -46,7 +51,6 @@ _HEADER = struct.Struct("=8sII")
 _ALIGNMENT = 64
 _MAPPED_BYTES = 1 << 18  # smaller files are read, which is as fast
 _MAX_COUNT = 10_000_000
-_MAX_PAUSE_S = 0.01  # in which a waiting process gets to the next sample
 
 
 class SampleKeys(NamedTuple):
@@ -74,10 +78,6 @@ class SampleMemo:
         if self._files is None or not self._files.is_own:
             self._files = MemoFiles(self.settings)
         return self._files
-
-    def of_lane(self, work: Work) -> "LaneMemo":
-        """The memo for the lane that does `work`."""
-        return LaneMemo(self, work)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_files": None}
@@ -147,6 +147,10 @@ class MemoFiles:
             folder.discard(name)
         return None
 
+    def has(self, name: str) -> bool:
+        """Whether there is a file `name`."""
+        return any(folder.has(name) for folder in self._folders)
+
     def claim(self, name: str) -> int | None:
         """The right to make the sample `name`; None if another has it, or has made it."""
         return self._memory.claim(name, wait=False)
@@ -154,10 +158,6 @@ class MemoFiles:
     def wait_for(self, name: str, timeout_s: float) -> None:
         """Wait until nobody makes the sample `name`, at most so long."""
         self._memory.wait_for(name, timeout_s)
-
-    def is_awaited(self, claim: int) -> bool:
-        """Whether another process waits for a claimed sample."""
-        return self._memory.is_awaited(claim)
 
     def settle(self, name: str, claim: int, parts: Sequence[Buffer] | None) -> None:
         """Store a claimed sample, where it fits, unless `parts` is None; release the claim."""
@@ -179,32 +179,53 @@ def _leave(folder: CacheFolder, parent: str | os.PathLike[str]) -> None:
             os.rmdir(parent)
 
 
-class LaneMemo:
-    """The memo as one lane asks it (`work.Outcomes`)."""
+class Upcoming:
+    """The next samples of a lane: `cursor` is its own, `scout` another one of the same lane."""
 
-    def __init__(self, memo: SampleMemo, work: Work) -> None:
-        self._keys, self._files, self._hooks = memo.keys, memo.files, work.hooks
+    def __init__(self, cursor: Cursor, scout: Cursor) -> None:
+        self._cursor, self._scout = cursor, scout
+        self._drawn: collections.deque[tuple[int, SampleRef]] = collections.deque()
+
+    def refs(self) -> list[SampleRef]:
+        """Up to `NUM_AHEAD` samples that the cursor will draw next."""
+        drawn = self._drawn
+        while drawn and drawn[0][0] < self._cursor.draws:
+            drawn.popleft()
+        if not drawn:
+            self._scout.seek(self._cursor.state())
+        if len(drawn) < NUM_AHEAD:
+            with contextlib.suppress(StopIteration):  # the data end
+                drawn.extend(self._scout.take(NUM_AHEAD - len(drawn)))
+        return [ref for _, ref in drawn]
+
+
+class LaneMemo:
+    """The memo as the lane that does `work` asks it (`work.Outcomes`).
+
+    While another process makes the sample that it needs, it makes next ones (`upcoming`) by `trial`, which raises
+    failures: the lane will meet them in its order. `watch` is called with each, and then with the one that is needed.
+    """
+
+    def __init__(
+        self, memo: SampleMemo, work: Work, trial: Work, upcoming: Upcoming | None, watch: Watch | None
+    ) -> None:
+        self._keys, self._files, self._hooks, self._trial = memo.keys, memo.files, work.hooks, trial
+        self._upcoming, self._watch, self._forgotten = upcoming, watch, work.forgotten or ()
         self._has_no_generators = work.hooks.has_no_generators
         self._claim: tuple[str, int] | None = None
-        self._gives_way_s = 0.0
+        self._made: dict[SampleRef, Outcome | None] = {}
+        """Of samples made ahead that the lane has not reached, the outcome; None if it is to make them itself."""
 
     def find(self, ref: SampleRef) -> Outcome | None:
         """The outcome, from the memo, after the process that makes it; None: make it here, then call `keep`."""
+        if (made := self._made.pop(ref, None)) is not None:
+            COUNTS.num_memo_misses += 1
+            return made
         name = self._name(ref)
         if name is None:
             return None
-        waited_s, began_s = 0.0, time.monotonic()
         try:
-            while (found := self._files.read(name)) is None and waited_s < MAX_WAIT_S:
-                if self._gives_way_s:
-                    time.sleep(self._gives_way_s)
-                    self._gives_way_s = 0.0
-                elif (claim := self._files.claim(name)) is not None:
-                    self._claim = name, claim
-                    break
-                else:
-                    self._files.wait_for(name, MAX_WAIT_S - waited_s)
-                waited_s = time.monotonic() - began_s
+            found = self._awaited(ref, name)
         except OSError as error:
             self._files.warn(error)
             return None
@@ -216,28 +237,67 @@ class LaneMemo:
         COUNTS.memo_bytes += num_bytes
         return outcome
 
+    def _awaited(self, ref: SampleRef, name: str) -> tuple[Outcome, int] | None:
+        """As `MemoFiles.read`, when no other process makes the sample any more; if it is None, it is claimed here."""
+        waited_s = 0.0
+        while (found := self._files.read(name)) is None and waited_s < MAX_WAIT_S:
+            if (claim := self._files.claim(name)) is not None:
+                self._claim = name, claim
+                break
+            if not self._make_ahead(ref):
+                began_s = time.monotonic()
+                self._files.wait_for(name, MAX_WAIT_S - waited_s)
+                waited_s += time.monotonic() - began_s
+        return found
+
+    def _make_ahead(self, needed: SampleRef) -> bool:
+        """Make one of the next samples that no process has made or makes; False if there is none."""
+        for ref in () if self._upcoming is None else self._upcoming.refs():
+            name = self._name(ref)
+            if name is None or ref in self._made or ref in self._forgotten:
+                continue
+            if self._files.has(name) or (claim := self._files.claim(name)) is None:
+                continue
+            if self._watch is not None:
+                self._watch(ref)
+            outcome, before = None, COUNTS.saved()
+            try:
+                with self._trial.hooks, contextlib.suppress(Exception):
+                    outcome = self._trial.outcome(ref)
+            finally:
+                COUNTS.restore(before)  # what the lane adopts, it counts
+                is_kept = self._settle(name, claim, outcome, self._trial.hooks)
+            if len(self._made) >= 2 * NUM_AHEAD:
+                self._made.clear()  # of samples that the lane has passed over
+            self._made[ref] = outcome if is_kept else None
+            if self._watch is not None:
+                self._watch(needed)
+            return True
+        return False
+
     def keep(self, ref: SampleRef, outcome: Outcome | None) -> None:
         """Store the outcome that `find` did not find; None if the work has failed."""
-        if self._claim is None:
-            return
-        (name, claim), self._claim = self._claim, None
+        if self._claim is not None:
+            (name, claim), self._claim = self._claim, None
+            self._settle(name, claim, outcome, self._hooks)
+
+    def _settle(self, name: str, claim: int, outcome: Outcome | None, hooks: Hooks) -> bool:
+        """Release a claim, after storing the outcome, if it may be kept; returns whether it may."""
         parts: Sequence[Buffer] | None = None
-        if outcome is not None and self._may_keep(outcome):
-            try:
-                parts = _packed(outcome, self._files.classes)
-            except Exception as error:
-                self._files.warn(error)
+        # A hook that was found to be a generator when it ran changes how later batches are counted.
+        may_keep = outcome is not None and hooks.has_no_generators == self._has_no_generators
+        if outcome is not None and (outcome.is_positional or {FAILED, FORGOTTEN} & outcome.skipped.keys()):
+            may_keep = False
         try:
-            if outcome is not None and self._files.is_awaited(claim):  # let the other make the next one
-                self._gives_way_s = min(outcome.took_ns / 8e9, _MAX_PAUSE_S)
+            if outcome is not None and may_keep:
+                parts = _packed(outcome, self._files.classes)
+        except Exception as error:
+            self._files.warn(error)
+        try:
             self._files.settle(name, claim, parts)
         except OSError as error:
             self._files.warn(error)
-
-    def _may_keep(self, outcome: Outcome) -> bool:
-        # A hook that was found to be a generator when it ran changes how later batches are counted.
-        is_as_declared = self._hooks.has_no_generators == self._has_no_generators
-        return is_as_declared and not outcome.is_positional and not {FAILED, FORGOTTEN} & outcome.skipped.keys()
+        return may_keep
 
     def _name(self, ref: SampleRef) -> str | None:
         key = self._keys[ref.source]

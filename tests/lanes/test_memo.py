@@ -247,11 +247,13 @@ def test_a_process_that_dies_in_the_middle_is_in_nobodys_way(data: Path, calls: 
         read(data, memo, **of(Waiting, calls))
 
     expected = read(data, None, **of(Waiting, calls))[:2]
+    num_before = calls.read_text().count("\n")
     with Child(first) as child, ThreadPoolExecutor(1) as executor:
         assert child.value == "encoding"
         found = executor.submit(read, data, memo, **of(Waiting, calls))
         with pytest.raises(concurrent.futures.TimeoutError):
             found.result(0.3)
+        assert calls.read_text().count("\n") > 1 + num_before, "while it waits, it makes the next samples"
         child.kill()
         assert found.result(60)[:2] == expected
 

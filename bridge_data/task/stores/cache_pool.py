@@ -378,7 +378,6 @@ PROTECTED_S = 600.0
 
 _LEFT_AFTER_CLEANING = 0.9
 _USED_SHIFT_S = 10 * 365 * 86_400
-_AWAITED_S = 1.0
 _RETRY_S = 1.0
 _MAX_ATTEMPTS = 1000
 _USAGE = struct.Struct("=qq")
@@ -498,6 +497,10 @@ class CacheFolder:
                 os.close(alone)
                 os.rmdir(self.path)
 
+    def has(self, name: str) -> bool:
+        """Whether there is an entry `name`."""
+        return os.path.exists(self._path(name))
+
     def open(self, name: str) -> int | None:
         """A descriptor of the file of the entry `name`, or None; the entry may be removed from now on."""
         path = self._path(name)
@@ -531,19 +534,14 @@ class CacheFolder:
         return None
 
     def wait_for(self, name: str, timeout_s: float) -> None:
-        """Wait until the entry `name` is not claimed. Its holder can see that."""
+        """Wait until the entry `name` is not claimed, at most so long."""
         try:
             part = os.open(self._path(name) + _PART, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             return
-        os.utime(part, (_AWAITED_S, _AWAITED_S))
         waiter = threading.Thread(target=_wait_for, args=(part,), name="bridge_data wait", daemon=True)
         waiter.start()
         waiter.join(timeout_s)
-
-    def is_awaited(self, claim: int) -> bool:
-        """Whether another waits for this claim."""
-        return os.fstat(claim).st_atime == _AWAITED_S
 
     def settle(self, name: str, claim: int, parts: Sequence[Buffer] | None) -> bool:
         """Store the claimed entry, unless `parts` is None, and release the claim. Returns whether it is stored."""
