@@ -46,8 +46,7 @@ COSTS = (
     Cost("texts a second of 1,000,000, 2 workers", "growth/2", "10,000 samples", "samples_per_s"),
     Cost("S3 at 20 ms, half the local rate: CPU s of 1,000 JPEGs", "s3/2", "local shards", "cpu_s_per_1000"),
     Cost("the same: share of the time that the trainer waits", "s3/2", "local shards", "stalled_share"),
-    Cost("two jobs that share photos: CPU s of 1,000, each", "memo", shared_decode.APART, "cpu_s_per_1000"),
-    Cost("the same: photos a second, each", "memo", shared_decode.APART, "samples_per_s"),
+    Cost("two jobs that share 1,000 photos by a memo: CPU s of each", "memo", shared_decode.APART, "cpu_s_per_1000"),
 )
 
 
