@@ -2,7 +2,7 @@
 
 Reads references of samples. Returns outcomes of the work on them (`work.Outcome`), from files of a folder that all jobs
 of a user share, each under a key of all that the outcome depends on: the data by their fingerprint and the index, how
-samples are made of them and encoded (`encoder_key.content_key`), which hooks run, and, only if one of these draws
+samples are made of them and encoded (`encoder_key.content_keys`), which hooks run, and, only if one of these draws
 random numbers, seed, source and epoch. So a change makes a miss, never a wrong sample. If two processes want the same
 sample, one makes it, and the other meanwhile the next ones of its lane, or waits; the kernel says when the first one
 dies. Not kept are failures, samples whose hooks asked where in the job they are, those of data in memory, and what
@@ -35,12 +35,15 @@ from bridge_data.run_options import Memo
 from bridge_data.samples.pickling import ByName, ReferencePickler, decode, parts_of
 from bridge_data.shards.records import stored_records
 from bridge_data.task import Hooks
-from bridge_data.task.encoder_key import content_key
+from bridge_data.task.encoder_key import content_keys
 from bridge_data.task.hooks import FAILED, FORGOTTEN
 from bridge_data.task.stores.cache_pool import Buffer, CacheFolder
 
 NUM_AHEAD = 8
 """How many of the next samples of its lane a process may make while another makes the one that it needs."""
+
+MAX_UNKEPT = 32
+"""After so many samples in a row that could not be kept, a lane does without the memo."""
 
 MAX_WAIT_S = 20.0
 """After this time a sample is made here, although the process that has claimed it lives: it may be stopped."""
@@ -91,12 +94,12 @@ def keys_of(work: Work, sources: Sequence[Source], *, bare_keys: bool) -> list[S
     """
     seed = work.hooks.worker_config.seed_offset if work.draws else None
     keys: list[SampleKeys | None] = []
-    for source, source_key in zip(sources, work.source_keys, strict=True):
+    encodings = content_keys(work.hooks.encoder, sources)
+    for source, source_key, encoding in zip(sources, work.source_keys, encodings, strict=True):
         if any(isinstance(stored_records(one.records), MemoryRecords) for one in source.members):
             keys.append(None)
             continue
-        encoding = content_key(work.hooks.encoder, source), bare_keys, work.stages, work.packs
-        content = repr((_FORMAT, encoding, _of_data(source)))
+        content = repr((_FORMAT, encoding, bare_keys, work.stages, work.packs, _of_data(source)))
         keys.append(SampleKeys(content, None if seed is None else f"{seed} {source_key}"))
     return keys
 
@@ -213,6 +216,8 @@ class LaneMemo:
         self._upcoming, self._watch, self._forgotten = upcoming, watch, work.forgotten or ()
         self._has_no_generators = work.hooks.has_no_generators
         self._claim: tuple[str, int] | None = None
+        self._num_unkept = 0
+        """How many samples in a row could not be kept."""
         self._made: dict[SampleRef, Outcome | None] = {}
         """Of samples made ahead that the lane has not reached, the outcome; None if it is to make them itself."""
 
@@ -222,7 +227,7 @@ class LaneMemo:
             COUNTS.num_memo_misses += 1
             return made
         name = self._name(ref)
-        if name is None:
+        if name is None or self._num_unkept >= MAX_UNKEPT:
             return None
         try:
             found = self._awaited(ref, name)
@@ -293,6 +298,7 @@ class LaneMemo:
                 parts = _packed(outcome, self._files.classes)
         except Exception as error:
             self._files.warn(error)
+        self._num_unkept = 0 if parts is not None else self._num_unkept + 1
         try:
             self._files.settle(name, claim, parts)
         except OSError as error:

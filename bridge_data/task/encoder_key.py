@@ -5,7 +5,7 @@ classes' names, the code of those outside this package and installed ones, and t
 as it is stored, processors as their `to_dict`. Caches (`functools.cached_property`) and what `__getstate__` leaves out
 do not count. Raises `ConfigError` for an attribute that cannot be told that way.
 
-`costs_key` is for the same number of tokens, on all machines: paths do not count. `content_key` is for the same
+`costs_key` is for the same number of tokens, on all machines: paths do not count. `content_keys` are for the same
 content, on this machine: what functions and methods of the user refer to counts, too (functions, classes, global
 values, as deep as they go), and so do paths, this package's code, and the versions of what is installed.
 
@@ -63,10 +63,16 @@ def costs_key(encoder: Any, source: Source | None = None) -> str:
     return hashlib.blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
-def content_key(encoder: Any, source: Source) -> str:
-    """See the module; it does not count which data `source` has, but how samples are made of them."""
+def content_keys(encoder: Any, sources: Sequence[Source]) -> list[str]:
+    """For each source, see the module; it does not count which data it has, but how samples are made of them."""
+    own = [_environment(), _Teller(encoder, of_content=True).told(encoder, type(encoder).__qualname__)]
+    of_encoder = _digest(json.dumps(own, sort_keys=True).encode())
+    return [_content_key(encoder, of_encoder, source) for source in sources]
+
+
+def _content_key(encoder: Any, of_encoder: str, source: Source) -> str:
     teller = _Teller(encoder, of_content=True)
-    told = [_environment(), teller.told(encoder, type(encoder).__qualname__)]
+    told: list[Any] = [of_encoder]
     for one in {source: 0, **dict.fromkeys(source.members)}:
         joiner = None if one.joined is None else one.joined.joiner
         makers = [teller.told(made, one.config_file) for made in (one.sample_class, one.maker, joiner)]

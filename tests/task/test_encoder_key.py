@@ -29,7 +29,7 @@ from bridge_data.errors import ConfigError
 from bridge_data.limits import Limits
 from bridge_data.plan.opening import load_plan
 from bridge_data.task import AugmentTaskEncoder, Cooker, Packing
-from bridge_data.task.encoder_key import content_key
+from bridge_data.task.encoder_key import content_keys
 from tests.encoders.parts import CASES, make_tokenizer
 from tests.encoders.qwen_parts import image_processor, make_family, qwen_tokenizer
 from tests.encoders.test_contrastive import parts_of
@@ -235,8 +235,8 @@ def content_key_of(folder: Path, helpers: str, data: Path, own: str, changed: Ma
     for name, content in {"own_hooks": own, helpers: changed["helpers"], f"{helpers}_late": changed["late"]}.items():
         (folder / f"{name}.py").write_text(content)
     told = (
-        "from bridge_data.plan.opening import load_plan; from bridge_data.task.encoder_key import content_key\n"
-        f"import own_hooks; print(content_key(own_hooks.Own(), load_plan({str(data)!r}).sources[0]))"
+        "from bridge_data.plan.opening import load_plan; from bridge_data.task.encoder_key import content_keys\n"
+        f"import own_hooks; print(content_keys(own_hooks.Own(), load_plan({str(data)!r}).sources))"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
     command = [sys.executable, "-c", told]
@@ -259,13 +259,13 @@ def test_a_version_stands_for_the_code_and_for_what_cannot_be_told(tmp_path: Pat
     (source,) = load_plan(write_texts(tmp_path / "data", 3)).sources
     encoder = Lengths(lock=threading.Lock())
     with pytest.raises(ConfigError, match=r"Lengths.others\['lock'\].*memo_version"):
-        content_key(encoder, source)
+        content_keys(encoder, [source])
     keys = set()
     for version in ("1", "2"):
         encoder.memo_version = version
-        keys.add(content_key(encoder, source))
-    keys.add(content_key(encoder, dataclasses.replace(source, limits=Limits(max_json_depth=3))))
-    keys.add(content_key(encoder, dataclasses.replace(source, subflavors={"kind": "a"})))
+        keys.update(content_keys(encoder, [source]))
+    keys.update(content_keys(encoder, [dataclasses.replace(source, limits=Limits(max_json_depth=3))]))
+    keys.update(content_keys(encoder, [dataclasses.replace(source, subflavors={"kind": "a"})]))
     assert len(keys) == 4
 
 
@@ -289,6 +289,8 @@ def test_every_encoder_of_ours_has_a_key_of_its_own_which_a_copy_has_too(tmp_pat
     assert {name: pickle.loads(pickle.dumps(make())).costs_key() for name, make in OURS.items()} == keys
     assert len({*keys.values()}) == len(keys)
     (source,) = load_plan(write_texts(tmp_path / "data", 3)).sources
-    contents = {name: content_key(make(), source) for name, make in OURS.items()}
-    assert {name: content_key(pickle.loads(pickle.dumps(make())), source) for name, make in OURS.items()} == contents
+    contents = {name: content_keys(make(), [source])[0] for name, make in OURS.items()}
+    assert {
+        name: content_keys(pickle.loads(pickle.dumps(make())), [source])[0] for name, make in OURS.items()
+    } == contents
     assert len(set(contents.values())) == len(contents)
