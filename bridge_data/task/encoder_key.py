@@ -31,6 +31,7 @@ import re
 import sys
 import sysconfig
 import textwrap
+import threading
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -194,7 +195,7 @@ class _Teller:
                 return ["above", self._seen[id(value)][0]]
             self._seen[id(value)] = len(self._seen), value
         try:
-            told = [value.__qualname__, textwrap.dedent(inspect.getsource(inspect.unwrap(value)))]
+            told = [value.__qualname__, textwrap.dedent(_source_of(inspect.unwrap(value)))]
         except (OSError, TypeError) as error:
             raise ConfigError(
                 f"{where}: the code of {value.__qualname__} cannot be read, so it is unknown when it changes: set "
@@ -270,10 +271,15 @@ def _held_by(function: Any) -> list[Any]:
     return [] if held == [None, None] else held
 
 
+def _source_of(value: Any) -> str:
+    with _parsing:
+        return inspect.getsource(value)
+
+
 def _source(function: types.FunctionType) -> str:
     """The code of a function; of one that was generated, compiled."""
     try:
-        return inspect.getsource(function.__code__)
+        return _source_of(function.__code__)
     except (OSError, TypeError):
         return _digest(function.__code__.co_code)
 
@@ -336,6 +342,9 @@ def _known(value: Any) -> Any:
         return [str(value.dtype), list(value.shape), value.tobytes()]
     return None
 
+
+_parsing = threading.Lock()
+"""In Python 3.11, two threads that parse code at the same time may fail."""
 
 _vocabularies: weakref.WeakKeyDictionary[Any, tuple[int, str]] = weakref.WeakKeyDictionary()
 """Of tokenizers, their size and digest: a blend asks for each of its data sets, and a large one takes 0.5 s."""
