@@ -248,6 +248,8 @@ class RayPool:
         self._lanes: list[int] = []
         self._state: LoaderState | None = None
         self._link_of: dict[int, RayLink] = {}
+        self._is_node_lost = False
+        """Whether the last actor that was lost was so with its node."""
         self._deal_at = math.inf
         """When actors that are ready and have no lanes get some."""
         self._links = [RayLink(index) for index in range(num_actors)]
@@ -297,11 +299,12 @@ class RayPool:
         In turn: neighbours in the order of batches are made by different actors.
         """
         assert self._state is not None
-        self._deal_at = math.inf
         ready = [link for link in self._links if link.ready]
-        if not ready:
+        if not ready and self._is_node_lost:
             raise OutOfStep  # the trainer makes batches itself until actors are ready
-        self._link_of = {lane: ready[number % len(ready)] for number, lane in enumerate(sorted(self._state.lanes))}
+        self._deal_at = math.inf
+        links = ready or self._links  # what has killed an actor is not tried in the trainer: it waits for the next one
+        self._link_of = {lane: links[number % len(links)] for number, lane in enumerate(sorted(self._state.lanes))}
         for link in ready:
             link.begin([lane for lane in self._lanes if self._link_of[lane] is link], self._state)
             self._request(link)
@@ -362,7 +365,7 @@ class RayPool:
         while True:
             self._changed.clear()
             self._note_starts()
-            if time.monotonic() >= self._deal_at:
+            if time.monotonic() >= self._deal_at or not self._link_of[lane].ready:
                 self._deal()
             link = self._link_of[lane]
             if link.has_item():
@@ -370,7 +373,6 @@ class RayPool:
                 if (error := reply.exception()) is None:
                     return reply.result()
                 self._replace(link, error)
-                self._deal()
                 continue
             if self._interrupted:
                 raise Interrupted
@@ -389,7 +391,6 @@ class RayPool:
             raise WorkerError(verdict)
         self._end(link)
         self._replace(link, WorkerError(verdict))
-        self._deal()
 
     def _note_starts(self) -> None:
         """Note the actors that are ready now, and replace those that could not start."""
@@ -414,10 +415,10 @@ class RayPool:
     def _replace(self, link: RayLink, error: BaseException) -> None:
         """Start another actor in place of one that is lost. That a node has left counts as no failure of the data."""
         exceptions = self._ray.exceptions
-        first = str(error).strip().splitlines()
-        cause = str(error) if isinstance(error, WorkerError) else f"{link} is lost: {' '.join(first)}"
-        of_node = isinstance(error, (exceptions.ActorUnavailableError, exceptions.ObjectLostError))
-        if of_node or "node has died" in cause:
+        cause = str(error) if isinstance(error, WorkerError) else f"{link} is lost: {_in_short(error)}"
+        left = isinstance(error, (exceptions.ActorUnavailableError, exceptions.ObjectLostError))
+        self._is_node_lost = left or "node has died" in cause
+        if self._is_node_lost:
             self._restarts.num_in_all += 1
             logger.warning("%s; its lanes go on elsewhere, and another worker starts when a node has room", cause)
         elif fatal := self._restarts.spend(cause):
@@ -438,3 +439,9 @@ class RayPool:
             for link in self._links:
                 self._end(link)
         self._links, self._link_of = [], {}
+
+
+def _in_short(error: BaseException) -> str:
+    """What Ray says of the death of an actor, without its ids and general hints."""
+    lines = [line for line in str(error).splitlines() if not line.startswith("\t")]
+    return " ".join(lines[-2:]).partition(" Some common causes")[0][:500]
