@@ -58,8 +58,9 @@ from bridge_data.samples.arena import PrivateArena, aligned
 logger = logging.getLogger("bridge_data")
 
 _TICK_S = 1.0
-_JOIN_S = 5.0
-"""How long actors that are ready wait for others that start, before they get lanes: each deal drops what is ahead."""
+_FIRST_S, _JOIN_S = 1.0, 5.0
+"""How long actors that are ready wait for others that start, while none has lanes, and while some have: each deal drops
+what was made ahead."""
 
 _REPLY_BYTES = 8 << 20
 _WATCH = "watch"
@@ -408,9 +409,10 @@ class RayPool:
                 self._end(link)
                 self._replace(link, cause)
                 continue
+            wait_s = _JOIN_S if any(other.lanes for other in self._links) else _FIRST_S
             link.ready = True
             now = time.monotonic()
-            self._deal_at = now if all(link.ready for link in self._links) else min(self._deal_at, now + _JOIN_S)
+            self._deal_at = now if all(other.ready for other in self._links) else min(self._deal_at, now + wait_s)
 
     def _replace(self, link: RayLink, error: BaseException) -> None:
         """Start another actor in place of one that is lost. That a node has left counts as no failure of the data."""

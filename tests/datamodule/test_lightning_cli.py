@@ -13,6 +13,7 @@ from bridge_data import (
     DefaultTaskEncoder,
     EnergonMultiModalDataModule,
     NoCachePool,
+    RayWorkers,
     TextSample,
 )
 from bridge_data.encoders import (
@@ -94,12 +95,14 @@ def test_all_further_settings_are_arguments(path: Path, tmp_path: Path, capsys: 
         "trusted_modules": ["mine", "yours"],
         "share": "replicate",
         "sample_timeout_s": 2.5,
+        "workers": {"num_cpus": 2, "resources": {"decoding": 1}},
         "shuffle_over_epochs_multiplier": None,
         "multiple_validation_sets": True,
     }
     options = run(tmp_path / "run.yaml", data, "--data.ends=even").datamodule.options
     assert isinstance(options.loader.cache_pool, NoCachePool)
     assert (options.loader.sample_timeout_s, options.loader.ends) == (2.5, "even")
+    assert options.loader.workers == RayWorkers(num_cpus=2, resources={"decoding": 1})
     assert options.data.shuffle_over_epochs_multiplier is None
     assert options.data.trusted_modules == ["mine", "yours"]
     assert options.worker.global_error_handler is log_exception

@@ -62,7 +62,8 @@ class Nodes:
         from ray.cluster_utils import Cluster
 
         self._options: dict[str, Any] = {"object_store_memory": 100 << 20}
-        head = {"num_cpus": 0, "include_dashboard": False} | self._options
+        soon = {"health_check_period_ms": 1000, "health_check_timeout_ms": 1000, "health_check_failure_threshold": 2}
+        head = {"num_cpus": 0, "include_dashboard": False, "_system_config": soon} | self._options
         self.cluster = Cluster(initialize_head=True, head_node_args=head)
         self.nodes: list[Any] = []
 
