@@ -25,15 +25,14 @@ PROGRAM = """
 import sys; sys.path.insert(0, "benchmarks/peers")
 import energon_tasks, measure, ours
 from bridge_data import get_savable_loader
+where = sys.argv.pop(1)
 class Loader(ours.Loader):
     def __init__(self, workload, folder, workers):
         super().__init__(workload, folder, workers)
-        where = sys.argv[1]
         if where != "local":
             self.loader.close()
             self.loader = get_savable_loader(self.loader.dataset, workers={"address": where, "required": True})
         self.loader.wait_for_workers()
-del sys.argv[0]
 measure.main(Loader)
 """
 
@@ -80,11 +79,9 @@ def main() -> None:
                     pairs.append((local, remote))
                 ratio = statistics.median(remote / local for local, remote in pairs)
                 local, remote = (statistics.median(column) for column in zip(*pairs, strict=True))
-                print(
-                    f"{workload:8} {count} workers: local {local:7,.0f} samples/s, Ray {remote:7,.0f}, {ratio:.2f} times"
-                    f" ({', '.join(f'{remote / local:.2f}' for local, remote in pairs)})",
-                    flush=True,
-                )
+                rates = f"local {local:7,.0f} samples/s, Ray {remote:7,.0f}"
+                ratios = ", ".join(f"{remote / local:.2f}" for local, remote in pairs)
+                print(f"{workload:8} {count} workers: {rates}, {ratio:.2f} times ({ratios})", flush=True)
     finally:
         cluster.shutdown()
 

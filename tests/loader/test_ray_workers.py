@@ -3,6 +3,7 @@ loader says and does."""
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,16 +16,18 @@ import pytest
 
 from bridge_data import RayWorkers, get_loader, get_savable_loader
 from bridge_data.errors import ConfigError, WorkerError
+from bridge_data.loader import pinning
 from bridge_data.run_options import LoaderConfig
 from tests.loader import ray_job
 from tests.loader.conftest import in_turn
 from tests.loader.faults import Faults
 from tests.loader.streams import Streams, config
 from tests.loader.test_loader import some
+from tests.loader.test_scripts import TRAINER
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
-NUM_BATCHES = int(os.environ.get("BRIDGE_DATA_RAY_BATCHES", "400"))
+NUM_BATCHES = int(os.environ.get("BRIDGE_DATA_RAY_BATCHES", "200"))
 """Of the run in which nodes die and join; 5,000 take some minutes."""
 
 
@@ -141,6 +144,28 @@ class TestOnRay:
             assert loader.wait_for_workers()
             with pytest.raises(WorkerError, match=r"(?s)worker 0 on .* is lost.*max_worker_restarts=1"):
                 some(loader, 60)
+
+    def test_classes_of_the_script_come_back_as_its_own(self, nodes: Nodes, tmp_path: Path) -> None:
+        workers = {"address": nodes.address, "required": True}
+        (tmp_path / "train.py").write_text(TRAINER.replace("size)))", f"size)), workers={workers!r})"))
+        command, environment = [sys.executable, "train.py"], os.environ | {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        printed = [line for line in done.stdout.splitlines() if "LaneActor" not in line]
+        assert (done.returncode, printed[-1:]) == (0, ["done"]), done.stdout + done.stderr
+
+    def test_a_pinning_thread_takes_the_batches(self, nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(pinning, "can_pin", lambda: True)
+        monkeypatch.setattr(pinning, "pinned", lambda batch: batch)
+        workers = RayWorkers(address=nodes.address, num_actors=2)
+        with get_savable_loader(Streams(config(0)), workers=workers, pin_memory=True) as loader:
+            assert loader.wait_for_workers()
+            assert some(loader, 10) == in_turn(10)
+            assert loader._lanes.pinning_thread is not None
+            loader.restore_state_rank(loader.save_state_rank())
+            assert some(loader, 10) == in_turn(10, start=10)
+            for actor in living_actors():
+                os.kill(actor, signal.SIGKILL)
+            assert some(loader, 30) == in_turn(30, start=20)
 
     def test_nodes_that_die_and_join_change_the_rate_alone(self, nodes: Nodes, tmp_path: Path) -> None:
         """Two jobs on the same nodes; one of them goes on with local workers, on two ranks."""
