@@ -232,6 +232,7 @@ class RayPool:
     ) -> None:
         self._ray, self._config, self._restarts, self._name = ray, config, restarts, dataset.describe
         data, _ = encode_dataset(dataset)
+        paths = os.pathsep.join(path or os.getcwd() for path in sys.path)  # where actors find this package itself
         environment = Environment(tuple(sys.path), tuple(sys.argv), os.environ.get("PYTHONPATH"), replacement())
         self._setup, self._dataset = ray.put(_Setup(environment, os.getcwd())), ray.put(data)
         self._class = ray.remote(
@@ -240,7 +241,7 @@ class RayPool:
             max_restarts=0,
             scheduling_strategy="SPREAD",
             concurrency_groups={_WATCH: 1},
-            runtime_env={"env_vars": _ENVIRONMENT},
+            runtime_env={"env_vars": _ENVIRONMENT | {"PYTHONPATH": paths + os.pathsep + "${PYTHONPATH}"}},
         )(LaneActor)
         ranks = dataset.worker_config
         num_actors = min(workers.num_actors or ranks.num_workers, len(ranks.lanes))
