@@ -16,6 +16,7 @@ a batch is copied once.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import importlib
 import itertools
@@ -24,6 +25,7 @@ import math
 import os
 import pickle
 import signal
+import socket
 import sys
 import threading
 import time
@@ -35,7 +37,7 @@ from bridge_data.child_process import keep_freed_memory, use_one_thread
 from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced, as_counts
-from bridge_data.loader.lane_runner import Ended, LaneRunner, OutOfStep
+from bridge_data.loader.lane_runner import Ended, LaneRunner, OutOfStep, ServerLost
 from bridge_data.loader.position import Turns
 from bridge_data.loader.workers.batches import Encoder, decode, encode_dataset
 from bridge_data.loader.workers.link import WatchPage, error_of
@@ -58,7 +60,7 @@ from bridge_data.samples.arena import PrivateArena, aligned
 
 logger = logging.getLogger("bridge_data")
 
-_TICK_S = 1.0
+_TICK_S, _CONNECT_S = 1.0, 10.0
 _FIRST_S, _JOIN_S = 1.0, 5.0
 """How long actors that are ready wait for others that start, while none has lanes, and while some have: each deal drops
 what was made ahead."""
@@ -105,8 +107,9 @@ def _connected(address: str) -> Any:
     is_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM) if is_main else None
     try:
+        _try_port(address)
         ray.init(address=address, logging_level=logging.WARNING)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"no Ray cluster at {address!r} ({error}): `ray start` joins this machine to one; "
             "the option `workers` of the loader names its address"
@@ -115,6 +118,15 @@ def _connected(address: str) -> Any:
         if handler is not None:
             signal.signal(signal.SIGTERM, handler)  # Ray has put its own in place of the trainer's
     return ray
+
+
+def _try_port(address: str) -> None:
+    """Raise an OSError if nobody answers where the cluster should be, which Ray finds out in minutes."""
+    with contextlib.suppress(ImportError, AttributeError):  # it is not of Ray's public names
+        find = importlib.import_module("ray._private.services").canonicalize_bootstrap_address
+        if found := find(address):
+            host, _, port = found.rpartition(":")
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
 
 
 class _Setup(NamedTuple):
@@ -398,6 +410,8 @@ class RayPool:
 
     def _note_starts(self) -> None:
         """Note the actors that are ready now, and replace those that could not start."""
+        if not self._ray.is_initialized():
+            raise ServerLost("this process is connected to Ray no more")
         for link in self._links:
             if link.ready or not link.starts.done():
                 continue
