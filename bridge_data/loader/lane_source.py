@@ -34,7 +34,7 @@ _SLOW_START_S = 60.0
 class LaneSource:
     """Runs lanes of `dataset`; `start` starts workers, if it has some.
 
-    What runs the lanes (a `LaneRunner`, or the pool) has its own place in them, which must be that of the position. So
+    What runs the lanes (a `LaneRunner`, or a pool) has its own place in them, which must be that of the position. So
     it is `current` only between steps: `take` suspends it, the caller notes what it got, and `resume` makes it current
     again. If anything in between is interrupted or fails, it is forgotten, and the next `take` starts from the
     position. A caller that moves the position, or notes a part of a step by itself, calls `suspend` before.
