@@ -376,6 +376,7 @@ class LaneDataset:
             watch=watch,
             ahead=ahead,
             planned=planned,
+            make_scout=functools.partial(self.order.cursor, lane, state),
         )
 
     @functools.cached_property

@@ -451,6 +451,11 @@ class LanePacks:
                 return taken.pack
 
     @property
+    def num_taken(self) -> int:
+        """The packs that it has taken since the lanes were dealt."""
+        return self._taken
+
+    @property
     def num_left_at_end(self) -> int:
         """The last samples of the data, if they are in no pack: the lane whose pack would be next counts them."""
         number, count = self._packs.planner.left_at_end

@@ -81,7 +81,7 @@ class Work:
         packing: bool,
     ) -> None:
         self.hooks = hooks
-        self._slowest_ns = 0
+        self._slowest_ns = self.loading_ns = 0
         self._slowest: SampleRef | None = None  # if it was found since it was last taken
         self.forgotten: Container[SampleRef] | None = None  # samples that lanes drop
         self.outcomes: Sequence[Outcomes] = ()
@@ -291,6 +291,7 @@ class Work:
         """Note that work on a sample, or on many that start with it, ran from `began_ns` until now. Returns now, when
         work on the next starts."""
         now_ns = time.perf_counter_ns()
+        self.loading_ns += now_ns - began_ns
         if now_ns - began_ns > self._slowest_ns:
             self._slowest_ns, self._slowest = now_ns - began_ns, ref
         return now_ns
