@@ -432,6 +432,7 @@ class Lane:
         num_truncated = skipped[TRUNCATED]
         parts = dict(self.work.load(unit.ref))
         self.work.note_time(unit.ref, began_ns)
+        self.work.num_loaded += 1
         if skipped[TRUNCATED] > num_truncated and self._planned is None:
             skipped[TRUNCATED] = num_truncated  # it was counted before the resume
         if unit.part not in parts:

@@ -1,7 +1,7 @@
 """Workers of a rank help each other: what a worker is about to load, an idle one may load for it.
 
 Reads the references that the lanes of a worker load next, and what its trainer has taken. Returns outcomes of work
-(`lanes.work.Outcomes`): work depends on the reference alone, so the stream is the same, whoever does it. Order, packs
+(`lanes.work.Outcome`): work depends on the reference alone, so the stream is the same, whoever does it. Order, packs
 and batches stay with the lane.
 
 Each worker posts on the `Board` what it loads next, once its samples take long enough; an idle worker takes the jobs of
@@ -15,18 +15,18 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import functools
 import mmap
 import os
 import select
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.skipping import SkippingLane
 from bridge_data.lanes.work import Outcome
 from bridge_data.loader.workers.batches import Encoder, decode
-from bridge_data.loader.workers.board import CLAIMED, DONE, FREE, NUM_JOBS, NUMBER, OPEN, STATE, Board, Peers
+from bridge_data.loader.workers.board import NUM_JOBS, Board, Job, Peers
 from bridge_data.loader.workers.link import WatchPage
 from bridge_data.loader.workers.messages import Channel
 from bridge_data.loader.workers.slots import MAX_INLINE_BYTES, layout, padded
@@ -44,7 +44,7 @@ _WAIT_S = 0.02
 
 
 class Helping:
-    """What a worker gives to its peers and gets from them: the `Outcomes` of its lanes while it posts jobs.
+    """What a worker gives to its peers and gets from them: outcomes for its lanes while it posts jobs.
 
     `shared` are the descriptors that come with `Peers`.
     """
@@ -63,22 +63,27 @@ class Helping:
 
     def begin(self) -> None:
         """Forget all jobs."""
-        self._board.withdraw(self._index)
+        self._free = self._board.withdraw(self._index)
         self._board.note_work(self._index, 0, posts=False)
         self._first_number = self._number + 1
         self._lanes: dict[Lane | SkippingLane, int] = {}
         self._posted: dict[SampleRef, tuple[int, int]] = {}
         """Number and place of the jobs that no lane has asked for."""
+        self._num_low = 0
+        """So few posted jobs that more are posted."""
         self._arrived: dict[int, Outcome | None] = {}
         """By the number of the job; None if it failed elsewhere."""
+        self._elsewhere_ns = 0
 
     # ----- as one that may need help ----------------------------------------------------------------------------------
 
-    def note_batch(self, num_samples: int, load_ns: int) -> None:
-        """Note how long its lanes took to load the samples of a batch."""
-        if num_samples and not self.posts:
-            mean = load_ns / num_samples
-            self._mean_ns = mean if not self._mean_ns else self._mean_ns + 0.25 * (mean - self._mean_ns)
+    def note_loading(self, num_samples: int, loading_ns: int) -> None:
+        """Note how long its lanes took to load some samples, which says whether to post jobs."""
+        if not num_samples:
+            return
+        mean_ns = (loading_ns + self._elsewhere_ns) / num_samples
+        self._mean_ns = mean_ns if not self._mean_ns else self._mean_ns + 0.25 * (mean_ns - self._mean_ns)
+        self._elsewhere_ns = 0
         posts = self._num_failed < _MAX_FAILED and self._mean_ns >= (_LIGHT_NS if self.posts else _HEAVY_NS)
         if posts != self.posts:
             self.posts = posts
@@ -93,52 +98,52 @@ class Helping:
         self._post()
 
     def _post(self) -> None:
-        """Keep as many jobs on the board as memory allows."""
-        most = min(NUM_JOBS - 1, int(_MAX_WAITING_BYTES / self._mean_bytes))
-        if len(self._posted) > most // 2:
-            return
+        """Post more jobs, as many as memory allows, once half of them are done."""
         num_before = len(self._posted)
+        most = min(NUM_JOBS, int(_MAX_WAITING_BYTES / self._mean_bytes))
         for lane, num_batches in self._lanes.items():
-            for ref in lane.upcoming(num_batches, most - len(self._posted)):
+            for ref in lane.upcoming(num_batches, min(most - len(self._posted), len(self._free))):
                 self._number += 1
-                place = self._board.post(self._index, self._number, lane.number, ref)
-                if place is not None:
-                    self._posted[ref] = self._number, place
+                place = self._free.pop()
+                self._board.post(self._index, place, self._number, lane.number, ref)
+                self._posted[ref] = self._number, place
+        self._num_low = len(self._posted) // 2
         if len(self._posted) > num_before and self._board.wants_help(self._index):
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_write(self._bell, 1)
 
     def find(self, ref: SampleRef) -> Outcome | None:
         """The outcome of a sample of one of its lanes, if a peer has made it, or makes it now."""
-        self._post()
+        if len(self._posted) <= self._num_low:
+            self._post()
         number, place = self._posted.pop(ref, (0, 0))
-        while number:
-            self._collect()
-            with self._board.held(self._index, place) as is_mine:
-                job = self._board.jobs[self._index, place]
-                if is_mine:  # nobody has begun with it, or who had is done or dead
-                    if job[STATE] != OPEN:
-                        self._collect()
-                    job[STATE] = FREE
-                    return self._noted(self._arrived.pop(number)) if number in self._arrived else None
-            if not (self._work_ahead() or self.help()):
-                self._page.watch(ref)
-                select.select([self._inbox], [], [], _WAIT_S)
-        return None
-
-    def keep(self, ref: SampleRef, outcome: Outcome) -> None:
-        """Note how long work took."""
-        self._mean_ns += 0.02 * (outcome.took_ns - self._mean_ns)
-
-    def _noted(self, outcome: Outcome | None) -> Outcome | None:
+        if not number:
+            return None
+        was_begun = self._board.take_back(self._index, place)
+        if was_begun is None:
+            began_ns = time.perf_counter_ns()
+            while (was_begun := self._board.take_back(self._index, place)) is None:
+                if not (self._work_ahead() or self.help()):
+                    self._page.watch(ref)
+                    select.select([self._inbox], [], [], _WAIT_S)
+            self._elsewhere_ns -= time.perf_counter_ns() - began_ns
+        self._free.append(place)
+        if not was_begun:
+            return None
+        self._collect()
+        outcome = self._arrived.pop(number, None)
         self._num_failed = self._num_failed + 1 if outcome is None else 0
         if outcome is not None:
-            self._mean_ns += 0.02 * (outcome.took_ns - self._mean_ns)
+            self._elsewhere_ns += outcome.took_ns
         return outcome
 
     def _work_ahead(self) -> bool:
         """Do the next of its own jobs; False if there is none."""
-        return self._do(self._index, lambda number, outcome: self._arrived.update({number: outcome}))
+        if (job := self._board.claim(self._index)) is None:
+            return False
+        self._arrived[job.number] = self._tried(job)
+        self._board.finish(job)
+        return True
 
     def _collect(self) -> None:
         """Receive what peers have sent."""
@@ -161,9 +166,12 @@ class Helping:
 
     def help(self) -> bool:
         """Do a job of a peer for which the trainer waits; False if there is none."""
-        return any(
-            self._do(worker, functools.partial(self._send, worker)) for worker in self._board.behind(self._index)
-        )
+        for worker in self._board.behind(self._index):
+            if (job := self._board.claim(worker)) is not None:
+                self._send(job, self._tried(job))
+                self._board.finish(job)
+                return True
+        return False
 
     def wait(self, channel: Channel, num_produced: int) -> None:
         """After `num_produced` batches, help until there is a message on `channel`."""
@@ -182,47 +190,32 @@ class Helping:
         finally:
             self._board.note_produced(self._index, num_produced, is_idle=False)
 
-    def _do(self, worker: int, deliver: Callable[[int, Outcome | None], None]) -> bool:
-        """Do the next open job of a worker; False if there is none."""
-        for place in self._board.open_places(worker):
-            with self._board.held(worker, place) as is_mine:
-                job = self._board.jobs[worker, place]
-                if not is_mine or job[STATE] != OPEN:
-                    continue
-                job[STATE] = CLAIMED
-                number, lane, *ref = job[:STATE].tolist()
-                deliver(number, self._tried(SampleRef(*ref), lane))
-                if job[NUMBER] == number and job[STATE] == CLAIMED:
-                    job[STATE] = DONE
-                return True
-        return False
-
-    def _tried(self, ref: SampleRef, lane: int) -> Outcome | None:
-        """The outcome of a sample; None if a hook fails on it."""
+    def _tried(self, job: Job) -> Outcome | None:
+        """The outcome of a job; None if a hook fails on the sample."""
         page, before = self._page, self._page.lane
-        page.enter(lane)
-        page.watch(ref)
+        page.enter(job.lane)
+        page.watch(job.ref)
         try:
             with no_arena(), self._trial.hooks:
-                return self._trial.outcome(ref)
+                return self._trial.outcome(job.ref)
         except Exception:
             return None
         finally:
             page.enter(before)
 
-    def _send(self, worker: int, number: int, outcome: Outcome | None) -> None:
+    def _send(self, job: Job, outcome: Outcome | None) -> None:
         """Send an outcome to a peer. If that fails, the peer makes it again."""
         with contextlib.suppress(Exception):
             views = [] if outcome is None else [part.raw() for part in self._encoder.encode(outcome)]
             ranges, size = layout(map(len, views))
             if size <= MAX_INLINE_BYTES:
-                self._inboxes[worker].send((number, ranges), (), [*padded(views, ranges)], wait=False)
+                self._inboxes[job.worker].send((job.number, ranges), (), [*padded(views, ranges)], wait=False)
                 return
             file = os.memfd_create("bridge_data", os.MFD_CLOEXEC)
             try:
                 for (start, _), view in zip(ranges, views, strict=True):
                     os.pwrite(file, view, start)
                 os.ftruncate(file, size)
-                self._inboxes[worker].send((number, ranges), [file], wait=False)
+                self._inboxes[job.worker].send((job.number, ranges), [file], wait=False)
             finally:
                 os.close(file)

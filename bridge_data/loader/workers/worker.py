@@ -158,16 +158,12 @@ class _Worker:
         if helping is None:
             return runner.take(lane)
         work = runner.lane(lane).work
-        if helping.posts != (helping in work.outcomes):
-            others = [one for one in work.outcomes if one is not helping]
-            work.outcomes = [helping, *others] if helping.posts else others
+        work.ask_peers = helping.find if helping.posts else None
         if helping.posts:
             num_ahead = self._page.allowed() - self._num_batches + 1
             helping.prepare([runner.lane(one) for one in turns.following(num_ahead)], self._num_batches, turns.slot)
         item = runner.take(lane)
-        if isinstance(item, Produced):
-            helping.note_batch(item.counts[0], work.loading_ns)
-        work.loading_ns = 0
+        helping.note_loading(*work.take_loading())
         return item
 
     def _next(self) -> tuple[LaneMessage, Sequence[Any], list[int]]:
