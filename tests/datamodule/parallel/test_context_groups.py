@@ -15,6 +15,7 @@ from bridge_data.datamodule.parallel import with_context_groups
 from bridge_data.prepare.tombstone_writing import forget_samples
 from tests.datamodule.jobs import run_ranks
 from tests.lanes.planned_packs import Encoder, Job, planned, write_measured
+from tests.object_store import Bucket
 
 pytest.importorskip("megatron.core.pipeline_parallel.hybrid_cp_schedule")
 
@@ -45,7 +46,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def of_ranks(
-    data: Path, num_ranks: int = NUM_RANKS, *, multiple: int = 1, encoder: Any = None, **settings: Any
+    data: Any, num_ranks: int = NUM_RANKS, *, multiple: int = 1, encoder: Any = None, **settings: Any
 ) -> list[SavableDataLoader]:
     """The loaders of all ranks."""
     dataset = planned(data, encoder or Tokens(), batch_size=PACKS, **settings)
@@ -125,6 +126,12 @@ def test_the_state_is_the_same_on_all_ranks_and_resumes_on_any(texts: Path) -> N
         for loader in resumed:
             loader.restore_state_rank(state)
         assert [*map(known, steps_of(resumed, 6))] == whole[3:]
+
+
+def test_steps_of_data_in_a_store_are_those_of_files(bucket: Bucket) -> None:
+    write_measured(bucket.folder / "texts", 200)
+    here, there = of_ranks(bucket.folder / "texts"), of_ranks(f"{bucket.url}/texts")
+    assert [*map(known, steps_of(there, 3))] == [*map(known, steps_of(here, 3))]
 
 
 def test_what_is_lost_longer_or_forgotten_is_in_its_step_without_loss(tmp_path: Path) -> None:
