@@ -467,6 +467,12 @@ class LaneDataset:
         work.forgotten = self.forgotten
         return work
 
+    def trial_work(self) -> Work:
+        """Work for lanes of other processes: it reads samples one by one, and raises failures."""
+        work = self.work()
+        work.reads_singly = work.hooks.is_trial = True
+        return work
+
     def preencoding(self) -> Work:
         """`Work.preencoded`, reading whole blocks: for samples in the order of the data."""
         self._read_in_blocks(self.new_state())
