@@ -149,7 +149,7 @@ class Board:
 _WORDS = struct.Struct("5q")
 
 
-class Peers(NamedTuple):
+class Introduction(NamedTuple):
     """Trainer to worker, with the descriptors of the board, the bell, the worker's inbox, and for each worker the other
     end of its inbox: the workers of its loader."""
 
@@ -170,7 +170,7 @@ class Shared:
         """Tell worker `index` of its peers."""
         inbox = self._inboxes[index][0].fileno()
         others = [theirs.fileno() for _, theirs in self._inboxes]
-        channel.send(Peers(index, self._num_workers), [*self._descriptors, inbox, *others])
+        channel.send(Introduction(index, self._num_workers), [*self._descriptors, inbox, *others])
 
     def close(self) -> None:
         for channel in (channel for pair in self._inboxes for channel in pair):

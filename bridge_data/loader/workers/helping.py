@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import mmap
 import os
 import select
@@ -24,9 +25,9 @@ from collections.abc import Sequence
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.skipping import SkippingLane
-from bridge_data.lanes.work import Outcome
+from bridge_data.lanes.work import Outcome, Work
 from bridge_data.loader.workers.batches import Encoder, decode
-from bridge_data.loader.workers.board import NUM_JOBS, Board, Job, Peers
+from bridge_data.loader.workers.board import NUM_JOBS, Board, Introduction, Job
 from bridge_data.loader.workers.link import WatchPage
 from bridge_data.loader.workers.messages import Channel
 from bridge_data.loader.workers.slots import MAX_INLINE_BYTES, layout, padded
@@ -46,15 +47,15 @@ _WAIT_S = 0.02
 class Helping:
     """What a worker gives to its peers and gets from them: outcomes for its lanes while it posts jobs.
 
-    `shared` are the descriptors that come with `Peers`.
+    `shared` are the descriptors that come with `Introduction`.
     """
 
-    def __init__(self, peers: Peers, shared: Sequence[int], dataset: LaneDataset, page: WatchPage) -> None:
+    def __init__(self, peers: Introduction, shared: Sequence[int], dataset: LaneDataset, page: WatchPage) -> None:
         board, self._bell, inbox, *inboxes = shared
         self._board, self._index, self._page = Board(board, peers.num_workers), peers.worker, page
         self._inbox = Channel.from_descriptor(inbox)
         self._inboxes = [Channel.from_descriptor(descriptor) for descriptor in inboxes]
-        self._trial, self._encoder = dataset.trial_work(), Encoder()
+        self._dataset, self._encoder = dataset, Encoder()
         self._number = os.getpid() << 32  # those of a process that died here before are others
         self._mean_ns, self._mean_bytes, self._num_failed = 0.0, 1.0, 0
         self.posts = False
@@ -189,6 +190,10 @@ class Helping:
                         os.eventfd_read(self._bell)
         finally:
             self._board.note_produced(self._index, num_produced, is_idle=False)
+
+    @functools.cached_property
+    def _trial(self) -> Work:
+        return self._dataset.trial_work()
 
     def _tried(self, job: Job) -> Outcome | None:
         """The outcome of a job; None if a hook fails on the sample."""

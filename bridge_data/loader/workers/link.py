@@ -27,7 +27,7 @@ from bridge_data.errors import WorkerError
 from bridge_data.lanes.produced import Produced, as_counts
 from bridge_data.loader.lane_runner import Ended, OutOfStep
 from bridge_data.loader.workers.batches import decode
-from bridge_data.loader.workers.board import Peers, Shared
+from bridge_data.loader.workers.board import Introduction, Shared
 from bridge_data.loader.workers.messages import (
     BatchMessage,
     Begin,
@@ -175,7 +175,7 @@ class WorkerLink:
         self._send(environment, dataset)
         self._board = None if shared is None else shared.board
         if shared is None:
-            self._send(Peers(self.index, 1))
+            self._send(Introduction(self.index, 1))
         else:
             shared.introduce(self.index, channel)
         if self._state is not None:
