@@ -19,6 +19,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError, DatasetError, listed
@@ -47,6 +48,8 @@ _MAX_COUNTED = 1 << 20
 """Lanes times sources for which the draws of each lane are counted; beyond it, those of the job as of one lane."""
 
 _MAX_STEPS = 1 << 40
+
+_MAX_SHOWN = 20
 
 _PLACED, _SKIPPED, _TOO_LONG = range(3)
 
@@ -111,6 +114,12 @@ class PlannedStep(NamedTuple):
     dealt: Sequence[int]
 
 
+def load_ratios(loads: Sequence[Sequence[int]]) -> NDArray[np.float64]:
+    """The greatest over the mean load of the ranks in each step."""
+    table = np.array(loads, dtype=np.float64)
+    return np.where(table.any(1), table.max(1) / np.maximum(table.mean(1), 1e-9), 1.0)
+
+
 class Spread(NamedTuple):
     """The greatest over the mean load of the ranks in a step: its mean, 99th percentile and maximum over the steps, and
     the worst step. 1 is balanced."""
@@ -123,8 +132,7 @@ class Spread(NamedTuple):
     @classmethod
     def of(cls, loads: Sequence[Sequence[int]]) -> Self:
         """Of the loads of all ranks in each of at least one step."""
-        table = np.array(loads, dtype=np.float64)
-        ratios = np.where(table.any(1), table.max(1) / np.maximum(table.mean(1), 1e-9), 1.0)
+        ratios = load_ratios(loads)
         worst = int(ratios.argmax())
         return cls(float(ratios.mean()), float(np.percentile(ratios, 99)), float(ratios[worst]), worst)
 
@@ -153,11 +161,62 @@ class RunPlan:
     dealt: Spread | None = None
     notes: Sequence[str] = ()
     """What is not known, or not as asked."""
+    steps: Sequence[PlannedStep] = ()
+    """The exact ones."""
 
     @property
     def fill(self) -> float | None:
         """The share of the room in planned packs that has tokens, over the exact steps."""
         return int(self.exact.costs[0]) / self.exact.room if self.exact.room else None
+
+    @property
+    def columns(self) -> list[tuple[str, Totals]]:
+        """(heading, totals) of what is shown: the run, and its exact first steps if these are fewer."""
+        if self.is_exact:
+            return [("the run", self.exact)]
+        first = f"first {self.exact.steps:,} step{'s' * (self.exact.steps > 1)}"
+        return [(first, self.exact), ("the run, about", self.run)]
+
+    @property
+    def shown_sources(self) -> list[int]:
+        """The numbers of the sources that are shown: of a large blend, those with the most samples drawn."""
+        drawn = [] if self.run.drawn is None else self.run.drawn.tolist()
+        return sorted(range(len(drawn)), key=lambda number: -drawn[number])[:_MAX_SHOWN]
+
+    def tables(self) -> Iterator[tuple[list[str], list[list[str]]]]:
+        """(headings, rows) of the totals, and of the `shown_sources` if it is known how often they are drawn."""
+        heads, columns = zip(*self.columns, strict=True)
+        rows = [("steps", [one.steps for one in columns]), (self.unit, [one.units for one in columns])]
+        if self.unit == "packs" and self.run.samples is not None:
+            rows.append(("samples in them", [one.samples for one in columns]))
+        rows += [(name, [one.costs[at] for one in columns]) for at, name in enumerate(self.names)]
+        if self.names:
+            rows.append(("left out: skipped", [one.skipped for one in columns]))
+            rows.append(("left out: too long", [one.too_long for one in columns]))
+        yield ["", *heads], [[name, *(f"{value:,}" for value in values)] for name, values in rows]
+        if self.run.drawn is not None:
+            of_all, shown = [self.epochs(one) or [] for one in columns], self.shown_sources
+            facts = [(at, *self.sources[at], self.run.drawn[at]) for at in shown]
+            yield (
+                ["data set", "samples", "drawn", *(f"epochs, {head}" for head in heads)],
+                [
+                    [name, f"{size:,}", f"{drawn:,}", *(f"{epochs[at]:,.3f}" for epochs in of_all)]
+                    for at, name, size, drawn in facts
+                ],
+            )
+
+    def facts(self) -> Iterator[tuple[str, str]]:
+        """(heading, text) of the fill of packs and the loads of ranks."""
+        if self.fill is not None:
+            yield "packs", f"{self.fill:.2%} full, {1 - self.fill:.2%} padding"
+        for heading, spread in (("undealt", self.undealt), ("dealt", self.dealt)):
+            if spread is not None and self.num_ranks > 1:
+                yield (
+                    heading,
+                    f"greatest over mean {self.load} of {self.num_ranks} ranks: mean {spread.mean:.3f}, p99 "
+                    f"{spread.p99:.3f}, worst {spread.worst:.3f} in step {spread.worst_step:,}"
+                    + ("" if self.is_dealt is (heading == "dealt") else ", if it were so (balance)"),
+                )
 
     def epochs(self, totals: Totals) -> list[float] | None:
         """The epochs of each source in `exact` or `run`: samples drawn over samples."""
@@ -167,7 +226,8 @@ class RunPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data for JSON."""
-        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "names"}
+        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        del found["names"], found["steps"]
         for name in ("exact", "run"):
             totals: Totals = found[name]
             costs = dict(zip(self.names, totals.costs.tolist(), strict=True))
@@ -380,11 +440,10 @@ class Planner:
             notes = [self._unknown] if self._is_open else [f"only samples are known, no costs: {self._unknown}"]
             notes += () if self._is_open else ("it is assumed that hooks skip no sample, and make one of each",)
             return self._made(run, run, length, is_exact=True, notes=notes, **facts)
-        exact, is_over, undealt, dealt = None, False, [], []
+        exact, is_over, steps = None, False, []
         for step in self.steps():
             exact = step.totals if exact is None else exact.plus(step.totals)
-            undealt.append(step.undealt)
-            dealt.append(step.dealt)
+            steps.append(step)
             is_over = self._reaches(length, exact)
             assert exact.drawn is not None
             if is_over or (exact.steps >= exact_steps if exact_steps else exact.drawn.sum() >= exact_samples):
@@ -397,10 +456,11 @@ class Planner:
                 "num_lanes, or repeat them"
             )
         run = exact if is_over else self._extrapolated(exact, length)
-        facts |= {"load": self.names[0] if self.names else None, "undealt": Spread.of(undealt)}
+        facts |= {"load": self.names[0] if self.names else None, "steps": steps}
+        facts["undealt"] = Spread.of([step.undealt for step in steps])
         if data.batching.planned:
             facts |= {"load": data.deal.by if data.deal else TOKENS, "is_dealt": data.deal is not None}
-            facts["dealt"] = Spread.of(dealt)
+            facts["dealt"] = Spread.of([step.dealt for step in steps])
         return self._made(exact, run, length, is_exact=is_over, notes=[], **facts)
 
     def _made(self, exact: Totals, run: Totals, length: RunLength | None, *, notes: list[str], **facts: Any) -> RunPlan:

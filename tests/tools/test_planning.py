@@ -117,7 +117,9 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.processes] * (one.workers[0] > 0)) for name, one in RUNS.items()]
+)
 def test_each_step_is_as_planned(data: Path, name: str) -> None:
     one = RUNS[name]
     schedule = one.schedule

@@ -39,6 +39,11 @@ def test_a_plan_of_data_is_a_table_or_json(tmp_path: Path) -> None:
     assert found["run"]["epochs"] == [
         drawn / size for drawn, size in zip(found["run"]["drawn"], (170, 90), strict=True)
     ]
+    page = tmp_path / "plan.html"
+    assert run_command("plan", *options, "--exact-steps", 30, "--html", page).output.startswith(shown.output[:40])
+    html = page.read_text()
+    assert "src=" not in html and html.count("<svg") == 6 and "<td>40</td>" in html  # of epochs, and of steps
+    assert "cannot be written" in run_command("plan", *options, "--html", tmp_path / "none" / "plan.html").stderr
     online = run_command("plan", blend, *WORDS, "--packing-buffer-size", 20, "--steps", 4)
     assert online.exit_code == 0 and "--packing" in online.stderr
     unmeasured = run_command("plan", blend, "--epochs", 2, "--epochs-of", "b/train")
