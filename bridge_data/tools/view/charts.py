@@ -169,23 +169,27 @@ def step_line(values: Sequence[tuple[int, float]]) -> StepLine:
 
 
 def plan_values(found: RunPlan) -> dict[str, Any]:
-    """What `planned.html` shows of a plan: its tables, bars of the epochs of its sources, from 0 to 1, and lines of its
-    exact steps as (title, unit, line)."""
+    """What `planned.html` shows of a plan: its tables, bars of its sources as (name, epochs, width from 0 to 1), and
+    lines of its exact steps as (title, unit, line)."""
     epochs, values = found.epochs(found.run) or [], {}
     most = max(epochs, default=0) or 1
     if found.names:
-        values["Each step", found.names[0]] = [float(one.totals.costs[0]) for one in found.steps]
+        values[f"{found.names[0].capitalize()} of each step", found.names[0]] = [
+            float(one.totals.costs[0]) for one in found.steps
+        ]
     if found.fill is not None:
-        values["Padding of packs", "%"] = [
+        values["Padding of the packs of each step", "%"] = [
             100 - 100 * float(one.totals.costs[0]) / one.totals.room for one in found.steps
         ]
     for name, spread in (("undealt", found.undealt), ("dealt", found.dealt)):
         if spread is not None and found.num_ranks > 1:
             ratios = load_ratios([getattr(one, name) for one in found.steps])
-            values[f"Loads of {found.num_ranks} ranks, {name}", f"greatest over mean {found.load}"] = ratios.tolist()
+            values[f"Loads of {found.num_ranks} ranks in each step, {name}", f"greatest over mean {found.load}"] = (
+                ratios.tolist()
+            )
     return {
         "found": found,
-        "bars": [epochs[at] / most for at in found.shown_sources],
+        "bars": [(found.sources[at][0], epochs[at], epochs[at] / most) for at in found.shown_sources],
         "lines": [(*names, step_line([*enumerate(line)])) for names, line in values.items() if line],
     }
 

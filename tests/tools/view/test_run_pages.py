@@ -217,6 +217,6 @@ def test_a_plan_has_the_tables_and_charts_of_the_command(tmp_path: Path) -> None
         for row in rows:
             assert "".join(f"<td>{cell}</td>" for cell in row) in html
     assert all(text in html for _, text in plan.facts())
-    assert html.count('class="line"') == 4 and "Loads of 2 ranks, dealt" in html
+    assert html.count('class="line"') == 4 and "Loads of 2 ranks in each step, dealt" in html
     assert "not a multiple of" in page.get("/plan?ranks=3").text
     assert "world_size" in page.get("/plan?ranks=-1").text and "steps" in page.get("/plan?steps=0").text
