@@ -135,7 +135,7 @@ def test_a_plan_fits_a_phone_and_has_no_faults(
     assert not AXE.exists() or browser.serious_faults() == []
     browser.driver.execute_script("document.querySelector('.charts').scrollIntoView()")
     is_for_docs = size == DESK and not dark
-    browser.shoot(((is_for_docs and picture_folder()) or tmp_path) / "plan.png")
+    browser.shoot(((is_for_docs and picture_folder()) or tmp_path) / "view_plan.png")
 
 
 def test_scripts_of_the_page_do_not_break_its_own_policy(browser: Browser) -> None:
