@@ -46,7 +46,16 @@ class Loader(abc.ABC):
     def read(self, index: int) -> RawSample:
         """The stored parts of sample `index`, not decoded. A `DatasetError` if it cannot be read."""
         blocks = self._blocks
-        return self._reader.read(index, self._source.parts) if blocks is None else blocks.read(index)
+        return self.read_singly(index) if blocks is None else blocks.read(index)
+
+    def read_singly(self, index: int) -> RawSample:
+        """The same, without the block that the sample is in."""
+        return self._reader.read(index, self._source.parts)
+
+    def release(self, index: int) -> None:
+        """Drop sample `index`, if it is held in its block: it will not be read."""
+        if self._blocks is not None and (block := self._blocks.held.pop(index, None)) is not None:
+            block.drop(index)
 
     @abc.abstractmethod
     def build(self, raw: RawSample, index: int) -> Sample | CrudeSample:

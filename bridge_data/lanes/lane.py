@@ -15,18 +15,18 @@ import contextlib
 import functools
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bridge_data.errors import FatalSampleError
 from bridge_data.lanes.forgotten import drop_draws, drop_pending
-from bridge_data.lanes.planned import LanePacks
+from bridge_data.lanes.planned import ContextStep, LanePacks
 from bridge_data.lanes.produced import CountValues, Produced
 from bridge_data.lanes.reading import ReadAhead
 from bridge_data.lanes.survival import Survivals
 from bridge_data.lanes.units import UNREAD, Batching, Item, Pack, Unit
 from bridge_data.lanes.work import Key, Parts, Watch, Work
-from bridge_data.order import ALL_PARTS, Cursor
+from bridge_data.order import ALL_PARTS, Cursor, SampleRef
 from bridge_data.order.cursor import packed_references
 from bridge_data.order.pending import OLD, Drawn, Pending
 from bridge_data.process_counts import COUNTS
@@ -62,6 +62,7 @@ class Lane:
         planned: LanePacks | None = None,
     ) -> None:
         self._planned, self._is_told, self._is_ended = planned, False, False
+        self._step: ContextStep | None = None  # what was taken last is a part of it
         self._cursor, self._work, self._batching = cursor, work, batching
         self._ahead, self._watch, self._sources = ahead, watch, sources
         self._number, self._num_lanes = position
@@ -118,7 +119,8 @@ class Lane:
             COUNTS.num_bytes -= bytes_read
         if retries := COUNTS.num_retries:
             COUNTS.num_retries -= retries
-        tokens, slots = tokens_of(batch)
+        counted = [tokens_of(one) for one in ([batch] if self._step is None else batch[0].values())]
+        tokens, slots = sum(tokens for tokens, _ in counted), sum(slots for _, slots in counted)
         return self._num_samples, tokens, slots, images, bytes_read, retries, self._work.take_slowest(), 0, 0
 
     def take_skipped(self) -> dict[str, int]:
@@ -247,15 +249,30 @@ class Lane:
 
     def _packed(self, members: list[Item]) -> Pack | None:
         read = [item for item in members if self._read(item)]
+        if self._planned is not None and self._step is not None:
+            return self._part_of(self._step, read, self._planned)
         if self._planned is not None:
-            read = self._within_budgets(read, self._planned)
+            read = self._within_budgets(read, self._planned, self._planned.budgets)
         return self._work.pack(read) if read else None
 
-    def _within_budgets(self, items: list[Item], planned: LanePacks) -> list[Item]:
+    def _part_of(self, step: ContextStep, items: list[Item], planned: LanePacks) -> Pack:
+        """The samples of a rank in a step, by number, and the groups of all ranks. Other ranks wait for what the step
+        plans: a sample that is lost, or longer now, is in it without loss."""
+        numbers = {step.members[number]: number for number in step.lengths}
+        packs = {}
+        for item in items:
+            number, expected = numbers[item.ref._replace(part=item.part)], planned.cost_of(item.ref, item.part) or []
+            if kept := self._within_budgets([item], planned, expected):
+                packs[number] = self._work.pack(kept)
+        made = {number: pack.sample for number, pack in packs.items() if pack is not None}
+        samples = {number: sequence_of(made.get(number), length) for number, length in step.lengths.items()}
+        return Pack(items_of(step.members), (samples, step.groups), len(made))
+
+    def _within_budgets(self, items: list[Item], planned: LanePacks, budgets: Sequence[int]) -> list[Item]:
         """The samples of a planned pack for which it has room, in order: all, if their costs are as measured. What
         differs is counted, and told once."""
         hooks, packing, kept = self._work.hooks, planned.packing, []
-        left = list(planned.budgets)
+        left = list(budgets)
         for item in items:
             costs, expected = packing.costs_of(item.sample), planned.cost_of(item.ref, item.part)
             if expected is not None and costs != expected:
@@ -305,13 +322,13 @@ class Lane:
             self._is_ended = True
             raise
         self._count_left_out(pack.num_left_out)
-        members = pack.members
+        members, self._step = pack.members, pack.step
         if forgotten is not None:
             members = [ref for ref in members if ref not in forgotten]
             if len(members) < len(pack.members):
                 hooks.count_skip(FORGOTTEN, len(pack.members) - len(members), "they are forgotten")
-        if members:
-            self._pending.packs.append([Item(OLD, ref._replace(part=ALL_PARTS), ref.part) for ref in members])
+        if members or self._step is not None:
+            self._pending.packs.append(items_of(members))
         if self._ahead is not None and (following := planned.upcoming()) is not None:
             self._ahead.announce(following.members)
 
@@ -489,6 +506,33 @@ def tokens_of(batch: Any) -> tuple[int, int]:
             return int(bounds[..., -1].sum()), slots
     mask = _field(batch, "attention_mask")
     return int(mask.sum()) if getattr(mask, "shape", None) == tokens.shape else slots, slots
+
+
+def items_of(members: Iterable[SampleRef]) -> list[Item]:
+    """The planned members of a pack, not read yet."""
+    return [Item(OLD, ref._replace(part=ALL_PARTS), ref.part) for ref in members]
+
+
+def sequence_of(sample: Any, length: int) -> dict[str, Any]:
+    """The tensors (length,) that Megatron takes of a sequence, of a sample, or without loss of None.
+
+    Raises:
+        FatalSampleError: if the sample lacks one, or is longer.
+    """
+    import torch
+
+    fields = {"tokens": torch.int64, "labels": torch.int64, "loss_mask": torch.float32}
+    made = {name: torch.zeros(length, dtype=dtype) for name, dtype in fields.items()}
+    for name, filled in made.items() if sample is not None else ():
+        value = _field(sample, name)
+        if not isinstance(value, torch.Tensor) or value.shape[0] > length:
+            got = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
+            raise FatalSampleError(
+                f"{name} of a packed sample: expected a tensor of at most {length} tokens, got {got}; have "
+                "pack_selected_samples return tokens, labels and loss_mask, and measure the data again"
+            )
+        filled[: len(value)] = value
+    return {**made, "position_ids": torch.arange(length)}
 
 
 def _field(batch: Any, name: str) -> Any:

@@ -6,7 +6,8 @@ workers or lanes. Micro-batch n is made of packs n * batch_size to (n + 1) * bat
 ever. Nothing waits, so the state of a lane is where a window begins, and how many packs the lane has taken.
 
 With a `StepDeal`, the packs of a step are dealt to the data-parallel ranks by their loads, so that all ranks are done
-at the same time. No sample moves between ranks: each reads what it was dealt.
+at the same time. With a `ContextDeal`, which is for hybrid context parallelism, the samples of a step are dealt, long
+ones to several ranks. No sample moves between ranks: each reads what it was dealt.
 """
 
 import bisect
@@ -15,8 +16,8 @@ import dataclasses
 import heapq
 import itertools
 import zlib
-from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +62,8 @@ class PlannedPack:
     """Its number in the job."""
     skipped: Sequence[SampleRef] = ()
     too_long: Sequence[SampleRef] = ()
+    step: "ContextStep | None" = None
+    """If this is not a pack, but what a rank has of a step."""
 
     @property
     def num_left_out(self) -> int:
@@ -333,6 +336,45 @@ def deal_of(options: RunOptions, steps: Steps, num_ranks: int) -> StepDeal | Non
     return StepDeal(steps=steps, num_ranks=num_ranks, by=str(options.trainer.balance))
 
 
+Groups: TypeAlias = list[list[list[int]]]
+"""Of each group of a step, which its ranks begin together: by rank, the numbers of its samples."""
+
+
+class ContextStep(NamedTuple):
+    """A step under hybrid context parallelism: its samples, by number; the padded lengths of this rank's; the groups of
+    all ranks."""
+
+    members: Sequence[SampleRef]
+    lengths: Mapping[int, int]
+    groups: Groups
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ContextDeal:
+    """How the samples of a step are shared by ranks, of which this is `rank`: `schedule` makes groups of (number,
+    tokens), by these `modules`. A sample that c > 1 ranks share is padded to a multiple of 2 * c * `multiple` tokens,
+    others of `multiple`."""
+
+    rank: int
+    schedule: Callable[[list[tuple[int, int]]], Groups]
+    modules: tuple[str, ...] = ()
+    multiple: int = 1
+
+    def part(self, packs: Sequence[PlannedPack]) -> PlannedPack:
+        """This rank's samples of the packs of a step, each once. Rank 0 tells of those that are in no pack."""
+        members = [ref for pack in packs for ref in pack.members]
+        costs = np.concatenate([pack.costs for pack in packs])
+        tokens = costs[:, 0].tolist()
+        groups = self.schedule([*enumerate(tokens)])
+        shared = collections.Counter(number for group in groups for mine in group for number in mine)
+        mine = sorted({number for group in groups for number in group[self.rank]})
+        multiples = {one: self.multiple * (1 if shared[one] == 1 else 2 * shared[one]) for one in mine}
+        lengths = {one: -(-tokens[one] // multiple) * multiple for one, multiple in multiples.items()}
+        left_out = [ref for pack in packs if self.rank == 0 for ref in (*pack.skipped, *pack.too_long)]
+        step = ContextStep(members, lengths, groups)
+        return PlannedPack([members[number] for number in mine], costs[mine], skipped=left_out, step=step)
+
+
 class Taken(NamedTuple):
     """A pack of a slot: its number; of its step, where the window of the first pack begins, as (first pack of that
     window, position), and how the step is dealt (see `JobPacks.step`)."""
@@ -430,10 +472,19 @@ def longest_first(loads: Sequence[int], num_ranks: int) -> list[list[int]]:
 
 
 class LanePacks:
-    """The packs that one lane of the job takes, from its position in `state` (None: from the start) on."""
+    """The packs that one lane of the job takes, from its position in `state` (None: from the start) on; with `context`,
+    what this rank has of the steps, of a micro-batch each."""
 
-    def __init__(self, packs: JobPacks, lane: int, num_lanes: int, state: LaneState | None = None) -> None:
-        self._packs, self._lane, self._num_lanes = packs, lane, num_lanes
+    def __init__(
+        self,
+        packs: JobPacks,
+        lane: int,
+        num_lanes: int,
+        state: LaneState | None = None,
+        context: ContextDeal | None = None,
+    ) -> None:
+        self._packs, self._lane, self._num_lanes, self._context = packs, lane, num_lanes, context
+        self._part: tuple[int, PlannedPack] | None = None
         self.packing, self.budgets = packs.planner.packing, packs.planner.budgets.tolist()
         self._costs: dict[SampleRef, list[int]] = {}
         position: list[int] = [0] * _NUM_FIXED if state is None else state["planned"]
@@ -443,7 +494,17 @@ class LanePacks:
         packs.planner.note(*self._begin)
 
     def next(self) -> PlannedPack:
-        """The lane's next pack; `StopIteration` at the end of the data."""
+        """The lane's next pack, or part of a step; `StopIteration` at the end of the data."""
+        if self._context is None:
+            return self._next()
+        packs = [self._next() for _ in range(self._packs.batch_size)]
+        if self._part is None or self._part[0] != self._taken:
+            self._part = self._taken, self._context.part(packs)
+        part = self._part[1]
+        self._costs = dict(zip(part.members, part.costs.tolist(), strict=True))
+        return part
+
+    def _next(self) -> PlannedPack:
         self._packs.planner.note(*self._begin)
         while True:
             taken = self._packs.take(self.next_slot(), self._shift)
@@ -460,7 +521,7 @@ class LanePacks:
         return count if number == self.next_slot() else 0
 
     def cost_of(self, ref: SampleRef, part: int) -> list[int] | None:
-        """The planned costs of a member of the pack that was taken last; None of another sample."""
+        """The planned costs of a member of what was taken last; None of another sample."""
         return self._costs.get(ref._replace(part=part))
 
     @property

@@ -11,13 +11,14 @@ import functools
 import itertools
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from bridge_data.decode import Loader
 from bridge_data.errors import ConfigError, FatalSampleError, SampleError
 from bridge_data.lanes.produced import NONE_SLOWEST
 from bridge_data.lanes.units import Item, Pack, Unit
 from bridge_data.order import ALL_PARTS, SampleRef
+from bridge_data.process_counts import COUNTS
 from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import RawSample
 from bridge_data.task import STAGES, Hooks, Packing, SourceCook, does_something, hook_of, is_overridden
@@ -35,6 +36,28 @@ class Parts(list[tuple[int, Any]]):
 
 Watch: TypeAlias = Callable[[SampleRef], None]
 """Called with each sample before work on it starts."""
+
+
+class Outcome(NamedTuple):
+    """What the work on one sample made, and what is counted for it, in whichever process it ran."""
+
+    parts: list[tuple[int, Any]]
+    skipped: dict[str, int]
+    """As `Hooks.skipped`, which may name a failure: see `FAILED` there."""
+    last_skip: tuple[str, str]
+    counts: tuple[int, int, int]
+    """Bytes read, images decoded, reads retried."""
+    took_ns: int
+
+
+class Outcomes(Protocol):
+    """Outcomes of work that another process may have done."""
+
+    def find(self, ref: SampleRef) -> Outcome | None:
+        """The outcome of a whole sample; None: make it here."""
+
+    def keep(self, ref: SampleRef, outcome: Outcome) -> None:
+        """Called with what was made here after `find`."""
 
 
 class Work:
@@ -61,6 +84,10 @@ class Work:
         self._slowest_ns = 0
         self._slowest: SampleRef | None = None  # if it was found since it was last taken
         self.forgotten: Container[SampleRef] | None = None  # samples that lanes drop
+        self.outcomes: Sequence[Outcomes] = ()
+        """Asked in this order for each whole sample, before it is made here."""
+        self.reads_singly = False
+        """Whether samples are read one by one, not in the blocks that lanes of this process hold."""
         self._encoder = encoder = hooks.encoder
         self._loaders, self._cooks, self._names, self._keys = loaders, cooks, source_names, source_keys
         self.numbers = {name: number for number, name in enumerate(source_names)}
@@ -95,6 +122,47 @@ class Work:
 
     def load(self, ref: SampleRef) -> Parts:
         """The encoded (with packing: pre-encoded) parts of a sample."""
+        if not self.outcomes or ref.part != ALL_PARTS or self.hooks.observer is not None:
+            return self._made(ref)
+        for number, outcomes in enumerate(self.outcomes):
+            if (outcome := outcomes.find(ref)) is not None:
+                asked = self.outcomes[:number]
+                parts = self._adopted(ref, outcome)
+                break
+        else:
+            asked, outcome = self.outcomes, self.outcome(ref)
+            parts = Parts(outcome.parts)
+        for outcomes in asked:
+            outcomes.keep(ref, outcome)
+        return parts
+
+    def outcome(self, ref: SampleRef) -> Outcome:
+        """The outcome of a whole sample, made here."""
+        began_ns, before = time.perf_counter_ns(), (COUNTS.num_bytes, COUNTS.num_images, COUNTS.num_retries)
+        skipped = self.hooks.skipped.copy()
+        parts = self._made(ref)
+        now = COUNTS.num_bytes, COUNTS.num_images, COUNTS.num_retries
+        counts = now[0] - before[0], now[1] - before[1], now[2] - before[2]
+        new = dict(self.hooks.skipped - skipped)
+        return Outcome(parts, new, self.hooks.last_skip, counts, time.perf_counter_ns() - began_ns)
+
+    def _adopted(self, ref: SampleRef, outcome: Outcome) -> Parts:
+        """The parts of an outcome, after counting it as if it had been made here."""
+        hooks = self.hooks
+        hooks.skipped.update(outcome.skipped)
+        if outcome.skipped:
+            hooks.last_skip = outcome.last_skip
+        hooks.failures.clear()
+        num_bytes, num_images, num_retries = outcome.counts
+        COUNTS.num_bytes += num_bytes
+        COUNTS.num_images += num_images
+        COUNTS.num_retries += num_retries
+        self._loaders[ref.source].release(ref.index)
+        for number, sample in outcome.parts:
+            mark(sample, self._key(ref, number), add=True)
+        return Parts(outcome.parts)
+
+    def _made(self, ref: SampleRef) -> Parts:
         parts = self._decoded(ref)
         if self._stages:
             for stage, hook in self._stages:
@@ -207,7 +275,7 @@ class Work:
     def _only_loaded(self, refs: Sequence[SampleRef]) -> dict[int, Iterator[int]]:
         """By source, its whole samples that no hook changes, in order."""
         indices: dict[int, list[int]] = collections.defaultdict(list)
-        for source, _, index, part in refs if self.only_loads else ():
+        for source, _, index, part in refs if self.only_loads and not self.outcomes else ():
             if part <= 0:
                 indices[source].append(index)
         return {source: iter(numbers) for source, numbers in indices.items()}
@@ -241,7 +309,8 @@ class Work:
         build = functools.partial(_built, loader, index=ref.index)
         observer = self.hooks.observer
         read = observer.reading(_read) if isinstance(observer, StageTracer) else _read
-        for sample in self.hooks.run("decode", build, read(loader, ref.index), self._sample_key(ref, 0)):
+        raw = read(loader.read_singly if self.reads_singly else loader.read, ref.index)
+        for sample in self.hooks.run("decode", build, raw, self._sample_key(ref, 0)):
             if isinstance(sample, dict):
                 return self._cooked(sample, ref)
             sample.__restore_key__ = self._key(ref, 0)
@@ -426,10 +495,10 @@ def _admitted(selection: Packing, hooks: Hooks, sample: Any) -> Any:
     return admitted
 
 
-def _read(loader: Loader, index: int) -> RawSample | SampleError:
+def _read(read: Callable[[int], RawSample], index: int) -> RawSample | SampleError:
     """Sample `index` as stored; or, if it exceeds a limit, the error, for `_built`."""
     try:
-        return loader.read(index)
+        return read(index)
     except SampleError as error:
         return error
 

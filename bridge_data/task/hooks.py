@@ -177,6 +177,8 @@ class Hooks:
         self.skipped: collections.Counter[str] = collections.Counter()
         self.is_cut = False
         self.batch_index: int | None = None
+        self.is_trial = False
+        """Whether a failure is raised instead of being reported and counted."""
         self.cache: CachePool = NoCachePool()
         self.observer: Observer | None = None
         """Called around each hook, and around the seeding of the random generators."""
@@ -296,6 +298,8 @@ class Hooks:
     def _fail(self, stage: str, argument: Any, error: Exception, count: int) -> None:
         """Report a failure that loses `count` samples. Stop the run if it would hit other samples too, or if too many
         occurred in a row."""
+        if self.is_trial:
+            raise error
         where = f"rank {self.worker_config.rank}"
         error.add_note(f"in {stage} of {type(self.encoder).__name__}, sample {keys_of(argument)}, {where}")
         if isinstance(error, _FATAL):
