@@ -363,7 +363,8 @@ class ContextDeal:
     def part(self, packs: Sequence[PlannedPack]) -> PlannedPack:
         """This rank's samples of the packs of a step, each once. Rank 0 tells of those that are in no pack."""
         members = [ref for pack in packs for ref in pack.members]
-        costs = np.concatenate([pack.costs for pack in packs])
+        fields = ("costs", "loads", "is_first")
+        costs, loads, is_first = (np.concatenate([getattr(pack, name) for pack in packs]) for name in fields)
         tokens = costs[:, 0].tolist()
         groups = self.schedule([*enumerate(tokens)])
         shared = collections.Counter(number for group in groups for mine in group for number in mine)
@@ -372,7 +373,8 @@ class ContextDeal:
         lengths = {one: -(-tokens[one] // multiple) * multiple for one, multiple in multiples.items()}
         left_out = [ref for pack in packs if self.rank == 0 for ref in (*pack.skipped, *pack.too_long)]
         step = ContextStep(members, lengths, groups)
-        return PlannedPack([members[number] for number in mine], costs[mine], skipped=left_out, step=step)
+        chosen = [members[number] for number in mine]
+        return PlannedPack(chosen, costs[mine], loads[mine], is_first[mine], skipped=left_out, step=step)
 
 
 class Taken(NamedTuple):

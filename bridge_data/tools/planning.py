@@ -354,8 +354,7 @@ class Planner:
     def _packs(self) -> Iterator[_Units]:
         """The planned packs of micro-batches, some at a time, until a lane ends."""
         num_lanes = self.dataset.worker_config.num_lanes
-        state = LoaderState({}, [self.dataset.order.first_generation(num_lanes)], 0, {})
-        lanes = [self.dataset.packs_of(lane, state) for lane in range(num_lanes)]
+        lanes = [LanePacks(self.dataset.packs, lane, num_lanes) for lane in range(num_lanes)]
         packs: list[_Pack] = []
         with contextlib.suppress(StopIteration):
             for place in itertools.count():

@@ -296,11 +296,14 @@ MAX_PLANNED = 1 << 16
 
 def _planned(run: NamedRun, ranks: int, steps: int | None) -> RunPlan:
     """The plan of a run of `steps` (None: to the end of the data, or one epoch) on `ranks` ranks."""
-    config, deal = run.dataset.worker_config, run.dataset.deal
+    config, deal, length = (
+        run.dataset.worker_config,
+        run.dataset.deal,
+        None if steps is None else RunLength(steps=steps),
+    )
     lanes = 0 if config.num_lanes % max(1, ranks) else config.num_lanes
     deal = None if deal is None else dataclasses.replace(deal, num_ranks=ranks)
     data = run.dataset.changed(worker_config=config.changed(world_size=ranks, num_lanes=lanes), deal=deal)
-    length = None if steps is None else RunLength(steps=steps)
     return Planner(data, run.schedule).plan(length, exact_samples=MAX_PLANNED)
 
 
