@@ -290,18 +290,24 @@ def _run_order(key: tuple[NamedRun, Sequence[Checkpoint], RunLedger | None]) -> 
     return RunOrder(run.dataset, schedule=run.schedule, states=_states(saved), records=ledger)
 
 
-MAX_PLANNED = 1 << 16
-"""Samples over which a plan is exact: a second."""
+MAX_PLANNED, MAX_RANKS = 1 << 16, 4096
+"""Samples over which a plan is exact: a second. Ranks for which there is a plan."""
 
 
 def _planned(run: NamedRun, ranks: int, steps: int | None) -> RunPlan:
-    """The plan of a run of `steps` (None: to the end of the data, or one epoch) on `ranks` ranks."""
+    """The plan of a run of `steps` (None: to the end of the data, or one epoch) on `ranks` ranks.
+
+    Raises:
+        ConfigError: for too many ranks or too few, and as `Planner` does.
+    """
+    if not 1 <= ranks <= MAX_RANKS:
+        raise ConfigError(f"ranks={ranks}: expected 1 to {MAX_RANKS:,}")
     config, deal, length = (
         run.dataset.worker_config,
         run.dataset.deal,
         None if steps is None else RunLength(steps=steps),
     )
-    lanes = 0 if config.num_lanes % max(1, ranks) else config.num_lanes
+    lanes = 0 if config.num_lanes % ranks else config.num_lanes
     deal = None if deal is None else dataclasses.replace(deal, num_ranks=ranks)
     data = run.dataset.changed(worker_config=config.changed(world_size=ranks, num_lanes=lanes), deal=deal)
     return Planner(data, run.schedule).plan(length, exact_samples=MAX_PLANNED)
@@ -531,10 +537,10 @@ class Pages:
     def plan(self, request: Request) -> Response:
         """What the run will see, before it starts."""
         self._site.refresh()
-        ranks, steps = number_in(request, "ranks", 1) or 1, number_in(request, "steps", None)
+        ranks, steps = number_in(request, "ranks", 1), number_in(request, "steps", None)
         shown: dict[str, Any] = {"found": None, "error": ""}
         try:
-            shown |= plan_values(_planned(self._site.run, ranks, steps))
+            shown |= plan_values(_planned(self._site.run, ranks or 0, steps))
         except BridgeDataError as failure:
             shown["error"] = str(failure)
         return self._page("plan.html", "Plan", ranks=ranks, steps=steps, **shown)

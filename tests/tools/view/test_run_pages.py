@@ -219,4 +219,6 @@ def test_a_plan_has_the_tables_and_charts_of_the_command(tmp_path: Path) -> None
     assert all(text in html for _, text in plan.facts())
     assert html.count('class="line"') == 4 and "Loads of 2 ranks in each step, dealt" in html
     assert "not a multiple of" in page.get("/plan?ranks=3").text
-    assert "world_size" in page.get("/plan?ranks=-1").text and "steps" in page.get("/plan?steps=0").text
+    for ranks in (-1, 0, 10**9):
+        assert "expected 1 to" in page.get(f"/plan?ranks={ranks}").text
+    assert "at least 1" in page.get("/plan?steps=0").text
