@@ -50,13 +50,16 @@ _MAX_EMPTY = 1 << 10
 
 @dataclasses.dataclass(slots=True)
 class PlannedPack:
-    """A pack before it is read: its members, the cost of each by column (members, columns), and the samples before it
-    that are in no pack, as the encoder skips them (`skipped`) or as they are `too_long`."""
+    """A pack before it is read: its members, the cost of each by column (members, columns), what each costs a rank
+    (`loads`), by which packs are dealt, whether it is the first part of its sample in a pack (`is_first`), and the
+    samples before it that are in no pack, as the encoder skips them (`skipped`) or as they are `too_long`."""
 
     members: list[SampleRef]
     costs: Ints
-    load: int = 0
-    """What it costs a rank, by which packs are dealt."""
+    loads: Ints
+    is_first: NDArray[np.bool_]
+    number: int = 0
+    """Its number in the job."""
     skipped: Sequence[SampleRef] = ()
     too_long: Sequence[SampleRef] = ()
     step: "ContextStep | None" = None
@@ -149,10 +152,6 @@ class PackPlanner:
             found = self.following(found)
         return found
 
-    def first(self) -> PackWindow:
-        """The first window of the job."""
-        return self._at(0)
-
     def following(self, window: PackWindow) -> PackWindow:
         """The window after another; `StopIteration` at the end of the data."""
         self.note(window.end, window.after)
@@ -184,6 +183,8 @@ class PackPlanner:
             after = self._cursor.state()
             if packs:
                 packs[0].skipped, packs[0].too_long = skipped, too_long
+                for number, pack in enumerate(packs, first):
+                    pack.number = number
                 return PackWindow(first, started, after, packs)
             begin = after
         raise ConfigError(
@@ -217,12 +218,14 @@ class PackPlanner:
         groups += [alone[number : number + 1] for number in range(len(alone))]
         if not groups:
             return [], np.empty(0, np.int64)
+        placed, is_first = np.sort(np.concatenate(groups)), np.zeros(len(rows.at), dtype=bool)
+        is_first[placed[np.unique(rows.at[placed], return_index=True)[1]]] = True
         made = []
         for members in _in_order([np.sort(group) for group in groups], rows, key):
             pairs = zip(rows.at[members].tolist(), rows.parts[members].tolist(), strict=True)
             refs_of = [refs[at]._replace(part=part) for at, part in pairs]
-            made.append(PlannedPack(refs_of, rows.costs[members], int(rows.loads[members].sum())))
-        return made, rows.at[np.concatenate(groups)]
+            made.append(PlannedPack(refs_of, rows.costs[members], rows.loads[members], is_first[members]))
+        return made, rows.at[placed]
 
     def _rows(self, refs: list[SampleRef]) -> "_Rows":
         """All parts of some samples, in order."""
@@ -360,7 +363,8 @@ class ContextDeal:
     def part(self, packs: Sequence[PlannedPack]) -> PlannedPack:
         """This rank's samples of the packs of a step, each once. Rank 0 tells of those that are in no pack."""
         members = [ref for pack in packs for ref in pack.members]
-        costs = np.concatenate([pack.costs for pack in packs])
+        fields = ("costs", "loads", "is_first")
+        costs, loads, is_first = (np.concatenate([getattr(pack, name) for pack in packs]) for name in fields)
         tokens = costs[:, 0].tolist()
         groups = self.schedule([*enumerate(tokens)])
         shared = collections.Counter(number for group in groups for mine in group for number in mine)
@@ -369,7 +373,8 @@ class ContextDeal:
         lengths = {one: -(-tokens[one] // multiple) * multiple for one, multiple in multiples.items()}
         left_out = [ref for pack in packs if self.rank == 0 for ref in (*pack.skipped, *pack.too_long)]
         step = ContextStep(members, lengths, groups)
-        return PlannedPack([members[number] for number in mine], costs[mine], skipped=left_out, step=step)
+        chosen = [members[number] for number in mine]
+        return PlannedPack(chosen, costs[mine], loads[mine], is_first[mine], skipped=left_out, step=step)
 
 
 class Taken(NamedTuple):
@@ -444,7 +449,7 @@ class JobPacks:
             return None
         size, num_ranks = self.batch_size, self._deal.num_ranks
         dealt: dict[int, tuple[int, PlannedPack]] = {}
-        for rank, mine in enumerate(longest_first([pack.load for pack in packs[:count]], num_ranks)):
+        for rank, mine in enumerate(longest_first([int(pack.loads.sum()) for pack in packs[:count]], num_ranks)):
             batches = range((rank - first // size) % num_ranks, count // size, num_ranks)
             places = (batch * size + place for batch in batches for place in range(size))
             dealt |= {place: (first + one, packs[one]) for place, one in zip(places, mine, strict=True)}
