@@ -27,6 +27,7 @@ from bridge_data.errors import WorkerError
 from bridge_data.lanes.produced import Produced, as_counts
 from bridge_data.loader.lane_runner import Ended, OutOfStep
 from bridge_data.loader.workers.batches import decode
+from bridge_data.loader.workers.board import Introduction, Shared
 from bridge_data.loader.workers.messages import (
     BatchMessage,
     Begin,
@@ -49,6 +50,8 @@ _NONE = -1
 _NO_SAMPLE = (_NONE,) * 4
 _ALLOWED, _WAITS, _PRODUCED, _PID = 8, 16, 24, 32  # numbers of words, each in a cache line of its own
 _SOON_S = 1e-4
+_MAX_AHEAD = 16
+"""Batches that a worker prepares ahead at most, while the trainer waits for others."""
 
 
 class WatchPage:
@@ -57,7 +60,7 @@ class WatchPage:
     def __init__(self, descriptor: int) -> None:
         self._memory = mmap.mmap(descriptor, mmap.PAGESIZE)
         self._words = memoryview(self._memory).cast("q")
-        self._progress, self._lane = self.progress(), _NONE
+        self._progress, self.lane = self.progress(), _NONE
 
     @staticmethod
     def make() -> tuple[WatchPage, int]:
@@ -74,14 +77,14 @@ class WatchPage:
 
     def watch(self, ref: SampleRef) -> None:
         """Work on a sample starts."""
-        self._write(self._lane, ref)
+        self._write(self.lane, ref)
 
     def leave(self) -> None:
         """The batch is done."""
         self._write(_NONE, _NO_SAMPLE)
 
     def _write(self, lane: int, sample: tuple[int, ...]) -> None:
-        self._progress, self._lane = self._progress + 1, lane
+        self._progress, self.lane = self._progress + 1, lane
         _LAYOUT.pack_into(self._memory, 0, self._progress, lane, *sample)
 
     def contents(self) -> bytes:
@@ -161,15 +164,28 @@ class WorkerLink:
         self._lanes: list[int] = []
         self._state: LoaderState | None = None
         self._queue: collections.deque[tuple[LaneMessage, LaneState, memoryview, SlotReader]] = collections.deque()
-        self._num_ready = 0
+        self._num_ready = self._batch_bytes = 0
         self.broken: WorkerError | None = None
 
-    def attach(self, uid: int, channel: Channel, page: WatchPage, environment: Environment, dataset: int) -> None:
+    def attach(
+        self,
+        uid: int,
+        channel: Channel,
+        page: WatchPage,
+        environment: Environment,
+        dataset: int,
+        shared: Shared | None,
+    ) -> None:
         """Connect to a new process. If lanes had started, it continues after the last batch received."""
         self.uid, self._channel, self.page = uid, channel, page
         self._slots = SlotReader(self._held)
         self.ready, self.started_at, self.hung_up_at = False, time.monotonic(), math.inf
         self._send(environment, dataset)
+        self._board = None if shared is None else shared.board
+        if shared is None:
+            self._send(Introduction(self.index, 1))
+        else:
+            shared.introduce(self.index, channel)
         if self._state is not None:
             self._send_begin(self._state)
 
@@ -187,6 +203,7 @@ class WorkerLink:
         self._begin_number, self.num_received = self._begin_number + 1, 0
         ahead = sum(isinstance(message, BatchMessage) for message, *_ in self._queue)
         self._allowed = self._prefetch_factor - ahead
+        self._note_taken()
         self.page.produce(0)
         self.page.allow(self._allowed)
         self._send(Begin(self._begin_number, list(self._lanes), state, self._prefetch_factor))
@@ -258,13 +275,30 @@ class WorkerLink:
         if isinstance(message, EndMessage):
             return Ended(lane, message.skipped)
         assert message.lane == lane
+        self._batch_bytes = max((end for _, end in message.body.ranges), default=0)
         batch = decode(slots.open(message.body, payload))
         self._allowed += 1
         self.page.allow(self._allowed)
+        self._note_taken()
         if self._slots.released or self.page.waits():
             self._send(Freed(self._slots.take_released()))
         counts = as_counts((*message.counts, self._num_ready, self._prefetch_factor))
         return Produced(lane, batch, state, message.skipped, message.references, counts)
+
+    def _note_taken(self) -> None:
+        if self._board is not None:
+            self._board.note_taken(self.index, self._allowed - self._prefetch_factor)
+
+    def grow(self, max_bytes: int) -> None:
+        """Allow one more batch ahead, if the worker is idle while the trainer waits for a peer, samples take long, and
+        its batches stay within `max_bytes`."""
+        if self._board is None or not self._board.is_full(self.index, self._allowed):
+            return
+        if self._prefetch_factor < _MAX_AHEAD and (self._prefetch_factor + 1) * self._batch_bytes <= max_bytes:
+            self._prefetch_factor += 1
+            self._allowed += 1
+            self.page.allow(self._allowed)
+            self.wake()
 
     def wake(self) -> None:
         if self.page.waits():

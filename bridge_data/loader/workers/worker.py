@@ -23,9 +23,11 @@ from bridge_data.child_process import (
     write_lines_at_once,
 )
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.produced import Produced
 from bridge_data.loader.lane_runner import Ended, LaneRunner
 from bridge_data.loader.position import Turns
 from bridge_data.loader.workers.batches import Encoder
+from bridge_data.loader.workers.helping import Helping
 from bridge_data.loader.workers.link import WatchPage, spin_briefly
 from bridge_data.loader.workers.messages import (
     BatchMessage,
@@ -86,17 +88,19 @@ def _serve(channel: Channel, page: WatchPage) -> None:
     try:
         adopt(environment)
         dataset = pickle.loads(contents_of(file))
+        peers, _, shared = channel.receive()
+        helping = Helping(peers, shared, dataset, page) if shared else None
     except BaseException as error:
         _, text = Encoder().encode_error(error, "while the dataset was loaded in a worker")
         channel.send(Ready(failure=text))
         return
     channel.send(Ready())
-    _Worker(channel, page, dataset).run()
+    _Worker(channel, page, dataset, helping).run()
 
 
 class _Worker:
-    def __init__(self, channel: Channel, page: WatchPage, dataset: LaneDataset) -> None:
-        self._channel, self._page, self._dataset = channel, page, dataset
+    def __init__(self, channel: Channel, page: WatchPage, dataset: LaneDataset, helping: Helping | None) -> None:
+        self._channel, self._page, self._dataset, self._helping = channel, page, dataset, helping
         self._encoder, self._slots = Encoder(), SlotWriter(num_spare=0)  # until `Begin` says how many
         self._arena = SlotArena(self._slots)
         self._begin_number = self._number = self._num_batches = 0
@@ -130,18 +134,37 @@ class _Worker:
                 self._turns = Turns(state, message.lanes)
                 self._slots.num_spare = message.num_ahead  # as many as the trainer may release at once
                 self._runner = LaneRunner(self._dataset, message.state, self._arena, self._page.watch)
+                if self._helping is not None:
+                    self._helping.begin()
 
     def _receive(self) -> Any:
         if spin_briefly(self._may_go_on):
             return self._channel.receive(wait=False).message
         self._page.wait(True)
         try:
-            return self._channel.receive(wait=not self._may_go_on()).message  # the trainer may just have changed it
+            may_go_on = self._may_go_on()  # the trainer may just have changed it
+            if self._helping is not None and not may_go_on:
+                self._helping.wait(self._channel, self._num_batches)
+            return self._channel.receive(wait=not may_go_on).message
         finally:
             self._page.wait(False)
 
     def _may_go_on(self) -> bool:
         return bool(self._turns) and self._num_batches < self._page.allowed()
+
+    def _taken(self, lane: int, turns: Turns) -> Produced[Any] | Ended:
+        """The next item of `lane`, with the help of peers if they are idle and samples take long."""
+        helping, runner = self._helping, self._runner
+        if helping is None:
+            return runner.take(lane)
+        work = runner.lane(lane).work
+        work.ask_peers = helping.find if helping.posts else None
+        if helping.posts:
+            num_ahead = self._page.allowed() - self._num_batches + 1
+            helping.prepare([runner.lane(one) for one in turns.following(num_ahead)], self._num_batches, turns.slot)
+        item = runner.take(lane)
+        helping.note_loading(*work.take_loading())
+        return item
 
     def _next(self) -> tuple[LaneMessage, Sequence[Any], list[int]]:
         """The next item of the lane whose turn it is: a message, its payload and its descriptors."""
@@ -151,7 +174,7 @@ class _Worker:
         self._number += 1
         self._page.enter(lane)
         try:
-            item = self._runner.take(lane)
+            item = self._taken(lane, self._turns)
             if isinstance(item, Ended):
                 self._turns.end_lane()
                 return EndMessage(*head, item.skipped), [], []

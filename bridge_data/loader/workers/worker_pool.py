@@ -22,6 +22,7 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
 from bridge_data.loader.lane_runner import Ended
 from bridge_data.loader.workers.batches import encode_dataset
+from bridge_data.loader.workers.board import MAX_PEERS, Shared
 from bridge_data.loader.workers.launch import Launcher
 from bridge_data.loader.workers.link import WatchPage, WorkerLink, spin_briefly
 from bridge_data.loader.workers.messages import Channel, Environment, Exited, file_of
@@ -36,6 +37,8 @@ logger = logging.getLogger("bridge_data")
 _START_TIMEOUT_S = 300.0
 _EXIT_TIMEOUT_S = 5.0
 _TICK_S = 1.0
+_AHEAD_SHARE = 4
+"""One of so many bytes of `max_shared_bytes` is for batches that idle workers prepare beyond `prefetch_factor`."""
 
 
 class _Restart(NamedTuple):
@@ -102,9 +105,11 @@ class WorkerPool:
         self._config, self._restarts, self._name = config, restarts, dataset.describe
         data, modules = encode_dataset(dataset)
         self._dataset = file_of(data)
+        self._max_ahead_bytes = config.max_shared_bytes // (_AHEAD_SHARE * num_workers)
         self._environment = Environment(tuple(sys.path), tuple(sys.argv), os.environ.get("PYTHONPATH"), replacement())
         self._links = [WorkerLink(index, config.prefetch_factor, held) for index in range(num_workers)]
         self._link_of: dict[int, WorkerLink] = {}
+        self._shared = Shared(num_workers) if 1 < num_workers <= MAX_PEERS else None
         self._num_started = 0
         self._launcher = Launcher(config.start_method, self._environment, modules)
         self._interrupted, self._waker = False, os.eventfd(0, os.EFD_CLOEXEC)
@@ -118,7 +123,7 @@ class WorkerPool:
         self._launcher.start_worker(self._num_started, theirs, descriptor)
         theirs.close()
         os.close(descriptor)
-        link.attach(self._num_started, ours, page, self._environment, self._dataset)
+        link.attach(self._num_started, ours, page, self._environment, self._dataset, self._shared)
 
     def ready(self) -> bool:
         """Whether all workers have loaded the dataset; does not wait."""
@@ -172,6 +177,8 @@ class WorkerPool:
 
     def _wait_for(self, link: WorkerLink) -> None:
         patience = Patience(self._config, link, self._name)
+        for other in self._links:
+            other.grow(self._max_ahead_bytes)
         while not link.has_item():
             if self._interrupted:
                 raise Interrupted
@@ -256,6 +263,8 @@ class WorkerPool:
         self._launcher.close()
         os.close(self._waker)
         os.close(self._dataset)
+        if self._shared is not None:
+            self._shared.close()
 
 
 class Watched(Protocol):
