@@ -171,10 +171,13 @@ class TestOnRay:
         """Two jobs on the same nodes; one of them goes on with local workers, on two ranks."""
         num, data = NUM_BATCHES, ray_job.write_images(tmp_path / "images")
         jobs = [Job(data, 0, 1, nodes.address, num), Job(data, 1, 2, nodes.address, num // 2)]
+        num_killed = 0
         while any(job.runs() for job in jobs):
             nodes.join()
             time.sleep(4)
             nodes.kill()
+            num_killed += 1
+        print(f"{num_killed} nodes killed over {num} and {num // 2} batches")
         found = [job.lines() for job in jobs]
         state = tmp_path / "state.json"
         state.write_text(found[0].pop())
