@@ -21,7 +21,7 @@ from bridge_data.run_options import LoaderConfig
 from tests.loader import ray_job
 from tests.loader.conftest import in_turn
 from tests.loader.faults import Faults
-from tests.loader.streams import Streams, config
+from tests.loader.streams import Streams, config, names
 from tests.loader.test_loader import some
 from tests.loader.test_scripts import TRAINER
 from tests.waiting import until
@@ -110,6 +110,15 @@ class TestOnRay:
             assert local.save_state_rank() == saved
             local.restore_state_rank(saved)
             assert some(local, 20) == in_turn(20, start=20)
+
+    def test_large_batches_come_through_the_object_store_and_may_be_written(self, nodes: Nodes) -> None:
+        workers = RayWorkers(address=nodes.address, num_actors=2)
+        dataset = Streams(config(0), size=4_500_000)
+        with get_loader(dataset, workers=workers, max_shared_bytes=80 << 20) as loader:
+            assert loader.wait_for_workers()
+            for expected, batch in zip(in_turn(5), loader, strict=False):
+                assert names([batch]) == [expected]
+                batch.tokens += 1
 
     def test_errors_come_as_with_local_workers_and_actors_that_die_are_replaced(
         self, nodes: Nodes, tmp_path: Path, caplog: pytest.LogCaptureFixture
