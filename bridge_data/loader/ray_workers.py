@@ -60,7 +60,7 @@ from bridge_data.samples.arena import PrivateArena, aligned
 
 logger = logging.getLogger("bridge_data")
 
-_TICK_S, _CONNECT_S = 1.0, 10.0
+_TICK_S, _CONNECT_S, _LOOK_S, _LAST_LOOK_S = 1.0, 10.0, 0.2, 5.0
 _FIRST_S, _JOIN_S = 1.0, 5.0
 """How long actors that are ready wait for others that start, while none has lanes, and while some have: each deal drops
 what was made ahead."""
@@ -212,7 +212,6 @@ class RayLink:
         self.ready, self.node, self.lanes, self.num_received = False, "", [], 0
         self.page, descriptor = WatchPage.make()
         os.close(descriptor)
-        self._looks: Future[bytes] | None = None
         self.requests.clear()
 
     def begin(self, lanes: list[int], state: LoaderState) -> None:
@@ -225,12 +224,10 @@ class RayLink:
     def has_item(self) -> bool:
         return bool(self.requests) and self.requests[0].done()
 
-    def look(self) -> None:
-        """Ask what the actor works on, and note what it has answered."""
-        if self._looks is None or self._looks.done():
-            if self._looks is not None and self._looks.exception() is None:
-                self.page.update(self._looks.result())
-            self._looks = self.actor.watch.options(concurrency_group=_WATCH).remote().future()
+    def look(self, timeout_s: float) -> None:
+        """Ask what the actor works on, and note it if it answers in time."""
+        with contextlib.suppress(Exception):  # a late answer, or an actor that is lost, which its requests tell
+            self.page.update(self.actor.watch.options(concurrency_group=_WATCH).remote().future().result(timeout_s))
 
     def __str__(self) -> str:
         return f"worker {self.index}" + (f" on {self.node}" if self.node else "")
@@ -395,11 +392,13 @@ class RayPool:
             if patience is None or watched != link.uid:
                 patience, watched = Patience(self._config, link, self._name), link.uid
             if patience.is_over():
-                self._give_up(link, patience.verdict())
+                link.look(_LAST_LOOK_S)
+                if patience.is_over():
+                    self._give_up(link, patience.verdict())
                 continue
             left_s = _TICK_S if patience.left_s is None else min(patience.left_s, _TICK_S)
             if not self._changed.wait(left_s):
-                link.look()
+                link.look(_LOOK_S)
 
     def _give_up(self, link: RayLink, verdict: str) -> None:
         """Replace an actor that makes no progress."""

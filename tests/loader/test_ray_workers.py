@@ -154,6 +154,18 @@ class TestOnRay:
             with pytest.raises(WorkerError, match=r"(?s)worker 0 on .* is lost.*max_worker_restarts=1"):
                 some(loader, 60)
 
+    def test_a_loader_whose_process_is_disconnected_connects_again(self, nodes: Nodes) -> None:
+        import ray
+
+        with get_loader(Streams(config(0)), workers=RayWorkers(address=nodes.address, num_actors=2)) as loader:
+            assert loader.wait_for_workers()
+            assert some(loader, 10) == in_turn(10)
+            ray.shutdown()
+            assert some(loader, 10) == in_turn(10, start=10)
+            assert loader.wait_for_workers()
+            assert some(loader, 10) == in_turn(10, start=20)
+            assert living_actors() and loader.metrics().worker_restarts == 1
+
     def test_classes_of_the_script_come_back_as_its_own(self, nodes: Nodes, tmp_path: Path) -> None:
         workers = {"address": nodes.address, "required": True}
         (tmp_path / "train.py").write_text(TRAINER.replace("size)))", f"size)), workers={workers!r})"))
