@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.speed import data, object_store
+from benchmarks.speed import data, object_store, stragglers
 from benchmarks.speed.programs import ENERGON, OURS, Figures, limited, python_of, run
 from benchmarks.speed.rounds import Extent, Runs, report
+from benchmarks.speed.stragglers import ALIKE
 
 MEMORY_WORKERS, WORKERS, IMPORTS, COMMAND_LIMIT_S = 4, 2, 7, 120
 IMPORTED = {
@@ -44,6 +45,8 @@ COSTS = (
     Cost("`prepare` of 50,000 texts, 2 workers, s", "prepare", ENERGON, "wall_s"),
     Cost("texts a second of 1,000,000, in-process", "growth/0", "10,000 samples", "samples_per_s"),
     Cost("texts a second of 1,000,000, 2 workers", "growth/2", "10,000 samples", "samples_per_s"),
+    Cost("1% of samples 100 × slower, sleeping, 8 workers: samples a second", "sleeping/8", ALIKE, "samples_per_s"),
+    Cost("the same, computing, 2 workers", "computing/2", ALIKE, "samples_per_s"),
     Cost("S3 at 20 ms, half the local rate: CPU s of 1,000 JPEGs", "s3/2", "local shards", "cpu_s_per_1000"),
     Cost("the same: share of the time that the trainer waits", "s3/2", "local shards", "stalled_share"),
 )
@@ -153,5 +156,6 @@ MEASURED: dict[str, Callable[[Extent], Runs]] = {
     "import": imports,
     "prepare": prepare,
     "growth": growth,
+    "stragglers": stragglers.measure,
     "s3": lambda extent: {"s3/2": object_store.measure(extent)},
 }
