@@ -1,4 +1,4 @@
-"""What is measured beside rates: memory, a cold start, imports, `prepare`, growth of the data, an object store.
+"""What is measured beside rates: memory, a cold start, imports, `prepare`, growth, an object store, two jobs.
 
 Each function returns the runs by measurement and library; `COSTS` are the rows that are made of them.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.speed import data, object_store, stragglers
+from benchmarks.speed import data, object_store, shared_decode, stragglers
 from benchmarks.speed.programs import ENERGON, OURS, Figures, limited, python_of, run
 from benchmarks.speed.rounds import Extent, Runs, report
 from benchmarks.speed.stragglers import ALIKE
@@ -49,6 +49,8 @@ COSTS = (
     Cost("the same, computing, 2 workers", "computing/2", ALIKE, "samples_per_s"),
     Cost("S3 at 20 ms, half the local rate: CPU s of 1,000 JPEGs", "s3/2", "local shards", "cpu_s_per_1000"),
     Cost("the same: share of the time that the trainer waits", "s3/2", "local shards", "stalled_share"),
+    Cost("two jobs that share photos: CPU s of 1,000, each", "memo", shared_decode.APART, "cpu_s_per_1000"),
+    Cost("the same: photos a second, each", "memo", shared_decode.APART, "samples_per_s"),
 )
 
 
@@ -158,4 +160,5 @@ MEASURED: dict[str, Callable[[Extent], Runs]] = {
     "growth": growth,
     "stragglers": stragglers.measure,
     "s3": lambda extent: {"s3/2": object_store.measure(extent)},
+    "memo": shared_decode.measure,
 }

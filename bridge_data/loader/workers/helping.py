@@ -26,13 +26,14 @@ from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.skipping import SkippingLane
 from bridge_data.lanes.work import Outcome, Work
-from bridge_data.loader.workers.batches import Encoder, decode
+from bridge_data.loader.workers.batches import Encoder
 from bridge_data.loader.workers.board import NUM_JOBS, Board, Introduction, Job
 from bridge_data.loader.workers.link import WatchPage
 from bridge_data.loader.workers.messages import Channel
 from bridge_data.loader.workers.slots import MAX_INLINE_BYTES, layout, padded
 from bridge_data.order import SampleRef
 from bridge_data.samples.arena import no_arena
+from bridge_data.samples.pickling import decode
 
 _MAX_WAITING_BYTES = 64 << 20
 """Outcomes made ahead that a worker keeps, by their mean size."""
@@ -209,7 +210,7 @@ class Helping:
         page.watch(job.ref)
         try:
             with no_arena(), self._trial.hooks:
-                return self._trial.outcome(job.ref)
+                return self._trial.outcome(job.ref)[0]
         except Exception:
             return None
         finally:
