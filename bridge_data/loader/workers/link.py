@@ -85,6 +85,14 @@ class WatchPage:
         self._progress, self.lane = self._progress + 1, lane
         _LAYOUT.pack_into(self._memory, 0, self._progress, lane, *sample)
 
+    def contents(self) -> bytes:
+        """What the worker says it works on, for a page on another machine."""
+        return bytes(self._memory[: _LAYOUT.size])
+
+    def update(self, contents: bytes) -> None:
+        """Take over the `contents` of a page on another machine."""
+        self._memory[: _LAYOUT.size] = contents
+
     def progress(self) -> int:
         """A number that changes with each step of the worker."""
         return self._words[0]
@@ -261,7 +269,7 @@ class WorkerLink:
         """The oldest received item, which must be of `lane`. Raises what the lane raised."""
         message, state, payload, slots = self._queue.popleft()
         if isinstance(message, FailureMessage):
-            raise _error_of(message)
+            raise error_of(message)
         if isinstance(message, EndMessage):
             return Ended(lane, message.skipped)
         assert message.lane == lane
@@ -294,7 +302,8 @@ class WorkerLink:
         self._channel.send(message, descriptors)
 
 
-def _error_of(message: FailureMessage) -> BaseException:
+def error_of(message: FailureMessage) -> BaseException:
+    """What the lane raised."""
     if message.error is not None:
         with contextlib.suppress(Exception):  # it may be of a class that only the worker has
             error: BaseException = pickle.loads(message.error)

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from bridge_data.errors import WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
@@ -173,7 +173,7 @@ class WorkerPool:
             os.eventfd_write(self._waker, 1)
 
     def _wait_for(self, link: WorkerLink) -> None:
-        patience = _Patience(self._config, link, self._name)
+        patience = Patience(self._config, link, self._name)
         while not link.has_item():
             if self._interrupted:
                 raise Interrupted
@@ -262,10 +262,20 @@ class WorkerPool:
             self._shared.close()
 
 
-class _Patience:
+class Watched(Protocol):
+    """A worker for which the trainer may wait."""
+
+    index: int
+    uid: int
+    ready: bool
+    num_received: int
+    page: WatchPage
+
+
+class Patience:
     """Measures how long a worker that the trainer waits for has made no progress."""
 
-    def __init__(self, config: LoaderConfig, link: WorkerLink, name: Callable[[SampleRef], str]) -> None:
+    def __init__(self, config: LoaderConfig, link: Watched, name: Callable[[SampleRef], str]) -> None:
         self._config, self._link, self._name = config, link, name
         self._seen: tuple[int, int, int] | None = None
         self._since = 0.0
