@@ -45,7 +45,9 @@ COSTS = (
     Cost("texts a second of 1,000,000, in-process", "growth/0", "10,000 samples", "samples_per_s"),
     Cost("texts a second of 1,000,000, 2 workers", "growth/2", "10,000 samples", "samples_per_s"),
     Cost("S3 at 20 ms, half the local rate: CPU s of 1,000 JPEGs", "s3/2", "local shards", "cpu_s_per_1000"),
-    Cost("the same: share of the time that the trainer waits", "s3/2", "local shards", "stalled_share"),
+    Cost("the same: share of the time that the trainer waits for a batch", "s3/2", "local shards", "stalled_share"),
+    Cost("the same: share of the time that it computes to take one", "s3/2", "local shards", "taking_share"),
+    Cost("first batch of a new process from S3 at 20 ms, s", "s3/2", "local shards", "first_batch_s"),
 )
 
 
