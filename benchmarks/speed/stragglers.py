@@ -12,23 +12,26 @@ from typing import Any
 from benchmarks.speed import data
 from benchmarks.speed.programs import OURS, Figures
 from benchmarks.speed.rounds import Extent, Runs
-from bridge_data import DefaultTaskEncoder, WorkerConfig, get_loader, get_train_dataset, stateless
+from bridge_data import DefaultTaskEncoder, WorkerConfig, current_batch_index, get_loader, get_train_dataset, stateless
 
 SHARE, TIMES, BATCH = 100, 100, 32
 WARM_UP = 24
 """Batches before the clock starts: workers find out how long samples take."""
-ALIKE = "samples alike"
+ALIKE, ALONE = "samples alike", "workers that do not help"
 
 
 class Costly(DefaultTaskEncoder[Any, Any, Any, Any]):
-    """Texts on which work takes `usual_s`, on one in a hundred a hundred times as long; or all the same, on average."""
+    """Texts on which work takes `usual_s`, on one in a hundred a hundred times as long; or all the same, on average. If
+    it is `alone`, it asks for the number of its batch, which a worker that helps does not know."""
 
-    def __init__(self, usual_s: float, *, alike: bool, computes: bool) -> None:
+    def __init__(self, usual_s: float, *, computes: bool, alike: bool = False, alone: bool = False) -> None:
         super().__init__()
-        self.usual_s, self.alike, self.computes = usual_s, alike, computes
+        self.usual_s, self.computes, self.alike, self.alone = usual_s, computes, alike, alone
 
     @stateless
     def encode_sample(self, sample: Any) -> Any:
+        if self.alone:
+            current_batch_index()
         is_slow = int(sample.__key__[-6:]) % SHARE == 0
         mean = (SHARE - 1 + TIMES) / SHARE
         seconds = self.usual_s * (mean if self.alike else TIMES if is_slow else 1)
@@ -46,10 +49,10 @@ def measure(extent: Extent) -> Runs:
     folder = data.make("ten_thousand", extent.folder, extent.scale)
     results: Runs = {}
     for name, workers, usual_s, computes in (("sleeping", 8, 0.005, False), ("computing", 2, 0.002, True)):
-        runs: dict[str, list[Figures]] = {OURS: [], ALIKE: []}
+        runs: dict[str, list[Figures]] = {OURS: [], ALIKE: [], ALONE: []}
         for _ in range(extent.other_rounds):
             for library, found in runs.items():
-                encoder = Costly(usual_s, alike=library == ALIKE, computes=computes)
+                encoder = Costly(usual_s, computes=computes, alike=library == ALIKE, alone=library == ALONE)
                 found.append(_run(str(folder / "tars"), encoder, workers, 8 * extent.seconds))
                 print(f"{name}, {library}: {found[-1]['samples_per_s']:.1f} samples a second", file=sys.stderr)
         results[f"{name}/{workers}"] = runs
