@@ -9,7 +9,7 @@ from typing import Any, Literal, TypedDict
 from bridge_data.errors import ErrorHandler
 from bridge_data.limits import Limits
 from bridge_data.plan.source import EpochsPerShuffle
-from bridge_data.run_options import Ends, PackingKind, RayWorkers, Share, StartMethod
+from bridge_data.run_options import Ends, Memo, PackingKind, RayWorkers, Share, StartMethod
 from bridge_data.task.stores import CachePool
 
 
@@ -78,6 +78,7 @@ class LoaderKeywords(TypedDict, total=False):
     prefetch_factor: int
     workers: Literal["local", "ray"] | RayWorkers
     cache_pool: CachePool | None
+    memo: Memo | Mapping[str, Any] | None
     watchdog_timeout_seconds: float | None
     watchdog_initial_timeout_seconds: float | None
     fail_on_timeout: bool
@@ -134,6 +135,7 @@ class DataModuleKeywords(TypedDict, total=False):
     prefetch_factor: int
     workers: Literal["local", "ray"] | RayWorkers
     cache_pool: CachePool | None
+    memo: Memo | Mapping[str, Any] | None
     watchdog_timeout_seconds: float | None
     watchdog_initial_timeout_seconds: float | None
     fail_on_timeout: bool

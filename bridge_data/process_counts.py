@@ -9,13 +9,22 @@ lost, and it takes 30 ns.
 
 
 class ProcessCounts:
-    """Bytes of samples read by their offsets, or as auxiliary files; retries after a transient fault; images
-    decoded."""
+    """Bytes of samples read by their offsets, or as auxiliary files; retries after a transient fault; images decoded;
+    samples that were in the memo and that were not, and the bytes read of it."""
 
-    __slots__ = ("num_bytes", "num_images", "num_retries")
+    __slots__ = ("memo_bytes", "num_bytes", "num_images", "num_memo_hits", "num_memo_misses", "num_retries")
 
     def __init__(self) -> None:
         self.num_bytes = self.num_images = self.num_retries = 0
+        self.num_memo_hits = self.num_memo_misses = self.memo_bytes = 0
+
+    def take_memo(self) -> tuple[int, int, int]:
+        """Hits, misses and bytes of the memo that were not taken yet."""
+        taken = hits, misses, read = self.num_memo_hits, self.num_memo_misses, self.memo_bytes
+        self.num_memo_hits -= hits
+        self.num_memo_misses -= misses
+        self.memo_bytes -= read
+        return taken
 
 
 COUNTS = ProcessCounts()

@@ -140,6 +140,33 @@ class TrainingOptions(DatasetOptions):
         )
 
 
+@dataclasses.dataclass(frozen=True)
+class Memo:
+    """Where encoded samples are kept for all jobs, ranks and epochs on this machine that ask for them again.
+
+    Raises:
+        ConfigError: if a number is out of range.
+    """
+
+    folder: str | Path
+    """A folder in memory, such as "/dev/shm/run". The last process that uses it empties it."""
+    max_bytes: int = 8 << 30
+    """The most that all processes together keep there."""
+    disk: str | Path | None = None
+    """A folder on a local disk, for what does not fit into memory. What is there stays, for later runs, too."""
+    max_disk_bytes: int = 64 << 30
+
+    def __post_init__(self) -> None:
+        for name, or_none in (("folder", False), ("disk", True)):
+            value = getattr(self, name)
+            if not (isinstance(value, str | Path) and str(value)) and not (or_none and value is None):
+                raise ConfigError(f"memo: {name}={value!r}: expected the path of a folder")
+            if value is not None:
+                object.__setattr__(self, name, os.path.abspath(value))
+        for name in ("max_bytes", "max_disk_bytes"):
+            check_integer(f"memo: {name}", getattr(self, name), 1)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RayWorkers:
     """Workers of a loader that are actors of a Ray cluster, which nodes may join and leave in mid-run: see docs/ray.md.
@@ -184,6 +211,9 @@ class LoaderConfig:
     `$RAY_ADDRESS`; `RayWorkers`, or a mapping of its options, on another one or in other ways."""
     cache_pool: CachePool | None = None
     """The cache of the cookers; without one nothing is prefetched for them."""
+    memo: Memo | Mapping[str, Any] | None = None
+    """Where encoded samples are shared with other jobs, ranks and epochs: a `Memo`, or its settings (see docs/memo.md).
+    None: each job makes its own."""
     watchdog_timeout_seconds: float | None = 60
     """A worker that starts no new sample and finishes no batch while the trainer waits so long for it is replaced.
     None: no limit."""
@@ -237,6 +267,14 @@ class LoaderConfig:
         object.__setattr__(self, "workers", _workers(self.workers))
         if self.cache_pool is not None and not isinstance(self.cache_pool, CachePool):
             raise ConfigError(f"cache_pool={self.cache_pool!r}: expected a CachePool, such as FileStoreCachePool()")
+        if isinstance(self.memo, Mapping):
+            unknown = [name for name in self.memo if name not in Memo.__dataclass_fields__]
+            if unknown or "folder" not in self.memo:
+                known = ", ".join(Memo.__dataclass_fields__)
+                raise ConfigError(f"memo={dict(self.memo)}: expected a mapping with folder, of {known}")
+            object.__setattr__(self, "memo", Memo(**self.memo))
+        elif self.memo is not None and not isinstance(self.memo, Memo):
+            raise ConfigError(f'memo={self.memo!r}: expected a Memo, such as Memo("/dev/shm/run")')
         warn_ignored(
             **{field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name in IGNORED}
         )

@@ -15,6 +15,9 @@ class HookContext(Protocol):
 
     is_cut: bool
     """Whether it has cut its sample, which is counted unless the sample is skipped."""
+    is_positional: bool
+    """Whether it has asked for the number of its sample or micro-batch, or the `WorkerConfig`: what it makes is for
+    this place in this job alone."""
 
     @property
     def sample_index(self) -> int:
@@ -39,12 +42,16 @@ active_hook: ContextVar[HookContext | None] = ContextVar("bridge_data_active", d
 
 def current_sample_index() -> int:
     """The number of the sample that a hook works on; for packs and batches, of their first sample."""
-    return _running_hook("current_sample_index").sample_index
+    hook = _running_hook("current_sample_index")
+    hook.is_positional = True
+    return hook.sample_index
 
 
 def current_batch_index() -> int:
     """The number of the current micro-batch in the whole job. A `ConfigError` outside `batch` and `encode_batch`."""
-    number = _running_hook("current_batch_index").batch_index
+    hook = _running_hook("current_batch_index")
+    hook.is_positional = True
+    number = hook.batch_index
     if number is None:
         raise ConfigError(
             "current_batch_index is known in batch and encode_batch. In hooks of samples it is known "

@@ -50,7 +50,11 @@ class _Active:
 
     def __get__(self, config: "WorkerConfig | None", owner: type) -> "WorkerConfig | None":
         hook = active_hook.get()
-        return None if hook is None else hook.worker_config
+        if hook is None:
+            return None
+        hook.is_positional = True
+        active: WorkerConfig = hook.worker_config
+        return active
 
 
 class _LeftOut:

@@ -86,7 +86,7 @@ def train_dataset(
     **options: Any,
 ) -> LaneDataset:
     """Data for training in batches of 2, shuffled a little, as a rank has it."""
-    config = WorkerConfig(rank, world_size, num_workers, seed, num_lanes=num_lanes)
+    config = WorkerConfig(rank, world_size, num_workers, seed_offset=seed, num_lanes=num_lanes)
     small = {"worker_config": config, "batch_size": 2, "shuffle_buffer_size": 20, "max_samples_per_sequence": 10}
     return get_train_dataset(data, **(small | options))
 

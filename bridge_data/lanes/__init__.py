@@ -7,6 +7,7 @@ the state after it. A lane knows of no other lane, process or rank: `loader` run
     lane_dataset  plan, order and encoder as one object: opens lanes, checks and re-deals states, the length of a pass
     lane          one lane: draws references, fills packing buffers and groups, cuts batches; its state
     work          what is done to samples, packs and batches: calls the hooks, in their order
+    memo          what the work on samples has made, shared by the jobs of a machine
     planned       which samples share a pack, from their costs, before they are read; the packs of each rank's steps
     units         what a batch is made of: a sample, or a pack
     reading       in which blocks samples are read, and how far ahead
@@ -20,10 +21,11 @@ the state after it. A lane knows of no other lane, process or rank: `loader` run
 To change: a default, `run_options` (the split part and the limit of validations: `datasets`); how far ahead remote data
 are read, the constants of `reading`, used in `ReadAhead._wants_to_look`; what is checked when data are opened,
 `datasets._plan` and `LaneDataset`; the order of hooks, `Work`: of samples in its constructor, `_decoded` and `load`, of
-packs in `pack` and `members`, of batches in `batch`, and `Restorer`, which follows it; the order of drawing, packing
-and grouping, `Lane.next` downwards; the state of a lane, `Lane.state`, `_encoded_packs` and `_restore`, with
-`_LaneCheck` of `order.state` and `order.redeal`; how a pending item is written, `Pending.encode` and `decode` of
-`order.pending`, with `_PendingCheck`; a restore key, `Work` wherever it marks samples, packs and batches, `take_held`
-of `decode.sample_loader`, and `restoring`, which reads it. An error is worded where it is raised; what the user's hooks
-did wrong, in `work` and `lane`; that nothing of a source stays, in `Survival.count_skip`.
+packs in `pack` and `members`, of batches in `batch`, and `Restorer`, which follows it; what an encoded sample depends
+on, `memo.keys_of` and `encoder_key.content_key`; the order of drawing, packing and grouping, `Lane.next` downwards; the
+state of a lane, `Lane.state`, `_encoded_packs` and `_restore`, with `_LaneCheck` of `order.state` and `order.redeal`;
+how a pending item is written, `Pending.encode` and `decode` of `order.pending`, with `_PendingCheck`; a restore key,
+`Work` wherever it marks samples, packs and batches, `take_held` of `decode.sample_loader`, and `restoring`, which reads
+it. An error is worded where it is raised; what the user's hooks did wrong, in `work` and `lane`; that nothing of a
+source stays, in `Survival.count_skip`.
 """

@@ -127,7 +127,9 @@ class Lane:
             COUNTS.num_retries -= retries
         counted = [tokens_of(one) for one in ([batch] if self._step is None else batch[0].values())]
         tokens, slots = sum(tokens for tokens, _ in counted), sum(slots for _, slots in counted)
-        return self._num_samples, tokens, slots, images, bytes_read, retries, self.work.take_slowest(), 0, 0
+        memo = COUNTS.take_memo() if self.work.memo else (0, 0, 0)
+        slowest = self.work.take_slowest()
+        return self._num_samples, tokens, slots, images, bytes_read, retries, *memo, slowest, 0, 0
 
     def upcoming(self, num_batches: int, most: int) -> list[SampleRef]:
         """Up to `most` of the samples that the next `num_batches` batches load, in order, without those that it has

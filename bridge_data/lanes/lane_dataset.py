@@ -12,7 +12,7 @@ import functools
 import math
 from collections.abc import Callable, Collection, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -55,6 +55,10 @@ from bridge_data.task.observer import Observer, observe_reads
 from bridge_data.task.stores import CachePool, NoCachePool
 from bridge_data.topology import WorkerConfig
 
+if TYPE_CHECKING:
+    from bridge_data.lanes.memo import SampleMemo
+    from bridge_data.run_options import Memo
+
 _OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer", "_counted", "packs")
 """Attributes that each process creates for itself."""
 
@@ -88,6 +92,8 @@ class LaneDataset:
         self.virtual_epoch_length = virtual_epoch_length
         self.cache_pool: CachePool = NoCachePool()
         """The cache that cookers get."""
+        self.memo: SampleMemo | None = None
+        """Where encoded samples are shared with other jobs and epochs."""
         self.bare_keys = replacement().as_energon
         """Whether the `__key__` of a sample is without its shard."""
         self.make_observer: Callable[[Sequence[int]], Observer] | None = None
@@ -277,6 +283,18 @@ class LaneDataset:
         vars(changed := copy.copy(self)).update(attributes)
         return changed
 
+    def memoized(self, memo: "Memo") -> "LaneDataset":
+        """The same data set, whose lanes keep encoded samples in `memo`, and look for them there first.
+
+        Raises:
+            ConfigError: if a folder cannot be used, or an attribute of the encoder cannot be told from another.
+        """
+        from bridge_data.lanes.memo import SampleMemo, keys_of  # here: most runs have none
+
+        of_samples = SampleMemo(memo, keys_of(self.work(), self.plan.sources, bare_keys=self.bare_keys))
+        _ = of_samples.files  # opened here, rather than in a worker
+        return self.changed(memo=of_samples)
+
     def new_state(self, num_lanes: int | None = None) -> LoaderState:
         """The state before the first sample, of this rank's lanes; `num_lanes` in all, by default as configured."""
         config = self.worker_config
@@ -378,9 +396,11 @@ class LaneDataset:
         if self._is_remote:
             scout, num_lanes = self.order.cursor(lane, state), self._lanes_of_process(state.num_lanes)
             ahead = ReadAhead(scout, self._loaders, num_lanes, self.forgotten)
+        work = work or self.work()
+        work.memo = None if self.memo is None else self.memo.of_lane(work)
         return Lane(
             self.order.cursor(lane, state),
-            work or self.work(),
+            work,
             self.batching if self.context is None else dataclasses.replace(self.batching, batch_size=None),
             position=(lane, state.num_lanes),
             sources=[*zip(self.order.names, self.order.sizes, strict=True)],
@@ -472,6 +492,7 @@ class LaneDataset:
         """Work for lanes of other processes: it reads samples one by one, and raises failures."""
         work = self.work()
         work.reads_singly = work.hooks.is_trial = True
+        work.memo = None if self.memo is None else self.memo.of_lane(work)
         return work
 
     def preencoding(self) -> Work:

@@ -23,6 +23,7 @@ from bridge_data.samples import CrudeSample, Sample
 from bridge_data.shards import RawSample
 from bridge_data.task import STAGES, Hooks, Packing, SourceCook, does_something, hook_of, is_overridden
 from bridge_data.task.observer import StageTracer, observed_iterator
+from bridge_data.task.task_encoder import declared
 
 Key: TypeAlias = tuple[Any, ...]
 """A restore key; see `restoring`."""
@@ -48,6 +49,8 @@ class Outcome(NamedTuple):
     counts: tuple[int, int, int]
     """Bytes read, images decoded, reads retried."""
     took_ns: int
+    is_positional: bool = False
+    """Whether a hook has asked where in the job it runs: see `HookContext`."""
 
 
 class Outcomes(Protocol):
@@ -56,8 +59,8 @@ class Outcomes(Protocol):
     def find(self, ref: SampleRef) -> Outcome | None:
         """The outcome of a whole sample; None: make it here."""
 
-    def keep(self, ref: SampleRef, outcome: Outcome) -> None:
-        """Called with what was made here after `find`."""
+    def keep(self, ref: SampleRef, outcome: Outcome | None) -> None:
+        """Called with what was made after `find` returned None; None if that failed."""
 
 
 class Work:
@@ -86,8 +89,8 @@ class Work:
         self.forgotten: Container[SampleRef] | None = None  # samples that lanes drop
         self.ask_peers: Callable[[SampleRef], Outcome | None] | None = None
         """Called for each whole sample before it is made here: a peer may have made it."""
-        self.outcomes: Sequence[Outcomes] = ()
-        """Asked in this order for each whole sample, before it is made here."""
+        self.memo: Outcomes | None = None
+        """Asked for each whole sample that no peer has made, before it is made here."""
         self.reads_singly = False
         """Whether samples are read one by one, not in the blocks that lanes of this process hold."""
         self._encoder = encoder = hooks.encoder
@@ -128,29 +131,34 @@ class Work:
             return self._made(ref)
         if self.ask_peers is not None and (made := self.ask_peers(ref)) is not None:
             return self._adopted(ref, made)
-        if not self.outcomes:
+        if self.memo is None:
             return self._made(ref)
-        for number, outcomes in enumerate(self.outcomes):
-            if (outcome := outcomes.find(ref)) is not None:
-                asked = self.outcomes[:number]
-                parts = self._adopted(ref, outcome)
-                break
-        else:
-            asked, outcome = self.outcomes, self.outcome(ref)
-            parts = Parts(outcome.parts)
-        for outcomes in asked:
-            outcomes.keep(ref, outcome)
-        return parts
+        outcome, is_made_here = self.outcome(ref)
+        return Parts(outcome.parts) if is_made_here else self._adopted(ref, outcome)
 
-    def outcome(self, ref: SampleRef) -> Outcome:
-        """The outcome of a whole sample, made here."""
+    def outcome(self, ref: SampleRef) -> tuple[Outcome, bool]:
+        """The outcome of a whole sample, and whether it was made here."""
+        if self.memo is None:
+            return self._outcome(ref), True
+        if (found := self.memo.find(ref)) is not None:
+            return found, False
+        made = None
+        try:
+            made = self._outcome(ref)
+        finally:
+            self.memo.keep(ref, made)
+        return made, True
+
+    def _outcome(self, ref: SampleRef) -> Outcome:
         began_ns, before = time.perf_counter_ns(), (COUNTS.num_bytes, COUNTS.num_images, COUNTS.num_retries)
         skipped = self.hooks.skipped.copy()
+        self.hooks.is_positional = False
         parts = self._made(ref)
         now = COUNTS.num_bytes, COUNTS.num_images, COUNTS.num_retries
         counts = now[0] - before[0], now[1] - before[1], now[2] - before[2]
         new = dict(self.hooks.skipped - skipped)
-        return Outcome(parts, new, self.hooks.last_skip, counts, time.perf_counter_ns() - began_ns)
+        took_ns = time.perf_counter_ns() - began_ns
+        return Outcome(parts, new, self.hooks.last_skip, counts, took_ns, self.hooks.is_positional)
 
     def _adopted(self, ref: SampleRef, outcome: Outcome) -> Parts:
         """The parts of an outcome, after counting it as if it had been made here."""
@@ -179,6 +187,24 @@ class Work:
             return Parts(((0, parts[0]),))  # the usual case: no generator
         return Parts(part for part in enumerate(parts) if ref.part in (ALL_PARTS, part[0]))
 
+    @property
+    def source_keys(self) -> Sequence[int]:
+        """The keys of the sources for random numbers."""
+        return self._keys
+
+    @property
+    def stages(self) -> list[str]:
+        """The hooks of samples that `load` calls, after decoding and cooking."""
+        return [stage for stage, _ in self._stages]
+
+    @property
+    def draws(self) -> bool:
+        """Whether hooks that `load` calls may draw random numbers."""
+        selection = hook_of(self._encoder, "select_samples_to_pack")
+        truncate = selection.truncate if isinstance(selection, Packing) else None
+        hooks = {"cook_crude_sample", *self.stages} - {"select_samples_to_pack"}
+        return bool(hooks & self.hooks.seeded) or (self.packs and truncate is not None and declared(truncate).seeded)
+
     def preencoded(self) -> "Work":
         """The same, but `load` ends where the length of a sample is known: before `postencode_sample`."""
         changed = copy.copy(self)
@@ -202,7 +228,7 @@ class Work:
     @property
     def makes_all(self) -> bool:
         """Whether nobody else makes samples for it."""
-        return self.ask_peers is None and not self.outcomes
+        return self.ask_peers is None and self.memo is None
 
     @property
     def only_loads(self) -> bool:

@@ -10,7 +10,7 @@ from bridge_data.loader.loader import SavableDataLoader
 from bridge_data.options import takes_options
 from bridge_data.plan import Plan
 from bridge_data.replacement import replacement
-from bridge_data.run_options import LoaderConfig
+from bridge_data.run_options import LoaderConfig, Memo
 from bridge_data.topology import WorkerConfig
 
 
@@ -68,6 +68,8 @@ def open_loader(
     _check_same(worker_config, dataset.worker_config)
     if config.cache_pool is not None:
         dataset = dataset.changed(cache_pool=config.cache_pool)
+    if isinstance(config.memo, Memo):
+        dataset = dataset.memoized(config.memo)
     if gathers_states:
         from bridge_data.loader.gathering_loader import GatheringLoader  # here: it imports torch.distributed
 

@@ -12,6 +12,7 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
+from bridge_data import storage
 from bridge_data.child_process import give_back_freed_memory
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
@@ -123,6 +124,7 @@ class LaneSource:
             if self.pinning_thread is not None or pool.ready():
                 self._begin(pool, position)
                 self._arena = PrivateArena()  # no batch is made in this process any more
+                storage.drop_prefetched()
                 give_back_freed_memory()
                 return pool
             if time.monotonic() > self._slow_at:

@@ -85,6 +85,12 @@ class LoaderMetrics:
     """Bytes read of shards and auxiliary files, as stored."""
     retries: int = 0
     """Reads retried after a transient fault."""
+    memo_hits: int = 0
+    """Samples found in the memo (`LoaderConfig.memo`), which another process, or an earlier epoch, has made."""
+    memo_misses: int = 0
+    """Samples that were not in it."""
+    memo_bytes: int = 0
+    """Bytes read of the memo."""
     skipped: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Samples skipped, by hook."""
     failed: int = 0
@@ -173,6 +179,7 @@ _TIMES = ("elapsed_s", "wait_s")
 _COUNTS = (
     *_TIMES,
     *("batches", "samples", "tokens", "token_slots", "images", "bytes_read", "retries"),
+    *("memo_hits", "memo_misses", "memo_bytes"),
     *("failed", "truncated", "worker_restarts", "ready_batches", "ready_slots"),
 )
 

@@ -39,7 +39,7 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced, as_counts
 from bridge_data.loader.lane_runner import Ended, LaneRunner, OutOfStep, ServerLost
 from bridge_data.loader.position import Turns
-from bridge_data.loader.workers.batches import Encoder, decode, encode_dataset
+from bridge_data.loader.workers.batches import Encoder, encode_dataset
 from bridge_data.loader.workers.link import WatchPage, error_of
 from bridge_data.loader.workers.messages import (
     BatchMessage,
@@ -57,6 +57,7 @@ from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.replacement import replacement
 from bridge_data.run_options import LoaderConfig, RayWorkers
 from bridge_data.samples.arena import PrivateArena, aligned
+from bridge_data.samples.pickling import decode
 
 logger = logging.getLogger("bridge_data")
 

@@ -1,26 +1,37 @@
-"""The key of a task encoder's costs: equal for encoders that make the same number of tokens of every sample.
+"""Keys of a task encoder: equal for encoders that make the same of every sample.
 
-Reads an encoder, and the source of its samples. Returns 16 hex digits, the same in all processes, runs and on all
-machines: a hash of the classes' names, the code of those outside this package and installed ones, and the attributes:
-settings, the tokenizer as it is stored, processors as their `to_dict`. Paths, caches (`functools.cached_property`) and
-what `__getstate__` leaves out do not count. Raises `ConfigError` for an attribute that cannot be told that way.
+Reads an encoder, and the source of its samples. Returns hex digits, the same in all processes and runs: a hash of the
+classes' names, the code of those outside this package and installed ones, and the attributes: settings, the tokenizer
+as it is stored, processors as their `to_dict`. Caches (`functools.cached_property`) and what `__getstate__` leaves out
+do not count. Raises `ConfigError` for an attribute that cannot be told that way.
+
+`costs_key` is for the same number of tokens, on all machines: paths do not count. `content_key` is for the same
+content, on this machine: what functions and methods of the user refer to counts, too (functions, classes, global
+values, as deep as they go), and so do paths, this package's code, and the versions of what is installed.
 
 With `costs_version` in its class, an encoder says by itself when its costs change: that text counts instead of its
-code, and attributes of unknown kinds do not count.
+code, and attributes of unknown kinds do not count. For its content, `memo_version` does.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import dis
 import enum
 import functools
 import hashlib
+import importlib
+import importlib.util
 import inspect
 import json
+import pickle
+import platform
 import re
+import sys
 import sysconfig
 import textwrap
+import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
@@ -52,6 +63,30 @@ def costs_key(encoder: Any, source: Source | None = None) -> str:
     return hashlib.blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
+def content_key(encoder: Any, source: Source) -> str:
+    """See the module; it does not count which data `source` has, but how samples are made of them."""
+    teller = _Teller(encoder, of_content=True)
+    told = [_environment(), teller.told(encoder, type(encoder).__qualname__)]
+    for one in {source: 0, **dict.fromkeys(source.members)}:
+        joiner = None if one.joined is None else one.joined.joiner
+        makers = [teller.told(made, one.config_file) for made in (one.sample_class, one.maker, joiner)]
+        settings = [one.limits, one.parts, sorted(one.values), one.format, dict(one.subflavors)]
+        told.append([_of_source(encoder, one), makers, teller.told(settings, one.config_file)])
+    return _digest(json.dumps(told, sort_keys=True).encode())
+
+
+@functools.cache
+def _environment() -> list[Any]:
+    """The code of this package, and the versions of Python and of all installed packages."""
+    own = hashlib.blake2b(digest_size=16)
+    root = Path(__file__).parents[1]
+    for path in sorted(root.rglob("*.py")):
+        own.update(str(path.relative_to(root)).encode() + path.read_bytes())
+    folders = [*map(Path, dict.fromkeys(path for path in _INSTALLED if path.endswith("packages")))]
+    installed = {path.name for folder in folders if folder.is_dir() for path in folder.glob("*.dist-info")}
+    return [own.hexdigest(), sys.version, platform.machine(), sorted(installed)]
+
+
 def _of_source(encoder: Any, source: Source) -> list[Any]:
     """How samples are made of the data, as far as it is not in the data: fields, and which cookers take them."""
     is_crude = issubclass(source.sample_class, CrudeSample)
@@ -65,8 +100,11 @@ def _of_source(encoder: Any, source: Source) -> list[Any]:
 class _Teller:
     """Tells objects as plain data."""
 
-    def __init__(self, encoder: Any) -> None:
-        self._version: str | None = getattr(encoder, "costs_version", None)
+    def __init__(self, encoder: Any, *, of_content: bool = False) -> None:
+        self._of_content = of_content
+        self._setting = "memo_version" if of_content else "costs_version"
+        self._version: str | None = getattr(encoder, self._setting, None)
+        self._seen: dict[int, tuple[int, Any]] = {}  # functions, classes and modules told before
         self._users = {cls.__module__.partition(".")[0] for cls in type(encoder).__mro__} - {"bridge_data"}
         self._open: list[Any] = []
 
@@ -81,7 +119,7 @@ class _Teller:
         if isinstance(value, enum.Enum):
             return [type(value).__qualname__, value.name]
         if isinstance(value, Path):
-            return ["a path", value.name]
+            return ["a path", str(value) if self._of_content else value.name]
         if isinstance(value, re.Pattern):
             return [value.pattern, value.flags]
         if any(value is one for one in self._open):
@@ -123,7 +161,7 @@ class _Teller:
                 return type(value).__qualname__
             raise ConfigError(
                 f"{where}: an encoder with a {type(value).__name__} cannot be told from another one, whose samples may "
-                "have other costs. Set `costs_version = '1'` in its class, and change it with the code"
+                f"be others. Set `{self._setting} = '1'` in its class, and change it with the code"
             )
         if hasattr(type(value), "costs_key"):  # an encoder: its class may hold these, too
             state = {"decoder": value.decoder, "cookers": value.cookers, **state}
@@ -145,26 +183,66 @@ class _Teller:
             return f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', value)}"
         if self._version is not None:
             return [value.__qualname__, self._version]
+        if self._of_content:
+            if id(value) in self._seen:
+                return ["above", self._seen[id(value)][0]]
+            self._seen[id(value)] = len(self._seen), value
         try:
             told = [value.__qualname__, textwrap.dedent(inspect.getsource(inspect.unwrap(value)))]
         except (OSError, TypeError) as error:
             raise ConfigError(
-                f"{where}: the code of {value.__qualname__} cannot be read, so it is unknown when costs change: set "
-                "`costs_version = '1'` in the encoder's class, and change it with the code"
+                f"{where}: the code of {value.__qualname__} cannot be read, so it is unknown when it changes: set "
+                f"`{self._setting} = '1'` in the encoder's class, and change it with the code"
             ) from error
-        function = inspect.unwrap(value)
-        held = [getattr(function, name, None) for name in ("__defaults__", "__kwdefaults__")]
-        for cell in getattr(function, "__closure__", None) or ():
-            with contextlib.suppress(ValueError):  # it is still empty
-                if not inspect.isclass(cell.cell_contents):  # as that of `super`
-                    held.append(cell.cell_contents)
-        if held != [None, None]:
+        if held := _held_by(inspect.unwrap(value)):
             told.append(self.told(held, f"{where} (its closure)"))
+        if self._of_content:
+            told.append(self._used(value, where))
         return told
+
+    def _used(self, owner: Any, where: str) -> list[Any]:
+        """What a function, or the methods of a class, refer to; and the other values of the class."""
+        told: list[Any] = []
+        functions = _functions_of(owner)
+        if inspect.isclass(owner):
+            for name, value in sorted(vars(owner).items()):
+                if found := _functions_of(value):
+                    functions += found
+                elif not (name.startswith("__") and name.endswith("__")) and name != "_abc_impl":
+                    told.append([name, self._global(value, f"{where}.{name}")])
+        for function in functions:
+            told.append([_source(function), *(self._global(one, where) for one in _held_by(function))])
+            _import_own(function)
+            told.append(self._referred(_names_in(function.__code__), function.__globals__, where))
+        return told
+
+    def _referred(self, names: Set[str], scope: Mapping[str, Any], where: str) -> list[Any]:
+        """The values of those `names` that `scope` has, or that are modules; None of others."""
+        told: list[Any] = []
+        for name in sorted(names):
+            value = scope.get(name, _module(name, scope.get("__package__")))
+            if not inspect.ismodule(value):
+                told.append([name, self._global(value, f"{where}: {name}")])
+            elif self._is_own(value) and id(value) not in self._seen:
+                self._seen[id(value)] = len(self._seen), value
+                told.append([name, self._referred(names, vars(value), where)])
+                del self._seen[id(value)]
+        return told
+
+    def _global(self, value: Any, where: str) -> Any:
+        """`value`; one of an unknown kind as its pickle, or else by its class."""
+        is_plain = isinstance(value, (Mapping, Set, Sequence)) or inspect.isclass(value) or inspect.isroutine(value)
+        is_ours = type(value).__module__.partition(".")[0] == "bridge_data" or self._is_own(type(value))
+        with contextlib.suppress(ConfigError):
+            if is_plain or is_ours or value is None or _known(value) is not None:
+                return self.told(value, where)
+        with contextlib.suppress(Exception):
+            return [type(value).__qualname__, _digest(pickle.dumps(value, protocol=5))]
+        return type(value).__qualname__
 
     def _is_own(self, value: Any) -> bool:
         """Whether a class or function is the user's, who may change it."""
-        module = getattr(value, "__module__", None) or "builtins"
+        module = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None) or "builtins"
         package = module.partition(".")[0]
         if package in ("bridge_data", "builtins"):
             return False
@@ -174,6 +252,62 @@ class _Teller:
             return not inspect.getfile(value).startswith(_INSTALLED)
         except TypeError:
             return False
+
+
+def _held_by(function: Any) -> list[Any]:
+    """The defaults of a function, and what it encloses; empty if there are none."""
+    held = [getattr(function, name, None) for name in ("__defaults__", "__kwdefaults__")]
+    for cell in getattr(function, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # it is still empty
+            if not inspect.isclass(cell.cell_contents):  # as that of `super`
+                held.append(cell.cell_contents)
+    return [] if held == [None, None] else held
+
+
+def _source(function: types.FunctionType) -> str:
+    """The code of a function; of one that was generated, compiled."""
+    try:
+        return inspect.getsource(function.__code__)
+    except (OSError, TypeError):
+        return _digest(function.__code__.co_code)
+
+
+def _functions_of(value: Any) -> list[types.FunctionType]:
+    """The functions that a function, or an attribute of a class, is made of: those of a property, those wrapped."""
+    parts = [getattr(value, name, None) for name in ("fget", "fset", "fdel", "func", "__func__")]
+    left, found = [part for part in (value, *parts) if part is not None], []
+    while left:
+        part = left.pop(0)
+        if inspect.isfunction(part):
+            found.append(part)
+            left += [part.__wrapped__] if hasattr(part, "__wrapped__") else []
+    return found
+
+
+def _module(name: str, package: str | None) -> types.ModuleType | None:
+    """The module that a function of `package` may import by `name`."""
+    for one in (name, f"{package}.{name}"):
+        if one in sys.modules:
+            return sys.modules[one]
+    return None
+
+
+def _import_own(function: types.FunctionType) -> None:
+    """Import the user's modules that a function imports when it is called."""
+    package = function.__globals__.get("__package__")
+    for step in dis.get_instructions(function):
+        if step.opname == "IMPORT_NAME" and _module(step.argval, package) is None:
+            for name in (step.argval, f"{package}.{step.argval}"):
+                with contextlib.suppress(Exception):  # the hook will raise it
+                    spec = importlib.util.find_spec(name)
+                    if spec is not None and not (spec.origin or "built-in").startswith((*_INSTALLED, "built-in")):
+                        importlib.import_module(name)
+
+
+def _names_in(code: types.CodeType) -> set[str]:
+    """The global names, attributes and modules in the code of a function, and in functions in it."""
+    inner = (_names_in(one) for one in code.co_consts if isinstance(one, types.CodeType))
+    return set(code.co_names).union(*inner)
 
 
 def _known(value: Any) -> Any:

@@ -177,6 +177,7 @@ class Hooks:
         self.skipped: collections.Counter[str] = collections.Counter()
         self.is_cut = False
         self.batch_index: int | None = None
+        self.is_positional = False
         self.is_trial = False
         """Whether a failure is raised instead of being reported and counted."""
         self.cache: CachePool = NoCachePool()
@@ -192,7 +193,8 @@ class Hooks:
         self.last_skip = "", ""
         """The hook of the last skip, and the reason."""
         self._declared = {name: declaration(encoder, name) for name in HOOKS}
-        self._seeded = frozenset(name for name, hook in self._declared.items() if hook.seeded)
+        self.seeded = frozenset(name for name, hook in self._declared.items() if hook.seeded)
+        """The hooks that may draw random numbers."""
         self._tolerance = encoder.__default_failure_tolerance__
         check_tolerance(f"{type(encoder).__name__}(__default_failure_tolerance__", self._tolerance)
         of_samples = [hook_of(encoder, stage) for stage in _OF_SAMPLES] + [cooker.cook for cooker in encoder.cookers]
@@ -219,7 +221,7 @@ class Hooks:
         before gave several; `count` is the number of samples that a skip loses. What a generator yields before
         `SkipSample` is kept; what it yields before a failure is not.
         """
-        if stage in self._seeded:
+        if stage in self.seeded:
             self._seed(stage, sample)
         results: list[Any] = []
         self.sample, self.is_cut = sample, False

@@ -153,7 +153,8 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
     """The hooks; by default each does nothing. Override those that your task needs; the others cost nothing.
 
     `decoder` decodes the parts of samples (None: they stay bytes); `cookers` turn crude data into samples;
-    `costs_version` (None: unused) says when `costs` change, in place of the code of the class;
+    `costs_version` (None: unused) says when `costs` change, and `memo_version` when what hooks of samples make changes
+    (for `Memo`), in place of the code of the class;
     `splits_samples` says that hooks make several samples of some, if they are neither generators nor annotated so;
     `__default_failure_tolerance__` is how many failures in a row of each hook are tolerated (see `stateless`).
 
@@ -166,6 +167,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
     decoder: SampleDecoder | None = SampleDecoder()
     cookers: Sequence[Cooker[Any]] = ()
     costs_version: str | None = None
+    memo_version: str | None = None
     splits_samples: bool = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -26,8 +26,10 @@ from bridge_data.encoders import (
 )
 from bridge_data.encoders.encoder_config import ConversationTemplateConfig
 from bridge_data.errors import ConfigError
+from bridge_data.limits import Limits
 from bridge_data.plan.opening import load_plan
 from bridge_data.task import AugmentTaskEncoder, Cooker, Packing
+from bridge_data.task.encoder_key import content_key
 from tests.encoders.parts import CASES, make_tokenizer
 from tests.encoders.qwen_parts import image_processor, make_family, qwen_tokenizer
 from tests.encoders.test_contrastive import parts_of
@@ -180,6 +182,93 @@ def test_tokens_are_counted_as_packing_counts_them() -> None:
     assert AugmentTaskEncoder(encoder).costs({}) == {"tokens": 7}
 
 
+OWN = """
+import functools
+import {helpers}
+from bridge_data import DefaultTaskEncoder, Packing, stateless
+SIZE = 3
+TABLE = {{"a": {helpers}.other}}
+
+def wrapped(function):
+    @functools.wraps(function)
+    def inner(*given):
+        return function(*given)
+    return inner
+
+def crop(text, size=SIZE):
+    return text[:size]
+
+class Base(DefaultTaskEncoder):
+    margin = 1
+
+class Own(Base):
+    @stateless
+    @wrapped
+    def encode_sample(self, sample):
+        from {helpers}_late import late
+        return [late(crop(sample.text)), *map(lambda text: {helpers}.shout(text), [self.margin]), TABLE]
+"""
+HELPERS = """
+def shout(text):
+    return text.upper()
+def other(text):
+    return text
+def unused(text):
+    return text
+"""
+CODE_CHANGES = {
+    "the hook": ("own", "self.margin]", "self.margin + 1]"),
+    "a function": ("own", "return text[:size]", "return text[: size + 1]"),
+    "a value that is a default": ("own", "SIZE = 3", "SIZE = 4"),
+    "a base class": ("own", "margin = 1", "margin = 2"),
+    "a decorator": ("own", "return function(*given)", "return [function(*given)]"),
+    "a function of a module": ("helpers", "text.upper()", "text.lower()"),
+    "a function in a table": ("helpers", "def other(text):\n    return text", "def other(text):\n    return 1"),
+    "a module that the hook imports": ("late", "return text", "return [text]"),
+    "nothing that is used": ("helpers", "def unused(text):\n    return text", "def unused(text):\n    return 1"),
+}
+
+
+def content_key_of(folder: Path, helpers: str, data: Path, own: str, changed: Mapping[str, str]) -> str:
+    """The key of `Own` in a new process, from these modules."""
+    folder.mkdir()
+    for name, content in {"own_hooks": own, helpers: changed["helpers"], f"{helpers}_late": changed["late"]}.items():
+        (folder / f"{name}.py").write_text(content)
+    told = (
+        "from bridge_data.plan.opening import load_plan; from bridge_data.task.encoder_key import content_key\n"
+        f"import own_hooks; print(content_key(own_hooks.Own(), load_plan({str(data)!r}).sources[0]))"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+    command = [sys.executable, "-c", told]
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+
+
+def test_the_key_of_content_counts_the_code_that_hooks_refer_to(tmp_path: Path) -> None:
+    data = write_texts(tmp_path / "data", 3)
+    modules = {"own": OWN.format(helpers="helping"), "helpers": HELPERS, "late": "def late(text): return text\n"}
+    keys = {}
+    for number, (name, (module, old, new)) in enumerate({"": ("own", "", ""), **CODE_CHANGES}.items()):
+        changed = {**modules, module: modules[module].replace(old, new)}
+        assert not name or changed != modules
+        keys[name] = content_key_of(tmp_path / str(number), "helping", data, changed["own"], changed)
+    assert keys.pop("nothing that is used") == keys[""]
+    assert len(set(keys.values())) == len(keys)
+
+
+def test_a_version_stands_for_the_code_and_for_what_cannot_be_told(tmp_path: Path) -> None:
+    (source,) = load_plan(write_texts(tmp_path / "data", 3)).sources
+    encoder = Lengths(lock=threading.Lock())
+    with pytest.raises(ConfigError, match=r"Lengths.others\['lock'\].*memo_version"):
+        content_key(encoder, source)
+    keys = set()
+    for version in ("1", "2"):
+        encoder.memo_version = version
+        keys.add(content_key(encoder, source))
+    keys.add(content_key(encoder, dataclasses.replace(source, limits=Limits(max_json_depth=3))))
+    keys.add(content_key(encoder, dataclasses.replace(source, subflavors={"kind": "a"})))
+    assert len(keys) == 4
+
+
 OURS: Mapping[str, Any] = {
     **{
         name: lambda case=case: FamilyTaskEncoder(make_tokenizer(begin=case.begin), case.make())
@@ -195,7 +284,11 @@ OURS: Mapping[str, Any] = {
 }
 
 
-def test_every_encoder_of_ours_has_a_key_of_its_own_which_a_copy_has_too() -> None:
+def test_every_encoder_of_ours_has_a_key_of_its_own_which_a_copy_has_too(tmp_path: Path) -> None:
     keys = {name: make().costs_key() for name, make in OURS.items()}
     assert {name: pickle.loads(pickle.dumps(make())).costs_key() for name, make in OURS.items()} == keys
     assert len({*keys.values()}) == len(keys)
+    (source,) = load_plan(write_texts(tmp_path / "data", 3)).sources
+    contents = {name: content_key(make(), source) for name, make in OURS.items()}
+    assert {name: content_key(pickle.loads(pickle.dumps(make())), source) for name, make in OURS.items()} == contents
+    assert len(set(contents.values())) == len(contents)

@@ -27,9 +27,9 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader
 from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.metrics import LoaderMetrics, Meter, Timed, of_all_ranks
-from bridge_data.loader.workers.batches import decode, encode_by_reference
 from bridge_data.order.state import LoaderState
 from bridge_data.run_options import Ends
+from bridge_data.samples.pickling import decode, encode_by_reference
 
 BATCH, END, ERROR, CLOSED = range(4)
 

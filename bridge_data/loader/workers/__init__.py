@@ -6,7 +6,7 @@
     server       the process that starts workers and reaps them
     worker       the process that runs lanes: `main` sets it up, `_serve` runs it
     messages     what they tell each other, and the socket for it; of a lane's state only what has changed is sent
-    batches      batches, data sets and errors as bytes, with tensors and arrays as buffers of their own
+    batches      batches, data sets and errors as bytes, with buffers by `samples.pickling`
     slots        the shared memory that batches are collated in
 
 Options and their defaults are in `run_options.LoaderConfig` (restarts, timeouts, memory) and `topology` (`WorkerConfig`

@@ -22,6 +22,9 @@ MAX_PEERS = MAX_DESCRIPTORS - 3
 NUM_JOBS = 256
 """Jobs that a worker has on the board at most."""
 
+_AHEAD_SHARE = 4
+"""One of so many bytes of `max_shared_bytes` is for batches that workers prepare beyond `prefetch_factor`."""
+
 # Words of a worker: how far it is, and its jobs; what another process writes is in a cache line of its own.
 _TAKEN, _PRODUCED, _SLOT, _POSTS, _IDLE, _HEADER = 0, 8, 9, 10, 16, 24
 _STATE, _NUMBER, _LANE, _REF, _JOB = 0, 1, 2, 3, 8
@@ -68,11 +71,6 @@ class Board:
     def note_work(self, worker: int, slot: int, *, posts: bool) -> None:
         """Note the slot of the next batch of a worker, and whether it posts jobs."""
         self._words[worker * _SIZE + _SLOT], self._words[worker * _SIZE + _POSTS] = slot, posts
-
-    def is_full(self, worker: int, num_allowed: int) -> bool:
-        """Whether a worker that posts jobs is idle, as it has produced all that it may."""
-        header = self._headers[worker]
-        return bool(header[_POSTS] and header[_IDLE] and header[_PRODUCED] >= num_allowed)
 
     def wants_help(self, worker: int) -> bool:
         """Whether the trainer has taken all that this worker has produced, and another is idle."""
@@ -155,13 +153,16 @@ class Introduction(NamedTuple):
 
     worker: int
     num_workers: int
+    max_ahead_bytes: int
+    """Batches that it may prepare ahead besides those that the trainer asks for, while that waits for a peer."""
 
 
 class Shared:
     """The trainer's end: what all workers of a loader share."""
 
-    def __init__(self, num_workers: int) -> None:
+    def __init__(self, num_workers: int, max_shared_bytes: int) -> None:
         self._num_workers, descriptor = num_workers, Board.make(num_workers)
+        self._max_ahead_bytes = max_shared_bytes // (_AHEAD_SHARE * num_workers)
         self.board, self._bell = Board(descriptor, num_workers), os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._inboxes = [Channel.pair() for _ in range(num_workers)]
         self._descriptors = [descriptor, self._bell]
@@ -170,7 +171,9 @@ class Shared:
         """Tell worker `index` of its peers."""
         inbox = self._inboxes[index][0].fileno()
         others = [theirs.fileno() for _, theirs in self._inboxes]
-        channel.send(Introduction(index, self._num_workers), [*self._descriptors, inbox, *others])
+        channel.send(
+            Introduction(index, self._num_workers, self._max_ahead_bytes), [*self._descriptors, inbox, *others]
+        )
 
     def close(self) -> None:
         for channel in (channel for pair in self._inboxes for channel in pair):

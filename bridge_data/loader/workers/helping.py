@@ -26,13 +26,14 @@ from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.skipping import SkippingLane
 from bridge_data.lanes.work import Outcome, Work
-from bridge_data.loader.workers.batches import Encoder, decode
+from bridge_data.loader.workers.batches import Encoder
 from bridge_data.loader.workers.board import NUM_JOBS, Board, Introduction, Job
 from bridge_data.loader.workers.link import WatchPage
 from bridge_data.loader.workers.messages import Channel
 from bridge_data.loader.workers.slots import MAX_INLINE_BYTES, layout, padded
 from bridge_data.order import SampleRef
 from bridge_data.samples.arena import no_arena
+from bridge_data.samples.pickling import decode
 
 _MAX_WAITING_BYTES = 64 << 20
 """Outcomes made ahead that a worker keeps, by their mean size."""
@@ -40,6 +41,8 @@ _HEAVY_NS, _LIGHT_NS = 2_000_000, 1_000_000
 """Mean work on a sample from which on jobs are posted, and below which they are not any more."""
 _MAX_FAILED = 8
 """Jobs that fail elsewhere in a row, after which a worker asks for no more help until it begins anew."""
+_LOOK_MS = 50
+"""After which an idle worker looks again whether it can help."""
 _WAIT_S = 0.02
 """For the outcome of a helper; then its lock is tried again."""
 
@@ -58,6 +61,7 @@ class Helping:
         self._dataset, self._encoder = dataset, Encoder()
         self._number = os.getpid() << 32  # those of a process that died here before are others
         self._mean_ns, self._mean_bytes, self._num_failed = 0.0, 1.0, 0
+        self.max_ahead_bytes = peers.max_ahead_bytes
         self.posts = False
         """Whether its lanes ask for outcomes."""
         self.begin()
@@ -174,8 +178,9 @@ class Helping:
                 return True
         return False
 
-    def wait(self, channel: Channel, num_produced: int) -> None:
-        """After `num_produced` batches, help until there is a message on `channel`."""
+    def wait(self, channel: Channel, num_produced: int, *, may_grow: bool) -> bool:
+        """After `num_produced` batches, help until there is a message on `channel`. True if it `may_grow`, and has
+        nothing else to do while the trainer waits for a peer."""
         poller = select.poll()
         poller.register(channel, select.POLLIN)
         # Before it looks for jobs: later ones ring the bell.
@@ -183,11 +188,14 @@ class Helping:
         try:
             while not poller.poll(0):
                 if not self.help():
+                    if may_grow and self.posts and self._board.behind(self._index):
+                        return True
                     poller.register(self._bell, select.POLLIN)
-                    poller.poll()
+                    poller.poll(_LOOK_MS if self.posts else None)
                     poller.unregister(self._bell)
                     with contextlib.suppress(BlockingIOError):
                         os.eventfd_read(self._bell)
+            return False
         finally:
             self._board.note_produced(self._index, num_produced, is_idle=False)
 
@@ -202,7 +210,7 @@ class Helping:
         page.watch(job.ref)
         try:
             with no_arena(), self._trial.hooks:
-                return self._trial.outcome(job.ref)
+                return self._trial.outcome(job.ref)[0]
         except Exception:
             return None
         finally:

@@ -26,7 +26,6 @@ from typing import Any
 from bridge_data.errors import WorkerError
 from bridge_data.lanes.produced import Produced, as_counts
 from bridge_data.loader.lane_runner import Ended, OutOfStep
-from bridge_data.loader.workers.batches import decode
 from bridge_data.loader.workers.board import Introduction, Shared
 from bridge_data.loader.workers.messages import (
     BatchMessage,
@@ -44,14 +43,13 @@ from bridge_data.loader.workers.messages import (
 from bridge_data.loader.workers.slots import HeldSlots, SlotReader
 from bridge_data.order import SampleRef
 from bridge_data.order.state import LaneState, LoaderState
+from bridge_data.samples.pickling import decode
 
 _LAYOUT = struct.Struct("qqqqqq")  # progress, lane, source, epoch, index, part
 _NONE = -1
 _NO_SAMPLE = (_NONE,) * 4
 _ALLOWED, _WAITS, _PRODUCED, _PID = 8, 16, 24, 32  # numbers of words, each in a cache line of its own
 _SOON_S = 1e-4
-_MAX_AHEAD = 16
-"""Batches that a worker prepares ahead at most, while the trainer waits for others."""
 
 
 class WatchPage:
@@ -164,7 +162,7 @@ class WorkerLink:
         self._lanes: list[int] = []
         self._state: LoaderState | None = None
         self._queue: collections.deque[tuple[LaneMessage, LaneState, memoryview, SlotReader]] = collections.deque()
-        self._num_ready = self._batch_bytes = 0
+        self._num_ready = 0
         self.broken: WorkerError | None = None
 
     def attach(
@@ -183,7 +181,7 @@ class WorkerLink:
         self._send(environment, dataset)
         self._board = None if shared is None else shared.board
         if shared is None:
-            self._send(Introduction(self.index, 1))
+            self._send(Introduction(self.index, 1, 0))
         else:
             shared.introduce(self.index, channel)
         if self._state is not None:
@@ -275,7 +273,6 @@ class WorkerLink:
         if isinstance(message, EndMessage):
             return Ended(lane, message.skipped)
         assert message.lane == lane
-        self._batch_bytes = max((end for _, end in message.body.ranges), default=0)
         batch = decode(slots.open(message.body, payload))
         self._allowed += 1
         self.page.allow(self._allowed)
@@ -288,17 +285,6 @@ class WorkerLink:
     def _note_taken(self) -> None:
         if self._board is not None:
             self._board.note_taken(self.index, self._allowed - self._prefetch_factor)
-
-    def grow(self, max_bytes: int) -> None:
-        """Allow one more batch ahead, if the worker is idle while the trainer waits for a peer, samples take long, and
-        its batches stay within `max_bytes`."""
-        if self._board is None or not self._board.is_full(self.index, self._allowed):
-            return
-        if self._prefetch_factor < _MAX_AHEAD and (self._prefetch_factor + 1) * self._batch_bytes <= max_bytes:
-            self._prefetch_factor += 1
-            self._allowed += 1
-            self.page.allow(self._allowed)
-            self.wake()
 
     def wake(self) -> None:
         if self.page.waits():

@@ -41,12 +41,15 @@ from bridge_data.loader.workers.messages import (
     change_of,
     contents_of,
 )
-from bridge_data.loader.workers.slots import SlotArena, SlotWriter
+from bridge_data.loader.workers.slots import MAX_INLINE_BYTES, SlotArena, SlotWriter
 from bridge_data.order.state import LaneState
 from bridge_data.replacement import replacement
 
 if TYPE_CHECKING:
     from bridge_data.loader.workers.messages import Environment
+
+_MAX_BEYOND = 14
+_MAX_INLINE_AHEAD_BYTES = 1 << 16
 
 
 def adopt(environment: "Environment") -> None:
@@ -104,6 +107,8 @@ class _Worker:
         self._encoder, self._slots = Encoder(), SlotWriter(num_spare=0)  # until `Begin` says how many
         self._arena = SlotArena(self._slots)
         self._begin_number = self._number = self._num_batches = 0
+        self._num_beyond = self._batch_bytes = 0
+        """Batches that it prepares ahead beyond those that the trainer asks for; the size of the last one."""
         self._turns: Turns | None = None
         self._sent: dict[int, LaneState] = {}
         self._runner: LaneRunner
@@ -130,6 +135,7 @@ class _Worker:
                 self._slots.free(message.slots)
             elif isinstance(message, Begin):
                 self._begin_number, self._number, self._num_batches = message.begin_number, 0, 0
+                self._num_beyond = 0
                 state, self._sent = message.state, {}
                 self._turns = Turns(state, message.lanes)
                 self._slots.num_spare = message.num_ahead  # as many as the trainer may release at once
@@ -142,15 +148,24 @@ class _Worker:
             return self._channel.receive(wait=False).message
         self._page.wait(True)
         try:
-            may_go_on = self._may_go_on()  # the trainer may just have changed it
-            if self._helping is not None and not may_go_on:
-                self._helping.wait(self._channel, self._num_batches)
+            helping, may_go_on = self._helping, self._may_go_on()  # the trainer may just have changed it
+            if helping is not None and not may_go_on:
+                may_go_on = helping.wait(self._channel, self._num_batches, may_grow=self._may_grow(helping))
+                self._num_beyond += may_go_on
+                self._slots.num_spare += may_go_on
             return self._channel.receive(wait=not may_go_on).message
         finally:
             self._page.wait(False)
 
     def _may_go_on(self) -> bool:
-        return bool(self._turns) and self._num_batches < self._page.allowed()
+        return bool(self._turns) and self._num_batches < self._page.allowed() + self._num_beyond
+
+    def _may_grow(self, helping: Helping) -> bool:
+        """Whether it may prepare one more batch ahead than the trainer asks for."""
+        num_bytes = (self._num_beyond + 1) * self._batch_bytes
+        is_sent_inline = self._batch_bytes <= MAX_INLINE_BYTES  # these fill the channel, whose messages should not wait
+        most = min(helping.max_ahead_bytes, _MAX_INLINE_AHEAD_BYTES if is_sent_inline else helping.max_ahead_bytes)
+        return bool(self._turns) and self._num_beyond < _MAX_BEYOND and num_bytes <= most
 
     def _taken(self, lane: int, turns: Turns) -> Produced[Any] | Ended:
         """The next item of `lane`, with the help of peers if they are idle and samples take long."""
@@ -160,7 +175,7 @@ class _Worker:
         work = runner.lane(lane).work
         work.ask_peers = helping.find if helping.posts else None
         if helping.posts:
-            num_ahead = self._page.allowed() - self._num_batches + 1
+            num_ahead = self._page.allowed() + self._num_beyond - self._num_batches + 1
             helping.prepare([runner.lane(one) for one in turns.following(num_ahead)], self._num_batches, turns.slot)
         item = runner.take(lane)
         helping.note_loading(*work.take_loading())
@@ -182,6 +197,7 @@ class _Worker:
             parts = self._encoder.encode(item.batch)
             del item  # a reference to the batch would keep it from being sent without a copy
             body, payload, descriptors = self._arena.place(parts)
+            self._batch_bytes = max(end for _, end in body.ranges)
             self._turns.advance()
             self._num_batches += 1
             change, self._sent[lane] = change_of(self._sent.get(lane, {}), state), state

@@ -37,8 +37,6 @@ logger = logging.getLogger("bridge_data")
 _START_TIMEOUT_S = 300.0
 _EXIT_TIMEOUT_S = 5.0
 _TICK_S = 1.0
-_AHEAD_SHARE = 4
-"""One of so many bytes of `max_shared_bytes` is for batches that idle workers prepare beyond `prefetch_factor`."""
 
 
 class _Restart(NamedTuple):
@@ -105,11 +103,10 @@ class WorkerPool:
         self._config, self._restarts, self._name = config, restarts, dataset.describe
         data, modules = encode_dataset(dataset)
         self._dataset = file_of(data)
-        self._max_ahead_bytes = config.max_shared_bytes // (_AHEAD_SHARE * num_workers)
         self._environment = Environment(tuple(sys.path), tuple(sys.argv), os.environ.get("PYTHONPATH"), replacement())
         self._links = [WorkerLink(index, config.prefetch_factor, held) for index in range(num_workers)]
         self._link_of: dict[int, WorkerLink] = {}
-        self._shared = Shared(num_workers) if 1 < num_workers <= MAX_PEERS else None
+        self._shared = Shared(num_workers, config.max_shared_bytes) if 1 < num_workers <= MAX_PEERS else None
         self._num_started = 0
         self._launcher = Launcher(config.start_method, self._environment, modules)
         self._interrupted, self._waker = False, os.eventfd(0, os.EFD_CLOEXEC)
@@ -177,8 +174,6 @@ class WorkerPool:
 
     def _wait_for(self, link: WorkerLink) -> None:
         patience = Patience(self._config, link, self._name)
-        for other in self._links:
-            other.grow(self._max_ahead_bytes)
         while not link.has_item():
             if self._interrupted:
                 raise Interrupted

@@ -8,7 +8,8 @@ time: missing files are read from their store. The files of stores must not chan
 
 A `CacheFolder` guarantees: an entry is complete or absent; if several processes (ranks and workers alike) want one, one
 fetches it while the others wait; all entries together take at most `max_bytes`; files of a killed process are never
-read as content, and are removed. The first process in an unused folder empties it; the last one to leave removes it.
+read as content, and are removed. The first process in an unused folder empties it; the last one to leave removes it
+(unless it is lasting).
 
     users           each process holds a shared lock on it; a process with the exclusive lock is alone
     usage           bytes and number of entries (or more); locked to add or remove entries
@@ -21,6 +22,7 @@ read as content, and are removed. The first process in an unused folder empties 
 import contextlib
 import dataclasses
 import errno
+import fcntl
 import functools
 import hashlib
 import itertools
@@ -36,10 +38,10 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import cloudpickle
 
@@ -71,6 +73,8 @@ _FORMAT = 1
 
 Content = tuple[bytes, bytes]
 """The content of an entry: a short head and a body."""
+
+Buffer: TypeAlias = bytes | bytearray | memoryview | pickle.PickleBuffer
 
 
 class FileStoreCachePool(CachePool):
@@ -374,6 +378,7 @@ PROTECTED_S = 600.0
 
 _LEFT_AFTER_CLEANING = 0.9
 _USED_SHIFT_S = 10 * 365 * 86_400
+_AWAITED_S = 1.0
 _RETRY_S = 1.0
 _MAX_ATTEMPTS = 1000
 _USAGE = struct.Struct("=qq")
@@ -388,14 +393,28 @@ class _Usage:
     count: int
 
 
+def _wait_for(descriptor: int) -> None:
+    """Wait until nobody has a lock on the file, and close it."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, SHARED)
+    os.close(descriptor)
+
+
+def _parts(content: Content) -> Sequence[Buffer]:
+    head, body = content
+    return _HEAD.pack(len(head)) + head, body
+
+
 class CacheFolder:
     """The folder `path`, as this process uses it: enter it first.
 
-    `max_bytes` and `max_count` limit the entries of all processes together.
+    `max_bytes` and `max_count` limit the entries of all processes together. If it is `lasting`, its entries stay when
+    no process uses it.
     """
 
-    def __init__(self, path: str, *, max_bytes: int, max_count: int) -> None:
+    def __init__(self, path: str, *, max_bytes: int, max_count: int, lasting: bool = False) -> None:
         self.path, self._max_bytes, self._max_count = path, max_bytes, max_count
+        self._lasting = lasting
         self._entries = os.path.join(path, "entries")
         self._users = self._owner = -1
         self._token = secrets.token_hex(8)
@@ -423,7 +442,7 @@ class CacheFolder:
                 raise self._unusable(error) from error
 
     def _unusable(self, error: OSError) -> ConfigError:
-        return ConfigError(f"cache folder {self.path}: cannot be used: {error.strerror}; set another parent_cache_dir")
+        return ConfigError(f"cache folder {self.path}: cannot be used: {error.strerror}; set another folder")
 
     def _make(self) -> None:
         os.makedirs(self.path, mode=0o700, exist_ok=True)
@@ -431,7 +450,7 @@ class CacheFolder:
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
             raise ConfigError(
                 f"cache folder {self.path}: is not a folder that only this user can use; remove it, or set another "
-                "parent_cache_dir"
+                "folder"
             )
 
     def _join(self) -> None:
@@ -452,20 +471,24 @@ class CacheFolder:
         self._users, self._owner = users, owner
 
     def _empty(self) -> None:
-        shutil.rmtree(self._entries, ignore_errors=True)
+        if not self._lasting:
+            shutil.rmtree(self._entries, ignore_errors=True)
         for name in os.listdir(self.path):
-            if name != "users":
+            if name != "users" and not (self._lasting and name == "usage"):
                 with contextlib.suppress(OSError):
                     os.unlink(os.path.join(self.path, name))
 
     def leave(self) -> None:
-        """Stop using the folder, and remove it if no other process uses it. Call it again to retry the removal."""
+        """Stop using the folder; if no other process uses it, remove it, unless it is lasting. Call it again to retry
+        the removal."""
         if self._users >= 0:
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(self.path, f"owner-{self._token}"))
             os.close(self._owner)
             os.close(self._users)
             self._users = self._owner = -1
+        if self._lasting:
+            return
         users = os.path.join(self.path, "users")
         with contextlib.suppress(OSError):
             alone = lock(users, EXCLUSIVE, wait=False)
@@ -475,39 +498,79 @@ class CacheFolder:
                 os.close(alone)
                 os.rmdir(self.path)
 
-    def read(self, name: str) -> Content | None:
-        """The content of the entry `name`, or None; the entry may be removed from now on."""
+    def open(self, name: str) -> int | None:
+        """A descriptor of the file of the entry `name`, or None; the entry may be removed from now on."""
         path = self._path(name)
         try:
-            with open(path, "rb") as file:
-                (head_bytes,) = _HEAD.unpack(file.read(_HEAD.size))
-                content = file.read(head_bytes), file.read()
-            now = time.time()
-            os.utime(path, (now, now - _USED_SHIFT_S))
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
-        return content
+        with contextlib.suppress(FileNotFoundError):
+            now = time.time()
+            os.utime(path, (now, now - _USED_SHIFT_S))
+        return descriptor
+
+    def read(self, name: str) -> Content | None:
+        """The content of the entry `name`, or None."""
+        descriptor = self.open(name)
+        if descriptor is None:
+            return None
+        with open(descriptor, "rb") as file:
+            (head_bytes,) = _HEAD.unpack(file.read(_HEAD.size))
+            return file.read(head_bytes), file.read()
+
+    def claim(self, name: str, *, wait: bool = True) -> int | None:
+        """The lock on the missing entry `name`, for `settle`; None if it is there. Without `wait`, also None if another
+        has the lock. The kernel releases it when its process dies."""
+        part = self._path(name) + _PART
+        claim = lock(part, EXCLUSIVE, wait=wait)
+        if claim is None or not self._renew(name):
+            return claim
+        os.unlink(part)  # the previous holder of the lock has fetched the entry
+        os.close(claim)
+        return None
+
+    def wait_for(self, name: str, timeout_s: float) -> None:
+        """Wait until the entry `name` is not claimed. Its holder can see that."""
+        try:
+            part = os.open(self._path(name) + _PART, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        os.utime(part, (_AWAITED_S, _AWAITED_S))
+        waiter = threading.Thread(target=_wait_for, args=(part,), name="bridge_data wait", daemon=True)
+        waiter.start()
+        waiter.join(timeout_s)
+
+    def is_awaited(self, claim: int) -> bool:
+        """Whether another waits for this claim."""
+        return os.fstat(claim).st_atime == _AWAITED_S
+
+    def settle(self, name: str, claim: int, parts: Sequence[Buffer] | None) -> bool:
+        """Store the claimed entry, unless `parts` is None, and release the claim. Returns whether it is stored."""
+        part = self._path(name) + _PART
+        is_part = True
+        try:
+            if parts is None or not self._store(claim, parts):
+                return False
+            with self._usage():  # so that a process that counts the files sees it once
+                os.rename(part, self._path(name))
+            is_part = False
+            return True
+        finally:
+            if is_part:
+                os.unlink(part)
+            os.close(claim)
 
     def fill(self, name: str, fetch: Callable[[], Content]) -> Content | None:
         """Fetch the entry `name` unless it exists. Returns the content if it does not fit into the folder."""
-        if self._renew(name):
+        if self._renew(name) or (claim := self.claim(name)) is None:
             return None
-        part = self._path(name) + _PART
-        with locked(part) as descriptor:
-            is_part = True
-            try:
-                if self._renew(name):  # the previous holder of the lock has fetched it
-                    return None
-                content = fetch()
-                if not self._store(descriptor, content):
-                    return content
-                with self._usage():  # so that a process that counts the files sees it once
-                    os.rename(part, self._path(name))
-                is_part = False
-                return None
-            finally:
-                if is_part:
-                    os.unlink(part)
+        content = None
+        try:
+            content = fetch()
+        finally:
+            is_stored = self.settle(name, claim, None if content is None else _parts(content))
+        return None if is_stored else content
 
     def put(self, content: Content) -> str | None:
         """Write a private entry. Returns its name, or None if it does not fit."""
@@ -516,7 +579,7 @@ class CacheFolder:
         is_stored = False
         with locked(path) as descriptor:
             try:
-                is_stored = self._store(descriptor, content)
+                is_stored = self._store(descriptor, _parts(content))
             finally:
                 if not is_stored:
                     os.unlink(path)
@@ -544,16 +607,17 @@ class CacheFolder:
             return False
         return True
 
-    def _store(self, descriptor: int, content: Content) -> bool:
-        """Write `content` to an open new file, if it fits."""
-        head, body = content
-        num_bytes = _HEAD.size + len(head) + len(body)
+    def _store(self, descriptor: int, parts: Sequence[Buffer]) -> bool:
+        """Write `parts` to an open new file, if they fit."""
+        num_bytes = sum(memoryview(part).nbytes for part in parts)
         if not self._reserve(descriptor, num_bytes):
             return False
         try:
-            with open(descriptor, "wb", closefd=False) as file:
-                file.write(_HEAD.pack(len(head)) + head)
-                file.write(body)
+            with open(descriptor, "wb", buffering=0, closefd=False) as file:
+                for part in parts:
+                    left = memoryview(part).cast("B")
+                    while left:
+                        left = left[file.write(left) :]
         except OSError as error:
             with self._usage() as usage:
                 os.ftruncate(descriptor, 0)
@@ -592,8 +656,8 @@ class CacheFolder:
         """Pause the search for free space for a moment, and warn once."""
         self._full_until = time.monotonic() + _RETRY_S
         self._warn_once(
-            f"it is full ({why}), so files are read when they are needed; a larger max_cache_size_gbytes or a smaller "
-            "buffer would help",
+            f"it is full ({why}), so what is not in it is read or made when it is needed; a higher limit, or a smaller "
+            "buffer, would help",
             "full",
         )
 

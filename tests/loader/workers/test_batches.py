@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from bridge_data.loader.workers.batches import Encoder, decode, encode_dataset
+from bridge_data.loader.workers.batches import Encoder, encode_dataset
 from bridge_data.samples import Batch, SourceInfo, TextSample, edataclass
+from bridge_data.samples.pickling import decode
 from tests.loader.faults import AwkwardError
 from tests.loader.streams import Streams, config, expected
 

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from bridge_data.loader.workers import slots
-from bridge_data.loader.workers.batches import Encoder, decode
+from bridge_data.loader.workers.batches import Encoder
 from bridge_data.loader.workers.slots import HeldSlots, SlotArena, SlotReader, SlotWriter
 from bridge_data.samples import collation
+from bridge_data.samples.pickling import decode
 
 
 class Ends:

@@ -189,7 +189,7 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
         make(tmp_path)
     (tmp_path / "nowhere").symlink_to(tmp_path / "nothing")
     for path, why in (("/dev/null/x", "Not a directory"), (tmp_path / "nowhere/x", "No such file|File exists")):
-        with pytest.raises(ConfigError, match=f"cannot be used: ({why}).*; set another parent_cache_dir"):
+        with pytest.raises(ConfigError, match=f"cannot be used: ({why}).*; set another folder"):
             CacheFolder(str(path), max_bytes=1, max_count=1).enter()
 
 

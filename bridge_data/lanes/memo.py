@@ -1,0 +1,310 @@
+"""The memo of encoded samples: what one process has made, the others of this machine read.
+
+Reads references of samples. Returns outcomes of the work on them (`work.Outcome`), from files of a folder that all jobs
+of a user share, each under a key of all that the outcome depends on: the data by their fingerprint and the index, how
+samples are made of them and encoded (`encoder_key.content_key`), which hooks run, and, only if one of these draws
+random numbers, seed, source and epoch. So a change makes a miss, never a wrong sample. If two processes want the same
+sample, one makes it and the other waits, and makes the next; the kernel says when the first one dies. Not kept are
+failures, samples whose hooks asked where in the job they are, those of data in memory, and what pickle cannot store by
+reference. Raises `ConfigError` if the folder is not this user's alone: its files are pickles.
+
+A file is a header (magic, CRC-32 of all that follows, number of parts), the length of each part, and the parts, each at
+a multiple of 64 bytes: a pickle, and the buffers of its tensors and arrays. A damaged file is a miss. Large files are
+mapped, private and writable, so that a hit copies nothing.
+"""
+
+import contextlib
+import hashlib
+import mmap
+import os
+import struct
+import sys
+import time
+import weakref
+import zlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from bridge_data.lanes.work import Outcome, Work
+from bridge_data.order import SampleRef
+from bridge_data.plan import Source
+from bridge_data.plan.in_memory import MemoryRecords
+from bridge_data.process_counts import COUNTS
+from bridge_data.run_options import Memo
+from bridge_data.samples.pickling import ByName, ReferencePickler, decode, parts_of
+from bridge_data.shards.records import stored_records
+from bridge_data.task.encoder_key import content_key
+from bridge_data.task.hooks import FAILED, FORGOTTEN
+from bridge_data.task.stores.cache_pool import Buffer, CacheFolder
+
+MAX_WAIT_S = 20.0
+"""After this time a sample is made here, although the process that has claimed it lives: it may be stopped."""
+
+_FORMAT = 1
+_MAGIC = b"bdmemo\0\1"
+_HEADER = struct.Struct("=8sII")
+_ALIGNMENT = 64
+_MAPPED_BYTES = 1 << 18  # smaller files are read, which is as fast
+_MAX_COUNT = 10_000_000
+_MAX_PAUSE_S = 0.01  # in which a waiting process gets to the next sample
+
+
+class SampleKeys(NamedTuple):
+    """Of one source: what its outcomes depend on, and, if hooks draw random numbers, on what else."""
+
+    content: str
+    draws: str | None
+
+
+class SampleMemo:
+    """The memo `settings` for a data set with these `keys`, one for each source (None: not kept). Each process opens
+    the folders on first use."""
+
+    def __init__(self, settings: Memo, keys: Sequence[SampleKeys | None]) -> None:
+        self.settings, self.keys = settings, keys
+        self._files: MemoFiles | None = None
+
+    @property
+    def files(self) -> "MemoFiles":
+        """The files, as this process uses them.
+
+        Raises:
+            ConfigError: if a folder cannot be used, or not by this user alone.
+        """
+        if self._files is None or not self._files.is_own:
+            self._files = MemoFiles(self.settings)
+        return self._files
+
+    def of_lane(self, work: Work) -> "LaneMemo":
+        """The memo for the lane that does `work`."""
+        return LaneMemo(self, work)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_files": None}
+
+
+def keys_of(work: Work, sources: Sequence[Source], *, bare_keys: bool) -> list[SampleKeys | None]:
+    """The keys of all samples of each source, as `work` makes them; None for data in memory, whose content is unknown.
+
+    Raises:
+        ConfigError: if an attribute of the encoder cannot be told from another.
+    """
+    seed = work.hooks.worker_config.seed_offset if work.draws else None
+    keys: list[SampleKeys | None] = []
+    for source, source_key in zip(sources, work.source_keys, strict=True):
+        if any(isinstance(stored_records(one.records), MemoryRecords) for one in source.members):
+            keys.append(None)
+            continue
+        encoding = content_key(work.hooks.encoder, source), bare_keys, work.stages, work.packs
+        content = repr((_FORMAT, encoding, _of_data(source)))
+        keys.append(SampleKeys(content, None if seed is None else f"{seed} {source_key}"))
+    return keys
+
+
+def _of_data(source: Source) -> list[Any]:
+    """What tells the data of a source, and what cookers read besides."""
+    aux = [[name, one.path, one.kind, sorted(one.forgotten)] for name, one in sorted(source.aux.items())]
+    forgotten = [None if one is None else one.digests for one in source.tombstones]
+    paths = [[one.path, str(one.records.root)] for one in (source, *source.members)]
+    return [source.fingerprint, source.split_part, paths, aux, forgotten]
+
+
+class MemoFiles:
+    """The folders of a memo, as this process uses them: memory first, then the disk."""
+
+    def __init__(self, settings: Memo) -> None:
+        name = f"bridge_data_memo_{os.getuid()}"
+        self._memory = CacheFolder(
+            os.path.join(settings.folder, name), max_bytes=settings.max_bytes, max_count=_MAX_COUNT
+        )
+        self._folders = [self._memory]
+        if settings.disk is not None:
+            path = os.path.join(settings.disk, name)
+            disk = CacheFolder(path, max_bytes=settings.max_disk_bytes, max_count=_MAX_COUNT, lasting=True)
+            self._folders.append(disk)
+        for folder in self._folders:
+            folder.enter()
+            weakref.finalize(self, _leave, folder, settings.folder)
+        self.classes = _script_classes()
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this process has opened them, not the one that it was forked from."""
+        return self._memory.is_own
+
+    def read(self, name: str) -> tuple[Outcome, int] | None:
+        """The outcome in the file `name`, and the size of that; None if there is none, or it is damaged."""
+        for folder in self._folders:
+            descriptor = folder.open(name)
+            if descriptor is None:
+                continue
+            try:
+                content = _content(descriptor)
+            finally:
+                os.close(descriptor)
+            with contextlib.suppress(Exception):  # damaged, or of a class that is not here
+                return Outcome(*decode(_parts_in(content))), len(content)
+            folder.discard(name)
+        return None
+
+    def claim(self, name: str) -> int | None:
+        """The right to make the sample `name`; None if another has it, or has made it."""
+        return self._memory.claim(name, wait=False)
+
+    def wait_for(self, name: str, timeout_s: float) -> None:
+        """Wait until nobody makes the sample `name`, at most so long."""
+        self._memory.wait_for(name, timeout_s)
+
+    def is_awaited(self, claim: int) -> bool:
+        """Whether another process waits for a claimed sample."""
+        return self._memory.is_awaited(claim)
+
+    def settle(self, name: str, claim: int, parts: Sequence[Buffer] | None) -> None:
+        """Store a claimed sample, where it fits, unless `parts` is None; release the claim."""
+        if self._memory.settle(name, claim, parts) or parts is None:
+            return
+        for disk in self._folders[1:]:
+            if (own := disk.claim(name, wait=False)) is not None:
+                disk.settle(name, own, parts)
+
+    def warn(self, error: Exception) -> None:
+        """Log, once, that the memo does not work."""
+        self._memory.warn(error)
+
+
+def _leave(folder: CacheFolder, parent: str | os.PathLike[str]) -> None:
+    if folder.is_own:
+        folder.leave()
+        with contextlib.suppress(OSError):  # it is not empty
+            os.rmdir(parent)
+
+
+class LaneMemo:
+    """The memo as one lane asks it (`work.Outcomes`)."""
+
+    def __init__(self, memo: SampleMemo, work: Work) -> None:
+        self._keys, self._files, self._hooks = memo.keys, memo.files, work.hooks
+        self._has_no_generators = work.hooks.has_no_generators
+        self._claim: tuple[str, int] | None = None
+        self._gives_way_s = 0.0
+
+    def find(self, ref: SampleRef) -> Outcome | None:
+        """The outcome, from the memo, after the process that makes it; None: make it here, then call `keep`."""
+        name = self._name(ref)
+        if name is None:
+            return None
+        waited_s, began_s = 0.0, time.monotonic()
+        try:
+            while (found := self._files.read(name)) is None and waited_s < MAX_WAIT_S:
+                if self._gives_way_s:
+                    time.sleep(self._gives_way_s)
+                    self._gives_way_s = 0.0
+                elif (claim := self._files.claim(name)) is not None:
+                    self._claim = name, claim
+                    break
+                else:
+                    self._files.wait_for(name, MAX_WAIT_S - waited_s)
+                waited_s = time.monotonic() - began_s
+        except OSError as error:
+            self._files.warn(error)
+            return None
+        if found is None:
+            COUNTS.num_memo_misses += 1
+            return None
+        outcome, num_bytes = found
+        COUNTS.num_memo_hits += 1
+        COUNTS.memo_bytes += num_bytes
+        return outcome
+
+    def keep(self, ref: SampleRef, outcome: Outcome | None) -> None:
+        """Store the outcome that `find` did not find; None if the work has failed."""
+        if self._claim is None:
+            return
+        (name, claim), self._claim = self._claim, None
+        parts: Sequence[Buffer] | None = None
+        if outcome is not None and self._may_keep(outcome):
+            try:
+                parts = _packed(outcome, self._files.classes)
+            except Exception as error:
+                self._files.warn(error)
+        try:
+            if outcome is not None and self._files.is_awaited(claim):  # let the other make the next one
+                self._gives_way_s = min(outcome.took_ns / 8e9, _MAX_PAUSE_S)
+            self._files.settle(name, claim, parts)
+        except OSError as error:
+            self._files.warn(error)
+
+    def _may_keep(self, outcome: Outcome) -> bool:
+        # A hook that was found to be a generator when it ran changes how later batches are counted.
+        is_as_declared = self._hooks.has_no_generators == self._has_no_generators
+        return is_as_declared and not outcome.is_positional and not {FAILED, FORGOTTEN} & outcome.skipped.keys()
+
+    def _name(self, ref: SampleRef) -> str | None:
+        key = self._keys[ref.source]
+        if key is None:
+            return None
+        text = f"{key.content} {ref.index} {'' if key.draws is None else f'{key.draws} {ref.epoch}'}"
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _packed(outcome: Outcome, classes: ByName) -> list[Buffer]:
+    """An outcome as the parts of a file."""
+    values = [part.raw() for part in parts_of(tuple(outcome), ReferencePickler, classes)]
+    lengths = struct.pack(f"={len(values)}Q", *(value.nbytes for value in values))
+    body: list[Buffer] = [lengths]
+    offset = _HEADER.size + len(lengths)
+    for value in values:
+        body += [bytes(-offset % _ALIGNMENT), value]
+        offset += -offset % _ALIGNMENT + value.nbytes
+    checksum = 0
+    for part in body:
+        checksum = zlib.crc32(part, checksum)
+    return [_HEADER.pack(_MAGIC, checksum, len(values)), *body]
+
+
+def _content(descriptor: int) -> mmap.mmap | bytearray:
+    """All of a file, as private and writable memory."""
+    num_bytes = os.fstat(descriptor).st_size
+    if num_bytes >= _MAPPED_BYTES:
+        return mmap.mmap(descriptor, num_bytes, access=mmap.ACCESS_COPY)
+    content = bytearray(num_bytes)
+    os.readv(descriptor, [content])
+    return content
+
+
+def _parts_in(content: mmap.mmap | bytearray) -> list[memoryview]:
+    """The parts in a file.
+
+    Raises:
+        ValueError: if it is damaged.
+    """
+    view = memoryview(content)
+    magic, checksum, count = _HEADER.unpack_from(view)
+    if magic != _MAGIC or zlib.crc32(view[_HEADER.size :]) != checksum:
+        raise ValueError("damaged")
+    offset, parts = _HEADER.size + 8 * count, []
+    for length in struct.unpack_from(f"={count}Q", view, _HEADER.size):
+        offset += -offset % _ALIGNMENT
+        parts.append(view[offset : offset + length])
+        offset += length
+    return parts
+
+
+_SCRIPT = ("__main__", "__mp_main__")
+
+
+def _script_classes() -> ByName:
+    """The classes of the user's script in this process, by their names in it: workers have copies of them."""
+    return {cls: (_script_class, (cls.__qualname__,)) for cls in _classes_of_script()}
+
+
+def _classes_of_script() -> list[type]:
+    from cloudpickle.cloudpickle import _DYNAMIC_CLASS_TRACKER_BY_CLASS  # here: it is slow to import
+
+    named = [one for name in _SCRIPT if name in sys.modules for one in vars(sys.modules[name]).values()]
+    found = [one for one in (*_DYNAMIC_CLASS_TRACKER_BY_CLASS, *named) if isinstance(one, type)]
+    return [cls for cls in found if cls.__module__ in _SCRIPT]
+
+
+def _script_class(name: str) -> type:
+    return next(cls for cls in _classes_of_script() if cls.__qualname__ == name)

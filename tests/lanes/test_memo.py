@@ -1,0 +1,352 @@
+"""Encoded samples that loaders share: what they make once, what is never shared, and what a user sees of it."""
+
+import concurrent.futures
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bridge_data import DefaultTaskEncoder, Memo, Packing, SkipSample, TextSample, edataclass, get_savable_loader
+from bridge_data.errors import ConfigError
+from bridge_data.lanes import memo as memo_module
+from bridge_data.lanes.memo import MemoFiles
+from bridge_data.task.task_encoder import stateless
+from tests.prepared import train_dataset, val_dataset, write_texts
+from tests.task.stores.processes import Child
+
+SIZE = 24
+
+
+@edataclass
+class Encoded(TextSample):
+    """A text with tensors, one of them large enough to be mapped."""
+
+    tokens: torch.Tensor
+    pixels: torch.Tensor
+
+
+class Counting(DefaultTaskEncoder[Any, Any, Any, Any]):
+    """Notes each call of its hook in a file."""
+
+    factor = 1
+
+    def __init__(self, calls: Path) -> None:
+        super().__init__()
+        self.calls = calls
+
+    def note(self, sample: Any) -> None:
+        with open(self.calls, "a") as file:
+            file.write(f"{sample.__key__}\n")
+
+    def made(self, sample: Any, more: int = 0) -> Encoded:
+        number = self.factor * (int(sample.text) + more)
+        tokens, pixels = torch.full((3,), number), torch.full((70_000,), number * 1.0)
+        return Encoded.derive_from(sample, text=sample.text, tokens=tokens, pixels=pixels)
+
+
+class Plain(Counting):
+    @stateless
+    def encode_sample(self, sample: Any) -> Any:
+        self.note(sample)
+        return self.made(sample)
+
+
+class Drawing(Counting):
+    def encode_sample(self, sample: Any) -> Any:
+        self.note(sample)
+        return self.made(sample, int(torch.randint(1_000_000, ())))
+
+
+class Skipping(Counting):
+    @stateless
+    def encode_sample(self, sample: Any) -> Any:
+        self.note(sample)
+        if int(sample.text) % 3 == 1:
+            raise SkipSample("it is one of three")
+        return self.made(sample)
+
+
+class Failing(Counting):
+    @stateless
+    def encode_sample(self, sample: Any) -> Any:
+        self.note(sample)
+        if int(sample.text) % 3 == 1:
+            raise ValueError("it is one of three")
+        return self.made(sample)
+
+
+class Splitting(Counting):
+    @stateless
+    def encode_sample(self, sample: Any) -> Iterator[Any]:
+        self.note(sample)
+        for more in range(int(sample.text) % 3):
+            yield self.made(sample, more)
+
+
+class Numbered(Counting):
+    @stateless
+    def encode_sample(self, sample: Any) -> Any:
+        self.note(sample)
+        return self.made(sample, self.current_sample_index)
+
+
+class Packed(Counting):
+    select_samples_to_pack = Packing(length=lambda sample: len(sample.text) + 1, capacity=6, overlong="drop")
+
+    @stateless
+    def preencode_sample(self, sample: Any) -> Any:
+        self.note(sample)
+        return self.made(sample)
+
+    @stateless
+    def postencode_sample(self, sample: Any) -> Any:
+        sample.tokens += 1
+        return sample
+
+    @stateless
+    def pack_selected_samples(self, samples: list[Any]) -> Any:
+        return {"tokens": torch.cat([sample.tokens for sample in samples]), "__restore_key__": ()}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_texts(tmp_path_factory.mktemp("memo") / "texts", SIZE)
+
+
+@pytest.fixture
+def calls(tmp_path: Path) -> Path:
+    return tmp_path / "calls"
+
+
+@pytest.fixture
+def memo() -> Iterator[Memo]:
+    """A memo that another process of the user keeps open; nothing is left of it at the end."""
+    folder = Path(f"/dev/shm/memo-of-tests-{os.getpid()}")
+    settings = Memo(folder, max_bytes=256 << 20)
+    files = MemoFiles(settings)
+    yield settings
+    del files
+    assert not folder.exists()
+
+
+def of(encoder: type[Counting], calls: Path) -> dict[str, Any]:
+    options: dict[str, Any] = {"packing_buffer_size": 10} if encoder is Packed else {}
+    return {"task_encoder": encoder(calls), **options}
+
+
+def read(data: Path, memo: Any, count: int = 30, **options: Any) -> tuple[list[Any], Any, Any]:
+    """The first batches, as far as they can be compared, with the state after them and the metrics."""
+    with get_savable_loader(train_dataset(data, **options), memo=memo) as loader:
+        batches = [plain(batch) for _, batch in zip(range(count), loader, strict=False)]
+        metrics = loader.metrics()
+        return batches, loader.save_state_rank(), metrics
+
+
+def plain(batch: Any) -> Any:
+    values = batch if isinstance(batch, dict) else {name: getattr(batch, name) for name in batch.__dataclass_fields__}
+    return {name: value.tolist() if torch.is_tensor(value) else value for name, value in values.items()}
+
+
+def count_of(calls: Path) -> int:
+    count = len(calls.read_text().splitlines()) if calls.exists() else 0
+    calls.unlink(missing_ok=True)
+    return count
+
+
+KINDS = [Plain, Drawing, Skipping, Splitting, Packed]
+
+
+@pytest.mark.parametrize("encoder", KINDS)
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_second_loader_finds_what_a_first_has_made(
+    data: Path, calls: Path, memo: Memo, encoder: type[Counting], num_workers: int
+) -> None:
+    """Batches, states and counts are those without a memo; hooks that draw nothing run once for all epochs."""
+    options = of(encoder, calls) | {"num_workers": num_workers}
+    expected = read(data, None, **options)
+    made = count_of(calls)
+    first = read(data, memo, **options)
+    made_first = count_of(calls)
+    again = read(data, memo, **options)
+    assert made_first <= (made if encoder is Drawing else SIZE)
+    assert num_workers or made_first == made or encoder is not Drawing
+    assert count_of(calls) == 0 or num_workers  # workers may have been further ahead
+    for found in (first, again):
+        assert found[:2] == expected[:2]
+        for name in ("skipped", "samples", "truncated"):
+            assert num_workers or getattr(found[2], name) == getattr(expected[2], name)
+    assert again[2].memo_hits and again[2].memo_bytes and (num_workers or not again[2].memo_misses)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_loaders_in_lockstep_make_each_sample_once(data: Path, calls: Path, memo: Memo, num_workers: int) -> None:
+    options = of(Plain, calls) | {"num_workers": num_workers, "repeat": False}
+    with ThreadPoolExecutor(2) as executor:
+        found = [*executor.map(lambda _: read(data, memo, **options)[:2], range(2))]
+    assert found[0] == found[1]
+    assert count_of(calls) == SIZE
+
+
+def test_training_validation_and_ranks_share(data: Path, calls: Path, memo: Memo) -> None:
+    read(data, memo, SIZE, repeat=False, **of(Plain, calls))
+    for rank in range(2):
+        read(data, memo, SIZE, repeat=False, rank=rank, world_size=2, seed=5, **of(Plain, calls))
+    with get_savable_loader(val_dataset(data, **of(Plain, calls)), memo=memo) as loader:
+        assert len(list(loader)) == SIZE / 2
+    assert count_of(calls) == SIZE
+
+
+def test_what_a_result_depends_on_is_in_its_key(
+    data: Path, calls: Path, memo: Memo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_made(encoder: type[Counting] = Plain, data: Path = data, **options: Any) -> bool:
+        read(data, memo, **of(encoder, calls), **options)
+        return count_of(calls) > 0
+
+    assert is_made()
+    assert not is_made(seed=1, num_lanes=8), "another order of the same samples, of which all are there"
+    assert is_made(Drawing) and not is_made(Drawing)
+    assert is_made(Drawing, seed=1)
+    assert is_made(data=write_texts(tmp_path / "other", SIZE)), "other data"
+    assert is_made(where="txt.bytes < 2"), "other numbers for the samples"
+    assert is_made(image_decode="pil")
+    monkeypatch.setattr(Counting, "factor", 2)
+    assert is_made() and not is_made()
+
+
+@pytest.mark.parametrize("encoder", [Failing, Numbered])
+def test_failures_and_what_asks_for_its_place_are_made_again(
+    data: Path, calls: Path, memo: Memo, encoder: type[Counting], caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = read(data, None, 8, **of(encoder, calls))
+    made = count_of(calls)
+    for _ in range(2):
+        assert read(data, memo, 8, **of(encoder, calls))[:2] == expected[:2]
+        again = count_of(calls)
+    assert 0 < again <= made and (encoder is Failing or again == made)
+    caplog.clear()  # its tracebacks hold the loader
+
+
+def test_a_process_that_dies_in_the_middle_is_in_nobodys_way(data: Path, calls: Path, memo: Memo) -> None:
+    class Waiting(Plain):
+        memo_version = "1"  # not the code, which has a variable of this test
+        ready: Callable[[str], None] | None = None
+
+        def note(self, sample: Any) -> None:
+            super().note(sample)
+            if Waiting.ready is not None:
+                Waiting.ready("encoding")
+
+    def first(ready: Callable[[str], None]) -> None:
+        Waiting.ready = staticmethod(ready)
+        read(data, memo, **of(Waiting, calls))
+
+    expected = read(data, None, **of(Waiting, calls))[:2]
+    with Child(first) as child, ThreadPoolExecutor(1) as executor:
+        assert child.value == "encoding"
+        found = executor.submit(read, data, memo, **of(Waiting, calls))
+        with pytest.raises(concurrent.futures.TimeoutError):
+            found.result(0.3)
+        child.kill()
+        assert found.result(60)[:2] == expected
+
+
+def test_a_process_that_has_stopped_is_not_waited_for(
+    data: Path, calls: Path, memo: Memo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memo_module, "MAX_WAIT_S", 0.1)
+    files = MemoFiles(memo)
+    names: list[int | None] = []
+    claim = MemoFiles.claim
+    held = threading.Event()
+
+    def claimed_by_another(self: MemoFiles, name: str) -> int | None:
+        if not held.is_set():
+            held.set()
+            names.append(claim(files, name))
+        return claim(self, name)
+
+    monkeypatch.setattr(MemoFiles, "claim", claimed_by_another)
+    assert read(data, memo, **of(Plain, calls))[:2] == read(data, None, **of(Plain, calls))[:2]
+    assert names[0] is not None
+    os.close(names[0])
+
+
+@pytest.mark.parametrize("damage", [b"", b"bdmemo", None])
+def test_damaged_files_are_made_again(data: Path, calls: Path, memo: Memo, damage: bytes | None) -> None:
+    expected = read(data, memo, **of(Plain, calls))[:2]
+    for file in Path(memo.folder).rglob("entries/*"):
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(content if damage is None else damage)
+    assert count_of(calls) == SIZE
+    assert read(data, memo, **of(Plain, calls))[:2] == expected
+    assert count_of(calls) == SIZE
+    assert read(data, memo, **of(Plain, calls))[:2] == expected
+    assert count_of(calls) == 0
+
+
+def test_users_may_write_into_what_they_get(data: Path, calls: Path, memo: Memo) -> None:
+    class Writing(Plain):
+        @stateless
+        def batch(self, samples: list[Any]) -> Any:
+            for sample in samples:
+                sample.tokens += 1
+                sample.pixels *= 2
+            return super().batch(samples)
+
+    expected = read(data, None, **of(Writing, calls))[:2]
+    assert [read(data, memo, **of(Writing, calls))[:2] for _ in range(2)] == [expected] * 2
+
+
+def test_the_bound_is_kept_and_what_does_not_fit_goes_to_the_disk(data: Path, calls: Path, tmp_path: Path) -> None:
+    small = Memo(tmp_path / "memory", max_bytes=1 << 20)
+    expected = read(data, None, **of(Plain, calls))[:2]
+    count_of(calls)
+    assert read(data, small, **of(Plain, calls))[:2] == expected
+    assert count_of(calls) > SIZE
+    assert not (tmp_path / "memory").exists()
+    both = Memo(tmp_path / "memory", max_bytes=1 << 20, disk=tmp_path / "disk")
+    for _ in range(2):
+        assert read(data, both, **of(Plain, calls))[:2] == expected
+    assert SIZE < count_of(calls) < 2 * SIZE, "what was in memory is gone, what was on the disk is not"
+    read(data, both, **of(Plain, calls))
+    assert sum(file.stat().st_size for file in (tmp_path / "disk").rglob("entries/*")) > 20 << 18
+
+
+def test_a_folder_that_others_can_write_to_is_refused(data: Path, calls: Path, tmp_path: Path) -> None:
+    folder = tmp_path / f"bridge_data_memo_{os.getuid()}"
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    with pytest.raises(ConfigError, match=f"{folder}.*only this user can use"):
+        read(data, Memo(tmp_path), **of(Plain, calls))
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ("/dev/shm", "expected a Memo"),
+        ({"max_bytes": 5}, "folder"),
+        ({"folder": "a", "size": 5}, "size"),
+        ({"folder": 3}, "folder=3"),
+        ({"folder": "a", "max_bytes": 0}, "max_bytes=0"),
+        ({"folder": "a", "disk": ""}, "disk=''"),
+    ],
+)
+def test_a_wrong_setting_is_refused(data: Path, given: Any, named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        get_savable_loader(train_dataset(data), memo=given)
+
+
+def test_settings_may_be_a_mapping_and_data_in_memory_are_not_kept(calls: Path, memo: Memo) -> None:
+    given = {"folder": memo.folder, "max_bytes": 1 << 20}
+    items: Any = [TextSample(__key__=str(number), text=str(number)) for number in range(4)]
+    for _ in range(2):
+        with get_savable_loader(train_dataset(items), memo=given) as loader:
+            next(iter(loader))
+            assert loader.metrics().memo_hits == 0
