@@ -31,6 +31,7 @@ import re
 import sys
 import sysconfig
 import textwrap
+import threading
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -188,7 +189,7 @@ class _Teller:
                 return ["above", self._seen[id(value)][0]]
             self._seen[id(value)] = len(self._seen), value
         try:
-            told = [value.__qualname__, textwrap.dedent(inspect.getsource(inspect.unwrap(value)))]
+            told = [value.__qualname__, textwrap.dedent(_read_source(inspect.unwrap(value)))]
         except (OSError, TypeError) as error:
             raise ConfigError(
                 f"{where}: the code of {value.__qualname__} cannot be read, so it is unknown when it changes: set "
@@ -264,10 +265,18 @@ def _held_by(function: Any) -> list[Any]:
     return [] if held == [None, None] else held
 
 
+_parser = threading.Lock()
+
+
+def _read_source(value: Any) -> str:
+    with _parser:  # two threads that parse at once fail in Python 3.11
+        return inspect.getsource(value)
+
+
 def _source(function: types.FunctionType) -> str:
     """The code of a function; of one that was generated, compiled."""
     try:
-        return inspect.getsource(function.__code__)
+        return _read_source(function.__code__)
     except (OSError, TypeError):
         return _digest(function.__code__.co_code)
 
