@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := setup
 .PHONY: more setup demo test test-fast test-most test-all test-bridge test-data test-ray test-wandb test-view faults mutants fuzz \
-  compat lint wheel docs peers bench bench-more clean
+  compat lint wheel docs peers bench bench-ray bench-more clean
 
 # setup, demo, test, test-all, lint, bench and docs are what is needed every day; `make more` lists the rest.
 define MORE
@@ -20,13 +20,14 @@ test-fast    the stages, without processes and with fewer random cases
 test-most    what changes with the version of Python
 test-bridge  Megatron-Bridge itself, its import of Energon changed to ours (Python 3.12)
 test-data    real data, fetched once from Debian and PyPI
-test-ray     tasks on a Ray cluster of two nodes
+test-ray     tasks and workers on Ray clusters whose nodes die and join
 test-wandb   metrics in an offline run of Weights & Biases
 test-view    the page of `bridge-data view` in Chromium; SHOTS=1 makes the pictures of docs/ anew
 faults       failing file systems, full disks, kills
 fuzz         damaged files of every format: SECONDS_EACH=30 ARGS="--targets jsonl,images"
 mutants      how many small changes of a room the tests notice: ROOM=order SAMPLE=30
 compat       the tests of a checkout of Energon, Bridge or Megatron-LM, run on ours: CHECKOUT=../Megatron-Energon
+bench-ray    workers on Ray beside local workers
 bench-more   what docs/benchmarks.md prints besides `make bench`
 wheel        the package as it is published, tried in an empty environment
 clean        remove environments and what was built
@@ -67,10 +68,11 @@ test-fast: setup
 test-all: setup $(PEER)/.complete test-bridge test-ray test-wandb
 	BRIDGE_DATA_PEER="$(CURDIR)/$(PEER)/bin/python" BRIDGE_DATA_EXAMPLES=3000 $(BIN)/python -m pytest $(SPREAD) -m "not gpu and not browser" --timeout 1800
 
-# Tasks on a Ray cluster of two nodes; metrics in an offline run of Weights & Biases. Each package (0.3 GB, 0.1 GB) is in
+# Tasks and workers on Ray clusters; metrics in an offline run of Weights & Biases. Each package (0.3 GB, 0.1 GB) is in
 # an environment of its own, which takes the rest from $(VENV).
 test-ray: setup $(PEERS)/ray/.complete
-	PYTHONPATH="$(CURDIR)" RAY_USAGE_STATS_ENABLED=0 $(PEERS)/ray/bin/python -m pytest -q tests/prepare/test_executors_ray.py
+	PYTHONPATH="$(CURDIR)" RAY_USAGE_STATS_ENABLED=0 $(PEERS)/ray/bin/python -m pytest -q tests/prepare/test_executors_ray.py \
+	  tests/loader/test_ray_workers.py
 
 test-wandb: setup $(PEERS)/wandb/.complete
 	PYTHONPATH="$(CURDIR)" $(PEERS)/wandb/bin/python -m pytest -q -p tests.faults.executed -k w_and_b \
@@ -206,6 +208,10 @@ bench: $(VENV)/.bench peers
 $(VENV)/.bench: pyproject.toml | setup
 	$(BIN)/pip install -q -e ".[bench]"
 	@touch $@
+
+# Workers on Ray beside local workers, over the loopback device.
+bench-ray: $(VENV)/.bench $(PEERS)/ray/.complete
+	PYTHONPATH="$(CURDIR)" $(PEERS)/ray/bin/python -m benchmarks.ray_workers $(ARGS)
 
 # What else docs/benchmarks.md prints.
 bench-more: $(VENV)/.bench

@@ -168,6 +168,34 @@ class Memo:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class RayWorkers:
+    """Workers of a loader that are actors of a Ray cluster, which nodes may join and leave in mid-run: see docs/ray.md.
+
+    Raises:
+        ConfigError: if a number is out of range.
+    """
+
+    address: str = "auto"
+    """The cluster: "auto" for that of this machine or of `$RAY_ADDRESS`; HOST:PORT, if this machine is a node of it. A
+    cluster that the process has joined by `ray.init` is taken as it is."""
+    num_actors: int | None = None
+    """Actors of this rank; None for as many as `num_workers`."""
+    num_cpus: float = 1
+    """CPUs that Ray reserves for each."""
+    resources: Mapping[str, float] | None = None
+    """Other resources of Ray that each needs, such as {"decoding": 1} to stay on nodes which have that."""
+    required: bool = False
+    """Whether a cluster that cannot be reached is an error. If not, workers start on this machine, with a warning."""
+
+    def __post_init__(self) -> None:
+        check_integer("RayWorkers: num_actors", self.num_actors, 1, or_none=True)
+        check_number("RayWorkers: num_cpus", self.num_cpus, "a positive number of CPUs")
+        check_plain_fields(self, "RayWorkers: ")
+        for name, amount in (self.resources or {}).items():
+            check_number(f"RayWorkers: resources[{name!r}]", amount, "a positive number")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class LoaderConfig:
     """Options of `get_loader` and `get_savable_loader`: how batches are produced. Only `ends` changes which batches
     come, and none of them their order.
@@ -178,6 +206,9 @@ class LoaderConfig:
 
     prefetch_factor: int = 2
     """Batches that a worker prepares ahead."""
+    workers: Literal["local", "ray"] | RayWorkers = "local"
+    """Where `num_workers` run: "local", on this machine; "ray", on the Ray cluster of this machine or of
+    `$RAY_ADDRESS`; `RayWorkers`, or a mapping of its options, on another one or in other ways."""
     cache_pool: CachePool | None = None
     """The cache of the cookers; without one nothing is prefetched for them."""
     memo: Memo | Mapping[str, Any] | None = None
@@ -233,6 +264,7 @@ class LoaderConfig:
         for name in ("watchdog_timeout_seconds", "watchdog_initial_timeout_seconds", "sample_timeout_s"):
             check_number(f"loader: {name}", getattr(self, name), "a positive number of seconds", or_none=True)
         check_plain_fields(self, "loader: ")
+        object.__setattr__(self, "workers", _workers(self.workers))
         if self.cache_pool is not None and not isinstance(self.cache_pool, CachePool):
             raise ConfigError(f"cache_pool={self.cache_pool!r}: expected a CachePool, such as FileStoreCachePool()")
         if isinstance(self.memo, Mapping):
@@ -253,6 +285,23 @@ class LoaderConfig:
         if first_batch and self.watchdog_initial_timeout_seconds is not None:
             limits[0] = self.watchdog_initial_timeout_seconds
         return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _workers(value: Any) -> Literal["local"] | RayWorkers:
+    """The value of `workers` as the loader takes it."""
+    if value == "ray":
+        return RayWorkers()
+    if isinstance(value, Mapping):
+        known = [field.name for field in dataclasses.fields(RayWorkers)]
+        for name in value:
+            if name not in known:
+                raise unknown_option("workers of a loader", str(name), known)
+        return RayWorkers(**value)
+    if isinstance(value, RayWorkers):
+        return value
+    if value == "local":
+        return "local"
+    raise ConfigError(f"loader: workers={value!r}: expected 'local', 'ray', or RayWorkers(...)")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

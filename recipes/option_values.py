@@ -4,6 +4,7 @@ Enters: a value of a YAML, of the command line, or of `${oc.env:NAME}`, which is
 option's type: `4` of `"4"`, False of `"false"`. Guarantee: a value of another type is refused by the option's name.
 """
 
+import dataclasses
 import types
 import typing
 from collections.abc import Collection, Mapping, Sequence
@@ -48,13 +49,16 @@ def _typed(value: Any, kind: Any, where: str) -> Any:
             return [_typed(inner, element, f"{where}[{index}]") for index, inner in enumerate(value)]
         if origin is Mapping and isinstance(value, Mapping):
             return dict(value)
+        if dataclasses.is_dataclass(one) and isinstance(value, Mapping):
+            fields = {field.name: field.type for field in dataclasses.fields(one)}
+            return {name: _typed(inner, fields.get(name, Any), f"{where}.{name}") for name, inner in value.items()}
         if one in (bool, int, float, str) and isinstance(value, str | int | float):
             try:
                 return _converted(value, one)
             except ValueError:
                 continue
     lists = ["a list" for one in kinds if typing.get_origin(one) in (Sequence, Collection)]
-    mappings = ["a mapping" for one in kinds if typing.get_origin(one) is Mapping]
+    mappings = ["a mapping" for one in kinds if typing.get_origin(one) is Mapping or dataclasses.is_dataclass(one)]
     plain = dict.fromkeys(_NAMES[one] for one in kinds if one in _NAMES)
     expected = " or ".join([*map(repr, choices), *lists, *mappings, *plain])
     raise ConfigError(f"{where}={value!r}: expected {expected or 'nothing, as recipes cannot set it'}")

@@ -24,11 +24,11 @@ IMPORTS = {
     "collections.abc": "Callable Collection Mapping Sequence",
     "os": "",
     "pathlib": "Path",
-    "typing": "Any TypedDict",
+    "typing": "Any Literal TypedDict",
     "bridge_data.errors": "ErrorHandler",
     "bridge_data.limits": "Limits",
     "bridge_data.plan.source": "EpochsPerShuffle",
-    "bridge_data.run_options": "Ends Memo PackingKind Share StartMethod",
+    "bridge_data.run_options": "Ends Memo PackingKind RayWorkers Share StartMethod",
     "bridge_data.task.stores": "CachePool",
 }
 FIXED = {

@@ -19,7 +19,7 @@ except ImportError:
     import megatron.energon as api  # type: ignore[no-redef]
     from megatron.energon.av import get_single_frames_uniform
 
-PATHS = {"blend": "metadataset.yaml", "aux": "metadataset.yaml"}
+PATHS = dict.fromkeys(("blend", "aux", "sources"), "metadataset.yaml")
 
 
 @api.edataclass
@@ -129,7 +129,7 @@ class Questions(Images):
     cookers = [api.Cooker(cook_question)]  # noqa: RUF012
 
 
-ENCODERS = {"jpeg": Images, "s3": Images, "photos": Photos, "chat": Chats, "aux": Questions}
+ENCODERS = {"jpeg": Images, "s3": Images, "sources": Images, "photos": Photos, "chat": Chats, "aux": Questions}
 ENCODERS |= {"video": Videos, "audio": Audio}
 
 

@@ -107,32 +107,38 @@ def _throughput(loader: Loader, batches: Iterator[Any], first: Any, arguments: a
     size = loader.settings["batch_size"]
     pause = arguments.pause_per_sample * size
     warm = time.monotonic() + (PACED_WARM_UP_S if pause else WARM_UP_S)
-    drawn = 0
+    drawn, stalls_at_first = 0, 0.0
     while time.monotonic() < warm or drawn < 4 * arguments.workers:
+        asked = time.monotonic()
         batch = next(batches)
+        stalls_at_first += time.monotonic() - asked
         drawn += 1
         if len(seen) < CHECKED:
             seen += [(key, digest(value)) for key, value in loader.describe(batch)]
         if pause:
             time.sleep(pause)
     del first, batch
-    count, stalls, longest = 0, 0.0, 0.0
+    count, stalls, taking, longest = 0, 0.0, 0.0, 0.0
     cpu = cpu_s()
     begin = due = time.monotonic()
     end = begin + arguments.seconds
     while (now := time.monotonic()) < end:
+        worked = time.thread_time()
         next(batches)
         count += 1
         if pause:
-            waited = time.monotonic() - now
-            stalls, longest = stalls + waited, max(longest, waited)
+            took, worked = time.monotonic() - now, time.thread_time() - worked
+            stalls, taking, longest = stalls + took - worked, taking + worked, max(longest, took)
             due = max(due + pause, time.monotonic())
             time.sleep(max(0.0, due - time.monotonic()))
     wall = time.monotonic() - begin
     cpu = cpu_s() - cpu
     samples = count * size
     figures = {"samples_per_s": samples / wall, "cpu_s_per_1000": 1e3 * cpu / samples, "check": seen[:CHECKED]}
-    return figures | ({"stalled_share": stalls / wall, "longest_wait_s": longest} if pause else {})
+    if not pause:
+        return figures
+    figures |= {"stalled_at_first_s": stalls_at_first, "stalled_share": stalls / wall}
+    return figures | {"taking_share": taking / wall, "longest_wait_s": longest}
 
 
 def _saved(loader: Loader, file: Path) -> dict[str, Any]:

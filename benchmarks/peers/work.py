@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 BATCH_SIZES = {"text": 32, "jpeg": 32, "photos": 16, "video": 4, "audio": 16, "chat": 4, "aux": 16, "blend": 32}
-BATCH_SIZES |= {"s3": 32, "cold": 32, "million": 32, "ten_thousand": 32}
+BATCH_SIZES |= {"s3": 32, "sources": 32, "cold": 32, "million": 32, "ten_thousand": 32}
 CAPACITY, PACKING_BUFFER = 2048, 64
 SHUFFLE_BUFFER, RUN_LENGTH = 100, 100
 IMAGE_SIZE, NUM_FRAMES = (336, 336), 8

@@ -123,8 +123,11 @@ def merged(before: dict[str, Any], new: dict[str, Any], only: tuple[str, ...]) -
             rates[at] = rates[at] | joined
         else:
             rates[at] = row
-    costs = before["costs"] if only else before["costs"] | new["costs"]
-    return before | {"settings": before["settings"] | new["settings"], "rates": rates, "costs": costs}
+    found = before["costs"]
+    if not only:
+        known = found | new["costs"]
+        found = {cost.label: known[cost.label] for cost in costs.COSTS if cost.label in known}
+    return before | {"settings": before["settings"] | new["settings"], "rates": rates, "costs": found}
 
 
 def write(document: dict[str, Any]) -> None:

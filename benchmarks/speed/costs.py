@@ -11,11 +11,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.speed import data, object_store, shared_decode
+from benchmarks.speed import data, object_store, shared_decode, stragglers
 from benchmarks.speed.programs import ENERGON, OURS, Figures, limited, python_of, run
 from benchmarks.speed.rounds import Extent, Runs, report
+from benchmarks.speed.stragglers import ALIKE, ALONE
 
-MEMORY_WORKERS, WORKERS, IMPORTS, COMMAND_LIMIT_S = 4, 2, 7, 120
+MEMORY_ROWS = (("text", 4, 1.0), ("jpeg", 4, 1.0), ("sources", 8, 20.0))
+"""Data sets, workers, and seconds of reading: buffers of many sources fill slowly."""
+WORKERS, IMPORTS, COMMAND_LIMIT_S = 2, 7, 120
 IMPORTED = {
     OURS: "from bridge_data import TaskEncoder, WorkerConfig, get_savable_loader, get_train_dataset",
     "torch": "import torch",
@@ -41,12 +44,20 @@ COSTS = (
     Cost("imports of a training script, s", "import", "torch", "wall_s"),
     Cost("memory (PSS), 4 workers, text, MB", "text/4", ENERGON, "pss_mb"),
     Cost("memory (PSS), 4 workers, JPEG, MB", "jpeg/4", ENERGON, "pss_mb"),
+    Cost("memory (PSS), 8 workers, 300 sets of JPEGs, MB", "sources/8", ENERGON, "pss_mb"),
     Cost("`prepare` of 50,000 texts, 2 workers, s", "prepare", ENERGON, "wall_s"),
     Cost("texts a second of 1,000,000, in-process", "growth/0", "10,000 samples", "samples_per_s"),
     Cost("texts a second of 1,000,000, 2 workers", "growth/2", "10,000 samples", "samples_per_s"),
+    Cost("1% of samples 100 × slower, sleeping, 8 workers: samples a second", "sleeping/8", ALIKE, "samples_per_s"),
+    Cost("the same, beside workers that do not help", "sleeping/8", ALONE, "samples_per_s"),
+    Cost("the same, computing, 2 workers", "computing/2", ALIKE, "samples_per_s"),
     Cost("S3 at 20 ms, half the local rate: CPU s of 1,000 JPEGs", "s3/2", "local shards", "cpu_s_per_1000"),
-    Cost("the same: share of the time that the trainer waits", "s3/2", "local shards", "stalled_share"),
-    Cost("two jobs that share 1,000 photos by a memo: CPU s of each", "memo", shared_decode.APART, "cpu_s_per_1000"),
+    Cost("the same: share of the time that the trainer waits for a batch", "s3/2", "local shards", "stalled_share"),
+    Cost("the same: share of the time that it computes to take one", "s3/2", "local shards", "taking_share"),
+    Cost("first batch of a new process from S3 at 20 ms, s", "s3/2", "local shards", "first_batch_s"),
+    Cost("the same: seconds of waiting in the 2 s after it", "s3/2", "local shards", "stalled_at_first_s"),
+    Cost("two jobs that share photos: CPU s of 1,000, each", "memo", shared_decode.APART, "cpu_s_per_1000"),
+    Cost("the same: photos a second, each", "memo", shared_decode.APART, "samples_per_s"),
 )
 
 
@@ -55,18 +66,18 @@ def _compared(extent: Extent) -> list[str]:
 
 
 def memory(extent: Extent) -> Runs:
-    """Memory of all processes with four workers."""
+    """Memory of all processes."""
     results = {}
-    for workload in ("text", "jpeg"):
+    for workload, workers, seconds in MEMORY_ROWS:
         folder = data.make(workload, extent.folder, extent.scale)
         data.warm(folder)
         runs: dict[str, list[Figures]] = {name: [] for name in _compared(extent)}
         for _ in range(extent.other_rounds):
             for name, found in runs.items():
-                figures = run(name, workload, folder, MEMORY_WORKERS, 1.0, ["--memory"])
-                report(workload, MEMORY_WORKERS, name, figures)
+                figures = run(name, workload, folder, workers, seconds, ["--memory"])
+                report(workload, workers, name, figures)
                 found.append({key: figures[key] for key in ("pss_mb", "failed") if key in figures})
-        results[f"{workload}/{MEMORY_WORKERS}"] = runs
+        results[f"{workload}/{workers}"] = runs
     return results
 
 
@@ -154,6 +165,7 @@ MEASURED: dict[str, Callable[[Extent], Runs]] = {
     "import": imports,
     "prepare": prepare,
     "growth": growth,
+    "stragglers": stragglers.measure,
     "s3": lambda extent: {"s3/2": object_store.measure(extent)},
     "memo": shared_decode.measure,
 }

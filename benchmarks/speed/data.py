@@ -8,6 +8,7 @@ and `reference.json`, what Pillow, PyAV and Python themselves read of some sampl
 import functools
 import io
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -25,7 +26,7 @@ from PIL import Image
 from benchmarks.peers import measure, work
 
 WORDS = ("the", "a", "of", "to", "and", "in", "is", "it", "on", "as", "with", "was", "red", "small", "river", "house")
-NUM_BLENDED, REFERENCES = 20, 100_000
+NUM_BLENDED, NUM_SOURCES, REFERENCES = 20, 300, 100_000
 CLIP_SIZE, NUM_CLIP_FRAMES = (640, 360), 250
 AUDIO_RATE, NUM_AUDIO_SAMPLES = 16_000, 80_000
 Samples = Iterator[tuple[str, dict[str, bytes]]]
@@ -88,6 +89,26 @@ def _blend(target: Path, scale: float) -> None:
         lines += [f"      - weight: {number + 1}", f"        path: ./{number:02d}/tars"]
     (target / "metadataset.yaml").write_text("\n".join(lines) + "\n")
     (target / "reference.json").write_text(json.dumps(reference))
+
+
+def _sources(target: Path, scale: float) -> None:
+    """Three hundred sets of JPEGs, links to one, and the metadataset that blends them."""
+    _write(target / "000", _numbered(_photos((320, 240), 20_000, 250), 4), 500, "jpeg")
+    names = [f"{number:03d}" for number in range(max(2, int(NUM_SOURCES * scale)))]
+    for name in names[1:]:
+        shutil.copytree(target / "000/tars", target / name / "tars", copy_function=_copy_or_link)
+    blend = "".join(f"      - weight: 1\n        path: ./{name}/tars\n" for name in names)
+    head = "__module__: megatron.energon\n__class__: MetadatasetV2\nsplits:\n  train:\n    blend:\n"
+    (target / "metadataset.yaml").write_text(head + blend)
+    shutil.copy(target / "000/reference.json", target)
+
+
+def _copy_or_link(source: str, target: str) -> None:
+    """Sets share tars, but no index, which readers may map into memory."""
+    if source.endswith(".tar"):
+        os.link(source, target)
+    else:
+        shutil.copy(source, target)
 
 
 def _jpeg(target: Path, scale: float) -> None:
@@ -316,6 +337,7 @@ MAKERS: dict[str, Callable[[Path, float], None]] = {
     "long_tokens": functools.partial(_tokens, "long_tokens", 10_000),
     "aux": _aux,
     "blend": _blend,
+    "sources": _sources,
     "cold": _cold,
     "million": _million,
     "ten_thousand": _ten_thousand,

@@ -1,13 +1,18 @@
 """Training from an object store 20 ms away, at half the rate that local shards give, beside the same from local shards.
 
-The data are the JPEGs of the rates. Our loader runs with two workers: local and unpaced (its rate sets the pace), local
-and paced, remote and paced. The server is nanio, behind a proxy in which each request waits.
+The data are the JPEGs of the rates. Our loader runs with two workers, in each round: local and unpaced (its rate sets
+the pace), local and paced, remote and paced. The server is nanio. The way to it is a relay that delays what clients
+send, and copies bytes: server and relay compute on the same cores as the loader, so what they cost makes the trainer
+wait.
 """
 
 import contextlib
 import os
 import shutil
+import socket
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,14 +27,14 @@ def measure(extent: Extent) -> dict[str, list[Figures]]:
     """The runs; `{"failed": why}` instead of figures that could not be measured."""
     folder = data.make("jpeg", extent.folder, extent.scale)
     data.warm(folder)
-    free = run(OURS, "jpeg", folder, WORKERS, extent.seconds)
-    if "failed" in free:
-        return {OURS: [free]}
-    pace = ["--pause-per-sample", str(2 / free["samples_per_s"])]
     local, remote = [], []
     try:
         with served(folder) as variables:
-            for _ in range(extent.other_rounds):
+            for _ in range(extent.rounds):
+                free = run(OURS, "jpeg", folder, WORKERS, extent.seconds)
+                if "failed" in free:
+                    return {OURS: [free]}
+                pace = ["--pause-per-sample", str(2 / free["samples_per_s"])]
                 local.append(run(OURS, "jpeg", folder, WORKERS, SECONDS, pace))
                 remote.append(run(OURS, "s3", folder, WORKERS, SECONDS, pace, variables))
                 for runs in (local, remote):
@@ -44,7 +49,7 @@ def measure(extent: Extent) -> dict[str, list[Figures]]:
 @contextlib.contextmanager
 def served(folder: Path) -> Iterator[dict[str, str]]:
     """A data set in a bucket behind a slow connection; the environment in which our program finds it."""
-    from tests.object_store import Server, environment, faulty_proxy
+    from tests.object_store import Server, environment
 
     with contextlib.ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder)))
@@ -52,7 +57,36 @@ def served(folder: Path) -> Iterator[dict[str, str]]:
         server = Server(root)
         server.start()
         stack.callback(server.kill)
-        proxy = stack.enter_context(faulty_proxy(server))
-        proxy.latency_s = LATENCY_S
+        port = stack.enter_context(_delayed(server.port))
         cache = stack.enter_context(tempfile.TemporaryDirectory())
-        yield environment(proxy.port) | {"BENCH_S3_URL": "s3://bench/jpeg", "BRIDGE_DATA_CACHE": cache}
+        yield environment(port) | {"BENCH_S3_URL": "s3://bench/jpeg", "BRIDGE_DATA_CACHE": cache}
+
+
+@contextlib.contextmanager
+def _delayed(port: int) -> Iterator[int]:
+    """A port of this machine that is `LATENCY_S` away from `port`."""
+    with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
+        threading.Thread(target=_accept, args=(listener, port), daemon=True).start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def _accept(listener: socket.socket, port: int) -> None:
+    with contextlib.suppress(OSError):  # the listener is closed
+        while True:
+            client, server = listener.accept()[0], socket.create_connection(("127.0.0.1", port))
+            for source, target, delay_s in ((client, server, LATENCY_S), (server, client, 0.0)):
+                target.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                threading.Thread(target=_relay, args=(source, target, delay_s), daemon=True).start()
+
+
+def _relay(source: socket.socket, target: socket.socket, delay_s: float) -> None:
+    """Send what comes from `source` on to `target`, until one of them is closed."""
+    memory = memoryview(bytearray(1 << 18))
+    with contextlib.suppress(OSError):
+        while count := source.recv_into(memory):
+            time.sleep(delay_s)
+            target.sendall(memory[:count])
+    for end in (source, target):
+        with contextlib.suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)

@@ -20,7 +20,10 @@ FIGURES = (
     "state_bytes",
     "pss_mb",
     "wall_s",
+    "stalled_at_first_s",
     "stalled_share",
+    "taking_share",
+    "longest_wait_s",
 )
 """The numbers of a run that are kept."""
 

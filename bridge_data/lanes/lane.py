@@ -12,21 +12,23 @@ the next full bucket of these units, the only one or that of a group (`_next_buc
 
 import collections
 import contextlib
+import copy
 import functools
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from bridge_data.errors import FatalSampleError
 from bridge_data.lanes.forgotten import drop_draws, drop_pending
-from bridge_data.lanes.planned import LanePacks
+from bridge_data.lanes.planned import ContextStep, LanePacks
 from bridge_data.lanes.produced import CountValues, Produced
 from bridge_data.lanes.reading import ReadAhead
 from bridge_data.lanes.survival import Survivals
 from bridge_data.lanes.units import UNREAD, Batching, Item, Pack, Unit
 from bridge_data.lanes.work import Key, Parts, Watch, Work
-from bridge_data.order import ALL_PARTS, Cursor
+from bridge_data.order import ALL_PARTS, Cursor, SampleRef
 from bridge_data.order.cursor import packed_references
 from bridge_data.order.pending import OLD, Drawn, Pending
 from bridge_data.process_counts import COUNTS
@@ -45,7 +47,8 @@ class Lane:
 
     `position` is (number of this lane, number of lanes). `sources` are, for each source, its name and number of
     samples; `watch` is called with the reference of each sample before work on it, and `ahead` gets the position of
-    the cursor. With `planned`, packs come from there, and the cursor is not moved.
+    the cursor. With `planned`, packs come from there, and the cursor is not moved. `make_scout` makes another cursor
+    of the lane, for `upcoming`.
     """
 
     def __init__(
@@ -60,11 +63,15 @@ class Lane:
         watch: Watch | None = None,
         ahead: ReadAhead | None = None,
         planned: LanePacks | None = None,
+        make_scout: Callable[[], Cursor] | None = None,
     ) -> None:
+        self._make_scout = make_scout
+        self._scout: Cursor | LanePacks | None = None
         self._planned, self._is_told, self._is_ended = planned, False, False
-        self._cursor, self._work, self._batching = cursor, work, batching
+        self._step: ContextStep | None = None  # what was taken last is a part of it
+        self._cursor, self.work, self._batching = cursor, work, batching
         self._ahead, self._watch, self._sources = ahead, watch, sources
-        self._number, self._num_lanes = position
+        self.number, self._num_lanes = position
         self._kept: dict[int | str, int] = collections.defaultdict(int)
         self._micro_batches = self._num_samples = self._num_read = 0
         self._references = b""  # of what was batched last
@@ -86,7 +93,7 @@ class Lane:
             FatalSampleError: if a hook failed too often, or nothing is left of the data after filtering.
             DatasetError: if data cannot be read.
         """
-        observer = self._work.hooks.observer
+        observer = self.work.hooks.observer
         if observer is None:
             return self._produced()
         observer.begin_batch()
@@ -100,15 +107,15 @@ class Lane:
     def _produced(self) -> Produced[Any]:
         COUNTS.num_images = 0  # what else this process decoded is in no batch
         try:
-            with self._work.hooks:
+            with self.work.hooks:
                 batch = with_tensors(self._next_batch())
         except StopIteration:
-            if not self._micro_batches and (told := self._work.hooks.skip_summary()):
-                logger.warning("lane %d ends without a batch: all samples %s", self._number, told)
+            if not self._micro_batches and (told := self.work.hooks.skip_summary()):
+                logger.warning("lane %d ends without a batch: all samples %s", self.number, told)
             raise
         self._micro_batches += 1
         counts = self._counts(batch)
-        return Produced(self._number, batch, self.state(), self.take_skipped(), self._references, counts)
+        return Produced(self.number, batch, self.state(), self.take_skipped(), self._references, counts)
 
     def _counts(self, batch: Any) -> CountValues:
         """The `Counts` of a new batch, in the order of their fields; it takes those of the process."""
@@ -118,20 +125,45 @@ class Lane:
             COUNTS.num_bytes -= bytes_read
         if retries := COUNTS.num_retries:
             COUNTS.num_retries -= retries
-        tokens, slots = tokens_of(batch)
-        memo = COUNTS.take_memo() if self._work.outcomes else (0, 0, 0)
-        slowest = self._work.take_slowest()
+        counted = [tokens_of(one) for one in ([batch] if self._step is None else batch[0].values())]
+        tokens, slots = sum(tokens for tokens, _ in counted), sum(slots for _, slots in counted)
+        memo = COUNTS.take_memo() if self.work.memo else (0, 0, 0)
+        slowest = self.work.take_slowest()
         return self._num_samples, tokens, slots, images, bytes_read, retries, *memo, slowest, 0, 0
+
+    def upcoming(self, num_batches: int, most: int) -> list[SampleRef]:
+        """Up to `most` of the samples that the next `num_batches` batches load, in order, without those that it has
+        returned before. Where hooks skip samples, or packs are chosen from a buffer, it is a guess."""
+        size, waits = self._batching.batch_size or 1, self._pending
+        forgotten: Container[SampleRef] = () if self.work.forgotten is None else self.work.forgotten
+        scout, found = self._scout, list[SampleRef]()
+        if self._planned is not None:
+            if not isinstance(scout, LanePacks) or scout.num_taken < self._planned.num_taken:
+                scout = self._scout = copy.copy(self._planned)
+            last = self._planned.num_taken + num_batches * size - len(waits.packs)
+            with contextlib.suppress(StopIteration):
+                while scout.num_taken < last and len(found) < most:
+                    found += [ref._replace(part=ALL_PARTS) for ref in scout.next().members]
+        elif self._make_scout is not None:
+            if not isinstance(scout, Cursor) or scout.draws < self._cursor.draws:
+                scout = self._scout = self._make_scout()
+                scout.seek(self._cursor.state())
+            num_drawn = num_batches * size - len(waits.queue)
+            if (buffer := self._batching.packing_buffer_size) is not None:
+                num_drawn = buffer if num_batches * size > len(waits.packs) else 0
+            num_drawn -= scout.draws - self._cursor.draws
+            found = [ref for _, ref in scout.take(min(num_drawn, most))] if num_drawn > 0 < most else []
+        return [ref for ref in found if ref not in forgotten]
 
     def take_skipped(self) -> dict[str, int]:
         """The samples skipped since the last batch, by hook; a call resets them."""
-        skipped = dict(self._work.hooks.skipped)
-        self._work.hooks.skipped.clear()
+        skipped = dict(self.work.hooks.skipped)
+        self.work.hooks.skipped.clear()
         return skipped
 
     def _next_batch(self) -> Any:
         limit = self._batching.max_micro_batches
-        if limit is not None and self._micro_batches * self._num_lanes + self._number >= limit:
+        if limit is not None and self._micro_batches * self._num_lanes + self.number >= limit:
             raise StopIteration
         while True:
             if not self._ready:
@@ -152,16 +184,16 @@ class Lane:
 
     def _batches(self, units: list[Unit], number: int) -> list[Any]:
         """The batches made of some units; the first is this lane's batch `number`."""
-        hooks, index = self._work.hooks, number * self._num_lanes + self._number
-        hooks.batch_index = index if self._work.batch_index_known_when_encoding else None
+        hooks, index = self.work.hooks, number * self._num_lanes + self.number
+        hooks.batch_index = index if self.work.batch_index_known_when_encoding else None
         try:
             read = [unit for unit in units if unit.sample is not UNREAD or self._read(unit)]
             hooks.batch_index = index
-            self._num_read = sum(unit.num_samples for unit in read) if self._work.packs else len(read)
-            keys = self._work.keys_of(read)
-            cursor = self._cursor if self._work.batch_index_known_when_encoding else None
-            self._references = references_of(read, keys, self._work.numbers, cursor)
-            return self._work.batch(read, keys, collate=self._batches_samples) if read else []
+            self._num_read = sum(unit.num_samples for unit in read) if self.work.packs else len(read)
+            keys = self.work.keys_of(read)
+            cursor = self._cursor if self.work.batch_index_known_when_encoding else None
+            self._references = references_of(read, keys, self.work.numbers, cursor)
+            return self.work.batch(read, keys, collate=self._batches_samples) if read else []
         finally:
             hooks.batch_index = None
 
@@ -170,13 +202,13 @@ class Lane:
         if not self._batches_samples:
             return [self._next_unit()]
         try:
-            return self._next_group() if self._work.groups else self._next_bucket()
+            return self._next_group() if self.work.groups else self._next_bucket()
         except StopIteration:
             buckets = self._pending.buckets
             if self._batching.drop_last:
                 left = sum(len(unit.items) for bucket in buckets.values() for unit in bucket)
                 if left:
-                    self._work.hooks.skipped["batch_drop_last"] += left
+                    self.work.hooks.skipped["batch_drop_last"] += left
                 buckets.clear()
             if not buckets:
                 raise
@@ -187,11 +219,11 @@ class Lane:
         size = self._batching.batch_size
         assert size is not None
         bucket, queue = self._pending.buckets.setdefault("", []), self._pending.queue
-        if self._work.batch_index_known_when_encoding:
-            self._work.hooks.batch_index = self._micro_batches * self._num_lanes + self._number
+        if self.work.batch_index_known_when_encoding:
+            self.work.hooks.batch_index = self._micro_batches * self._num_lanes + self.number
         try:
             while (num_missing := size - len(bucket)) > 0:
-                if self._work.packs:
+                if self.work.packs:
                     bucket.append(self._next_pack())
                     continue
                 while not queue:
@@ -204,7 +236,7 @@ class Lane:
                 bucket += [item for item in items if item.sample is not UNREAD or self._read(item)]
             return self._pending.buckets.pop("")
         finally:
-            self._work.hooks.batch_index = None
+            self.work.hooks.batch_index = None
             if not bucket:
                 self._pending.buckets.pop("", None)
 
@@ -213,7 +245,7 @@ class Lane:
         buckets = self._pending.buckets
         while True:
             unit = self._next_unit()
-            group = self._work.group(unit, self._batching.batch_size)
+            group = self.work.group(unit, self._batching.batch_size)
             if group is None:
                 self._count_skip(_GROUPED)
                 continue
@@ -226,7 +258,7 @@ class Lane:
 
     def _next_unit(self) -> Unit:
         """The next sample, or with packing the next pack; `StopIteration` at the end of the data."""
-        if self._work.packs:
+        if self.work.packs:
             return self._next_pack()
         while True:
             item = self._next_item()
@@ -249,15 +281,30 @@ class Lane:
 
     def _packed(self, members: list[Item]) -> Pack | None:
         read = [item for item in members if self._read(item)]
+        if self._planned is not None and self._step is not None:
+            return self._part_of(self._step, read, self._planned)
         if self._planned is not None:
-            read = self._within_budgets(read, self._planned)
-        return self._work.pack(read) if read else None
+            read = self._within_budgets(read, self._planned, self._planned.budgets)
+        return self.work.pack(read) if read else None
 
-    def _within_budgets(self, items: list[Item], planned: LanePacks) -> list[Item]:
+    def _part_of(self, step: ContextStep, items: list[Item], planned: LanePacks) -> Pack:
+        """The samples of a rank in a step, by number, and the groups of all ranks. Other ranks wait for what the step
+        plans: a sample that is lost, or longer now, is in it without loss."""
+        numbers = {step.members[number]: number for number in step.lengths}
+        packs = {}
+        for item in items:
+            number, expected = numbers[item.ref._replace(part=item.part)], planned.cost_of(item.ref, item.part) or []
+            if kept := self._within_budgets([item], planned, expected):
+                packs[number] = self.work.pack(kept)
+        made = {number: pack.sample for number, pack in packs.items() if pack is not None}
+        samples = {number: sequence_of(made.get(number), length) for number, length in step.lengths.items()}
+        return Pack(items_of(step.members), (samples, step.groups), len(made))
+
+    def _within_budgets(self, items: list[Item], planned: LanePacks, budgets: Sequence[int]) -> list[Item]:
         """The samples of a planned pack for which it has room, in order: all, if their costs are as measured. What
         differs is counted, and told once."""
-        hooks, packing, kept = self._work.hooks, planned.packing, []
-        left = list(planned.budgets)
+        hooks, packing, kept = self.work.hooks, planned.packing, []
+        left = list(budgets)
         for item in items:
             costs, expected = packing.costs_of(item.sample), planned.cost_of(item.ref, item.part)
             if expected is not None and costs != expected:
@@ -267,7 +314,7 @@ class Lane:
                     logger.warning(
                         "lane %d: %s costs %s, by the cost index %s: measure the data again (bridge-data measure), if "
                         "the encoder does not draw random numbers; more are counted as %s",
-                        *(self._number, self._described(item), costs, expected, REMEASURED),
+                        *(self.number, self._described(item), costs, expected, REMEASURED),
                     )
             if packing.remeasured == "truncate" and costs[0] > left[0] > 0 and packing.truncate is not None:
                 item.sample = packing.truncate(item.sample, left[0])
@@ -295,11 +342,11 @@ class Lane:
     def _count_left_out(self, count: int) -> None:
         if count:
             reason = "by the cost index: skipped by the encoder, or too long"
-            self._work.hooks.count_skip(LEFT_OUT, count, reason)
+            self.work.hooks.count_skip(LEFT_OUT, count, reason)
 
     def _take_planned(self, planned: LanePacks) -> None:
         """Take the next planned pack, without samples that are forgotten now."""
-        hooks, forgotten = self._work.hooks, self._work.forgotten
+        hooks, forgotten = self.work.hooks, self.work.forgotten
         try:
             pack = planned.next()
         except StopIteration:
@@ -307,19 +354,19 @@ class Lane:
             self._is_ended = True
             raise
         self._count_left_out(pack.num_left_out)
-        members = pack.members
+        members, self._step = pack.members, pack.step
         if forgotten is not None:
             members = [ref for ref in members if ref not in forgotten]
             if len(members) < len(pack.members):
                 hooks.count_skip(FORGOTTEN, len(pack.members) - len(members), "they are forgotten")
-        if members:
-            self._pending.packs.append([Item(OLD, ref._replace(part=ALL_PARTS), ref.part) for ref in members])
+        if members or self._step is not None:
+            self._pending.packs.append(items_of(members))
         if self._ahead is not None and (following := planned.upcoming()) is not None:
             self._ahead.announce(following.members)
 
     def _fill_packing_buffer(self) -> None:
         """Fill the packing buffer, first with what the last one left over, and choose packs from it."""
-        pending, size, work = self._pending, self._batching.packing_buffer_size, self._work
+        pending, size, work = self._pending, self._batching.packing_buffer_size, self.work
         assert size is not None
         self._base = self._cursor.state()
         buffer = [item for item in pending.carried if self._read(item)]
@@ -357,7 +404,7 @@ class Lane:
 
     def _draw(self, count: int) -> None:
         """Take the next sample, or, where the work on many is faster, `count` samples; or all that are left."""
-        work = self._work
+        work = self.work
         count = count if work.only_loads else 1
         if self._ahead is not None:
             self._ahead.follow(self._cursor, count)
@@ -384,11 +431,11 @@ class Lane:
 
     @functools.cached_property
     def _survivals(self) -> Survivals:
-        return Survivals(self._number, self._num_lanes, self._sources, self._kept)
+        return Survivals(self.number, self._num_lanes, self._sources, self._kept)
 
     def _count_skip(self, what: int | str) -> None:
         """Count a sample of source `what`, or one of `what`, that a hook skipped."""
-        self._survivals[what].count_skip(*self._work.hooks.last_skip)
+        self._survivals[what].count_skip(*self.work.hooks.last_skip)
 
     def _read(self, unit: Unit) -> bool:
         """Ensure that the payload of a unit is in memory; False if, read again, it is now skipped."""
@@ -400,9 +447,11 @@ class Lane:
             return made is not None
         if self._watch is not None:
             self._watch(unit.ref)
-        skipped = self._work.hooks.skipped
+        skipped, began_ns = self.work.hooks.skipped, time.perf_counter_ns()
         num_truncated = skipped[TRUNCATED]
-        parts = dict(self._work.load(unit.ref))
+        parts = dict(self.work.load(unit.ref))
+        self.work.note_time(unit.ref, began_ns)
+        self.work.num_loaded += 1
         if skipped[TRUNCATED] > num_truncated and self._planned is None:
             skipped[TRUNCATED] = num_truncated  # it was counted before the resume
         if unit.part not in parts:
@@ -421,7 +470,7 @@ class Lane:
             self._head = self._cursor.state()
         state = {**self._head, "micro_batches": self._micro_batches}
         if (waits := self._pending).queue or waits.buckets or waits.open or waits.carried or waits.packs:
-            is_chosen = self._work.packs and self._planned is None
+            is_chosen = self.work.packs and self._planned is None
             state["pending"] = self._encoded_packs() if is_chosen else waits.encode(self._cursor.draws)
         return state
 
@@ -442,8 +491,8 @@ class Lane:
     def _restore(self, state: dict[str, Any]) -> None:
         self._micro_batches = state["micro_batches"]
         drawn = Pending.decode(state, self._cursor)
-        if self._work.forgotten is not None and drawn:
-            drawn = drop_pending(drawn, self._work.forgotten, self._work.hooks)
+        if self.work.forgotten is not None and drawn:
+            drawn = drop_pending(drawn, self.work.forgotten, self.work.hooks)
         self._cursor.seek(state)
 
         def unit(parts: list[Drawn]) -> Unit:
@@ -491,6 +540,33 @@ def tokens_of(batch: Any) -> tuple[int, int]:
             return int(bounds[..., -1].sum()), slots
     mask = _field(batch, "attention_mask")
     return int(mask.sum()) if getattr(mask, "shape", None) == tokens.shape else slots, slots
+
+
+def items_of(members: Iterable[SampleRef]) -> list[Item]:
+    """The planned members of a pack, not read yet."""
+    return [Item(OLD, ref._replace(part=ALL_PARTS), ref.part) for ref in members]
+
+
+def sequence_of(sample: Any, length: int) -> dict[str, Any]:
+    """The tensors (length,) that Megatron takes of a sequence, of a sample, or without loss of None.
+
+    Raises:
+        FatalSampleError: if the sample lacks one, or is longer.
+    """
+    import torch
+
+    fields = {"tokens": torch.int64, "labels": torch.int64, "loss_mask": torch.float32}
+    made = {name: torch.zeros(length, dtype=dtype) for name, dtype in fields.items()}
+    for name, filled in made.items() if sample is not None else ():
+        value = _field(sample, name)
+        if not isinstance(value, torch.Tensor) or value.shape[0] > length:
+            got = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
+            raise FatalSampleError(
+                f"{name} of a packed sample: expected a tensor of at most {length} tokens, got {got}; have "
+                "pack_selected_samples return tokens, labels and loss_mask, and measure the data again"
+            )
+        filled[: len(value)] = value
+    return {**made, "position_ids": torch.arange(length)}
 
 
 def _field(batch: Any, name: str) -> Any:

@@ -21,7 +21,16 @@ from bridge_data.decode import Loader, open_loader
 from bridge_data.errors import ConfigError, ErrorHandler, no_random_access
 from bridge_data.lanes.forgotten import ForgottenSamples, known_digests
 from bridge_data.lanes.lane import Lane
-from bridge_data.lanes.planned import TOKENS, JobPacks, LanePacks, PackPlanner, StepDeal, check_step, redealt
+from bridge_data.lanes.planned import (
+    TOKENS,
+    ContextDeal,
+    JobPacks,
+    LanePacks,
+    PackPlanner,
+    StepDeal,
+    check_step,
+    redealt,
+)
 from bridge_data.lanes.reading import ReadAhead, plan_blocks, plan_runs
 from bridge_data.lanes.restoring import Restorer
 from bridge_data.lanes.skipping import caught_up, with_skips
@@ -100,6 +109,8 @@ class LaneDataset:
         self._is_longer = False
         self.deal: StepDeal | None = None
         """How the packs of a step are dealt to the ranks by their loads; only if they are planned."""
+        self.context: ContextDeal | None = None
+        """How the samples of a step, which is a micro-batch, are dealt to ranks that share long ones; as `deal`."""
         self._shuffle = shuffle
         is_counted = plan.weight_unit != SAMPLES and shuffle is not None
         self.costs = self._costs(plan) if is_counted or batching.planned else None
@@ -239,7 +250,8 @@ class LaneDataset:
 
         Workers share what is imported before they are forked: over 100 MB each for torch.
         """
-        return () if self.work().is_plain else ("torch", "numpy.random", "PIL.Image")
+        of_samples = () if self.work().is_plain else ("torch", "numpy.random", "PIL.Image")
+        return of_samples if self.context is None else (*of_samples, *self.context.modules)
 
     def fingerprint(self) -> dict[str, Any]:
         """What must be equal for saved cursors to mean the same samples."""
@@ -345,7 +357,7 @@ class LaneDataset:
 
     def packs_of(self, lane: int, state: LoaderState) -> LanePacks:
         """The planned packs of lane number `lane` from its position in `state` on."""
-        return LanePacks(self.packs, lane, state.num_lanes, state.lanes.get(lane) or None)
+        return LanePacks(self.packs, lane, state.num_lanes, state.lanes.get(lane) or None, self.context)
 
     def _is_over(self, state: LoaderState) -> bool:
         """Whether all lanes of the job are here and have nothing left, as far as known without reading."""
@@ -386,20 +398,22 @@ class LaneDataset:
             ahead = ReadAhead(scout, self._loaders, num_lanes, self.forgotten)
         cursor, work = self.order.cursor(lane, state), work or self.work()
         if self.memo is not None:
-            from bridge_data.lanes.memo import LaneMemo, Upcoming  # here: most runs have none
+            from bridge_data.lanes.memo import Upcoming  # here: most runs have none
 
-            upcoming = None if planned is not None else Upcoming(cursor, self.order.cursor(lane, state))
-            work.outcomes = (LaneMemo(self.memo, work, self.trial_work(), upcoming, watch), *work.outcomes)
+            scout, trial = self.order.cursor(lane, state), self._trial_work()
+            upcoming = None if planned is not None else Upcoming(cursor, scout, trial, watch)
+            work.memo = self.memo.of_lane(work, upcoming)
         return Lane(
             cursor,
             work,
-            self.batching,
+            self.batching if self.context is None else dataclasses.replace(self.batching, batch_size=None),
             position=(lane, state.num_lanes),
             sources=[*zip(self.order.names, self.order.sizes, strict=True)],
             state=own,
             watch=watch,
             ahead=ahead,
             planned=planned,
+            make_scout=functools.partial(self.order.cursor, lane, state),
         )
 
     @functools.cached_property
@@ -481,6 +495,11 @@ class LaneDataset:
 
     def trial_work(self) -> Work:
         """Work for lanes of other processes: it reads samples one by one, and raises failures."""
+        work = self._trial_work()
+        work.memo = None if self.memo is None else self.memo.of_lane(work)
+        return work
+
+    def _trial_work(self) -> Work:
         work = self.work()
         work.reads_singly = work.hooks.is_trial = True
         return work

@@ -82,6 +82,10 @@ class SampleMemo:
             self._files = MemoFiles(self.settings)
         return self._files
 
+    def of_lane(self, work: Work, upcoming: "Upcoming | None" = None) -> "LaneMemo":
+        """The memo for the lane that does `work`."""
+        return LaneMemo(self, work, upcoming)
+
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_files": None}
 
@@ -183,10 +187,14 @@ def _leave(folder: CacheFolder, parent: str | os.PathLike[str]) -> None:
 
 
 class Upcoming:
-    """The next samples of a lane: `cursor` is its own, `scout` another one of the same lane."""
+    """The next samples of a lane: `cursor` is its own, `scout` another one of the same lane.
 
-    def __init__(self, cursor: Cursor, scout: Cursor) -> None:
-        self._cursor, self._scout = cursor, scout
+    They are made by `trial`, which raises failures: the lane will meet them in its order. `watch` is called with each,
+    and then with the one that is needed.
+    """
+
+    def __init__(self, cursor: Cursor, scout: Cursor, trial: Work, watch: Watch | None) -> None:
+        self._cursor, self._scout, self.trial, self.watch = cursor, scout, trial, watch
         self._drawn: collections.deque[tuple[int, SampleRef]] = collections.deque()
 
     def refs(self) -> list[SampleRef]:
@@ -203,17 +211,12 @@ class Upcoming:
 
 
 class LaneMemo:
-    """The memo as the lane that does `work` asks it (`work.Outcomes`).
+    """The memo as the lane that does `work` asks it (`work.Outcomes`). While another process makes the sample that it
+    needs, it makes `upcoming` ones; None: it waits."""
 
-    While another process makes the sample that it needs, it makes next ones (`upcoming`) by `trial`, which raises
-    failures: the lane will meet them in its order. `watch` is called with each, and then with the one that is needed.
-    """
-
-    def __init__(
-        self, memo: SampleMemo, work: Work, trial: Work, upcoming: Upcoming | None, watch: Watch | None
-    ) -> None:
-        self._keys, self._files, self._hooks, self._trial = memo.keys, memo.files, work.hooks, trial
-        self._upcoming, self._watch, self._forgotten = upcoming, watch, work.forgotten or ()
+    def __init__(self, memo: SampleMemo, work: Work, upcoming: Upcoming | None) -> None:
+        self._keys, self._files, self._hooks = memo.keys, memo.files, work.hooks
+        self._upcoming, self._forgotten = upcoming, work.forgotten or ()
         self._has_no_generators = work.hooks.has_no_generators
         self._claim: tuple[str, int] | None = None
         self._num_unkept = 0
@@ -257,26 +260,30 @@ class LaneMemo:
 
     def _make_ahead(self, needed: SampleRef) -> bool:
         """Make one of the next samples that no process has made or makes; False if there is none."""
-        for ref in () if self._upcoming is None else self._upcoming.refs():
+        upcoming = self._upcoming
+        if upcoming is None:
+            return False
+        watch, trial = upcoming.watch, upcoming.trial
+        for ref in upcoming.refs():
             name = self._name(ref)
             if name is None or ref in self._made or ref in self._forgotten:
                 continue
             if self._files.has(name) or (claim := self._files.claim(name)) is None:
                 continue
-            if self._watch is not None:
-                self._watch(ref)
+            if watch is not None:
+                watch(ref)
             outcome, before = None, COUNTS.saved()
             try:
-                with self._trial.hooks, contextlib.suppress(Exception):
-                    outcome = self._trial.outcome(ref)
+                with trial.hooks, contextlib.suppress(Exception):
+                    outcome, _ = trial.outcome(ref)
             finally:
                 COUNTS.restore(before)  # what the lane adopts, it counts
-                is_kept = self._settle(name, claim, outcome, self._trial.hooks)
+                is_kept = self._settle(name, claim, outcome, trial.hooks)
             if len(self._made) >= 2 * NUM_AHEAD:
                 self._made.clear()  # of samples that the lane has passed over
             self._made[ref] = outcome if is_kept else None
-            if self._watch is not None:
-                self._watch(needed)
+            if watch is not None:
+                watch(needed)
             return True
         return False
 

@@ -6,7 +6,8 @@ workers or lanes. Micro-batch n is made of packs n * batch_size to (n + 1) * bat
 ever. Nothing waits, so the state of a lane is where a window begins, and how many packs the lane has taken.
 
 With a `StepDeal`, the packs of a step are dealt to the data-parallel ranks by their loads, so that all ranks are done
-at the same time. No sample moves between ranks: each reads what it was dealt.
+at the same time. With a `ContextDeal`, which is for hybrid context parallelism, the samples of a step are dealt, long
+ones to several ranks. No sample moves between ranks: each reads what it was dealt.
 """
 
 import bisect
@@ -15,8 +16,8 @@ import dataclasses
 import heapq
 import itertools
 import zlib
-from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,15 +50,20 @@ _MAX_EMPTY = 1 << 10
 
 @dataclasses.dataclass(slots=True)
 class PlannedPack:
-    """A pack before it is read: its members, the cost of each by column (members, columns), and the samples before it
-    that are in no pack, as the encoder skips them (`skipped`) or as they are `too_long`."""
+    """A pack before it is read: its members, the cost of each by column (members, columns), what each costs a rank
+    (`loads`), by which packs are dealt, whether it is the first part of its sample in a pack (`is_first`), and the
+    samples before it that are in no pack, as the encoder skips them (`skipped`) or as they are `too_long`."""
 
     members: list[SampleRef]
     costs: Ints
-    load: int = 0
-    """What it costs a rank, by which packs are dealt."""
+    loads: Ints
+    is_first: NDArray[np.bool_]
+    number: int = 0
+    """Its number in the job."""
     skipped: Sequence[SampleRef] = ()
     too_long: Sequence[SampleRef] = ()
+    step: "ContextStep | None" = None
+    """If this is not a pack, but what a rank has of a step."""
 
     @property
     def num_left_out(self) -> int:
@@ -146,10 +152,6 @@ class PackPlanner:
             found = self.following(found)
         return found
 
-    def first(self) -> PackWindow:
-        """The first window of the job."""
-        return self._at(0)
-
     def following(self, window: PackWindow) -> PackWindow:
         """The window after another; `StopIteration` at the end of the data."""
         self.note(window.end, window.after)
@@ -181,6 +183,8 @@ class PackPlanner:
             after = self._cursor.state()
             if packs:
                 packs[0].skipped, packs[0].too_long = skipped, too_long
+                for number, pack in enumerate(packs, first):
+                    pack.number = number
                 return PackWindow(first, started, after, packs)
             begin = after
         raise ConfigError(
@@ -214,12 +218,14 @@ class PackPlanner:
         groups += [alone[number : number + 1] for number in range(len(alone))]
         if not groups:
             return [], np.empty(0, np.int64)
+        placed, is_first = np.sort(np.concatenate(groups)), np.zeros(len(rows.at), dtype=bool)
+        is_first[placed[np.unique(rows.at[placed], return_index=True)[1]]] = True
         made = []
         for members in _in_order([np.sort(group) for group in groups], rows, key):
             pairs = zip(rows.at[members].tolist(), rows.parts[members].tolist(), strict=True)
             refs_of = [refs[at]._replace(part=part) for at, part in pairs]
-            made.append(PlannedPack(refs_of, rows.costs[members], int(rows.loads[members].sum())))
-        return made, rows.at[np.concatenate(groups)]
+            made.append(PlannedPack(refs_of, rows.costs[members], rows.loads[members], is_first[members]))
+        return made, rows.at[placed]
 
     def _rows(self, refs: list[SampleRef]) -> "_Rows":
         """All parts of some samples, in order."""
@@ -330,6 +336,47 @@ def deal_of(options: RunOptions, steps: Steps, num_ranks: int) -> StepDeal | Non
     return StepDeal(steps=steps, num_ranks=num_ranks, by=str(options.trainer.balance))
 
 
+Groups: TypeAlias = list[list[list[int]]]
+"""Of each group of a step, which its ranks begin together: by rank, the numbers of its samples."""
+
+
+class ContextStep(NamedTuple):
+    """A step under hybrid context parallelism: its samples, by number; the padded lengths of this rank's; the groups of
+    all ranks."""
+
+    members: Sequence[SampleRef]
+    lengths: Mapping[int, int]
+    groups: Groups
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ContextDeal:
+    """How the samples of a step are shared by ranks, of which this is `rank`: `schedule` makes groups of (number,
+    tokens), by these `modules`. A sample that c > 1 ranks share is padded to a multiple of 2 * c * `multiple` tokens,
+    others of `multiple`."""
+
+    rank: int
+    schedule: Callable[[list[tuple[int, int]]], Groups]
+    modules: tuple[str, ...] = ()
+    multiple: int = 1
+
+    def part(self, packs: Sequence[PlannedPack]) -> PlannedPack:
+        """This rank's samples of the packs of a step, each once. Rank 0 tells of those that are in no pack."""
+        members = [ref for pack in packs for ref in pack.members]
+        fields = ("costs", "loads", "is_first")
+        costs, loads, is_first = (np.concatenate([getattr(pack, name) for pack in packs]) for name in fields)
+        tokens = costs[:, 0].tolist()
+        groups = self.schedule([*enumerate(tokens)])
+        shared = collections.Counter(number for group in groups for mine in group for number in mine)
+        mine = sorted({number for group in groups for number in group[self.rank]})
+        multiples = {one: self.multiple * (1 if shared[one] == 1 else 2 * shared[one]) for one in mine}
+        lengths = {one: -(-tokens[one] // multiple) * multiple for one, multiple in multiples.items()}
+        left_out = [ref for pack in packs if self.rank == 0 for ref in (*pack.skipped, *pack.too_long)]
+        step = ContextStep(members, lengths, groups)
+        chosen = [members[number] for number in mine]
+        return PlannedPack(chosen, costs[mine], loads[mine], is_first[mine], skipped=left_out, step=step)
+
+
 class Taken(NamedTuple):
     """A pack of a slot: its number; of its step, where the window of the first pack begins, as (first pack of that
     window, position), and how the step is dealt (see `JobPacks.step`)."""
@@ -402,7 +449,7 @@ class JobPacks:
             return None
         size, num_ranks = self.batch_size, self._deal.num_ranks
         dealt: dict[int, tuple[int, PlannedPack]] = {}
-        for rank, mine in enumerate(longest_first([pack.load for pack in packs[:count]], num_ranks)):
+        for rank, mine in enumerate(longest_first([int(pack.loads.sum()) for pack in packs[:count]], num_ranks)):
             batches = range((rank - first // size) % num_ranks, count // size, num_ranks)
             places = (batch * size + place for batch in batches for place in range(size))
             dealt |= {place: (first + one, packs[one]) for place, one in zip(places, mine, strict=True)}
@@ -427,10 +474,19 @@ def longest_first(loads: Sequence[int], num_ranks: int) -> list[list[int]]:
 
 
 class LanePacks:
-    """The packs that one lane of the job takes, from its position in `state` (None: from the start) on."""
+    """The packs that one lane of the job takes, from its position in `state` (None: from the start) on; with `context`,
+    what this rank has of the steps, of a micro-batch each."""
 
-    def __init__(self, packs: JobPacks, lane: int, num_lanes: int, state: LaneState | None = None) -> None:
-        self._packs, self._lane, self._num_lanes = packs, lane, num_lanes
+    def __init__(
+        self,
+        packs: JobPacks,
+        lane: int,
+        num_lanes: int,
+        state: LaneState | None = None,
+        context: ContextDeal | None = None,
+    ) -> None:
+        self._packs, self._lane, self._num_lanes, self._context = packs, lane, num_lanes, context
+        self._part: tuple[int, PlannedPack] | None = None
         self.packing, self.budgets = packs.planner.packing, packs.planner.budgets.tolist()
         self._costs: dict[SampleRef, list[int]] = {}
         position: list[int] = [0] * _NUM_FIXED if state is None else state["planned"]
@@ -440,7 +496,17 @@ class LanePacks:
         packs.planner.note(*self._begin)
 
     def next(self) -> PlannedPack:
-        """The lane's next pack; `StopIteration` at the end of the data."""
+        """The lane's next pack, or part of a step; `StopIteration` at the end of the data."""
+        if self._context is None:
+            return self._next()
+        packs = [self._next() for _ in range(self._packs.batch_size)]
+        if self._part is None or self._part[0] != self._taken:
+            self._part = self._taken, self._context.part(packs)
+        part = self._part[1]
+        self._costs = dict(zip(part.members, part.costs.tolist(), strict=True))
+        return part
+
+    def _next(self) -> PlannedPack:
         self._packs.planner.note(*self._begin)
         while True:
             taken = self._packs.take(self.next_slot(), self._shift)
@@ -451,13 +517,18 @@ class LanePacks:
                 return taken.pack
 
     @property
+    def num_taken(self) -> int:
+        """The packs that it has taken since the lanes were dealt."""
+        return self._taken
+
+    @property
     def num_left_at_end(self) -> int:
         """The last samples of the data, if they are in no pack: the lane whose pack would be next counts them."""
         number, count = self._packs.planner.left_at_end
         return count if number == self.next_slot() else 0
 
     def cost_of(self, ref: SampleRef, part: int) -> list[int] | None:
-        """The planned costs of a member of the pack that was taken last; None of another sample."""
+        """The planned costs of a member of what was taken last; None of another sample."""
         return self._costs.get(ref._replace(part=part))
 
     @property

@@ -51,7 +51,8 @@ REQUEST_BYTES = 1 << 19
 """One request costs about as much as transferring this many bytes."""
 
 LEAD = LOT_SAMPLES // 4
-"""Data needed within this many samples are announced at once, whatever their size."""
+"""Data needed within this many samples are announced at once, whatever their size; at the start, within as many as the
+lane has taken: the first batches of all lanes come before the later ones of any."""
 
 PACE = 1.25
 """Otherwise this many times the mean sample size is announced with each sample."""
@@ -76,7 +77,10 @@ class ReadAhead:
     ) -> None:
         self._scout, self._loaders, self._max_bytes = scout, loaders, AHEAD_BYTES // num_lanes
         self._forgotten: Container[SampleRef] = () if forgotten is None else forgotten
-        self._is_begun = self._is_ended = False
+        self._is_ended = False
+        self._begin: int | None = None
+        """The draw at which this began."""
+        self._lead = 0
         self._next_look = 0
         """The draw at which the scout may examine another lot, although there is time."""
         self._waiting: collections.deque[_Request] = collections.deque()
@@ -92,10 +96,11 @@ class ReadAhead:
 
     def follow(self, cursor: Cursor, count: int = 1) -> None:
         """Announce what is due when the next `count` samples of `cursor`, the lane's own, are about to be taken."""
-        if not self._is_begun:
+        if self._begin is None:
             self._scout.seek(cursor.state())
-            self._is_begun, self._next_look = True, cursor.draws
+            self._begin = self._next_look = cursor.draws
         last_draw = cursor.draws + count - 1
+        self._lead = min(LEAD, last_draw + 1 - self._begin)
         while self._announced and self._announced[0].draw < cursor.draws:
             num_bytes = self._announced.popleft().num_bytes
             self._announced_bytes -= num_bytes
@@ -117,14 +122,14 @@ class ReadAhead:
             return not self._is_ended
         if self._known_bytes >= self._max_bytes:
             return False
-        return num_ahead < LEAD or (last_draw >= self._next_look and num_ahead < MAX_SAMPLES_AHEAD)
+        return num_ahead < self._lead or (last_draw >= self._next_look and num_ahead < MAX_SAMPLES_AHEAD)
 
     def _look(self, draw: int) -> None:
         """Find the requests of the next lot; the lane is about to take `draw`."""
         begin = self._scout.draws
-        lot = self._lot(self._upcoming())
+        lot = self._lot(self._upcoming(), LOT_SAMPLES if self._lead == LEAD else 2 * self._lead)
         self._is_ended = not lot
-        self._next_look = max(draw, self._next_look) + len(lot) // 4  # gets ahead soon, but gradually
+        self._next_look = max(draw, self._next_look) + max(1, len(lot) // 4)  # gets ahead soon, but gradually
         wanted = {one: begin + number for number, ranges in reversed([*enumerate(lot)]) for one in ranges}
         for group in storage.by_request([one for ranges in lot for one in ranges]):
             request = _Request(min(map(wanted.__getitem__, group)), group, sum(size for *_, size in group))
@@ -140,7 +145,7 @@ class ReadAhead:
             return True
         if self._announced_bytes + request.num_bytes > self._max_bytes:
             return False
-        return self._credit > 0 or request.draw <= last_draw + LEAD
+        return self._credit > 0 or request.draw <= last_draw + self._lead
 
     def announce(self, refs: Iterable[SampleRef]) -> bool:
         """Announce a lot at once, the first of `refs`; return whether there were any."""
@@ -148,8 +153,8 @@ class ReadAhead:
         storage.prefetch([one for ranges in lot for one in ranges])
         return bool(lot)
 
-    def _lot(self, refs: Iterable[SampleRef]) -> list[Sequence[ByteRange]]:
-        """The byte ranges of each of the next samples, up to one lot."""
+    def _lot(self, refs: Iterable[SampleRef], most: int = LOT_SAMPLES) -> list[Sequence[ByteRange]]:
+        """The byte ranges of each of the next samples, at most `most`; fewer if they fill the budget."""
         lot: list[Sequence[ByteRange]] = []
         num_bytes = 0
         for ref in refs:
@@ -160,7 +165,7 @@ class ReadAhead:
                 logger.debug("%s cannot be announced", ref, exc_info=True)  # the read says what is wrong
             lot.append(ranges)
             num_bytes += sum(size for *_, size in ranges)
-            if num_bytes >= self._max_bytes or len(lot) == LOT_SAMPLES:
+            if num_bytes >= self._max_bytes or len(lot) == most:
                 break
         return lot
 

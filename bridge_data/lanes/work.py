@@ -84,11 +84,13 @@ class Work:
         packing: bool,
     ) -> None:
         self.hooks = hooks
-        self._slowest_ns = 0
+        self._slowest_ns = self._loading_ns = self.num_loaded = 0
         self._slowest: SampleRef | None = None  # if it was found since it was last taken
         self.forgotten: Container[SampleRef] | None = None  # samples that lanes drop
-        self.outcomes: Sequence[Outcomes] = ()
-        """Asked in this order for each whole sample, before it is made here."""
+        self.ask_peers: Callable[[SampleRef], Outcome | None] | None = None
+        """Called for each whole sample before it is made here: a peer may have made it."""
+        self.memo: Outcomes | None = None
+        """Asked for each whole sample that no peer has made, before it is made here."""
         self.reads_singly = False
         """Whether samples are read one by one, not in the blocks that lanes of this process hold."""
         self._encoder = encoder = hooks.encoder
@@ -125,22 +127,29 @@ class Work:
 
     def load(self, ref: SampleRef) -> Parts:
         """The encoded (with packing: pre-encoded) parts of a sample."""
-        if not self.outcomes or ref.part != ALL_PARTS or self.hooks.observer is not None:
+        if self.makes_all or ref.part != ALL_PARTS or self.hooks.observer is not None:
             return self._made(ref)
-        found, outcome, asked = None, None, []
-        try:
-            for outcomes in self.outcomes:
-                if (found := outcomes.find(ref)) is not None:
-                    break
-                asked.append(outcomes)
-            outcome = self.outcome(ref) if found is None else found
-        finally:
-            for outcomes in asked:
-                outcomes.keep(ref, outcome)
-        return Parts(outcome.parts) if found is None else self._adopted(ref, found)
+        if self.ask_peers is not None and (made := self.ask_peers(ref)) is not None:
+            return self._adopted(ref, made)
+        if self.memo is None:
+            return self._made(ref)
+        outcome, is_made_here = self.outcome(ref)
+        return Parts(outcome.parts) if is_made_here else self._adopted(ref, outcome)
 
-    def outcome(self, ref: SampleRef) -> Outcome:
-        """The outcome of a whole sample, made here."""
+    def outcome(self, ref: SampleRef) -> tuple[Outcome, bool]:
+        """The outcome of a whole sample, and whether it was made here."""
+        if self.memo is None:
+            return self._outcome(ref), True
+        if (found := self.memo.find(ref)) is not None:
+            return found, False
+        made = None
+        try:
+            made = self._outcome(ref)
+        finally:
+            self.memo.keep(ref, made)
+        return made, True
+
+    def _outcome(self, ref: SampleRef) -> Outcome:
         began_ns, before = time.perf_counter_ns(), (COUNTS.num_bytes, COUNTS.num_images, COUNTS.num_retries)
         skipped = self.hooks.skipped.copy()
         self.hooks.is_positional = False
@@ -209,11 +218,17 @@ class Work:
         `watch` is called before work on a sample, except on plain ones that are in memory: nothing could hang or crash.
         """
         began_ns = time.perf_counter_ns()
+        self.num_loaded += len(refs)
         held = self._held(refs)
         self.note_time(refs[0], began_ns)
         if held is not None and not self.hooks.failures and not [None for sample in held if sample is None]:
             return held
         return self._load_each(refs, held or [None] * len(refs), watch)
+
+    @property
+    def makes_all(self) -> bool:
+        """Whether nobody else makes samples for it."""
+        return self.ask_peers is None and self.memo is None
 
     @property
     def only_loads(self) -> bool:
@@ -298,7 +313,7 @@ class Work:
     def _only_loaded(self, refs: Sequence[SampleRef]) -> dict[int, Iterator[int]]:
         """By source, its whole samples that no hook changes, in order."""
         indices: dict[int, list[int]] = collections.defaultdict(list)
-        for source, _, index, part in refs if self.only_loads and not self.outcomes else ():
+        for source, _, index, part in refs if self.only_loads and self.makes_all else ():
             if part <= 0:
                 indices[source].append(index)
         return {source: iter(numbers) for source, numbers in indices.items()}
@@ -314,9 +329,16 @@ class Work:
         """Note that work on a sample, or on many that start with it, ran from `began_ns` until now. Returns now, when
         work on the next starts."""
         now_ns = time.perf_counter_ns()
+        self._loading_ns += now_ns - began_ns
         if now_ns - began_ns > self._slowest_ns:
             self._slowest_ns, self._slowest = now_ns - began_ns, ref
         return now_ns
+
+    def take_loading(self) -> tuple[int, int]:
+        """How many samples were loaded since the last call, and how many nanoseconds that took."""
+        loading = self.num_loaded, self._loading_ns
+        self.num_loaded = self._loading_ns = 0
+        return loading
 
     def take_slowest(self) -> tuple[int, int, int, int]:
         """`Counts.slowest` since the last call."""

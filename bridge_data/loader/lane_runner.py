@@ -47,15 +47,19 @@ class LaneRunner:
 
     def take(self, lane: int) -> Produced[Any] | Ended:
         """The next item of `lane`. Raises what the lane raises."""
+        run = self.lane(lane)
+        try:
+            with self._arena.active():
+                return run.next()
+        except StopIteration:
+            return Ended(lane, run.take_skipped())
+
+    def lane(self, lane: int) -> Lane | SkippingLane:
+        """Lane number `lane`."""
         if lane not in self._lanes:
             open_lane = functools.partial(self._dataset.lane, watch=self._watch)
             if self._state.skips is None:
                 self._lanes[lane] = open_lane(lane, self._state)
             else:
                 self._lanes[lane] = SkippingLane(lane, self._state, open_lane)
-        run = self._lanes[lane]
-        try:
-            with self._arena.active():
-                return run.next()
-        except StopIteration:
-            return Ended(lane, run.take_skipped())
+        return self._lanes[lane]

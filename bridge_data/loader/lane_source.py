@@ -12,16 +12,18 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
+from bridge_data import storage
 from bridge_data.child_process import give_back_freed_memory
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
 from bridge_data.loader import pinning
 from bridge_data.loader.lane_runner import Ended, LaneRunner, OutOfStep, ServerLost
 from bridge_data.loader.position import Position, Turns
-from bridge_data.run_options import LoaderConfig
+from bridge_data.run_options import LoaderConfig, RayWorkers
 from bridge_data.samples.arena import PrivateArena
 
 if TYPE_CHECKING:
+    from bridge_data.loader.ray_workers import RayPool
     from bridge_data.loader.workers.slots import HeldSlots
     from bridge_data.loader.workers.worker_pool import Restarts, WorkerPool
 
@@ -33,7 +35,7 @@ _SLOW_START_S = 60.0
 class LaneSource:
     """Runs lanes of `dataset`; `start` starts workers, if it has some.
 
-    What runs the lanes (a `LaneRunner`, or the pool) has its own place in them, which must be that of the position. So
+    What runs the lanes (a `LaneRunner`, or a pool) has its own place in them, which must be that of the position. So
     it is `current` only between steps: `take` suspends it, the caller notes what it got, and `resume` makes it current
     again. If anything in between is interrupted or fails, it is forgotten, and the next `take` starts from the
     position. A caller that moves the position, or notes a part of a step by itself, calls `suspend` before.
@@ -45,13 +47,14 @@ class LaneSource:
         self._dataset, self._config, self._pin = dataset, config, pin
         ranks = dataset.worker_config
         self._num_workers = min(ranks.num_workers, len(ranks.lanes))
+        self._remote = config.workers if isinstance(config.workers, RayWorkers) else None
         self._restarts: Restarts | None = None
         self._held: HeldSlots | None = None
-        self.pool: WorkerPool | None = None
+        self.pool: WorkerPool | RayPool | None = None
         self.pinning_thread: pinning.PinningThread | None = None
         self._arena = PrivateArena()
-        self.current: LaneRunner | WorkerPool | None = None
-        self._suspended: LaneRunner | WorkerPool | None = None
+        self.current: LaneRunner | WorkerPool | RayPool | None = None
+        self._suspended: LaneRunner | WorkerPool | RayPool | None = None
 
     def start(self) -> None:
         """Start the workers.
@@ -59,7 +62,7 @@ class LaneSource:
         Raises:
             WorkerError: if they cannot be started.
         """
-        if not self._num_workers:
+        if not self._num_workers and not (self._remote and self._remote.num_actors):
             return
         # Imported here: without workers none of it is needed.
         from bridge_data.loader.workers.slots import HeldSlots
@@ -67,6 +70,12 @@ class LaneSource:
 
         self._slow_at = time.monotonic() + _SLOW_START_S
         self._restarts = self._restarts or Restarts(self._config)
+        if self._remote is not None:
+            from bridge_data.loader.ray_workers import ray_pool
+
+            self.pool = ray_pool(self._dataset, self._remote, self._config, self._restarts)
+        if self.pool is not None or not self._num_workers:
+            return
         self._held = self._held or HeldSlots(self._config.max_shared_bytes)
         self.pool = WorkerPool(self._dataset, self._num_workers, self._config, self._restarts, self._held)
 
@@ -86,7 +95,7 @@ class LaneSource:
             self._suspended = current
             return item
 
-    def _taken(self, lane: int, current: LaneRunner | WorkerPool) -> Produced[Any] | Ended:
+    def _taken(self, lane: int, current: LaneRunner | WorkerPool | RayPool) -> Produced[Any] | Ended:
         """The next item of `lane`, pinned."""
         if self.pinning_thread is not None:
             try:
@@ -107,7 +116,7 @@ class LaneSource:
         """What was taken is noted: the next item follows it."""
         self.current = self._suspended
 
-    def _at(self, position: Position) -> LaneRunner | WorkerPool:
+    def _at(self, position: Position) -> LaneRunner | WorkerPool | RayPool:
         """What runs the lanes now: what did before, or a new runner or the pool, which start at `position`."""
         pool, before = self.pool, self._suspended
         self._suspended = None
@@ -115,6 +124,7 @@ class LaneSource:
             if self.pinning_thread is not None or pool.ready():
                 self._begin(pool, position)
                 self._arena = PrivateArena()  # no batch is made in this process any more
+                storage.drop_prefetched()
                 give_back_freed_memory()
                 return pool
             if time.monotonic() > self._slow_at:
@@ -122,7 +132,7 @@ class LaneSource:
                 self._slow_at = math.inf
         return before or LaneRunner(self._dataset, position.state, self._arena)
 
-    def _begin(self, pool: WorkerPool, position: Position) -> None:
+    def _begin(self, pool: WorkerPool | RayPool, position: Position) -> None:
         """Have the workers start at `position`."""
         self._stop_pinning()
         lanes = position.lanes()

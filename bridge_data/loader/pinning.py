@@ -22,6 +22,7 @@ from bridge_data.loader.lane_runner import Ended, OutOfStep
 from bridge_data.loader.position import Turns
 
 if TYPE_CHECKING:
+    from bridge_data.loader.ray_workers import RayPool
     from bridge_data.loader.workers.worker_pool import WorkerPool
 
 Pin: TypeAlias = Callable[[Any], Any]
@@ -42,7 +43,7 @@ class PinningThread:
     """Takes the items of `pool` by the `turns`, and pins them by `pin`, from `begin` on. No one else may use the pool
     until `stop`."""
 
-    def __init__(self, pool: WorkerPool, turns: Turns, pin: Pin) -> None:
+    def __init__(self, pool: WorkerPool | RayPool, turns: Turns, pin: Pin) -> None:
         self._pool, self._turns, self._pin = pool, turns, pin
         self._changed = threading.Condition()
         self._next: tuple[int, Produced[Any] | Ended | BaseException] | None = None

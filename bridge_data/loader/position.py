@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+import itertools
 import logging
 from collections.abc import Iterable
 
@@ -51,6 +52,10 @@ class Turns:
     def lanes(self) -> list[int]:
         """The lanes that have not ended, by their slots."""
         return [lane for _, lane in sorted(self._slots)]
+
+    def following(self, count: int) -> list[int]:
+        """The lanes of the next `count` turns, if no lane ends."""
+        return [*itertools.islice(itertools.cycle(self.lanes), count)]
 
     def advance(self) -> None:
         """Note that the lane whose turn it is has served its slot."""

@@ -52,8 +52,9 @@ class SampleRef(NamedTuple):
 _MAX_KEPT_BYTES = 256 * SAMPLE_BYTES
 """References kept from before those packed last: more samples than most micro-batches have."""
 
-_RUN = 256
-"""References computed at a time."""
+_RUN, _SHORTEST_RUN, _RUNS = 256, 16, 1 << 14
+"""References computed at a time of each source: the first number; if there are so many sources that a lane would hold
+more than the third, fewer, down to the second."""
 
 
 class Stream:
@@ -283,6 +284,7 @@ class Cursor:
         self._rows, self._blend, self.lane = generations[-1], blend, lane
         self._history = list(zip(*generations, strict=True))
         self._num_lanes = self._rows[0].num_lanes
+        self._run_size = min(_RUN, max(_SHORTEST_RUN, _RUNS // len(self._rows)))
         self._block: tuple[int, list[int]] = (-1, [])
         self.draws = 0
         """Samples drawn so far (in a finite blend: draws of the blend, including those of sources that have ended)."""
@@ -352,13 +354,13 @@ class Cursor:
     def _next_run(self, source: int) -> list[SampleRef]:
         """The next few references of a source, in reverse order; empty at the end of its row."""
         if source in self._inboxes:
-            run = [SampleRef(source, *sample) for sample in reversed(self._inboxes[source].take(_RUN))]
+            run = [SampleRef(source, *sample) for sample in reversed(self._inboxes[source].take(self._run_size))]
             if run:
                 self._runs[source] = run
                 return run
             del self._inboxes[source]
         stream = self._streams.get(source) or self._streams.setdefault(source, self._opened(source))
-        epochs, indices = stream.take_arrays(_RUN)
+        epochs, indices = stream.take_arrays(self._run_size)
         if self._blend is None:
             self._packed.add(epochs, indices)
         columns = epochs[::-1].tolist(), indices[::-1].tolist()

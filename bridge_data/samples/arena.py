@@ -158,6 +158,16 @@ class Arena(abc.ABC):
         return first.as_strided((len(images), *shape), (size, *stride))
 
 
+@contextlib.contextmanager
+def no_arena() -> Iterator[None]:
+    """Build in no arena what this thread makes."""
+    token = _active.set(None)
+    try:
+        yield
+    finally:
+        _active.reset(token)
+
+
 def current_arena() -> Arena | None:
     """The arena in which this thread builds batches; None if there is none."""
     arena = _active.get()

@@ -17,6 +17,7 @@ import io
 import itertools
 import os
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -473,6 +474,12 @@ def prefetch(ranges: Sequence[tuple[str | os.PathLike[str], int, int]]) -> None:
     wanted = [one for one in located if "://" in one[0]]
     if wanted:
         remote.prefetch(wanted)
+
+
+def drop_prefetched() -> None:
+    """Free what was fetched by `prefetch` and not read: this process reads no more."""
+    if "bridge_data.storage.remote" in sys.modules:
+        remote.drop_prefetched()
 
 
 def by_request(ranges: Sequence[tuple[str | os.PathLike[str], int, int]]) -> list[list[tuple[str, int, int]]]:

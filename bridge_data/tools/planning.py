@@ -9,21 +9,24 @@ that cannot be planned, which says what to give instead.
 """
 
 import bisect
+import contextlib
 import dataclasses
 import itertools
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError, DatasetError, listed
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.planned import TOKENS, PackWindow, longest_first, parts_of, table_of
+from bridge_data.lanes.planned import SAMPLES, TOKENS, LanePacks, PlannedPack, longest_first, parts_of, table_of
 from bridge_data.options import check_integer, check_number
+from bridge_data.order import SampleRef
 from bridge_data.order.cursor import Cursor
 from bridge_data.order.random_draws import Schedule
 from bridge_data.order.row import Ints
@@ -36,6 +39,8 @@ EXACT_SAMPLES = 1 << 18
 _AT_ONCE = 4096
 """Samples that are drawn together, if there is no packing."""
 
+_PACKS_AT_ONCE = 256
+
 _OF_LANE = 16
 """Samples that each lane draws at least."""
 
@@ -43,6 +48,8 @@ _MAX_COUNTED = 1 << 20
 """Lanes times sources for which the draws of each lane are counted; beyond it, those of the job as of one lane."""
 
 _MAX_STEPS = 1 << 40
+
+_MAX_SHOWN = 20
 
 _PLACED, _SKIPPED, _TOO_LONG = range(3)
 
@@ -82,7 +89,7 @@ class Totals(NamedTuple):
     samples: int | None
     """Sequences in the units, as batches count them; None: not known."""
     skipped: int
-    """Samples left out as the encoder skips them."""
+    """Samples left out as the encoder skips them, or as they are forgotten."""
     too_long: int
     """Samples left out as they are longer than a pack."""
     room: int
@@ -107,6 +114,12 @@ class PlannedStep(NamedTuple):
     dealt: Sequence[int]
 
 
+def load_ratios(loads: Sequence[Sequence[int]]) -> NDArray[np.float64]:
+    """The greatest over the mean load of the ranks in each step."""
+    table = np.array(loads, dtype=np.float64)
+    return np.where(table.any(1), table.max(1) / np.maximum(table.mean(1), 1e-9), 1.0)
+
+
 class Spread(NamedTuple):
     """The greatest over the mean load of the ranks in a step: its mean, 99th percentile and maximum over the steps, and
     the worst step. 1 is balanced."""
@@ -119,8 +132,7 @@ class Spread(NamedTuple):
     @classmethod
     def of(cls, loads: Sequence[Sequence[int]]) -> Self:
         """Of the loads of all ranks in each of at least one step."""
-        table = np.array(loads, dtype=np.float64)
-        ratios = np.where(table.any(1), table.max(1) / np.maximum(table.mean(1), 1e-9), 1.0)
+        ratios = load_ratios(loads)
         worst = int(ratios.argmax())
         return cls(float(ratios.mean()), float(np.percentile(ratios, 99)), float(ratios[worst]), worst)
 
@@ -149,11 +161,62 @@ class RunPlan:
     dealt: Spread | None = None
     notes: Sequence[str] = ()
     """What is not known, or not as asked."""
+    steps: Sequence[PlannedStep] = ()
+    """The exact ones."""
 
     @property
     def fill(self) -> float | None:
         """The share of the room in planned packs that has tokens, over the exact steps."""
         return int(self.exact.costs[0]) / self.exact.room if self.exact.room else None
+
+    @property
+    def columns(self) -> list[tuple[str, Totals]]:
+        """(heading, totals) of what is shown: the run, and its exact first steps if these are fewer."""
+        if self.is_exact:
+            return [("the run", self.exact)]
+        first = f"first {self.exact.steps:,} step{'s' * (self.exact.steps > 1)}"
+        return [(first, self.exact), ("the run, about", self.run)]
+
+    @property
+    def shown_sources(self) -> list[int]:
+        """The numbers of the sources that are shown: of a large blend, those with the most samples drawn."""
+        drawn = [] if self.run.drawn is None else self.run.drawn.tolist()
+        return sorted(range(len(drawn)), key=lambda number: -drawn[number])[:_MAX_SHOWN]
+
+    def tables(self) -> Iterator[tuple[list[str], list[list[str]]]]:
+        """(headings, rows) of the totals, and of the `shown_sources` if it is known how often they are drawn."""
+        heads, columns = zip(*self.columns, strict=True)
+        rows = [("steps", [one.steps for one in columns]), (self.unit, [one.units for one in columns])]
+        if self.unit == "packs" and self.run.samples is not None:
+            rows.append(("samples in them", [one.samples for one in columns]))
+        rows += [(name, [one.costs[at] for one in columns]) for at, name in enumerate(self.names)]
+        if self.names:
+            rows.append(("left out: skipped", [one.skipped for one in columns]))
+            rows.append(("left out: too long", [one.too_long for one in columns]))
+        yield ["", *heads], [[name, *(f"{value:,}" for value in values)] for name, values in rows]
+        if self.run.drawn is not None:
+            of_all, shown = [self.epochs(one) or [] for one in columns], self.shown_sources
+            facts = [(at, *self.sources[at], self.run.drawn[at]) for at in shown]
+            yield (
+                ["data set", "samples", "drawn", *(f"epochs, {head}" for head in heads)],
+                [
+                    [name, f"{size:,}", f"{drawn:,}", *(f"{epochs[at]:,.3f}" for epochs in of_all)]
+                    for at, name, size, drawn in facts
+                ],
+            )
+
+    def facts(self) -> Iterator[tuple[str, str]]:
+        """(heading, text) of the fill of packs and the loads of ranks."""
+        if self.fill is not None:
+            yield "packs", f"{self.fill:.2%} full, {1 - self.fill:.2%} padding"
+        for heading, spread in (("undealt", self.undealt), ("dealt", self.dealt)):
+            if spread is not None and self.num_ranks > 1:
+                yield (
+                    heading,
+                    f"greatest over mean {self.load} of {self.num_ranks} ranks: mean {spread.mean:.3f}, p99 "
+                    f"{spread.p99:.3f}, worst {spread.worst:.3f} in step {spread.worst_step:,}"
+                    + ("" if self.is_dealt is (heading == "dealt") else ", if it were so (balance)"),
+                )
 
     def epochs(self, totals: Totals) -> list[float] | None:
         """The epochs of each source in `exact` or `run`: samples drawn over samples."""
@@ -163,7 +226,8 @@ class RunPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data for JSON."""
-        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "names"}
+        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        del found["names"], found["steps"]
         for name in ("exact", "run"):
             totals: Totals = found[name]
             costs = dict(zip(self.names, totals.costs.tolist(), strict=True))
@@ -176,11 +240,13 @@ class RunPlan:
 
 
 class _Units(NamedTuple):
-    """Consecutive packs (or samples) of the job: their costs (units, names), loads, numbers of samples and room; and a
-    row (unit, source, what became of it) of each sample drawn for them, sorted by unit."""
+    """Consecutive packs (or samples) of the job, as micro-batches have them: their costs (units, names), the loads
+    (units, 2) by which they are dealt, and without forgotten samples, their numbers before they are dealt, numbers of
+    samples and room; and a row (unit, source, what became of it) of each sample drawn for them, sorted by unit."""
 
     costs: Ints
     loads: Ints
+    numbers: Ints
     samples: Ints
     room: Ints
     draws: Ints
@@ -190,14 +256,22 @@ class _Units(NamedTuple):
         shifted = draws + np.array([len(self.loads), 0, 0])
         return _Units(*(np.concatenate(pair) for pair in zip(self, (*columns, shifted), strict=True)))
 
+    def only(self, kept: Sequence[bool]) -> "_Units":
+        """Those of them that are `kept`."""
+        *columns, draws = self
+        mask = np.array(kept, dtype=bool)
+        draws = draws[mask[draws[:, 0]]]
+        draws = np.column_stack([(np.cumsum(mask) - 1)[draws[:, 0]], draws[:, 1:]])
+        return _Units._make([*(column[mask] for column in columns), draws])
+
     def cut(self, count: int) -> tuple["_Units", "_Units"]:
         """The first `count`, and the others."""
-        costs, loads, samples, room, draws = self
+        *columns, draws = self
         at = int(np.searchsorted(draws[:, 0], count))
         rest = draws[at:] - np.array([count, 0, 0])
         return (
-            _Units(costs[:count], loads[:count], samples[:count], room[:count], draws[:at]),
-            _Units(costs[count:], loads[count:], samples[count:], room[count:], rest),
+            _Units._make([*(column[:count] for column in columns), draws[:at]]),
+            _Units._make([*(column[count:] for column in columns), rest]),
         )
 
 
@@ -231,7 +305,8 @@ class Planner:
         others = [name for table in self._tables[:1] for name in table.names if name not in budgets]
         self.names = (*budgets, *(name for name in others if all(name in table.names for table in self._tables)))
         """The costs in the totals: those that all sources have."""
-        self._columns = [[table.names.index(name) for name in self.names] for table in self._tables]
+        self._forgotten: Container[SampleRef] = () if dataset.forgotten is None else dataset.forgotten
+        self._columns = [[(*table.names, SAMPLES).index(name) for name in self.names] for table in self._tables]
 
     def steps(self) -> Iterator[PlannedStep]:
         """The steps of the run, one by one, to the last whole one.
@@ -241,7 +316,7 @@ class Planner:
         """
         if not self._tables:
             raise ConfigError(self._unknown)
-        blocks = self._packs() if self._is_packed else self._samples()
+        blocks = self._unskipped(self._packs() if self._is_packed else self._samples())
         left = next(blocks, None)
         consumed = 0
         for number in itertools.count():
@@ -255,51 +330,79 @@ class Planner:
             consumed += size
             yield self._step(number, units)
 
+    def _unskipped(self, blocks: Iterator[_Units]) -> Iterator[_Units]:
+        """The units of micro-batches that no `skip_steps` leaves out."""
+        first, skips = 0, self.dataset.skips
+        for block in blocks:
+            numbers = range(first, first := first + len(block.loads))
+            yield block if skips is None else block.only([not skips.range_with(one // self._size) for one in numbers])
+
     def _step(self, number: int, units: _Units) -> PlannedStep:
-        loads = units.loads
-        undealt: list[int] = loads.reshape(-1, self._num_ranks, self._size).sum((0, 2)).tolist()
-        groups = longest_first(loads.tolist(), self._num_ranks) if self._is_packed else ()
-        dealt = [int(loads[group].sum()) for group in groups]
+        planned, loads = units.loads.T
+        in_place: list[int] = loads.reshape(-1, self._num_ranks, self._size).sum((0, 2)).tolist()
+        if self.dataset.deal is not None and self._is_packed:
+            in_order = loads[np.argsort(units.numbers, kind="stable")]
+            undealt, dealt = in_order.reshape(-1, self._num_ranks, self._size).sum((0, 2)).tolist(), in_place
+        else:
+            groups = longest_first(planned.tolist(), self._num_ranks) if self._is_packed else ()
+            undealt, dealt = in_place, [int(loads[group].sum()) for group in groups]
         _, skipped, too_long = np.bincount(units.draws[:, 2], minlength=3).tolist()
         sums = int(units.samples.sum()), skipped, too_long, int(units.room.sum()), units.costs.sum(0)
         drawn = np.bincount(units.draws[:, 1], minlength=len(self._sources))
         return PlannedStep(number, Totals(1, len(loads), *sums, drawn), undealt, dealt)
 
     def _packs(self) -> Iterator[_Units]:
-        """The planned packs of each window."""
-        planner = self.dataset.packs.planner
-        try:
-            window = planner.first()
-            while True:
-                yield self._packs_of(window)
-                window = planner.following(window)
-        except StopIteration:
-            return
+        """The planned packs of micro-batches, some at a time, until a lane ends."""
+        num_lanes = self.dataset.worker_config.num_lanes
+        lanes = [LanePacks(self.dataset.packs, lane, num_lanes) for lane in range(num_lanes)]
+        packs: list[_Pack] = []
+        with contextlib.suppress(StopIteration):
+            for place in itertools.count():
+                packs.append(self._next_pack(lanes[place // self._size % num_lanes]))
+                if len(packs) == _PACKS_AT_ONCE:
+                    yield self._packs_of(packs)
+                    packs = []
+        if packs:
+            yield self._packs_of(packs)
 
-    def _packs_of(self, window: PackWindow) -> _Units:
-        planner, packs = self.dataset.packs.planner, window.packs
+    def _next_pack(self, lane: LanePacks) -> "_Pack":
+        """The next pack of a lane of which something is left, as the lane takes it."""
+        left_out: list[tuple[int, int]] = []
+        while True:
+            pack = lane.next()
+            left_out += [(ref.source, _SKIPPED) for ref in pack.skipped]
+            left_out += [(ref.source, _TOO_LONG) for ref in pack.too_long]
+            here = [ref not in self._forgotten for ref in pack.members]
+            if any(here):
+                return _Pack(pack, here, left_out)
+            left_out += [(ref.source, _SKIPPED) for ref in pack.members]
+
+    def _packs_of(self, taken: Sequence["_Pack"]) -> _Units:
+        planner, packs = self.dataset.packs.planner, [one.pack for one in taken]
         sizes = np.array([len(pack.members) for pack in packs])
         members = table_of([ref for pack in packs for ref in pack.members])
-        units = np.repeat(np.arange(len(packs)), sizes)
-        costs = np.concatenate([pack.costs for pack in packs])
+        here = np.concatenate([one.here for one in taken])
+        units, begins = np.repeat(np.arange(len(packs)), sizes), np.cumsum(sizes) - sizes
+        fields = ("costs", "loads", "is_first")
+        costs, loads, is_first = (np.concatenate([getattr(pack, name) for pack in packs]) for name in fields)
         if len(self.names) > costs.shape[1]:
             _, _, measured = parts_of(self._tables, self._columns, members)
             costs = np.concatenate([costs, measured[:, costs.shape[1] :]], axis=1)
-        costs = np.add.reduceat(costs, np.cumsum(sizes) - sizes)
-        if members[:, 3].any():  # a sample may have parts in several packs
-            once = np.sort(np.unique(members[:, :3], axis=0, return_index=True)[1])
-            units, members = units[once], members[once]
-        rows = [np.column_stack([units, members[:, 0], np.full(len(units), _PLACED)])]
-        for refs, what in ((packs[0].skipped, _SKIPPED), (packs[0].too_long, _TOO_LONG)):
-            rows.insert(0, np.array([(0, ref.source, what) for ref in refs], dtype=np.int64).reshape(-1, 3))
-        loads = np.array([pack.load for pack in packs], dtype=np.int64)
-        return _Units(costs, loads, sizes, np.maximum(costs[:, 0], planner.budgets[0]), np.concatenate(rows))
+        sums = np.add.reduceat(np.column_stack([here, loads, loads * here, costs * here[:, None]]), begins)
+        left_out = [(unit, *row) for unit, one in enumerate(taken) for row in one.left_out]
+        rows = np.array(left_out, dtype=np.int64).reshape(-1, 3)
+        placed = np.column_stack([units, members[:, 0], np.where(here, _PLACED, _SKIPPED)])
+        rows = np.concatenate([rows, placed[is_first]])
+        rows = rows[np.argsort(rows[:, 0], kind="stable")]
+        numbers, costs = np.array([pack.number for pack in packs]), sums[:, 3:]
+        return _Units(costs, sums[:, 1:3], numbers, sums[:, 0], np.maximum(costs[:, 0], planner.budgets[0]), rows)
 
     def _samples(self) -> Iterator[_Units]:
         """The samples of micro-batches, some rounds of all lanes at a time, until a lane ends."""
         order, num_lanes, size = self.dataset.order, self.dataset.worker_config.num_lanes, self._size
         state = LoaderState({}, [order.first_generation(num_lanes)], 0, {})
-        lanes = [_LaneSamples(order.cursor(lane, state), self._tables, self._columns) for lane in range(num_lanes)]
+        cursors = [order.cursor(lane, state) for lane in range(num_lanes)]
+        lanes = [_LaneSamples(cursor, self._tables, self._columns, self._forgotten) for cursor in cursors]
         rounds = max(1, _AT_ONCE // (num_lanes * size), _OF_LANE // size)
         while have := min(lane.fill(rounds * size) for lane in lanes) // size:
             numbers = np.arange(have * size)
@@ -311,7 +414,9 @@ class Planner:
                 costs[places], rows = one.take(have * size)
                 draws.append(np.column_stack([places[rows[:, 0]], rows[:, 1:]]))
             rows, ones = np.concatenate(draws), np.ones(len(costs), np.int64)
-            yield _Units(costs, costs[:, :1].sum(1), ones, 0 * ones, rows[np.argsort(rows[:, 0], kind="stable")])
+            rows = rows[np.argsort(rows[:, 0], kind="stable")]
+            loads = costs[:, [0, 0]] if self.names else np.zeros((len(costs), 2), np.int64)
+            yield _Units(costs, loads, ones, ones, 0 * ones, rows)
 
     def plan(
         self, length: RunLength | None = None, *, exact_steps: int | None = None, exact_samples: int = EXACT_SAMPLES
@@ -334,11 +439,10 @@ class Planner:
             notes = [self._unknown] if self._is_open else [f"only samples are known, no costs: {self._unknown}"]
             notes += () if self._is_open else ("it is assumed that hooks skip no sample, and make one of each",)
             return self._made(run, run, length, is_exact=True, notes=notes, **facts)
-        exact, is_over, undealt, dealt = None, False, [], []
+        exact, is_over, steps = None, False, []
         for step in self.steps():
             exact = step.totals if exact is None else exact.plus(step.totals)
-            undealt.append(step.undealt)
-            dealt.append(step.dealt)
+            steps.append(step)
             is_over = self._reaches(length, exact)
             assert exact.drawn is not None
             if is_over or (exact.steps >= exact_steps if exact_steps else exact.drawn.sum() >= exact_samples):
@@ -351,10 +455,11 @@ class Planner:
                 "num_lanes, or repeat them"
             )
         run = exact if is_over else self._extrapolated(exact, length)
-        facts |= {"load": self.names[0] if self.names else None, "undealt": Spread.of(undealt)}
+        facts |= {"load": self.names[0] if self.names else None, "steps": steps}
+        facts["undealt"] = Spread.of([step.undealt for step in steps])
         if data.batching.planned:
             facts |= {"load": data.deal.by if data.deal else TOKENS, "is_dealt": data.deal is not None}
-            facts["dealt"] = Spread.of(dealt)
+            facts["dealt"] = Spread.of([step.dealt for step in steps])
         return self._made(exact, run, length, is_exact=is_over, notes=[], **facts)
 
     def _made(self, exact: Totals, run: Totals, length: RunLength | None, *, notes: list[str], **facts: Any) -> RunPlan:
@@ -362,10 +467,10 @@ class Planner:
         data, reaches = self.dataset, not self.dataset.finite or length is None or self._reaches(length, run)
         if not reaches:
             notes.append(f"the data end before {length}, after {run.steps:,} steps")
-        if data.skips is not None:
-            notes.append(f"steps are those of the run without skips ({data.skips})")
-        if data.forgotten is not None:
-            notes.append("forgotten samples are counted, too: they are dropped when they would be read")
+        if data.skips is not None and not self.names:
+            notes.append(f"samples are those of the run without skips ({data.skips})")
+        if data.forgotten is not None and not self.names:
+            notes.append("forgotten samples are counted, too")
         if self.names and not self._is_packed:
             notes.append("how much padding a batch has, the encoder decides when it makes it")
         return RunPlan(exact=exact, run=run, reaches=reaches, notes=notes, **facts)
@@ -479,21 +584,39 @@ class Planner:
         return totals(min(steps, most))
 
 
-class _LaneSamples:
-    """The samples of a lane without packing, with their costs; those that the encoder skips are passed over."""
+class _Pack(NamedTuple):
+    """A pack that a lane takes: which of its members are `here`, as they are not forgotten; and (source, what became of
+    it) of the samples before it that are in no pack."""
 
-    def __init__(self, cursor: Cursor, tables: Sequence[CostTable], columns: Sequence[Sequence[int]]) -> None:
-        self._cursor, self._tables, self._columns = cursor, tables, columns
+    pack: PlannedPack
+    here: Sequence[bool]
+    left_out: Sequence[tuple[int, int]]
+
+
+class _LaneSamples:
+    """The samples of a lane without packing, with their costs; those that the encoder skips, or that are forgotten, are
+    passed over."""
+
+    def __init__(
+        self,
+        cursor: Cursor,
+        tables: Sequence[CostTable],
+        columns: Sequence[Sequence[int]],
+        forgotten: Container[SampleRef],
+    ) -> None:
+        self._cursor, self._tables, self._columns, self._forgotten = cursor, tables, columns, forgotten
         self._costs, self._draws = np.empty((0, len(columns[0])), np.int64), np.empty((0, 3), np.int64)
 
     def fill(self, count: int) -> int:
         """Draw until there are `count` samples (or parts of them), or the data end; return how many there are."""
         while (missing := count - len(self._costs)) > 0:
             try:
-                refs = table_of([ref for _, ref in self._cursor.take(missing)])
+                drawn = [ref for _, ref in self._cursor.take(missing)]
             except StopIteration:
                 break
+            refs, here = table_of(drawn), np.array([ref not in self._forgotten for ref in drawn])
             at, _, costs = parts_of(self._tables, self._columns, refs)
+            at, costs = at[here[at]], costs[here[at]]
             numbers = np.arange(len(refs))
             # a sample is drawn for its first part, or, if it is skipped, for the next one that is not
             units = len(self._costs) + np.searchsorted(at, numbers)

@@ -14,6 +14,7 @@ from bridge_data import (
     EnergonMultiModalDataModule,
     Memo,
     NoCachePool,
+    RayWorkers,
     TextSample,
 )
 from bridge_data.encoders import (
@@ -96,6 +97,7 @@ def test_all_further_settings_are_arguments(path: Path, tmp_path: Path, capsys: 
         "trusted_modules": ["mine", "yours"],
         "share": "replicate",
         "sample_timeout_s": 2.5,
+        "workers": {"num_cpus": 2, "resources": {"decoding": 1}},
         "shuffle_over_epochs_multiplier": None,
         "multiple_validation_sets": True,
     }
@@ -103,6 +105,7 @@ def test_all_further_settings_are_arguments(path: Path, tmp_path: Path, capsys: 
     assert isinstance(options.loader.cache_pool, NoCachePool)
     assert options.loader.memo == Memo("/dev/shm/run", max_bytes=5)
     assert (options.loader.sample_timeout_s, options.loader.ends) == (2.5, "even")
+    assert options.loader.workers == RayWorkers(num_cpus=2, resources={"decoding": 1})
     assert options.data.shuffle_over_epochs_multiplier is None
     assert options.data.trusted_modules == ["mine", "yours"]
     assert options.worker.global_error_handler is log_exception

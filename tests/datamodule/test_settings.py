@@ -17,7 +17,7 @@ from tests.datamodule.parts import make_module
 
 FIXED = {"num_workers", "pin_memory", "packing"}
 """Options with a default of Bridge's own in the DataModule, or on which others depend."""
-OBJECTS = {"cache_pool", "memo", "limits", "sample_type", "field_map"}
+OBJECTS = {"cache_pool", "memo", "limits", "sample_type", "field_map", "workers"}
 """Options whose values are objects, which YAML has in other forms (see `test_lightning_cli`)."""
 
 

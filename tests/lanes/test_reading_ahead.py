@@ -111,6 +111,15 @@ def test_no_more_is_announced_than_a_lane_has_room_for(
     assert counts[-1] == len(set(announced)) == 640 // BLOCK
 
 
+def test_a_lane_that_begins_announces_little_more_than_it_takes(
+    bucket: Bucket, announced: Announced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefetching, "MAX_REQUEST_BYTES", 1)
+    counts = counts_after_draws(announced, range(0, 640, BLOCK), bucket)
+    assert counts[:4] == [2, 4, 6, 8]
+    assert counts[-1] == 640 // BLOCK
+
+
 @pytest.mark.processes
 def test_neighbours_come_with_one_request_also_after_a_restart(
     bucket: Bucket, s3_server: Server, monkeypatch: pytest.MonkeyPatch

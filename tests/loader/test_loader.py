@@ -258,8 +258,9 @@ def test_workers_keep_to_themselves(loader: SavableDataLoader) -> None:
     workers = psutil.Process(server).children(recursive=True)
     assert len(workers) >= 3, "those of other loaders among them"
     for worker in workers:  # which work ahead meanwhile
-        until(lambda pid=worker.pid: kinds_of_open_files(pid).keys() == {"socket", "/memfd"})
-        assert kinds_of_open_files(worker.pid)["socket"] == 1
+        until(lambda pid=worker.pid: kinds_of_open_files(pid).keys() <= {"socket", "/memfd", "anon_inode"})
+        kinds = kinds_of_open_files(worker.pid)  # its channel, its inbox and those of all; what wakes it to help
+        assert kinds["socket"] <= 1 + 1 + len(workers) and kinds["anon_inode"] <= 1
         assert worker.num_threads() == 1 and worker.cwd() == os.getcwd()
 
 

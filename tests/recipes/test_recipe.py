@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from bridge_data import RayWorkers
 from bridge_data.errors import ConfigError
 from recipes.demo_tokenizer import train_tokenizer
 from recipes.recipe import FAMILIES, RECIPES, Pretrained, Recipe, load_recipe
@@ -108,6 +109,7 @@ def test_text_of_the_environment_becomes_values_of_the_options(monkeypatch: pyte
             *("data.global_batch_size=${oc.env:SIZE}", "data.rampup_batch_size=['${oc.env:FIRST}', 2, '12']"),
             *("loader.strict_restore=${oc.env:STRICT}", "loader.wait_for_workers=${oc.env:STRICT}"),
             *("loader.num_workers='4'", "loader.sample_timeout_s=${oc.env:SECONDS}", "data.path=7"),
+            "loader.workers={num_cpus: '2', resources: {decoding: 1}}",
             *("loader.ledger_path=5", "data.skip_steps=[3, 5-6]", "data.seq_length=${oc.env:SIZE}"),
         ],
         recipe="text_sft",
@@ -116,6 +118,7 @@ def test_text_of_the_environment_becomes_values_of_the_options(monkeypatch: pyte
     assert (options.trainer.global_batch_size, options.trainer.rampup_batch_size) == (8, [2, 2, 12])
     assert options.trainer.strict_restore is False and recipe.loader["wait_for_workers"] is False
     assert (options.worker.num_workers, options.loader.sample_timeout_s) == (4, 10.0)
+    assert options.loader.workers == RayWorkers(num_cpus=2.0, resources={"decoding": 1})
     assert (recipe.data["path"], options.loader.ledger_path, recipe.data["seq_length"]) == ("7", "5", 8)
     assert options.trainer.skip_steps == [3, "5-6"]
 
@@ -213,6 +216,9 @@ WRONG: dict[str, list[tuple[str, str]]] = {
         ("data.trust_dataset_code=perhaps", "data.trust_dataset_code='perhaps': expected true or false"),
         ("data.field_map=text", "data.field_map='text': expected a mapping or null"),
         ("loader.start_method=thread", "expected 'server' or 'spawn'"),
+        ("loader.workers=slurm", "loader.workers='slurm': expected 'local' or 'ray' or a mapping"),
+        ("loader.workers={num_cpus: many}", "loader.workers.num_cpus='many': expected a number"),
+        ("loader.workers={num_cpu: 2}", "no setting 'num_cpu'; did you mean 'num_cpus'"),
         ("loader.cache_pool=5", "loader.cache_pool=5: expected null"),
         ("loader.ledger_path=[a]", "loader.ledger_path=['a']: expected text or null"),
         ("encoder.conversation=null", "encoder.conversation=None: expected a mapping of the fields of FamilyConfig"),

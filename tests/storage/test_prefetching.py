@@ -130,6 +130,19 @@ def test_no_more_is_held_than_allowed_and_what_is_never_read_gives_way(source: S
     assert num_unread or (ahead.num_held_bytes, len(source.requests)) == (0, 7)
 
 
+def test_what_is_cleared_is_neither_held_nor_waited_for(source: Source) -> None:
+    ahead = source.ahead()
+    announce(ahead, (0, 100))
+    check(ahead, (0, 50))
+    source.gate.clear()
+    announce(ahead, (500_000, 100))
+    with ThreadPoolExecutor(1) as reader:
+        waiting = reader.submit(ahead.take, "a", 500_000, 100)
+        ahead.clear()
+        assert waiting.result() is None
+    assert (ahead.take("a", 50, 50), ahead.num_held_bytes) == (None, 0)
+
+
 def test_threads_read_what_others_announce(source: Source) -> None:
     ahead = source.ahead(max_bytes=3000)
 

@@ -11,12 +11,14 @@ from bridge_data import (
     WorkerConfig,
     get_savable_loader,
     get_train_dataset,
+    merge_states,
     stateless,
 )
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.lanes.planned import StepDeal
+from bridge_data.plan import load_plan
 from bridge_data.task import Packing
-from tests.costs import save_costs
+from tests.costs import KEY, save_costs
 
 CAPACITY = 64
 
@@ -25,7 +27,8 @@ class Words(DefaultTaskEncoder[Any, Any, Any, Any]):
     """A text of n words is n tokens; every eleventh sample is skipped, every seventh one is in two parts. Its batches
     are lists of what was in them."""
 
-    costs_version = "1"
+    def costs_key(self, source: Any = None) -> str:
+        return KEY
 
     @stateless
     def preencode_sample(self, sample: Any) -> Iterator[Any]:
@@ -49,9 +52,19 @@ class Words(DefaultTaskEncoder[Any, Any, Any, Any]):
 
 
 class PackedWords(Words):
-    """Packs them; those over 64 tokens are dropped."""
+    """Packs them; by default, those over 64 tokens are dropped."""
 
-    select_samples_to_pack = Packing(length=lambda sample: int(sample["tokens"]), capacity=CAPACITY, overlong="drop")
+    def __init__(self, overlong: Any = "drop", **budgets: int) -> None:
+        super().__init__()
+        cut = (lambda sample, capacity: {**sample, "tokens": capacity}) if overlong == "truncate" else None
+        self.select_samples_to_pack = Packing(  # type: ignore[method-assign]
+            length=lambda sample: int(sample["tokens"]),
+            capacity=CAPACITY,
+            overlong=overlong,
+            truncate=cut,
+            budgets=budgets,
+            costs=self.costs if budgets else None,
+        )
 
     @stateless
     def pack_selected_samples(self, samples: list[Any]) -> Any:
@@ -67,25 +80,23 @@ class Plain(DefaultTaskEncoder[Any, Any, Any, Any]):
 
     @stateless
     def batch(self, samples: list[Any]) -> Any:
-        return [sample.__subflavors__["origin"] for sample in samples]
+        return [sample.__sources__[0].dataset_path.rpartition("/")[2] for sample in samples]
 
 
 def words() -> PackedWords:
     return PackedWords()
 
 
-def measure(path: Path, encoder: Words) -> None:
-    """Write what `bridge-data measure` writes for the data at `path`."""
-    dataset = get_train_dataset(
-        path, worker_config=WorkerConfig(0, 1, 0), **settings(), task_encoder=DefaultTaskEncoder()
-    )
-    for source in dataset.plan.sources:
+def measure(path: Path) -> None:
+    """Write what `bridge-data measure` writes for the data at `path`, for both encoders."""
+    encoder = Words()
+    for source in load_plan(path).sources:
         samples = []
         for index in range(source.num_samples):
             key = source.key_or_place(index)
             number = int(key.rpartition("/")[2])
             samples.append([] if number % 11 == 0 else [*map(encoder.costs, encoder.preencode_sample(_Named(key)))])
-        save_costs(source.records, samples, ("tokens", "words"), encoder.costs_key(source))
+        save_costs(source.records, samples, ("tokens", "words"))
 
 
 class _Named:
@@ -98,28 +109,52 @@ def settings(**others: Any) -> dict[str, Any]:
 
 
 def rank_dataset(
-    path: Path, rank: int, world_size: int, schedule: BatchSchedule, *, encoder: Any, deal: str | None, **others: Any
+    path: Path,
+    rank: int,
+    world_size: int,
+    schedule: BatchSchedule,
+    *,
+    encoder: Any,
+    deal: str | None,
+    workers: tuple[int, int] = (0, 6),
+    **others: Any,
 ) -> LaneDataset:
-    """The data of one rank."""
-    workers = WorkerConfig(rank, world_size, 0, num_lanes=6)
+    """The data of one rank; `workers` are the number of workers, and of lanes of the job."""
+    config = WorkerConfig(rank, world_size, workers[0], num_lanes=workers[1])
     given = settings(batch_size=schedule.micro_batch_size, **others)
-    dataset = get_train_dataset(path, worker_config=workers, task_encoder=encoder, **given)
+    dataset = get_train_dataset(path, worker_config=config, task_encoder=encoder, **given)
     if deal is not None:
         dataset.deal = StepDeal(steps=schedule, num_ranks=world_size, by=deal)
     return dataset
 
 
-def run(datasets: list[LaneDataset], schedule: BatchSchedule, num_steps: int) -> list[list[list[Any]]]:
-    """What each rank gets in each step: [step][rank] is a list of sequences. It ends with the data."""
-    streams = [iter(get_savable_loader(dataset)) for dataset in datasets]
+def run(
+    datasets: list[LaneDataset],
+    schedule: BatchSchedule,
+    num_steps: int,
+    saved: tuple[int, dict[str, Any]] | None = None,
+) -> tuple[list[list[list[Any]]], dict[str, Any]]:
+    """What each rank gets in each step, and the state then: [step][rank] is a list of sequences. It ends with the data,
+    or after `num_steps`; `saved` are the steps before it and their state."""
+    first, state = saved or (0, None)
+    loaders = [get_savable_loader(dataset) for dataset in datasets]
+    for loader in loaders:
+        if state is not None:
+            loader.restore_state_rank(state)
+    streams = [iter(loader) for loader in loaders]
     found: list[list[list[Any]]] = []
-    for step in range(num_steps):
-        numbers = schedule.micro_batches(step)
+    for step in range(first, first + num_steps):
         ranks: list[list[Any]] = [[] for _ in datasets]
-        for number in numbers:
-            batch = next(streams[number % len(streams)], None)
-            if batch is None:
-                return found
-            ranks[number % len(streams)] += batch
+        batches = [
+            (number % len(streams), next(streams[number % len(streams)], None))
+            for number in schedule.micro_batches(step)
+        ]
+        if any(batch is None for _, batch in batches):
+            break
+        for rank, batch in batches:
+            ranks[rank] += batch
         found.append(ranks)
-    return found
+    merged = merge_states([loader.save_state_rank() for loader in loaders])
+    for loader in loaders:
+        loader.close()
+    return found, merged

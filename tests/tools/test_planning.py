@@ -1,6 +1,7 @@
 """Plans against runs: a plan says of each step what the loaders then hand out."""
 
 import collections
+import dataclasses
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -9,25 +10,41 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bridge_data import ConfigError
+from bridge_data import ConfigError, LaneDataset
 from bridge_data.datamodule.batch_schedule import BatchSchedule
+from bridge_data.prepare.tombstone_writing import forget_samples
 from bridge_data.tools.planning import Planner, RunLength, Spread, Totals
-from tests.prepared import write_blend, write_texts
+from tests.prepared import write_texts
 from tests.tools.plan_parts import CAPACITY, PackedWords, Plain, Words, measure, rank_dataset, run
 
 PLANNED = {"packing": "planned", "planning_window": 40}
 
 
+HEAD = "__module__: megatron.energon\n__class__: MetadatasetV2\nsplits: {train: {%s}}\n"
+BLENDS = {
+    "blend": "blend: [{path: a, weight: 3}, {path: b, weight: 1}]",
+    "by_tokens": "weight_unit: tokens, blend: [{path: a, weight: 1}, {path: b, weight: 1}]",
+    "repetitions": "blend_epochized: [{path: a, repetitions: 1.5}, {path: b, repetitions: 2}]",
+    "later": "blend: [{path: a, weight: [{from_sample: 0, weight: 3}, {from_sample: 400, weight: 0}]}, "
+    "{path: b, weight: 1}]",
+    "later_tokens": "weight_unit: tokens, blend: [{path: a, weight: [{from_tokens: 0, weight: 3}, "
+    "{from_tokens: 4000, weight: 1}]}, {path: b, weight: 2}]",
+    "chosen": "blend: [{path: a, weight: 3, where: index % 3 > 0}, {path: b, weight: 1}]",
+    "fewer": "blend: [{path: a, weight: 1}, {path: c, weight: 1}]",
+}
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A blend of 170 and 90 texts, 3 to 1, measured for both encoders."""
+    """Blends of 170 and 90 texts, measured; of another 90, every fourth is forgotten."""
     folder = tmp_path_factory.mktemp("plan")
-    write_texts(folder / "a", 170)
-    write_texts(folder / "b", 90)
-    blend = write_blend(folder / "blend.yaml", {"a": 3, "b": 1})
-    for encoder in (Words(), PackedWords()):
-        measure(blend, encoder)
-    return blend
+    for name, size in (("a", 170), ("b", 90), ("c", 90)):
+        write_texts(folder / name, size)
+        measure(folder / name)
+    for name, blend in BLENDS.items():
+        (folder / f"{name}.yaml").write_text(HEAD % blend)
+    forget_samples(folder / "c", [f"{number:06d}" for number in range(1, 90, 4)], "asked for")
+    return folder / "blend.yaml"
 
 
 def load_of(sequences: list[Any], by: str | None) -> int:
@@ -35,36 +52,101 @@ def load_of(sequences: list[Any], by: str | None) -> int:
     return sum(one[name] ** (2 if by == "attention" else 1) for one in sequences)
 
 
-@pytest.mark.parametrize("kind", ["packs", "samples", "finite"])
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlannedRun:
+    """A run to compare with its plan; `resumed`: on (ranks, lanes) after the sixth step."""
+
+    blend: str = "blend"
+    overlong: str | None = "drop"
+    """What becomes of long samples; None: nothing is packed."""
+    budgets: dict[str, int] = dataclasses.field(default_factory=dict)
+    ranks: int = 2
+    size: int = 1
+    deal: str | None = None
+    workers: tuple[int, int] = (0, 6)
+    ramp: bool = False
+    ends: bool = False
+    skip_steps: tuple[str, ...] = ()
+    resumed: tuple[int, int] | None = None
+
+    def dataset(self, data: Path, rank: int, ranks: int, workers: tuple[int, int]) -> LaneDataset:
+        """The data of a rank."""
+        encoder = Words() if self.overlong is None else PackedWords(self.overlong, **self.budgets)
+        options: dict[str, Any] = {} if self.overlong is None else PLANNED
+        path, repeat = data.with_name(f"{self.blend}.yaml"), not self.ends
+        made = rank_dataset(
+            path, rank, ranks, self.schedule, encoder=encoder, deal=self.deal, workers=workers, repeat=repeat, **options
+        )
+        return made.changed(skips=self.schedule.skips(self.skip_steps))
+
+    @property
+    def schedule(self) -> BatchSchedule:
+        """Its steps: 12 micro-batches each, which 1, 2, 3 and 4 ranks share, or ever more."""
+        few = 12 * self.size
+        return BatchSchedule(3 * few, self.size, (few, few, 6 * few)) if self.ramp else BatchSchedule(few, self.size)
+
+
+RUNS = {
+    "one rank": PlannedRun(ranks=1, size=2),
+    "two, by attention": PlannedRun(deal="attention"),
+    "three, by words": PlannedRun(ranks=3, size=2, deal="words"),
+    "four ranks, ever larger steps": PlannedRun(ranks=4, deal="tokens", ramp=True, workers=(0, 8)),
+    "budgets": PlannedRun(budgets={"words": 90, "samples": 3}, deal="attention"),
+    "a budget of samples": PlannedRun(budgets={"samples": 2}, workers=(0, 8), size=2),
+    "cut": PlannedRun(overlong="truncate", deal="tokens", size=2),
+    "alone": PlannedRun(overlong="alone", ranks=3),
+    "shares of tokens": PlannedRun(blend="by_tokens", deal="tokens"),
+    "shares of tokens that change": PlannedRun(blend="later_tokens", ranks=3),
+    "weights that change, without packs": PlannedRun(blend="later", overlong=None, size=2),
+    "shares of tokens, without packs": PlannedRun(blend="later_tokens", overlong=None, ranks=3),
+    "repetitions to their end": PlannedRun(blend="repetitions", ends=True, deal="attention"),
+    "repetitions to their end, without packs": PlannedRun(blend="repetitions", overlong=None, ends=True, size=2),
+    "the end of a blend": PlannedRun(ends=True, ranks=3, ramp=True),
+    "chosen samples": PlannedRun(blend="chosen", ranks=1, deal="tokens"),
+    "chosen samples, without packs": PlannedRun(blend="chosen", overlong=None, ranks=4, workers=(0, 8)),
+    "skipped steps while they grow": PlannedRun(skip_steps=("1-2",), ramp=True, deal="tokens"),
+    "skipped steps": PlannedRun(skip_steps=("3-5", "9"), deal="attention"),
+    "skipped steps, without packs": PlannedRun(skip_steps=("0", "4-7"), overlong=None, ranks=3, ramp=True),
+    "forgotten samples": PlannedRun(blend="fewer"),
+    "forgotten samples, by attention": PlannedRun(blend="fewer", deal="attention"),
+    "forgotten samples, without packs": PlannedRun(blend="fewer", overlong=None, size=2),
+    "two workers of five lanes": PlannedRun(workers=(2, 10), size=2, deal="attention"),
+    "resumed on four ranks": PlannedRun(resumed=(4, 8), deal="tokens", ramp=True),
+    "resumed on three ranks with other lanes": PlannedRun(resumed=(3, 9), blend="by_tokens"),
+    "resumed on three ranks, without packs": PlannedRun(resumed=(3, 6), overlong=None),
+}
+
+
 @pytest.mark.parametrize(
-    ("world_size", "size", "deal"), [(1, 2, None), (2, 1, "attention"), (3, 2, "words"), (2, 2, None)]
+    "name", [pytest.param(name, marks=[pytest.mark.processes] * (one.workers[0] > 0)) for name, one in RUNS.items()]
 )
-def test_each_step_is_as_planned(data: Path, kind: str, world_size: int, size: int, deal: str | None) -> None:
-    encoder = Words() if kind == "samples" else PackedWords()
-    options: dict[str, Any] = {} if kind == "samples" else PLANNED
-    options = {**options, "repeat": kind != "finite"}
-    deal = None if kind == "samples" else deal
-    schedule = BatchSchedule(
-        world_size * size * 3, size, None if kind == "finite" else (world_size * size, world_size * size, 40)
-    )
-    datasets = [
-        rank_dataset(data, rank, world_size, schedule, encoder=encoder, deal=deal, **options)
-        for rank in range(world_size)
-    ]
-    planner = Planner(datasets[0], schedule)
-    planned = [step for step, _ in zip(planner.steps(), range(60), strict=False)]
-    taken = run(datasets, schedule, 60)
-    assert len(planned) == len(taken) > 3
-    for step, ranks in zip(planned, taken, strict=True):
-        sequences = [one for rank in ranks for one in rank]
+def test_each_step_is_as_planned(data: Path, name: str) -> None:
+    one = RUNS[name]
+    schedule = one.schedule
+
+    def ranks_of(ranks: int, workers: tuple[int, int]) -> list[LaneDataset]:
+        return [one.dataset(data, rank, ranks, workers) for rank in range(ranks)]
+
+    first, (ranks, lanes) = 6 if one.resumed else 40, one.resumed or (one.ranks, one.workers[1])
+    taken, state = run(ranks_of(one.ranks, one.workers), schedule, first)
+    if one.resumed:
+        taken += run(ranks_of(ranks, (0, lanes)), schedule, 34, (first, state))[0]
+    planner = Planner(one.dataset(data, 0, ranks, (0, lanes)), schedule)
+    planned = [step for step, _ in zip(planner.steps(), range(40), strict=False)]
+    plan = planner.plan(None if one.ends else RunLength(steps=len(taken)))
+    if one.ends and one.overlong is None:  # lanes end one after another: of the last steps, only the number is known
+        assert not plan.is_exact and len(planned) in range(len(taken) - 2, len(taken))
+    else:
+        assert plan.is_exact and len(planned) == plan.run.steps
+    assert plan.run.steps == len(taken) > 3
+    for number, (step, found) in enumerate(zip(planned, taken, strict=False)):
+        sequences = [sequence for rank in found for sequence in rank]
         costs = dict(zip(planner.names, step.totals.costs.tolist(), strict=True))
         assert step.totals.samples == len(sequences)
-        assert costs == {name: sum(one[name] for one in sequences) for name in ("tokens", "words")}
-        assert (step.dealt if deal else step.undealt) == [load_of(rank, deal) for rank in ranks]
-    plan = planner.plan(RunLength(steps=len(taken)) if kind != "finite" else None)
-    assert plan.is_exact and plan.run.steps == len(taken)
-    if kind != "samples":
-        assert plan.fill == plan.run.costs[0] / (64 * plan.run.units)
+        for cost in ("tokens", "words"):
+            assert costs[cost] == sum(sequence[cost] for sequence in sequences)
+        if number >= first or not one.resumed:
+            assert (step.dealt if one.deal else step.undealt) == [load_of(rank, one.deal) for rank in found]
 
 
 def planner_of(data: Path, encoder: Any, **options: Any) -> Planner:
@@ -134,7 +216,7 @@ def test_data_that_end_before_are_refused(data: Path) -> None:
 def test_without_costs_samples_and_epochs_are_known(data: Path) -> None:
     planner, counts = planner_of(data, Plain()), collections.Counter[str]()
     datasets = [rank_dataset(data, rank, 2, BatchSchedule(4, 1), encoder=Plain(), deal=None) for rank in range(2)]
-    for ranks in run(datasets, BatchSchedule(4, 1), 50):
+    for ranks in run(datasets, BatchSchedule(4, 1), 50)[0]:
         counts.update(key for rank in ranks for key in rank)
     plan = planner.plan(RunLength(steps=50))
     assert (plan.run.samples, list(plan.names), plan.is_exact) == (200, [], True)

@@ -7,9 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.loader import get_savable_loader
 from bridge_data.loader.checkpoint import save_states
+from bridge_data.tools.planning import Planner, RunLength
 from bridge_data.tools.runs import configured_run
+from bridge_data.tools.view.charts import write_plan
+from tests.prepared import write_blend, write_texts
+from tests.tools.plan_parts import PackedWords, measure, rank_dataset
 from tests.view.conftest import AXE, DESK, PHONE, Browser, picture_folder, serve
 
 if TYPE_CHECKING:
@@ -91,7 +96,7 @@ def test_a_film_plays_and_can_be_wound(browser: Browser) -> None:
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("path", ["/samples", "/samples?source=1", "/sample/0/1/2", "/blend", "/shapes"])
+@pytest.mark.parametrize("path", ["/samples", "/samples?source=1", "/sample/0/1/2", "/blend", "/shapes", "/plan"])
 def test_pages_fit_a_phone_and_keep_nobody_out(browser: Browser, path: str, dark: bool) -> None:
     if not AXE.exists():
         pytest.skip("there is no axe-core: npm install --prefix .view axe-core")
@@ -100,6 +105,37 @@ def test_pages_fit_a_phone_and_keep_nobody_out(browser: Browser, path: str, dark
         browser.open(path)
         assert browser.driver.execute_script("return document.documentElement.scrollWidth <= innerWidth")
         assert browser.serious_faults() == []
+
+
+@pytest.fixture(scope="module")
+def plan_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plan of a run of 16 ranks, as `bridge-data plan --html` writes it."""
+    folder = tmp_path_factory.mktemp("plan")
+    names = ("interleaved-web-pages", "photos", "a-rather-long-name-of-a-data-set")
+    for number, name in enumerate(names):
+        measure(write_texts(folder / name, 120 + 90 * number))
+    blend = write_blend(folder / "blend.yaml", {name: number + 1 for number, name in enumerate(names)})
+    schedule = BatchSchedule(64, 1)
+    options = {"packing": "planned", "planning_window": 400, "encoder": PackedWords(), "workers": (0, 64)}
+    data = rank_dataset(blend, 0, 16, schedule, deal="attention", **options)
+    write_plan(folder / "plan.html", "blend.yaml", Planner(data, schedule).plan(RunLength(steps=400), exact_steps=300))
+    return folder / "plan.html"
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("size", [(400, 844), DESK], ids=["phone", "desk"])
+def test_a_plan_fits_a_phone_and_has_no_faults(
+    driver: "Chrome", plan_page: Path, size: tuple[int, int], dark: bool, tmp_path: Path
+) -> None:
+    browser = Browser(driver, plan_page.as_uri())
+    browser.resize(size, dark=dark)
+    browser.open("")
+    assert browser.driver.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+    assert len(browser.find("svg.chart path.line")) == 4 and len(browser.find("svg.share")) == 3
+    assert not AXE.exists() or browser.serious_faults() == []
+    browser.driver.execute_script("document.querySelector('.charts').scrollIntoView()")
+    is_for_docs = size == DESK and not dark
+    browser.shoot(((is_for_docs and picture_folder()) or tmp_path) / "view_plan.png")
 
 
 def test_scripts_of_the_page_do_not_break_its_own_policy(browser: Browser) -> None:

@@ -4,7 +4,7 @@
     replica           the ranks of one data-parallel replica: one reads and sends its batches to those that need them
     balance           a step: costs are gathered, `assignment` decides, batches are exchanged, each rank has its own
     assignment        what a micro-batch costs, and which rank works on which of a step
-    context_parallel  a rank's part of a batch under context parallelism
+    context_parallel  a rank's part of a batch under context parallelism; its samples, if the groups of ranks change
     groups            the groups of a rank: those of a `pg_collection`, else Megatron's
     virtual_chunks    an iterator of the same batches for each model chunk of a virtual pipeline
 
@@ -19,6 +19,7 @@ from bridge_data.datamodule.parallel.balance import BalancedLoader, BalanceRepor
 from bridge_data.datamodule.parallel.context_parallel import (
     packed_seq_params,
     slice_for_context_parallel,
+    with_context_groups,
     zigzag_positions,
 )
 from bridge_data.datamodule.parallel.groups import groups_beside, is_first_of_replica
@@ -50,5 +51,6 @@ __all__ = [
     "packed_seq_params",
     "slice_for_context_parallel",
     "virtual_iterators",
+    "with_context_groups",
     "zigzag_positions",
 ]

@@ -11,7 +11,7 @@
 
 Options and their defaults are in `run_options.LoaderConfig` (restarts, timeouts, memory) and `topology` (`WorkerConfig`
 the number of workers, `LANES_PER_RANK` that of lanes); fixed limits are constants of these modules. Why a worker is
-replaced is worded in `worker_pool` (that it hangs, `_Patience.verdict`), what it was doing in `link.WatchPage`, that no
+replaced is worded in `worker_pool` (that it hangs, `Patience.verdict`), what it was doing in `link.WatchPage`, that no
 restart is left in `worker_pool.Restarts`; `ServerLost` and `OutOfStep`, which the loader catches, are classes of
 `loader.lane_runner`. What a lane raises is sent by `_Worker._next` of `worker`, and raised again in the trainer by
 `WorkerLink.take`. The order of batches is not decided here (`loader.position`), and nothing is written to files: a

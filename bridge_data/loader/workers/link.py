@@ -26,6 +26,7 @@ from typing import Any
 from bridge_data.errors import WorkerError
 from bridge_data.lanes.produced import Produced, as_counts
 from bridge_data.loader.lane_runner import Ended, OutOfStep
+from bridge_data.loader.workers.board import Introduction, Shared
 from bridge_data.loader.workers.messages import (
     BatchMessage,
     Begin,
@@ -57,7 +58,7 @@ class WatchPage:
     def __init__(self, descriptor: int) -> None:
         self._memory = mmap.mmap(descriptor, mmap.PAGESIZE)
         self._words = memoryview(self._memory).cast("q")
-        self._progress, self._lane = self.progress(), _NONE
+        self._progress, self.lane = self.progress(), _NONE
 
     @staticmethod
     def make() -> tuple[WatchPage, int]:
@@ -74,15 +75,23 @@ class WatchPage:
 
     def watch(self, ref: SampleRef) -> None:
         """Work on a sample starts."""
-        self._write(self._lane, ref)
+        self._write(self.lane, ref)
 
     def leave(self) -> None:
         """The batch is done."""
         self._write(_NONE, _NO_SAMPLE)
 
     def _write(self, lane: int, sample: tuple[int, ...]) -> None:
-        self._progress, self._lane = self._progress + 1, lane
+        self._progress, self.lane = self._progress + 1, lane
         _LAYOUT.pack_into(self._memory, 0, self._progress, lane, *sample)
+
+    def contents(self) -> bytes:
+        """What the worker says it works on, for a page on another machine."""
+        return bytes(self._memory[: _LAYOUT.size])
+
+    def update(self, contents: bytes) -> None:
+        """Take over the `contents` of a page on another machine."""
+        self._memory[: _LAYOUT.size] = contents
 
     def progress(self) -> int:
         """A number that changes with each step of the worker."""
@@ -156,12 +165,25 @@ class WorkerLink:
         self._num_ready = 0
         self.broken: WorkerError | None = None
 
-    def attach(self, uid: int, channel: Channel, page: WatchPage, environment: Environment, dataset: int) -> None:
+    def attach(
+        self,
+        uid: int,
+        channel: Channel,
+        page: WatchPage,
+        environment: Environment,
+        dataset: int,
+        shared: Shared | None,
+    ) -> None:
         """Connect to a new process. If lanes had started, it continues after the last batch received."""
         self.uid, self._channel, self.page = uid, channel, page
         self._slots = SlotReader(self._held)
         self.ready, self.started_at, self.hung_up_at = False, time.monotonic(), math.inf
         self._send(environment, dataset)
+        self._board = None if shared is None else shared.board
+        if shared is None:
+            self._send(Introduction(self.index, 1, 0))
+        else:
+            shared.introduce(self.index, channel)
         if self._state is not None:
             self._send_begin(self._state)
 
@@ -179,6 +201,7 @@ class WorkerLink:
         self._begin_number, self.num_received = self._begin_number + 1, 0
         ahead = sum(isinstance(message, BatchMessage) for message, *_ in self._queue)
         self._allowed = self._prefetch_factor - ahead
+        self._note_taken()
         self.page.produce(0)
         self.page.allow(self._allowed)
         self._send(Begin(self._begin_number, list(self._lanes), state, self._prefetch_factor))
@@ -246,17 +269,22 @@ class WorkerLink:
         """The oldest received item, which must be of `lane`. Raises what the lane raised."""
         message, state, payload, slots = self._queue.popleft()
         if isinstance(message, FailureMessage):
-            raise _error_of(message)
+            raise error_of(message)
         if isinstance(message, EndMessage):
             return Ended(lane, message.skipped)
         assert message.lane == lane
         batch = decode(slots.open(message.body, payload))
         self._allowed += 1
         self.page.allow(self._allowed)
+        self._note_taken()
         if self._slots.released or self.page.waits():
             self._send(Freed(self._slots.take_released()))
         counts = as_counts((*message.counts, self._num_ready, self._prefetch_factor))
         return Produced(lane, batch, state, message.skipped, message.references, counts)
+
+    def _note_taken(self) -> None:
+        if self._board is not None:
+            self._board.note_taken(self.index, self._allowed - self._prefetch_factor)
 
     def wake(self) -> None:
         if self.page.waits():
@@ -274,7 +302,8 @@ class WorkerLink:
         self._channel.send(message, descriptors)
 
 
-def _error_of(message: FailureMessage) -> BaseException:
+def error_of(message: FailureMessage) -> BaseException:
+    """What the lane raised."""
     if message.error is not None:
         with contextlib.suppress(Exception):  # it may be of a class that only the worker has
             error: BaseException = pickle.loads(message.error)

@@ -27,7 +27,9 @@ from bridge_data.replacement import Replacement
 _MAX_PACKET_BYTES = 1 << 16
 _LENGTH = struct.Struct("I")
 _IN_FILE = b"\0"  # a packet equal to this has its contents in the first file that came with it
-_ROOM_FOR_DESCRIPTORS = socket.CMSG_SPACE(8 * array.array("i").itemsize)
+MAX_DESCRIPTORS = 253
+"""That the kernel sends with a message."""
+_ROOM_FOR_DESCRIPTORS = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
 
 _NOTHING = object()
 
@@ -222,17 +224,24 @@ class Channel:
     def close(self) -> None:
         self._socket.close()
 
-    def send(self, message: Any, descriptors: Sequence[int] = (), payload: Sequence[Any] = ()) -> None:
+    def send(
+        self, message: Any, descriptors: Sequence[int] = (), payload: Sequence[Any] = (), *, wait: bool = True
+    ) -> None:
         """Send `message`, with duplicates of `descriptors` and the bytes of the buffers `payload`; nothing if the other
-        end is gone: whoever receives is told, and whoever has to know watches the process."""
+        end is gone: whoever receives is told, and whoever has to know watches the process.
+
+        Raises:
+            BlockingIOError: with `wait=False`, if too many messages wait there.
+        """
+        flags = _NO_SIGNAL if wait else _NO_SIGNAL | _DO_NOT_WAIT
         data = pickle.dumps(message, 5)
         parts = [_LENGTH.pack(len(data)), data, *payload]
         if sum(map(len, parts)) <= _MAX_PACKET_BYTES:
-            self._send_packet(parts, descriptors)
+            self._send_packet(parts, descriptors, flags)
             return
         file = file_of(b"".join(parts))
         try:
-            self._send_packet([_IN_FILE], [file, *descriptors])
+            self._send_packet([_IN_FILE], [file, *descriptors], flags)
         finally:
             os.close(file)
 
@@ -253,10 +262,10 @@ class Channel:
 
     # Not `socket.send_fds` and `recv_fds`: those of Python 3.11 ignore their flags.
 
-    def _send_packet(self, parts: list[Any], descriptors: Sequence[int]) -> None:
+    def _send_packet(self, parts: list[Any], descriptors: Sequence[int], flags: int) -> None:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._socket.sendmsg(parts, rights, _NO_SIGNAL)
+            self._socket.sendmsg(parts, rights, flags)
 
     def _receive_packet(self, flags: int) -> tuple[bytes, list[int]]:
         try:

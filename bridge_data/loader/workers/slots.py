@@ -50,9 +50,9 @@ class SlotWriter:
     def place(self, parts: Sequence[pickle.PickleBuffer]) -> Placed:
         """Copy the parts to a slot, or inline them; returns what to send."""
         views = [part.raw() for part in parts]
-        ranges, size = _layout(map(len, views))
+        ranges, size = layout(map(len, views))
         if size <= MAX_INLINE_BYTES:
-            return Body(ranges), list(_padded(views, ranges)), []
+            return Body(ranges), list(padded(views, ranges)), []
         slot = self.take(size)
         memory = self.maps[slot]
         for (start, end), view in zip(ranges, views, strict=True):
@@ -172,7 +172,7 @@ def _release(slot: int, slots: collections.deque[int], num_bytes: int, held: col
     held.append(num_bytes)
 
 
-def _layout(lengths: Iterable[int]) -> tuple[list[tuple[int, int]], int]:
+def layout(lengths: Iterable[int]) -> tuple[list[tuple[int, int]], int]:
     """Start and end of consecutive, aligned parts of these lengths; and the end of the last one."""
     ranges, end = [], 0
     for length in lengths:
@@ -182,7 +182,7 @@ def _layout(lengths: Iterable[int]) -> tuple[list[tuple[int, int]], int]:
     return ranges, end
 
 
-def _padded(views: Sequence[memoryview], ranges: Sequence[tuple[int, int]]) -> Iterator[memoryview | bytes]:
+def padded(views: Sequence[memoryview], ranges: Sequence[tuple[int, int]]) -> Iterator[memoryview | bytes]:
     """The bytes of the parts, with padding up to the start of each."""
     position = 0
     for view, (start, end) in zip(views, ranges, strict=True):

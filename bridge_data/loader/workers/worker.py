@@ -23,9 +23,11 @@ from bridge_data.child_process import (
     write_lines_at_once,
 )
 from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.produced import Produced
 from bridge_data.loader.lane_runner import Ended, LaneRunner
 from bridge_data.loader.position import Turns
 from bridge_data.loader.workers.batches import Encoder
+from bridge_data.loader.workers.helping import Helping
 from bridge_data.loader.workers.link import WatchPage, spin_briefly
 from bridge_data.loader.workers.messages import (
     BatchMessage,
@@ -39,12 +41,15 @@ from bridge_data.loader.workers.messages import (
     change_of,
     contents_of,
 )
-from bridge_data.loader.workers.slots import SlotArena, SlotWriter
+from bridge_data.loader.workers.slots import MAX_INLINE_BYTES, SlotArena, SlotWriter
 from bridge_data.order.state import LaneState
 from bridge_data.replacement import replacement
 
 if TYPE_CHECKING:
     from bridge_data.loader.workers.messages import Environment
+
+_MAX_BEYOND = 14
+_MAX_INLINE_AHEAD_BYTES = 1 << 16
 
 
 def adopt(environment: "Environment") -> None:
@@ -86,20 +91,24 @@ def _serve(channel: Channel, page: WatchPage) -> None:
     try:
         adopt(environment)
         dataset = pickle.loads(contents_of(file))
+        peers, _, shared = channel.receive()
+        helping = Helping(peers, shared, dataset, page) if shared else None
     except BaseException as error:
         _, text = Encoder().encode_error(error, "while the dataset was loaded in a worker")
         channel.send(Ready(failure=text))
         return
     channel.send(Ready())
-    _Worker(channel, page, dataset).run()
+    _Worker(channel, page, dataset, helping).run()
 
 
 class _Worker:
-    def __init__(self, channel: Channel, page: WatchPage, dataset: LaneDataset) -> None:
-        self._channel, self._page, self._dataset = channel, page, dataset
+    def __init__(self, channel: Channel, page: WatchPage, dataset: LaneDataset, helping: Helping | None) -> None:
+        self._channel, self._page, self._dataset, self._helping = channel, page, dataset, helping
         self._encoder, self._slots = Encoder(), SlotWriter(num_spare=0)  # until `Begin` says how many
         self._arena = SlotArena(self._slots)
         self._begin_number = self._number = self._num_batches = 0
+        self._num_beyond = self._batch_bytes = 0
+        """Batches that it prepares ahead beyond those that the trainer asks for; the size of the last one."""
         self._turns: Turns | None = None
         self._sent: dict[int, LaneState] = {}
         self._runner: LaneRunner
@@ -126,22 +135,51 @@ class _Worker:
                 self._slots.free(message.slots)
             elif isinstance(message, Begin):
                 self._begin_number, self._number, self._num_batches = message.begin_number, 0, 0
+                self._num_beyond = 0
                 state, self._sent = message.state, {}
                 self._turns = Turns(state, message.lanes)
                 self._slots.num_spare = message.num_ahead  # as many as the trainer may release at once
                 self._runner = LaneRunner(self._dataset, message.state, self._arena, self._page.watch)
+                if self._helping is not None:
+                    self._helping.begin()
 
     def _receive(self) -> Any:
         if spin_briefly(self._may_go_on):
             return self._channel.receive(wait=False).message
         self._page.wait(True)
         try:
-            return self._channel.receive(wait=not self._may_go_on()).message  # the trainer may just have changed it
+            helping, may_go_on = self._helping, self._may_go_on()  # the trainer may just have changed it
+            if helping is not None and not may_go_on:
+                may_go_on = helping.wait(self._channel, self._num_batches, may_grow=self._may_grow(helping))
+                self._num_beyond += may_go_on
+                self._slots.num_spare += may_go_on
+            return self._channel.receive(wait=not may_go_on).message
         finally:
             self._page.wait(False)
 
     def _may_go_on(self) -> bool:
-        return bool(self._turns) and self._num_batches < self._page.allowed()
+        return bool(self._turns) and self._num_batches < self._page.allowed() + self._num_beyond
+
+    def _may_grow(self, helping: Helping) -> bool:
+        """Whether it may prepare one more batch ahead than the trainer asks for."""
+        num_bytes = (self._num_beyond + 1) * self._batch_bytes
+        is_sent_inline = self._batch_bytes <= MAX_INLINE_BYTES  # these fill the channel, whose messages should not wait
+        most = min(helping.max_ahead_bytes, _MAX_INLINE_AHEAD_BYTES if is_sent_inline else helping.max_ahead_bytes)
+        return bool(self._turns) and self._num_beyond < _MAX_BEYOND and num_bytes <= most
+
+    def _taken(self, lane: int, turns: Turns) -> Produced[Any] | Ended:
+        """The next item of `lane`, with the help of peers if they are idle and samples take long."""
+        helping, runner = self._helping, self._runner
+        if helping is None:
+            return runner.take(lane)
+        work = runner.lane(lane).work
+        work.ask_peers = helping.find if helping.posts else None
+        if helping.posts:
+            num_ahead = self._page.allowed() + self._num_beyond - self._num_batches + 1
+            helping.prepare([runner.lane(one) for one in turns.following(num_ahead)], self._num_batches, turns.slot)
+        item = runner.take(lane)
+        helping.note_loading(*work.take_loading())
+        return item
 
     def _next(self) -> tuple[LaneMessage, Sequence[Any], list[int]]:
         """The next item of the lane whose turn it is: a message, its payload and its descriptors."""
@@ -151,7 +189,7 @@ class _Worker:
         self._number += 1
         self._page.enter(lane)
         try:
-            item = self._runner.take(lane)
+            item = self._taken(lane, self._turns)
             if isinstance(item, Ended):
                 self._turns.end_lane()
                 return EndMessage(*head, item.skipped), [], []
@@ -159,6 +197,7 @@ class _Worker:
             parts = self._encoder.encode(item.batch)
             del item  # a reference to the batch would keep it from being sent without a copy
             body, payload, descriptors = self._arena.place(parts)
+            self._batch_bytes = max(end for _, end in body.ranges)
             self._turns.advance()
             self._num_batches += 1
             change, self._sent[lane] = change_of(self._sent.get(lane, {}), state), state

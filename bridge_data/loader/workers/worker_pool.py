@@ -15,13 +15,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from bridge_data.errors import WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
 from bridge_data.loader.lane_runner import Ended
 from bridge_data.loader.workers.batches import encode_dataset
+from bridge_data.loader.workers.board import MAX_PEERS, Shared
 from bridge_data.loader.workers.launch import Launcher
 from bridge_data.loader.workers.link import WatchPage, WorkerLink, spin_briefly
 from bridge_data.loader.workers.messages import Channel, Environment, Exited, file_of
@@ -105,6 +106,7 @@ class WorkerPool:
         self._environment = Environment(tuple(sys.path), tuple(sys.argv), os.environ.get("PYTHONPATH"), replacement())
         self._links = [WorkerLink(index, config.prefetch_factor, held) for index in range(num_workers)]
         self._link_of: dict[int, WorkerLink] = {}
+        self._shared = Shared(num_workers, config.max_shared_bytes) if 1 < num_workers <= MAX_PEERS else None
         self._num_started = 0
         self._launcher = Launcher(config.start_method, self._environment, modules)
         self._interrupted, self._waker = False, os.eventfd(0, os.EFD_CLOEXEC)
@@ -118,7 +120,7 @@ class WorkerPool:
         self._launcher.start_worker(self._num_started, theirs, descriptor)
         theirs.close()
         os.close(descriptor)
-        link.attach(self._num_started, ours, page, self._environment, self._dataset)
+        link.attach(self._num_started, ours, page, self._environment, self._dataset, self._shared)
 
     def ready(self) -> bool:
         """Whether all workers have loaded the dataset; does not wait."""
@@ -171,7 +173,7 @@ class WorkerPool:
             os.eventfd_write(self._waker, 1)
 
     def _wait_for(self, link: WorkerLink) -> None:
-        patience = _Patience(self._config, link, self._name)
+        patience = Patience(self._config, link, self._name)
         while not link.has_item():
             if self._interrupted:
                 raise Interrupted
@@ -256,12 +258,24 @@ class WorkerPool:
         self._launcher.close()
         os.close(self._waker)
         os.close(self._dataset)
+        if self._shared is not None:
+            self._shared.close()
 
 
-class _Patience:
+class Watched(Protocol):
+    """A worker for which the trainer may wait."""
+
+    index: int
+    uid: int
+    ready: bool
+    num_received: int
+    page: WatchPage
+
+
+class Patience:
     """Measures how long a worker that the trainer waits for has made no progress."""
 
-    def __init__(self, config: LoaderConfig, link: WorkerLink, name: Callable[[SampleRef], str]) -> None:
+    def __init__(self, config: LoaderConfig, link: Watched, name: Callable[[SampleRef], str]) -> None:
         self._config, self._link, self._name = config, link, name
         self._seen: tuple[int, int, int] | None = None
         self._since = 0.0

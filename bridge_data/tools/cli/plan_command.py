@@ -24,7 +24,7 @@ from bridge_data.tools.cli.terminal import (
     trust_options,
     where_options,
 )
-from bridge_data.tools.planning import EXACT_SAMPLES, Planner, RunLength, RunPlan, Spread, Totals
+from bridge_data.tools.planning import EXACT_SAMPLES, Planner, RunLength, RunPlan
 from bridge_data.tools.runs import (
     BENCH_OPTIONS,
     data_module,
@@ -34,9 +34,6 @@ from bridge_data.tools.runs import (
     named_encoder,
     training_settings,
 )
-
-_MAX_SOURCES = 20
-"""Maximum data sets shown; of a large blend, those with the most samples drawn."""
 
 
 @click.command()
@@ -63,6 +60,7 @@ _MAX_SOURCES = 20
 @setting("--max-samples-per-sequence")
 @setting("--seed")
 @setting("--split-part", more="[default: train]")
+@click.option("--html", type=click.Path(path_type=Path), help="Also write it, with charts, to this file, as one page.")
 @where_options
 @json_option
 @trust_options
@@ -71,6 +69,7 @@ def plan(
     task_encoder: str | None,
     world_size: int,
     exact_steps: int | None,
+    html: Path | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -109,6 +108,10 @@ def plan(
     begin = time.perf_counter()
     found = Planner(dataset, schedule).plan(asked, exact_steps=exact_steps)
     seconds = time.perf_counter() - begin
+    if html is not None:
+        from bridge_data.tools.view.charts import write_plan  # imports slowly
+
+        write_plan(html, path, found)
     echo_report(found, _shown(found), as_json=as_json)
     if not as_json:
         if found.exact.drawn is not None:
@@ -118,55 +121,12 @@ def plan(
 
 
 def _shown(found: RunPlan) -> Iterator[str]:
-    exact, run = found.exact, found.run
-    columns = [exact] if found.is_exact else [exact, run]
-    heads = ["the run"] if found.is_exact else [f"first {counted(exact.steps, 'step')}", "the run, about"]
-    rows = [["steps", *(f"{one.steps:,}" for one in columns)], [found.unit, *(f"{one.units:,}" for one in columns)]]
-    if found.unit == "packs" and run.samples is not None:
-        rows.append(["samples in them", *(f"{one.samples:,}" for one in columns)])
-    rows += [[name, *(f"{one.costs[at]:,}" for one in columns)] for at, name in enumerate(found.names)]
-    if found.names:
-        rows.append(["left out: skipped", *(f"{one.skipped:,}" for one in columns)])
-        rows.append(["left out: too long", *(f"{one.too_long:,}" for one in columns)])
-    yield table(["", *heads], rows) + "\n"
-    if run.drawn is not None:
-        yield _sources(found, columns, heads) + "\n"
-    facts = []
-    if found.fill is not None:
-        facts.append(("packs", f"{found.fill:.2%} full, {1 - found.fill:.2%} padding"))
-    for heading, spread, is_so in (
-        ("undealt", found.undealt, not found.is_dealt),
-        ("dealt", found.dealt, found.is_dealt),
-    ):
-        if spread is not None and found.num_ranks > 1:
-            facts.append((heading, _loads(spread, found) + ("" if is_so else ", if it were so (balance)")))
-    if facts:
+    for heads, rows in found.tables():
+        yield table(heads, rows) + "\n"
+    if (more := len(found.sources) - len(found.shown_sources)) and found.run.drawn is not None:
+        yield f"… and {more} more\n"
+    if facts := [*found.facts()]:
         yield headed(facts)
     if not found.is_exact:
-        yield f"The run is extrapolated from its first {counted(exact.steps, 'step')}, which are exact (--exact-steps)."
-
-
-def _sources(found: RunPlan, columns: list[Totals], heads: list[str]) -> str:
-    of_all = [found.epochs(one) or [] for one in columns]
-    last = columns[-1].drawn
-    assert last is not None
-    order = sorted(range(len(found.sources)), key=lambda number: -int(last[number]))
-    rows = [
-        [
-            found.sources[at][0],
-            f"{found.sources[at][1]:,}",
-            f"{last[at]:,}",
-            *(f"{epochs[at]:,.3f}" for epochs in of_all),
-        ]
-        for at in order[:_MAX_SOURCES]
-    ]
-    more = len(order) - len(rows)
-    header = ["data set", "samples", "drawn", *(f"epochs, {head}" for head in heads)]
-    return table(header, rows) + (f"\n… and {more} more" if more else "")
-
-
-def _loads(spread: Spread, found: RunPlan) -> str:
-    return (
-        f"greatest over mean {found.load} of {found.num_ranks} ranks: mean {spread.mean:.3f}, p99 {spread.p99:.3f}, "
-        f"worst {spread.worst:.3f} in step {spread.worst_step:,}"
-    )
+        first = counted(found.exact.steps, "step")
+        yield f"The run is extrapolated from its first {first}, which are exact (--exact-steps)."

@@ -15,6 +15,8 @@ import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -30,8 +32,9 @@ from bridge_data.shards import Records
 from bridge_data.shards.media_metadata import AVMetadata, ImageMetadata, MediaIndex
 from bridge_data.shards.prepared import tars_of
 from bridge_data.shards.records import bytes_of
+from bridge_data.tools.planning import RunPlan, load_ratios
 from bridge_data.tools.view.catalog import CatalogSource, SampleAddress, SplitCatalog
-from bridge_data.tools.view.contents import extension, kind_of, members_of
+from bridge_data.tools.view.contents import extension, kind_of, members_of, write_page
 
 WIDTH, HEIGHT = 640, 264
 """The `viewBox` of a chart."""
@@ -163,6 +166,37 @@ def step_line(values: Sequence[tuple[int, float]]) -> StepLine:
         y_ticks=_ticks(low, high, upward),
         num_steps=len(values),
     )
+
+
+def plan_values(found: RunPlan) -> dict[str, Any]:
+    """What `planned.html` shows of a plan: its tables, bars of its sources as (name, epochs, width from 0 to 1), and
+    lines of its exact steps as (title, unit, line)."""
+    epochs, values = found.epochs(found.run) or [], {}
+    most = max(epochs, default=0) or 1
+    if found.names:
+        values[f"{found.names[0].capitalize()} of each step", found.names[0]] = [
+            float(one.totals.costs[0]) for one in found.steps
+        ]
+    if found.fill is not None:
+        values["Padding of the packs of each step", "%"] = [
+            100 - 100 * float(one.totals.costs[0]) / one.totals.room for one in found.steps
+        ]
+    for name, spread in (("undealt", found.undealt), ("dealt", found.dealt)):
+        if spread is not None and found.num_ranks > 1:
+            ratios = load_ratios([getattr(one, name) for one in found.steps])
+            values[f"Loads of {found.num_ranks} ranks in each step, {name}", f"greatest over mean {found.load}"] = (
+                ratios.tolist()
+            )
+    return {
+        "found": found,
+        "bars": [(found.sources[at][0], epochs[at], epochs[at] / most) for at in found.shown_sources],
+        "lines": [(*names, step_line([*enumerate(line)])) for names, line in values.items() if line],
+    }
+
+
+def write_plan(file: Path, title: str, found: RunPlan) -> None:
+    """Write a plan to `file`, as a page. Raises as `write_page` does."""
+    write_page(file, "plan_sheet.html", title=title, edges=EDGES, **plan_values(found))
 
 
 def _ticks(low: float, high: float, place: Callable[[float], float], *, is_whole: bool = False) -> tuple[Tick, ...]:

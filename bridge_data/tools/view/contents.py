@@ -453,12 +453,20 @@ def write_sheet(file: Path, title: str, part: SplitCatalog, chosen: Sequence[Sam
     """
     if len(chosen) > MAX_SAMPLES:
         raise ConfigError(f"--html: {len(chosen):,} samples are too many for one file, at most {MAX_SAMPLES:,}")
+    write_page(file, "sheet.html", title=title, part=part, cards=_cards(part, chosen))
+
+
+def write_page(file: Path, template: str, **values: Any) -> None:
+    """Write a page that needs no other file.
+
+    Raises:
+        ConfigError: if the file cannot be written, or a package is missing.
+    """
     try:
-        page = templates().get_template("sheet.html")
+        page = templates().get_template(template)
     except ImportError as error:
         raise ConfigError(f'--html needs a package ({error}): pip install "bridge-data[view]"') from error
-    style = (_FOLDER / "static" / "view.css").read_text()
-    made = page.render(title=title, part=part, style=style, cards=_cards(part, chosen))
+    made = page.render(style=(_FOLDER / "static" / "view.css").read_text(), **values)
     try:
         write_file(file, made.encode("utf-8", "backslashreplace"))  # keys may hold surrogates
     except OSError as error:

@@ -8,6 +8,7 @@ step are those of `RunOrder`.
 """
 
 import collections
+import dataclasses
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,11 +30,20 @@ from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.loader.ledger_files import RunLedger
 from bridge_data.order.state import LoaderState
 from bridge_data.tools.oracle import RunOrder
+from bridge_data.tools.planning import Planner, RunLength, RunPlan
 from bridge_data.tools.run_sections import skips_of
 from bridge_data.tools.runs import NamedRun, SavedRun
 from bridge_data.tools.state_contents import sources_of
 from bridge_data.tools.view.catalog import CatalogSource, DataCatalog, SampleAddress, SampleFilter, SplitCatalog
-from bridge_data.tools.view.charts import EDGES, TokenLengths, count_draws, shapes, step_line, token_lengths
+from bridge_data.tools.view.charts import (
+    EDGES,
+    TokenLengths,
+    count_draws,
+    plan_values,
+    shapes,
+    step_line,
+    token_lengths,
+)
 from bridge_data.tools.view.contents import (
     DOWNLOAD,
     MediaContent,
@@ -202,7 +212,7 @@ class Site:
     def pages(self) -> list[tuple[str, str]]:
         """(name, address) of the pages."""
         found = [("Samples", "/samples"), ("Blend", "/blend"), ("Sizes", "/shapes")]
-        batches = [("Batches", "/batches")] if self._has_run else []
+        batches = [("Batches", "/batches"), ("Plan", "/plan")] if self._has_run else []
         return [*([("Run", "/run")] if self.has_saved else []), *found, *batches]
 
     @property
@@ -280,6 +290,29 @@ def _run_order(key: tuple[NamedRun, Sequence[Checkpoint], RunLedger | None]) -> 
     return RunOrder(run.dataset, schedule=run.schedule, states=_states(saved), records=ledger)
 
 
+MAX_PLANNED, MAX_RANKS = 1 << 16, 4096
+"""Samples over which a plan is exact: a second. Ranks for which there is a plan."""
+
+
+def _planned(run: NamedRun, ranks: int, steps: int | None) -> RunPlan:
+    """The plan of a run of `steps` (None: to the end of the data, or one epoch) on `ranks` ranks.
+
+    Raises:
+        ConfigError: for too many ranks or too few, and as `Planner` does.
+    """
+    if not 1 <= ranks <= MAX_RANKS:
+        raise ConfigError(f"ranks={ranks}: expected 1 to {MAX_RANKS:,}")
+    config, deal, length = (
+        run.dataset.worker_config,
+        run.dataset.deal,
+        None if steps is None else RunLength(steps=steps),
+    )
+    lanes = 0 if config.num_lanes % ranks else config.num_lanes
+    deal = None if deal is None else dataclasses.replace(deal, num_ranks=ranks)
+    data = run.dataset.changed(worker_config=config.changed(world_size=ranks, num_lanes=lanes), deal=deal)
+    return Planner(data, run.schedule).plan(length, exact_samples=MAX_PLANNED)
+
+
 MAX_STEP = 10**9
 """The last step that may be requested."""
 
@@ -340,6 +373,7 @@ class Pages:
             "/batches": self.batches,
             "/batches/{number:int}/pictures/{picture:int}": self.picture,
             "/run": self.saved_run,
+            "/plan": self.plan,
             "/steps": self.chosen_step,
             "/steps/{step:int}": self.step,
             "/static/{name}": self.static,
@@ -499,6 +533,17 @@ class Pages:
         return ranged(MediaContent(pictures[number].png, "image/png"), None)
 
     # The run
+
+    def plan(self, request: Request) -> Response:
+        """What the run will see, before it starts."""
+        self._site.refresh()
+        ranks, steps = number_in(request, "ranks", 1), number_in(request, "steps", None)
+        shown: dict[str, Any] = {"found": None, "error": ""}
+        try:
+            shown |= plan_values(_planned(self._site.run, ranks or 0, steps))
+        except BridgeDataError as failure:
+            shown["error"] = str(failure)
+        return self._page("plan.html", "Plan", ranks=ranks, steps=steps, **shown)
 
     def saved_run(self, request: Request) -> Response:
         """Losses and saved states of the run, or nothing (204) if they are those already `seen`."""

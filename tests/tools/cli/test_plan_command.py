@@ -2,11 +2,16 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from bridge_data import WorkerConfig
+from bridge_data.datamodule.batch_schedule import BatchSchedule
 from recipes.recipe import load_recipe
 from tests.prepared import write_blend, write_texts
 from tests.tools.cli.runner import run_command
-from tests.tools.plan_parts import PackedWords, measure
+from tests.tools.plan_parts import measure, run
 
 WORDS = ("--task-encoder", "tests.tools.plan_parts:words")
 
@@ -16,7 +21,7 @@ def write_data(folder: Path) -> Path:
     write_texts(folder / "a", 170)
     write_texts(folder / "b", 90)
     blend = write_blend(folder / "blend.yaml", {"a": 3, "b": 1})
-    measure(blend, PackedWords())
+    measure(blend)
     return blend
 
 
@@ -34,6 +39,11 @@ def test_a_plan_of_data_is_a_table_or_json(tmp_path: Path) -> None:
     assert found["run"]["epochs"] == [
         drawn / size for drawn, size in zip(found["run"]["drawn"], (170, 90), strict=True)
     ]
+    page = tmp_path / "plan.html"
+    assert run_command("plan", *options, "--exact-steps", 30, "--html", page).output.startswith(shown.output[:40])
+    html = page.read_text()
+    assert "src=" not in html and html.count("<svg") == 6 and "<td>40</td>" in html  # of epochs, and of steps
+    assert "cannot be written" in run_command("plan", *options, "--html", tmp_path / "none" / "plan.html").stderr
     online = run_command("plan", blend, *WORDS, "--packing-buffer-size", 20, "--steps", 4)
     assert online.exit_code == 0 and "--packing" in online.stderr
     unmeasured = run_command("plan", blend, "--epochs", 2, "--epochs-of", "b/train")
@@ -42,22 +52,27 @@ def test_a_plan_of_data_is_a_table_or_json(tmp_path: Path) -> None:
     assert refused.exit_code == 1 and "steps" in refused.stderr
 
 
-def test_a_recipe_trains_as_many_steps_as_have_its_tokens_or_epochs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("length", [{"max_tokens": 9000}, {"max_epochs": 2, "epochs_of": "b/train"}])
+def test_a_recipe_trains_as_many_steps_as_have_its_tokens_or_epochs(tmp_path: Path, length: dict[str, Any]) -> None:
     blend = write_data(tmp_path)
     config = tmp_path / "run.yaml"
     config.write_text(
         f"recipe: text_sft\ntiny: true\ntask_encoder: tests.tools.plan_parts:words\nencoder: {{}}\n"
-        f"data: {{path: {blend}, micro_batch_size: 1, global_batch_size: 4, packing: planned}}\n"
-        "training: {train_steps: null, max_tokens: 9000}\n"
+        f"data: {{path: {blend}, micro_batch_size: 1, global_batch_size: 4, packing: planned, balance: attention}}\n"
+        f"training: {json.dumps({'train_steps': None, **length})}\n"
     )
     found = json.loads(run_command("plan", config, "--world-size", 2, "--json").output)
     recipe = load_recipe(config)
     data = recipe.build_data(None, recipe.build_tokenizer())
     steps = recipe.training_in_steps(data, 2).train_steps
     assert steps is not None and (found["run"]["steps"], found["is_exact"]) == (steps, True)
-    before = json.loads(run_command("plan", config, "--steps", steps - 1, "--json").output)
-    assert before["run"]["costs"]["tokens"] < 9000 <= found["run"]["costs"]["tokens"]
-    of_epoch = load_recipe(
-        config, ["training={train_steps: null, max_tokens: null, max_epochs: 2, epochs_of: b/train}"]
-    )
-    assert (of_epoch.training_in_steps(data, 1).train_steps or 0) > 1
+    ranks = [data.datasets_provider(WorkerConfig(rank, 2, 0), "train") for rank in range(2)]
+    taken, _ = run(ranks, BatchSchedule(4, 1), steps)
+    tokens = [sum(one["tokens"] for rank in step for one in rank) for step in taken]
+    assert (len(taken), sum(tokens)) == (steps, found["run"]["costs"]["tokens"])
+    assert found["run"]["samples"] == sum(len(rank) for step in taken for rank in step)
+    before = json.loads(run_command("plan", config, "--steps", steps - 1, "--json").output)["run"]
+    if "max_tokens" in length:
+        assert sum(tokens[:-1]) == before["costs"]["tokens"] < 9000 <= sum(tokens)
+    else:
+        assert before["epochs"][1] < 2 <= found["run"]["epochs"][1]

@@ -202,7 +202,7 @@ TWO = {"global_batch_size": 64, "num_ranks": 2}
             TWO | {"step_s": 0.1, "ranks_per_node": 2},
             4.0,
             20,
-            ("slow-cores", "need 8.0 cores for the data of 2 ranks; there are 4", ""),
+            ("slow-cores", "need 8.0 cores for the data of 2 ranks; there are 4", "with 9 CPUs for each"),
         ),
     ],
 )

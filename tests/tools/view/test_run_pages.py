@@ -14,10 +14,12 @@ from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.order.state import LoaderState
 from bridge_data.tools.loss_log import LossLog
+from bridge_data.tools.planning import Planner, RunLength
 from bridge_data.tools.runs import NamedRun, SavedRun, SavedRunReader, default_run, read_states
 from bridge_data.tools.view.catalog import DataCatalog
 from bridge_data.tools.view.pages import BatchSequence, Site
 from tests.prepared import write_texts
+from tests.tools.plan_parts import PackedWords, measure, rank_dataset
 from tests.tools.view.conftest import client, keys
 from tests.tools.view.live_run import PEAK, LiveRun
 
@@ -199,3 +201,24 @@ def test_a_state_and_a_log_that_are_named_are_followed_too(live: LiveRun) -> Non
     assert saved.states == () and saved.log is None
     told = ["no such file or folder", "cannot be read: No such file or directory"]
     assert [line.partition(": ")[2] for line in saved.left_out] == told
+
+
+def test_a_plan_has_the_tables_and_charts_of_the_command(tmp_path: Path) -> None:
+    folder, schedule = write_texts(tmp_path / "texts", 60), BatchSchedule(4, 1)
+    measure(folder)
+    options = {"packing": "planned", "planning_window": 40, "encoder": PackedWords()}
+    data = rank_dataset(folder, 0, 1, schedule, deal="tokens", **options)
+    run = NamedRun(path=str(folder), dataset=data, schedule=schedule, told="")
+    page = client(Site(DataCatalog(folder, {}), lambda _: run))
+    assert '<a href="/plan">Plan</a>' in page.get("/samples").text
+    html = page.get("/plan?steps=7&ranks=2").text
+    plan = Planner(rank_dataset(folder, 0, 2, schedule, deal="tokens", **options), schedule).plan(RunLength(steps=7))
+    for _, rows in plan.tables():
+        for row in rows:
+            assert "".join(f"<td>{cell}</td>" for cell in row) in html
+    assert all(text in html for _, text in plan.facts())
+    assert html.count('class="line"') == 4 and "Loads of 2 ranks in each step, dealt" in html
+    assert "not a multiple of" in page.get("/plan?ranks=3").text
+    for ranks in (-1, 0, 10**9):
+        assert "expected 1 to" in page.get(f"/plan?ranks={ranks}").text
+    assert "at least 1" in page.get("/plan?steps=0").text

@@ -1,0 +1,466 @@
+"""Workers on a Ray cluster: actors run the lanes of a rank; nodes may join, leave and die, and no batch is lost or
+repeated.
+
+Reads what `WorkerPool` reads: lanes in the order of their turns, with states. Returns their items in that order. An
+actor gets the dataset from Ray's object store (one copy a node), a state for each of its lanes, and then one request
+per batch, a few ahead. The trainer keeps the state after the last batch that it took of each lane. When an actor is
+lost, or a new one is ready, the lanes are dealt anew and continue from these states; so where a lane runs changes the
+rate alone. Several jobs and ranks share a cluster: actors have no names, belong to the process that started them, and
+end with it.
+
+A batch of up to 32 MiB comes with the reply of its request: that takes two thirds of the CPU time of Ray's object store
+at 20 MB, and a fourth at 1 MB. Larger ones come through the object store. Either is memory that may not be written, so
+a batch is copied once.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import importlib
+import itertools
+import logging
+import math
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple, TypeAlias
+
+from bridge_data.child_process import keep_freed_memory, use_one_thread
+from bridge_data.errors import ConfigError, WorkerError
+from bridge_data.lanes.lane_dataset import LaneDataset
+from bridge_data.lanes.produced import Produced, as_counts
+from bridge_data.loader.lane_runner import Ended, LaneRunner, OutOfStep, ServerLost
+from bridge_data.loader.position import Turns
+from bridge_data.loader.workers.batches import Encoder, encode_dataset
+from bridge_data.loader.workers.link import WatchPage, error_of
+from bridge_data.loader.workers.messages import (
+    BatchMessage,
+    Body,
+    EndMessage,
+    Environment,
+    FailureMessage,
+    LaneMessage,
+    change_of,
+    changed,
+)
+from bridge_data.loader.workers.worker import adopt
+from bridge_data.loader.workers.worker_pool import Interrupted, Patience, Restarts
+from bridge_data.order.state import LaneState, LoaderState
+from bridge_data.replacement import replacement
+from bridge_data.run_options import LoaderConfig, RayWorkers
+from bridge_data.samples.arena import PrivateArena, aligned
+from bridge_data.samples.pickling import decode
+
+logger = logging.getLogger("bridge_data")
+
+_TICK_S, _CONNECT_S, _LOOK_S, _LAST_LOOK_S = 1.0, 10.0, 0.2, 5.0
+_FIRST_S, _JOIN_S = 1.0, 5.0
+"""How long actors that are ready wait for others that start, while none has lanes, and while some have: each deal drops
+what was made ahead."""
+
+_REPLY_BYTES = 32 << 20
+_WATCH = "watch"
+_ENVIRONMENT = dict.fromkeys(("RAY_max_direct_call_object_size", "RAY_task_rpc_inlined_bytes_limit"), str(_REPLY_BYTES))
+"""Settings of Ray, for the processes of actors: how large the value of a call may be that its reply holds."""
+
+Reply: TypeAlias = tuple[LaneMessage, Sequence[Any]]
+"""An item of a lane, and the parts of its batch."""
+
+
+def ray_pool(dataset: LaneDataset, workers: RayWorkers, config: LoaderConfig, restarts: Restarts) -> RayPool | None:
+    """The workers of a loader on Ray; None, with a warning, if there is no cluster and none is required.
+
+    Raises:
+        WorkerError: if a cluster is required and there is none, or the dataset cannot be pickled.
+    """
+    try:
+        ray = _connected(workers.address)
+    except ConfigError as error:
+        if workers.required:
+            raise WorkerError(f"{error} (required=True)") from error
+        logger.warning(
+            "%s. Workers start on this machine instead; with RayWorkers(required=True) this is an error", error
+        )
+        return None
+    return RayPool(ray, dataset, workers, config, restarts)
+
+
+def _connected(address: str) -> Any:
+    """The module `ray`, with this process connected to a cluster.
+
+    Raises:
+        ConfigError: if Ray is not installed, or the cluster cannot be reached.
+    """
+    try:
+        ray = importlib.import_module("ray")
+    except ImportError:
+        raise ConfigError('workers on Ray need a package: pip install "bridge-data[ray]"') from None
+    if ray.is_initialized():
+        return ray
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM) if is_main else None
+    try:
+        _try_port(address)
+        ray.init(address=address, logging_level=logging.WARNING)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"no Ray cluster at {address!r} ({error}): `ray start` joins this machine to one; "
+            "the option `workers` of the loader names its address"
+        ) from error
+    finally:
+        if handler is not None:
+            signal.signal(signal.SIGTERM, handler)  # Ray has put its own in place of the trainer's
+    return ray
+
+
+def _try_port(address: str) -> None:
+    """Raise an OSError if nobody answers where the cluster should be, which Ray finds out in minutes."""
+    with contextlib.suppress(ImportError, AttributeError):  # it is not of Ray's public names
+        find = importlib.import_module("ray._private.services").canonicalize_bootstrap_address
+        if found := find(address):
+            host, _, port = found.rpartition(":")
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+
+
+class _Setup(NamedTuple):
+    """What an actor takes over from the trainer."""
+
+    environment: Environment
+    folder: str
+
+
+class LaneActor:
+    """Runs lanes on a node of the cluster, as a worker process does on the machine of the trainer."""
+
+    def __init__(self, setup: _Setup, dataset: bytes) -> None:
+        self._page, descriptor = WatchPage.make()
+        os.close(descriptor)
+        self._begin_number = self._number = 0
+        self._turns: Turns | None = None
+        self._failure: str | None = None
+        use_one_thread()
+        keep_freed_memory()
+        try:
+            if os.path.isdir(setup.folder):
+                os.chdir(setup.folder)
+            own = [path for path in sys.path if path not in setup.environment.sys_path]
+            adopt(setup.environment._replace(sys_path=(*setup.environment.sys_path, *own)))
+            self._dataset: LaneDataset = pickle.loads(dataset)
+        except BaseException as error:
+            _, self._failure = Encoder().encode_error(error, "while the dataset was loaded in a worker")
+        self._encoder, self._arena = Encoder(), PrivateArena()
+
+    def ready(self) -> tuple[str, str | None]:
+        """The address of the node, and why the dataset cannot be loaded."""
+        return importlib.import_module("ray.util").get_node_ip_address(), self._failure
+
+    def begin(self, begin_number: int, lanes: list[int], state: LoaderState) -> None:
+        """Drop all lanes, then produce these in the order of their slots, from this state."""
+        self._begin_number, self._number = begin_number, 0
+        self._sent: dict[int, LaneState] = {}
+        self._turns = Turns(state, lanes)
+        self._runner = LaneRunner(self._dataset, state, self._arena, self._page.watch)
+
+    def take(self, begin_number: int) -> Reply | None:
+        """The next item of the lane whose turn it is; None if the lanes have ended or failed, or were dropped."""
+        if begin_number != self._begin_number or not self._turns:
+            return None
+        lane = self._turns.lane
+        head = begin_number, self._number, lane
+        self._number += 1
+        self._page.enter(lane)
+        try:
+            item = self._runner.take(lane)
+            if isinstance(item, Ended):
+                self._turns.end_lane()
+                return EndMessage(*head, item.skipped), []
+            parts = self._encoder.encode(item.batch)
+            self._turns.advance()
+            change, self._sent[lane] = change_of(self._sent.get(lane, {}), item.state), item.state
+            message = BatchMessage(*head, change, item.skipped, item.references, Body([]), item.counts[:-2])
+            return message, [pickle.PickleBuffer(part.raw()) for part in parts]
+        except BaseException as error:
+            self._turns = None
+            return FailureMessage(*head, *self._encoder.encode_error(error, f"in a worker, lane {lane}")), []
+        finally:
+            self._page.leave()
+
+    def watch(self) -> bytes:
+        """What it works on, as a `WatchPage` says it."""
+        return self._page.contents()
+
+
+class RayLink:
+    """Actor number `index` as the trainer sees it: its lanes, and the requests that it has not answered yet."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.uid = self.begin_number = 0
+        self.lanes: list[int] = []
+        self.requests: collections.deque[Future[Reply]] = collections.deque()
+
+    def attach(self, uid: int, actor: Any, starts: Future[tuple[str, str | None]]) -> None:
+        """Let this be the actor."""
+        self.uid, self.actor, self.starts = uid, actor, starts
+        self.ready, self.node, self.lanes, self.num_received = False, "", [], 0
+        self.page, descriptor = WatchPage.make()
+        os.close(descriptor)
+        self.requests.clear()
+
+    def begin(self, lanes: list[int], state: LoaderState) -> None:
+        """Drop what was requested; produce these lanes from `state`."""
+        self.lanes, self.begin_number, self.num_received = lanes, self.begin_number + 1, 0
+        self.requests.clear()
+        own = dataclasses.replace(state, lanes={lane: state.lanes[lane] for lane in lanes}, uncounted=None)
+        self.actor.begin.remote(self.begin_number, lanes, own)
+
+    def has_item(self) -> bool:
+        return bool(self.requests) and self.requests[0].done()
+
+    def look(self, timeout_s: float) -> None:
+        """Ask what the actor works on, and note it if it answers in time."""
+        with contextlib.suppress(Exception):  # a late answer, or an actor that is lost, which its requests tell
+            self.page.update(self.actor.watch.options(concurrency_group=_WATCH).remote().future().result(timeout_s))
+
+    def __str__(self) -> str:
+        return f"worker {self.index}" + (f" on {self.node}" if self.node else "")
+
+
+class RayPool:
+    """Workers on Ray, with the interface of `WorkerPool`. Use it from one thread at a time, except `interrupt`."""
+
+    def __init__(
+        self, ray: Any, dataset: LaneDataset, workers: RayWorkers, config: LoaderConfig, restarts: Restarts
+    ) -> None:
+        self._ray, self._config, self._restarts, self._name = ray, config, restarts, dataset.describe
+        data, _ = encode_dataset(dataset)
+        paths = os.pathsep.join(path or os.getcwd() for path in sys.path)  # where actors find this package itself
+        environment = Environment(tuple(sys.path), tuple(sys.argv), os.environ.get("PYTHONPATH"), replacement())
+        self._setup, self._dataset = ray.put(_Setup(environment, os.getcwd())), ray.put(data)
+        self._class = ray.remote(
+            num_cpus=workers.num_cpus,
+            resources=dict(workers.resources or {}),
+            max_restarts=0,
+            scheduling_strategy="SPREAD",
+            concurrency_groups={_WATCH: 1},
+            runtime_env={"env_vars": _ENVIRONMENT | {"PYTHONPATH": paths + os.pathsep + "${PYTHONPATH}"}},
+        )(LaneActor)
+        ranks = dataset.worker_config
+        num_actors = min(workers.num_actors or ranks.num_workers, len(ranks.lanes))
+        self._changed, self._interrupted = threading.Event(), False
+        self._uids = itertools.count(1)
+        self._arena = PrivateArena()
+        self._largest_bytes = 0
+        self._lanes: list[int] = []
+        self._state: LoaderState | None = None
+        self._link_of: dict[int, RayLink] = {}
+        self._is_node_lost = False
+        """Whether the last actor that was lost was so with its node."""
+        self._deal_at = math.inf
+        """When actors that are ready and have no lanes get some."""
+        self._links = [RayLink(index) for index in range(num_actors)]
+        for link in self._links:
+            self._start(link)
+
+    def _start(self, link: RayLink) -> None:
+        """Start an actor; Ray places it once a node has what it needs."""
+        actor = self._class.remote(self._setup, self._dataset)
+        link.attach(next(self._uids), actor, self._future(actor.ready.remote()))
+
+    def _future(self, reference: Any) -> Future[Any]:
+        future: Future[Any] = reference.future()
+        future.add_done_callback(lambda _: self._changed.set())
+        return future
+
+    def ready(self) -> bool:
+        """Whether actors have loaded the dataset: all, or some that have waited for the others."""
+        self._note_starts()
+        is_waiting = time.monotonic() < self._deal_at < math.inf
+        return not is_waiting and any(link.ready for link in self._links)
+
+    def wait_ready(self, timeout_s: float) -> bool:
+        """Wait until actors have loaded the dataset; False if that takes longer."""
+        deadline = time.monotonic() + timeout_s
+        while not self.ready():
+            now = time.monotonic()
+            if now >= deadline:
+                return False
+            self._changed.wait(max(0.0, min(deadline - now, self._deal_at - now, _TICK_S)))
+            self._changed.clear()
+        return True
+
+    def processes(self) -> list[int]:
+        """None: the actors are on other machines."""
+        return []
+
+    def begin(self, lanes: list[int], state: LoaderState) -> None:
+        """Drop all prefetched batches, and produce these lanes in the order of their slots, from `state`."""
+        self._interrupted = False
+        self._lanes, self._state = list(lanes), dataclasses.replace(state, lanes=dict(state.lanes))
+        self._deal()
+
+    def _deal(self) -> None:
+        """Deal the lanes to the actors that are ready, which continue from the last batches taken.
+
+        In turn: neighbours in the order of batches are made by different actors.
+        """
+        assert self._state is not None
+        ready = [link for link in self._links if link.ready]
+        if not ready and self._is_node_lost:
+            raise OutOfStep  # the trainer makes batches itself until actors are ready
+        self._deal_at = math.inf
+        links = ready or self._links  # what has killed an actor is not tried in the trainer: it waits for the next one
+        self._link_of = {lane: links[number % len(links)] for number, lane in enumerate(sorted(self._state.lanes))}
+        for link in ready:
+            link.begin([lane for lane in self._lanes if self._link_of[lane] is link], self._state)
+            self._request(link)
+
+    def _request(self, link: RayLink) -> None:
+        """Have the actor make batches ahead: `prefetch_factor`, or as many as all may have within the bound of bytes;
+        one as long as the size of batches is not known."""
+        num_busy = sum(link.ready for link in self._links)
+        most = self._config.max_shared_bytes // (self._largest_bytes * num_busy) if self._largest_bytes else 1
+        while link.lanes and len(link.requests) < max(1, min(self._config.prefetch_factor, most)):
+            link.requests.append(self._future(link.actor.take.remote(link.begin_number)))
+
+    def take(self, lane: int) -> Produced[Any] | Ended:
+        """The next item of `lane`, whose turn it must be. Raises what the lane raised, unchanged."""
+        link = self._link_of[lane]
+        num_ready = sum(request.done() for request in link.requests)
+        message, parts = self._received(lane)
+        link = self._link_of[lane]
+        if message.number != link.num_received or message.lane != lane:
+            raise OutOfStep
+        link.num_received += 1
+        if isinstance(message, FailureMessage):
+            link.lanes = []
+            raise error_of(message)
+        if isinstance(message, EndMessage):
+            self._lanes.remove(lane)
+            link.lanes.remove(lane)
+            self._request(link)
+            return Ended(lane, message.skipped)
+        assert self._state is not None
+        state = self._state.lanes[lane] = changed(self._state.lanes[lane], message.change)
+        self._restarts.num_batches += 1
+        views = [memoryview(part) for part in parts]
+        self._largest_bytes = max(self._largest_bytes, sum(map(len, views)))
+        self._request(link)
+        counts = as_counts((*message.counts, num_ready, self._config.prefetch_factor))
+        return Produced(lane, decode(self._copied(views)), state, message.skipped, message.references, counts)
+
+    def _copied(self, views: list[memoryview]) -> Iterable[memoryview]:
+        """The same bytes in memory that may be written, and that is used again for later batches."""
+        ranges, end = [], 0
+        for view in views:
+            ranges.append((aligned(end), aligned(end) + len(view)))
+            _, end = ranges[-1]
+        if end < self._arena.min_bytes:
+            whole = memoryview(bytearray(end))
+        else:
+            _, memory = self._arena.open_buffer(end)
+            whole = memoryview(memory).cast("B")
+        for (start, stop), view in zip(ranges, views, strict=True):
+            whole[start:stop] = view
+        return [whole[start:stop] for start, stop in ranges]
+
+    def _received(self, lane: int) -> Reply:
+        """Wait for the next item of `lane`; replace actors that are lost meanwhile, and hand lanes to new ones."""
+        patience: Patience | None = None
+        watched = 0
+        while True:
+            self._changed.clear()
+            self._note_starts()
+            if time.monotonic() >= self._deal_at or not self._link_of[lane].ready:
+                self._deal()
+            link = self._link_of[lane]
+            if link.has_item():
+                reply = link.requests.popleft()
+                if (error := reply.exception()) is None:
+                    return reply.result()
+                self._replace(link, error)
+                continue
+            if self._interrupted:
+                raise Interrupted
+            if patience is None or watched != link.uid:
+                patience, watched = Patience(self._config, link, self._name), link.uid
+            if patience.is_over():
+                link.look(_LAST_LOOK_S)
+                if patience.is_over():
+                    self._give_up(link, patience.verdict())
+                continue
+            left_s = _TICK_S if patience.left_s is None else min(patience.left_s, _TICK_S)
+            if not self._changed.wait(left_s):
+                link.look(_LOOK_S)
+
+    def _give_up(self, link: RayLink, verdict: str) -> None:
+        """Replace an actor that makes no progress."""
+        if self._config.fail_on_timeout:
+            raise WorkerError(verdict)
+        self._end(link)
+        self._replace(link, WorkerError(verdict))
+
+    def _note_starts(self) -> None:
+        """Note the actors that are ready now, and replace those that could not start."""
+        if not self._ray.is_initialized():
+            raise ServerLost("this process is connected to Ray no more")
+        for link in self._links:
+            if link.ready or not link.starts.done():
+                continue
+            if (error := link.starts.exception()) is not None:
+                self._replace(link, error)
+                continue
+            link.node, failure = link.starts.result()
+            if failure is not None:
+                cause = WorkerError(f"{link}: {failure}")
+                if not any(other.ready for other in self._links):
+                    raise cause
+                self._end(link)
+                self._replace(link, cause)
+                continue
+            wait_s = _JOIN_S if any(other.lanes for other in self._links) else _FIRST_S
+            link.ready = True
+            now = time.monotonic()
+            self._deal_at = now if all(other.ready for other in self._links) else min(self._deal_at, now + wait_s)
+
+    def _replace(self, link: RayLink, error: BaseException) -> None:
+        """Start another actor in place of one that is lost. That a node has left counts as no failure of the data."""
+        exceptions = self._ray.exceptions
+        cause = str(error) if isinstance(error, WorkerError) else f"{link} is lost: {_in_short(error)}"
+        left = isinstance(error, (exceptions.ActorUnavailableError, exceptions.ObjectLostError))
+        self._is_node_lost = left or "node has died" in cause
+        if self._is_node_lost:
+            self._restarts.num_in_all += 1
+            logger.warning("%s; its lanes go on elsewhere, and another worker starts when a node has room", cause)
+        elif fatal := self._restarts.spend(cause):
+            raise fatal
+        self._start(link)
+
+    def interrupt(self) -> None:
+        """Have a `take` that waits in another thread raise `Interrupted`, and any later one until `begin`."""
+        self._interrupted = True
+        self._changed.set()
+
+    def _end(self, link: RayLink) -> None:
+        self._ray.kill(link.actor, no_restart=True)
+
+    def close(self) -> None:
+        """End all actors. Batches that were handed out stay valid."""
+        if self._ray.is_initialized():
+            for link in self._links:
+                self._end(link)
+        self._links, self._link_of = [], {}
+
+
+def _in_short(error: BaseException) -> str:
+    """What Ray says of the death of an actor, without its ids and general hints."""
+    lines = [line for line in str(error).splitlines() if not line.startswith("\t")]
+    return " ".join(lines[-2:]).partition(" Some common causes")[0][:500]
