@@ -272,12 +272,10 @@ class LaneMemo:
                 continue
             if watch is not None:
                 watch(ref)
-            outcome, before = None, COUNTS.saved()
+            outcome = None
             try:
-                with trial.hooks, contextlib.suppress(Exception):
-                    outcome, _ = trial.outcome(ref)
+                outcome = trial.tried(ref)
             finally:
-                COUNTS.restore(before)  # what the lane adopts, it counts
                 is_kept = self._settle(name, claim, outcome, trial.hooks)
             if len(self._made) >= 2 * NUM_AHEAD:
                 self._made.clear()  # of samples that the lane has passed over

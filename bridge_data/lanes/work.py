@@ -20,6 +20,7 @@ from bridge_data.lanes.units import Item, Pack, Unit
 from bridge_data.order import ALL_PARTS, SampleRef
 from bridge_data.process_counts import COUNTS
 from bridge_data.samples import CrudeSample, Sample
+from bridge_data.samples.arena import no_arena
 from bridge_data.shards import RawSample
 from bridge_data.task import STAGES, Hooks, Packing, SourceCook, does_something, hook_of, is_overridden
 from bridge_data.task.observer import StageTracer, observed_iterator
@@ -148,6 +149,20 @@ class Work:
         finally:
             self.memo.keep(ref, made)
         return made, True
+
+    def tried(self, ref: SampleRef) -> Outcome | None:
+        """The outcome of a sample before its lane needs it, or for a lane of another process, counted nowhere; None if
+        it fails, or a plain function turns out to return a generator: the lane is to make it in its order."""
+        hooks, before, counts = self.hooks, self.hooks.has_no_generators, COUNTS.saved()
+        try:
+            with no_arena(), hooks:
+                outcome, _ = self.outcome(ref)
+            return outcome if hooks.has_no_generators == before else None
+        except Exception:
+            return None
+        finally:
+            hooks.has_no_generators = before
+            COUNTS.restore(counts)
 
     def _outcome(self, ref: SampleRef) -> Outcome:
         began_ns, before = time.perf_counter_ns(), (COUNTS.num_bytes, COUNTS.num_images, COUNTS.num_retries)
