@@ -82,6 +82,7 @@ class LoaderKeywords(TypedDict, total=False):
     watchdog_timeout_seconds: float | None
     watchdog_initial_timeout_seconds: float | None
     fail_on_timeout: bool
+    workers_help: bool
     pin_memory: bool
     start_method: StartMethod
     sample_timeout_s: float | None
@@ -139,6 +140,7 @@ class DataModuleKeywords(TypedDict, total=False):
     watchdog_timeout_seconds: float | None
     watchdog_initial_timeout_seconds: float | None
     fail_on_timeout: bool
+    workers_help: bool
     start_method: StartMethod
     sample_timeout_s: float | None
     max_worker_restarts: int

@@ -221,6 +221,9 @@ class LoaderConfig:
     """The same before a worker's first batch, if given."""
     fail_on_timeout: bool = False
     """Stop the run instead of replacing a worker that has exceeded a limit."""
+    workers_help: bool = True
+    """Let idle workers make samples of a worker for which the trainer waits, if samples take long. False: for encoders
+    whose hooks share state in their process, such as what `preencode_sample` keeps for `postencode_sample`."""
     pin_memory: bool = False
     """Put batches into page-locked memory, if there is a GPU."""
     start_method: StartMethod = "server"

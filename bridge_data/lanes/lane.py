@@ -67,6 +67,7 @@ class Lane:
     ) -> None:
         self._make_scout = make_scout
         self._scout: Cursor | LanePacks | None = None
+        self._found: collections.deque[SampleRef] = collections.deque()  # by the scout, and not returned yet
         self._planned, self._is_told, self._is_ended = planned, False, False
         self._step: ContextStep | None = None  # what was taken last is a part of it
         self._cursor, self.work, self._batching = cursor, work, batching
@@ -136,14 +137,15 @@ class Lane:
         returned before. Where hooks skip samples, or packs are chosen from a buffer, it is a guess."""
         size, waits = self._batching.batch_size or 1, self._pending
         forgotten: Container[SampleRef] = () if self.work.forgotten is None else self.work.forgotten
-        scout, found = self._scout, list[SampleRef]()
+        scout, found = self._scout, self._found
         if self._planned is not None:
             if not isinstance(scout, LanePacks) or scout.num_taken < self._planned.num_taken:
                 scout = self._scout = copy.copy(self._planned)
+                found.clear()
             last = self._planned.num_taken + num_batches * size - len(waits.packs)
             with contextlib.suppress(StopIteration):
                 while scout.num_taken < last and len(found) < most:
-                    found += [ref._replace(part=ALL_PARTS) for ref in scout.next().members]
+                    found.extend(ref._replace(part=ALL_PARTS) for ref in scout.next().members)
         elif self._make_scout is not None:
             if not isinstance(scout, Cursor) or scout.draws < self._cursor.draws:
                 scout = self._scout = self._make_scout()
@@ -152,8 +154,11 @@ class Lane:
             if (buffer := self._batching.packing_buffer_size) is not None:
                 num_drawn = buffer if num_batches * size > len(waits.packs) else 0
             num_drawn -= scout.draws - self._cursor.draws
-            found = [ref for _, ref in scout.take(min(num_drawn, most))] if num_drawn > 0 < most else []
-        return [ref for ref in found if ref not in forgotten]
+            with contextlib.suppress(StopIteration):
+                if num_drawn > 0 < most:
+                    found.extend(ref for _, ref in scout.take(min(num_drawn, most)))
+        taken = [found.popleft() for _ in range(min(most, len(found)))]
+        return [ref for ref in taken if ref not in forgotten and self.work.asks_peers_for(ref)]
 
     def take_skipped(self) -> dict[str, int]:
         """The samples skipped since the last batch, by hook; a call resets them."""

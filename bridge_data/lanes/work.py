@@ -158,7 +158,7 @@ class Work:
             with no_arena(), hooks:
                 outcome, _ = self.outcome(ref)
             return outcome if hooks.has_no_generators == before else None
-        except Exception:
+        except (Exception, SystemExit):
             return None
         finally:
             hooks.has_no_generators = before
@@ -181,7 +181,12 @@ class Work:
         hooks.skipped.update(outcome.skipped)
         if outcome.skipped:
             hooks.last_skip = outcome.last_skip
-        hooks.failures.clear()
+        if hooks.failures:
+            last = None if outcome.parts else outcome.last_skip[0]
+            for stage in ("decode", "cook_crude_sample", *self.stages):
+                hooks.succeed(stage)
+                if stage == last:
+                    break
         num_bytes, num_images, num_retries = outcome.counts
         COUNTS.num_bytes += num_bytes
         COUNTS.num_images += num_images
@@ -239,6 +244,10 @@ class Work:
         if held is not None and not self.hooks.failures and not [None for sample in held if sample is None]:
             return held
         return self._load_each(refs, held or [None] * len(refs), watch)
+
+    def asks_peers_for(self, ref: SampleRef) -> bool:
+        """Whether `ask_peers` is called for this sample: not for plain ones, which are made from their block."""
+        return not (self.only_loads and self._loaders[ref.source].is_plain)
 
     @property
     def makes_all(self) -> bool:

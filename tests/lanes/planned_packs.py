@@ -85,6 +85,9 @@ class Text(str):
         made.key = key
         return made
 
+    def __getnewargs__(self) -> tuple[str, tuple[Any, ...]]:
+        return str(self), self.key
+
 
 def planned(data: Path, encoder: Encoder | None = None, **settings: Any) -> LaneDataset:
     """A rank's data, packed by plan in windows of 128 samples."""

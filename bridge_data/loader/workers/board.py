@@ -72,6 +72,10 @@ class Board:
         """Note the slot of the next batch of a worker, and whether it posts jobs."""
         self._words[worker * _SIZE + _SLOT], self._words[worker * _SIZE + _POSTS] = slot, posts
 
+    def has_posts(self) -> bool:
+        """Whether any worker posts jobs."""
+        return 1 in self._words[_POSTS::_SIZE]
+
     def wants_help(self, worker: int) -> bool:
         """Whether the trainer has taken all that this worker has produced, and another is idle."""
         header = self._headers[worker]

@@ -30,12 +30,14 @@ from bridge_data.loader.workers.batches import Encoder
 from bridge_data.loader.workers.board import NUM_JOBS, Board, Introduction, Job
 from bridge_data.loader.workers.link import WatchPage
 from bridge_data.loader.workers.messages import Channel
-from bridge_data.loader.workers.slots import MAX_INLINE_BYTES, layout, padded
+from bridge_data.loader.workers.slots import layout, padded
 from bridge_data.order import SampleRef
 from bridge_data.samples.pickling import decode
 
 _MAX_WAITING_BYTES = 64 << 20
 """Outcomes made ahead that a worker keeps, by their mean size."""
+_MAX_INLINE_BYTES = 1 << 10
+"""Larger outcomes come in a file: an inbox takes many messages, if they are small."""
 _HEAVY_NS, _LIGHT_NS = 2_000_000, 1_000_000
 """Mean work on a sample from which on jobs are posted, and below which they are not any more."""
 _MAX_FAILED = 8
@@ -59,14 +61,19 @@ class Helping:
         self._inboxes = [Channel.from_descriptor(descriptor) for descriptor in inboxes]
         self._dataset, self._encoder = dataset, Encoder()
         self._number = os.getpid() << 32  # those of a process that died here before are others
-        self._mean_ns, self._mean_bytes, self._num_failed = 0.0, 1.0, 0
+        self._mean_ns, self._mean_bytes, self._num_failed = 0.0, float(1 << 20), 0
         self.max_ahead_bytes = peers.max_ahead_bytes
         self.posts = False
         """Whether its lanes ask for outcomes."""
-        self.begin()
+        self._forget()
 
     def begin(self) -> None:
-        """Forget all jobs."""
+        """The lanes begin anew."""
+        self._num_failed = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        """Withdraw all jobs."""
         self._free = self._board.withdraw(self._index)
         self._board.note_work(self._index, 0, posts=False)
         self._first_number = self._number + 1
@@ -91,7 +98,7 @@ class Helping:
         posts = self._num_failed < _MAX_FAILED and self._mean_ns >= (_LIGHT_NS if self.posts else _HEAVY_NS)
         if posts != self.posts:
             self.posts = posts
-            self.begin()
+            self._forget()
 
     def prepare(self, lanes: Sequence[Lane | SkippingLane], num_produced: int, slot: int) -> None:
         """Before the batch of `slot`, after `num_produced` others: post what these lanes load for the next batches. A
@@ -107,6 +114,8 @@ class Helping:
         most = min(NUM_JOBS, int(_MAX_WAITING_BYTES / self._mean_bytes))
         for lane, num_batches in self._lanes.items():
             for ref in lane.upcoming(num_batches, min(most - len(self._posted), len(self._free))):
+                if ref in self._posted:  # another part of the same sample
+                    continue
                 self._number += 1
                 place = self._free.pop()
                 self._board.post(self._index, place, self._number, lane.number, ref)
@@ -125,21 +134,35 @@ class Helping:
             return None
         was_begun = self._board.take_back(self._index, place)
         if was_begun is None:
-            began_ns = time.perf_counter_ns()
-            while (was_begun := self._board.take_back(self._index, place)) is None:
-                if not (self._work_ahead() or self.help()):
-                    self._page.watch(ref)
-                    select.select([self._inbox], [], [], _WAIT_S)
-            self._elsewhere_ns -= time.perf_counter_ns() - began_ns
+            was_begun = self._wait_for(ref, place)
         self._free.append(place)
         if not was_begun:
             return None
         self._collect()
-        outcome = self._arrived.pop(number, None)
+        if number not in self._arrived:  # who made it has died, or could not send it
+            return None
+        outcome = self._arrived.pop(number)
         self._num_failed = self._num_failed + 1 if outcome is None else 0
         if outcome is not None:
             self._elsewhere_ns += outcome.took_ns
         return outcome
+
+    def _wait_for(self, ref: SampleRef, place: int) -> bool:
+        """Do other work while a peer makes a sample that is needed; returns as `Board.take_back`."""
+        began_ns, is_named = time.perf_counter_ns(), True
+        while (was_begun := self._board.take_back(self._index, place)) is None:
+            if self._work_ahead() or self.help():
+                is_named = False
+                continue
+            if not is_named:  # once: the trainer looks how long nothing changes on the page
+                self._page.watch(ref)
+                is_named = True
+            select.select([self._inbox], [], [], _WAIT_S)
+            self._collect()
+        if not is_named:
+            self._page.watch(ref)
+        self._elsewhere_ns -= time.perf_counter_ns() - began_ns
+        return was_begun
 
     def _work_ahead(self) -> bool:
         """Do the next of its own jobs; False if there is none."""
@@ -151,7 +174,7 @@ class Helping:
 
     def _collect(self) -> None:
         """Receive what peers have sent."""
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(OSError):  # nothing is left; or no descriptor is free for it, so it is made here
             while True:
                 (number, ranges), content, descriptors = self._inbox.receive(wait=False)
                 for descriptor in descriptors:
@@ -180,6 +203,8 @@ class Helping:
     def wait(self, channel: Channel, num_produced: int, *, may_grow: bool) -> bool:
         """After `num_produced` batches, help until there is a message on `channel`. True if it `may_grow`, and has
         nothing else to do while the trainer waits for a peer."""
+        if not self._board.has_posts():
+            return False  # who begins to post waits for the next time
         poller = select.poll()
         poller.register(channel, select.POLLIN)
         # Before it looks for jobs: later ones ring the bell.
@@ -217,7 +242,7 @@ class Helping:
         with contextlib.suppress(Exception):
             views = [] if outcome is None else [part.raw() for part in self._encoder.encode(outcome)]
             ranges, size = layout(map(len, views))
-            if size <= MAX_INLINE_BYTES:
+            if size <= _MAX_INLINE_BYTES:
                 self._inboxes[job.worker].send((job.number, ranges), (), [*padded(views, ranges)], wait=False)
                 return
             file = os.memfd_create("bridge_data", os.MFD_CLOEXEC)

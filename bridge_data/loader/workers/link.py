@@ -26,7 +26,7 @@ from typing import Any
 from bridge_data.errors import WorkerError
 from bridge_data.lanes.produced import Produced, as_counts
 from bridge_data.loader.lane_runner import Ended, OutOfStep
-from bridge_data.loader.workers.board import Introduction, Shared
+from bridge_data.loader.workers.board import Shared
 from bridge_data.loader.workers.messages import (
     BatchMessage,
     Begin,
@@ -179,11 +179,7 @@ class WorkerLink:
         self._slots = SlotReader(self._held)
         self.ready, self.started_at, self.hung_up_at = False, time.monotonic(), math.inf
         self._send(environment, dataset)
-        self._board = None if shared is None else shared.board
-        if shared is None:
-            self._send(Introduction(self.index, 1, 0))
-        else:
-            shared.introduce(self.index, channel)
+        self._shared = shared
         if self._state is not None:
             self._send_begin(self._state)
 
@@ -232,6 +228,9 @@ class WorkerLink:
             self.ready = message.failure is None
             if not self.ready:
                 self.broken = WorkerError(f"worker {self.index}: {message.failure}")
+            elif self._shared is not None:  # not before: a user may have few descriptors on the way
+                with contextlib.suppress(OSError):  # then it does without its peers
+                    self._shared.introduce(self.index, self._channel)
             return
         is_next = message.begin_number == self._begin_number and message.number == self.num_received
         if not is_next and isinstance(message, BatchMessage):
@@ -278,17 +277,25 @@ class WorkerLink:
         self.page.allow(self._allowed)
         self._note_taken()
         if self._slots.released or self.page.waits():
-            self._send(Freed(self._slots.take_released()))
+            self._free()
         counts = as_counts((*message.counts, self._num_ready, self._prefetch_factor))
         return Produced(lane, batch, state, message.skipped, message.references, counts)
 
     def _note_taken(self) -> None:
-        if self._board is not None:
-            self._board.note_taken(self.index, self._allowed - self._prefetch_factor)
+        if self._shared is not None:
+            self._shared.board.note_taken(self.index, self._allowed - self._prefetch_factor)
 
     def wake(self) -> None:
         if self.page.waits():
-            self._send(Freed(self._slots.take_released()))
+            self._free()
+
+    def _free(self) -> None:
+        """Return the released slots, which also wakes the worker. If it has not read many messages, they wait."""
+        released = self._slots.take_released()
+        try:
+            self._channel.send(Freed(released), wait=False)
+        except BlockingIOError:
+            self._slots.released.extend(released)
 
     def fileno(self) -> int:
         return self._channel.fileno()

@@ -27,6 +27,7 @@ from bridge_data.lanes.produced import Produced
 from bridge_data.loader.lane_runner import Ended, LaneRunner
 from bridge_data.loader.position import Turns
 from bridge_data.loader.workers.batches import Encoder
+from bridge_data.loader.workers.board import Introduction
 from bridge_data.loader.workers.helping import Helping
 from bridge_data.loader.workers.link import WatchPage, spin_briefly
 from bridge_data.loader.workers.messages import (
@@ -37,6 +38,7 @@ from bridge_data.loader.workers.messages import (
     FailureMessage,
     Freed,
     LaneMessage,
+    Packet,
     Ready,
     change_of,
     contents_of,
@@ -91,19 +93,18 @@ def _serve(channel: Channel, page: WatchPage) -> None:
     try:
         adopt(environment)
         dataset = pickle.loads(contents_of(file))
-        peers, _, shared = channel.receive()
-        helping = Helping(peers, shared, dataset, page) if shared else None
     except BaseException as error:
         _, text = Encoder().encode_error(error, "while the dataset was loaded in a worker")
         channel.send(Ready(failure=text))
         return
     channel.send(Ready())
-    _Worker(channel, page, dataset, helping).run()
+    _Worker(channel, page, dataset).run()
 
 
 class _Worker:
-    def __init__(self, channel: Channel, page: WatchPage, dataset: LaneDataset, helping: Helping | None) -> None:
-        self._channel, self._page, self._dataset, self._helping = channel, page, dataset, helping
+    def __init__(self, channel: Channel, page: WatchPage, dataset: LaneDataset) -> None:
+        self._channel, self._page, self._dataset = channel, page, dataset
+        self._helping: Helping | None = None  # until it knows its peers
         self._encoder, self._slots = Encoder(), SlotWriter(num_spare=0)  # until `Begin` says how many
         self._arena = SlotArena(self._slots)
         self._begin_number = self._number = self._num_batches = 0
@@ -128,11 +129,13 @@ class _Worker:
         """Receive the messages of the trainer; wait for one if there is nothing to do."""
         while True:
             try:
-                message = self._receive()
+                message, _, descriptors = self._receive()
             except BlockingIOError:
                 return
             if isinstance(message, Freed):
                 self._slots.free(message.slots)
+            elif isinstance(message, Introduction):
+                self._helping = Helping(message, descriptors, self._dataset, self._page)
             elif isinstance(message, Begin):
                 self._begin_number, self._number, self._num_batches = message.begin_number, 0, 0
                 self._num_beyond = 0
@@ -143,9 +146,9 @@ class _Worker:
                 if self._helping is not None:
                     self._helping.begin()
 
-    def _receive(self) -> Any:
+    def _receive(self) -> Packet:
         if spin_briefly(self._may_go_on):
-            return self._channel.receive(wait=False).message
+            return self._channel.receive(wait=False)
         self._page.wait(True)
         try:
             helping, may_go_on = self._helping, self._may_go_on()  # the trainer may just have changed it
@@ -153,7 +156,7 @@ class _Worker:
                 may_go_on = helping.wait(self._channel, self._num_batches, may_grow=self._may_grow(helping))
                 self._num_beyond += may_go_on
                 self._slots.num_spare += may_go_on
-            return self._channel.receive(wait=not may_go_on).message
+            return self._channel.receive(wait=not may_go_on)
         finally:
             self._page.wait(False)
 
@@ -173,6 +176,8 @@ class _Worker:
         if helping is None:
             return runner.take(lane)
         work = runner.lane(lane).work
+        if work.hooks.observer is not None:  # it is to see all work
+            return runner.take(lane)
         work.ask_peers = helping.find if helping.posts else None
         if helping.posts:
             num_ahead = self._page.allowed() + self._num_beyond - self._num_batches + 1

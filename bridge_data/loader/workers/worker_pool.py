@@ -106,7 +106,8 @@ class WorkerPool:
         self._environment = Environment(tuple(sys.path), tuple(sys.argv), os.environ.get("PYTHONPATH"), replacement())
         self._links = [WorkerLink(index, config.prefetch_factor, held) for index in range(num_workers)]
         self._link_of: dict[int, WorkerLink] = {}
-        self._shared = Shared(num_workers, config.max_shared_bytes) if 1 < num_workers <= MAX_PEERS else None
+        helps = config.workers_help and 1 < num_workers <= MAX_PEERS
+        self._shared = Shared(num_workers, config.max_shared_bytes) if helps else None
         self._num_started = 0
         self._launcher = Launcher(config.start_method, self._environment, modules)
         self._interrupted, self._waker = False, os.eventfd(0, os.EFD_CLOEXEC)

@@ -15,9 +15,19 @@ import psutil
 import pytest
 import torch
 
-from bridge_data import DefaultTaskEncoder, SkipSample, WorkerConfig, get_loader, get_train_dataset, stateless
+from bridge_data import (
+    DefaultTaskEncoder,
+    SkipSample,
+    WorkerConfig,
+    get_loader,
+    get_train_dataset,
+    get_val_dataset,
+    stateless,
+)
+from bridge_data.errors import FatalSampleError, WorkerError
 from bridge_data.loader import SavableDataLoader
 from bridge_data.task import Packing
+from tests.lanes import planned_packs
 from tests.prepared import write_texts
 
 FAST_S, SLOW_S = 0.003, 0.12
@@ -145,6 +155,86 @@ def test_idle_workers_make_samples_of_others(texts: Path) -> None:
         assert loader.wait_for_workers()
         made = Counter(by == batched for batch in taken(loader, 120) for by, batched in batch["by"])
     assert made[False] > 40, made
+
+
+@pytest.mark.parametrize("kind", ["training", "validation"])
+def test_data_that_end_come_whole(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(num_workers: int) -> list[Any]:
+        config = WorkerConfig(rank=0, world_size=1, num_workers=num_workers, num_lanes=8)
+        options: dict[str, Any] = {"worker_config": config, "batch_size": 8, "task_encoder": Slow()}
+        if kind == "training":
+            options |= {"shuffle_buffer_size": 100, "max_samples_per_sequence": None, "repeat": False}
+            dataset = get_train_dataset(data, **options)
+        else:
+            dataset = get_val_dataset(data, split_part="train", **options)
+        with get_loader(dataset) as loader:
+            loader.wait_for_workers()
+            return [*loader]
+
+    data = write_texts(tmp_path, 600, lambda number: f"text {number}")
+    found = read(4)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    assert found == read(0)
+
+
+class SlowTexts(planned_packs.Encoder):
+    """Texts that take long."""
+
+    @stateless
+    def encode_sample(self, sample: Any) -> Any:
+        work(str(sample.__restore_key__))
+        return super().encode_sample(sample)
+
+
+def test_members_of_planned_packs_come_from_peers_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned_packs.write_measured(tmp_path, 900, skipped=range(0, 900, 70))
+
+    def read(num_workers: int) -> list[Any]:
+        data = planned_packs.planned(
+            tmp_path, SlowTexts(lost=range(5, 900, 90)), num_workers=num_workers, num_lanes=8, batch_size=6
+        )
+        with get_loader(data) as loader:
+            loader.wait_for_workers()
+            return [*itertools.islice(loader, 50), loader.save_state_rank(), dict(loader.skipped)]
+
+    found = read(4)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    assert found == read(0)
+
+
+class FailingBatches(Slow):
+    """All batches fail."""
+
+    @stateless(failure_tolerance=3)
+    def batch(self, samples: list[Any]) -> Any:
+        raise ValueError("it fails")
+
+
+def test_failures_of_other_hooks_count_on(texts: Path) -> None:
+    with loader_of(texts, FailingBatches(), 4) as loader:
+        loader.wait_for_workers()
+        with pytest.raises(FatalSampleError, match="batch of FailingBatches failed 4 times in a row"):
+            taken(loader, 5)
+
+
+class Hanging(Slow):
+    """One sample never ends."""
+
+    @stateless
+    def encode_sample(self, sample: Any) -> Any:
+        if sample.text == "text 1000":
+            time.sleep(1_000)
+        return super().encode_sample(sample)
+
+
+def test_a_sample_that_hangs_is_named_whoever_makes_it(texts: Path) -> None:
+    config = WorkerConfig(rank=0, world_size=1, num_workers=4, num_lanes=8)
+    settings: dict[str, Any] = {"shuffle_buffer_size": 100, "max_samples_per_sequence": None}
+    dataset = get_train_dataset(texts, worker_config=config, batch_size=8, task_encoder=Hanging(), **settings)
+    with get_loader(dataset, sample_timeout_s=0.6, max_worker_restarts=3) as loader:
+        loader.wait_for_workers()
+        with pytest.raises(WorkerError, match=r"on sample data-0020\.tar/001000"):
+            taken(loader, 1_000)
 
 
 def killed_at_random(folder: Path, num_kills: int, seed: int) -> tuple[list[Any], dict[str, int]]:
