@@ -128,7 +128,7 @@ class Work:
 
     def load(self, ref: SampleRef) -> Parts:
         """The encoded (with packing: pre-encoded) parts of a sample."""
-        if self.makes_all or ref.part != ALL_PARTS or self.hooks.observer is not None:
+        if self.makes_all or ref.part != ALL_PARTS or self.is_observed:
             return self._made(ref)
         if self.ask_peers is not None and (made := self.ask_peers(ref)) is not None:
             return self._adopted(ref, made)
@@ -248,6 +248,11 @@ class Work:
     def asks_peers_for(self, ref: SampleRef) -> bool:
         """Whether `ask_peers` is called for this sample: not for plain ones, which are made from their block."""
         return not (self.only_loads and self._loaders[ref.source].is_plain)
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether an observer is to see all work, so that nobody else may do it."""
+        return self.hooks.observer is not None
 
     @property
     def makes_all(self) -> bool:

@@ -43,7 +43,7 @@ def expected(lane: int, number: int, size: int) -> StreamBatch:
 class Stream:
     """One lane; `length` None: without end."""
 
-    work = types.SimpleNamespace(take_loading=lambda: (0, 0))
+    work = types.SimpleNamespace(is_observed=False, take_loading=lambda: (0, 0))
     """It takes no time: nobody helps."""
 
     def __init__(self, dataset: Streams, lane: int, state: dict[str, Any], watch: Any) -> None:

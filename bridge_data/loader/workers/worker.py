@@ -176,7 +176,7 @@ class _Worker:
         if helping is None:
             return runner.take(lane)
         work = runner.lane(lane).work
-        if work.hooks.observer is not None:  # it is to see all work
+        if work.is_observed:
             return runner.take(lane)
         work.ask_peers = helping.find if helping.posts else None
         if helping.posts:
