@@ -134,7 +134,10 @@ class Lane:
 
     def upcoming(self, num_batches: int, most: int) -> list[SampleRef]:
         """Up to `most` of the samples that the next `num_batches` batches load, in order, without those that it has
-        returned before. Where hooks skip samples, or packs are chosen from a buffer, it is a guess."""
+        returned before. Where hooks skip samples, or packs are chosen from a buffer, it is a guess. None of data in a
+        store, which this lane has announced: others would fetch them again."""
+        if self._ahead is not None:
+            return []
         size, waits = self._batching.batch_size or 1, self._pending
         forgotten: Container[SampleRef] = () if self.work.forgotten is None else self.work.forgotten
         scout, found = self._scout, self._found

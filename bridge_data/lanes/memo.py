@@ -52,6 +52,7 @@ _FORMAT = 1
 _MAGIC = b"bdmemo\0\1"
 _HEADER = struct.Struct("=8sII")
 _ALIGNMENT = 64
+_MAX_MAPPED = 64
 _MAPPED_BYTES = 1 << 18  # smaller files are read, which is as fast
 _MAX_COUNT = 10_000_000
 
@@ -333,11 +334,17 @@ def _packed(outcome: Outcome, classes: ByName) -> list[Buffer]:
     return [_HEADER.pack(_MAGIC, checksum, len(values)), *body]
 
 
+_mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+
+
 def _content(descriptor: int) -> mmap.mmap | bytearray:
-    """All of a file, as private and writable memory."""
+    """All of a file, as private and writable memory: mapped, if it is large and not too many are, as each takes a
+    descriptor."""
     num_bytes = os.fstat(descriptor).st_size
-    if num_bytes >= _MAPPED_BYTES:
-        return mmap.mmap(descriptor, num_bytes, access=mmap.ACCESS_COPY)
+    if num_bytes >= _MAPPED_BYTES and len(_mapped) < _MAX_MAPPED:
+        content_map = mmap.mmap(descriptor, num_bytes, access=mmap.ACCESS_COPY)
+        _mapped.add(content_map)
+        return content_map
     content = bytearray(num_bytes)
     os.readv(descriptor, [content])
     return content

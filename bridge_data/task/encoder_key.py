@@ -140,11 +140,12 @@ class _Teller:
     def _inner(self, value: Any, where: str) -> Any:
         if isinstance(value, Mapping):
             items = ((self.told(key, where), self.told(one, f"{where}[{key!r}]")) for key, one in value.items())
-            return [type(value).__qualname__, *sorted(items, key=_sortable)]
+            return [type(value).__qualname__, *(items if self._of_content else sorted(items, key=_sortable))]
+        kind = [type(value).__qualname__] if self._of_content else []
         if isinstance(value, Set):
-            return sorted((self.told(one, where) for one in value), key=_sortable)
+            return kind + sorted((self.told(one, where) for one in value), key=_sortable)
         if isinstance(value, Sequence):
-            return [self.told(one, f"{where}[{number}]") for number, one in enumerate(value)]
+            return kind + [self.told(one, f"{where}[{number}]") for number, one in enumerate(value)]
         if isinstance(value, functools.partial):
             return [self.told(one, where) for one in (value.func, value.args, value.keywords)]
         if inspect.isclass(value):
@@ -162,7 +163,11 @@ class _Teller:
         if dataclasses.is_dataclass(value):
             state: Any = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         else:
-            state = value.__getstate__() if hasattr(value, "__dict__") else None
+            state = value.__getstate__() if hasattr(value, "__dict__") or self._is_own(type(value)) else None
+            if isinstance(state, tuple) and len(state) == 2:  # of a class with slots
+                state = {**(state[0] or {}), **(state[1] or {})}
+            elif state is None and self._is_own(type(value)):
+                state = {}
         if not isinstance(state, dict):
             if self._version is not None:
                 return type(value).__qualname__
@@ -244,8 +249,8 @@ class _Teller:
             if is_plain or is_ours or value is None or _known(value) is not None:
                 return self.told(value, where)
         with contextlib.suppress(Exception):
-            return [type(value).__qualname__, _digest(pickle.dumps(value, protocol=5))]
-        return type(value).__qualname__
+            return [self._class(type(value)), _digest(pickle.dumps(value, protocol=5))]
+        return self._class(type(value))
 
     def _is_own(self, value: Any) -> bool:
         """Whether a class or function is the user's, who may change it."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bridge_data.loader.workers.messages import MAX_DESCRIPTORS, Channel
+from bridge_data.loader.workers.slots import MAX_HELD_SLOTS
 from bridge_data.order import SampleRef
 
 MAX_PEERS = MAX_DESCRIPTORS - 3
@@ -22,8 +23,9 @@ MAX_PEERS = MAX_DESCRIPTORS - 3
 NUM_JOBS = 256
 """Jobs that a worker has on the board at most."""
 
-_AHEAD_SHARE = 4
-"""One of so many bytes of `max_shared_bytes` is for batches that workers prepare beyond `prefetch_factor`."""
+_MAX_AHEAD, _AHEAD_SHARE = 14, 4
+"""Batches that a worker prepares beyond `prefetch_factor`: at most so many, as each may take a descriptor of the
+trainer; and one of so many bytes of `max_shared_bytes`, of all workers."""
 
 # Words of a worker: how far it is, and its jobs; what another process writes is in a cache line of its own.
 _TAKEN, _PRODUCED, _SLOT, _POSTS, _IDLE, _HEADER = 0, 8, 9, 10, 16, 24
@@ -157,8 +159,9 @@ class Introduction(NamedTuple):
 
     worker: int
     num_workers: int
-    max_ahead_bytes: int
-    """Batches that it may prepare ahead besides those that the trainer asks for, while that waits for a peer."""
+    max_ahead: tuple[int, int]
+    """Number and bytes of the batches that it may prepare ahead besides those that the trainer asks for, while that
+    waits for a peer."""
 
 
 class Shared:
@@ -166,7 +169,8 @@ class Shared:
 
     def __init__(self, num_workers: int, max_shared_bytes: int) -> None:
         self._num_workers, descriptor = num_workers, Board.make(num_workers)
-        self._max_ahead_bytes = max_shared_bytes // (_AHEAD_SHARE * num_workers)
+        num_ahead = min(_MAX_AHEAD, MAX_HELD_SLOTS // (2 * num_workers))
+        self._max_ahead = num_ahead, max_shared_bytes // (_AHEAD_SHARE * num_workers)
         self.board, self._bell = Board(descriptor, num_workers), os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._inboxes = [Channel.pair() for _ in range(num_workers)]
         self._descriptors = [descriptor, self._bell]
@@ -175,9 +179,7 @@ class Shared:
         """Tell worker `index` of its peers."""
         inbox = self._inboxes[index][0].fileno()
         others = [theirs.fileno() for _, theirs in self._inboxes]
-        channel.send(
-            Introduction(index, self._num_workers, self._max_ahead_bytes), [*self._descriptors, inbox, *others]
-        )
+        channel.send(Introduction(index, self._num_workers, self._max_ahead), [*self._descriptors, inbox, *others])
 
     def close(self) -> None:
         for channel in (channel for pair in self._inboxes for channel in pair):

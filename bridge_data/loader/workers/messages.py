@@ -18,6 +18,7 @@ import os
 import pickle
 import socket
 import struct
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -30,6 +31,8 @@ _IN_FILE = b"\0"  # a packet equal to this has its contents in the first file th
 MAX_DESCRIPTORS = 253
 """That the kernel sends with a message."""
 _ROOM_FOR_DESCRIPTORS = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
+
+_FULL_S = 0.01
 
 _NOTHING = object()
 
@@ -265,7 +268,16 @@ class Channel:
     def _send_packet(self, parts: list[Any], descriptors: Sequence[int], flags: int) -> None:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._socket.sendmsg(parts, rights, flags)
+            while True:
+                try:
+                    self._socket.sendmsg(parts, rights, flags)
+                    return
+                except (
+                    OSError
+                ) as error:  # as many descriptors of this user are on the way as it may have: soon they arrive
+                    if error.errno != errno.ETOOMANYREFS or flags & _DO_NOT_WAIT:
+                        raise
+                    time.sleep(_FULL_S)
 
     def _receive_packet(self, flags: int) -> tuple[bytes, list[int]]:
         try:

@@ -50,7 +50,6 @@ from bridge_data.replacement import replacement
 if TYPE_CHECKING:
     from bridge_data.loader.workers.messages import Environment
 
-_MAX_BEYOND = 14
 _MAX_INLINE_AHEAD_BYTES = 1 << 16
 
 
@@ -109,7 +108,7 @@ class _Worker:
         self._arena = SlotArena(self._slots)
         self._begin_number = self._number = self._num_batches = 0
         self._num_beyond = self._batch_bytes = 0
-        """Batches that it prepares ahead beyond those that the trainer asks for; the size of the last one."""
+        """Batches that it prepares ahead beyond those that the trainer asks for; the size of the largest."""
         self._turns: Turns | None = None
         self._sent: dict[int, LaneState] = {}
         self._runner: LaneRunner
@@ -153,7 +152,8 @@ class _Worker:
         try:
             helping, may_go_on = self._helping, self._may_go_on()  # the trainer may just have changed it
             if helping is not None and not may_go_on:
-                may_go_on = helping.wait(self._channel, self._num_batches, may_grow=self._may_grow(helping))
+                may_grow = bool(self._turns) and self._num_beyond < self._most_beyond
+                may_go_on = helping.wait(self._channel, self._num_batches, may_grow=may_grow)
                 self._num_beyond += may_go_on
                 self._slots.num_spare += may_go_on
             return self._channel.receive(wait=not may_go_on)
@@ -161,14 +161,22 @@ class _Worker:
             self._page.wait(False)
 
     def _may_go_on(self) -> bool:
-        return bool(self._turns) and self._num_batches < self._page.allowed() + self._num_beyond
+        return bool(self._turns) and self._num_batches < self._num_allowed
 
-    def _may_grow(self, helping: Helping) -> bool:
-        """Whether it may prepare one more batch ahead than the trainer asks for."""
-        num_bytes = (self._num_beyond + 1) * self._batch_bytes
-        is_sent_inline = self._batch_bytes <= MAX_INLINE_BYTES  # these fill the channel, whose messages should not wait
-        most = min(helping.max_ahead_bytes, _MAX_INLINE_AHEAD_BYTES if is_sent_inline else helping.max_ahead_bytes)
-        return bool(self._turns) and self._num_beyond < _MAX_BEYOND and num_bytes <= most
+    @property
+    def _num_allowed(self) -> int:
+        """The batches that it may produce: those that the trainer asks for, and some beyond."""
+        return self._page.allowed() + min(self._num_beyond, self._most_beyond)
+
+    @property
+    def _most_beyond(self) -> int:
+        """The batches that it may prepare beyond those that the trainer asks for."""
+        if self._helping is None or not self._batch_bytes:
+            return 0
+        most, most_bytes = self._helping.max_ahead
+        if self._batch_bytes <= MAX_INLINE_BYTES:  # these fill the channel, whose messages should not wait
+            most_bytes = min(most_bytes, _MAX_INLINE_AHEAD_BYTES)
+        return min(most, most_bytes // self._batch_bytes)
 
     def _taken(self, lane: int, turns: Turns) -> Produced[Any] | Ended:
         """The next item of `lane`, with the help of peers if they are idle and samples take long."""
@@ -180,7 +188,7 @@ class _Worker:
             return runner.take(lane)
         work.ask_peers = helping.find if helping.posts else None
         if helping.posts:
-            num_ahead = self._page.allowed() + self._num_beyond - self._num_batches + 1
+            num_ahead = self._num_allowed - self._num_batches + 1
             helping.prepare([runner.lane(one) for one in turns.following(num_ahead)], self._num_batches, turns.slot)
         item = runner.take(lane)
         helping.note_loading(*work.take_loading())
@@ -202,7 +210,7 @@ class _Worker:
             parts = self._encoder.encode(item.batch)
             del item  # a reference to the batch would keep it from being sent without a copy
             body, payload, descriptors = self._arena.place(parts)
-            self._batch_bytes = max(end for _, end in body.ranges)
+            self._batch_bytes = max(self._batch_bytes, max(end for _, end in body.ranges))
             self._turns.advance()
             self._num_batches += 1
             change, self._sent[lane] = change_of(self._sent.get(lane, {}), state), state
