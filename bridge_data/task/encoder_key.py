@@ -140,7 +140,7 @@ class _Teller:
     def _inner(self, value: Any, where: str) -> Any:
         if isinstance(value, Mapping):
             items = ((self.told(key, where), self.told(one, f"{where}[{key!r}]")) for key, one in value.items())
-            return [type(value).__qualname__, *(items if self._of_content else sorted(items, key=_sortable))]
+            return [type(value).__qualname__, *sorted(items, key=_sortable)]
         kind = [type(value).__qualname__] if self._of_content else []
         if isinstance(value, Set):
             return kind + sorted((self.told(one, where) for one in value), key=_sortable)

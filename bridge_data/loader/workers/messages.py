@@ -272,9 +272,7 @@ class Channel:
                 try:
                     self._socket.sendmsg(parts, rights, flags)
                     return
-                except (
-                    OSError
-                ) as error:  # as many descriptors of this user are on the way as it may have: soon they arrive
+                except OSError as error:  # too many descriptors of this user are on the way, and arrive soon
                     if error.errno != errno.ETOOMANYREFS or flags & _DO_NOT_WAIT:
                         raise
                     time.sleep(_FULL_S)
