@@ -8,6 +8,8 @@
     messages     what they tell each other, and the socket for it; of a lane's state only what has changed is sent
     batches      batches, data sets and errors as bytes, with buffers by `samples.pickling`
     slots        the shared memory that batches are collated in
+    board        what workers share to help each other: how far each is, and samples that it loads next
+    helping      the board, as a worker uses it that needs help, and one that is idle
 
 Options and their defaults are in `run_options.LoaderConfig` (restarts, timeouts, memory) and `topology` (`WorkerConfig`
 the number of workers, `LANES_PER_RANK` that of lanes); fixed limits are constants of these modules. Why a worker is
