@@ -32,7 +32,7 @@ from bridge_data.plan import Source
 from bridge_data.plan.in_memory import MemoryRecords
 from bridge_data.process_counts import COUNTS
 from bridge_data.run_options import Memo
-from bridge_data.samples.pickling import ByName, ReferencePickler, decode, parts_of
+from bridge_data.samples.pickling import ByName, ReferencePickler, decode, parts_of, writable_content
 from bridge_data.shards.records import stored_records
 from bridge_data.task import Hooks
 from bridge_data.task.encoder_key import content_keys
@@ -52,8 +52,6 @@ _FORMAT = 1
 _MAGIC = b"bdmemo\0\1"
 _HEADER = struct.Struct("=8sII")
 _ALIGNMENT = 64
-_MAX_MAPPED = 64
-_MAPPED_BYTES = 1 << 18  # smaller files are read, which is as fast
 _MAX_COUNT = 10_000_000
 
 
@@ -147,7 +145,7 @@ class MemoFiles:
             if descriptor is None:
                 continue
             try:
-                content = _content(descriptor)
+                content = writable_content(descriptor)
             finally:
                 os.close(descriptor)
             with contextlib.suppress(Exception):  # damaged, or of a class that is not here
@@ -332,22 +330,6 @@ def _packed(outcome: Outcome, classes: ByName) -> list[Buffer]:
     for part in body:
         checksum = zlib.crc32(part, checksum)
     return [_HEADER.pack(_MAGIC, checksum, len(values)), *body]
-
-
-_mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
-
-
-def _content(descriptor: int) -> mmap.mmap | bytearray:
-    """All of a file, as private and writable memory: mapped, if it is large and not too many are, as each takes a
-    descriptor."""
-    num_bytes = os.fstat(descriptor).st_size
-    if num_bytes >= _MAPPED_BYTES and len(_mapped) < _MAX_MAPPED:
-        content_map = mmap.mmap(descriptor, num_bytes, access=mmap.ACCESS_COPY)
-        _mapped.add(content_map)
-        return content_map
-    content = bytearray(num_bytes)
-    os.readv(descriptor, [content])
-    return content
 
 
 def _parts_in(content: mmap.mmap | bytearray) -> list[memoryview]:

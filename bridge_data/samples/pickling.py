@@ -8,7 +8,10 @@ are decoded from.
 from __future__ import annotations
 
 import io
+import mmap
+import os
 import pickle
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
@@ -44,6 +47,23 @@ def parts_of(value: Any, pickler: Callable[..., pickle.Pickler], classes: ByName
     buffers: list[pickle.PickleBuffer] = []
     pickler(stream, classes, buffer_callback=buffers.append).dump(value)
     return [pickle.PickleBuffer(stream.getbuffer()), *buffers]
+
+
+_MAPPED_BYTES, _MAX_MAPPED = 1 << 18, 64
+_mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+
+
+def writable_content(descriptor: int) -> mmap.mmap | bytearray:
+    """All of a file, as private memory to decode from: mapped, if it is large and not too many files are, as each takes
+    a descriptor."""
+    num_bytes = os.fstat(descriptor).st_size
+    if num_bytes >= _MAPPED_BYTES and len(_mapped) < _MAX_MAPPED:
+        memory = mmap.mmap(descriptor, num_bytes, access=mmap.ACCESS_COPY)
+        _mapped.add(memory)
+        return memory
+    content = bytearray(num_bytes)
+    os.preadv(descriptor, [content], 0)
+    return content
 
 
 def decode(parts: Iterable[Any]) -> Any:

@@ -6,6 +6,7 @@ file, which the kernel releases when the process dies, however it dies; so a job
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import mmap
 import os
@@ -176,10 +177,12 @@ class Shared:
         self._descriptors = [descriptor, self._bell]
 
     def introduce(self, index: int, channel: Channel) -> None:
-        """Tell worker `index` of its peers."""
+        """Tell worker `index` of its peers. It does without them if too many descriptors of this user are on the way."""
         inbox = self._inboxes[index][0].fileno()
         others = [theirs.fileno() for _, theirs in self._inboxes]
-        channel.send(Introduction(index, self._num_workers, self._max_ahead), [*self._descriptors, inbox, *others])
+        introduction = Introduction(index, self._num_workers, self._max_ahead)
+        with contextlib.suppress(OSError):
+            channel.send(introduction, [*self._descriptors, inbox, *others], wait=False)
 
     def close(self) -> None:
         for channel in (channel for pair in self._inboxes for channel in pair):

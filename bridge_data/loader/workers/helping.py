@@ -16,11 +16,9 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
-import mmap
 import os
 import select
 import time
-import weakref
 from collections.abc import Sequence
 
 from bridge_data.lanes.lane import Lane
@@ -33,13 +31,12 @@ from bridge_data.loader.workers.link import WatchPage
 from bridge_data.loader.workers.messages import Channel
 from bridge_data.loader.workers.slots import layout, padded
 from bridge_data.order import SampleRef
-from bridge_data.samples.pickling import decode
+from bridge_data.samples.pickling import decode, writable_content
 
 _MAX_WAITING_BYTES = 64 << 20
 """Outcomes made ahead that a worker keeps, by their mean size."""
 _MAX_INLINE_BYTES = 1 << 10
 """Larger outcomes come in a file: an inbox takes many messages, if they are small."""
-_MAPPED_BYTES, _MAX_MAPPED = 1 << 18, 64
 _HEAVY_NS, _LIGHT_NS = 2_000_000, 1_000_000
 """Mean work on a sample from which on jobs are posted, and below which they are not any more."""
 _MAX_FAILED = 8
@@ -62,7 +59,6 @@ class Helping:
         self._inbox = Channel.from_descriptor(inbox)
         self._inboxes = [Channel.from_descriptor(descriptor) for descriptor in inboxes]
         self._dataset, self._encoder = dataset, Encoder()
-        self._mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
         self._number = os.getpid() << 32  # those of a process that died here before are others
         self._mean_ns, self._mean_bytes, self._num_failed = 0.0, float(1 << 20), 0
         self.max_ahead = peers.max_ahead
@@ -180,29 +176,19 @@ class Helping:
         with contextlib.suppress(OSError):  # nothing is left; or no descriptor is free for it, so it is made here
             while True:
                 (number, ranges), content, descriptors = self._inbox.receive(wait=False)
-                content = memoryview(self._content(*descriptors) if descriptors else bytearray(content))
+                for descriptor in descriptors:
+                    try:
+                        content = memoryview(writable_content(descriptor))
+                    finally:
+                        os.close(descriptor)
                 if number < self._first_number:
                     continue
                 self._arrived[number] = None
                 if ranges:
                     self._mean_bytes += 0.1 * (len(content) - self._mean_bytes)
+                    content = content if descriptors else memoryview(bytearray(content))  # tensors are written to
                     with contextlib.suppress(Exception):
                         self._arrived[number] = decode([content[start:end] for start, end in ranges])
-
-    def _content(self, descriptor: int) -> mmap.mmap | bytearray:
-        """The content of a file, to be written to: mapped, if it is large and not too many are mapped, as each takes a
-        descriptor."""
-        try:
-            size = os.fstat(descriptor).st_size
-            if size >= _MAPPED_BYTES and len(self._mapped) < _MAX_MAPPED:
-                mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
-                self._mapped.add(mapped)
-                return mapped
-            content = bytearray(size)
-            os.preadv(descriptor, [content], 0)
-            return content
-        finally:
-            os.close(descriptor)
 
     # ----- as one that helps ------------------------------------------------------------------------------------------
 

@@ -229,8 +229,7 @@ class WorkerLink:
             if not self.ready:
                 self.broken = WorkerError(f"worker {self.index}: {message.failure}")
             elif self._shared is not None:  # not before: a user may have few descriptors on the way
-                with contextlib.suppress(OSError):  # then it does without its peers
-                    self._shared.introduce(self.index, self._channel)
+                self._shared.introduce(self.index, self._channel)
             return
         is_next = message.begin_number == self._begin_number and message.number == self.num_received
         if not is_next and isinstance(message, BatchMessage):
