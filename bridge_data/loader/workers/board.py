@@ -177,7 +177,7 @@ class Shared:
         self._descriptors = [descriptor, self._bell]
 
     def introduce(self, index: int, channel: Channel) -> None:
-        """Tell worker `index` of its peers. It does without them if too many descriptors of this user are on the way."""
+        """Tell worker `index` of its peers. It does without, if too many descriptors of this user are on the way."""
         inbox = self._inboxes[index][0].fileno()
         others = [theirs.fileno() for _, theirs in self._inboxes]
         introduction = Introduction(index, self._num_workers, self._max_ahead)
