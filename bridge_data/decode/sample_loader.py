@@ -32,7 +32,7 @@ class Loader(abc.ABC):
     """Whether our own code makes samples from whole parts: no maker, cooker or handler has seen the decoded data."""
 
     def __init__(self, source: Source) -> None:
-        self._source = source
+        self._source, self.is_remote = source, source.is_remote
         self._blocks: BlockCache | None = None
 
     @functools.cached_property

@@ -12,12 +12,11 @@ the next full bucket of these units, the only one or that of a group (`_next_buc
 
 import collections
 import contextlib
-import copy
 import functools
 import itertools
 import logging
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bridge_data.errors import FatalSampleError
@@ -27,6 +26,7 @@ from bridge_data.lanes.produced import CountValues, Produced
 from bridge_data.lanes.reading import ReadAhead
 from bridge_data.lanes.survival import Survivals
 from bridge_data.lanes.units import UNREAD, Batching, Item, Pack, Unit
+from bridge_data.lanes.upcoming import Upcoming
 from bridge_data.lanes.work import Key, Parts, Watch, Work
 from bridge_data.order import ALL_PARTS, Cursor, SampleRef
 from bridge_data.order.cursor import packed_references
@@ -47,8 +47,7 @@ class Lane:
 
     `position` is (number of this lane, number of lanes). `sources` are, for each source, its name and number of
     samples; `watch` is called with the reference of each sample before work on it, and `ahead` gets the position of
-    the cursor. With `planned`, packs come from there, and the cursor is not moved. `make_scout` makes another cursor
-    of the lane, for `upcoming`.
+    the cursor. With `planned`, packs come from there, and the cursor is not moved.
     """
 
     def __init__(
@@ -63,11 +62,7 @@ class Lane:
         watch: Watch | None = None,
         ahead: ReadAhead | None = None,
         planned: LanePacks | None = None,
-        make_scout: Callable[[], Cursor] | None = None,
     ) -> None:
-        self._make_scout = make_scout
-        self._scout: Cursor | LanePacks | None = None
-        self._found: collections.deque[SampleRef] = collections.deque()  # by the scout, and not returned yet
         self._planned, self._is_told, self._is_ended = planned, False, False
         self._step: ContextStep | None = None  # what was taken last is a part of it
         self._cursor, self.work, self._batching = cursor, work, batching
@@ -86,6 +81,7 @@ class Lane:
         self._base: dict[str, Any] | None = None if state is None else state.get("pending", {}).get("base")
         """With packing: the state of the cursor from which the draws of pending items are counted."""
         self._chosen: dict[str, Any] | None = None  # the packs chosen from the buffer, as states keep them
+        self.upcoming = self.make_upcoming()
 
     def next(self) -> Produced[Any]:
         """The next micro-batch; `StopIteration` at the end of finite data.
@@ -132,36 +128,9 @@ class Lane:
         slowest = self.work.take_slowest()
         return self._num_samples, tokens, slots, images, bytes_read, retries, *memo, slowest, 0, 0
 
-    def upcoming(self, num_batches: int, most: int) -> list[SampleRef]:
-        """Up to `most` of the samples that the next `num_batches` batches load, in order, without those that it has
-        returned before. Where hooks skip samples, or packs are chosen from a buffer, it is a guess. None of data in a
-        store, which this lane has announced: others would fetch them again."""
-        if self._ahead is not None:
-            return []
-        size, waits = self._batching.batch_size or 1, self._pending
-        forgotten: Container[SampleRef] = () if self.work.forgotten is None else self.work.forgotten
-        scout, found = self._scout, self._found
-        if self._planned is not None:
-            if not isinstance(scout, LanePacks) or scout.num_taken < self._planned.num_taken:
-                scout = self._scout = copy.copy(self._planned)
-                found.clear()
-            last = self._planned.num_taken + num_batches * size - len(waits.packs)
-            with contextlib.suppress(StopIteration):
-                while scout.num_taken < last and len(found) < most:
-                    found.extend(ref._replace(part=ALL_PARTS) for ref in scout.next().members)
-        elif self._make_scout is not None:
-            if not isinstance(scout, Cursor) or scout.draws < self._cursor.draws:
-                scout = self._scout = self._make_scout()
-                scout.seek(self._cursor.state())
-            num_drawn = num_batches * size - len(waits.queue)
-            if (buffer := self._batching.packing_buffer_size) is not None:
-                num_drawn = buffer if num_batches * size > len(waits.packs) else 0
-            num_drawn -= scout.draws - self._cursor.draws
-            with contextlib.suppress(StopIteration):
-                if num_drawn > 0 < most:
-                    found.extend(ref for _, ref in scout.take(min(num_drawn, most)))
-        taken = [found.popleft() for _ in range(min(most, len(found)))]
-        return [ref for ref in taken if ref not in forgotten and self.work.asks_peers_for(ref)]
+    def make_upcoming(self) -> Upcoming:
+        """Another view of what it loads next."""
+        return Upcoming(self._cursor, self._pending, self._batching, self._planned, self.work.forgotten)
 
     def take_skipped(self) -> dict[str, int]:
         """The samples skipped since the last batch, by hook; a call resets them."""

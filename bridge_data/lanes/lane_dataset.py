@@ -115,8 +115,7 @@ class LaneDataset:
         is_counted = plan.weight_unit != SAMPLES and shuffle is not None
         self.costs = self._costs(plan) if is_counted or batching.planned else None
         self.order = self.order_of(plan, batching, self.costs if is_counted else None)
-        members = (member for source in plan.sources for member in source.members)
-        self._is_remote = any(storage.is_remote(member.records.root) for member in members)
+        self._is_remote = any(source.is_remote for source in plan.sources)
         has_lists = any(source.tombstones for source in plan.sources)
         self.forgotten = ForgottenSamples.newest(plan.sources, self.order.source_names) if has_lists else None
         """Samples that lanes drop, by the current lists."""
@@ -396,15 +395,9 @@ class LaneDataset:
         if self._is_remote:
             scout, num_lanes = self.order.cursor(lane, state), self._lanes_of_process(state.num_lanes)
             ahead = ReadAhead(scout, self._loaders, num_lanes, self.forgotten)
-        cursor, work = self.order.cursor(lane, state), work or self.work()
-        if self.memo is not None:
-            from bridge_data.lanes.memo import Upcoming  # here: most runs have none
-
-            scout, trial = self.order.cursor(lane, state), self._trial_work()
-            upcoming = None if planned is not None else Upcoming(cursor, scout, trial, watch)
-            work.memo = self.memo.of_lane(work, upcoming)
-        return Lane(
-            cursor,
+        work = work or self.work()
+        opened = Lane(
+            self.order.cursor(lane, state),
             work,
             self.batching if self.context is None else dataclasses.replace(self.batching, batch_size=None),
             position=(lane, state.num_lanes),
@@ -413,8 +406,10 @@ class LaneDataset:
             watch=watch,
             ahead=ahead,
             planned=planned,
-            make_scout=functools.partial(self.order.cursor, lane, state),
         )
+        if self.memo is not None:
+            work.memo = self.memo.of_lane(work, (opened.make_upcoming(), self._trial_work(), watch))
+        return opened
 
     @functools.cached_property
     def packs(self) -> JobPacks:

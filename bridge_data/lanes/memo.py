@@ -24,10 +24,11 @@ import time
 import weakref
 import zlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
+from bridge_data.lanes.upcoming import Upcoming
 from bridge_data.lanes.work import Outcome, Watch, Work
-from bridge_data.order import Cursor, SampleRef
+from bridge_data.order import SampleRef
 from bridge_data.plan import Source
 from bridge_data.plan.in_memory import MemoryRecords
 from bridge_data.process_counts import COUNTS
@@ -81,9 +82,9 @@ class SampleMemo:
             self._files = MemoFiles(self.settings)
         return self._files
 
-    def of_lane(self, work: Work, upcoming: "Upcoming | None" = None) -> "LaneMemo":
-        """The memo for the lane that does `work`."""
-        return LaneMemo(self, work, upcoming)
+    def of_lane(self, work: Work, ahead: "Ahead | None" = None) -> "LaneMemo":
+        """The memo for the lane that does `work`, and makes samples `ahead` while it has to wait."""
+        return LaneMemo(self, work, ahead)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_files": None}
@@ -185,37 +186,19 @@ def _leave(folder: CacheFolder, parent: str | os.PathLike[str]) -> None:
             os.rmdir(parent)
 
 
-class Upcoming:
-    """The next samples of a lane: `cursor` is its own, `scout` another one of the same lane.
-
-    They are made by `trial`, which raises failures: the lane will meet them in its order. `watch` is called with each,
-    and then with the one that is needed.
-    """
-
-    def __init__(self, cursor: Cursor, scout: Cursor, trial: Work, watch: Watch | None) -> None:
-        self._cursor, self._scout, self.trial, self.watch = cursor, scout, trial, watch
-        self._drawn: collections.deque[tuple[int, SampleRef]] = collections.deque()
-
-    def refs(self) -> list[SampleRef]:
-        """Up to `NUM_AHEAD` samples that the cursor will draw next."""
-        drawn = self._drawn
-        while drawn and drawn[0][0] < self._cursor.draws:
-            drawn.popleft()
-        if not drawn:
-            self._scout.seek(self._cursor.state())
-        if len(drawn) < NUM_AHEAD:
-            with contextlib.suppress(StopIteration):  # the data end
-                drawn.extend(self._scout.take(NUM_AHEAD - len(drawn)))
-        return [ref for _, ref in drawn]
+Ahead: TypeAlias = tuple[Upcoming, Work, Watch | None]
+"""What a lane loads next, the work that makes it and raises failures, as the lane will meet them in its order, and what
+is called with each sample before that, and then with the one that is needed."""
 
 
 class LaneMemo:
     """The memo as the lane that does `work` asks it (`work.Outcomes`). While another process makes the sample that it
-    needs, it makes `upcoming` ones; None: it waits."""
+    needs, it makes samples `ahead`; None: it waits."""
 
-    def __init__(self, memo: SampleMemo, work: Work, upcoming: Upcoming | None) -> None:
-        self._keys, self._files, self._hooks = memo.keys, memo.files, work.hooks
-        self._upcoming, self._forgotten = upcoming, work.forgotten or ()
+    def __init__(self, memo: SampleMemo, work: Work, ahead: Ahead | None) -> None:
+        self._keys, self._files, self._hooks, self._ahead = memo.keys, memo.files, work.hooks, ahead
+        self._next: collections.deque[SampleRef] = collections.deque()
+        """What the lane loads next, as far as looked at."""
         self._has_no_generators = work.hooks.has_no_generators
         self._claim: tuple[str, int] | None = None
         self._num_unkept = 0
@@ -225,6 +208,9 @@ class LaneMemo:
 
     def find(self, ref: SampleRef) -> Outcome | None:
         """The outcome, from the memo, after the process that makes it; None: make it here, then call `keep`."""
+        if ref in self._next:
+            while self._next.popleft() != ref:
+                pass
         if (made := self._made.pop(ref, None)) is not None:
             COUNTS.num_memo_misses += 1
             return made
@@ -259,13 +245,13 @@ class LaneMemo:
 
     def _make_ahead(self, needed: SampleRef) -> bool:
         """Make one of the next samples that no process has made or makes; False if there is none."""
-        upcoming = self._upcoming
-        if upcoming is None:
+        if self._ahead is None:
             return False
-        watch, trial = upcoming.watch, upcoming.trial
-        for ref in upcoming.refs():
+        upcoming, trial, watch = self._ahead
+        self._next += upcoming.take(NUM_AHEAD, NUM_AHEAD - len(self._next))
+        for ref in self._next:
             name = self._name(ref)
-            if name is None or ref in self._made or ref in self._forgotten:
+            if name is None or ref in self._made:
                 continue
             if self._files.has(name) or (claim := self._files.claim(name)) is None:
                 continue

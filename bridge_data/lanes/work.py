@@ -246,8 +246,10 @@ class Work:
         return self._load_each(refs, held or [None] * len(refs), watch)
 
     def asks_peers_for(self, ref: SampleRef) -> bool:
-        """Whether `ask_peers` is called for this sample: not for plain ones, which are made from their block."""
-        return not (self.only_loads and self._loaders[ref.source].is_plain)
+        """Whether a peer may make this sample: not plain ones, which are made from their block, nor those in a store,
+        which a peer would fetch again."""
+        loader = self._loaders[ref.source]
+        return not (loader.is_remote or (self.only_loads and loader.is_plain))
 
     @property
     def is_observed(self) -> bool:

@@ -11,11 +11,12 @@ from their inboxes.
 """
 
 import collections
+import copy
 import functools
 import itertools
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -396,6 +397,12 @@ class Cursor:
         if inboxes := {source: entries for source, entries in self._saved_inboxes.items() if entries}:
             state["inbox"] = inboxes
         return state
+
+    def copy(self) -> Self:
+        """Another cursor at the same position."""
+        copied = copy.copy(self)
+        copied.seek(self.state())
+        return copied
 
     def seek(self, state: State) -> None:
         """Continue from a position that `state()` returned."""

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
+from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError, did_you_mean, listed
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.auxiliary import AuxReference
@@ -111,6 +112,11 @@ class Source:
     def members(self) -> tuple[Source, ...]:
         """The sources read for it: those that it joins, or itself."""
         return self.joined.members if self.joined else (self,)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether data of it are in an object store."""
+        return any(storage.is_remote(member.records.root) for member in self.members)
 
     @property
     def tombstones(self) -> Sequence[ForgetList | None]:

@@ -112,8 +112,8 @@ class Helping:
         num_before = len(self._posted)
         most = min(NUM_JOBS, int(_MAX_WAITING_BYTES / self._mean_bytes))
         for lane, num_batches in self._lanes.items():
-            for ref in lane.upcoming(num_batches, min(most - len(self._posted), len(self._free))):
-                if ref in self._posted:  # another part of the same sample
+            for ref in lane.upcoming.take(num_batches, min(most - len(self._posted), len(self._free))):
+                if ref in self._posted or not lane.work.asks_peers_for(ref):  # another part of the same sample
                     continue
                 self._number += 1
                 place = self._free.pop()
