@@ -5,6 +5,7 @@
     packs     how full packs are, by packer and buffer, in a loader
     state     the size of a job's state, by ranks
     scale     what a lane takes to begin, and holds, by samples
+    stragglers  the batches of a loader in which 1% of the samples take 100 times as long, by time
     soak      memory and open files over a long run with kills and resumes (`soak.py`)
 
     python -m benchmarks.pictures [--only shuffle,packs] [--redraw]
@@ -29,6 +30,8 @@ import numpy as np
 from benchmarks import figures, soak
 from benchmarks.figures import RESULTS, ROOT
 from benchmarks.mixing.statistics import group_inflation
+from benchmarks.speed import data, stragglers
+from benchmarks.speed.programs import OURS
 from bridge_data import (
     Cooker,
     DefaultTaskEncoder,
@@ -59,6 +62,7 @@ CAPACITY, NUM_LENGTHS, NUM_PACKS = 4_096, 20_000, 1_000
 BUFFERS = (10, 30, 100, 300, 1_000, 3_000)
 RANKS, LANES_OF_RANK, STATE_SOURCES, STATE_BATCHES = (8, 32, 128, 512, 1_024), 8, 20, 600
 SCALES, SCALE_LANES = (10**5, 10**6, 10**7, 10**8, 10**9), 64
+STRAGGLING, STRAGGLING_S = stragglers.CASES[0], 12.0
 LANE_FIGURES = ("first draw, CPU ms", "held by a lane, MB")
 
 
@@ -221,6 +225,17 @@ def measure_scale() -> dict[str, Any]:
     return found
 
 
+def measure_stragglers() -> dict[str, Any]:
+    """When batches were taken, of workers that help each other and of others."""
+    folder = data.make("ten_thousand", ROOT / ".bench", 1.0)
+    runs = {"workers that help each other": OURS, stragglers.ALONE: stragglers.ALONE}
+    taken = {
+        name: [round(at, 4) for at in stragglers.taken_at(folder, STRAGGLING, library, STRAGGLING_S)]
+        for name, library in runs.items()
+    }
+    return {"ideal": STRAGGLING.ideal, "taken_s": taken}
+
+
 def draw_shuffle(found: dict[str, Any], axes: Any) -> None:
     """Points: drawn; lines: computed."""
     (axis,) = axes
@@ -281,6 +296,16 @@ def draw_scale(found: dict[str, Any], axes: Any) -> None:
         axis.set_title(f"one of {found['lanes']} lanes")
 
 
+def draw_stragglers(found: dict[str, Any], axes: Any) -> None:
+    """A line with help, and one without."""
+    (axis,) = axes
+    axis.plot([0, STRAGGLING_S], [0, STRAGGLING_S * found["ideal"]], ":", color="grey", label=stragglers.IDEAL)
+    for name, times in found["taken_s"].items():
+        axis.plot([0, *times], [stragglers.BATCH * number for number in range(len(times) + 1)], label=name)
+    axis.set(xlabel="seconds", ylabel="samples taken", title="1% of samples take 100 times as long, 8 workers")
+    axis.legend()
+
+
 def draw_soak(found: dict[str, Any], axes: Any) -> None:
     """Memory and files, with the kills and resumes."""
     memory, files = axes
@@ -303,6 +328,7 @@ PARTS: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[dict[str, Any], A
     "packs": (measure_packs, draw_packs, 1),
     "state": (measure_state, draw_state, 1),
     "scale": (measure_scale, draw_scale, 2),
+    "stragglers": (measure_stragglers, draw_stragglers, 1),
     "soak": (soak.measure, draw_soak, 2),
 }
 """By name: what measures, what draws, and the number of panels."""

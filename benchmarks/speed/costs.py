@@ -14,7 +14,7 @@ from typing import NamedTuple
 from benchmarks.speed import data, object_store, shared_decode, stragglers
 from benchmarks.speed.programs import ENERGON, OURS, Figures, limited, python_of, run
 from benchmarks.speed.rounds import Extent, Runs, report
-from benchmarks.speed.stragglers import ALIKE, ALONE
+from benchmarks.speed.stragglers import ALIKE, ALONE, IDEAL
 
 MEMORY_ROWS = (("text", 4, 1.0), ("jpeg", 4, 1.0), ("sources", 8, 20.0))
 """Data sets, workers, and seconds of reading: buffers of many sources fill slowly."""
@@ -48,9 +48,11 @@ COSTS = (
     Cost("`prepare` of 50,000 texts, 2 workers, s", "prepare", ENERGON, "wall_s"),
     Cost("texts a second of 1,000,000, in-process", "growth/0", "10,000 samples", "samples_per_s"),
     Cost("texts a second of 1,000,000, 2 workers", "growth/2", "10,000 samples", "samples_per_s"),
-    Cost("1% of samples 100 × slower, sleeping, 8 workers: samples a second", "sleeping/8", ALIKE, "samples_per_s"),
+    Cost("1% of samples 100 × slower, sleeping, 8 workers: samples a second", "sleeping/8", IDEAL, "samples_per_s"),
+    Cost("the same, beside samples that all take as long", "sleeping/8", ALIKE, "samples_per_s"),
     Cost("the same, beside workers that do not help", "sleeping/8", ALONE, "samples_per_s"),
-    Cost("the same, computing, 2 workers", "computing/2", ALIKE, "samples_per_s"),
+    Cost("1% of samples 100 × slower, computing, 2 workers: samples a second", "computing/2", IDEAL, "samples_per_s"),
+    Cost("the same, computing, beside samples that all take as long", "computing/2", ALIKE, "samples_per_s"),
     Cost("S3 at 20 ms, half the local rate: CPU s of 1,000 JPEGs", "s3/2", "local shards", "cpu_s_per_1000"),
     Cost("the same: share of the time that the trainer waits for a batch", "s3/2", "local shards", "stalled_share"),
     Cost("the same: share of the time that it computes to take one", "s3/2", "local shards", "taking_share"),

@@ -7,7 +7,8 @@ By sleeping: 8 workers, 5 and 500 ms, so that the cores of the machine do not ma
 import itertools
 import sys
 import time
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from benchmarks.speed import data
 from benchmarks.speed.programs import OURS, Figures
@@ -17,7 +18,9 @@ from bridge_data import DefaultTaskEncoder, WorkerConfig, get_loader, get_train_
 SHARE, TIMES, BATCH = 100, 100, 32
 WARM_UP = 24
 """Batches before the clock starts: workers find out how long samples take."""
-ALIKE, ALONE = "samples alike", "workers that do not help"
+MEAN = (SHARE - 1 + TIMES) / SHARE
+"""What a sample takes on average, by what it usually takes."""
+ALIKE, ALONE, IDEAL = "samples alike", "workers that do not help", "the ideal"
 
 
 class Costly(DefaultTaskEncoder[Any, Any, Any, Any]):
@@ -33,8 +36,7 @@ class Costly(DefaultTaskEncoder[Any, Any, Any, Any]):
         if self.alone:
             self.current_batch_index  # noqa: B018 - it is asked for
         is_slow = int(sample.__key__[-6:]) % SHARE == 0
-        mean = (SHARE - 1 + TIMES) / SHARE
-        seconds = self.usual_s * (mean if self.alike else TIMES if is_slow else 1)
+        seconds = self.usual_s * (MEAN if self.alike else TIMES if is_slow else 1)
         if self.computes:
             end = time.thread_time() + seconds
             while time.thread_time() < end:
@@ -44,37 +46,61 @@ class Costly(DefaultTaskEncoder[Any, Any, Any, Any]):
         return {"number": int(sample.__key__[-6:])}
 
 
+class Case(NamedTuple):
+    """By sleeping or by computing, with so many workers."""
+
+    name: str
+    num_workers: int
+    usual_s: float
+    computes: bool
+
+    def encoder(self, library: str) -> Costly:
+        """What makes the samples of a run."""
+        return Costly(self.usual_s, computes=self.computes, alike=library == ALIKE, alone=library == ALONE)
+
+    @property
+    def ideal(self) -> float:
+        """Samples a second of workers that do nothing else and never wait."""
+        return self.num_workers / (self.usual_s * MEAN)
+
+
+CASES = (Case("sleeping", 8, 0.005, computes=False), Case("computing", 2, 0.002, computes=True))
+
+
 def measure(extent: Extent) -> Runs:
     """The runs by sleeping and by computing."""
     folder = data.make("ten_thousand", extent.folder, extent.scale)
     results: Runs = {}
-    for name, workers, usual_s, computes in (("sleeping", 8, 0.005, False), ("computing", 2, 0.002, True)):
+    for case in CASES:
         runs: dict[str, list[Figures]] = {OURS: [], ALIKE: [], ALONE: []}
         for _ in range(extent.other_rounds):
             for library, found in runs.items():
-                encoder = Costly(usual_s, computes=computes, alike=library == ALIKE, alone=library == ALONE)
-                found.append(_run(str(folder / "tars"), encoder, workers, 8 * extent.seconds))
-                print(f"{name}, {library}: {found[-1]['samples_per_s']:.1f} samples a second", file=sys.stderr)
-        results[f"{name}/{workers}"] = runs
+                times = taken_at(folder, case, library, 8 * extent.seconds)
+                found.append({"samples_per_s": BATCH * len(times) / times[-1]})
+                print(f"{case.name}, {library}: {found[-1]['samples_per_s']:.1f} samples a second", file=sys.stderr)
+        runs[IDEAL] = [{"samples_per_s": case.ideal} for _ in runs[OURS]]
+        results[f"{case.name}/{case.num_workers}"] = runs
     return results
 
 
-def _run(folder: str, encoder: Costly, num_workers: int, seconds: float) -> Figures:
-    config = WorkerConfig(rank=0, world_size=1, num_workers=num_workers, num_lanes=8)
+def taken_at(folder: Path, case: Case, library: str, seconds: float) -> list[float]:
+    """The seconds at which batches were taken, for so long, by a trainer that does nothing else."""
+    config = WorkerConfig(rank=0, world_size=1, num_workers=case.num_workers, num_lanes=8)
     dataset = get_train_dataset(
-        folder,
+        str(folder / "tars"),
         worker_config=config,
         batch_size=BATCH,
         shuffle_buffer_size=1000,
         max_samples_per_sequence=100,
-        task_encoder=encoder,
+        task_encoder=case.encoder(library),
     )
     with get_loader(dataset) as loader:
         loader.wait_for_workers()
         batches = iter(loader)
         for _ in itertools.islice(batches, WARM_UP):
             pass
-        begin, num_samples = time.perf_counter(), 0
-        while time.perf_counter() < begin + seconds:
-            num_samples += len(next(batches)["number"])
-        return {"samples_per_s": num_samples / (time.perf_counter() - begin)}
+        begin, times = time.perf_counter(), [0.0]
+        while times[-1] < seconds:
+            next(batches)
+            times.append(time.perf_counter() - begin)
+        return times[1:]
