@@ -72,6 +72,7 @@ def test_w_and_b_has_the_metrics_by_step_in_the_file_of_an_offline_run(
     trainer = make_trainer(tmp_path, logger=logger, callbacks=[MetricsCallback(3)], max_steps=6)
     fit(make_module(path, micro_batch_size=2), trainer)
     wandb.finish()
+    wandb.teardown()  # its process writes the file until then
     (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     rows = []
     for content in offline_records(file):
