@@ -8,12 +8,14 @@ Values are stored as decoded: a JSON list stays a list. The caller, who knows ep
 """
 
 import abc
+import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from bridge_data import storage
 from bridge_data.decode.sample_decoder import Handler, SampleDecoder, decode_part, is_plain
-from bridge_data.errors import FatalSampleError, SampleError
+from bridge_data.errors import DatasetError, FatalSampleError, SampleError
 from bridge_data.plan import Source
 from bridge_data.plan.document import is_jsonl
 from bridge_data.samples import CrudeSample, Sample, SourceInfo
@@ -53,9 +55,12 @@ class Loader(abc.ABC):
         return self._reader.read(index, self._source.parts)
 
     def release(self, index: int) -> None:
-        """Drop sample `index`, if it is held in its block: it will not be read."""
-        if self._blocks is not None and (block := self._blocks.held.pop(index, None)) is not None:
-            block.drop(index)
+        """Free what is held of sample `index`, or was announced: it will not be read."""
+        with contextlib.suppress(DatasetError):  # a read would say what is wrong
+            if self._blocks is not None:
+                self._blocks.release(index)
+            elif self.is_remote:
+                storage.release(self.byte_ranges(index))
 
     @abc.abstractmethod
     def build(self, raw: RawSample, index: int) -> Sample | CrudeSample:

@@ -82,6 +82,20 @@ class SampleMemo:
             self._files = MemoFiles(self.settings)
         return self._files
 
+    def name(self, ref: SampleRef) -> str | None:
+        """The name of the file of a sample; None if it is not kept."""
+        key = self.keys[ref.source]
+        if key is None:
+            return None
+        text = f"{key.content} {ref.index} {'' if key.draws is None else f'{key.draws} {ref.epoch}'}"
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def __contains__(self, ref: object) -> bool:
+        """Whether a sample is kept now."""
+        assert isinstance(ref, SampleRef)
+        name = self.name(ref)
+        return name is not None and self.files.has(name)
+
     def of_lane(self, work: Work, ahead: "Ahead | None" = None) -> "LaneMemo":
         """The memo for the lane that does `work`, and makes samples `ahead` while it has to wait."""
         return LaneMemo(self, work, ahead)
@@ -196,7 +210,7 @@ class LaneMemo:
     needs, it makes samples `ahead`; None: it waits."""
 
     def __init__(self, memo: SampleMemo, work: Work, ahead: Ahead | None) -> None:
-        self._keys, self._files, self._hooks, self._ahead = memo.keys, memo.files, work.hooks, ahead
+        self._name, self._files, self._hooks, self._ahead = memo.name, memo.files, work.hooks, ahead
         self._next: collections.deque[SampleRef] = collections.deque()
         """What the lane loads next, as far as looked at."""
         self._has_no_generators = work.hooks.has_no_generators
@@ -294,13 +308,6 @@ class LaneMemo:
         except OSError as error:
             self._files.warn(error)
         return may_keep
-
-    def _name(self, ref: SampleRef) -> str | None:
-        key = self._keys[ref.source]
-        if key is None:
-            return None
-        text = f"{key.content} {ref.index} {'' if key.draws is None else f'{key.draws} {ref.epoch}'}"
-        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _packed(outcome: Outcome, classes: ByName) -> list[Buffer]:

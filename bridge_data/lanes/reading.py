@@ -66,17 +66,17 @@ MAX_OPEN_BLOCKS = 1 << 18
 
 class ReadAhead:
     """Announces what a lane will read. `scout` is a cursor of the same lane; `loaders` are those of the sources;
-    `num_lanes` run in this process; `forgotten` samples are not read."""
+    `num_lanes` run in this process; samples in any of `unread` are not read, as far as is known."""
 
     def __init__(
         self,
         scout: Cursor,
         loaders: Sequence[Loader],
         num_lanes: int = 1,
-        forgotten: Container[SampleRef] | None = None,
+        unread: Sequence[Container[SampleRef]] = (),
     ) -> None:
         self._scout, self._loaders, self._max_bytes = scout, loaders, AHEAD_BYTES // num_lanes
-        self._forgotten: Container[SampleRef] = () if forgotten is None else forgotten
+        self._unread = unread
         self._is_ended = False
         self._begin: int | None = None
         """The draw at which this began."""
@@ -90,9 +90,9 @@ class ReadAhead:
         self._credit = float(BURST_BYTES)
         self._cost, self._num_seen = 0, 0
         """Total cost of the requests, and number of samples they are for."""
-        self._open: collections.OrderedDict[tuple[int, int, int], tuple[int, bool]] = collections.OrderedDict()
+        self._open: collections.OrderedDict[tuple[int, int, int], tuple[int, bool | None]] = collections.OrderedDict()
         """Blocks met, by source, epoch and first sample: how many of their samples are still to come, and whether
-        these come with the block."""
+        these come with the block (None: none of them is read so far)."""
 
     def follow(self, cursor: Cursor, count: int = 1) -> None:
         """Announce what is due when the next `count` samples of `cursor`, the lane's own, are about to be taken."""
@@ -174,17 +174,19 @@ class ReadAhead:
         loader = self._loaders[ref.source]
         block = loader.block(ref.index)
         if block is None:
-            return () if ref in self._forgotten else loader.byte_ranges(ref.index)
+            return () if any(ref in one for one in self._unread) else loader.byte_ranges(ref.index)
         name = ref.source, ref.epoch, block.start
-        known = self._open.pop(name, None)
-        whole = loader.block_bytes(block) if known is None else None
-        num_left, comes_whole = (len(block), whole is not None) if known is None else known
+        num_left, comes_whole = self._open.pop(name, (len(block), None))
+        is_read, whole = not any(ref in one for one in self._unread), None
+        if is_read and comes_whole is None:
+            whole = loader.block_bytes(block)
+            comes_whole = whole is not None
         if num_left > 1:
             self._open[name] = num_left - 1, comes_whole
             if len(self._open) > MAX_OPEN_BLOCKS:
                 self._open.popitem(last=False)
-        if not comes_whole:
-            return () if ref in self._forgotten else loader.byte_ranges(ref.index)
+        if is_read and not comes_whole:
+            return loader.byte_ranges(ref.index)
         return () if whole is None else (whole,)
 
     def _upcoming(self) -> Iterable[SampleRef]:

@@ -47,7 +47,7 @@ class Outcome(NamedTuple):
     skipped: dict[str, int]
     """As `Hooks.skipped`, which may name a failure: see `FAILED` there."""
     last_skip: tuple[str, str]
-    counts: tuple[int, int, int]
+    counts: tuple[int, ...]
     """Bytes read, images decoded, reads retried."""
     took_ns: int
     is_positional: bool = False
@@ -165,15 +165,14 @@ class Work:
             COUNTS.restore(counts)
 
     def _outcome(self, ref: SampleRef) -> Outcome:
-        began_ns, before = time.perf_counter_ns(), (COUNTS.num_bytes, COUNTS.num_images, COUNTS.num_retries)
+        began_ns, before = time.perf_counter_ns(), COUNTS.saved()
         skipped = self.hooks.skipped.copy()
         self.hooks.is_positional = False
         parts = self._made(ref)
-        now = COUNTS.num_bytes, COUNTS.num_images, COUNTS.num_retries
-        counts = now[0] - before[0], now[1] - before[1], now[2] - before[2]
+        *counts, store_ns = (now - then for now, then in zip(COUNTS.saved(), before, strict=True))
         new = dict(self.hooks.skipped - skipped)
-        took_ns = time.perf_counter_ns() - began_ns
-        return Outcome(parts, new, self.hooks.last_skip, counts, took_ns, self.hooks.is_positional)
+        took_ns = time.perf_counter_ns() - began_ns - store_ns
+        return Outcome(parts, new, self.hooks.last_skip, tuple(counts), took_ns, self.hooks.is_positional)
 
     def _adopted(self, ref: SampleRef, outcome: Outcome) -> Parts:
         """The parts of an outcome, after counting it as if it had been made here."""
@@ -246,10 +245,8 @@ class Work:
         return self._load_each(refs, held or [None] * len(refs), watch)
 
     def asks_peers_for(self, ref: SampleRef) -> bool:
-        """Whether a peer may make this sample: not plain ones, which are made from their block, nor those in a store,
-        which a peer would fetch again."""
-        loader = self._loaders[ref.source]
-        return not (loader.is_remote or (self.only_loads and loader.is_plain))
+        """Whether a peer may make this sample: not plain ones, which are made from their block."""
+        return not (self.only_loads and self._loaders[ref.source].is_plain)
 
     @property
     def is_observed(self) -> bool:
@@ -366,9 +363,10 @@ class Work:
         return now_ns
 
     def take_loading(self) -> tuple[int, int]:
-        """How many samples were loaded since the last call, and how many nanoseconds that took."""
-        loading = self.num_loaded, self._loading_ns
-        self.num_loaded = self._loading_ns = 0
+        """How many samples were loaded since the last call, and how many nanoseconds that took, without the reads of
+        objects, which a peer would do again."""
+        loading = self.num_loaded, self._loading_ns - COUNTS.store_ns
+        self.num_loaded = self._loading_ns = COUNTS.store_ns = 0
         return loading
 
     def take_slowest(self) -> tuple[int, int, int, int]:

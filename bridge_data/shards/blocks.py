@@ -31,6 +31,9 @@ MAX_UNWANTED_BYTES = 1 << 16
 TOGETHER_BYTES = 1 << 16
 """Parts of a sample within a range of this size are read at once; larger ones separately, without a copy."""
 
+MAX_PASSED = 1 << 16
+"""Blocks of a source of which some samples, but not all, were released before they were read."""
+
 OVERHEAD_BYTES = 250
 """Memory overhead of a held sample besides its bytes."""
 
@@ -135,6 +138,8 @@ class BlockCache:
         """By the number of a sample: the block that holds it."""
         self._singly: set[int] = set()
         """Samples of blocks that were dropped, or are not read as a whole."""
+        self._passed: dict[int, set[int]] = {}
+        """Samples that were released before their block was read, by the first sample of that."""
         self._num_added = self._bytes_added = 0
 
     @property
@@ -181,6 +186,23 @@ class BlockCache:
         """
         return self._reader.block_bytes(block, self._parts) if len(block) > 1 else None
 
+    def release(self, index: int) -> None:
+        """Free what is held of sample `index`, or was announced: it will not be read."""
+        if (block := self.held.pop(index, None)) is not None:
+            block.drop(index)
+            return
+        indices, whole = self.block(index), None
+        if storage.is_remote(self._path) and (whole := self.block_bytes(indices)) is None:
+            storage.release(self._reader.byte_ranges(index, self._parts))
+            return
+        passed = self._passed.setdefault(indices.start, set())
+        passed.add(index)
+        if len(passed) == len(indices):
+            del self._passed[indices.start]
+            storage.release([] if whole is None else [whole])
+        elif len(self._passed) > MAX_PASSED:
+            del self._passed[next(iter(self._passed))]
+
     def pass_over(self, indices: Iterable[int]) -> None:
         """Release those of `indices` that are held; they will be read singly."""
         for index in indices:
@@ -208,7 +230,11 @@ class BlockCache:
         num_bytes = block.num_bytes + OVERHEAD_BYTES * len(indices)
         self._num_added += len(indices)
         self._bytes_added += num_bytes
+        passed = self._passed.pop(indices.start, ())
         self.held.update(dict.fromkeys(indices, block))
+        for one in passed:
+            del self.held[one]
+            block.drop(one)
         if None in block.keys:
             self.pass_over([index for index, key in zip(indices, block.keys, strict=True) if key is None])
         self._budget.add(self, indices, num_bytes)

@@ -470,10 +470,19 @@ def prefetch(ranges: Sequence[tuple[str | os.PathLike[str], int, int]]) -> None:
     order. A `read` within one of them waits for it and takes its bytes, which are then freed. Ranges that are never
     read cost requests; a failed fetch is no error; for local files nothing is done.
     """
-    located = [(os.fspath(path), start, num_bytes) for path, start, num_bytes in ranges]
-    wanted = [one for one in located if "://" in one[0]]
-    if wanted:
+    if wanted := _of_objects(ranges):
         remote.prefetch(wanted)
+
+
+def release(ranges: Sequence[tuple[str | os.PathLike[str], int, int]]) -> None:
+    """Free ranges that were announced by `prefetch`, or do not fetch them: they will not be read."""
+    if wanted := _of_objects(ranges):
+        remote.release(wanted)
+
+
+def _of_objects(ranges: Sequence[tuple[str | os.PathLike[str], int, int]]) -> list[tuple[str, int, int]]:
+    located = [(os.fspath(path), start, num_bytes) for path, start, num_bytes in ranges]
+    return [one for one in located if "://" in one[0]]
 
 
 def drop_prefetched() -> None:
@@ -484,8 +493,7 @@ def drop_prefetched() -> None:
 
 def by_request(ranges: Sequence[tuple[str | os.PathLike[str], int, int]]) -> list[list[tuple[str, int, int]]]:
     """The `ranges` that `prefetch` would fetch, grouped by request if announced together, in order of first use."""
-    located = [(os.fspath(path), start, num_bytes) for path, start, num_bytes in ranges]
-    requests = joined([one for one in located if "://" in one[0] and one[2]])
+    requests = joined([one for one in _of_objects(ranges) if one[2]])
     return [[(request.url, *one) for one in request.ranges] for request in requests]
 
 

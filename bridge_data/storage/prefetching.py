@@ -101,6 +101,22 @@ class Prefetcher:
             if len(self._again) > MAX_WAITING:
                 self._again.clear()
 
+    def release(self, ranges: Sequence[ObjectRange]) -> None:
+        """Forget these announced ranges: they will not be read."""
+        with self._changed:
+            for url, start, num_bytes in ranges:
+                if (block := self._find(url, start, num_bytes)) is None:
+                    continue
+                if block.content is not None:
+                    self._note_read(block, num_bytes)
+                elif self._again[url, start, num_bytes]:
+                    self._again[url, start, num_bytes] -= 1
+                else:
+                    block.ranges = [one for one in block.ranges if one != (start, num_bytes)]
+                    if not block.ranges and not block.is_started:
+                        self._drop(block)
+            self._start_waiting()
+
     def clear(self) -> None:
         """Forget what was announced, and free what is held."""
         with self._changed:
@@ -129,13 +145,17 @@ class Prefetcher:
                 else:
                     self._changed.wait()
             content = block.content
-            block.num_wanted -= num_bytes
-            if block.num_wanted <= 0:
-                self._drop(block)
-                self._enqueue(self._wanted_again(block))
+            self._note_read(block, num_bytes)
         if num_bytes == len(content):
             return content
         return content[start - block.start : start - block.start + num_bytes]
+
+    def _note_read(self, block: _Fetch, num_bytes: int) -> None:
+        """Free a held block once all of it has been read, and fetch it again if it was announced again."""
+        block.num_wanted -= num_bytes
+        if block.num_wanted <= 0:
+            self._drop(block)
+            self._enqueue(self._wanted_again(block))
 
     def _wanted_again(self, read: _Fetch) -> list[_Fetch]:
         again = read.url, read.start, read.num_bytes

@@ -13,11 +13,13 @@ import contextlib
 import functools
 import os
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.process_counts import COUNTS
 from bridge_data.storage.atomic import locked
 from bridge_data.storage.clients import open_store
 from bridge_data.storage.object_stores import Content, Missing, ObjectInfo, RequestError, persist
@@ -52,12 +54,14 @@ def read(url: str, start: int, num_bytes: int) -> bytes:
     """`num_bytes` bytes of the object at `url`, from byte `start`."""
     if not num_bytes:
         return b""
-    ahead = _known.ahead.take(url, start, num_bytes)
-    if ahead is not None:
-        return ahead
-    if num_bytes > PIECE_BYTES:
-        return _in_pieces(url, start, num_bytes)
-    return bytes(_persistently(url, start, num_bytes))
+    began_ns = time.perf_counter_ns()
+    content = _known.ahead.take(url, start, num_bytes)
+    if content is None:
+        in_pieces = num_bytes > PIECE_BYTES
+        content = _in_pieces(url, start, num_bytes) if in_pieces else bytes(_persistently(url, start, num_bytes))
+    took_ns = time.perf_counter_ns() - began_ns
+    COUNTS.store_ns += took_ns
+    return content
 
 
 def read_all(url: str) -> bytes:
@@ -139,6 +143,11 @@ def delete(url: str) -> None:
 def prefetch(ranges: Sequence[tuple[str, int, int]]) -> None:
     """Fetch ranges (URL, offset, number of bytes) in the background, as they will be read soon, in about this order."""
     _known.ahead.prefetch(ranges)
+
+
+def release(ranges: Sequence[tuple[str, int, int]]) -> None:
+    """Forget ranges that were announced by `prefetch`: they will not be read."""
+    _known.ahead.release(ranges)
 
 
 def drop_prefetched() -> None:

@@ -13,9 +13,12 @@ import torch
 
 from bridge_data import DefaultTaskEncoder, Memo, Packing, SkipSample, TextSample, edataclass, get_savable_loader
 from bridge_data.errors import ConfigError
+from bridge_data.lanes import lane_dataset as reading
 from bridge_data.lanes import memo as memo_module
 from bridge_data.lanes.memo import MemoFiles
+from bridge_data.storage import remote
 from bridge_data.task.task_encoder import stateless
+from tests.object_store import Bucket, Server, faulty_proxy
 from tests.prepared import train_dataset, val_dataset, write_texts
 from tests.task.stores.processes import Child
 
@@ -182,6 +185,32 @@ def test_a_second_loader_finds_what_a_first_has_made(
         for name in ("skipped", "samples", "truncated"):
             assert num_workers or getattr(found[2], name) == getattr(expected[2], name)
     assert again[2].memo_hits and again[2].memo_bytes and (num_workers or not again[2].memo_misses)
+
+
+@pytest.mark.parametrize("in_blocks", [True, False])
+def test_data_in_a_store_are_fetched_for_what_is_not_kept(
+    bucket: Bucket, s3_server: Server, calls: Path, memo: Memo, monkeypatch: pytest.MonkeyPatch, in_blocks: bool
+) -> None:
+    """What another has made after it was announced is held no longer; what was kept before is not fetched."""
+    write_texts(bucket.folder / "texts", SIZE)
+    if not in_blocks:
+        monkeypatch.setattr(reading, "plan_blocks", lambda plan, *_, **__: [None] * len(plan.sources))
+    options = of(Plain, calls) | {"repeat": False}
+    with faulty_proxy(s3_server) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+
+        def num_reads() -> int:
+            return sum(path.endswith(".tar") and method == "GET" for method, path, _ in proxy.requests)
+
+        with get_savable_loader(train_dataset(f"{bucket.url}/texts", **options), memo=memo) as loader:
+            batches = iter(loader)
+            next(batches)  # it has announced all
+            expected, _, _ = read(f"{bucket.url}/texts", memo, **options)
+            assert [plain(batch) for batch in batches] == expected[1:]
+            assert remote._known.ahead.num_held_bytes == 0
+        num_before = num_reads()
+        found, _, metrics = read(f"{bucket.url}/texts", memo, **options)
+        assert (found, num_reads() - num_before, metrics.memo_misses) == (expected, 0, 0)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -143,6 +143,22 @@ def test_what_is_cleared_is_neither_held_nor_waited_for(source: Source) -> None:
     assert (ahead.take("a", 50, 50), ahead.num_held_bytes) == (None, 0)
 
 
+def test_what_is_released_is_neither_fetched_nor_held(source: Source) -> None:
+    """Whether it is held, on its way, or waits for memory; what is announced again still comes."""
+    ahead, (_, on_its_way, waiting, twice) = source.ahead(max_bytes=200, num_threads=1), spread(4, 100)
+    announce(ahead, (0, 50), (50, 50))
+    check(ahead, (0, 50))
+    source.gate.clear()
+    announce(ahead, on_its_way, waiting, twice)
+    announce(ahead, twice)
+    ahead.release([("a", *one) for one in (on_its_way, waiting, twice, (50, 50), (700_000, 10))])
+    source.gate.set()
+    check(ahead, twice)
+    assert ahead.num_held_bytes == 0
+    assert [ahead.take("a", *one) for one in ((50, 50), on_its_way, waiting)] == [None, None, None]
+    assert waiting not in source.requests
+
+
 def test_threads_read_what_others_announce(source: Source) -> None:
     ahead = source.ahead(max_bytes=3000)
 

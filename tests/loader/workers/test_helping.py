@@ -28,6 +28,7 @@ from bridge_data.errors import FatalSampleError, WorkerError
 from bridge_data.loader import SavableDataLoader
 from bridge_data.task import Packing
 from tests.lanes import planned_packs
+from tests.object_store import Bucket
 from tests.prepared import write_texts
 
 FAST_S, SLOW_S = 0.003, 0.12
@@ -110,7 +111,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_texts(tmp_path_factory.mktemp("texts"), 3_000, lambda number: f"text {number}")
 
 
-def loader_of(folder: Path, encoder: Any, num_workers: int, **options: Any) -> SavableDataLoader:
+def loader_of(folder: str | Path, encoder: Any, num_workers: int, **options: Any) -> SavableDataLoader:
     config = WorkerConfig(rank=0, world_size=1, num_workers=num_workers, num_lanes=8)
     packs = {"packing_buffer_size": 60} if isinstance(encoder, Packed) else {}
     dataset = get_train_dataset(
@@ -155,6 +156,18 @@ def test_idle_workers_make_samples_of_others(texts: Path) -> None:
         assert loader.wait_for_workers()
         made = Counter(by == batched for batch in taken(loader, 120) for by, batched in batch["by"])
     assert made[False] > 40, made
+
+
+def test_data_in_a_store_take_part(bucket: Bucket) -> None:
+    write_texts(bucket.folder / "texts", 600, lambda number: f"text {number}")
+    with loader_of(f"{bucket.url}/texts", Slow(made_by=True), 0) as alone:
+        expected = taken(alone, 60)
+    with loader_of(f"{bucket.url}/texts", Slow(made_by=True), 4) as loader:
+        assert loader.wait_for_workers()
+        batches = taken(loader, 60)
+    made = [pair for batch in batches for pair in batch.pop("by")]
+    assert any(by != batched for by, batched in made)
+    assert batches == [{name: batch[name] for name in batch if name != "by"} for batch in expected]
 
 
 @pytest.mark.parametrize("kind", ["training", "validation"])
