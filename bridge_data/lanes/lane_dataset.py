@@ -409,7 +409,7 @@ class LaneDataset:
             planned=planned,
         )
         if self.memo is not None:
-            work.memo = self.memo.of_lane(work, (opened.make_upcoming(), self._trial_work(), watch))
+            work.memo = self.memo.of_lane((opened.make_upcoming(), self._trial_work(), watch))
         return opened
 
     @functools.cached_property
@@ -492,7 +492,7 @@ class LaneDataset:
     def trial_work(self) -> Work:
         """Work for lanes of other processes: it reads samples one by one, and raises failures."""
         work = self._trial_work()
-        work.memo = None if self.memo is None else self.memo.of_lane(work)
+        work.memo = None if self.memo is None else self.memo.of_lane()
         return work
 
     def _trial_work(self) -> Work:

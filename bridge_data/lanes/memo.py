@@ -35,7 +35,6 @@ from bridge_data.process_counts import COUNTS
 from bridge_data.run_options import Memo
 from bridge_data.samples.pickling import ByName, ReferencePickler, decode, parts_of, writable_content
 from bridge_data.shards.records import stored_records
-from bridge_data.task import Hooks
 from bridge_data.task.encoder_key import content_keys
 from bridge_data.task.hooks import FAILED, FORGOTTEN
 from bridge_data.task.stores.cache_pool import Buffer, CacheFolder
@@ -96,9 +95,9 @@ class SampleMemo:
         name = self.name(ref)
         return name is not None and self.files.has(name)
 
-    def of_lane(self, work: Work, ahead: "Ahead | None" = None) -> "LaneMemo":
-        """The memo for the lane that does `work`, and makes samples `ahead` while it has to wait."""
-        return LaneMemo(self, work, ahead)
+    def of_lane(self, ahead: "Ahead | None" = None) -> "LaneMemo":
+        """The memo for a lane, which makes samples `ahead` while it has to wait."""
+        return LaneMemo(self, ahead)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_files": None}
@@ -206,14 +205,13 @@ is called with each sample before that, and then with the one that is needed."""
 
 
 class LaneMemo:
-    """The memo as the lane that does `work` asks it (`work.Outcomes`). While another process makes the sample that it
-    needs, it makes samples `ahead`; None: it waits."""
+    """The memo as a lane asks it (`work.Outcomes`). While another process makes the sample that it needs, it makes
+    samples `ahead`; None: it waits."""
 
-    def __init__(self, memo: SampleMemo, work: Work, ahead: Ahead | None) -> None:
-        self._name, self._files, self._hooks, self._ahead = memo.name, memo.files, work.hooks, ahead
+    def __init__(self, memo: SampleMemo, ahead: Ahead | None) -> None:
+        self._name, self._files, self._ahead = memo.name, memo.files, ahead
         self._next: collections.deque[SampleRef] = collections.deque()
         """What the lane loads next, as far as looked at."""
-        self._has_no_generators = work.hooks.has_no_generators
         self._claim: tuple[str, int] | None = None
         self._num_unkept = 0
         """How many samples in a row could not be kept."""
@@ -275,7 +273,7 @@ class LaneMemo:
             try:
                 outcome = trial.tried(ref)
             finally:
-                is_kept = self._settle(name, claim, outcome, trial.hooks)
+                is_kept = self._settle(name, claim, outcome)
             if len(self._made) >= 2 * NUM_AHEAD:
                 self._made.clear()  # of samples that the lane has passed over
             self._made[ref] = outcome if is_kept else None
@@ -288,15 +286,14 @@ class LaneMemo:
         """Store the outcome that `find` did not find; None if the work has failed."""
         if self._claim is not None:
             (name, claim), self._claim = self._claim, None
-            self._settle(name, claim, outcome, self._hooks)
+            self._settle(name, claim, outcome)
 
-    def _settle(self, name: str, claim: int, outcome: Outcome | None, hooks: Hooks) -> bool:
+    def _settle(self, name: str, claim: int, outcome: Outcome | None) -> bool:
         """Release a claim, after storing the outcome, if it may be kept; returns whether it may."""
         parts: Sequence[Buffer] | None = None
-        # A hook that was found to be a generator when it ran changes how later batches are counted.
-        may_keep = outcome is not None and hooks.has_no_generators == self._has_no_generators
-        if outcome is not None and (outcome.is_positional or {FAILED, FORGOTTEN} & outcome.skipped.keys()):
-            may_keep = False
+        may_keep = outcome is not None and not (
+            outcome.is_positional or outcome.found_generator or {FAILED, FORGOTTEN} & outcome.skipped.keys()
+        )
         try:
             if outcome is not None and may_keep:
                 parts = _packed(outcome, self._files.classes)

@@ -52,6 +52,9 @@ class Outcome(NamedTuple):
     took_ns: int
     is_positional: bool = False
     """Whether a hook has asked where in the job it runs: see `HookContext`."""
+    found_generator: bool = False
+    """Whether a plain function has returned a generator. Its lane must find that itself: it changes how later batches
+    are counted."""
 
 
 class Outcomes(Protocol):
@@ -94,6 +97,7 @@ class Work:
         """Asked for each whole sample that no peer has made, before it is made here."""
         self.reads_singly = False
         """Whether samples are read one by one, not in the blocks that lanes of this process hold."""
+        self._has_no_generators = hooks.has_no_generators  # as far as known before they run
         self._encoder = encoder = hooks.encoder
         self._loaders, self._cooks, self._names, self._keys = loaders, cooks, source_names, source_keys
         self.numbers = {name: number for number, name in enumerate(source_names)}
@@ -153,26 +157,29 @@ class Work:
     def tried(self, ref: SampleRef) -> Outcome | None:
         """The outcome of a sample before its lane needs it, or for a lane of another process, counted nowhere; None if
         it fails, or a plain function turns out to return a generator: the lane is to make it in its order."""
-        hooks, before, counts = self.hooks, self.hooks.has_no_generators, COUNTS.saved()
+        counts = COUNTS.saved()
         try:
-            with no_arena(), hooks:
+            with no_arena(), self.hooks:
                 outcome, _ = self.outcome(ref)
-            return outcome if hooks.has_no_generators == before else None
+            return None if outcome.found_generator else outcome
         except (Exception, SystemExit):
             return None
         finally:
-            hooks.has_no_generators = before
             COUNTS.restore(counts)
 
     def _outcome(self, ref: SampleRef) -> Outcome:
-        began_ns, before = time.perf_counter_ns(), COUNTS.saved()
-        skipped = self.hooks.skipped.copy()
-        self.hooks.is_positional = False
-        parts = self._made(ref)
+        hooks, began_ns, before = self.hooks, time.perf_counter_ns(), COUNTS.saved()
+        skipped, known = hooks.skipped.copy(), hooks.has_no_generators
+        hooks.is_positional, hooks.has_no_generators = False, self._has_no_generators
+        try:
+            parts = self._made(ref)
+        finally:
+            found_generator = hooks.has_no_generators != self._has_no_generators
+            hooks.has_no_generators = known and hooks.has_no_generators
         *counts, store_ns = (now - then for now, then in zip(COUNTS.saved(), before, strict=True))
-        new = dict(self.hooks.skipped - skipped)
+        new = dict(hooks.skipped - skipped)
         took_ns = time.perf_counter_ns() - began_ns - store_ns
-        return Outcome(parts, new, self.hooks.last_skip, tuple(counts), took_ns, self.hooks.is_positional)
+        return Outcome(parts, new, hooks.last_skip, tuple(counts), took_ns, hooks.is_positional, found_generator)
 
     def _adopted(self, ref: SampleRef, outcome: Outcome) -> Parts:
         """The parts of an outcome, after counting it as if it had been made here."""

@@ -1,12 +1,14 @@
 """Encoded samples that loaders share: what they make once, what is never shared, and what a user sees of it."""
 
+import collections
 import concurrent.futures
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from bridge_data.lanes import memo as memo_module
 from bridge_data.lanes.memo import MemoFiles
 from bridge_data.storage import remote
 from bridge_data.task.task_encoder import stateless
+from tests.lanes import planned_packs
 from tests.object_store import Bucket, Server, faulty_proxy
 from tests.prepared import train_dataset, val_dataset, write_texts
 from tests.task.stores.processes import Child
@@ -222,6 +225,34 @@ def test_loaders_in_lockstep_make_each_sample_once(data: Path, calls: Path, memo
     assert count_of(calls) == SIZE
 
 
+class SlowTexts(planned_packs.Encoder):
+    """Texts that take long enough for another to wait; `made` has those of all encoders."""
+
+    made: ClassVar[collections.Counter[int]] = collections.Counter()
+
+    @stateless
+    def encode_sample(self, sample: Any) -> Any:
+        self.made[sample.__restore_key__[2]] += 1
+        time.sleep(0.002)
+        return super().encode_sample(sample)
+
+
+def test_planned_packs_in_lockstep_make_each_sample_once(tmp_path: Path, memo: Memo) -> None:
+    planned_packs.write_measured(tmp_path, 120)
+
+    def found(memo: Memo | None) -> list[Any]:
+        data = planned_packs.planned(tmp_path, SlowTexts(), repeat=False)
+        with get_savable_loader(data, memo=memo) as loader:
+            return [*loader, loader.save_state_rank()]
+
+    expected = found(None)
+    SlowTexts.made.clear()
+    with ThreadPoolExecutor(2) as executor:
+        assert [*executor.map(found, [memo, memo])] == [expected, expected]
+    made = SlowTexts.made
+    assert {made[index] for index in made if not planned_packs.is_split(index)} == {1}  # a split one is found by each
+
+
 def test_training_validation_and_ranks_share(data: Path, calls: Path, memo: Memo) -> None:
     read(data, memo, SIZE, repeat=False, **of(Plain, calls))
     for rank in range(2):
@@ -281,9 +312,12 @@ def test_a_process_that_dies_in_the_middle_is_in_nobodys_way(data: Path, calls: 
     with Child(first) as child, ThreadPoolExecutor(1) as executor:
         assert child.value == "encoding"
         found = executor.submit(read, data, memo, **of(Waiting, calls))
+        until = time.monotonic() + 60
+        while calls.read_text().count("\n") <= 1 + num_before:  # while it waits, it makes the next samples
+            assert time.monotonic() < until
+            time.sleep(0.01)
         with pytest.raises(concurrent.futures.TimeoutError):
-            found.result(0.3)
-        assert calls.read_text().count("\n") > 1 + num_before, "while it waits, it makes the next samples"
+            found.result(0.1)
         child.kill()
         assert found.result(60)[:2] == expected
 

@@ -48,17 +48,40 @@ from bridge_data.samples.pickling import decode
 _LAYOUT = struct.Struct("qqqqqq")  # progress, lane, source, epoch, index, part
 _NONE = -1
 _NO_SAMPLE = (_NONE,) * 4
-_ALLOWED, _WAITS, _PRODUCED, _PID = 8, 16, 24, 32  # numbers of words, each in a cache line of its own
 _SOON_S = 1e-4
+
+
+class _Word:
+    """A number on a page, as an attribute of it."""
+
+    def __init__(self, place: int) -> None:
+        self._place = place
+
+    def __get__(self, page: WatchPage, owner: object) -> int:
+        return page.words[self._place]
+
+    def __set__(self, page: WatchPage, number: int) -> None:
+        page.words[self._place] = number
 
 
 class WatchPage:
     """A page shared by a worker, who says what it works on, and the trainer, who says how far ahead it may be."""
 
+    progress = _Word(0)
+    """Changes with each step of the worker."""
+    allowed = _Word(8)  # from here on each is in a cache line of its own
+    """How many batches the worker may produce, counted from `Begin`, by the trainer."""
+    waits = _Word(16)
+    """Whether the worker waits for a message."""
+    produced = _Word(24)
+    """How many batches the worker has sent since `Begin`."""
+    process = _Word(32)
+    """The process of the worker; 0 until it has started."""
+
     def __init__(self, descriptor: int) -> None:
         self._memory = mmap.mmap(descriptor, mmap.PAGESIZE)
-        self._words = memoryview(self._memory).cast("q")
-        self._progress, self.lane = self.progress(), _NONE
+        self.words = memoryview(self._memory).cast("q")
+        self._progress, self.lane = self.progress, _NONE
 
     @staticmethod
     def make() -> tuple[WatchPage, int]:
@@ -92,41 +115,6 @@ class WatchPage:
     def update(self, contents: bytes) -> None:
         """Take over the `contents` of a page on another machine."""
         self._memory[: _LAYOUT.size] = contents
-
-    def progress(self) -> int:
-        """A number that changes with each step of the worker."""
-        return self._words[0]
-
-    def allow(self, num_batches: int) -> None:
-        """Let the worker produce this many batches, counted from `Begin`."""
-        self._words[_ALLOWED] = num_batches
-
-    def allowed(self) -> int:
-        """How many batches the worker may produce, counted from `Begin`."""
-        return self._words[_ALLOWED]
-
-    def wait(self, waits: bool) -> None:
-        """Note that the worker waits for a message, or has stopped doing so."""
-        self._words[_WAITS] = waits
-
-    def waits(self) -> bool:
-        return bool(self._words[_WAITS])
-
-    def produce(self, num_batches: int) -> None:
-        """Note how many batches the worker has sent since `Begin`."""
-        self._words[_PRODUCED] = num_batches
-
-    def produced(self) -> int:
-        """How many batches the worker has sent since `Begin`."""
-        return self._words[_PRODUCED]
-
-    def belong_to(self, process: int) -> None:
-        """Note the process of the worker."""
-        self._words[_PID] = process
-
-    def process(self) -> int:
-        """The process of the worker; 0 until it has started."""
-        return self._words[_PID]
 
     def on_sample(self) -> bool:
         _, lane, source, *_ = _LAYOUT.unpack_from(self._memory)
@@ -198,8 +186,8 @@ class WorkerLink:
         ahead = sum(isinstance(message, BatchMessage) for message, *_ in self._queue)
         self._allowed = self._prefetch_factor - ahead
         self._note_taken()
-        self.page.produce(0)
-        self.page.allow(self._allowed)
+        self.page.produced = 0
+        self.page.allowed = self._allowed
         self._send(Begin(self._begin_number, list(self._lanes), state, self._prefetch_factor))
 
     def receive(self) -> None:
@@ -259,7 +247,7 @@ class WorkerLink:
 
     def ask(self) -> bool:
         """Note how many batches are ready now, when one is requested; return whether one has been received."""
-        ready = self._prefetch_factor - (self._allowed - self.page.produced())
+        ready = self._prefetch_factor - (self._allowed - self.page.produced)
         self._num_ready = min(max(ready, 0), self._prefetch_factor)  # the worker may not have seen `Begin` yet
         return bool(self._queue)
 
@@ -273,9 +261,9 @@ class WorkerLink:
         assert message.lane == lane
         batch = decode(slots.open(message.body, payload))
         self._allowed += 1
-        self.page.allow(self._allowed)
+        self.page.allowed = self._allowed
         self._note_taken()
-        if self._slots.released or self.page.waits():
+        if self._slots.released or self.page.waits:
             self._free()
         counts = as_counts((*message.counts, self._num_ready, self._prefetch_factor))
         return Produced(lane, batch, state, message.skipped, message.references, counts)
@@ -285,7 +273,7 @@ class WorkerLink:
             self._shared.board.note_taken(self.index, self._allowed - self._prefetch_factor)
 
     def wake(self) -> None:
-        if self.page.waits():
+        if self.page.waits:
             self._free()
 
     def _free(self) -> None:

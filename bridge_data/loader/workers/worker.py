@@ -77,7 +77,7 @@ def main(parent: int, channel_descriptor: int, watch_descriptor: int) -> None:
         faulthandler.enable()
         use_one_thread()
         page = WatchPage(watch_descriptor)
-        page.belong_to(os.getpid())
+        page.process = os.getpid()
         os.close(watch_descriptor)
         _serve(Channel.from_descriptor(channel_descriptor), page)
     except EOFError:
@@ -118,7 +118,7 @@ class _Worker:
             self._listen()
             message, payload, descriptors = self._next()
             self._channel.send(message, descriptors, payload)
-            self._page.produce(self._num_batches)
+            self._page.produced = self._num_batches
             for descriptor in descriptors:
                 os.close(descriptor)
             if self._number & (self._number - 1) == 0:  # less and less often
@@ -148,7 +148,7 @@ class _Worker:
     def _receive(self) -> Packet:
         if spin_briefly(self._may_go_on):
             return self._channel.receive(wait=False)
-        self._page.wait(True)
+        self._page.waits = True
         try:
             helping, may_go_on = self._helping, self._may_go_on()  # the trainer may just have changed it
             if helping is not None and not may_go_on:
@@ -158,7 +158,7 @@ class _Worker:
                 self._slots.num_spare += may_go_on
             return self._channel.receive(wait=not may_go_on)
         finally:
-            self._page.wait(False)
+            self._page.waits = False
 
     def _may_go_on(self) -> bool:
         return bool(self._turns) and self._num_batches < self._num_allowed
@@ -166,7 +166,7 @@ class _Worker:
     @property
     def _num_allowed(self) -> int:
         """The batches that it may produce: those that the trainer asks for, and some beyond."""
-        return self._page.allowed() + min(self._num_beyond, self._most_beyond)
+        return self._page.allowed + min(self._num_beyond, self._most_beyond)
 
     @property
     def _most_beyond(self) -> int:

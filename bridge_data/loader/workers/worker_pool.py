@@ -142,7 +142,7 @@ class WorkerPool:
 
     def processes(self) -> list[int]:
         """The process ids of the workers that have started."""
-        return [process for link in self._links if (process := link.page.process())]
+        return [process for link in self._links if (process := link.page.process)]
 
     def begin(self, lanes: list[int], state: LoaderState) -> None:
         """Drop all prefetched batches, and produce these lanes in the order of their slots, from `state`.
@@ -286,7 +286,7 @@ class Patience:
     def is_over(self) -> bool:
         """Check the worker again; `left_s` is the time until the timeout."""
         link, now = self._link, time.monotonic()
-        seen = (link.uid, link.page.progress(), link.num_received)
+        seen = (link.uid, link.page.progress, link.num_received)
         if seen != self._seen or not link.ready:
             self._seen, self._since = seen, now
         self._limit_s = self._config.patience_s(first_batch=not link.num_received, on_sample=link.page.on_sample())
