@@ -95,7 +95,8 @@ class Permutation:
         self._size = size
         if size <= TABLE_LIMIT:
             order = uniform64(np.arange(size, dtype=np.int64), key)
-            self._table: NDArray[np.int64] | None = np.argsort(order, kind="stable")
+            table = np.argsort(order, kind="stable")
+            self._table: NDArray[np.uint16] | None = table.astype(np.uint16)  # each lane keeps one of each source
         else:
             self._table = None
             self._side = np.uint64(math.isqrt(size - 1) + 1)
@@ -104,7 +105,7 @@ class Permutation:
     def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The elements at `positions`, int64, each in 0..size-1."""
         if self._table is not None:
-            return self._table[positions]
+            return self._table[positions].astype(np.int64)
         values = self._encrypt(positions.astype(np.uint64))
         outside = np.flatnonzero(values >= self._size)
         while len(outside):

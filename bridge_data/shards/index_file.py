@@ -112,7 +112,7 @@ class IndexPage:
         "part_sizes",
     )
 
-    def __init__(self, data: memoryview | bytes, names: list[str], has_digests: bool) -> None:
+    def __init__(self, data: memoryview | bytes, names: Sequence[str], has_digests: bool) -> None:
         view = memoryview(data)
         num_samples, num_parts, keys_bytes = _PAGE.unpack_from(view)
         at = _PAGE.size
@@ -181,6 +181,8 @@ class IndexPage:
 class Segment:
     """The segment with this directory, whose pages are read by `read`, which checks them, from byte `start` on."""
 
+    __slots__ = ("_checksums", "_count", "_ends", "_page_samples", "_read", "_start", "has_digests", "names")
+
     def __init__(self, directory: bytes | memoryview, read: ReadChecked, start: int) -> None:
         view = memoryview(directory)
         try:
@@ -189,9 +191,9 @@ class Segment:
             num_pages = -(-self._count // self._page_samples)
             ends_at, sums_at = _DIRECTORY.size, _DIRECTORY.size + 8 * num_pages
             names_at = sums_at + 4 * num_pages
-            self._ends = view[ends_at:sums_at].cast("Q")
-            self._checksums = view[sums_at:names_at].cast("I")
-            self.names: list[str] = json.loads(bytes(view[names_at : names_at + names_bytes]))
+            self._ends = array.array("Q", bytes(view[ends_at:sums_at]))  # a view takes twice as much
+            self._checksums = array.array("I", bytes(view[sums_at:names_at]))
+            self.names = _part_names(bytes(view[names_at : names_at + names_bytes]))
         except (struct.error, ValueError, TypeError, ZeroDivisionError) as error:
             raise DamagedIndexError(f"the directory of a shard in an index is damaged: {error}") from None
         self.has_digests = bool(has_digests)
@@ -293,6 +295,12 @@ class Segment:
     def _page_bytes(self, number: int) -> bytes | memoryview:
         start = self._ends[number - 1] if number else 0
         return self._read(self._start + start, self._ends[number] - start, self._checksums[number])
+
+
+@functools.lru_cache(maxsize=256)
+def _part_names(stored: bytes) -> tuple[str, ...]:
+    """The part names of a directory: most shards have the same."""
+    return tuple(json.loads(stored))
 
 
 def _read_from(data: memoryview, start: int, num_bytes: int, checksum: int) -> memoryview:

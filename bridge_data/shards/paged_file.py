@@ -31,9 +31,10 @@ HEADER_BYTES = 40
 
 VERSION = 2
 
-MAX_PAGES = 1024
-"""Pages that a process keeps, of all index files together: of about 10 KB, so 10 MB; those of a join have 16 KB for
-each member, so 32 MB for two."""
+MAX_PAGES = 256
+"""Pages that a process keeps, of all index files together: of about 10 KB, so 3 MB; those of a join have 16 KB for
+each member, so 8 MB for two. The pages of one window of a lane, of small files; more would be a copy of the page cache,
+in each worker, that saves 10 µs a sample."""
 
 _HEADER = struct.Struct("=8sIIQQQ")
 _BYTE_ORDER = 0x01020304

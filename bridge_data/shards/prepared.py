@@ -277,10 +277,10 @@ class ShardReader(RecordReader):
     def __init__(self, shards: ShardSet) -> None:
         self.shards = shards
         self.dataset_path = str(shards.root)
-        self._tables: collections.OrderedDict[int, ShardTable] = collections.OrderedDict()
+        self._tables: dict[int, ShardTable] = {}
         self._files: dict[int, PinnedFile] = {}
         """Of each shard that was opened."""
-        self._unindexed: set[int] = set()
+        self._unindexed: tuple[int, ...] = ()
         """Shards whose segment is damaged."""
 
     def __len__(self) -> int:
@@ -340,7 +340,7 @@ class ShardReader(RecordReader):
     def _stop_using_index(self, shard: int, damage: DamagedIndexError) -> None:
         assert self.shards.index is not None
         self.shards.index.tell_damage(self.shards.names[shard], damage)
-        self._unindexed.add(shard)
+        self._unindexed += (shard,)
         self._tables.pop(shard, None)
 
     def _open(self, shard: int) -> ShardTable:
@@ -367,7 +367,7 @@ class ShardReader(RecordReader):
             table = SpanShard(path, content, compressed, shards.stored_counts[shard])
         num_known = MAX_KNOWN_COMPRESSED if compressed is not None else MAX_KNOWN_SHARDS
         while len(self._tables) >= num_known:
-            self._tables.popitem(last=False)
+            del self._tables[next(iter(self._tables))]  # the oldest
         self._tables[shard] = table
         return table
 

@@ -53,6 +53,8 @@ class TarShard:
     """The shard at `path` with the parts in `segment`; `content` reads the tar. With `compares`, headers are read, too,
     and compared with the segment; with `verifies`, contents are compared with its digests."""
 
+    __slots__ = ("_compares", "_path", "_sample", "_segment", "_verifies", "content")
+
     def __init__(
         self, path: str, content: ReadContent, segment: Segment, *, compares: bool, verifies: bool = False
     ) -> None:

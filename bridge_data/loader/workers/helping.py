@@ -21,6 +21,7 @@ import select
 import time
 from collections.abc import Sequence
 
+from bridge_data.child_process import waited_for_core_ns
 from bridge_data.lanes.lane import Lane
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.skipping import SkippingLane
@@ -61,6 +62,7 @@ class Helping:
         self._dataset, self._encoder = dataset, Encoder()
         self._number = os.getpid() << 32  # those of a process that died here before are others
         self._mean_ns, self._mean_bytes, self._num_failed = 0.0, float(1 << 20), 0
+        self._waited_ns = waited_for_core_ns()
         self.max_ahead = peers.max_ahead
         self.posts = False
         """Whether its lanes ask for outcomes."""
@@ -91,7 +93,11 @@ class Helping:
         """Note how long its lanes took to load some samples, which says whether to post jobs."""
         if not num_samples:
             return
-        mean_ns = (loading_ns + self._elsewhere_ns) / num_samples
+        loading_ns += self._elsewhere_ns
+        if loading_ns >= _LIGHT_NS * num_samples:  # else it costs more than it could tell
+            before_ns, self._waited_ns = self._waited_ns, waited_for_core_ns()
+            loading_ns = max(0, loading_ns - (self._waited_ns - before_ns))  # nobody helps where no core is free
+        mean_ns = loading_ns / num_samples
         self._mean_ns = mean_ns if not self._mean_ns else self._mean_ns + 0.25 * (mean_ns - self._mean_ns)
         self._elsewhere_ns = 0
         posts = self._num_failed < _MAX_FAILED and self._mean_ns >= (_LIGHT_NS if self.posts else _HEAVY_NS)

@@ -275,3 +275,27 @@ def test_whoever_dies_the_stream_is_the_same(texts: Path, num_kills: int, monkey
     with loader_of(texts, Slow(), 0) as alone:
         assert taken(alone, len(found)) == found
         assert dict(alone.skipped) == skipped
+
+
+class Computing(Slow):
+    """Samples that take a millisecond of a core each."""
+
+    @stateless
+    def encode_sample(self, sample: Any) -> Any:
+        end = time.thread_time() + 0.001
+        while time.thread_time() < end:
+            pass
+        return {"__key__": sample.__key__, "number": 0, "pixels": torch.zeros(1), "by": os.getpid()}
+
+
+@pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="this kernel does not say who waits")
+def test_nobody_helps_where_no_core_is_free(texts: Path) -> None:
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})  # for the workers too: each sample takes several times as long
+    try:
+        with loader_of(texts, Computing(made_by=True), 8) as loader:
+            assert loader.wait_for_workers()
+            made = Counter(by == batched for batch in taken(loader, 120) for by, batched in batch["by"])
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert not made[False], made
