@@ -58,6 +58,7 @@ COSTS = (
     Cost("the same: share of the time that it computes to take one", "s3/2", "local shards", "taking_share"),
     Cost("first batch of a new process from S3 at 20 ms, s", "s3/2", "local shards", "first_batch_s"),
     Cost("the same: seconds of waiting in the 2 s after it", "s3/2", "local shards", "stalled_at_first_s"),
+    Cost("S3 at 100 ms, as fast as it can: JPEGs a second", "far/2", "local shards", "samples_per_s"),
     Cost("two jobs that share photos: CPU s of 1,000, each", "memo", shared_decode.APART, "cpu_s_per_1000"),
     Cost("the same: photos a second, each", "memo", shared_decode.APART, "samples_per_s"),
 )
@@ -168,6 +169,6 @@ MEASURED: dict[str, Callable[[Extent], Runs]] = {
     "prepare": prepare,
     "growth": growth,
     "stragglers": stragglers.measure,
-    "s3": lambda extent: {"s3/2": object_store.measure(extent)},
+    "s3": object_store.measure,
     "memo": shared_decode.measure,
 }

@@ -47,9 +47,6 @@ MAX_SAMPLES_AHEAD = 1 << 14
 BURST_BYTES = 2 << 20
 """Bytes announced at once: they arrive soon."""
 
-REQUEST_BYTES = 1 << 19
-"""One request costs about as much as transferring this many bytes."""
-
 LEAD = LOT_SAMPLES // 4
 """Data needed within this many samples are announced at once, whatever their size; at the start, within as many as the
 lane has taken: the first batches of all lanes come before the later ones of any."""
@@ -111,7 +108,7 @@ class ReadAhead:
             self._credit = min(float(BURST_BYTES), self._credit + PACE * count * self._cost / self._num_seen)
         while self._waiting and self._is_due(self._waiting[0], last_draw):
             request = self._waiting.popleft()
-            self._credit -= request.num_bytes + REQUEST_BYTES
+            self._credit -= request.num_bytes + storage.REQUEST_BYTES
             self._announced.append(request)
             self._announced_bytes += request.num_bytes
             storage.prefetch(request.ranges)
@@ -135,7 +132,7 @@ class ReadAhead:
             request = _Request(min(map(wanted.__getitem__, group)), group, sum(size for *_, size in group))
             self._waiting.append(request)
             self._known_bytes += request.num_bytes
-            self._cost += request.num_bytes + REQUEST_BYTES
+            self._cost += request.num_bytes + storage.REQUEST_BYTES
         self._num_seen += len(lot)
         if self._num_seen > MAX_SEEN:
             self._num_seen, self._cost = self._num_seen // 2, self._cost // 2

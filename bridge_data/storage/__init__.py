@@ -42,13 +42,14 @@ from bridge_data.storage.locations import (
     walk,
     write,
 )
-from bridge_data.storage.prefetching import MAX_AHEAD_BYTES
+from bridge_data.storage.prefetching import MAX_AHEAD_BYTES, REQUEST_BYTES
 
 if TYPE_CHECKING:
     from bridge_data.storage.remote import list_sizes as list_sizes
 
 __all__ = [
     "MAX_AHEAD_BYTES",
+    "REQUEST_BYTES",
     "AnyLocation",
     "Location",
     "PinnedFile",

@@ -28,6 +28,7 @@ from bridge_data.storage.object_stores import (
     FULL_S,
     HUB,
     LONGEST_S,
+    MAX_OPEN,
     STATUS,
     Denied,
     Missing,
@@ -137,8 +138,6 @@ def _needed(module: str, base: str) -> Any:
             f'{base}: reading it takes the package {error.name}: pip install "bridge-data[s3]"'
         ) from error
 
-
-MSC_THREADS = 16
 
 _NO_RETRIES = {"max_retries": 0}
 
@@ -338,7 +337,7 @@ class MscStore:
         self._range: Callable[[int, int], Any] = msc.types.Range
         import concurrent.futures  # imported here: slow, and other stores do not need it
 
-        self._threads = concurrent.futures.ThreadPoolExecutor(MSC_THREADS, "bridge_data msc")
+        self._threads = concurrent.futures.ThreadPoolExecutor(MAX_OPEN, "bridge_data msc")
         try:
             self._client, _ = msc.resolve_storage_client(f"{base}/")
         except Exception as error:

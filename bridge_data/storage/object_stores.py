@@ -36,6 +36,9 @@ RETRY_S = 30.0
 An attempt at a read of up to 4 MB takes 14 s at most (see `TimeLimits`). With one prefetch attempt and the last
 attempt, that is 58 s, less than the loader's `watchdog_timeout_seconds`: so the error names what it waited for."""
 
+MAX_OPEN = 128
+"""Requests of a process that are open at a time, at most."""
+
 FIRST_WAIT_S = 0.1
 LONGEST_WAIT_S = 10.0
 _PASSING_STATUS = frozenset({408, 425, 429})

@@ -7,6 +7,9 @@ could not be fetched is read normally, and that read reports the error.
 Ranges close to each other are fetched by one request. Requests beyond `max_bytes` wait, in order, until reads have
 freed memory. A read whose range is still waiting shows that the ranges held were not read in the announced order: the
 oldest of them are evicted.
+
+How many requests are open at a time follows from what is measured (see `OpenRequests`): few suffice for a near store,
+and a distant one needs as many as are asked for within the time of an answer. Nothing is to be set.
 """
 
 import bisect
@@ -14,10 +17,11 @@ import collections
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from bridge_data.storage.object_stores import Content
+from bridge_data.storage.object_stores import MAX_OPEN, Content, RequestError
 
 logger = logging.getLogger("bridge_data")
 
@@ -33,13 +37,25 @@ MAX_RANGE_BYTES = 16 << 20
 MAX_GAP_BYTES = 1 << 17
 """Fetching up to this many unwanted bytes is cheaper than another request."""
 
+REQUEST_BYTES = 1 << 19
+"""One request costs about as much as transferring this many bytes."""
+
 MAX_WAITING = 1 << 14
 """Maximum requests waiting for memory; beyond it the oldest are dropped, as they seem unused."""
 
 MAX_OVERLAPS = 32
 """Maximum overlapping requests that a look-up checks; a range behind more of them is not found."""
 
-NUM_THREADS = 16
+FIRST_OPEN = 16
+"""Requests that may be open at a time, at first."""
+
+GAIN = 1.4
+"""Twice as many open requests are kept if they bring this many times the bytes a second: in a distant store it is twice
+as many, through a link that is full as many as before."""
+
+MIN_REST, MAX_REST = 8, 128
+"""Rounds before more requests are tried again, if the store failed, or if they did not help: then twice as many each
+time."""
 
 Ranges: TypeAlias = Sequence[tuple[int, int]]
 """Offset and number of bytes of each."""
@@ -67,13 +83,75 @@ class _Fetch:
         return self.end - self.start
 
 
-class Prefetcher:
-    """Fetches ranges by `fetch` in its own threads, which are started when needed."""
+class OpenRequests:
+    """How many requests may be open at a time: `limit`. Not thread-safe.
 
-    def __init__(self, fetch: Fetch, *, max_bytes: int = MAX_AHEAD_BYTES, num_threads: int = NUM_THREADS) -> None:
-        self._fetch, self._max_bytes, self._num_threads = fetch, max_bytes, num_threads
+    It is doubled after a round in which a reader waited although so many were open all the time, and halved again if
+    that does not help; it is halved if the store fails, as by "slow down", once for all requests that are open then. A
+    round measures twice as many answers as may be open, after as many of requests that were open before.
+    """
+
+    def __init__(self, limit: int, clock: Callable[[], float]) -> None:
+        self.limit, self.clock = limit, clock
+        self.has_waited = False
+        """Set when a reader waits for an answer."""
+        self._num_answers, self._num_bytes, self._begin = 0, 0, 0.0
+        self._s_per_byte_before: float | None = None
+        """Of half the limit, while it is tried out."""
+        self._rest, self._next_rest, self._halved_s = 0, MIN_REST, float("-inf")
+
+    def note_answer(self, num_bytes: int, num_unanswered: int) -> None:
+        """Record an answer; `num_unanswered` other requests are open, or wait to be."""
+        self._num_answers += 1
+        if num_unanswered < self.limit:
+            self._num_answers = 0
+        elif self._num_answers <= self.limit:
+            self._begin, self._num_bytes = self.clock(), 0
+        else:
+            self._num_bytes += num_bytes + REQUEST_BYTES
+            if self._num_answers == 3 * self.limit:
+                self._end_round((self.clock() - self._begin) / self._num_bytes)
+
+    def _end_round(self, s_per_byte: float) -> None:
+        has_waited, self.has_waited, self._num_answers = self.has_waited, False, 0
+        if self._s_per_byte_before is not None:
+            if self._s_per_byte_before < GAIN * s_per_byte:
+                self._halve()
+                return
+            self._s_per_byte_before, self._next_rest = None, MIN_REST
+        if self._rest:
+            self._rest -= 1
+        elif has_waited and self.limit < MAX_OPEN:
+            self.limit, self._s_per_byte_before = 2 * self.limit, s_per_byte
+
+    def note_failure(self, begin_s: float) -> None:
+        """Record that the store failed to answer a request of this time, of `clock`."""
+        if begin_s >= self._halved_s:
+            self._halve()
+
+    def _halve(self) -> None:
+        self.limit, self._halved_s = max(1, self.limit // 2), self.clock()
+        self._rest = MIN_REST
+        if self._s_per_byte_before is not None:
+            self._rest, self._next_rest = self._next_rest, min(MAX_REST, 2 * self._next_rest)
+        self._num_answers, self._s_per_byte_before = 0, None
+
+
+class Prefetcher:
+    """Fetches ranges by `fetch` in its own threads, one for each open request; `num_open` requests at a time, until it
+    is known how many it takes."""
+
+    def __init__(
+        self,
+        fetch: Fetch,
+        *,
+        max_bytes: int = MAX_AHEAD_BYTES,
+        num_open: int = FIRST_OPEN,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._fetch, self._max_bytes = fetch, max_bytes
+        self.open, self._num_threads, self._num_unanswered = OpenRequests(num_open, clock), 0, 0
         self._changed = threading.Condition()
-        self._threads: list[threading.Thread] = []
         self._ready: queue.SimpleQueue[_Fetch] = queue.SimpleQueue()
         self._waiting: dict[_Fetch, None] = {}
         self._started: dict[_Fetch, None] = {}
@@ -143,6 +221,7 @@ class Prefetcher:
                 if not block.is_started:
                     self._evict_for(block)
                 else:
+                    self.open.has_waited = True
                     self._changed.wait()
             content = block.content
             self._note_read(block, num_bytes)
@@ -198,11 +277,14 @@ class Prefetcher:
         self._started[block] = None
         block.is_started = True
         self.num_held_bytes += block.num_bytes
-        if len(self._threads) < min(self._num_threads, len(self._started)):
-            thread = threading.Thread(target=self._run, name="bridge_data prefetch", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        self._num_unanswered += 1
         self._ready.put(block)
+        self._start_threads()
+
+    def _start_threads(self) -> None:
+        while self._num_threads < min(self.open.limit, self._num_unanswered):
+            self._num_threads += 1
+            threading.Thread(target=self._run, name="bridge_data prefetch", daemon=True).start()
 
     def _drop(self, block: _Fetch) -> None:
         """Forget a block, if it is known."""
@@ -221,18 +303,30 @@ class Prefetcher:
     def _run(self) -> None:
         while True:
             block = self._ready.get()
+            begin_s = self.open.clock()
             content: Content | None = None
+            is_overloaded = False
             try:
                 content = self._fetch(block.url, block.start, block.num_bytes)
-            except BaseException:  # also panics of a library: the reader must not wait forever
+            except BaseException as error:  # also panics of a library: the reader must not wait forever
                 logger.debug("%s: could not be fetched ahead", block.url, exc_info=True)  # the read reports the error
+                is_overloaded = isinstance(error, RequestError) and error.is_transient
             with self._changed:
+                self._num_unanswered -= 1
                 try:
+                    if is_overloaded:
+                        self.open.note_failure(begin_s)
+                    elif content is not None:
+                        self.open.note_answer(block.num_bytes, self._num_unanswered)
                     is_wanted = block in self._started
                     self._drop(block)
                     if is_wanted and content is not None and len(content) == block.num_bytes:
                         self._keep(block, content)
                     self._start_waiting()
+                    self._start_threads()
+                    if self._num_threads > self.open.limit:
+                        self._num_threads -= 1
+                        return
                 finally:
                     self._changed.notify_all()
 

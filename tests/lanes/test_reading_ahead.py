@@ -43,7 +43,7 @@ def announced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Announced]:
     monkeypatch.setattr(reading, "LOT_SAMPLES", 8)
     monkeypatch.setattr(reading, "LEAD", 4)
     monkeypatch.setattr(reading, "BURST_BYTES", 0)
-    monkeypatch.setattr(reading, "REQUEST_BYTES", 0)
+    monkeypatch.setattr(storage, "REQUEST_BYTES", 0)
     yield seen
 
 

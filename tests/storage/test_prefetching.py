@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data.storage import prefetching
-from bridge_data.storage.prefetching import MAX_GAP_BYTES, MAX_REQUEST_BYTES, Prefetcher, joined
+from bridge_data.storage.object_stores import MAX_OPEN, RequestError
+from bridge_data.storage.prefetching import (
+    FIRST_OPEN,
+    MAX_GAP_BYTES,
+    MAX_REQUEST_BYTES,
+    OpenRequests,
+    Prefetcher,
+    joined,
+)
 
 CONTENT = bytes(number % 251 for number in range(1 << 20))
 
@@ -30,8 +38,8 @@ class Source:
             raise self.broken[start]
         return CONTENT[start : start + num_bytes]
 
-    def ahead(self, max_bytes: int = 1 << 20, num_threads: int = 4) -> Prefetcher:
-        return Prefetcher(self.fetch, max_bytes=max_bytes, num_threads=num_threads)
+    def ahead(self, max_bytes: int = 1 << 20, num_open: int = 4) -> Prefetcher:
+        return Prefetcher(self.fetch, max_bytes=max_bytes, num_open=num_open)
 
 
 @pytest.fixture
@@ -94,7 +102,7 @@ def test_what_is_announced_twice_can_be_read_twice(source: Source) -> None:
 
 @pytest.mark.parametrize("failure", [OSError, BaseException])
 def test_a_failure_is_left_to_the_read_and_ends_no_thread(source: Source, failure: type[BaseException]) -> None:
-    ahead, (first, second) = source.ahead(max_bytes=150, num_threads=1), spread(2, 100)
+    ahead, (first, second) = source.ahead(max_bytes=150, num_open=1), spread(2, 100)
     source.broken[0] = failure
     announce(ahead, first, second)
     assert ahead.take("a", *first) is None
@@ -177,3 +185,85 @@ def test_requests_cover_all_ranges_in_the_order_in_which_they_are_wanted(ranges:
     firsts = [min(ranges.index(one) for one in request.ranges) for request in requests]
     assert firsts == sorted(firsts)
     assert all(request.num_bytes <= MAX_REQUEST_BYTES for request in requests)
+
+
+class Store:
+    """A simulated store, from which a reader wants `per_s` answers of 256 KiB a second. It answers all open requests
+    after `latency_s`, through a link of `bytes_per_s`, and refuses what is beyond `most`."""
+
+    def __init__(self, latency_s: float, bytes_per_s: float = 1e9, most: int = 1000, per_s: float = 500) -> None:
+        self.latency_s, self.bytes_per_s, self.most, self.per_s = latency_s, bytes_per_s, most, per_s
+        self.now_s = 0.0
+        self.requests = OpenRequests(FIRST_OPEN, lambda: self.now_s)
+
+    def limits(self, count: int) -> list[int]:
+        """How many requests were open each of so many times."""
+        return [self._answer() for _ in range(count)]
+
+    def _answer(self) -> int:
+        begin_s, num_open = self.now_s, self.requests.limit
+        self.now_s += self.latency_s + min(num_open, self.most) * (1 << 18) / self.bytes_per_s
+        self.requests.has_waited |= num_open < self.per_s * (self.now_s - begin_s)
+        for number in range(num_open):
+            if number < self.most:
+                self.requests.note_answer(1 << 18, self.requests.limit)
+            else:
+                self.requests.note_failure(begin_s)
+        return num_open
+
+
+@pytest.mark.parametrize(("latency_s", "most"), [(0.02, FIRST_OPEN), (0.05, 32), (0.1, 64), (0.15, 128), (1, MAX_OPEN)])
+def test_more_requests_are_open_the_farther_the_store_and_no_more_than_it_takes(latency_s: float, most: int) -> None:
+    store = Store(latency_s)
+    assert [*dict.fromkeys(store.limits(100))] == [limit for limit in (16, 32, 64, 128) if limit <= most]
+    store.latency_s = 0.09
+    assert store.limits(300)[-1] >= 64, "also when it goes away"
+
+
+def test_more_requests_are_tried_ever_less_often_where_they_do_not_help() -> None:
+    full_link, refusing = Store(0.02, bytes_per_s=1e7), Store(0.1, most=24)
+    for store in (full_link, refusing):
+        limits = store.limits(4000)
+        assert {*limits} == {16, 32}
+        assert 0 < limits[-1000:].count(32) < 20
+
+
+def test_a_store_that_refuses_is_asked_for_little_until_it_answers() -> None:
+    store = Store(0.1)
+    store.most = 0
+    assert store.limits(8) == [16, 8, 4, 2, 1, 1, 1, 1]
+    store.most = 1000
+    assert store.limits(50)[-1] == 64
+
+
+def test_threads_open_as_many_requests_as_help_and_fewer_after_a_refusal() -> None:
+    """Virtual time passes when all that may be open is open, and a reader waits."""
+    together, now_s, most_open, num_open = threading.Condition(), 0.0, 0, 0
+    is_refusing = is_over = False
+
+    def fetch(url: str, start: int, num_bytes: int) -> bytes:
+        nonlocal now_s, num_open, most_open
+        with together:
+            num_open, arrived_s = num_open + 1, now_s
+            most_open = max(most_open, num_open)
+            while now_s == arrived_s and not is_over:
+                if num_open >= ahead.open.limit and ahead.open.has_waited:
+                    now_s, num_open = now_s + 0.1, 0
+                    together.notify_all()
+                else:
+                    together.wait(0.001)
+        if is_refusing:
+            raise RequestError("slow down", is_transient=True)
+        return CONTENT[:num_bytes]
+
+    ahead = Prefetcher(fetch, num_open=2, clock=lambda: now_s)
+    ranges = [("a", *one) for one in spread(500, 10)]
+    ahead.prefetch(ranges)
+    for one in ranges[:100]:
+        assert ahead.take(*one) == CONTENT[:10]
+    assert most_open >= 16
+    is_refusing = True
+    for one in ranges[100:300]:
+        assert ahead.take(*one) in (None, CONTENT[:10])
+    assert ahead.open.limit == 1
+    is_over = True
