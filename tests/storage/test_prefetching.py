@@ -153,7 +153,7 @@ def test_what_is_cleared_is_neither_held_nor_waited_for(source: Source) -> None:
 
 def test_what_is_released_is_neither_fetched_nor_held(source: Source) -> None:
     """Whether it is held, on its way, or waits for memory; what is announced again still comes."""
-    ahead, (_, on_its_way, waiting, twice) = source.ahead(max_bytes=200, num_threads=1), spread(4, 100)
+    ahead, (_, on_its_way, waiting, twice) = source.ahead(max_bytes=200, num_open=1), spread(4, 100)
     announce(ahead, (0, 50), (50, 50))
     check(ahead, (0, 50))
     source.gate.clear()
