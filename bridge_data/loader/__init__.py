@@ -9,6 +9,7 @@ Enters: a `LaneDataset` and a `LoaderConfig`. Leaves: batches, `LoaderState`, ch
     lane_runner       running lanes; in this process, and in each worker
     workers           worker processes, their replacement, and batches in shared memory
     ray_workers       the same on the nodes of a Ray cluster
+    ray_batches       how batches get from there to the trainer
     pinning           batches of workers copied to page-locked memory, in a thread
     even_ends         ranks of finite data take equally many batches
     rank_states       states of all ranks gathered to save, distributed to restore

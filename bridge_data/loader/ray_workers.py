@@ -7,10 +7,6 @@ per batch, a few ahead. The trainer keeps the state after the last batch that it
 lost, or a new one is ready, the lanes are dealt anew and continue from these states; so where a lane runs changes the
 rate alone. Several jobs and ranks share a cluster: actors have no names, belong to the process that started them, and
 end with it.
-
-A batch of up to 32 MiB comes with the reply of its request: that takes two thirds of the CPU time of Ray's object store
-at 20 MB, and a fourth at 1 MB. Larger ones come through the object store. Either is memory that may not be written, so
-a batch is copied once.
 """
 
 from __future__ import annotations
@@ -29,9 +25,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from bridge_data.child_process import keep_freed_memory, use_one_thread
 from bridge_data.errors import ConfigError, WorkerError
@@ -39,11 +34,11 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced, as_counts
 from bridge_data.loader.lane_runner import Ended, LaneRunner, OutOfStep, ServerLost
 from bridge_data.loader.position import Turns
+from bridge_data.loader.ray_batches import BatchReader, BatchSender, Door, Reply
 from bridge_data.loader.workers.batches import Encoder, encode_dataset
 from bridge_data.loader.workers.link import WatchPage, error_of
 from bridge_data.loader.workers.messages import (
     BatchMessage,
-    Body,
     EndMessage,
     Environment,
     FailureMessage,
@@ -51,12 +46,12 @@ from bridge_data.loader.workers.messages import (
     change_of,
     changed,
 )
+from bridge_data.loader.workers.slots import HeldSlots
 from bridge_data.loader.workers.worker import adopt
 from bridge_data.loader.workers.worker_pool import Interrupted, Patience, Restarts
 from bridge_data.order.state import LaneState, LoaderState
 from bridge_data.replacement import replacement
 from bridge_data.run_options import LoaderConfig, RayWorkers
-from bridge_data.samples.arena import PrivateArena, aligned
 from bridge_data.samples.pickling import decode
 
 logger = logging.getLogger("bridge_data")
@@ -67,12 +62,9 @@ _FIRST_S, _JOIN_S = 1.0, 5.0
 what was made ahead."""
 
 _REPLY_BYTES = 32 << 20
-_WATCH = "watch"
+_WATCH, _NO_BEGIN = "watch", 0
 _ENVIRONMENT = dict.fromkeys(("RAY_max_direct_call_object_size", "RAY_task_rpc_inlined_bytes_limit"), str(_REPLY_BYTES))
 """Settings of Ray, for the processes of actors: how large the value of a call may be that its reply holds."""
-
-Reply: TypeAlias = tuple[LaneMessage, Sequence[Any]]
-"""An item of a lane, and the parts of its batch."""
 
 
 def ray_pool(dataset: LaneDataset, workers: RayWorkers, config: LoaderConfig, restarts: Restarts) -> RayPool | None:
@@ -156,21 +148,24 @@ class LaneActor:
             self._dataset: LaneDataset = pickle.loads(dataset)
         except BaseException as error:
             _, self._failure = Encoder().encode_error(error, "while the dataset was loaded in a worker")
-        self._encoder, self._arena = Encoder(), PrivateArena()
+        self._encoder, self._sender = Encoder(), BatchSender()
 
-    def ready(self) -> tuple[str, str | None]:
-        """The address of the node, and why the dataset cannot be loaded."""
-        return importlib.import_module("ray.util").get_node_ip_address(), self._failure
+    def ready(self) -> tuple[str, str | None, Door]:
+        """The address of the node, why the dataset cannot be loaded, and where batches will be."""
+        return importlib.import_module("ray.util").get_node_ip_address(), self._failure, self._sender.open_door()
 
-    def begin(self, begin_number: int, lanes: list[int], state: LoaderState) -> None:
+    def begin(self, begin_number: int, lanes: list[int], state: LoaderState, num_ahead: int, by_reply: bool) -> None:
         """Drop all lanes, then produce these in the order of their slots, from this state."""
         self._begin_number, self._number = begin_number, 0
+        self._sender.slots.num_spare, self._sender.by_reply = num_ahead, by_reply
         self._sent: dict[int, LaneState] = {}
         self._turns = Turns(state, lanes)
-        self._runner = LaneRunner(self._dataset, state, self._arena, self._page.watch)
+        self._runner = LaneRunner(self._dataset, state, self._sender.arena, self._page.watch)
 
-    def take(self, begin_number: int) -> Reply | None:
-        """The next item of the lane whose turn it is; None if the lanes have ended or failed, or were dropped."""
+    def take(self, begin_number: int, freed: list[int]) -> Reply | None:
+        """The next item of the lane whose turn it is; None if the lanes have ended or failed, or were dropped. These
+        slots may be written again."""
+        self._sender.slots.free(freed)
         if begin_number != self._begin_number or not self._turns:
             return None
         lane = self._turns.lane
@@ -181,15 +176,17 @@ class LaneActor:
             item = self._runner.take(lane)
             if isinstance(item, Ended):
                 self._turns.end_lane()
-                return EndMessage(*head, item.skipped), []
+                return Reply(EndMessage(*head, item.skipped))
+            state, skipped, references, counts = item.state, item.skipped, item.references, item.counts[:-2]
             parts = self._encoder.encode(item.batch)
+            del item  # a reference to the batch would keep it from being sent without a copy
+            body, *rest = self._sender.place(parts)
             self._turns.advance()
-            change, self._sent[lane] = change_of(self._sent.get(lane, {}), item.state), item.state
-            message = BatchMessage(*head, change, item.skipped, item.references, Body([]), item.counts[:-2])
-            return message, [pickle.PickleBuffer(part.raw()) for part in parts]
+            change, self._sent[lane] = change_of(self._sent.get(lane, {}), state), state
+            return Reply(BatchMessage(*head, change, skipped, references, body, counts), *rest)
         except BaseException as error:
             self._turns = None
-            return FailureMessage(*head, *self._encoder.encode_error(error, f"in a worker, lane {lane}")), []
+            return Reply(FailureMessage(*head, *self._encoder.encode_error(error, f"in a worker, lane {lane}")))
         finally:
             self._page.leave()
 
@@ -201,29 +198,54 @@ class LaneActor:
 class RayLink:
     """Actor number `index` as the trainer sees it: its lanes, and the requests that it has not answered yet."""
 
-    def __init__(self, index: int) -> None:
-        self.index = index
+    def __init__(self, index: int, held: HeldSlots, changed: threading.Event) -> None:
+        self.index, self._held, self._changed = index, held, changed
         self.uid = self.begin_number = 0
         self.lanes: list[int] = []
-        self.requests: collections.deque[Future[Reply]] = collections.deque()
+        self.requests: collections.deque[Future[Reply | None]] = collections.deque()
 
-    def attach(self, uid: int, actor: Any, starts: Future[tuple[str, str | None]]) -> None:
+    def attach(self, uid: int, actor: Any) -> None:
         """Let this be the actor."""
-        self.uid, self.actor, self.starts = uid, actor, starts
+        self.uid, self.actor, self.reader = uid, actor, BatchReader(self._held)
+        self.starts = self._future(actor.ready.remote())
         self.ready, self.node, self.lanes, self.num_received = False, "", [], 0
         self.page, descriptor = WatchPage.make()
         os.close(descriptor)
         self.requests.clear()
 
-    def begin(self, lanes: list[int], state: LoaderState) -> None:
+    def _future(self, reference: Any) -> Future[Any]:
+        future: Future[Any] = reference.future()
+        future.add_done_callback(lambda _: self._changed.set())
+        return future
+
+    def begin(self, lanes: list[int], state: LoaderState, num_ahead: int) -> None:
         """Drop what was requested; produce these lanes from `state`."""
         self.lanes, self.begin_number, self.num_received = lanes, self.begin_number + 1, 0
+        for request in self.requests:
+            request.add_done_callback(self.reader.discard)
         self.requests.clear()
         own = dataclasses.replace(state, lanes={lane: state.lanes[lane] for lane in lanes}, uncounted=None)
-        self.actor.begin.remote(self.begin_number, lanes, own)
+        self.actor.begin.remote(self.begin_number, lanes, own, num_ahead, self.reader.by_reply)
+
+    def request(self, begin_number: int) -> None:
+        """Ask for the next item, or, if it is not the current begin number, whether the actor lives."""
+        self.requests.append(self._future(self.actor.take.remote(begin_number, self.reader.slots.take_released())))
 
     def has_item(self) -> bool:
         return bool(self.requests) and self.requests[0].done()
+
+    def take(self) -> tuple[LaneMessage, list[Any]] | None:
+        """The oldest item, and the parts of its batch; None if these cannot be reached any more, so that Ray is asked
+        why. Raises why the actor is lost."""
+        reply = self.requests.popleft().result()
+        if reply is None:
+            raise WorkerError(f"{self} runs, but its memory cannot be read")
+        try:
+            return reply.message, self.reader.parts(reply)
+        except OSError:
+            self.requests.clear()
+            self.request(_NO_BEGIN)
+            return None
 
     def look(self, timeout_s: float) -> None:
         """Ask what the actor works on, and note it if it answers in time."""
@@ -257,7 +279,6 @@ class RayPool:
         num_actors = min(workers.num_actors or ranks.num_workers, len(ranks.lanes))
         self._changed, self._interrupted = threading.Event(), False
         self._uids = itertools.count(1)
-        self._arena = PrivateArena()
         self._largest_bytes = 0
         self._lanes: list[int] = []
         self._state: LoaderState | None = None
@@ -266,19 +287,14 @@ class RayPool:
         """Whether the last actor that was lost was so with its node."""
         self._deal_at = math.inf
         """When actors that are ready and have no lanes get some."""
-        self._links = [RayLink(index) for index in range(num_actors)]
+        held = HeldSlots(config.max_shared_bytes)
+        self._links = [RayLink(index, held, self._changed) for index in range(num_actors)]
         for link in self._links:
             self._start(link)
 
     def _start(self, link: RayLink) -> None:
         """Start an actor; Ray places it once a node has what it needs."""
-        actor = self._class.remote(self._setup, self._dataset)
-        link.attach(next(self._uids), actor, self._future(actor.ready.remote()))
-
-    def _future(self, reference: Any) -> Future[Any]:
-        future: Future[Any] = reference.future()
-        future.add_done_callback(lambda _: self._changed.set())
-        return future
+        link.attach(next(self._uids), self._class.remote(self._setup, self._dataset))
 
     def ready(self) -> bool:
         """Whether actors have loaded the dataset: all, or some that have waited for the others."""
@@ -320,7 +336,8 @@ class RayPool:
         links = ready or self._links  # what has killed an actor is not tried in the trainer: it waits for the next one
         self._link_of = {lane: links[number % len(links)] for number, lane in enumerate(sorted(self._state.lanes))}
         for link in ready:
-            link.begin([lane for lane in self._lanes if self._link_of[lane] is link], self._state)
+            lanes = [lane for lane in self._lanes if self._link_of[lane] is link]
+            link.begin(lanes, self._state, self._config.prefetch_factor)
             self._request(link)
 
     def _request(self, link: RayLink) -> None:
@@ -329,7 +346,7 @@ class RayPool:
         num_busy = sum(link.ready for link in self._links)
         most = self._config.max_shared_bytes // (self._largest_bytes * num_busy) if self._largest_bytes else 1
         while link.lanes and len(link.requests) < max(1, min(self._config.prefetch_factor, most)):
-            link.requests.append(self._future(link.actor.take.remote(link.begin_number)))
+            link.request(link.begin_number)
 
     def take(self, lane: int) -> Produced[Any] | Ended:
         """The next item of `lane`, whose turn it must be. Raises what the lane raised, unchanged."""
@@ -351,28 +368,12 @@ class RayPool:
         assert self._state is not None
         state = self._state.lanes[lane] = changed(self._state.lanes[lane], message.change)
         self._restarts.num_batches += 1
-        views = [memoryview(part) for part in parts]
-        self._largest_bytes = max(self._largest_bytes, sum(map(len, views)))
+        self._largest_bytes = max(self._largest_bytes, sum(map(len, parts)))
         self._request(link)
         counts = as_counts((*message.counts, num_ready, self._config.prefetch_factor))
-        return Produced(lane, decode(self._copied(views)), state, message.skipped, message.references, counts)
+        return Produced(lane, decode(parts), state, message.skipped, message.references, counts)
 
-    def _copied(self, views: list[memoryview]) -> Iterable[memoryview]:
-        """The same bytes in memory that may be written, and that is used again for later batches."""
-        ranges, end = [], 0
-        for view in views:
-            ranges.append((aligned(end), aligned(end) + len(view)))
-            _, end = ranges[-1]
-        if end < self._arena.min_bytes:
-            whole = memoryview(bytearray(end))
-        else:
-            _, memory = self._arena.open_buffer(end)
-            whole = memoryview(memory).cast("B")
-        for (start, stop), view in zip(ranges, views, strict=True):
-            whole[start:stop] = view
-        return [whole[start:stop] for start, stop in ranges]
-
-    def _received(self, lane: int) -> Reply:
+    def _received(self, lane: int) -> tuple[LaneMessage, list[Any]]:
         """Wait for the next item of `lane`; replace actors that are lost meanwhile, and hand lanes to new ones."""
         patience: Patience | None = None
         watched = 0
@@ -383,10 +384,11 @@ class RayPool:
                 self._deal()
             link = self._link_of[lane]
             if link.has_item():
-                reply = link.requests.popleft()
-                if (error := reply.exception()) is None:
-                    return reply.result()
-                self._replace(link, error)
+                try:
+                    if item := link.take():
+                        return item
+                except Exception as error:
+                    self._replace(link, error)
                 continue
             if self._interrupted:
                 raise Interrupted
@@ -405,7 +407,6 @@ class RayPool:
         """Replace an actor that makes no progress."""
         if self._config.fail_on_timeout:
             raise WorkerError(verdict)
-        self._end(link)
         self._replace(link, WorkerError(verdict))
 
     def _note_starts(self) -> None:
@@ -418,12 +419,12 @@ class RayPool:
             if (error := link.starts.exception()) is not None:
                 self._replace(link, error)
                 continue
-            link.node, failure = link.starts.result()
+            link.node, failure, door = link.starts.result()
+            link.reader.open(door)
             if failure is not None:
                 cause = WorkerError(f"{link}: {failure}")
                 if not any(other.ready for other in self._links):
                     raise cause
-                self._end(link)
                 self._replace(link, cause)
                 continue
             wait_s = _JOIN_S if any(other.lanes for other in self._links) else _FIRST_S
@@ -433,6 +434,7 @@ class RayPool:
 
     def _replace(self, link: RayLink, error: BaseException) -> None:
         """Start another actor in place of one that is lost. That a node has left counts as no failure of the data."""
+        self._end(link)
         exceptions = self._ray.exceptions
         cause = str(error) if isinstance(error, WorkerError) else f"{link} is lost: {_in_short(error)}"
         left = isinstance(error, (exceptions.ActorUnavailableError, exceptions.ObjectLostError))

@@ -1,6 +1,6 @@
 """A job of the tests: `python -m tests.loader.ray_job DATA RANK WORLD WORKERS NUM_BATCHES OUT [STATE]` writes a line
 per batch, a digest of all in it and of the state after it, and at the end the state. WORKERS: `here`, `local`, or the
-address of a Ray cluster."""
+address of a Ray cluster; with `afar:` before it, as if its nodes were other machines."""
 
 import dataclasses
 import hashlib
@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 
 from bridge_data import DefaultTaskEncoder, SampleDecoder, WorkerConfig, get_savable_loader, get_train_dataset
+from bridge_data.loader import ray_batches
 from tests.prepared import write_dataset
 
 NUM_LANES = 8
@@ -81,7 +82,10 @@ def batches(
     ranks = WorkerConfig(rank, world_size, num_workers, num_lanes=NUM_LANES)
     options: dict[str, Any] = {"batch_size": 4, "shuffle_buffer_size": 8, "max_samples_per_sequence": 4}
     dataset = get_train_dataset(data, worker_config=ranks, task_encoder=Flipping(pause_s), **options)
-    where: Any = "local" if workers in ("here", "local") else {"address": workers, "required": True}
+    if workers.startswith("afar:"):
+        ray_batches.is_on_this_machine = lambda door: False
+    address = workers.removeprefix("afar:")
+    where: Any = "local" if workers in ("here", "local") else {"address": address, "required": True}
     with get_savable_loader(dataset, workers=where, max_worker_restarts=0) as loader:
         if state is not None:
             loader.restore_state_rank(state)

@@ -1,6 +1,7 @@
 """Workers on Ray: on a cluster whose nodes die and join where Ray is installed (`make test-ray`); without it, what the
 loader says and does."""
 
+import itertools
 import logging
 import os
 import signal
@@ -16,7 +17,7 @@ import pytest
 
 from bridge_data import RayWorkers, get_loader, get_savable_loader
 from bridge_data.errors import ConfigError, WorkerError
-from bridge_data.loader import pinning
+from bridge_data.loader import pinning, ray_batches
 from bridge_data.run_options import LoaderConfig
 from tests.loader import ray_job
 from tests.loader.conftest import in_turn
@@ -111,14 +112,23 @@ class TestOnRay:
             local.restore_state_rank(saved)
             assert some(local, 20) == in_turn(20, start=20)
 
-    def test_large_batches_come_through_the_object_store_and_may_be_written(self, nodes: Nodes) -> None:
+    @pytest.mark.parametrize(("is_near", "size"), [(True, 100_000), (False, 100_000), (False, 4_500_000)])
+    def test_batches_may_be_written_and_kept_wherever_they_are_made(
+        self, nodes: Nodes, monkeypatch: pytest.MonkeyPatch, is_near: bool, size: int
+    ) -> None:
+        """On this machine they are not copied; from another, large ones come through the object store."""
+        monkeypatch.setattr(ray_batches, "is_on_this_machine", lambda door: is_near)
         workers = RayWorkers(address=nodes.address, num_actors=2)
-        dataset = Streams(config(0), size=4_500_000)
-        with get_loader(dataset, workers=workers, max_shared_bytes=80 << 20) as loader:
+        with get_loader(Streams(config(0), size=size), workers=workers, max_shared_bytes=80 << 20) as loader:
             assert loader.wait_for_workers()
-            for expected, batch in zip(in_turn(5), loader, strict=False):
-                assert names([batch]) == [expected]
+            kept = list(itertools.islice(loader, 9))
+            for batch in kept:
                 batch.tokens += 1
+            assert some(loader, 9) == in_turn(9, start=9)
+            assert is_shared(kept[0].tokens.data_ptr()) == is_near
+        for batch in kept:
+            batch.tokens -= 1
+        assert names(kept) == in_turn(9)
 
     def test_errors_come_as_with_local_workers_and_actors_that_die_are_replaced(
         self, nodes: Nodes, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -189,9 +199,9 @@ class TestOnRay:
             assert some(loader, 30) == in_turn(30, start=20)
 
     def test_nodes_that_die_and_join_change_the_rate_alone(self, nodes: Nodes, tmp_path: Path) -> None:
-        """Two jobs on the same nodes; one of them goes on with local workers, on two ranks."""
+        """Two jobs on the same nodes, near to one of them, which goes on with local workers, on two ranks."""
         num, data = NUM_BATCHES, ray_job.write_images(tmp_path / "images")
-        jobs = [Job(data, 0, 1, nodes.address, num), Job(data, 1, 2, nodes.address, num // 2)]
+        jobs = [Job(data, 0, 1, nodes.address, num), Job(data, 1, 2, f"afar:{nodes.address}", num // 2)]
         num_killed = 0
         while any(job.runs() for job in jobs):
             nodes.join()
@@ -239,6 +249,15 @@ class Job:
         """What it has written, once it has ended."""
         assert self.process.wait() == 0
         return self.out.read_text().splitlines()
+
+
+def is_shared(address: int) -> bool:
+    """Whether what is at this address is a slot."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        begin, end = (int(part, 16) for part in line.split()[0].split("-"))
+        if begin <= address < end:
+            return "memfd:bridge_data" in line
+    raise AssertionError("nothing is there")
 
 
 def living_actors() -> list[int]:

@@ -128,16 +128,16 @@ class SlotReader:
 
     def __init__(self, held: HeldSlots) -> None:
         self._held = held
-        self._maps: dict[int, mmap.mmap] = {}
+        self.maps: dict[int, mmap.mmap] = {}
         self.released: collections.deque[int] = collections.deque()
 
     def note(self, body: Body, descriptors: list[int]) -> None:
         """Map the slot that came with `body`, if any, and unmap those that it retires."""
         for slot in body.retired:
-            self._maps.pop(slot, None)
+            self.maps.pop(slot, None)
         for descriptor in descriptors:
             try:
-                self._maps[body.slot] = mmap.mmap(descriptor, body.new_capacity_bytes)
+                self.maps[body.slot] = mmap.mmap(descriptor, body.new_capacity_bytes)
             finally:
                 os.close(descriptor)
 
@@ -147,7 +147,7 @@ class SlotReader:
             # Tensors need aligned, writable memory; a pickle alone is read without a copy.
             view = memoryview(bytearray(payload)) if len(body.ranges) > 1 else payload
             return [view[start:end] for start, end in body.ranges]
-        memory = self._maps[body.slot]
+        memory = self.maps[body.slot]
         if self._held.admits(len(memory)):
             owner = watched(memory, _release, body.slot, self.released, len(memory), self._held.released)
             view = memoryview(owner).cast("B")

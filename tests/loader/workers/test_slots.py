@@ -97,11 +97,11 @@ def test_beyond_the_bounds_the_trainer_gets_private_copies_and_slots_stay_few(
 def test_the_memory_of_batches_that_were_kept_is_given_back() -> None:
     ends = Ends()
     kept = [ends.pass_on([torch.ones(50_000)]) for _ in range(40)]
-    assert len(ends.reader._maps) == 40
+    assert len(ends.reader.maps) == 40
     kept.clear()
     for _ in range(60):
         ends.pass_on([torch.ones(50_000)])
-    assert len(ends.reader._maps) == len(ends.slots.maps) < 10
+    assert len(ends.reader.maps) == len(ends.slots.maps) < 10
 
 
 SIZE = 20_000
