@@ -122,8 +122,11 @@ class Lane:
             COUNTS.num_bytes -= bytes_read
         if retries := COUNTS.num_retries:
             COUNTS.num_retries -= retries
-        counted = [tokens_of(one) for one in ([batch] if self._step is None else batch[0].values())]
-        tokens, slots = sum(tokens for tokens, _ in counted), sum(slots for _, slots in counted)
+        if self._step is None:
+            tokens, slots = tokens_of(batch)
+        else:
+            counted = [tokens_of(one) for one in batch[0].values()]
+            tokens, slots = sum(tokens for tokens, _ in counted), sum(slots for _, slots in counted)
         memo = COUNTS.take_memo() if self.work.memo else (0, 0, 0)
         slowest = self.work.take_slowest()
         return self._num_samples, tokens, slots, images, bytes_read, retries, *memo, slowest, 0, 0
