@@ -11,7 +11,6 @@ file, as in Energon, which has no splits for JSONL.
 """
 
 import array
-import collections
 import contextlib
 import dataclasses
 import os
@@ -24,6 +23,7 @@ from bridge_data.errors import ConfigError, DatasetError, SampleError, bridge_co
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.shards.blocks import MAX_BLOCK_BYTES, READ_BYTES
 from bridge_data.shards.metadata import parse_document
+from bridge_data.shards.paged_file import kept_page
 from bridge_data.shards.records import Block, ByteRange, RawSample, RecordReader, Records, Samples, number_of_key
 from bridge_data.shards.shard_table import DIGESTED_BYTES, are_ascending, decode_offsets, offsets_digest
 from bridge_data.shards.subset import Subset, SubsetRange, gaps
@@ -36,8 +36,8 @@ PART = "json"
 
 _OFFSET = struct.Struct("<Q")
 
-PAGE_OFFSETS, MAX_PAGES = 512, 256
-"""Offsets that are read from the index at once; pages of so many that a reader keeps, of 4 KiB each."""
+PAGE_OFFSETS = 512
+"""Offsets that are read from the index at once."""
 
 
 def index_path(path: AnyLocation) -> AnyLocation:
@@ -265,7 +265,6 @@ class JsonlReader(RecordReader):
         self._lines = lines
         self.dataset_path = str(lines.root)
         self._index: str | None = None
-        self._pages: collections.OrderedDict[int, array.array[int]] = collections.OrderedDict()
 
     def read(self, index: int, parts: Container[str] | None = None) -> RawSample:
         start, end = self._bounds(index)
@@ -320,10 +319,10 @@ class JsonlReader(RecordReader):
     def _bounds(self, index: int) -> tuple[int, int]:
         self.shard_of(index)
         number, at = divmod(index, PAGE_OFFSETS)
-        page = self._pages.get(number) or self._read_page(number)
+        page = kept_page(self, number)
         return page[at], page[at + 1]
 
-    def _read_page(self, number: int) -> "array.array[int]":
+    def read_page(self, number: int) -> "array.array[int]":
         """The offsets of page `number` of the index, and the one after them."""
         if self._index is None:
             self._index = self._found_index()
@@ -335,9 +334,6 @@ class JsonlReader(RecordReader):
                 f"{self._index}: is damaged: the offsets of samples {first} to {first + count - 2} do not ascend; run "
                 f"`bridge-data prepare {self.dataset_path}` again."
             )
-        while len(self._pages) >= MAX_PAGES:
-            self._pages.popitem(last=False)
-        self._pages[number] = page
         return page
 
     def _check_range(self, index: int, start: int, end: int) -> None:
