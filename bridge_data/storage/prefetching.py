@@ -104,7 +104,7 @@ class OpenRequests:
         """Record an answer; `num_unanswered` other requests are open, or wait to be."""
         self._num_answers += 1
         if num_unanswered < self.limit:
-            self._num_answers = 0
+            self._num_answers, self.has_waited = 0, False
         elif self._num_answers <= self.limit:
             self._begin, self._num_bytes = self.clock(), 0
         else:
@@ -122,7 +122,7 @@ class OpenRequests:
         if self._rest:
             self._rest -= 1
         elif has_waited and self.limit < MAX_OPEN:
-            self.limit, self._s_per_byte_before = 2 * self.limit, s_per_byte
+            self.limit, self._s_per_byte_before = min(MAX_OPEN, 2 * self.limit), s_per_byte
 
     def note_failure(self, begin_s: float) -> None:
         """Record that the store failed to answer a request of this time, of `clock`."""
@@ -263,8 +263,14 @@ class Prefetcher:
 
     def _start_threads(self) -> None:
         while self._num_threads < min(self.open.limit, self._num_unanswered):
+            try:
+                threading.Thread(target=self._run, name="bridge_data prefetch", daemon=True).start()
+            except RuntimeError:  # the machine allows no more threads
+                if not self._num_threads:
+                    raise
+                self.open.note_failure(self.open.clock())
+                return
             self._num_threads += 1
-            threading.Thread(target=self._run, name="bridge_data prefetch", daemon=True).start()
 
     def _drop(self, block: _Fetch) -> None:
         """Forget a block, if it is known."""
