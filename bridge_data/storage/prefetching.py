@@ -70,13 +70,15 @@ Fetch = Callable[[str, int, int], Content]
 class _Fetch:
     """Bytes `start` to `end` of the object at `url`: a request for `ranges`, or, with `content`, one of these."""
 
-    __slots__ = ("content", "end", "is_started", "num_wanted", "ranges", "start", "url")
+    __slots__ = ("content", "end", "is_last", "is_started", "num_wanted", "ranges", "start", "url")
 
     def __init__(self, url: str, start: int, end: int, ranges: Ranges, content: bytes | None = None) -> None:
         self.url, self.start, self.end, self.ranges, self.content = url, start, end, ranges, content
         self.num_wanted = end - start
         """Bytes of the content that have not been read."""
         self.is_started = content is not None
+        self.is_last = False
+        """Whether it is left to the read if the store refuses it: a reader waits, or it was refused before."""
 
     @property
     def num_bytes(self) -> int:
@@ -104,7 +106,7 @@ class OpenRequests:
         """Record an answer; `num_unanswered` other requests are open, or wait to be."""
         self._num_answers += 1
         if num_unanswered < self.limit:
-            self._num_answers = 0
+            self._num_answers, self.has_waited = 0, False
         elif self._num_answers <= self.limit:
             self._begin, self._num_bytes = self.clock(), 0
         else:
@@ -122,7 +124,7 @@ class OpenRequests:
         if self._rest:
             self._rest -= 1
         elif has_waited and self.limit < MAX_OPEN:
-            self.limit, self._s_per_byte_before = 2 * self.limit, s_per_byte
+            self.limit, self._s_per_byte_before = min(MAX_OPEN, 2 * self.limit), s_per_byte
 
     def note_failure(self, begin_s: float) -> None:
         """Record that the store failed to answer a request of this time, of `clock`."""
@@ -221,7 +223,7 @@ class Prefetcher:
                 if not block.is_started:
                     self._evict_for(block)
                 else:
-                    self.open.has_waited = True
+                    self.open.has_waited = block.is_last = True
                     self._changed.wait()
             content = block.content
             self._note_read(block, num_bytes)
@@ -283,8 +285,14 @@ class Prefetcher:
 
     def _start_threads(self) -> None:
         while self._num_threads < min(self.open.limit, self._num_unanswered):
+            try:
+                threading.Thread(target=self._run, name="bridge_data prefetch", daemon=True).start()
+            except RuntimeError:  # the machine allows no more threads
+                if not self._num_threads:
+                    raise
+                self.open.note_failure(self.open.clock())
+                return
             self._num_threads += 1
-            threading.Thread(target=self._run, name="bridge_data prefetch", daemon=True).start()
 
     def _drop(self, block: _Fetch) -> None:
         """Forget a block, if it is known."""
@@ -312,16 +320,20 @@ class Prefetcher:
                 logger.debug("%s: could not be fetched ahead", block.url, exc_info=True)  # the read reports the error
                 is_overloaded = isinstance(error, RequestError) and error.is_transient
             with self._changed:
-                self._num_unanswered -= 1
                 try:
                     if is_overloaded:
                         self.open.note_failure(begin_s)
-                    elif content is not None:
-                        self.open.note_answer(block.num_bytes, self._num_unanswered)
                     is_wanted = block in self._started
-                    self._drop(block)
-                    if is_wanted and content is not None and len(content) == block.num_bytes:
-                        self._keep(block, content)
+                    if is_overloaded and is_wanted and not block.is_last:
+                        block.is_last = True
+                        self._ready.put(block)
+                    else:
+                        self._num_unanswered -= 1
+                        self._drop(block)
+                    if content is not None:
+                        self.open.note_answer(block.num_bytes, self._num_unanswered)
+                        if is_wanted and len(content) == block.num_bytes:
+                            self._keep(block, content)
                     self._start_waiting()
                     self._start_threads()
                     if self._num_threads > self.open.limit:

@@ -1,3 +1,4 @@
+import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ class Source:
 
     def __init__(self) -> None:
         self.requests: list[tuple[int, int]] = []
-        self.broken: dict[int, type[BaseException]] = {}
+        self.broken: dict[int, BaseException | type[BaseException]] = {}
         self.gate = threading.Event()
         self.gate.set()
 
@@ -217,7 +218,7 @@ def test_more_requests_are_open_the_farther_the_store_and_no_more_than_it_takes(
     store = Store(latency_s)
     assert [*dict.fromkeys(store.limits(100))] == [limit for limit in (16, 32, 64, 128) if limit <= most]
     store.latency_s = 0.09
-    assert store.limits(300)[-1] >= 64, "also when it goes away"
+    assert store.limits(300)[-1] >= 64, "also if it moves away"
 
 
 def test_more_requests_are_tried_ever_less_often_where_they_do_not_help() -> None:
@@ -267,3 +268,29 @@ def test_threads_open_as_many_requests_as_help_and_fewer_after_a_refusal() -> No
         assert ahead.take(*one) in (None, CONTENT[:10])
     assert ahead.open.limit == 1
     is_over = True
+
+
+def test_what_the_store_refuses_is_asked_for_once_more_after_what_waits(source: Source) -> None:
+    ahead, (first, second) = source.ahead(num_open=1), spread(2, 100)
+    source.broken[0] = RequestError("slow down", is_transient=True)
+    announce(ahead, first, second)
+    check(ahead, second)
+    assert ahead.take("a", *first) is None
+    assert (source.requests, ahead.num_held_bytes) == ([first, second, first], 0)
+
+
+def test_where_no_more_threads_can_be_started_fewer_requests_are_open(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, num_started = threading.Thread.start, itertools.count()
+
+    def start_three(thread: threading.Thread) -> None:
+        if next(num_started) >= 3:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_three)
+    ahead, ranges = source.ahead(num_open=16), spread(7, 100)
+    announce(ahead, *ranges)
+    check(ahead, *ranges)
+    assert ahead.open.limit <= 3
