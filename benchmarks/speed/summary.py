@@ -89,5 +89,5 @@ def costs_of(summaries: Mapping[str, Summary]) -> dict[str, Any]:
         if cost.figure in ours and cost.figure in theirs:
             other = "Energon" if cost.other == ENERGON else cost.other
             pair = {"ours": ours[cost.figure], "other": other, "theirs": theirs[cost.figure]}
-            found[cost.label] = pair | ({} if "share" in cost.label else theirs["ratio"].get(cost.figure, {}))
+            found[cost.label] = pair | ({} if "share of" in cost.label else theirs["ratio"].get(cost.figure, {}))
     return found
