@@ -70,15 +70,13 @@ Fetch = Callable[[str, int, int], Content]
 class _Fetch:
     """Bytes `start` to `end` of the object at `url`: a request for `ranges`, or, with `content`, one of these."""
 
-    __slots__ = ("content", "end", "is_last", "is_started", "num_wanted", "ranges", "start", "url")
+    __slots__ = ("content", "end", "is_started", "num_wanted", "ranges", "start", "url")
 
     def __init__(self, url: str, start: int, end: int, ranges: Ranges, content: bytes | None = None) -> None:
         self.url, self.start, self.end, self.ranges, self.content = url, start, end, ranges, content
         self.num_wanted = end - start
         """Bytes of the content that have not been read."""
         self.is_started = content is not None
-        self.is_last = False
-        """Whether it is left to the read if the store refuses it: a reader waits, or it was refused before."""
 
     @property
     def num_bytes(self) -> int:
@@ -223,7 +221,7 @@ class Prefetcher:
                 if not block.is_started:
                     self._evict_for(block)
                 else:
-                    self.open.has_waited = block.is_last = True
+                    self.open.has_waited = True
                     self._changed.wait()
             content = block.content
             self._note_read(block, num_bytes)
@@ -320,20 +318,16 @@ class Prefetcher:
                 logger.debug("%s: could not be fetched ahead", block.url, exc_info=True)  # the read reports the error
                 is_overloaded = isinstance(error, RequestError) and error.is_transient
             with self._changed:
+                self._num_unanswered -= 1
                 try:
                     if is_overloaded:
                         self.open.note_failure(begin_s)
-                    is_wanted = block in self._started
-                    if is_overloaded and is_wanted and not block.is_last:
-                        block.is_last = True
-                        self._ready.put(block)
-                    else:
-                        self._num_unanswered -= 1
-                        self._drop(block)
-                    if content is not None:
+                    elif content is not None:
                         self.open.note_answer(block.num_bytes, self._num_unanswered)
-                        if is_wanted and len(content) == block.num_bytes:
-                            self._keep(block, content)
+                    is_wanted = block in self._started
+                    self._drop(block)
+                    if is_wanted and content is not None and len(content) == block.num_bytes:
+                        self._keep(block, content)
                     self._start_waiting()
                     self._start_threads()
                     if self._num_threads > self.open.limit:

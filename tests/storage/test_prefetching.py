@@ -28,7 +28,7 @@ class Source:
 
     def __init__(self) -> None:
         self.requests: list[tuple[int, int]] = []
-        self.broken: dict[int, BaseException | type[BaseException]] = {}
+        self.broken: dict[int, type[BaseException]] = {}
         self.gate = threading.Event()
         self.gate.set()
 
@@ -268,15 +268,6 @@ def test_threads_open_as_many_requests_as_help_and_fewer_after_a_refusal() -> No
         assert ahead.take(*one) in (None, CONTENT[:10])
     assert ahead.open.limit == 1
     is_over = True
-
-
-def test_what_the_store_refuses_is_asked_for_once_more_after_what_waits(source: Source) -> None:
-    ahead, (first, second) = source.ahead(num_open=1), spread(2, 100)
-    source.broken[0] = RequestError("slow down", is_transient=True)
-    announce(ahead, first, second)
-    check(ahead, second)
-    assert ahead.take("a", *first) is None
-    assert (source.requests, ahead.num_held_bytes) == ([first, second, first], 0)
 
 
 def test_where_no_more_threads_can_be_started_fewer_requests_are_open(
