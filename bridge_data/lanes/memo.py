@@ -13,7 +13,6 @@ a multiple of 64 bytes: a pickle, and the buffers of its tensors and arrays. A d
 mapped, private and writable, so that a hit copies nothing.
 """
 
-import collections
 import contextlib
 import hashlib
 import mmap
@@ -29,7 +28,7 @@ import numpy as np
 
 from bridge_data.lanes.upcoming import Upcoming
 from bridge_data.lanes.work import Outcome, Watch, Work
-from bridge_data.order import SampleRef
+from bridge_data.order import ALL_PARTS, SampleRef
 from bridge_data.plan import Source
 from bridge_data.plan.in_memory import MemoryRecords
 from bridge_data.process_counts import COUNTS
@@ -91,10 +90,10 @@ class SampleMemo:
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def __contains__(self, ref: object) -> bool:
-        """Whether a sample is kept now."""
+        """Whether a sample is kept now, and will be read from here: not a part of one."""
         assert isinstance(ref, SampleRef)
         name = self.name(ref)
-        return name is not None and self.files.has(name)
+        return name is not None and ref.part == ALL_PARTS and self.files.has(name)
 
     def of_lane(self, ahead: "Ahead | None" = None) -> "LaneMemo":
         """The memo for a lane, which makes samples `ahead` while it has to wait."""
@@ -211,8 +210,6 @@ class LaneMemo:
 
     def __init__(self, memo: SampleMemo, ahead: Ahead | None) -> None:
         self._name, self._files, self._ahead = memo.name, memo.files, ahead
-        self._next: collections.deque[SampleRef] = collections.deque()
-        """What the lane loads next, as far as looked at."""
         self._claim: tuple[str, int] | None = None
         self._num_unkept = 0
         """How many samples in a row could not be kept."""
@@ -221,9 +218,6 @@ class LaneMemo:
 
     def find(self, ref: SampleRef) -> Outcome | None:
         """The outcome, from the memo, after the process that makes it; None: make it here, then call `keep`."""
-        if ref in self._next:
-            while self._next.popleft() != ref:
-                pass
         if (made := self._made.pop(ref, None)) is not None:
             COUNTS.num_memo_misses += 1
             return made
@@ -261,8 +255,7 @@ class LaneMemo:
         if self._ahead is None:
             return False
         upcoming, trial, watch = self._ahead
-        self._next += upcoming.take(NUM_AHEAD, NUM_AHEAD - len(self._next))
-        for ref in self._next:
+        for ref in upcoming.peek(NUM_AHEAD):
             name = self._name(ref)
             if name is None or ref in self._made:
                 continue

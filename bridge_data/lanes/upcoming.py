@@ -8,7 +8,8 @@ made by it may be needed later, or by nobody.
 import collections
 import contextlib
 import copy
-from collections.abc import Container
+import itertools
+from collections.abc import Container, Iterable
 from typing import Any
 
 from bridge_data.lanes.planned import LanePacks
@@ -33,36 +34,51 @@ class Upcoming:
         self._size, self._buffer_size = batching.batch_size or 1, batching.packing_buffer_size
         self._planned, self._forgotten = planned, () if forgotten is None else forgotten
         self._scout: Cursor | LanePacks | None = None
-        self._found: collections.deque[SampleRef] = collections.deque()  # by the scout, and not returned yet
+        self._found: collections.deque[tuple[int, SampleRef]] = collections.deque()
+        """By the scout, and not taken yet; each with the draw or the pack that it comes with."""
 
     def take(self, num_batches: int, most: int) -> list[SampleRef]:
         """Up to `most` of the samples that the next `num_batches` batches load, in order, without those that it has
         returned before."""
-        with contextlib.suppress(StopIteration):  # the data end
-            if self._planned is None:
-                self._look(num_batches * self._size, most)
-            else:
-                self._look_at(self._planned, num_batches * self._size, most)
-        taken = [self._found.popleft() for _ in range(min(most, len(self._found)))]
-        return [ref for ref in taken if ref not in self._forgotten]
+        self._look(num_batches * self._size, most)
+        return self._whole([self._found.popleft() for _ in range(min(most, len(self._found)))])
+
+    def peek(self, most: int) -> list[SampleRef]:
+        """Up to `most` of the next samples, in order."""
+        self._look(len(self._pending.queue) + most, most)
+        return self._whole(itertools.islice(self._found, most))
+
+    def _whole(self, found: Iterable[tuple[int, SampleRef]]) -> list[SampleRef]:
+        """Without parts of samples, which are left after a re-deal: a part is nobody's but its lane's."""
+        return [ref for _, ref in found if ref.part == ALL_PARTS and ref not in self._forgotten]
 
     def _look(self, num_units: int, most: int) -> None:
+        """Find the samples of the next units, until `most` are found."""
+        now = self._cursor.draws if self._planned is None else self._planned.num_taken
+        while self._found and self._found[0][0] < now:
+            self._found.popleft()
+        with contextlib.suppress(StopIteration):  # the data end
+            if self._planned is None:
+                self._draw(num_units, most - len(self._found))
+            else:
+                self._plan(self._planned, num_units, most)
+
+    def _draw(self, num_units: int, most: int) -> None:
         scout, cursor = self._scout, self._cursor
         if not isinstance(scout, Cursor) or scout.draws < cursor.draws:
             scout = self._scout = cursor.copy()
-            self._found.clear()
         num_drawn = num_units - len(self._pending.queue)
         if self._buffer_size is not None:
             num_drawn = self._buffer_size if num_units > len(self._pending.packs) else 0
         num_drawn -= scout.draws - cursor.draws
         if num_drawn > 0 < most:
-            self._found.extend(ref for _, ref in scout.take(min(num_drawn, most)))
+            self._found += scout.take(min(num_drawn, most))
 
-    def _look_at(self, planned: LanePacks, num_packs: int, most: int) -> None:
+    def _plan(self, planned: LanePacks, num_packs: int, most: int) -> None:
         scout = self._scout
         if not isinstance(scout, LanePacks) or scout.num_taken < planned.num_taken:
             scout = self._scout = copy.copy(planned)
-            self._found.clear()
         last = planned.num_taken + num_packs - len(self._pending.packs)
         while scout.num_taken < last and len(self._found) < most:
-            self._found.extend(ref._replace(part=ALL_PARTS) for ref in scout.next().members)
+            number = scout.num_taken
+            self._found += ((number, ref._replace(part=ALL_PARTS)) for ref in scout.next().members)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import errno
 import importlib
 import itertools
 import logging
@@ -63,6 +64,7 @@ what was made ahead."""
 
 _REPLY_BYTES = 32 << 20
 _WATCH, _NO_BEGIN = "watch", 0
+_NO_DESCRIPTOR = errno.EMFILE, errno.ENFILE
 _ENVIRONMENT = dict.fromkeys(("RAY_max_direct_call_object_size", "RAY_task_rpc_inlined_bytes_limit"), str(_REPLY_BYTES))
 """Settings of Ray, for the processes of actors: how large the value of a call may be that its reply holds."""
 
@@ -242,7 +244,9 @@ class RayLink:
             raise WorkerError(f"{self} runs, but its memory cannot be read")
         try:
             return reply.message, self.reader.parts(reply)
-        except OSError:
+        except OSError as error:
+            if error.errno in _NO_DESCRIPTOR:
+                raise
             self.requests.clear()
             self.request(_NO_BEGIN)
             return None
@@ -388,6 +392,10 @@ class RayPool:
                     if item := link.take():
                         return item
                 except Exception as error:
+                    if isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR:
+                        raise WorkerError(
+                            "no descriptor is left for a batch's shared memory; raise the limit (ulimit -n)"
+                        ) from error
                     self._replace(link, error)
                 continue
             if self._interrupted:

@@ -138,8 +138,9 @@ class BlockCache:
         """By the number of a sample: the block that holds it."""
         self._singly: set[int] = set()
         """Samples of blocks that were dropped, or are not read as a whole."""
-        self._passed: dict[int, set[int]] = {}
-        """Samples that were released before their block was read, by the first sample of that."""
+        self._passed: dict[int, tuple[ByteRange | None, set[int]]] = {}
+        """What was announced of blocks that are not read yet, and which of their samples were released; by the first
+        sample of the block."""
         self._num_added = self._bytes_added = 0
 
     @property
@@ -191,12 +192,13 @@ class BlockCache:
         if (block := self.held.pop(index, None)) is not None:
             block.drop(index)
             return
-        indices, whole = self.block(index), None
-        if storage.is_remote(self._path) and (whole := self.block_bytes(indices)) is None:
-            storage.release(self._reader.byte_ranges(index, self._parts))
-            return
-        passed = self._passed.setdefault(indices.start, set())
+        indices, is_remote = self.block(index), storage.is_remote(self._path)
+        if indices.start not in self._passed:
+            self._passed[indices.start] = self.block_bytes(indices) if is_remote else None, set()
+        whole, passed = self._passed[indices.start]
         passed.add(index)
+        if is_remote and whole is None:
+            storage.release(self._reader.byte_ranges(index, self._parts))
         if len(passed) == len(indices):
             del self._passed[indices.start]
             storage.release([] if whole is None else [whole])
@@ -230,11 +232,10 @@ class BlockCache:
         num_bytes = block.num_bytes + OVERHEAD_BYTES * len(indices)
         self._num_added += len(indices)
         self._bytes_added += num_bytes
-        passed = self._passed.pop(indices.start, ())
+        _, passed = self._passed.pop(indices.start, (None, set[int]()))
         self.held.update(dict.fromkeys(indices, block))
-        for one in passed:
-            del self.held[one]
-            block.drop(one)
+        if index not in passed:  # else they were released in an epoch before
+            self.pass_over(passed)
         if None in block.keys:
             self.pass_over([index for index, key in zip(indices, block.keys, strict=True) if key is None])
         self._budget.add(self, indices, num_bytes)

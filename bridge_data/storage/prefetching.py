@@ -87,12 +87,13 @@ class OpenRequests:
     """How many requests may be open at a time: `limit`. Not thread-safe.
 
     It is doubled after a round in which a reader waited although so many were open all the time, and halved again if
-    that does not help; it is halved if the store fails, as by "slow down", once for all requests that are open then. A
-    round measures twice as many answers as may be open, after as many of requests that were open before.
+    that does not help; it is halved if the store fails, as by "slow down", once for all requests that are open then,
+    but not below what it was at first. A round measures twice as many answers as may be open, after as many of requests
+    that were open before.
     """
 
     def __init__(self, limit: int, clock: Callable[[], float]) -> None:
-        self.limit, self.clock = limit, clock
+        self.limit, self._fewest, self.clock = limit, limit, clock
         self.has_waited = False
         """Set when a reader waits for an answer."""
         self._num_answers, self._num_bytes, self._begin = 0, 0, 0.0
@@ -129,8 +130,12 @@ class OpenRequests:
         if begin_s >= self._halved_s:
             self._halve()
 
+    def note_most(self, num_open: int) -> None:
+        """Record that this machine has no more threads."""
+        self.limit = self._fewest = num_open
+
     def _halve(self) -> None:
-        self.limit, self._halved_s = max(1, self.limit // 2), self.clock()
+        self.limit, self._halved_s = max(self._fewest, self.limit // 2), self.clock()
         self._rest = MIN_REST
         if self._s_per_byte_before is not None:
             self._rest, self._next_rest = self._next_rest, min(MAX_REST, 2 * self._next_rest)
@@ -288,7 +293,7 @@ class Prefetcher:
             except RuntimeError:  # the machine allows no more threads
                 if not self._num_threads:
                     raise
-                self.open.note_failure(self.open.clock())
+                self.open.note_most(self._num_threads)
                 return
             self._num_threads += 1
 

@@ -18,6 +18,7 @@ from bridge_data.errors import ConfigError
 from bridge_data.lanes import lane_dataset as reading
 from bridge_data.lanes import memo as memo_module
 from bridge_data.lanes.memo import MemoFiles
+from bridge_data.order import SampleRef
 from bridge_data.storage import remote
 from bridge_data.task.task_encoder import stateless
 from tests.lanes import planned_packs
@@ -260,6 +261,26 @@ def test_training_validation_and_ranks_share(data: Path, calls: Path, memo: Memo
     with get_savable_loader(val_dataset(data, **of(Plain, calls)), memo=memo) as loader:
         assert len(list(loader)) == SIZE / 2
     assert count_of(calls) == SIZE
+
+
+def test_a_part_that_a_redeal_leaves_to_a_lane_is_not_kept_as_its_sample(
+    data: Path, calls: Path, memo: Memo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(memo: memo_module.LaneMemo, ref: SampleRef) -> None:
+        """As if others made all that this lane needs: it makes what comes after."""
+        while memo._make_ahead(ref):
+            pass
+
+    monkeypatch.setattr(memo_module.LaneMemo, "find", find)
+    with get_savable_loader(train_dataset(data, num_lanes=2, **of(Splitting, calls))) as loader:
+        assert len([batch for _, batch in zip(range(2), loader, strict=False)]) == 2  # in the middle of a sample
+        state = loader.save_state_rank()
+    with get_savable_loader(train_dataset(data, num_lanes=3, **of(Splitting, calls)), memo=memo) as loader:
+        loader.restore_state_rank(state)
+        assert len([batch for _, batch in zip(range(3), loader, strict=False)]) == 3  # one of each lane
+    monkeypatch.undo()
+    options = of(Splitting, calls) | {"repeat": False}
+    assert read(data, memo, **options)[0] == read(data, None, **options)[0]
 
 
 def test_what_a_result_depends_on_is_in_its_key(

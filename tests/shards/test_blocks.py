@@ -218,6 +218,22 @@ def test_large_samples_are_let_go_one_by_one(tmp_path: Path, reads: Reads, kind:
     assert (budget.num_bytes, len(reads)) == (0, 1)
 
 
+def test_what_was_released_before_its_block_is_read_is_not_held(tmp_path: Path, reads: Reads) -> None:
+    """Also if that was in another epoch, and is wanted now."""
+    write_texts(tmp_path, 10)
+    cache, budget = in_blocks(open_shards(tmp_path, "train").reader(), ChunkCut(10, 10))
+    for index in (7, 8, 9):
+        cache.release(index)
+    for index in range(7):
+        cache.read(index)
+    assert not cache.held
+    for index in (7, 8, 9):
+        cache.release(index)
+    for order in (range(10), [*range(9, -1, -1)]):
+        assert [cache.read(index).parts["txt"] for index in order] == [str(index).encode() for index in order]
+    assert (budget.num_bytes, [*cache.held]) == (0, [])
+
+
 def test_a_reader_that_goes_lets_go_of_its_blocks(tmp_path: Path) -> None:
     reader, budget = in_blocks(with_our_index(tmp_path / "data").reader(), ChunkCut(50, 10))
     reader.read(3)

@@ -229,10 +229,11 @@ def test_more_requests_are_tried_ever_less_often_where_they_do_not_help() -> Non
         assert 0 < limits[-1000:].count(32) < 20
 
 
-def test_a_store_that_refuses_is_asked_for_little_until_it_answers() -> None:
+def test_a_store_that_refuses_is_asked_for_as_little_as_at_first_until_it_answers() -> None:
     store = Store(0.1)
+    assert store.limits(50)[-1] == 64
     store.most = 0
-    assert store.limits(8) == [16, 8, 4, 2, 1, 1, 1, 1]
+    assert store.limits(4) == [64, 32, 16, 16]
     store.most = 1000
     assert store.limits(50)[-1] == 64
 
@@ -266,7 +267,7 @@ def test_threads_open_as_many_requests_as_help_and_fewer_after_a_refusal() -> No
     is_refusing = True
     for one in ranges[100:300]:
         assert ahead.take(*one) in (None, CONTENT[:10])
-    assert ahead.open.limit == 1
+    assert ahead.open.limit == 2
     is_over = True
 
 
