@@ -18,7 +18,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.later import numpy as np
@@ -170,7 +170,7 @@ class _Task(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{self.member}-{self.samples.start}.npy"
+        return f"{self.member}-{self.samples.start}"
 
 
 class _Twice(NamedTuple):
@@ -182,13 +182,15 @@ class _Twice(NamedTuple):
     num_samples: int
 
 
-_MATCHES = "matches.npy"
-"""For each sample of the first member, 1 + the number of the sample of each other, 0 for none. A row and a column may
-be there that are not used: an empty file cannot be mapped."""
+def _matches(job: _Job, mode: Literal["r", "r+", "w+"]) -> NDArray[np.int64]:
+    """For each sample of the first member, 1 + the number of the sample of each other, 0 for none. A row and a column
+    may be there that are not used: an empty file cannot be mapped."""
+    shape = job.members[0].num_samples + 1, max(1, len(job.members) - 1)
+    return np.memmap(job.scratch / "matches", np.int64, mode, shape=shape)
 
 
 def _match(job: _Job, num_workers: int, on_progress: Progress) -> NDArray[np.int64]:
-    """Hash and match the keys of all members. Returns the numbers of samples that have the same key; see `_MATCHES`."""
+    """Hash and match the keys of all members. Returns the numbers of samples that have the same key; see `_matches`."""
     tasks = [
         _Task(at, range(first, min(first + TASK_SAMPLES, member.num_samples)))
         for at, member in enumerate(job.members)
@@ -196,8 +198,7 @@ def _match(job: _Job, num_workers: int, on_progress: Progress) -> NDArray[np.int
     ]
     num_partitions = max(1, math.ceil(sum(member.num_samples for member in job.members) / PARTITION_SAMPLES))
     total = len(tasks) + num_partitions
-    shape = job.members[0].num_samples + 1, max(1, len(job.members) - 1)
-    np.lib.format.open_memmap(job.scratch / _MATCHES, "w+", np.int64, shape).flush()
+    _matches(job, "w+")
     executor = LocalProcesses(num_workers)
     for done, _ in enumerate(executor.map(functools.partial(_hash_keys, job), tasks, what="read keys"), 1):
         on_progress(done, total)
@@ -210,8 +211,7 @@ def _match(job: _Job, num_workers: int, on_progress: Progress) -> NDArray[np.int
         on_progress(done, total)
     if twice:
         raise _duplicate_keys(job.members, twice)
-    matches: NDArray[np.int64] = np.load(job.scratch / _MATCHES, "r")
-    return matches
+    return _matches(job, "r")
 
 
 def _hash_keys(job: _Job, task: _Task) -> None:
@@ -221,14 +221,16 @@ def _hash_keys(job: _Job, task: _Task) -> None:
     high, low = np.frombuffer(digests, np.uint64).reshape(-1, 2).T
     number = np.arange(task.samples.start, task.samples.stop, dtype=np.uint64)
     order = np.argsort(high)
-    np.save(job.scratch / task.name, [high[order], low[order], number[order]])
+    np.array([high[order], low[order], number[order]]).tofile(job.scratch / task.name)
 
 
 def _match_partition(job: _Job, tasks: Sequence[_Task], ends: tuple[int, int]) -> list[_Twice]:
     """Match the samples whose hashes begin with a number from `ends[0]` to below `ends[1]`; return duplicate keys."""
-    pieces, owners = [], []
+    pieces, owners = [np.empty((3, 0), np.uint64)], [np.empty(0, np.uint16)]
     for task in tasks:
-        stored = np.load(job.scratch / task.name, "r")
+        if not task.samples:
+            continue  # an empty file cannot be mapped
+        stored = np.memmap(job.scratch / task.name, np.uint64, "r", shape=(3, len(task.samples)))
         start = np.searchsorted(stored[0], np.uint64(ends[0]))
         stop = np.searchsorted(stored[0], np.uint64(ends[1] - 1), "right")
         pieces.append(stored[:, start:stop])
@@ -243,7 +245,7 @@ def _match_partition(job: _Job, tasks: Sequence[_Task], ends: tuple[int, int]) -
     is_first[1:] = ~same
     first = np.flatnonzero(is_first)[np.cumsum(is_first) - 1]  # the first sample with this key
     joined = np.flatnonzero((member > 0) & (member[first] == 0))
-    np.load(job.scratch / _MATCHES, "r+")[number[first[joined]], member[joined] - 1] = number[joined] + 1
+    _matches(job, "r+")[number[first[joined]], member[joined] - 1] = number[joined] + 1
     twice = np.flatnonzero(same & (member[1:] == member[:-1]))
     members, firsts, counts = np.unique(member[twice], return_index=True, return_counts=True)
     columns = members, number[twice[firsts]], number[twice[firsts] + 1], counts
