@@ -393,10 +393,9 @@ class LaneDataset:
         if self.batching.planned:
             planned = self.packs_of(lane, state)
         if self._is_remote:
-            scout, num_lanes = self.order.cursor(lane, state), self._lanes_of_process(state.num_lanes)
             memo = self.memo if self._observer is None else None  # who observes sees all work
             unread = [one for one in (self.forgotten, memo) if one is not None]
-            ahead = ReadAhead(scout, self._loaders, num_lanes, unread)
+            ahead = ReadAhead(self._loaders, self._lanes_of_process(state.num_lanes), unread)
         work = work or self.work()
         opened = Lane(
             self.order.cursor(lane, state),

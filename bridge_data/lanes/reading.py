@@ -62,18 +62,14 @@ MAX_OPEN_BLOCKS = 1 << 18
 
 
 class ReadAhead:
-    """Announces what a lane will read. `scout` is a cursor of the same lane; `loaders` are those of the sources;
-    `num_lanes` run in this process; samples in any of `unread` are not read, as far as is known."""
+    """Announces what a lane will read. `loaders` are those of the sources; `num_lanes` run in this process; samples in
+    any of `unread` are not read, as far as is known."""
 
     def __init__(
-        self,
-        scout: Cursor,
-        loaders: Sequence[Loader],
-        num_lanes: int = 1,
-        unread: Sequence[Container[SampleRef]] = (),
+        self, loaders: Sequence[Loader], num_lanes: int = 1, unread: Sequence[Container[SampleRef]] = ()
     ) -> None:
-        self._scout, self._loaders, self._max_bytes = scout, loaders, AHEAD_BYTES // num_lanes
-        self._unread = unread
+        self._loaders, self._max_bytes, self._unread = loaders, AHEAD_BYTES // num_lanes, unread
+        self._scout: Cursor
         self._is_ended = False
         self._begin: int | None = None
         """The draw at which this began."""
@@ -94,7 +90,7 @@ class ReadAhead:
     def follow(self, cursor: Cursor, count: int = 1) -> None:
         """Announce what is due when the next `count` samples of `cursor`, the lane's own, are about to be taken."""
         if self._begin is None:
-            self._scout.seek(cursor.state())
+            self._scout = cursor.copy()
             self._begin = self._next_look = cursor.draws
         last_draw = cursor.draws + count - 1
         self._lead = min(LEAD, last_draw + 1 - self._begin)

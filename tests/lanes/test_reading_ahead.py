@@ -1,3 +1,4 @@
+import copy
 import itertools
 import json
 from collections.abc import Iterator, Sequence
@@ -62,11 +63,8 @@ class Listed:
     def take(self, count: int) -> list[tuple[int, SampleRef]]:
         return [(self.draws, self.next()) for _ in range(count)]
 
-    def state(self) -> dict[str, Any]:
-        return {"draws": self.draws}
-
-    def seek(self, state: dict[str, Any]) -> None:
-        self.draws = state["draws"]
+    def copy(self) -> "Listed":
+        return copy.copy(self)
 
 
 BLOCK, WINDOW = 4, 64
@@ -87,7 +85,7 @@ def counts_after_draws(announced: Announced, indices: Sequence[int], bucket: Buc
     write_texts(bucket.folder / "a", 640, lambda n: f"a{n}", per_shard=640)
     loader = dataset(f"{bucket.url}/a")._loaders[0]
     loader.read_in_blocks(ChunkCut(640, BLOCK), BlockBudget(1 << 30))
-    cursor, ahead = Listed(indices), ReadAhead(Listed(indices), [loader], num_lanes)
+    cursor, ahead = Listed(indices), ReadAhead([loader], num_lanes)
     counts = []
     for _ in indices:
         ahead.follow(cursor)
