@@ -8,6 +8,7 @@ the state after it. A lane knows of no other lane, process or rank: `loader` run
     lane          one lane: draws references, fills packing buffers and groups, cuts batches; its state
     work          what is done to samples, packs and batches: calls the hooks, in their order
     memo          what the work on samples has made, shared by the jobs of a machine
+    upcoming      what a lane loads next, for whoever makes it before
     planned       which samples share a pack, from their costs, before they are read; the packs of each rank's steps
     units         what a batch is made of: a sample, or a pack
     reading       in which blocks samples are read, and how far ahead
