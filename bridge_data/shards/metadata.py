@@ -118,16 +118,23 @@ def _names_in(folder: Location) -> Container[str] | None:
     return {name for name in (PREPARING,) if (folder / name).exists()} if folder.is_dir() else None
 
 
+def is_prepared(root: Location) -> bool:
+    """Whether the folder `root` was prepared: it may have a `.nv-meta` of other use, such as metadata of media."""
+    return any((root / META_FOLDER / name).is_file() for name in (INFO_JSON, INFO_YAML))
+
+
 def why_unprepared(root: AnyLocation) -> str:
     """What to do about the folder `root`, which has no `.nv-meta`."""
     if is_unfinished(root):
         return f"{root}: {UNFINISHED}"
     if isinstance(root, Path) and not _has_tars(root):
         return (
-            f"{root}: not a prepared data set, it has neither a {META_FOLDER} folder nor tars; run "
+            f"{root}: not a prepared data set, it has neither tars nor a {META_FOLDER} of any; run "
             f"`{bridge_command('convert', root, 'DST')}`, which makes a data set of other files"
         )
-    return f"{root}: not a prepared data set, it has no {META_FOLDER} folder; run `{bridge_command('prepare', root)}`"
+    return (
+        f"{root}: not a prepared data set, it has no {META_FOLDER} of its tars; run `{bridge_command('prepare', root)}`"
+    )
 
 
 def _has_tars(root: Path) -> bool:
@@ -153,6 +160,8 @@ def read_shard_counts(meta: Location, limits: Limits = DEFAULT_LIMITS) -> dict[s
         ConfigError: if there is neither.
         DatasetError: if it cannot be parsed.
     """
+    if isinstance(meta, Path) and meta.is_dir() and not is_prepared(meta.parent):
+        raise ConfigError(why_unprepared(meta.parent))
     path, data = _first_of(meta, INFO_JSON, INFO_YAML)
     content = parse_document(data, path, limits)
     counts = content.get("shard_counts") if isinstance(content, dict) else None

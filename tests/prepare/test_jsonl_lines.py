@@ -74,7 +74,6 @@ def test_damaged_lines_are_named_the_first_of_many(
     [
         ("a.jsonl", b"", DatasetError, r"a\.jsonl: holds no samples: it is empty"),
         ("a.jsonl", b"\n \r\n", DatasetError, r"a\.jsonl: holds no samples: its 2 lines are blank"),
-        ("a.jsonl", b'\xef\xbb\xbf{"a": 1}\n', DatasetError, "line 1: not JSON: Unexpected UTF-8 BOM"),
         ("a.jsonl", None, ConfigError, r"a\.jsonl: expected a \.jsonl file, but there is none"),
         ("a.json", b"{}", ConfigError, r"a\.json: expected a \.jsonl file"),
     ],

@@ -272,13 +272,31 @@ def test_two_at_once_on_one_folder_are_refused(tmp_path: Path, monkeypatch: pyte
     assert captions_and_pictures(tmp_path / "out") == EXPECTED
 
 
-def test_what_a_folder_holds_most_of_says_its_form(tmp_path: Path) -> None:
-    write_folder(tmp_path / "source", 4)
-    write_parquet(tmp_path / "source/stray.parquet", 4)
-    result = convert(tmp_path / "source", tmp_path / "out")
-    assert "folder of files" in result.output and "stray: has no part" in result.stderr
-    result = convert(tmp_path / "source", tmp_path / "rows", "--format", "parquet")
-    assert result.exit_code == 0 and "Parquet, 4 records" in result.output
+@pytest.mark.parametrize(
+    ("others", "named"),
+    [
+        ({"001.csv": "of the sample"}, None),
+        ({"captions.jsonl": "{}"}, "captions.jsonl"),
+        ({"list.csv": "image,caption"}, "list.csv"),
+        ({"stray.parquet": ""}, "--format parquet"),
+        ({"old.tar": ""}, "--format webdataset"),
+        ({".cache/list.csv": ""}, None),
+    ],
+)
+def test_a_folder_of_media_and_tables_is_converted_only_if_it_is_said_which(
+    tmp_path: Path, others: dict[str, str], named: str | None
+) -> None:
+    source = write_folder(tmp_path / "source", 4)
+    for name, content in others.items():
+        (source / name).parent.mkdir(exist_ok=True)
+        (source / name).write_text(content)
+    result = convert(source, tmp_path / "out")
+    if named is None:
+        assert "folder of files, 4 records" in result.output
+    else:
+        assert result.exit_code == 1 and named in result.stderr and "--format folder" in result.stderr
+        assert not (tmp_path / "out").exists()
+        assert "folder of files" in convert(source, tmp_path / "out", "--format", "folder").output
 
 
 def test_a_full_disk_stops_it_and_it_goes_on_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
