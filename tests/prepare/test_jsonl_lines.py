@@ -87,6 +87,18 @@ def test_a_file_without_samples(
         prepare_jsonl(tmp_path / name)
 
 
+@pytest.mark.parametrize("blank", [b"", b"\n \n"])
+def test_a_byte_order_mark_is_passed_over_in_place(tmp_path: Path, blank: bytes) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + blank + b'{"a": 1}\n{"a": 2}\n')
+    assert prepare_jsonl(path).num_samples == 2
+    lines = open_jsonl(path, "train")
+    block = lines.reader().read_block(range(2), None)
+    assert block is not None
+    assert [lines.reader().read(index).parts["json"] for index in range(2)] == [b'{"a": 1}', b'{"a": 2}']
+    assert [block.contents[index] for index in range(2)] == [b'{"a": 1}', b'{"a": 2}']
+
+
 def test_a_file_that_is_still_written_to(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"a": 1}\n')

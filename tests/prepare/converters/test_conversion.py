@@ -1,6 +1,7 @@
 """A conversion writes the same files for any number of processes and after any interruption, and tells all that is
 broken."""
 
+import gzip
 import json
 import os
 import pickle
@@ -42,6 +43,7 @@ from tests.prepare.converters.originals import (
 )
 from tests.prepare.test_shard_writer import contents, in_child, killed_at, tars
 from tests.shards.tars import write_tar
+from tests.tools.cli.runner import run_command
 
 SPLIT = ("--split", "train=0.75,val=0.25", "--max-samples", 5)
 
@@ -320,6 +322,58 @@ def test_coco_captions_come_with_their_pictures(tmp_path: Path) -> None:
     assert captions_and_pictures(tmp_path / "out") == EXPECTED[:-1]
     _, parts = contents(tmp_path / "out")["train"][0]
     assert len(json.loads(parts["json"])["captions"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        (
+            "lines.json",
+            '{"images": ["a.jpg"], "text": "one"}\n\n{"images": [], "text": "two"}\n',
+            "JSON lines, 2 records",
+        ),
+        ("c4.00000-of-00001.json", '\ufeff{"text": "one"}\n{"text": "two"}\n', "JSON lines, 2 records"),
+        ("one.json", '{"images": ["a.jpg"], "text": "one"}\n', "--format jsonl"),
+        (
+            "instances.json",
+            {"images": [{"id": 0, "file_name": "a.jpg"}], "annotations": [{"image_id": 0, "bbox": []}]},
+            "bbox",
+        ),
+        ("packed.json", gzip.compress(b'{"text": "one"}\n'), "gunzip -k"),
+    ],
+)
+def test_a_json_file_is_taken_for_what_it_holds(tmp_path: Path, name: str, content: Any, told: str) -> None:
+    source = write_media(tmp_path / "source") / name
+    picture = next(source.parent.glob("*.jpg")).name
+    text = content if isinstance(content, bytes | str) else json.dumps(content)
+    source.write_bytes(text if isinstance(text, bytes) else text.replace("a.jpg", picture).encode())
+    result = convert(source, tmp_path / "out")
+    assert told in result.output
+    assert (result.exit_code == 0) == ("records" in told), result.output
+    assert result.exit_code == 0 or source.name in result.stderr
+
+
+def test_links_out_of_the_media_root_are_followed_if_that_is_asked(tmp_path: Path) -> None:
+    """As in a snapshot of the hub's cache, whose files are links to those of its blobs."""
+    blobs, snapshot = write_media(tmp_path / "blobs"), tmp_path / "snapshot"
+    snapshot.mkdir()
+    for blob in blobs.iterdir():
+        (snapshot / blob.name).symlink_to(blob)
+    write_jsonl(snapshot / "rows.jsonl", rows())
+    refused(snapshot / "rows.jsonl", tmp_path / "out", told="--follow-links")
+    made = converted(snapshot / "rows.jsonl", tmp_path / "out", "--follow-links")
+    assert captions_and_pictures(made) == EXPECTED
+    write_jsonl(snapshot / "others.jsonl", [{**row, "image": f"../blobs/{row['image']}"} for row in rows()])
+    refused(snapshot / "others.jsonl", tmp_path / "out2", "--follow-links", told="give a --media-root that holds it")
+
+
+def test_metadata_of_media_beside_the_files_do_not_make_them_a_folder_of_tars(tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "source", 4)
+    assert run_command("prepare-media", source, "--media-metadata-by-extension", "--no-progress").exit_code == 0
+    assert (source / ".nv-meta").is_dir()
+    assert "folder of files, 4 records" in convert(source, tmp_path / "out").output
+    result = run_command("info", source)
+    assert result.exit_code == 1 and "bridge-data convert" in result.stderr
 
 
 def test_what_coco_says_of_an_image_replaces_no_caption(tmp_path: Path) -> None:

@@ -97,7 +97,8 @@ def test_files_that_make_no_sample_or_share_a_key_because_of_dots_are_told(raw: 
         (raw / f"my.photo.{number}.png").write_bytes(picture(1))
     stderr = convert(raw, tmp_path / "out").stderr
     for expected in (
-        "left out, as their names have no ending (0001.png), or begin with a dot: 4 files, such as '.DS_Store', 'LICENSE', 'Makefile'",
+        "left out, as their names have no ending (0001.png), or begin with a dot: 4 files, such as "
+        "'.DS_Store', 'LICENSE', 'Makefile'",
         "its key ends at the first dot of the name, in 1 of 13, such as 'my': photo.1.png, photo.2.png. If each",
     ):
         assert expected in stderr
