@@ -111,7 +111,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def find_samples(folder: Path, *, follow_links: bool = False) -> tuple[list[tuple[str, tuple[str, ...]]], list[str]]:
     """([(key, names of the parts)], files that are in no sample) in `folder` and below it; the file of a part is
-    `key.part`. Links to folders are skipped, and so are hidden folders, which are told, but for our metadata of media.
+    `key.part`. Links to folders are skipped, and so are our metadata of media.
 
     Raises:
         ConfigError: if there is no such folder, or no sample in it; if a file is not a regular one (a FIFO, a device);
@@ -125,8 +125,7 @@ def find_samples(folder: Path, *, follow_links: bool = False) -> tuple[list[tupl
     left_out: list[str] = []
     shared: dict[tuple[str, ...], tuple[str, ...]] = {}
     for parent, folders, files in storage.walk(folder):
-        left_out += [Path(parent, name).relative_to(folder).as_posix() for name in folders if _is_hidden(name)]
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        folders[:] = sorted(name for name in folders if name != META_FOLDER)
         by_key: dict[str, list[str]] = collections.defaultdict(list)
         for file in sorted(files):
             path = Path(parent, file)
@@ -143,10 +142,6 @@ def find_samples(folder: Path, *, follow_links: bool = False) -> tuple[list[tupl
     if not samples:
         raise ConfigError(f"{folder}: holds no samples: expected files such as 000001.png and 000001.txt")
     return samples, left_out
-
-
-def _is_hidden(folder: str) -> bool:
-    return folder.startswith(".") and folder != META_FOLDER
 
 
 def _check_file(path: Path, root: Path | None) -> None:

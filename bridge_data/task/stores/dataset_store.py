@@ -28,12 +28,13 @@ from bridge_data.storage import RemotePath
 from bridge_data.task.stores.file_store import DecodeFileStore, FileStore
 
 
-def _joined(folder: str, name: str) -> str:
-    """The path `name`, which may be absolute, as seen from `folder`; without `..` and `.` in it."""
+def _below(folder: str, name: str) -> str | None:
+    """The path of the file `name` below `folder`, without `..` and `.` in it; None if it is elsewhere."""
     scheme = f"{folder.partition('://')[0]}://" if storage.is_remote(folder) else ""
     is_url = bool(scheme) and name.startswith(scheme)
     path = name.removeprefix(scheme) if is_url else posixpath.join(folder.removeprefix(scheme), name)
-    return f"{scheme}{posixpath.normpath(path)}"
+    path = f"{scheme}{posixpath.normpath(path)}"
+    return path[len(folder) + 1 :] if path.startswith(f"{folder}/") else None
 
 
 class _NamedStore(FileStore[bytes]):
@@ -129,16 +130,13 @@ class SystemFileStore(_NamedStore):
             if not os.path.isabs(name):
                 raise SampleError(f"{self}: {key!r} is not an absolute path, and the store has no folder")
             return name
-        for folder in self._folders:
-            if (path := _joined(folder, name)).startswith(f"{folder.rstrip('/')}/"):
-                return path[len(folder.rstrip("/")) + 1 :]
-        raise SampleError(f"{self}: {key!r} is outside of the folder; expected a path below it")
-
-    @functools.cached_property
-    def _folders(self) -> tuple[str, ...]:
-        """The folder, as it is given, and without links, by which absolute names may be written."""
-        assert self._base is not None
-        return (self._base,) if storage.is_remote(self._base) else (self._base, os.path.realpath(self._base))
+        base = self._base.rstrip("/")
+        below = _below(base, name)
+        if below is None and not storage.is_remote(base):
+            below = _below(os.path.realpath(base), name)  # an absolute name may be written without the links in it
+        if below is None:
+            raise SampleError(f"{self}: {key!r} is outside of the folder; expected a path below it")
+        return below
 
     def _is_file(self, path: str) -> bool:
         """Whether there is a file at `path`. A DatasetError if the folder is gone."""
