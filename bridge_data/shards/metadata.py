@@ -160,7 +160,7 @@ def read_shard_counts(meta: Location, limits: Limits = DEFAULT_LIMITS) -> dict[s
         ConfigError: if there is neither.
         DatasetError: if it cannot be parsed.
     """
-    if isinstance(meta, Path) and meta.is_dir() and not is_prepared(meta.parent):
+    if isinstance(meta, Path) and meta.is_dir() and not (is_prepared(meta.parent) or is_unfinished(meta.parent)):
         raise ConfigError(why_unprepared(meta.parent))
     path, data = _first_of(meta, INFO_JSON, INFO_YAML)
     content = parse_document(data, path, limits)

@@ -17,7 +17,13 @@ import click
 from bridge_data.errors import ConfigError, bridge_command, listed
 from bridge_data.limits import Limits
 from bridge_data.plan.folder_contents import why_no_lines
-from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES, definition, find_sample_type
+from bridge_data.prepare.sample_definitions import (
+    CRUDE,
+    SAMPLE_TYPES,
+    definition,
+    find_sample_type,
+    read_definition,
+)
 from bridge_data.prepare.scan_results import ScanTask
 from bridge_data.prepare.splits import RATIO_PARTS, parse_pattern, parse_ratio, split_by_patterns, split_by_ratio
 from bridge_data.prepare.tars import (
@@ -262,6 +268,12 @@ def prepare(path: Location, **flags: Any) -> None:
     store_columns(path, column_names(options.columns), config, options.progress)
     if options.media_rule is not None:
         store_media(only_on_disk(path), options.media_rule, config, options.progress)
+    if content is not None:
+        from bridge_data.tools.missing_parts import count_parts  # imports numpy
+
+        field_map = read_definition(content).field_map
+        for one in count_parts(PreparedDataset.open(path, options.limits).all_shards(), field_map, max_samples=None):
+            note(str(one))
     if unfilled:
         note(f"no shard for {' and '.join(unfilled)}: shards are not divided, and there are {len(names)}")
     if content is not None or (path / META_FOLDER / options.dataset_yaml_name).is_file():
