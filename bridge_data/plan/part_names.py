@@ -32,6 +32,12 @@ def alike(part: str) -> frozenset[str]:
     return frozenset({part, *(start + dot + one for start in starts for name in group for one in _cases(name))})
 
 
+@functools.lru_cache(maxsize=1024)
+def all_names(parts: tuple[str, ...]) -> frozenset[str]:
+    """The names that mean one of these parts."""
+    return frozenset[str]().union(*map(alike, parts))
+
+
 def first_pair(parts: Iterable[str]) -> tuple[str, str] | None:
     """The first two of these names, of parts of one sample, that mean the same; None if there are none."""
     seen: list[str] = []

@@ -800,9 +800,10 @@ class ShardWriter:
             raise ConfigError(f"sample {sample.key!r}: has two parts with the same name")
         for field, access in self._fields.items():
             if names.isdisjoint(access.names):
+                wanted, there = sorted(access.parts), sorted(names - {"__key__"})
                 raise ConfigError(
-                    f"sample {sample.key!r}: has no part {' or '.join(sorted(access.parts))} for the field {field!r}; it "
-                    f"has {', '.join(sorted(names - {'__key__'}))}"
+                    f"sample {sample.key!r}: has no part {' or '.join(wanted)} for the field {field!r}; it has "
+                    f"{', '.join(there)}"
                 )
 
     def _told_twice(self, key: str, part: str, stored: ItemOrigin | None, item: ItemOrigin | None) -> str:
