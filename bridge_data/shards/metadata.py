@@ -129,12 +129,10 @@ def why_unprepared(root: AnyLocation) -> str:
         return f"{root}: {UNFINISHED}"
     if isinstance(root, Path) and not _has_tars(root):
         return (
-            f"{root}: not a prepared data set, it has neither tars nor a {META_FOLDER} of any; run "
+            f"{root}: not a prepared data set, it has neither a {META_FOLDER} folder nor tars; run "
             f"`{bridge_command('convert', root, 'DST')}`, which makes a data set of other files"
         )
-    return (
-        f"{root}: not a prepared data set, it has no {META_FOLDER} of its tars; run `{bridge_command('prepare', root)}`"
-    )
+    return f"{root}: not a prepared data set, it has no {META_FOLDER} folder; run `{bridge_command('prepare', root)}`"
 
 
 def _has_tars(root: Path) -> bool:
@@ -160,8 +158,6 @@ def read_shard_counts(meta: Location, limits: Limits = DEFAULT_LIMITS) -> dict[s
         ConfigError: if there is neither.
         DatasetError: if it cannot be parsed.
     """
-    if isinstance(meta, Path) and meta.is_dir() and not (is_prepared(meta.parent) or is_unfinished(meta.parent)):
-        raise ConfigError(why_unprepared(meta.parent))
     path, data = _first_of(meta, INFO_JSON, INFO_YAML)
     content = parse_document(data, path, limits)
     counts = content.get("shard_counts") if isinstance(content, dict) else None
@@ -268,7 +264,10 @@ def _first_of(meta: Location, *names: str) -> tuple[Location, bytes]:
         data = storage.read_if_there(meta / name)
         if data is not None:
             return meta / name, data
-    raise ConfigError(f"{meta / names[0]}: no such file; run `{bridge_command('prepare', meta.parent)}`")
+    root, way_out = meta.parent, f"run `{bridge_command('prepare', meta.parent)}`"
+    if isinstance(root, Path) and (root / META_FOLDER).is_dir() and not _has_tars(root):  # of metadata of media alone
+        way_out = f"there are no tars; run `{bridge_command('convert', root, 'DST')}`, which makes some of other files"
+    raise ConfigError(f"{meta / names[0]}: no such file; {way_out}")
 
 
 def expand_braces(pattern: str, *, escape: bool = True, max_names: int = DEFAULT_LIMITS.max_shards) -> list[str]:
