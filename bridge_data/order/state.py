@@ -44,6 +44,9 @@ Generation: TypeAlias = tuple[int, list[list[int]]]
 block]]). Every re-deal starts a new generation."""
 
 
+Differences: TypeAlias = Iterable[tuple[str, str]]
+"""(item of the fingerprint, description) of what differs."""
+
 _LESS_STRICT = (
     "\nTo continue with other weights, added data sets or another batch size: strict=False "
     "(of the DataModule: strict_restore=False)"
@@ -291,12 +294,15 @@ def num_lanes_after(config: WorkerConfig, num_saved: int) -> int:
     return config.num_lanes if config.num_lanes_given or num_saved % config.world_size else num_saved
 
 
-def _differences(saved: dict[str, Any], current: dict[str, Any]) -> Iterable[tuple[str, str]]:
+def _differences(saved: dict[str, Any], current: dict[str, Any]) -> Differences:
     common = dict(saved.get("sources") or []).keys() & dict(current.get("sources") or []).keys()
     for name in [*saved, *(name for name in current if name not in saved)]:
         was, now = saved.get(name), current.get(name)
         if name in ("epochs_of_sources", "costs"):  # an added or missing source is already reported under "sources"
             was, now = ({key: value for key, value in (of or {}).items() if key in common} for of in (was, now))
+        if name == "contents":
+            yield from _other_contents(was, now, dict(current["sources"]))
+            continue
         if name != "sources":
             if was != now:
                 yield name, f"{name}: the state has {was}, this run has {now}"
@@ -316,6 +322,26 @@ def _differences(saved: dict[str, Any], current: dict[str, Any]) -> Iterable[tup
             yield name, f"sources: gone or changed: {', '.join(gone) or 'none'}; new: {', '.join(new) or 'none'}{hint}"
         elif list(was_keys) != list(now_keys):
             yield name, "sources: the same, in another order"
+        if exchanged := _exchanged(was_keys, now_keys):
+            yield "places", f"sources: {exchanged} have changed places, and cannot be told apart but by their names"
+
+
+def _other_contents(was: dict[str, str] | None, now: dict[str, str] | None, labels: Mapping[str, str]) -> Differences:
+    """Sources of one identity with other contents, as far as both say the same of them."""
+    for name in (was or {}).keys() & (now or {}).keys():
+        before, after = (of[name].partition(":") for of in (was, now))
+        if before[0] == after[0] and before[2] != after[2]:
+            yield (
+                "contents",
+                f"contents: {labels[name]} ({name}) has other {before[0]} than the data set of the state that has the "
+                "same names, sizes and first bytes of shards: places were exchanged, or the data replaced",
+            )
+
+
+def _exchanged(was: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """The labels of sources with equal data that have each other's place."""
+    places = {(name.partition("#")[0], label): name for name, label in was.items()}
+    return ", ".join(label for name, label in now.items() if places.get((name.partition("#")[0], label), name) != name)
 
 
 _OTHER_STEPS = (
