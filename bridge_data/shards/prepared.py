@@ -15,7 +15,9 @@ import collections
 import dataclasses
 import functools
 import itertools
+import json
 import logging
+import zlib
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -34,6 +36,7 @@ from bridge_data.shards.metadata import (
     read_shard_counts,
     read_split,
     read_uuid,
+    tar_index_path,
 )
 from bridge_data.shards.paged_file import DamagedIndexError
 from bridge_data.shards.records import (
@@ -42,12 +45,13 @@ from bridge_data.shards.records import (
     RawSample,
     RecordReader,
     Records,
+    contents_of,
     read_keys,
     scan_keys,
     stored_records,
 )
 from bridge_data.shards.shard_table import ReadContent, SpanShard, TarShard, first_samples
-from bridge_data.shards.tar_files import FileTar, GzipTar, is_gzip
+from bridge_data.shards.tar_files import FileTar, GzipTar, head_checksum, is_gzip
 from bridge_data.shards.tombstones import ForgetList, ListedFiles, ShardStamp, read_lists
 from bridge_data.shards.where.sample_columns import SampleColumns, ShardColumns
 from bridge_data.storage import Location, PinnedFile
@@ -171,9 +175,35 @@ class ShardSet(ListedFiles):
         return sum(size for size, count in sizes if count) / sum(self.stored_counts)
 
     def identity(self) -> dict[str, Any]:
-        """Names, sizes and sample counts of the shards, and the exclusions."""
+        """Names, sizes and sample counts of the shards, a checksum of the first bytes, and the exclusions."""
         shards = zip(self.names, self._sizes_bytes(), self.counts, strict=True)
-        return {"shards": list(shards), "excluded": sorted(self.excluded)}
+        return {"shards": list(shards), "head": self._head, "excluded": sorted(self.excluded)}
+
+    @functools.cached_property
+    def _head(self) -> int:
+        """The checksum of the first bytes of the first shard with samples: the same with and without an index."""
+        first = self._first_filled
+        if first is None:
+            return 0
+        if self.index is not None:
+            return self.index.entries[first].head_checksum
+        path = str(self.root / first)
+        return head_checksum(path, storage.size_bytes(path))
+
+    @property
+    def _first_filled(self) -> str | None:
+        counts = zip(self.names, self.stored_counts, strict=True)
+        return next((name for name, count in counts if count), None)
+
+    @functools.cached_property
+    def contents(self) -> str | None:
+        """See `records.contents_of`: by our index, the keys and first bytes of all shards; or else by `.tar.idx`, where
+        the samples of the first shard begin."""
+        if self.index is not None:
+            return f"keys:{zlib.crc32(json.dumps(self.index.sums(self.names)).encode()):08x}"
+        first = self._first_filled
+        offsets = None if first is None else storage.read_if_there(tar_index_path(self.root / first))
+        return None if offsets is None else f"offsets:{zlib.crc32(offsets):08x}"
 
     def _sizes_bytes(self) -> list[int]:
         if self.index is not None:
@@ -267,6 +297,11 @@ class ShardSet(ListedFiles):
             why = f", as it has no {BRIDGE_INDEX} that is whole and of this preparation" if self.index is None else ""
             raise ConfigError(f"{self.root}: has no digests to verify{why}; run `{way_out}`")
         return dataclasses.replace(self, verifies_digests=True)
+
+
+@contents_of.register
+def _contents(records: ShardSet) -> str | None:
+    return records.contents
 
 
 class ShardReader(RecordReader):
