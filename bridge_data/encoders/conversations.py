@@ -520,9 +520,10 @@ def _checked(turn: dict[str, Any], sample: Sample, config: ConversationConfig) -
 
 _TAG = re.compile(
     r"<\|?(?:(?:start|begin|end)_of_|vila/)?"
-    r"(?:image|img|im(?=_)|picture|pic|photo|frame|video|vid|vision|audio|speech|sound|voice|media|region"
-    r"|depth|point_?cloud|bbox|ref-object)s?"
-    r"(?:[ _-]?(?:context|placeholder|here|soft|tokens?|pad|start|begin|end|bos|eos|patch|content|\d+))*\|?>",
+    r"(?:image|img|photo|frame|video|vid|vision|audio|speech|sound|voice|media|region|depth|point_?cloud"
+    r"|bbox|ref-object)s?"
+    r"(?:[ _-]?(?:context|placeholder|here|soft|tokens?|pad|start|begin|end|bos|eos|patch|content|\d+))*\|?>"
+    r"|<im_(?:start|end|patch)>",
     re.IGNORECASE,
 )
 """What stands for a medium, or a place in one, in the texts of published data: `<audio>`, `<image_1>`, `<|video|>`."""
