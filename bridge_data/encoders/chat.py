@@ -68,6 +68,23 @@ def chatml(*, image: str, video: str = "") -> str:
     return _CHATML.replace("IMAGE", image).replace("VIDEO", video)
 
 
+def check_unicode(value: Any, key: str) -> None:
+    """A SampleError for half of a surrogate pair in the texts of sample `key`, which tokenizers do not take: in a text,
+    or anywhere in lists and mappings of them."""
+    if isinstance(value, list | Mapping):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            check_unicode(one, key)
+    elif isinstance(value, str) and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise SampleError(
+                f"sample {key!r}: character {error.start} of a text is {value[error.start]!a}, after "
+                f"{value[max(0, error.start - 20) : error.start]!r}: half of a pair (a lone surrogate), which is no "
+                "Unicode. Write the whole character, or remove it"
+            ) from None
+
+
 def tokenize_text(tokenizer: Any, text: str) -> MarkedTokens:
     """Plain text, all of it marked, with an end-of-sequence token (if the tokenizer has one)."""
     ids = list(tokenizer(text).input_ids)

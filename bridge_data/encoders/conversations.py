@@ -35,6 +35,7 @@ from typing import Any
 
 from bridge_data.decode.av import AV_EXTENSIONS
 from bridge_data.decode.image import IMAGE_EXTENSIONS
+from bridge_data.encoders.chat import check_unicode
 from bridge_data.encoders.chat_fields import (
     LEARNT,
     NAMED_AT,
@@ -532,8 +533,7 @@ _TAG = re.compile(
 def check_texts(said: Conversation, placeholders: Collection[str], config: ConversationConfig, key: str) -> None:
     """Refuse sample `key` if its texts are not Unicode, or if a tag in its turns stands for a medium, and is none of
     the `placeholders` that the encoder fills in: as the policies say."""
-    for text in (said.text, *(turn["content"] for turn in said.messages)):
-        check_unicode(text, key)
+    check_unicode([said.text, said.messages, said.tools], key)
     if config.policies.media_tags == "keep":
         return
     tags = (tag for turn in said.messages for tag in _TAG.findall(turn["content"]))
@@ -546,19 +546,6 @@ def check_texts(said: Conversation, placeholders: Collection[str], config: Conve
             f"{' and '.join(map(repr, placeholders))} alone. Use one that takes it, write the placeholder as it "
             "expects it, or leave the row out; SamplePolicies(media_tags='keep') learns it as a text",
         )
-
-
-def check_unicode(text: str, key: str) -> None:
-    """A SampleError for half of a surrogate pair in a text of sample `key`, which no tokenizer takes."""
-    if text.isascii():
-        return
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise SampleError(
-            f"sample {key!r}: character {error.start} of a text, in {text[max(0, error.start - 20) : error.end]!r}, is "
-            "half of a pair (a lone surrogate), which is no Unicode: write the whole character, or remove it"
-        ) from None
 
 
 def with_placeholders(

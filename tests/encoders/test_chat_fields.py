@@ -369,8 +369,8 @@ def written(rows: list[Row], folder: Path) -> Path:
     return path
 
 
-def as_tars(row: Row, folder: Path) -> Path:
-    return converted(written([row], folder), folder / "out")
+def as_tars(row: Row, folder: Path, *more: Row) -> Path:
+    return converted(written([row, *more], folder), folder / "out")
 
 
 def as_columns(row: Row, folder: Path) -> Path:
@@ -475,6 +475,38 @@ def test_so_it_is_in_tars_and_in_the_columns_of_tables(case: Case, way: Any, tmp
 def test_published_shapes_are_learnt_from_tars_and_tables(shape: str, way: Any, tmp_path: Path) -> None:
     (got,) = learnt_of(way(SHAPES[shape], tmp_path), 1)
     assert (got.error, got.learnt, got.images) == ("", "a boat", IMAGES.get(shape, 0))
+
+
+@pytest.mark.parametrize("at", ["image", "images"])
+@pytest.mark.parametrize("name", ["", [""], [None], {"bytes": None, "path": None}, {"path": ""}])
+def test_an_empty_name_is_no_image(at: str, name: Any, tmp_path: Path) -> None:
+    row = {"messages": [ASK, SAY], at: name}
+    (got,) = outcomes([row], tmp_path)
+    assert (got.error, got.learnt, got.images) == ("", "a boat", 0)
+    if isinstance(name, list) and at == "images":
+        with_one = {**SHAPES["ms-swift"], at: ["0.png"]}
+        got = learnt_of(as_tars(with_one, tmp_path, row), 2)
+        assert [(one.error, one.learnt, one.images) for one in got] == [("", "a boat", 1), ("", "a boat", 0)]
+
+
+LONE = "a \ud83d boat"
+"""As json.loads reads half of an emoji."""
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": [user(LONE), SAY]},
+        {"messages": [ASK, answer(LONE)]},
+        {"conversations": [human("what ?"), gpt(LONE)]},
+        {"messages": [user([text(LONE)]), SAY]},
+        {"messages": [ASK, SAY], "system": LONE},
+        {"instruction": "what ?", "output": LONE},
+    ],
+)
+def test_half_of_a_surrogate_pair_is_named_with_its_key(row: Row, tmp_path: Path) -> None:
+    (got,) = outcomes([row], tmp_path)
+    assert got.error.startswith("SampleError: sample '0': character 2 ") and r"'\ud83d'" in got.error
 
 
 def test_an_unknown_field_is_told_once_a_data_set(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
