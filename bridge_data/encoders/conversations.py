@@ -38,6 +38,7 @@ from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.encoders.chat import check_unicode
 from bridge_data.encoders.chat_fields import (
     LEARNT,
+    MEDIUM,
     NAMED_AT,
     NO,
     NOT_LEARNT,
@@ -46,9 +47,11 @@ from bridge_data.encoders.chat_fields import (
     THROUGH,
     TURN,
     YES,
+    Place,
     check_fields,
     check_media_part,
     is_empty,
+    tell_unknown,
 )
 from bridge_data.encoders.encoder_config import ConversationConfig, refuse
 from bridge_data.errors import ConfigError, SampleError, SkipSample
@@ -140,7 +143,7 @@ def cook_conversation(
     row = {**beside, **content} if isinstance(content, dict) else beside
     messages = _with_system(messages, row, media.key)
     media.add_named(row)
-    check_fields(ROW, row, sample, used=used, said=[turn["content"] for turn in messages], media=media.kinds())
+    media.check_fields(ROW, row, used=used, said=[turn["content"] for turn in messages])
     tools = _tools(row, media.key)
     images, videos = media.opened("image"), media.opened("video")
     for kind, usual, found in (("image", IMAGE, images), ("video", VIDEO, videos)):
@@ -200,7 +203,7 @@ def _turn(turn: Any, media: "_Media") -> dict[str, Any]:
             said = _joined([media.text_of(part) for part in said])
         if isinstance(said, str):
             names = [turn[role], name, *(alias for alias, known in _ROLES.items() if known == name)]
-            check_fields(TURN, turn, media.sample, used=(role, content), said=[said, *names])
+            media.check_fields(TURN, turn, used=(role, content), said=[said, *names])
             return {"role": name, "content": said, **_more_of(turn, name, "assistant", media.key)}
     raise SampleError(
         f"sample {media.key!r}: a turn is {repr(turn)[:80]}; expected a text (or a list of parts) at 'role' and "
@@ -289,9 +292,16 @@ class _Media:
         media = {"json", *self._parts["image"], *self._parts["video"]}
         return {name: value for name, value in self.sample.items() if not name.startswith("__") and name not in media}
 
-    def kinds(self) -> set[str]:
-        """The kinds of media that the sample has."""
-        return {kind for kind in self._named if self._named[kind] or self._parts[kind]}
+    def check_fields(
+        self, place: Place, fields: Mapping[str, Any], *, used: Collection[str] = (), said: Collection[str] = ()
+    ) -> None:
+        """As the function of this name; unknown fields are told in the log."""
+        media = {kind for kind in self._named if self._named[kind] or self._parts[kind]}
+        unknown = check_fields(place, fields, self.key, used=used, said=said, media=media)
+        if unknown:
+            sources = self.sample.get("__sources__")
+            for name in unknown:
+                tell_unknown(sources[0].dataset_path if sources else "a data set", place.name, name)
 
     def text_of(self, part: Any) -> tuple[str, bool]:
         """A part of a turn's content as text, and whether it is an image or a video; one that is named is noted."""
@@ -299,12 +309,12 @@ class _Media:
             return part, False
         kind = part.get("type") if isinstance(part, dict) else None
         if kind in ("text", "input_text", "output_text") and isinstance(part.get("text"), str):
-            check_fields(PART, part, self.sample, used=("text", "index"))
+            self.check_fields(PART, part, used=("text",))
             return part["text"], False
         for known in ("image", "video"):
             if kind in (known, f"{known}_url", f"input_{known}"):
                 names = (known, f"{known}_url", *NAMED_AT)
-                check_fields(PART, part, self.sample, used=("index", *names))
+                self.check_fields(PART, part, used=names)
                 found = [name for at in names if at in part for name in self._names(part[at], known)]
                 if not found:
                     self._check_number(part, known)
@@ -344,7 +354,7 @@ class _Media:
             for one in value:
                 yield from self._names(one, kind)
         elif isinstance(value, dict) and (at := next((at for at in ("bytes", *NAMED_AT) if value.get(at)), None)):
-            check_fields(PART, value, self.sample, used=("bytes", *NAMED_AT))
+            self.check_fields(MEDIUM, value)
             yield from self._names(value[at], kind)
         elif is_empty(value):
             self._has_empty_name[kind] |= value is not None and value != {}
@@ -360,7 +370,7 @@ class _Media:
         files that it names."""
         named, parts = self._named[kind], self._parts[kind]
         for part in parts:
-            check_media_part(part, self.sample)
+            check_media_part(part, self.key)
         if not parts:
             return [self._read(name, kind) for name in named]
         if named and len(named) != len(parts):
@@ -513,8 +523,7 @@ def _by_the_rules(sample: Sample, said: Conversation, config: ConversationConfig
 def _checked(turn: dict[str, Any], sample: Sample, config: ConversationConfig) -> dict[str, Any]:
     """A turn that any cooker made, with what `cook_conversation` makes of its fields; others are for the template."""
     key, said = sample.__key__, [turn["content"], turn["role"]]
-    where = {"__key__": key, "__sources__": sample.__sources__}
-    check_fields(TURN, turn, where, used=("role", "content"), said=said, tell=False)
+    check_fields(TURN, turn, key, used=("role", "content"), said=said)
     others = {name: value for name, value in turn.items() if name not in TURN.used}
     return others | _more_of(turn, turn["role"], config.conversation_template_config.roles[1], key)
 
