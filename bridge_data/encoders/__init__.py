@@ -4,6 +4,7 @@ families, whose batches equal those of transformers' processors.
     conversations ─ chat (template, tokens) ─ visuals (limits, decoding) ─ sequences (labels, packs, batches)
     family_encoder calls them in order; multimodal_encoder, qwen_encoder and hf build on it
 
+    chat_fields     what the fields of chats say: used, harmless, or refused by name
     families        what each family makes of an image or a video: sizes, tiles, tokens
     layouts         what batches look like: ours, or that of Megatron-Bridge
     encoder_config  settings, with their defaults and checks; what is done with bad samples

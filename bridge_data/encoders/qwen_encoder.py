@@ -121,6 +121,10 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
             return super().conversation(VQASample.derive_from(sample, **asked))
         return super().conversation(sample)
 
+    @property
+    def placeholders(self) -> tuple[str, ...]:
+        return tuple(self._media_tokens)
+
     def videos(self, sample: Any) -> list[Any]:
         """The videos of a sample; override it with `conversation` for your own sample classes."""
         if isinstance(sample, VidQASample):
@@ -165,7 +169,7 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         """The tokens of a sample, with one image token for each image and video; and these, in their order."""
         videos, key = self.videos(sample), sample.__key__
         said = with_placeholders(
-            self.conversation(sample), self.family.video_placeholder, len(videos), "videos", self.config, key
+            self.checked_conversation(sample), self.family.video_placeholder, len(videos), "videos", self.config, key
         )
         marked = self._tokenize(said)
         kinds = [number for number in marked.ids if number in (self._image_id, self._video_id)]
@@ -183,12 +187,12 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         return self._layout.video(open_video(video, key, self.sampling, self.family.choose_frames))
 
     def _messages(self, messages: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:
+        return self._layout.messages(messages, template, self._media_tokens, media_first=True)
+
+    @property
+    def _media_tokens(self) -> dict[str, tuple[str, str]]:
         family = self.family
-        media = {
-            self.config.placeholder: ("image", family.image_token),
-            family.video_placeholder: ("video", family.video_token),
-        }
-        return self._layout.messages(messages, template, media, media_first=True)
+        return {**super()._media_tokens, family.video_placeholder: ("video", family.video_token)}
 
     def _sized(self, visuals: list[Any], key: str) -> list[Any]:
         """The sizes of images, and the videos."""
