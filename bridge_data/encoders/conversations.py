@@ -18,32 +18,27 @@ An answer with `weight` 0 or `train` false, or in a `prompt`, has no loss. `tool
 
 Images and videos are the other parts of the sample; or files that `json` names, in its parts of content or at
 `image`, `images`, `video`, `videos`. The files are in the auxiliary data of the metadataset; without any, next to the
-JSONL file.
+JSONL file. What is said of one (`fps`, `max_pixels`: see `visual_settings`) makes it a `Visual`. A video may be a list
+or a folder of pictures.
 
 `conversation_of` guarantees that the text holds as many placeholders as there are images, in their order; a sample
 without anything to learn is skipped; other bad samples are handled as `SamplePolicies` says.
 """
 
-import base64
-import binascii
 import contextlib
 import dataclasses
 import functools
 import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from bridge_data.decode.av import AV_EXTENSIONS
-from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.encoders.encoder_config import ConversationConfig, refuse
+from bridge_data.encoders.sample_media import SampleMedia
 from bridge_data.errors import ConfigError, SampleError, SkipSample
-from bridge_data.plan.document import is_jsonl
 from bridge_data.samples import CaptioningSample, CrudeSample, Sample, TextSample, VQASample, edataclass
-from bridge_data.storage import location
 from bridge_data.task import Cooker, basic_sample_keys, fields_in_words, stateless
 from bridge_data.task.crude_examples import TURN_KEYS, turns_of
-from bridge_data.task.stores import FileStore, SystemFileStore
+from bridge_data.task.stores import FileStore
 
 # Samples
 
@@ -54,7 +49,8 @@ class ConversationSample(Sample):
 
     `messages` are `{"role": ..., "content": ...}` in order. An answer with `"weight": 0` has no loss; `tool_calls` and
     the like are for the chat template. `images` are encoded bytes, Pillow images, or pixels as uint8 (H, W, 3) arrays
-    or (3, H, W) tensors, uint8 or float32 in 0..1. `tools` are JSON schemas of what the assistant may call.
+    or (3, H, W) tensors, uint8 or float32 in 0..1; or a `Visual` of one. `tools` are JSON schemas of what the assistant
+    may call.
     """
 
     messages: list[dict[str, Any]]
@@ -65,8 +61,9 @@ class ConversationSample(Sample):
 @edataclass
 class VideoConversationSample(Sample):
     """Turns about images and videos: `messages`, `images` and `tools` as of `ConversationSample`; `videos` are
-    `AVDecoder`s, encoded bytes, or frames as uint8 tensors (frames, 3, height, width). Each has a placeholder in the
-    text; without any, they come before the first turn."""
+    `AVDecoder`s, encoded bytes, frames as uint8 tensors (frames, 3, height, width), or lists of images of one size; or
+    a `Visual` of one, which may say `sample_fps` or `times` of frames. Each has a placeholder in the text; without any,
+    they come before the first turn."""
 
     messages: list[dict[str, Any]]
     images: list[Any] = dataclasses.field(default_factory=list)
@@ -87,7 +84,6 @@ _ROLES = {
     "model": "assistant",
     "developer": "system",
 }
-_NAMES = ("path", "url", "file", "file_name", "filename")
 _ADVICE = """\
 Write a cooker for this shape, and set it as MyEncoder.cookers = [Cooker(cook)]:
   def cook(sample):
@@ -119,7 +115,7 @@ def cook_conversation(
             "'conversations', or with 'instruction' and 'output', or 'prompt' and 'completion'. "
             f"Its fields are {fields_in_words(sample)}. {_ADVICE}"
         )
-    media = _Media(sample, stores, {"image": image_placeholder, "video": video_placeholder})
+    media = SampleMedia(sample, stores, {"image": image_placeholder, "video": video_placeholder})
     messages = [_turn(turn, media) for turn in turns]
     tools: list[dict[str, Any]] = []
     if isinstance(content, dict):
@@ -128,7 +124,7 @@ def cook_conversation(
         if isinstance(system, str) and messages[0]["role"] != "system":
             messages.insert(0, {"role": "system", "content": system})
         media.add_named(content)
-    images, videos = media.opened("image", IMAGE_EXTENSIONS), media.opened("video", AV_EXTENSIONS)
+    images, videos = media.opened()
     for kind, usual, found in (("image", IMAGE, images), ("video", VIDEO, videos)):
         _rename(messages, usual, media.placeholders[kind], bool(found))
     fields = {**basic_sample_keys(sample), "messages": messages, "images": images, "tools": tools}
@@ -163,7 +159,7 @@ def _rename(messages: list[dict[str, Any]], usual: str, placeholder: str, has_an
             turn["content"] = turn["content"].replace(usual, placeholder)
 
 
-def _turn(turn: Any, media: "_Media") -> dict[str, Any]:
+def _turn(turn: Any, media: SampleMedia) -> dict[str, Any]:
     for role, content in TURN_KEYS:
         if not (isinstance(turn, dict) and isinstance(turn.get(role), str)):
             continue
@@ -171,7 +167,7 @@ def _turn(turn: Any, media: "_Media") -> dict[str, Any]:
         if said is None and turn.get("tool_calls"):
             said = ""
         if isinstance(said, list):
-            said = _joined([media.text_of(part) for part in said])
+            said = _joined([_text_of(part, media) for part in said])
         if isinstance(said, str):
             return {"role": name, "content": said, **_more_of(turn, name, media.key)}
     raise SampleError(
@@ -215,113 +211,28 @@ def _call(call: Any, key: str) -> dict[str, Any]:
     return {**named, "type": "function", "function": {"name": function["name"], "arguments": arguments}}
 
 
+def _text_of(part: Any, media: SampleMedia) -> tuple[str, bool]:
+    """A part of a turn's content as text, and whether it is an image or a video."""
+    if isinstance(part, str):
+        return part, False
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind in ("text", "input_text", "output_text") and isinstance(part.get("text"), str):
+        return part["text"], False
+    placeholder = media.placeholder_of(part)
+    if placeholder is not None:
+        return placeholder, True
+    raise SampleError(
+        f"sample {media.key!r}: a part of a turn is {repr(part)[:80]}; expected one of type 'text', 'image', "
+        "'image_url', 'video' or 'video_url'"
+    )
+
+
 def _joined(pieces: list[tuple[str, bool]]) -> str:
     """The parts of a turn as text, with a line break after images and videos (True)."""
     text = ""
     for number, (piece, is_media) in enumerate(pieces):
         text += piece + ("\n" if is_media and number + 1 < len(pieces) else "")
     return text
-
-
-class _Media:
-    """The images and videos of one sample, in the order of their placeholders."""
-
-    def __init__(
-        self, sample: CrudeSample, stores: Mapping[str, FileStore[Any]], placeholders: Mapping[str, str]
-    ) -> None:
-        self.key: str = sample["__key__"]
-        self.placeholders = placeholders
-        self._sample, self._stores = sample, stores
-        self._named: dict[str, list[str]] = {"image": [], "video": []}
-
-    def text_of(self, part: Any) -> tuple[str, bool]:
-        """A part of a turn's content as text, and whether it is an image or a video; one that is named is noted."""
-        if isinstance(part, str):
-            return part, False
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind in ("text", "input_text", "output_text") and isinstance(part.get("text"), str):
-            return part["text"], False
-        for known in ("image", "video"):
-            if kind in (known, f"{known}_url", f"input_{known}"):
-                names = (known, f"{known}_url", *_NAMES)
-                self._named[known] += [name for at in names if at in part for name in self._names(part[at])]
-                return self.placeholders[known], True
-        raise SampleError(
-            f"sample {self.key!r}: a part of a turn is {repr(part)[:80]}; expected one of type 'text', 'image', "
-            "'image_url', 'video' or 'video_url'"
-        )
-
-    def add_named(self, content: Mapping[str, Any]) -> None:
-        """Note the files at `image`, `images`, `video`, `videos`, unless turns have named some."""
-        for kind, names in self._named.items():
-            if not names:
-                names += [name for at in (kind, f"{kind}s") if content.get(at) for name in self._names(content[at])]
-
-    def _names(self, value: Any) -> Iterator[str]:
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, list):
-            for one in value:
-                yield from self._names(one)
-        elif isinstance(value, dict) and (name := next((value[at] for at in _NAMES if value.get(at)), None)):
-            yield from self._names(name)
-        elif value is not None:
-            raise SampleError(
-                f"sample {self.key!r}: names an image or video as {repr(value)[:80]}; expected the name of a file"
-            )
-
-    def opened(self, kind: str, extensions: Any) -> list[Any]:
-        """The images or videos: the parts of the sample, in the order of their names in it if named, or else the
-        files that it names."""
-        named = self._named[kind]
-        names = sorted((name for name in self._sample if not name.startswith("__")), key=_by_number)
-        parts = [name for name in names if name.rpartition(".")[2] in extensions]
-        if not parts:
-            return [self._read(name, kind) for name in named]
-        in_order = named if named and set(named) <= set(parts) else parts
-        return [self._sample[name] for name in in_order]
-
-    def _read(self, name: str, kind: str) -> Any:
-        if name.startswith("data:"):
-            try:
-                return base64.b64decode(name.partition("base64,")[2], validate=True)
-            except binascii.Error as error:
-                raise SampleError(f"sample {self.key!r}: a data: URL is no base64: {error}") from None
-        if "://" in name and not name.startswith("file://"):
-            raise SampleError(
-                f"sample {self.key!r}: names {name[:200]!r}, which is not downloaded; store the files, and name their "
-                "folder in `aux` of the metadataset"
-            )
-        return self._store(kind).get(name.removeprefix("file://"), self._sample)
-
-    def _store(self, kind: str) -> FileStore[Any]:
-        if len(self._stores) == 1:
-            return next(iter(self._stores.values()))
-        for name in (f"{kind}s", kind, "media"):
-            if name in self._stores:
-                return self._stores[name]
-        if self._stores:
-            raise ConfigError(
-                f"sample {self.key!r} names a file, but the auxiliary data are called {', '.join(self._stores)}: call "
-                f"those with its {kind}s `{kind}s`"
-            )
-        path = self._sample["__sources__"][0].dataset_path
-        if not is_jsonl(path):
-            raise ConfigError(
-                f"sample {self.key!r} names a file of an unknown folder: set `aux: {{{kind}s: "
-                "filesystem://FOLDER}` of the data set in a metadataset"
-            )
-        return _beside(path)
-
-
-@functools.lru_cache(maxsize=64)
-def _beside(path: str) -> SystemFileStore:
-    """The files in the folder of a JSONL file."""
-    return SystemFileStore(location(path).parent)
-
-
-def _by_number(name: str) -> list[tuple[int, str]]:
-    return [(int(piece or 0), text) for text, piece in re.findall(r"(\D*)(\d*)", name)]
 
 
 # From samples
