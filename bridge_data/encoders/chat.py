@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from bridge_data.encoders.chat_fields import THROUGH
 from bridge_data.encoders.encoder_config import ConversationTemplateConfig
 from bridge_data.errors import BridgeDataError, ConfigError, SampleError
 
@@ -139,15 +140,27 @@ def render_conversation(
 
     Raises:
         ConfigError: if the template marks no answers and writes a turn differently once others follow it.
-        SampleError: if it takes no tools and there are some; if the answer with weight 0 is ambiguous.
+        SampleError: if it does not write tools, or a field of a turn that only it can write, and there are some; if
+            the answer with weight 0 is ambiguous.
     """
     _check_takes_tools(template, messages, tools)
     turns = [{name: value for name, value in turn.items() if name != "weight"} for turn in messages]
     options = {"tools": list(tools)} if tools else {}
-    if _GENERATION.search(template):
-        text, spans = _answers_by_marks(tokenizer, turns, template, options)
-    else:
-        text, spans = _answers_by_prefixes(tokenizer, turns, template, answers, options)
+
+    def render(turns: list[dict[str, Any]]) -> tuple[str, list[Span]]:
+        if _GENERATION.search(template):
+            return _answers_by_marks(tokenizer, turns, template, options)
+        return _answers_by_prefixes(tokenizer, turns, template, answers, options)
+
+    text, spans = render(turns)
+    for field in THROUGH:
+        if any(turn["role"] != "tool" and turn.get(field) for turn in turns):
+            without = [{name: value for name, value in turn.items() if name != field} for turn in turns]
+            if render(without)[0] == text:
+                raise SampleError(
+                    f"a turn has {field!r}, which the chat template does not write; use a template that does, or "
+                    "write it into the text, or remove it from the data"
+                )
     has_loss = [turn.get("weight") != 0 for turn in messages if turn["role"] == answers]
     if all(has_loss):
         return text, spans

@@ -3,9 +3,9 @@
     crude sample ─ cook_conversation ─▶ ConversationSample, VideoConversationSample ┐
                        captioning, VQA and text samples of any other origin ────────┴ conversation_of ─▶ Conversation
 
-`cook_conversation` reads the shapes in which people store chats, with the turns in the part `json`, such as a line of a
-JSONL file. Guarantee: content that is not supported and would change the conversation (weights between 0 and 1, parts
-of unknown types) is a `SampleError`; it is never dropped silently.
+`cook_conversation` reads the shapes in which people store chats: the part `json`, such as a line of a JSONL file, or
+without one the columns of a table. Guarantee: what would change the conversation and is not supported is a
+`SampleError`, never dropped silently; `chat_fields` knows what fields say.
 
     OpenAI, transformers   {"messages": [{"role": "user", "content": "text, or a list of parts"}, ...]}
     ShareGPT               {"conversations": [{"from": "human", "value": "text"}, ...], "system": "text"}
@@ -13,13 +13,13 @@ of unknown types) is a `SampleError`; it is never dropped silently.
     Alpaca                 {"instruction": "text", "input": "text, or nothing", "output": "text"}
     prompt, completion     {"prompt": "text, or turns without answers", "completion": "text, or turns"}
 
-An answer with `weight` 0 or `train` false, or in a `prompt`, has no loss. `tools` (a list, or its JSON) and the
-`tool_calls` of turns go to the chat template.
+An answer with `weight` 0, with `train` or `loss` false, or in a `prompt`, has no loss. `tools` (a list, or its JSON)
+and the `tool_calls` and `reasoning_content` of turns go to the chat template.
 
-Images and videos are the other parts of the sample; or files that `json` names, in its parts of content or at
-`image`, `images`, `video`, `videos`. The files are in the auxiliary data of the metadataset; without any, next to the
-JSONL file. What is said of one (`fps`, `max_pixels`: see `visual_settings`) makes it a `Visual`. A video may be a list
-or a folder of pictures.
+Images and videos are the other parts of the sample; or they are in parts of content or at `image`, `images`, `video`,
+`videos`, as bytes, or as names of files in the auxiliary data of the metadataset; without any, next to the JSONL file.
+What is said of one (`fps`, `max_pixels`: see `visual_settings`) makes it a `Visual`. A video may be a list or a folder
+of pictures.
 
 `conversation_of` guarantees that the text holds as many placeholders as there are images, in their order; a sample
 without anything to learn is skipped; other bad samples are handled as `SamplePolicies` says.
@@ -29,9 +29,22 @@ import contextlib
 import dataclasses
 import functools
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from bridge_data.encoders.chat_fields import (
+    LEARNT,
+    NO,
+    NOT_LEARNT,
+    PART,
+    ROW,
+    THROUGH,
+    TURN,
+    YES,
+    check_fields,
+    is_empty,
+)
 from bridge_data.encoders.encoder_config import ConversationConfig, refuse
 from bridge_data.encoders.sample_media import SampleMedia
 from bridge_data.errors import ConfigError, SampleError, SkipSample
@@ -99,34 +112,36 @@ def cook_conversation(
 
     The turns are a list, or the list at `messages` or `conversations`; each has `role` and `content`, or `from` and
     `value`. Or they are `instruction` (with `input` after an empty line) and `output`, or `prompt` and `completion`.
-    Images and videos are in the order of their parts' names, with numbers compared as numbers (2.jpg before 10.jpg);
-    those that are named, in that order. `stores` are the auxiliary data: one store, or of several the
-    one called `images` or `videos`. The placeholders are those of the encoder.
+    Without a part `json`, these are parts of the sample, such as the columns of a table. Images and videos are in the
+    order of their parts' names, with numbers compared as numbers (2.jpg before 10.jpg); those that are named, in that
+    order. `stores` are the auxiliary data: one store, or of several the one called `images` or `videos`. The
+    placeholders are those of the encoder.
 
     Raises:
-        SampleError: if there is no `json`, it holds no turns, or something that a conversation cannot hold.
+        SampleError: if it holds no turns, or something that a conversation cannot hold.
         ConfigError: if the location of files is unknown.
     """
-    content = sample.get("json")
-    turns = turns_of(content, sample["__key__"]) if isinstance(content, dict) else content
+    media = SampleMedia(sample, stores, {"image": image_placeholder, "video": video_placeholder})
+    content, beside = sample.get("json"), media.other_parts()
+    if "json" not in sample:
+        content, beside = beside, {}
+    turns, used = turns_of(content, media.key) if isinstance(content, dict) else (content, ())
     if not isinstance(turns, list) or not turns:
         raise SampleError(
-            f"sample {sample['__key__']!r}: expected a part json with a list of turns, or with one at 'messages' or "
+            f"sample {media.key!r}: expected a part json with a list of turns, or with one at 'messages' or "
             "'conversations', or with 'instruction' and 'output', or 'prompt' and 'completion'. "
             f"Its fields are {fields_in_words(sample)}. {_ADVICE}"
         )
-    media = SampleMedia(sample, stores, {"image": image_placeholder, "video": video_placeholder})
     messages = [_turn(turn, media) for turn in turns]
-    tools: list[dict[str, Any]] = []
-    if isinstance(content, dict):
-        tools = _tools(content, media.key)
-        system = content.get("system") or content.get("system_prompt")
-        if isinstance(system, str) and messages[0]["role"] != "system":
-            messages.insert(0, {"role": "system", "content": system})
-        media.add_named(content)
+    row = {**beside, **content} if isinstance(content, dict) else beside
+    messages = _with_system(messages, row, media.key)
+    media.add_named(row)
+    check_fields(ROW, row, sample, used=used, said=[turn["content"] for turn in messages], media=media.kinds())
+    tools = _tools(row, media.key)
     images, videos = media.opened()
     for kind, usual, found in (("image", IMAGE, images), ("video", VIDEO, videos)):
         _rename(messages, usual, media.placeholders[kind], bool(found))
+        media.check_promised(kind, messages, len(found))
     fields = {**basic_sample_keys(sample), "messages": messages, "images": images, "tools": tools}
     return VideoConversationSample(**fields, videos=videos) if videos else ConversationSample(**fields)
 
@@ -139,11 +154,22 @@ def conversation_cooker(image_placeholder: str, video_placeholder: str = VIDEO) 
     return Cooker(stateless(cook))
 
 
+def _with_system(messages: list[dict[str, Any]], row: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """The turns with the system text of the row in front, if they have none."""
+    has_own = messages[0]["role"] == "system"
+    found = {name: row[name] for name in ("system", "system_prompt") if not is_empty(row.get(name))}
+    said = list(found.values()) + [turn["content"] for turn in messages[:1] if has_own]
+    if any(text != said[0] for text in said) or not all(isinstance(text, str) for text in said):
+        raise SampleError(
+            f"sample {key!r}: has {' and '.join(map(repr, found))}{' and a system turn' if has_own else ''}, which are "
+            f"{', '.join(repr(text)[:80] for text in said)}; expected one system text. Keep one of them in the data"
+        )
+    return messages if has_own or not said else [{"role": "system", "content": said[0]}, *messages]
+
+
 def _tools(content: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     """What the assistant may call."""
     tools = content.get("tools")
-    if content.get("functions"):
-        raise SampleError(f"sample {key!r}: has 'functions', of an older form; write them as a list at 'tools'")
     if isinstance(tools, str):
         with contextlib.suppress(ValueError, RecursionError):
             tools = json.loads(tools or "[]")
@@ -169,33 +195,52 @@ def _turn(turn: Any, media: SampleMedia) -> dict[str, Any]:
         if isinstance(said, list):
             said = _joined([_text_of(part, media) for part in said])
         if isinstance(said, str):
-            return {"role": name, "content": said, **_more_of(turn, name, media.key)}
+            names = [turn[role], name, *(alias for alias, known in _ROLES.items() if known == name)]
+            check_fields(TURN, turn, media.sample, used=(role, content), said=[said, *names])
+            return {"role": name, "content": said, **_more_of(turn, name, "assistant", media.key)}
     raise SampleError(
         f"sample {media.key!r}: a turn is {repr(turn)[:80]}; expected a text (or a list of parts) at 'role' and "
         "'content', or at 'from' and 'value'"
     )
 
 
-def _more_of(turn: Mapping[str, Any], role: str, key: str) -> dict[str, Any]:
-    """Other fields of a turn that change the conversation: no loss on an answer, and tool calls."""
+def _more_of(turn: Mapping[str, Any], role: str, answers: str, key: str) -> dict[str, Any]:
+    """The other fields of a turn that change the conversation: no loss on a turn of the role `answers`, and what is for
+    the chat template."""
     more: dict[str, Any] = {}
-    if role == "assistant":
-        weight = turn.get("weight")
-        if weight not in (None, 0, 1):
-            raise SampleError(
-                f"sample {key!r}: an answer has weight {repr(weight)[:80]}; expected 0 (no loss) or 1. Remove it, or "
-                "write a cooker"
-            )
-        if weight == 0 or turn.get("train") is False or turn.get("training") is False:
-            more["weight"] = 0
-    if turn.get("function_call"):
-        raise SampleError(f"sample {key!r}: a turn has a 'function_call', of an older form; write it as 'tool_calls'")
+    if _is_learnt(turn, role == answers, key) is False and role == answers:
+        more["weight"] = 0
     calls = turn.get("tool_calls")
     if calls:
         more["tool_calls"] = [_call(call, key) for call in (calls if isinstance(calls, list) else [calls])]
     if role == "tool":
         more |= {name: turn[name] for name in ("name", "tool_call_id") if isinstance(turn.get(name), str)}
+    else:
+        more |= {name: turn[name] for name in THROUGH if not is_empty(turn.get(name)) and turn[name] != role}
     return more
+
+
+def _is_learnt(turn: Mapping[str, Any], is_answer: bool, key: str) -> bool | None:
+    """Whether a turn is to be learnt; None if it does not say so. Turns that are no answers never are."""
+    told: dict[str, bool] = {}
+    for name in (*LEARNT, *NOT_LEARNT) if is_answer else (*LEARNT[1:], *NOT_LEARNT):
+        value = turn.get(name)
+        plain = value.lower() if isinstance(value, str) else value
+        if is_empty(value):
+            continue
+        if isinstance(plain, list | dict) or plain not in (*YES, *NO):
+            raise SampleError(
+                f"sample {key!r}: a turn has {name} {repr(value)[:80]}; expected 0 or 1, false or true: a turn is "
+                "learnt whole or not at all. Remove it, or write a cooker"
+            )
+        told[name] = (plain in YES) == (name in LEARNT)
+    if len({*told.values()}) > 1 or (any(told.values()) and not is_answer):
+        why = "which say different things" if is_answer else "but is no answer, and only answers are learnt"
+        raise SampleError(
+            f"sample {key!r}: a turn has {', '.join(f'{name} {turn[name]!r}' for name in told)}, {why}. Remove them, "
+            "or write a cooker"
+        )
+    return next(iter(told.values()), None)
 
 
 def _call(call: Any, key: str) -> dict[str, Any]:
@@ -217,6 +262,7 @@ def _text_of(part: Any, media: SampleMedia) -> tuple[str, bool]:
         return part, False
     kind = part.get("type") if isinstance(part, dict) else None
     if kind in ("text", "input_text", "output_text") and isinstance(part.get("text"), str):
+        check_fields(PART, part, media.sample, used=("text", "index"))
         return part["text"], False
     placeholder = media.placeholder_of(part)
     if placeholder is not None:
@@ -307,6 +353,7 @@ def _dialog(
 def _by_the_rules(sample: Sample, said: Conversation, config: ConversationConfig) -> Conversation:
     """The checked turns of a sample, with placeholders, stop strings and the system message."""
     template = config.conversation_template_config
+    said = dataclasses.replace(said, messages=[_checked(turn, sample, config) for turn in said.messages])
     _check_answers(sample, said.messages, config)
     said = with_placeholders(said, config.placeholder, len(said.images), "images", config, sample.__key__)
     _check_roles(sample, said.messages, config)
@@ -317,6 +364,57 @@ def _by_the_rules(sample: Sample, said: Conversation, config: ConversationConfig
     if template.system is not None and turns[0]["role"] != "system":
         turns.insert(0, {"role": "system", "content": template.system})
     return dataclasses.replace(said, messages=turns)
+
+
+def _checked(turn: dict[str, Any], sample: Sample, config: ConversationConfig) -> dict[str, Any]:
+    """A turn that any cooker made, with what `cook_conversation` makes of its fields; others are for the template."""
+    key, said = sample.__key__, [turn["content"], turn["role"]]
+    where = {"__key__": key, "__sources__": sample.__sources__}
+    check_fields(TURN, turn, where, used=("role", "content"), said=said, tell=False)
+    others = {name: value for name, value in turn.items() if name not in TURN.used}
+    return others | _more_of(turn, turn["role"], config.conversation_template_config.roles[1], key)
+
+
+_TAG = re.compile(
+    r"<\|?(?:(?:start|begin|end)_of_|vila/)?"
+    r"(?:image|img|im(?=_)|picture|pic|photo|frame|video|vid|vision|audio|speech|sound|voice|media|region"
+    r"|depth|point_?cloud|bbox|ref-object)s?"
+    r"(?:[ _-]?(?:context|placeholder|here|soft|tokens?|pad|start|begin|end|bos|eos|patch|content|\d+))*\|?>",
+    re.IGNORECASE,
+)
+"""What stands for a medium, or a place in one, in the texts of published data: `<audio>`, `<image_1>`, `<|video|>`."""
+
+
+def check_texts(said: Conversation, placeholders: Collection[str], config: ConversationConfig, key: str) -> None:
+    """Refuse sample `key` if its texts are not Unicode, or if a tag in its turns stands for a medium, and is none of
+    the `placeholders` that the encoder fills in: as the policies say."""
+    for text in (said.text, *(turn["content"] for turn in said.messages)):
+        check_unicode(text, key)
+    if config.policies.media_tags == "keep":
+        return
+    tags = (tag for turn in said.messages for tag in _TAG.findall(turn["content"]))
+    unknown = next((tag for tag in tags if tag not in placeholders), None)
+    if unknown is not None:
+        refuse(
+            config.policies.media_tags,
+            key,
+            f"a turn has {unknown!r}, which stands for a medium, or a place in one; this encoder fills in "
+            f"{' and '.join(map(repr, placeholders))} alone. Use one that takes it, write the placeholder as it "
+            "expects it, or leave the row out; SamplePolicies(media_tags='keep') learns it as a text",
+        )
+
+
+def check_unicode(text: str, key: str) -> None:
+    """A SampleError for half of a surrogate pair in a text of sample `key`, which no tokenizer takes."""
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise SampleError(
+            f"sample {key!r}: character {error.start} of a text, in {text[max(0, error.start - 20) : error.end]!r}, is "
+            "half of a pair (a lone surrogate), which is no Unicode: write the whole character, or remove it"
+        ) from None
 
 
 def with_placeholders(

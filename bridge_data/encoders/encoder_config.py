@@ -51,10 +51,12 @@ class SamplePolicies:
 
     `image_mismatch`: the number of placeholders differs from the number of images. `roles_out_of_order`: a role that is
     not in the settings, a system message that is not the first, an answer without a question, or two turns of one role
-    in a row ("keep": pass them to the chat template). `empty_answer`: an answer without words ("keep": train on it; a
-    sample with only empty answers is skipped all the same). `overlong`: more tokens than `seq_length` ("truncate": cut
-    the end, an image as a whole, counted in `loader.truncated`; skip the sample if no answer remains. "split": several
-    samples, cut after answers, without what comes before them; a turn that is too long by itself is truncated).
+    in a row ("keep": pass them to the chat template). `media_tags`: a turn has a tag that stands for a medium which the
+    encoder does not fill in, such as `<audio>` ("keep": it is text). `empty_answer`: an answer without words ("keep":
+    train on it; a sample with only empty answers is skipped all the same). `overlong`: more tokens than `seq_length`
+    ("truncate": cut the end, an image as a whole, counted in `loader.truncated`; skip the sample if no answer remains.
+    "split": several samples, cut after answers, without what comes before them; a turn that is too long by itself is
+    truncated).
 
     Raises:
         ConfigError: for an unknown policy.
@@ -62,12 +64,14 @@ class SamplePolicies:
 
     image_mismatch: Policy = "error"
     roles_out_of_order: KeepPolicy = "error"
+    media_tags: KeepPolicy = "error"
     empty_answer: KeepPolicy = "skip"
     overlong: TurnsPolicy = "truncate"
 
     def __post_init__(self) -> None:
         check_choice(self, "image_mismatch", Policy)
         check_choice(self, "roles_out_of_order", KeepPolicy)
+        check_choice(self, "media_tags", KeepPolicy)
         check_choice(self, "empty_answer", KeepPolicy)
         check_choice(self, "overlong", TurnsPolicy)
 
@@ -103,8 +107,9 @@ class ImageToken:
 class ConversationTemplateConfig:
     """How a conversation becomes text.
 
-    `system` opens every conversation (None: nothing does). `roles` are who asks and who answers. `chat_template`
-    replaces that of the tokenizer. `stop_string` is appended to every answer, for templates that append nothing.
+    `system` opens every conversation that has no system text of its own (None: nothing does). `roles` are who asks and
+    who answers. `chat_template` replaces that of the tokenizer. `stop_string` is appended to every answer, for
+    templates that append nothing.
     """
 
     system: str | None = None

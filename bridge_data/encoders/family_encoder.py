@@ -28,6 +28,7 @@ from bridge_data.encoders.chat import (
 )
 from bridge_data.encoders.conversations import (
     Conversation,
+    check_texts,
     check_written,
     conversation_cooker,
     conversation_of,
@@ -110,6 +111,17 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
     def conversation(self, sample: Any) -> Conversation:
         """The conversation of a sample; override it for your own sample classes. Raises as `conversation_of` does."""
         return conversation_of(sample, self.config)
+
+    @property
+    def placeholders(self) -> tuple[str, ...]:
+        """The texts that stand for a medium in the turns of a sample."""
+        return (self.config.placeholder,)
+
+    def checked_conversation(self, sample: Any) -> Conversation:
+        """The conversation of a sample, if nothing in its texts would be lost."""
+        said = self.conversation(sample)
+        check_texts(said, self.placeholders, self.config, sample.__key__)
+        return said
 
     def batch_media(self, rows: list[Media]) -> Media:
         """The media of a batch from those of its rows."""
@@ -263,7 +275,7 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
 
     def _marked(self, sample: Sample) -> tuple[MarkedTokens, list[Any]]:
         """The tokens of a sample, with one image token for each of its images; and the images."""
-        said = self.conversation(sample)
+        said = self.checked_conversation(sample)
         if said.images and self.family is None:
             raise ConfigError(
                 f"sample {sample.__key__!r} has images, but {type(self).__name__} has no {self._images_need}"

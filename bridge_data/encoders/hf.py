@@ -92,7 +92,7 @@ class HFTaskEncoder(ConversationTaskEncoder):
     @stateless
     def encode_sample(self, sample: Sample) -> FamilySample:
         """The sequence and its processed images."""
-        said, key = self.conversation(sample), sample.__key__
+        said, key = self.checked_conversation(sample), sample.__key__
         marked, whole, media, aligned = self._process(said, key)
         aligned = {name: self._layout.filled(tensor, 0) for name, tensor in aligned.items()}
         fields = self._filled(marked.ids, *self._layout.labels(marked, lambda: whole))

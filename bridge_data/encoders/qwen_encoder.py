@@ -122,6 +122,10 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
             return super().conversation(VQASample.derive_from(sample, **asked))
         return super().conversation(sample)
 
+    @property
+    def placeholders(self) -> tuple[str, ...]:
+        return (self.config.placeholder, self.family.video_placeholder)
+
     def videos(self, sample: Any) -> list[Any]:
         """The videos of a sample; override it with `conversation` for your own sample classes."""
         if isinstance(sample, VidQASample):
@@ -166,7 +170,7 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         """The tokens of a sample, with one image token for each image and video; and these, in their order."""
         videos, key = self.videos(sample), sample.__key__
         said = with_placeholders(
-            self.conversation(sample), self.family.video_placeholder, len(videos), "videos", self.config, key
+            self.checked_conversation(sample), self.family.video_placeholder, len(videos), "videos", self.config, key
         )
         marked = self._tokenize(said)
         kinds = [number for number in marked.ids if number in (self._image_id, self._video_id)]

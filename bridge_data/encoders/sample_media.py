@@ -9,21 +9,22 @@ import base64
 import binascii
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bridge_data.decode.av import AV_EXTENSIONS
 from bridge_data.decode.image import IMAGE_EXTENSIONS
-from bridge_data.encoders.visual_settings import naming_sample, settings_in, settings_of_row, with_settings
+from bridge_data.encoders.chat_fields import PART, RANGE, check_fields, check_media_part
+from bridge_data.encoders.visual_settings import TIMES, naming_sample, settings_in, settings_of_row, with_settings
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.plan.document import is_jsonl
 from bridge_data.samples import CrudeSample
 from bridge_data.shards.media_kinds import kind_of_name
-from bridge_data.shards.named_media import NamedVisual, VisualKind, check_moving, is_stored, visual_in, visuals_at
+from bridge_data.shards.named_media import NamedVisual, VisualKind, check_moving, names_of, visual_in, visuals_at
 from bridge_data.storage import location
 from bridge_data.task.stores import FileStore, SystemFileStore
 
-KINDS: tuple[VisualKind, ...] = ("image", "video")
+_EXTENSIONS: Mapping[VisualKind, Any] = {"image": IMAGE_EXTENSIONS, "video": AV_EXTENSIONS}
 
 
 class SampleMedia:
@@ -32,11 +33,25 @@ class SampleMedia:
     def __init__(
         self, sample: CrudeSample, stores: Mapping[str, FileStore[Any]], placeholders: Mapping[str, str]
     ) -> None:
-        self.key: str = sample["__key__"]
-        self.placeholders = placeholders
-        self._sample, self._stores = sample, stores
+        self.sample, self.key, self.placeholders = sample, str(sample["__key__"]), placeholders
+        self._stores = stores
         self._row: Mapping[str, Any] = {}
+        names = sorted((name for name in sample if not name.startswith("__")), key=_by_number)
+        self._parts = {
+            kind: [name for name in names if name.rpartition(".")[2].lower() in extensions]
+            for kind, extensions in _EXTENSIONS.items()
+        }
         self._named: dict[VisualKind, list[NamedVisual]] = {"image": [], "video": []}
+        self._has_empty_name: dict[str, bool] = {"image": False, "video": False}
+
+    def other_parts(self) -> dict[str, Any]:
+        """The parts of the sample that are neither media nor `json`."""
+        media = {"json", *self._parts["image"], *self._parts["video"]}
+        return {name: value for name, value in self.sample.items() if not name.startswith("__") and name not in media}
+
+    def kinds(self) -> set[str]:
+        """The kinds of media that the sample has."""
+        return {kind for kind, named in self._named.items() if named or self._parts[kind]}
 
     def placeholder_of(self, part: Any) -> str | None:
         """The placeholder of a part of a turn that is an image or a video, which is noted; None of any other."""
@@ -45,59 +60,109 @@ class SampleMedia:
         if found is None:
             return None
         kind, visuals = found
+        self._check_fields(visuals, "index")
+        if all(one.source is None for one in visuals):
+            self._check_number(part, kind)
+            self._has_empty_name[kind] |= any(part.get(at) == "" for at in names_of(kind))
         self._named[kind] += visuals
         return self.placeholders[kind]
 
     def add_named(self, row: Mapping[str, Any]) -> None:
-        """Note the files at `image`, `images`, `video`, `videos`, unless turns have named some; and what the row says
-        of them."""
+        """Note the files at `image`, `images`, `video`, `videos`; those that turns have named may be there again; and
+        what the row says of them."""
         self._row = row
         with naming_sample(self.key):
             for kind, in_turns in self._named.items():
-                if any(one.source is not None for one in in_turns):
-                    continue
-                in_row = [*visuals_at(row.get(kind), kind, is_one=True), *visuals_at(row.get(f"{kind}s"), kind)]
-                if in_row:
-                    self._named[kind] = _told(in_row, in_turns, kind)
+                self._named[kind] = self._with_row(row, kind, in_turns)
+            if self._named["video"] or self._parts["video"]:
+                beside = {name: row[name] for name in RANGE.unsupported if name in row}
+                check_fields(RANGE, beside, self.sample)
 
     def opened(self) -> tuple[list[Any], list[Any]]:
         """The images and the videos: the parts of the sample, in the order of their names in it if named, or else the
         files that it names; with what is said of each."""
         with naming_sample(self.key):
-            images = self._chosen("image", IMAGE_EXTENSIONS)
-            videos = self._chosen("video", AV_EXTENSIONS)
-            made = [
-                self._all_opened(images, "image", len(videos)),
-                self._all_opened(videos, "video", len(images)),
-            ]
-        return made[0], made[1]
+            images, videos = self._chosen("image"), self._chosen("video")
+            return self._all_opened(images, "image", len(videos)), self._all_opened(videos, "video", len(images))
 
-    def _chosen(self, kind: VisualKind, extensions: Any) -> list[NamedVisual]:
+    def check_promised(self, kind: str, messages: Sequence[Mapping[str, Any]], number: int) -> None:
+        """Refuse a sample with an empty name, which is no image, where its text has a placeholder for one."""
+        promised = sum(turn["content"].count(self.placeholders[kind]) for turn in messages)
+        if self._has_empty_name[kind] and promised > number:
+            raise SampleError(
+                f"sample {self.key!r}: its text has {promised} placeholders {self.placeholders[kind]!r}, but a name of "
+                f"its {kind}s is empty, which is no {kind}: write the name, or remove the placeholder"
+            )
+
+    def _check_fields(self, visuals: Iterable[NamedVisual], *used: str) -> None:
+        for visual in visuals:
+            check_fields(PART, visual.said, self.sample, used=used)
+
+    def _check_number(self, part: Mapping[str, Any], kind: VisualKind) -> None:
+        """Refuse an image or video that is not the next one of the sample, by its `index`."""
+        number, index = sum(one.source is None for one in self._named[kind]), part.get("index")
+        if index not in (None, number):
+            raise SampleError(
+                f"sample {self.key!r}: {kind} {number + 1} of its turns has index {index!r:.80}, expected {number}: "
+                f"write the {kind}s of the row in the order of the turns"
+            )
+
+    def _with_row(self, row: Mapping[str, Any], kind: VisualKind, in_turns: list[NamedVisual]) -> list[NamedVisual]:
+        """The images or videos of turns and row. Turns may say how, and the row which."""
+        found = {kind: visuals_at(row.get(kind), kind, is_one=True), f"{kind}s": visuals_at(row.get(f"{kind}s"), kind)}
+        for visuals in found.values():
+            self._check_fields(visuals)
+            self._has_empty_name[kind] |= any(one.source is None for one in visuals)
+        at_row = {at: [one for one in visuals if one.source is not None] for at, visuals in found.items()}
+        named = [one for one in in_turns if one.source is not None]
+        lists = [visuals for visuals in (named, *at_row.values()) if visuals]
+        if any(_sources(visuals) != _sources(lists[0]) for visuals in lists):
+            places = [*(["its turns"] if named else []), *(repr(at) for at, visuals in at_row.items() if visuals)]
+            raise SampleError(
+                f"{' and '.join(places)} name different {kind}s: "
+                f"{', '.join(repr(_sources(visuals))[:80] for visuals in lists)}. Name them once"
+            )
+        if not lists:
+            return in_turns
+        merged = lists[0]
+        for visuals in lists[1:]:
+            merged = _told(merged, visuals, kind)
+        return merged if named else _told(merged, in_turns, kind)
+
+    def _chosen(self, kind: VisualKind) -> list[NamedVisual]:
         """The images or videos; those that are parts of the sample have the names of these."""
-        named = self._named[kind]
-        if named and all(map(self._is_part, named)):
+        told = self._named[kind]
+        named = [one for one in told if one.source is not None]
+        frames = {name for one in self._named["video"] if isinstance(one.source, tuple) for name in one.source}
+        parts = [name for name in self._parts[kind] if name not in frames]
+        for part in parts:
+            check_media_part(part, self.sample)
+        if not parts or (named and all(map(self._is_part, named)) and {*parts} <= {*_sources(named)}):
             return named
-        frames = {name for video in self._named["video"] if isinstance(video.source, tuple) for name in video.source}
-        names = sorted((name for name in self._sample if not name.startswith("__")), key=_by_number)
-        parts = [name for name in names if name.rpartition(".")[2] in extensions and name not in frames]
-        if parts:
-            return _told([NamedVisual(name) for name in parts], named, kind)
-        return [one for one in named if one.source is not None]
+        if named and len(named) != len(parts):
+            raise SampleError(
+                f"names {len(named)} {kind}s ({repr(_sources(named))[:80]}), but has the parts {', '.join(parts)}: "
+                "store all of them in the sample, or none"
+            )
+        return _told([NamedVisual(name) for name in parts], told, kind)
 
     def _is_part(self, visual: NamedVisual) -> bool:
         source = visual.source
         names = source if isinstance(source, tuple) else (source,)
-        return all(isinstance(name, str) and name in self._sample for name in names)
+        return all(isinstance(name, str) and name in self.sample for name in names)
 
     def _all_opened(self, visuals: list[NamedVisual], kind: VisualKind, others: int) -> list[Any]:
         of_row = settings_of_row(self._row, kind, len(visuals), others)
-        return [
-            with_settings(self._opened(one.source, kind), settings_in({**said, **one.said}, kind))
-            for one, said in zip(visuals, of_row, strict=True)
-        ]
+        made = []
+        for visual, said in zip(visuals, of_row, strict=True):
+            opened = self._opened(visual.source, kind)
+            if not isinstance(opened, list):  # `timestamps` of a row with a file are of its questions, say
+                said = {name: value for name, value in said.items() if name not in TIMES}
+            made.append(with_settings(opened, settings_in({**said, **visual.said}, kind)))
+        return made
 
     def _opened(self, source: Any, kind: VisualKind) -> Any:
-        """An image or a video, or the frames of one."""
+        """An image or a video, or the list of its frames."""
         if isinstance(source, tuple):
             return [self._read(frame, kind) for frame in source]
         if kind == "video":
@@ -107,10 +172,10 @@ class SampleMedia:
         return self._read(source, kind)
 
     def _read(self, source: Any, kind: VisualKind) -> Any:
-        if not isinstance(source, str):
-            return source["bytes"] if is_stored(source) else source
-        if source in self._sample:
-            return self._sample[source]
+        if isinstance(source, bytes):
+            return source
+        if source in self.sample:
+            return self.sample[source]
         if source.startswith("data:"):
             try:
                 return base64.b64decode(source.partition("base64,")[2], validate=True)
@@ -121,11 +186,11 @@ class SampleMedia:
                 f"names {source[:200]!r}, which is not downloaded; store the files, and name their folder in `aux` of "
                 "the metadataset"
             )
-        return self._store(kind).get(source.removeprefix("file://"), self._sample)
+        return self._store(kind).get(source.removeprefix("file://"), self.sample)
 
     def _frames_in(self, source: Any) -> list[str]:
         """The pictures in the folder that a video is, in the order of their numbers; none if it is something else."""
-        if not isinstance(source, str) or source in self._sample or source.startswith("data:"):
+        if not isinstance(source, str) or source in self.sample or source.startswith("data:"):
             return []
         if kind_of_name(source) is not None or ("://" in source and not source.startswith("file://")):
             return []
@@ -143,13 +208,17 @@ class SampleMedia:
                 f"sample {self.key!r} names a file, but the auxiliary data are called {', '.join(self._stores)}: call "
                 f"those with its {kind}s `{kind}s`"
             )
-        path = self._sample["__sources__"][0].dataset_path
+        path = self.sample["__sources__"][0].dataset_path
         if not is_jsonl(path):
             raise ConfigError(
                 f"sample {self.key!r} names a file of an unknown folder: set `aux: {{{kind}s: "
                 "filesystem://FOLDER}` of the data set in a metadataset"
             )
         return _beside(path)
+
+
+def _sources(visuals: Iterable[NamedVisual]) -> list[Any]:
+    return [one.source for one in visuals]
 
 
 def _told(visuals: list[NamedVisual], in_turns: list[NamedVisual], kind: VisualKind) -> list[NamedVisual]:

@@ -1,7 +1,8 @@
 """What a sample says of one image or video: how large it becomes, and which frames are taken of it.
 
 Enters: what a row or a part of a turn says, by the names of `qwen_vl_utils`. Leaves: `VisualSettings`, which answer
-with sizes, limits on pixels and numbers of frames. Guarantee: a setting is honoured as there, or a `SampleError` names it.
+with sizes, limits on pixels and numbers of frames. Guarantee: a setting is honoured as there, or a `SampleError` names
+it.
 
 A setting takes the place of the one of the run. What follows is that of `qwen_vl_utils`: a range is in whole frames,
 the number of frames is even, and they are evenly spaced from the first of the range to the last.
@@ -31,9 +32,10 @@ SIZES = ("min_pixels", "max_pixels", "resized_height", "resized_width")
 
 _COUNTS = (*SIZES, "total_pixels", "nframes", "min_frames", "max_frames")
 _NUMBERS = (*_COUNTS, "fps", "sample_fps", "video_start", "video_end")
-_TIMES = ("times", "timestamps", "frame_times", "frame_timestamps")
+TIMES = ("times", "timestamps", "frame_times", "frame_timestamps")
+"""Where the seconds of each frame are."""
 
-VISUAL_KEYS = frozenset({*_NUMBERS, *_TIMES})
+VISUAL_KEYS = frozenset({*_NUMBERS, *TIMES})
 """The keys of a row, of a part of a turn, or of an item of `images` or `videos`, that are settings."""
 
 
@@ -211,10 +213,10 @@ def settings_in(said: Mapping[str, Any], kind: VisualKind) -> VisualSettings:
     Raises:
         SampleError: if one is no number, or an image has one of videos.
     """
-    given = {name: said[name] for name in (*_NUMBERS, *_TIMES) if said.get(name) is not None}
+    given = {name: said[name] for name in (*_NUMBERS, *TIMES) if said.get(name) is not None}
     values: dict[str, Any] = {}
     for name, value in given.items():
-        if name in _TIMES:
+        if name in TIMES:
             values["times"] = _times(name, value)
         else:
             values[name] = _number(name, value)
@@ -238,14 +240,14 @@ def settings_of_row(row: Mapping[str, Any], kind: VisualKind, number: int, other
     Raises:
         SampleError: if a list has another length.
     """
-    names = SIZES if kind == "image" else (*_NUMBERS, *_TIMES)
+    names = SIZES if kind == "image" else (*_NUMBERS, *TIMES)
     said: list[dict[str, Any]] = [{} for _ in range(number)]
     for name in names:
         value = row.get(name)
         if value is None or not number:
             continue
         of_all = not isinstance(value, Sequence) or isinstance(value, str)
-        if name in _TIMES and not of_all and not any(isinstance(one, Sequence) for one in value):
+        if name in TIMES and not of_all and not any(isinstance(one, Sequence) for one in value):
             of_all = number == 1
         if not of_all and len(value) != number:
             if name in SIZES and len(value) == others:

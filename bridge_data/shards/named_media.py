@@ -30,8 +30,8 @@ _FIRST_SHOWN = 80
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NamedVisual:
-    """An image or a video of a row. `source` is a name, bytes, a dict of bytes, or for the frames of a video a tuple of
-    these; None: it stands elsewhere in the row. `said` is what else the row says of it."""
+    """An image or a video of a row. `source` is a name, bytes, or for the frames of a video a tuple of these; None: it
+    stands elsewhere in the row, or its name is empty. `said` is what else the row says of it."""
 
     source: Any
     said: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -43,18 +43,21 @@ def visuals_at(value: Any, kind: VisualKind, *, is_one: bool = False) -> list[Na
     Raises:
         SampleError: if it names something else, or a picture as a video.
     """
-    if value is None:
+    if value is None or value in ({}, []):
         return []
     if kind == "video" and isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return _videos_in(value, is_one)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return [found for one in value for found in visuals_at(one, kind)]
-    if isinstance(value, str | bytes) or is_stored(value):
-        return [NamedVisual(value)]
+    if isinstance(value, str | bytes):
+        return [NamedVisual(value or None)]
     if isinstance(value, Mapping):
-        at = next((at for at in _names_of(kind) if value.get(at)), None)
+        at = next((at for at in names_of(kind) if value.get(at)), None)
+        if at is None and all(not one for one in value.values()):
+            return [NamedVisual(None)]
         if at is not None:
-            said = {name: one for name, one in value.items() if name != at and one is not None}
+            also = NAMED_AT if at == "bytes" else ()
+            said = {name: one for name, one in value.items() if name != at and name not in also and one is not None}
             inner = visuals_at(value[at], kind, is_one=True)
             return [NamedVisual(found.source, {**found.said, **said}) for found in inner]
     raise SampleError(f"names an image or video as {repr(value)[:_FIRST_SHOWN]}; expected the name of a file")
@@ -67,7 +70,7 @@ def visual_in(part: Any) -> tuple[VisualKind, list[NamedVisual]] | None:
     for kind in kinds:
         if said in (kind, f"{kind}_url", f"input_{kind}"):
             more = {name: value for name, value in part.items() if name != "type"}
-            if any(more.get(at) for at in _names_of(kind)):
+            if any(more.get(at) for at in names_of(kind)):
                 return kind, visuals_at(more, kind, is_one=True)
             return kind, [NamedVisual(None, {name: one for name, one in more.items() if one is not None})]
     return None
@@ -89,11 +92,6 @@ def is_still(value: Any) -> bool:
     return kind_of_name(value) == "image" and value.lower().rpartition(".")[2] not in MOVING_ENDINGS
 
 
-def is_stored(value: Any) -> bool:
-    """Whether `value` is a dict that holds the bytes of a medium, as in Hugging Face data sets."""
-    return isinstance(value, Mapping) and isinstance(value.get("bytes"), bytes) and value.keys() <= {"bytes", "path"}
-
-
 def check_moving(source: Any) -> None:
     """Raise a SampleError if `source`, a video, is a picture."""
     if is_still(source):
@@ -104,8 +102,9 @@ def check_moving(source: Any) -> None:
         )
 
 
-def _names_of(kind: VisualKind) -> tuple[str, ...]:
-    return (kind, f"{kind}_url", *(("frames",) if kind == "video" else ()), *NAMED_AT)
+def names_of(kind: VisualKind) -> tuple[str, ...]:
+    """Where a dict has an image or a video, its bytes first: then a name says where they came from."""
+    return ("bytes", kind, f"{kind}_url", *(("frames",) if kind == "video" else ()), *NAMED_AT)
 
 
 def _videos_in(values: Sequence[Any], is_one: bool) -> list[NamedVisual]:

@@ -131,9 +131,12 @@ def test_what_may_be_kept_is_kept() -> None:
 
 @pytest.mark.parametrize("driven", [False, True])
 def test_a_token_of_images_in_the_text_is_no_image(driven: bool) -> None:
-    encoder = make_encoder("internvl", driven=driven)
+    sample = talk(says("user", "what is <IMG_CONTEXT> ?"), ANSWER)
+    with pytest.raises(SampleError, match=r"'k': a turn has '<IMG_CONTEXT>'"):
+        encode(make_encoder("internvl", driven=driven), sample)
+    kept = make_encoder("internvl", driven=driven, policies=SamplePolicies(media_tags="keep"))
     with pytest.raises(SampleError, match=r"template.* 1 image .* 0"):
-        encode(encoder, talk(says("user", "what is <IMG_CONTEXT> ?"), ANSWER))
+        encode(kept, sample)
 
 
 TURNS = """\
