@@ -8,7 +8,6 @@ list of pictures, as a `Visual` if the row says more of it. Raises a `SampleErro
 import base64
 import binascii
 import functools
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +19,15 @@ from bridge_data.errors import ConfigError, SampleError
 from bridge_data.plan.document import is_jsonl
 from bridge_data.samples import CrudeSample
 from bridge_data.shards.media_kinds import kind_of_name
-from bridge_data.shards.named_media import NamedVisual, VisualKind, check_moving, names_of, visual_in, visuals_at
+from bridge_data.shards.named_media import (
+    NamedVisual,
+    VisualKind,
+    by_number,
+    check_moving,
+    names_of,
+    visual_in,
+    visuals_at,
+)
 from bridge_data.storage import location
 from bridge_data.task.stores import FileStore, SystemFileStore
 
@@ -36,7 +43,7 @@ class SampleMedia:
         self.sample, self.key, self.placeholders = sample, str(sample["__key__"]), placeholders
         self._stores = stores
         self._row: Mapping[str, Any] = {}
-        names = sorted((name for name in sample if not name.startswith("__")), key=_by_number)
+        names = sorted((name for name in sample if not name.startswith("__")), key=by_number)
         self._parts = {
             kind: [name for name in names if name.rpartition(".")[2].lower() in extensions]
             for kind, extensions in _EXTENSIONS.items()
@@ -195,7 +202,7 @@ class SampleMedia:
         if kind_of_name(source) is not None or ("://" in source and not source.startswith("file://")):
             return []
         found = self._store("video").list_folder(source.removeprefix("file://"))
-        return sorted((name for name in found if kind_of_name(name) == "image"), key=_by_number)
+        return sorted((name for name in found if kind_of_name(name) == "image"), key=by_number)
 
     def _store(self, kind: VisualKind) -> FileStore[Any]:
         if len(self._stores) == 1:
@@ -235,7 +242,3 @@ def _told(visuals: list[NamedVisual], in_turns: list[NamedVisual], kind: VisualK
 def _beside(path: str) -> SystemFileStore:
     """The files in the folder of a JSONL file."""
     return SystemFileStore(location(path).parent)
-
-
-def _by_number(name: str) -> list[tuple[int, str]]:
-    return [(int(piece or 0), text) for text, piece in re.findall(r"(\D*)(\d*)", name)]

@@ -11,6 +11,7 @@ A picture is no video. In a list at `videos`, pictures alone are the frames of o
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -100,6 +101,11 @@ def check_moving(source: Any) -> None:
             f"a video is {shown}: a picture is no video. Name it as an image; or, for a video of one frame, as a list "
             "of pictures at `video`"
         )
+
+
+def by_number(name: str) -> list[tuple[int, str]]:
+    """The order of names, with numbers compared as numbers: 2.jpg before 10.jpg."""
+    return [(int(piece or 0), text) for text, piece in re.findall(r"(\D*)(\d*)", name)]
 
 
 def names_of(kind: VisualKind) -> tuple[str, ...]:
