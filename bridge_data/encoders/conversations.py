@@ -33,6 +33,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from bridge_data.encoders.chat import check_unicode
 from bridge_data.encoders.chat_fields import (
     LEARNT,
     NO,
@@ -377,9 +378,10 @@ def _checked(turn: dict[str, Any], sample: Sample, config: ConversationConfig) -
 
 _TAG = re.compile(
     r"<\|?(?:(?:start|begin|end)_of_|vila/)?"
-    r"(?:image|img|im(?=_)|picture|pic|photo|frame|video|vid|vision|audio|speech|sound|voice|media|region"
-    r"|depth|point_?cloud|bbox|ref-object)s?"
-    r"(?:[ _-]?(?:context|placeholder|here|soft|tokens?|pad|start|begin|end|bos|eos|patch|content|\d+))*\|?>",
+    r"(?:image|img|photo|frame|video|vid|vision|audio|speech|sound|voice|media|region|depth|point_?cloud"
+    r"|bbox|ref-object)s?"
+    r"(?:[ _-]?(?:context|placeholder|here|soft|tokens?|pad|start|begin|end|bos|eos|patch|content|\d+))*\|?>"
+    r"|<im_(?:start|end|patch)>",
     re.IGNORECASE,
 )
 """What stands for a medium, or a place in one, in the texts of published data: `<audio>`, `<image_1>`, `<|video|>`."""
@@ -388,8 +390,7 @@ _TAG = re.compile(
 def check_texts(said: Conversation, placeholders: Collection[str], config: ConversationConfig, key: str) -> None:
     """Refuse sample `key` if its texts are not Unicode, or if a tag in its turns stands for a medium, and is none of
     the `placeholders` that the encoder fills in: as the policies say."""
-    for text in (said.text, *(turn["content"] for turn in said.messages)):
-        check_unicode(text, key)
+    check_unicode([said.text, said.messages, said.tools], key)
     if config.policies.media_tags == "keep":
         return
     tags = (tag for turn in said.messages for tag in _TAG.findall(turn["content"]))
@@ -402,19 +403,6 @@ def check_texts(said: Conversation, placeholders: Collection[str], config: Conve
             f"{' and '.join(map(repr, placeholders))} alone. Use one that takes it, write the placeholder as it "
             "expects it, or leave the row out; SamplePolicies(media_tags='keep') learns it as a text",
         )
-
-
-def check_unicode(text: str, key: str) -> None:
-    """A SampleError for half of a surrogate pair in a text of sample `key`, which no tokenizer takes."""
-    if text.isascii():
-        return
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise SampleError(
-            f"sample {key!r}: character {error.start} of a text, in {text[max(0, error.start - 20) : error.end]!r}, is "
-            "half of a pair (a lone surrogate), which is no Unicode: write the whole character, or remove it"
-        ) from None
 
 
 def with_placeholders(

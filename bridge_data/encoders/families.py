@@ -148,7 +148,8 @@ LLAVA_TEMPLATE = """\
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- 'ASSISTANT:' -}}{%- endif -%}
 """
-"""Vicuna's format, with the images of a turn before its text, as in the checkpoints of LLaVA 1.5 and NeXT."""
+"""Vicuna's format. The images of a turn come before its text, wherever they are in it, as with the templates in the
+checkpoints of LLaVA 1.5 and NeXT: so the model has learnt them."""
 
 SelectStrategy = Literal["default", "full"]
 

@@ -21,6 +21,7 @@ from bridge_data.encoders.chat import (
     MarkedTokens,
     chat_template_of,
     lacks_beginning,
+    note_moved_media,
     only_token,
     render_conversation,
     tokenize_spans,
@@ -294,15 +295,25 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         template = self.chat_template
         messages = self._messages(said.messages, template)
         text, spans = render_conversation(self.tokenizer, messages, template, self.answers, said.tools)
+        note_moved_media(self._owner, said.messages, self._media_tokens, text)
         added = self._adds_special_tokens and lacks_beginning(self.tokenizer, text)
         spans = self._layout.spans_with_loss(text, spans)
         return self._layout.learnt(tokenize_spans(self.tokenizer, text, spans, add_special_tokens=added))
 
     def _messages(self, messages: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:
         """The messages in the form that the template reads."""
+        return self._layout.messages(messages, template, self._media_tokens)
+
+    @property
+    def _media_tokens(self) -> dict[str, tuple[str, str]]:
+        """The type and the token of the medium that each placeholder stands for."""
         placeholder = self.config.placeholder
-        token = placeholder if self.family is None else self.family.image_token
-        return self._layout.messages(messages, template, {placeholder: ("image", token)})
+        return {placeholder: ("image", placeholder if self.family is None else self.family.image_token)}
+
+    @property
+    def _owner(self) -> str:
+        """The encoder and its family, for messages."""
+        return f"{type(self).__name__}({'' if self.family is None else type(self.family).__name__})"
 
     def _visual_tokens(self, visuals: list[Any], key: str) -> tuple[int, list[list[int]]]:
         """The first level of detail within the budget of tokens, and the tokens of each image."""

@@ -21,6 +21,7 @@ from bridge_data.encoders.chat import (
     Span,
     chat_template_of,
     lacks_beginning,
+    note_moved_media,
     render_conversation,
     tokenize_text,
     touching,
@@ -126,6 +127,7 @@ class HFTaskEncoder(ConversationTaskEncoder):
         media_tokens = {placeholder: ("image", self.image_token or placeholder)}
         messages = self._layout.messages(said.messages, self.chat_template, media_tokens)
         text, spans = render_conversation(self._renderer, messages, self.chat_template, self.answers, said.tools)
+        note_moved_media(f"{type(self).__name__}({type(self.processor).__name__})", said.messages, media_tokens, text)
         spans = self._layout.spans_with_loss(text, spans)
         special = lacks_beginning(self._renderer, text)
         if self.image_token is not None:

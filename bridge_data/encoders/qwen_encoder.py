@@ -124,7 +124,7 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
 
     @property
     def placeholders(self) -> tuple[str, ...]:
-        return (self.config.placeholder, self.family.video_placeholder)
+        return tuple(self._media_tokens)
 
     def videos(self, sample: Any) -> list[Any]:
         """The videos of a sample; override it with `conversation` for your own sample classes."""
@@ -188,12 +188,12 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         return self._layout.video(open_video(video, key, self.sampling, self.family.choose_frames))
 
     def _messages(self, messages: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:
+        return self._layout.messages(messages, template, self._media_tokens, media_first=True)
+
+    @property
+    def _media_tokens(self) -> dict[str, tuple[str, str]]:
         family = self.family
-        media = {
-            self.config.placeholder: ("image", family.image_token),
-            family.video_placeholder: ("video", family.video_token),
-        }
-        return self._layout.messages(messages, template, media, media_first=True)
+        return {**super()._media_tokens, family.video_placeholder: ("video", family.video_token)}
 
     def _sized(self, visuals: list[Any], key: str) -> list[Any]:
         """The sizes of images, with their settings; and the videos."""

@@ -1,6 +1,7 @@
 """Bad input, the visual-token budget, packing, and the way from shards to batches."""
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,23 @@ def test_what_may_be_kept_is_kept() -> None:
     assert learnt.loss_mask.sum() > encode(keep, talk(ASK, ANSWER)).loss_mask.sum()
     with pytest.raises(SkipSample):
         encode(keep, talk(ASK, says("assistant", "")))
+
+
+@pytest.mark.parametrize("driven", [False, True])
+@pytest.mark.parametrize("name", ["llava", "llava_next", "internvl", "idefics3"])
+def test_images_amid_a_text_keep_their_places_or_the_log_tells_once(
+    name: str, driven: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    encoder = make_encoder(name, driven=driven)
+    encoder.__class__ = type(f"Mine_{name}_{driven}", (type(encoder),), {})  # one that the log has not told of
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            made = encode(encoder, talk(says("user", "one <image> two three"), ANSWER, images=((20, 20),)))
+            encode(encoder, talk(says("user", "<image> one"), ANSWER, says("user", "two"), ANSWER, images=((20, 20),)))
+    text = encoder.tokenizer.decode(made.tokens)
+    moved = text.index("one") > text.index("<IMG_CONTEXT>" if name == "internvl" else "<image>")
+    told = [record.getMessage() for record in caplog.records if "before its words" in record.getMessage()]
+    assert moved is (name in ("llava", "llava_next")) and len(told) == int(moved)
 
 
 @pytest.mark.parametrize("driven", [False, True])

@@ -131,7 +131,7 @@ def _kind_of(name: str, values: Sequence[Any]) -> tuple[ColumnKind, bool, bool]:
     if all(isinstance(value, list) for value in seen):
         if name in TURNS:
             return "turns", True, False
-        inner = [one for value in seen for one in value if one is not None]
+        inner = [one for value in seen for one in value if one not in (None, "")]
         kinds = {_kind_of_value(one) for one in inner}
         if len(kinds) == 1 and (kind := kinds.pop())[0] in ("image", "clip"):
             return kind[0], True, kind[1]
@@ -289,6 +289,8 @@ class RecordLayout:
         before = "" if alone else f"{_part_name(column.name)}."
         several = value if isinstance(value, list) else [value]
         for number, one in enumerate(several):
+            if one in (None, ""):  # no medium
+                continue
             try:
                 ending, data = self.media_root.read(one)
             except SampleError as error:
