@@ -140,8 +140,8 @@ class SampleMedia:
         """The images or videos; those that are parts of the sample have the names of these."""
         told = self._named[kind]
         named = [one for one in told if one.source is not None]
-        frames = {name for one in self._named["video"] if isinstance(one.source, tuple) for name in one.source}
-        parts = [name for name in self._parts[kind] if name not in frames]
+        shown = {name for one in self._named["video"] for name in _names(one)} if kind == "image" else ()
+        parts = [name for name in self._parts[kind] if name not in shown]
         for part in parts:
             check_media_part(part, self.sample)
         if not parts or (named and all(map(self._is_part, named)) and {*parts} <= {*_sources(named)}):
@@ -154,9 +154,7 @@ class SampleMedia:
         return _told([NamedVisual(name) for name in parts], told, kind)
 
     def _is_part(self, visual: NamedVisual) -> bool:
-        source = visual.source
-        names = source if isinstance(source, tuple) else (source,)
-        return all(isinstance(name, str) and name in self.sample for name in names)
+        return all(isinstance(name, str) and name in self.sample for name in _names(visual))
 
     def _all_opened(self, visuals: list[NamedVisual], kind: VisualKind, others: int) -> list[Any]:
         of_row = settings_of_row(self._row, kind, len(visuals), others)
@@ -222,6 +220,11 @@ class SampleMedia:
                 "filesystem://FOLDER}` of the data set in a metadataset"
             )
         return _beside(path)
+
+
+def _names(visual: NamedVisual) -> tuple[Any, ...]:
+    """Where an image or a video is, or the frames of one."""
+    return visual.source if isinstance(visual.source, tuple) else (visual.source,)
 
 
 def _sources(visuals: Iterable[NamedVisual]) -> list[Any]:

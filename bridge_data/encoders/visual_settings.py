@@ -214,6 +214,8 @@ def settings_in(said: Mapping[str, Any], kind: VisualKind) -> VisualSettings:
         SampleError: if one is no number, or an image has one of videos.
     """
     given = {name: said[name] for name in (*_NUMBERS, *TIMES) if said.get(name) is not None}
+    if len(named := [name for name in TIMES if name in given]) > 1:
+        raise SampleError(f"{' and '.join(named)}: expected the times of frames once")
     values: dict[str, Any] = {}
     for name, value in given.items():
         if name in TIMES:

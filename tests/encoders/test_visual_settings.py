@@ -278,6 +278,17 @@ def test_frames_may_have_their_own_times(
     assert_shows(batch, "qwen3_vl", shown, times, encoder)
 
 
+@pytest.mark.parametrize("kind", ["in place", "converted"])
+def test_a_gif_that_is_a_video_is_no_image(kind: str, folder: Path, tmp_path: Path) -> None:
+    encoder = qwen("qwen3_vl")
+    first, *rest = (Image.fromarray(frame(number)) for number in range(6))
+    first.save(folder / "moving.gif", save_all=True, append_images=rest, duration=500)
+    batch = read(folder, {**PLAIN, "video": "moving.gif"}, encoder)
+    if kind == "converted":
+        (batch,) = batches_of(converted(folder / "chat.jsonl", tmp_path / "made"), encoder)
+    assert times_in(batch, encoder) == pytest.approx([0.2, 1.2, 2.2], abs=0.1)
+
+
 def test_frames_are_bounded_by_the_run_and_their_rate_is_of_the_video(folder: Path) -> None:
     encoder = qwen("qwen3_vl", sampling=VideoSampling(max_frames=4, default_fps=24))
     row = {**TWO, "videos": [FRAMES, FRAMES[:4]], "sample_fps": [1, 10]}

@@ -342,12 +342,15 @@ class RecordLayout:
                 raise SampleError(f"column {name!r}: {error}") from None
             return []
         visuals = [self._with_frames(one, kind) for one in found if one.source is not None]
-        if any(one.said or isinstance(one.source, tuple) for one in visuals):
+        if any(isinstance(one.source, tuple) for one in visuals):
             return visuals
-        if kind == "video" and is_chat:
+        if not is_chat:
+            return []
+        if kind == "video":
             for one in visuals:
                 check_moving(one.source)
-        return []
+        moving = kind == "video" and any(_kind_of_value(one.source)[0] == "image" for one in visuals)  # a GIF
+        return visuals if moving or any(one.said for one in visuals) else []
 
     def _with_frames(self, visual: NamedVisual, kind: VisualKind) -> NamedVisual:
         """A video that is a folder of pictures as these."""
