@@ -1,13 +1,13 @@
-"""What the fields of a chat say, in the three places that have fields: the row, a turn, a part of a turn's content.
+"""What the fields of a chat say: those of a row, of a turn, of a part of a turn, and of an image or video named there.
 
 A field is *used*; or *harmless*: an id, an origin, a licence, a score, without which the same is learnt; or *meaningful
 and not supported*: a `SampleError` names it, what it says, and the way out. Of a field that is none of these, the log
 tells once a data set (and process) that it is left out. Empty values (null, "", [], {}) and values at which a field
 says nothing (`label: true`) are as if it were not there.
 
-The one table of this: `ROW`, `TURN` and `PART` have the names that are used there; `_HARMLESS` and `_UNSUPPORTED` the
-names that are known everywhere; `_BY_WORD` words of names, such as `rejected` in `rejected_images`. To support a field,
-read it where its place is read, and add its name to `used` of that place.
+The one table of this: `ROW`, `TURN`, `PART` and `MEDIUM` have the names that are used there; `_HARMLESS` and
+`_UNSUPPORTED` those that are known everywhere; `_BY_WORD` words in names, such as `rejected` in `rejected_images`. To
+support a field, read it where its place is read, and add its name to `used` of that place.
 
 Source: the formats of OpenAI, transformers and TRL, LLaVA, ShareGPT, Alpaca, LLaMA-Factory, ms-swift, axolotl,
 torchtune, NeMo, Qwen-VL and InternVL, and of published data sets in them.
@@ -70,6 +70,8 @@ _LOSS = _Meaning(
     (*YES, "default"),
 )
 _LOSS_ELSEWHERE = dataclasses.replace(_LOSS, neutral=NO)
+_LOSS_SOMEHOW = dataclasses.replace(_LOSS, neutral=())
+_MASK = dataclasses.replace(_LOSS, neutral=(*NO, "user", "human"))
 _PLACES = _Meaning(
     "has places in a picture", "write them into the text, in the form that the model knows, and remove the field"
 )
@@ -116,32 +118,37 @@ _UNSUPPORTED: Mapping[str, _Meaning] = {
     **_all(_VERDICT, "is_valid passed good is_good approved"),
     **_all(_WITHDRAWN, "deleted is_deleted removed retracted ignore ignored skip exclude excluded hidden"),
     **_all(_LOSS, "weight weights sample_weight loss_weight token_weights loss loss_scale train training trainable"),
-    **_all(_LOSS, "train_on_turn train_detail"),
-    **_all(_LOSS_ELSEWHERE, "train_on_input train_on_inputs train_on_prompt mask_history loss_mask masks"),
-    **_all(dataclasses.replace(_LOSS, neutral=(*NO, "user", "human")), "mask masked no_loss ignore_loss"),
+    **_all(_LOSS, "train_on_turn learn learnable supervise supervised is_target"),
+    **_all(_LOSS_SOMEHOW, "loss_mask train_detail"),
+    **_all(_LOSS_ELSEWHERE, "train_on_input train_on_inputs train_on_prompt mask_history no_loss ignore_loss"),
+    **_all(_MASK, "mask masked masks"),
     **_all(_PLACES, "objects bbox bboxes box boxes region regions segmentation polygon polygons keypoints grounding"),
-    **_all(_THOUGHTS, "reasoning_content reasoning thinking thought thoughts think cot rationale scratchpad"),
-    **_all(_THOUGHTS, "chain_of_thought"),
+    **_all(_PLACES, "crop crops roi rotation"),
+    **_all(_THOUGHTS, "reasoning_content reasoning thought thoughts think cot rationale scratchpad chain_of_thought"),
+    "thinking": dataclasses.replace(_THOUGHTS, neutral=()),
     **_all(_TEXT, "context contexts document documents passage passages evidence background persona personas"),
     **_all(_TEXT, "role from content value"),
     **_all(_TURNS, "messages conversations conversation instruction input output prompt completion query response"),
-    **_all(_TURNS, "history contents parts dialog dialogue"),
+    **_all(_TURNS, "history contents parts dialog dialogue replies children branches alternatives candidates"),
+    **_all(_TURNS, "completions responses outputs generations"),
     **_all(_TEMPLATE, "chat_template chat_template_kwargs template_kwargs prompt_template enable_thinking tool_choice"),
     **_all(_TEMPLATE, "add_generation_prompt continue_final_message response_format thinking_budget"),
     **_all(dataclasses.replace(_TEMPLATE, neutral=YES), "parallel_tool_calls"),
     **_all(_TOOLS, "tools tool_calls functions function_call function_calls tool_call available_tools"),
-    **_all(_SYSTEM, "system_message sys system_instruction"),
+    **_all(_SYSTEM, "system_message sys system_instruction developer instructions preamble"),
 }
 """Names of fields that change what is learnt."""
 
 _BY_WORD: Mapping[str, _Meaning] = {
-    **_all(_PREFERENCE, "chosen rejected reject preferred dispreferred negative winner loser"),
-    **_all(_LOSS_ELSEWHERE, "loss mask masks masked train"),
-    **_all(_PLACES, "bbox bboxes polygon polygons segmentation coordinates coords keypoints"),
+    **_all(_PREFERENCE, "chosen rejected reject preferred dispreferred preference negative winner loser better worse"),
+    **_all(_PREFERENCE, "bad wrong incorrect"),
+    **_all(_LOSS_SOMEHOW, "loss train"),
+    **_all(_MASK, "mask masks masked"),
+    **_all(_PLACES, "bbox bboxes bounding polygon polygons segmentation coordinates coords keypoints roi crop"),
     **_all(_THOUGHTS, "reasoning thinking thoughts cot rationale"),
     **_all(_OTHER_MEDIA, "depth lidar pointcloud"),
     **_all(_TOOLS, "tools functions"),
-    **_all(_SYSTEM, "system"),
+    **_all(_SYSTEM, "system sys"),
 }
 """Words in the names of fields that change what is learnt."""
 
@@ -154,14 +161,14 @@ _HARMLESS = _names(
     redacted safety model models model_name generator engine version date time created created_at updated_at timestamp
     num_turns turn width height width_list height_list size sizes length lengths num_tokens duration metadata meta info
     extra extra_info note notes comment comments header headers markdown annotations user user_id username hashed_ip
-    intent raw_fps used_in_training cache_control mime_type media_type format"""
+    intent raw_fps system_fingerprint used_in_training cache_control mime_type media_type format"""
 )
 """Names of fields that change nothing."""
 
 _HARMLESS_ENDS = _names(
-    """id ids uid uuid idx index hash md5 sha score scores rating reward quality source sources license licence count
-    counts num size width height length lengths duration language lang date time timestamp version model type
-    category"""
+    """id ids identifier uid uuid idx index hash md5 sha score scores rating reward quality source sources license
+    licence count counts num size width height length lengths duration language lang date time timestamp version model
+    type category"""
 )
 """Last words of the names of fields that change nothing, such as `chosen_score`; `num` is such a first word."""
 
@@ -169,7 +176,7 @@ _MEDIA = _names("image images img imgs picture pictures photo photos frame frame
 """Last words of the names of fields with a medium of their own, such as `target_image`; `image_path` may say where the
 one that the sample has came from."""
 
-_NOT_TO_SEE = (_PREFERENCE, _LOSS_ELSEWHERE, _PLACES, _OTHER_MEDIA)
+_NOT_TO_SEE = (_PREFERENCE, _MASK, _PLACES, _OTHER_MEDIA)
 """What pictures say that are not to be seen, such as a mask."""
 
 _SOUNDS = SOUND_ENDINGS | {"oga", "opus"}
@@ -181,13 +188,15 @@ class Place:
 
     name: str
     used: frozenset[str]
-    harmless: frozenset[str] = frozenset()
     unsupported: Mapping[str, _Meaning] = dataclasses.field(default_factory=dict)
 
 
-ROW = Place("row", frozenset(("system", "system_prompt", "tools", "image", "images", "video", "videos", *VISUAL_KEYS)))
+ROW = Place(
+    "a row",
+    frozenset(("system", "system_prompt", "tools", "image", "images", "video", "videos", *VISUAL_KEYS)),
+)
 TURN = Place(
-    "turn",
+    "a turn",
     frozenset((*LEARNT, *NOT_LEARNT, *THROUGH, "tool_calls", "tool_call_id")),
     unsupported={
         **_all(_IMAGE, "image images"),
@@ -197,9 +206,11 @@ TURN = Place(
         **_all(_NO_END, "prefix partial"),
     },
 )
+_DETAIL = _Meaning("says how much of an image is seen", "write 'max_pixels' into its part", ("auto", "high"))
+
 PART = Place(
-    "part of a turn",
-    frozenset(("type", *VISUAL_KEYS)),
+    "a part of a turn",
+    frozenset(("type", "index", *VISUAL_KEYS)),
     unsupported={
         **_all(_IMAGE, "image image_url images base64 data source"),
         **_all(_VIDEO, "video video_url videos"),
@@ -207,33 +218,33 @@ PART = Place(
         **_RANGES,
         **_all(_FRAMES, "num_frames nframe max_num_frames min_num_frames sampling_fps video_fps frame_rate stride"),
         **_all(_SHAPE, "resize crop rotate rotation"),
-        "detail": _Meaning("says how much of an image is seen", "write its 'max_pixels'", ("auto", "high")),
+        "detail": _DETAIL,
     },
 )
 
-RANGE = Place("row with a video", frozenset(), unsupported=_RANGES)
+MEDIUM = dataclasses.replace(PART, name="an image or video")
+RANGE = Place("a row with a video", frozenset(), unsupported=_RANGES)
 """Of a row, the fields that mean something only beside a video."""
 
 
 def check_fields(
     place: Place,
     fields: Mapping[str, Any],
-    sample: Mapping[str, Any],
+    key: str,
     *,
     used: Collection[str] = (),
     said: Collection[str] = (),
     media: Collection[str] = (),
-    tell: bool = True,
-) -> None:
-    """Refuse the crude `sample` if one of the `fields` of a place in it is meaningful and not supported.
+) -> list[str]:
+    """Refuse sample `key` if one of the `fields` at a place is meaningful and not supported; the names of unknown ones.
 
     `used` are names that are used here besides those of the place. `said` are the texts that are learnt or read, and
     `media` the kinds of media that the sample has ("image", "video"): a field that repeats them says nothing more.
-    Unknown fields are told in the log, unless `tell` is false: those for the template of a user.
 
     Raises:
         SampleError: naming the field, what it says, and the way out.
     """
+    unknown: list[str] = []
     for name, value in fields.items():
         if name in place.used or name in used or is_empty(value):
             continue
@@ -244,17 +255,18 @@ def check_fields(
         elif meaning is None and not (plain in _HARMLESS or {*words[-1:]} & _HARMLESS_ENDS or words[:1] == ["num"]):
             meaning = next((_BY_WORD[word] for word in words if word in _BY_WORD), None)
             meaning = meaning or _unseen_medium(words, value, media)
-            if meaning is None and tell:
-                _tell_unknown(_data_of(sample), place.name, str(name))
+            if meaning is None:
+                unknown.append(str(name))
         if meaning is not None and not _says_nothing(meaning, value, said):
             raise SampleError(
-                f"sample {sample['__key__']!r}: a {place.name} has {name!r}: {repr(value)[:80]}, which {meaning.says}, "
+                f"sample {key!r}: {place.name} has {name!r}: {repr(value)[:80]}, which {meaning.says}, "
                 f"and is not supported: {meaning.way_out}; or write a cooker"
             )
+    return unknown
 
 
-def check_media_part(part: str, sample: Mapping[str, Any]) -> None:
-    """Refuse the crude `sample` if its part, an image or a video by its name, is none to be seen: sound, or a mask.
+def check_media_part(part: str, key: str) -> None:
+    """Refuse sample `key` if its part, an image or a video by its name, is none to be seen: sound, or a mask.
 
     Raises:
         SampleError: naming the part, what it is, and the way out.
@@ -265,7 +277,7 @@ def check_media_part(part: str, sample: Mapping[str, Any]) -> None:
     meaning = _SOUND if ending.lower() in _SOUNDS else meaning
     if meaning is not None:
         raise SampleError(
-            f"sample {sample['__key__']!r}: has the part {part!r}, which {meaning.says}, and is not supported: "
+            f"sample {key!r}: has the part {part!r}, which {meaning.says}, and is not supported: "
             f"{meaning.way_out}; or leave it out by `part_filter`, or write a cooker"
         )
 
@@ -340,16 +352,11 @@ def _kind_of(value: Any) -> str | None:
     return medium
 
 
-def _data_of(sample: Mapping[str, Any]) -> str:
-    sources = sample.get("__sources__")
-    return str(sources[0].dataset_path) if sources else "a data set"
-
-
 @functools.lru_cache(maxsize=4096)
-def _tell_unknown(data: str, place: str, name: str) -> None:
-    """Say it once a data set."""
+def tell_unknown(data: str, place: str, name: str) -> None:
+    """Tell in the log, once, of the unknown field `name` at a place in the data set `data`."""
     logger.warning(
-        "%s: a %s of a chat has %r, which is not a field that is known: it is left out. If it changes what is to be "
+        "%s: %s of a chat has %r, which is not a field that is known: it is left out. If it changes what is to be "
         "learnt, write a cooker",
         *(data, place, name),
     )

@@ -137,7 +137,7 @@ def cook_conversation(
     row = {**beside, **content} if isinstance(content, dict) else beside
     messages = _with_system(messages, row, media.key)
     media.add_named(row)
-    check_fields(ROW, row, sample, used=used, said=[turn["content"] for turn in messages], media=media.kinds())
+    media.check_fields(ROW, row, used=used, said=[turn["content"] for turn in messages])
     tools = _tools(row, media.key)
     images, videos = media.opened()
     for kind, usual, found in (("image", IMAGE, images), ("video", VIDEO, videos)):
@@ -197,7 +197,7 @@ def _turn(turn: Any, media: SampleMedia) -> dict[str, Any]:
             said = _joined([_text_of(part, media) for part in said])
         if isinstance(said, str):
             names = [turn[role], name, *(alias for alias, known in _ROLES.items() if known == name)]
-            check_fields(TURN, turn, media.sample, used=(role, content), said=[said, *names])
+            media.check_fields(TURN, turn, used=(role, content), said=[said, *names])
             return {"role": name, "content": said, **_more_of(turn, name, "assistant", media.key)}
     raise SampleError(
         f"sample {media.key!r}: a turn is {repr(turn)[:80]}; expected a text (or a list of parts) at 'role' and "
@@ -263,7 +263,7 @@ def _text_of(part: Any, media: SampleMedia) -> tuple[str, bool]:
         return part, False
     kind = part.get("type") if isinstance(part, dict) else None
     if kind in ("text", "input_text", "output_text") and isinstance(part.get("text"), str):
-        check_fields(PART, part, media.sample, used=("text", "index"))
+        media.check_fields(PART, part, used=("text",))
         return part["text"], False
     placeholder = media.placeholder_of(part)
     if placeholder is not None:
@@ -370,8 +370,7 @@ def _by_the_rules(sample: Sample, said: Conversation, config: ConversationConfig
 def _checked(turn: dict[str, Any], sample: Sample, config: ConversationConfig) -> dict[str, Any]:
     """A turn that any cooker made, with what `cook_conversation` makes of its fields; others are for the template."""
     key, said = sample.__key__, [turn["content"], turn["role"]]
-    where = {"__key__": key, "__sources__": sample.__sources__}
-    check_fields(TURN, turn, where, used=("role", "content"), said=said, tell=False)
+    check_fields(TURN, turn, key, used=("role", "content"), said=said)
     others = {name: value for name, value in turn.items() if name not in TURN.used}
     return others | _more_of(turn, turn["role"], config.conversation_template_config.roles[1], key)
 

@@ -8,12 +8,12 @@ list of pictures, as a `Visual` if the row says more of it. Raises a `SampleErro
 import base64
 import binascii
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from bridge_data.decode.av import AV_EXTENSIONS
 from bridge_data.decode.image import IMAGE_EXTENSIONS
-from bridge_data.encoders.chat_fields import PART, RANGE, check_fields, check_media_part
+from bridge_data.encoders.chat_fields import MEDIUM, PART, RANGE, Place, check_fields, check_media_part, tell_unknown
 from bridge_data.encoders.visual_settings import TIMES, naming_sample, settings_in, settings_of_row, with_settings
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.plan.document import is_jsonl
@@ -56,9 +56,16 @@ class SampleMedia:
         media = {"json", *self._parts["image"], *self._parts["video"]}
         return {name: value for name, value in self.sample.items() if not name.startswith("__") and name not in media}
 
-    def kinds(self) -> set[str]:
-        """The kinds of media that the sample has."""
-        return {kind for kind, named in self._named.items() if named or self._parts[kind]}
+    def check_fields(
+        self, place: Place, fields: Mapping[str, Any], *, used: Collection[str] = (), said: Collection[str] = ()
+    ) -> None:
+        """As the function of this name; unknown fields are told in the log."""
+        media = {kind for kind, named in self._named.items() if named or self._parts[kind]}
+        unknown = check_fields(place, fields, self.key, used=used, said=said, media=media)
+        if unknown:
+            sources = self.sample.get("__sources__")
+            for name in unknown:
+                tell_unknown(sources[0].dataset_path if sources else "a data set", place.name, name)
 
     def placeholder_of(self, part: Any) -> str | None:
         """The placeholder of a part of a turn that is an image or a video, which is noted; None of any other."""
@@ -67,7 +74,8 @@ class SampleMedia:
         if found is None:
             return None
         kind, visuals = found
-        self._check_fields(visuals, "index")
+        for visual in visuals:
+            self.check_fields(PART, visual.said)
         if all(one.source is None for one in visuals):
             self._check_number(part, kind)
             self._has_empty_name[kind] |= any(part.get(at) == "" for at in names_of(kind))
@@ -83,7 +91,7 @@ class SampleMedia:
                 self._named[kind] = self._with_row(row, kind, in_turns)
             if self._named["video"] or self._parts["video"]:
                 beside = {name: row[name] for name in RANGE.unsupported if name in row}
-                check_fields(RANGE, beside, self.sample)
+                self.check_fields(RANGE, beside)
 
     def opened(self) -> tuple[list[Any], list[Any]]:
         """The images and the videos: the parts of the sample, in the order of their names in it if named, or else the
@@ -101,10 +109,6 @@ class SampleMedia:
                 f"its {kind}s is empty, which is no {kind}: write the name, or remove the placeholder"
             )
 
-    def _check_fields(self, visuals: Iterable[NamedVisual], *used: str) -> None:
-        for visual in visuals:
-            check_fields(PART, visual.said, self.sample, used=used)
-
     def _check_number(self, part: Mapping[str, Any], kind: VisualKind) -> None:
         """Refuse an image or video that is not the next one of the sample, by its `index`."""
         number, index = sum(one.source is None for one in self._named[kind]), part.get("index")
@@ -118,7 +122,8 @@ class SampleMedia:
         """The images or videos of turns and row. Turns may say how, and the row which."""
         found = {kind: visuals_at(row.get(kind), kind, is_one=True), f"{kind}s": visuals_at(row.get(f"{kind}s"), kind)}
         for visuals in found.values():
-            self._check_fields(visuals)
+            for visual in visuals:
+                self.check_fields(MEDIUM, visual.said)
             self._has_empty_name[kind] |= any(one.source is None for one in visuals)
         at_row = {at: [one for one in visuals if one.source is not None] for at, visuals in found.items()}
         named = [one for one in in_turns if one.source is not None]
@@ -143,7 +148,7 @@ class SampleMedia:
         shown = {name for one in self._named["video"] for name in _names(one)} if kind == "image" else ()
         parts = [name for name in self._parts[kind] if name not in shown]
         for part in parts:
-            check_media_part(part, self.sample)
+            check_media_part(part, self.key)
         if not parts or (named and all(map(self._is_part, named)) and {*parts} <= {*_sources(named)}):
             return named
         if named and len(named) != len(parts):

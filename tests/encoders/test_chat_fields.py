@@ -217,6 +217,7 @@ CASES = [
     Case("TRL", {"messages": [ASK, answer("a boat", train_on_input=True)]}, "train_on_input"),
     Case("TRL", {"messages": [user("what ?", train_on_input=True), SAY]}, "train_on_input"),
     Case("TRL, prompt and completion", {"prompt": TWICE[:3], "completion": TWICE[3:]}, "prompt", ONLY_LAST),
+    Case("TRL", {"messages": [ASK, answer("red", calc_loss=False), *MORE]}, "calc_loss", ONLY_LAST),
     # what a row says of its loss
     Case("TRL", {"weight": 0.2}, "weight"),
     Case("TRL", {"loss": False}, "loss"),
@@ -241,6 +242,7 @@ CASES = [
     Case("OpenAI", {"preferred_output": [SAY], "non_preferred_output": [NO]}, "preferred_output"),
     Case("Alpaca", {"rejected": "red"}, "rejected"),
     Case("TRL", {"dispreferred_completion": "red"}, "dispreferred_completion"),
+    Case("TRL", {"candidates": ["a boat", "red"]}, "candidates"),
     # sound
     Case("ms-swift", {"messages": [user("<audio>what ?"), SAY], "images": [], "audios": ["0.wav"]}, "audio"),
     Case("LLaMA-Factory, images", {"audios": ["0.wav"]}, "audios"),
@@ -293,6 +295,8 @@ CASES = [
         images=2,
     ),
     Case("LLaMA-Factory, images", {"images": [""]}, "images"),
+    Case("ShareGPT", {"video": "0.mp4", "start": 1.5, "end": 3.0}, "start"),
+    Case("LLaVA", {"max_pixels": 400}, "max_pixels", "a boat"),  # test_visual_settings.py: its pixels are fewer
     # places in a picture
     Case("ms-swift", {"messages": [user("<image>find <ref-object>"), answer("<bbox>")], "objects": OBJECTS}, "objects"),
     Case("ms-swift", {"messages": [user("<image>find it"), answer("<bbox>")]}, "<bbox>"),
