@@ -140,6 +140,8 @@ def cook_conversation(
     media.check_fields(ROW, row, used=used, said=[turn["content"] for turn in messages])
     tools = _tools(row, media.key)
     images, videos = media.opened()
+    if videos and not images and sum(turn["content"].count(IMAGE) for turn in messages) == len(videos):
+        _rename(messages, IMAGE, video_placeholder, True)  # LLaVA-Video writes `<image>` for a video
     for kind, usual, found in (("image", IMAGE, images), ("video", VIDEO, videos)):
         _rename(messages, usual, media.placeholders[kind], bool(found))
         media.check_promised(kind, messages, len(found))

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
 
-from bridge_data import SampleError, WorkerConfig, get_loader, get_val_dataset, reraise_exception
+from bridge_data import SampleError, WorkerConfig, get_loader, get_val_dataset, reraise_exception, write
 from bridge_data.encoders import (
     FamilyTaskEncoder,
     ImageLimits,
@@ -22,7 +24,8 @@ from bridge_data.encoders import (
 )
 from bridge_data.encoders.encoder_config import FamilyConfig
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
-from tests.decode.av.media import decode_all, write
+from tests.decode.av.media import decode_all
+from tests.decode.av.media import write as write_medium
 from tests.encoders.parts import CASES, encode, make_tokenizer, png
 from tests.encoders.qwen_parts import FAMILIES, MERGE, PATCH, make_family, qwen_tokenizer
 from tests.prepare.converters.originals import converted
@@ -35,7 +38,7 @@ ANSWER = {"role": "assistant", "content": "a boat"}
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A video of 5 seconds, frames of another (as files, too), and pictures."""
     folder = tmp_path_factory.mktemp("visuals")
-    (folder / "clip.mp4").write_bytes(write("mp4", video="mpeg4", times=range(NUM_FRAMES)))
+    (folder / "clip.mp4").write_bytes(write_medium("mp4", video="mpeg4", times=range(NUM_FRAMES)))
     (folder / "frames").mkdir()
     for number in range(12):
         name = f"frames/{number}.png"  # 10.png after 9.png
@@ -152,6 +155,7 @@ NAMED = {"messages": [{"role": "user", "content": [{"type": "video", "fps": 1}, 
 def test_settings_are_where_people_put_them(row: dict[str, Any], kind: str, folder: Path, tmp_path: Path) -> None:
     encoder = qwen("qwen3_vl")
     expected = read(folder, video(fps=1), encoder).model_inputs()
+    assert expected["video_grid_thw"][0, 0] == 2
     batch = read(folder, row, encoder)
     if kind == "converted":
         (batch,) = batches_of(converted(folder / "chat.jsonl", tmp_path / "made"), encoder)
@@ -276,6 +280,32 @@ def test_frames_may_have_their_own_times(
     batch = read(folder, asked({"type": "video", "video": FRAMES[:4], **said}), encoder)
     shown = torch.from_numpy(np.stack([frame(number) for number in frames])).permute(0, 3, 1, 2)
     assert_shows(batch, "qwen3_vl", shown, times, encoder)
+
+
+@pytest.mark.parametrize("where", ["parts of a tar", "bytes in a table"])
+def test_frames_are_stored_with_their_sample(where: str, folder: Path, tmp_path: Path) -> None:
+    encoder, pictures = qwen("qwen3_vl"), [(folder / name).read_bytes() for name in FRAMES]
+    turns = [{"role": "user", "content": "<video> what"}, ANSWER]
+    if where == "bytes in a table":
+        video = [{"bytes": picture, "path": None} for picture in pictures]
+        pq.write_table(
+            pa.table({"messages": [turns], "videos": [[video]], "sample_fps": [[4.0]]}), tmp_path / "a.parquet"
+        )
+        (batch,) = batches_of(tmp_path / "a.parquet", encoder)
+    else:
+        parts = {f"{number}.png": picture for number, picture in enumerate(pictures)}
+        row = {"messages": turns, "videos": [list(parts)], "sample_fps": 4}
+        write([{"__key__": "a", "json": row, **parts}], tmp_path / "tars", sample_type="CrudeWebdataset")
+        (batch,) = batches_of(tmp_path / "tars", encoder)
+    shown = torch.from_numpy(np.stack([frame(number) for number in range(12)])).permute(0, 3, 1, 2)
+    assert_shows(batch, "qwen3_vl", shown, [number / 4 for number in range(12)], encoder)
+
+
+def test_a_placeholder_of_an_image_may_stand_for_a_video_as_in_llava_video(folder: Path) -> None:
+    encoder = qwen("qwen3_vl")
+    turns = [{"from": "human", "value": "<image>\nwhat"}, {"from": "gpt", "value": "a boat"}]
+    expected = read(folder, asked({"type": "video", "video": "clip.mp4"}), encoder)
+    assert torch.equal(read(folder, {"conversations": turns, "video": "clip.mp4"}, encoder).tokens, expected.tokens)
 
 
 @pytest.mark.parametrize("kind", ["in place", "converted"])
