@@ -20,8 +20,10 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from bridge_data.encoders.visual_settings import VISUAL_KEYS
 from bridge_data.errors import SampleError
 from bridge_data.shards.media_kinds import SOUND_ENDINGS, kind_of_name, known_by_content
+from bridge_data.shards.named_media import NAMED_AT
 
 logger = logging.getLogger("bridge_data")
 
@@ -33,15 +35,6 @@ LEARNT = ("weight", "train", "training", "trainable", "loss")
 
 NOT_LEARNT = ("masked", "mask", "no_loss", "ignore_loss")
 """Fields of a turn that say whether it is not learnt."""
-
-SETTINGS = (
-    *("video_start", "video_end", "fps", "nframes", "min_frames", "max_frames", "sample_fps", "raw_fps"),
-    *("min_pixels", "max_pixels", "total_pixels", "resized_height", "resized_width"),
-)
-"""Fields of a part that say how its image or video is read."""
-
-NAMED_AT = ("path", "url", "file", "file_name", "filename")
-"""Where an object has the name of its file."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -99,6 +92,9 @@ _TOOLS = _Meaning(
     "has tools, or calls of them, in another form", "write 'tools' of the row, and 'tool_calls' of a turn"
 )
 _SYSTEM = _Meaning("has a system text", "write it at 'system' of the row, or as the first turn", repeats=True)
+_RANGE = _Meaning("says which part of a video is meant", "write it in seconds, as 'video_start' and 'video_end'")
+_FRAMES = _Meaning("says which frames are taken", "write 'fps' or 'nframes'; 'sample_fps' of a list of pictures")
+_SHAPE = _Meaning("says how a picture is shown", "store it so, or write 'resized_height' and 'resized_width'")
 _END = _Meaning("says whether a turn ends", "all turns end as the chat template says; remove the field", YES)
 _NO_END = dataclasses.replace(_END, neutral=NO)
 
@@ -110,6 +106,8 @@ def _names(text: str) -> frozenset[str]:
 def _all(meaning: _Meaning, names: str) -> dict[str, _Meaning]:
     return dict.fromkeys(_names(names), meaning)
 
+
+_RANGES = _all(_RANGE, "start end start_time end_time start_sec end_sec clip_start clip_end begin segment")
 
 _UNSUPPORTED: Mapping[str, _Meaning] = {
     **_all(_SOUND, "audio audios input_audio speech sound sounds voice wav waveform recording"),
@@ -163,7 +161,7 @@ _HARMLESS = _names(
     redacted safety model models model_name generator engine version date time created created_at updated_at timestamp
     num_turns turn width height width_list height_list size sizes length lengths num_tokens duration metadata meta info
     extra extra_info note notes comment comments header headers markdown annotations user user_id username hashed_ip
-    intent system_fingerprint used_in_training cache_control mime_type media_type format"""
+    intent raw_fps system_fingerprint used_in_training cache_control mime_type media_type format"""
 )
 """Names of fields that change nothing."""
 
@@ -193,14 +191,9 @@ class Place:
     unsupported: Mapping[str, _Meaning] = dataclasses.field(default_factory=dict)
 
 
-_CUT = _Meaning(
-    "says how an image or a video is seen", "write it into the part of content that names the image or video"
-)
-
 ROW = Place(
     "a row",
-    frozenset(("system", "system_prompt", "tools", "image", "images", "video", "videos")),
-    unsupported=_all(_CUT, " ".join(("start end start_time end_time clip_start clip_end begin", *SETTINGS))),
+    frozenset(("system", "system_prompt", "tools", "image", "images", "video", "videos", *VISUAL_KEYS)),
 )
 TURN = Place(
     "a turn",
@@ -217,20 +210,21 @@ _DETAIL = _Meaning("says how much of an image is seen", "write 'max_pixels' into
 
 PART = Place(
     "a part of a turn",
-    frozenset(("type", "index", *SETTINGS)),
+    frozenset(("type", "index", *VISUAL_KEYS)),
     unsupported={
         **_all(_IMAGE, "image image_url images base64 data source"),
         **_all(_VIDEO, "video video_url videos"),
         **_all(_TEXT, "text"),
+        **_RANGES,
+        **_all(_FRAMES, "num_frames nframe max_num_frames min_num_frames sampling_fps video_fps frame_rate stride"),
+        **_all(_SHAPE, "resize crop rotate rotation"),
         "detail": _DETAIL,
     },
 )
 
-MEDIUM = Place(
-    "an image or video",
-    frozenset(("bytes", *NAMED_AT)),
-    unsupported={**_all(_CUT, " ".join(SETTINGS)), "detail": _DETAIL},
-)
+MEDIUM = dataclasses.replace(PART, name="an image or video")
+RANGE = Place("a row with a video", frozenset(), unsupported=_RANGES)
+"""Of a row, the fields that mean something only beside a video."""
 
 
 def check_fields(

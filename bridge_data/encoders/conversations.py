@@ -18,28 +18,24 @@ and the `tool_calls` and `reasoning_content` of turns go to the chat template.
 
 Images and videos are the other parts of the sample; or they are in parts of content or at `image`, `images`, `video`,
 `videos`, as bytes, or as names of files in the auxiliary data of the metadataset; without any, next to the JSONL file.
+What is said of one (`fps`, `max_pixels`: see `visual_settings`) makes it a `Visual`. A video may be a list or a folder
+of pictures.
 
 `conversation_of` guarantees that the text holds as many placeholders as there are images, in their order; a sample
 without anything to learn is skipped; other bad samples are handled as `SamplePolicies` says.
 """
 
-import base64
-import binascii
 import contextlib
 import dataclasses
 import functools
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from bridge_data.decode.av import AV_EXTENSIONS
-from bridge_data.decode.image import IMAGE_EXTENSIONS
 from bridge_data.encoders.chat import check_unicode
 from bridge_data.encoders.chat_fields import (
     LEARNT,
-    MEDIUM,
-    NAMED_AT,
     NO,
     NOT_LEARNT,
     PART,
@@ -47,20 +43,16 @@ from bridge_data.encoders.chat_fields import (
     THROUGH,
     TURN,
     YES,
-    Place,
     check_fields,
-    check_media_part,
     is_empty,
-    tell_unknown,
 )
 from bridge_data.encoders.encoder_config import ConversationConfig, refuse
+from bridge_data.encoders.sample_media import SampleMedia
 from bridge_data.errors import ConfigError, SampleError, SkipSample
-from bridge_data.plan.document import is_jsonl
 from bridge_data.samples import CaptioningSample, CrudeSample, Sample, TextSample, VQASample, edataclass
-from bridge_data.storage import location
 from bridge_data.task import Cooker, basic_sample_keys, fields_in_words, stateless
 from bridge_data.task.crude_examples import TURN_KEYS, turns_of
-from bridge_data.task.stores import FileStore, SystemFileStore
+from bridge_data.task.stores import FileStore
 
 # Samples
 
@@ -71,7 +63,8 @@ class ConversationSample(Sample):
 
     `messages` are `{"role": ..., "content": ...}` in order. An answer with `"weight": 0` has no loss; `tool_calls` and
     the like are for the chat template. `images` are encoded bytes, Pillow images, or pixels as uint8 (H, W, 3) arrays
-    or (3, H, W) tensors, uint8 or float32 in 0..1. `tools` are JSON schemas of what the assistant may call.
+    or (3, H, W) tensors, uint8 or float32 in 0..1; or a `Visual` of one. `tools` are JSON schemas of what the assistant
+    may call.
     """
 
     messages: list[dict[str, Any]]
@@ -82,8 +75,9 @@ class ConversationSample(Sample):
 @edataclass
 class VideoConversationSample(Sample):
     """Turns about images and videos: `messages`, `images` and `tools` as of `ConversationSample`; `videos` are
-    `AVDecoder`s, encoded bytes, or frames as uint8 tensors (frames, 3, height, width). Each has a placeholder in the
-    text; without any, they come before the first turn."""
+    `AVDecoder`s, encoded bytes, frames as uint8 tensors (frames, 3, height, width), or lists of images of one size; or
+    a `Visual` of one, which may say `sample_fps` or `times` of frames. Each has a placeholder in the text; without any,
+    they come before the first turn."""
 
     messages: list[dict[str, Any]]
     images: list[Any] = dataclasses.field(default_factory=list)
@@ -128,7 +122,7 @@ def cook_conversation(
         SampleError: if it holds no turns, or something that a conversation cannot hold.
         ConfigError: if the location of files is unknown.
     """
-    media = _Media(sample, stores, {"image": image_placeholder, "video": video_placeholder})
+    media = SampleMedia(sample, stores, {"image": image_placeholder, "video": video_placeholder})
     content, beside = sample.get("json"), media.other_parts()
     if "json" not in sample:
         content, beside = beside, {}
@@ -145,7 +139,9 @@ def cook_conversation(
     media.add_named(row)
     media.check_fields(ROW, row, used=used, said=[turn["content"] for turn in messages])
     tools = _tools(row, media.key)
-    images, videos = media.opened("image"), media.opened("video")
+    images, videos = media.opened()
+    if videos and not images and sum(turn["content"].count(IMAGE) for turn in messages) == len(videos):
+        _rename(messages, IMAGE, video_placeholder, True)  # LLaVA-Video writes `<image>` for a video
     for kind, usual, found in (("image", IMAGE, images), ("video", VIDEO, videos)):
         _rename(messages, usual, media.placeholders[kind], bool(found))
         media.check_promised(kind, messages, len(found))
@@ -192,7 +188,7 @@ def _rename(messages: list[dict[str, Any]], usual: str, placeholder: str, has_an
             turn["content"] = turn["content"].replace(usual, placeholder)
 
 
-def _turn(turn: Any, media: "_Media") -> dict[str, Any]:
+def _turn(turn: Any, media: SampleMedia) -> dict[str, Any]:
     for role, content in TURN_KEYS:
         if not (isinstance(turn, dict) and isinstance(turn.get(role), str)):
             continue
@@ -200,7 +196,7 @@ def _turn(turn: Any, media: "_Media") -> dict[str, Any]:
         if said is None and turn.get("tool_calls"):
             said = ""
         if isinstance(said, list):
-            said = _joined([media.text_of(part) for part in said])
+            said = _joined([_text_of(part, media) for part in said])
         if isinstance(said, str):
             names = [turn[role], name, *(alias for alias, known in _ROLES.items() if known == name)]
             media.check_fields(TURN, turn, used=(role, content), said=[said, *names])
@@ -263,176 +259,29 @@ def _call(call: Any, key: str) -> dict[str, Any]:
     return {**named, "type": "function", "function": {"name": function["name"], "arguments": arguments}}
 
 
+def _text_of(part: Any, media: SampleMedia) -> tuple[str, bool]:
+    """A part of a turn's content as text, and whether it is an image or a video."""
+    if isinstance(part, str):
+        return part, False
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind in ("text", "input_text", "output_text") and isinstance(part.get("text"), str):
+        media.check_fields(PART, part, used=("text",))
+        return part["text"], False
+    placeholder = media.placeholder_of(part)
+    if placeholder is not None:
+        return placeholder, True
+    raise SampleError(
+        f"sample {media.key!r}: a part of a turn is {repr(part)[:80]}; expected one of type 'text', 'image', "
+        "'image_url', 'video' or 'video_url'"
+    )
+
+
 def _joined(pieces: list[tuple[str, bool]]) -> str:
     """The parts of a turn as text, with a line break after images and videos (True)."""
     text = ""
     for number, (piece, is_media) in enumerate(pieces):
         text += piece + ("\n" if is_media and number + 1 < len(pieces) else "")
     return text
-
-
-class _Media:
-    """The images and videos of one sample, in the order of their placeholders."""
-
-    def __init__(
-        self, sample: CrudeSample, stores: Mapping[str, FileStore[Any]], placeholders: Mapping[str, str]
-    ) -> None:
-        self.sample, self.key, self.placeholders = sample, str(sample["__key__"]), placeholders
-        self._stores = stores
-        names = sorted((name for name in sample if not name.startswith("__")), key=_by_number)
-        self._parts: dict[str, list[str]] = {"image": [], "video": []}
-        for kind, extensions in (("image", IMAGE_EXTENSIONS), ("video", AV_EXTENSIONS)):
-            self._parts[kind] = [name for name in names if name.rpartition(".")[2].lower() in extensions]
-        self._named: dict[str, list[str | bytes]] = {"image": [], "video": []}
-        self._num_unnamed = {"image": 0, "video": 0}
-        self._has_empty_name = {"image": False, "video": False}
-
-    def other_parts(self) -> dict[str, Any]:
-        """The parts of the sample that are neither media nor `json`."""
-        media = {"json", *self._parts["image"], *self._parts["video"]}
-        return {name: value for name, value in self.sample.items() if not name.startswith("__") and name not in media}
-
-    def check_fields(
-        self, place: Place, fields: Mapping[str, Any], *, used: Collection[str] = (), said: Collection[str] = ()
-    ) -> None:
-        """As the function of this name; unknown fields are told in the log."""
-        media = {kind for kind in self._named if self._named[kind] or self._parts[kind]}
-        unknown = check_fields(place, fields, self.key, used=used, said=said, media=media)
-        if unknown:
-            sources = self.sample.get("__sources__")
-            for name in unknown:
-                tell_unknown(sources[0].dataset_path if sources else "a data set", place.name, name)
-
-    def text_of(self, part: Any) -> tuple[str, bool]:
-        """A part of a turn's content as text, and whether it is an image or a video; one that is named is noted."""
-        if isinstance(part, str):
-            return part, False
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind in ("text", "input_text", "output_text") and isinstance(part.get("text"), str):
-            self.check_fields(PART, part, used=("text",))
-            return part["text"], False
-        for known in ("image", "video"):
-            if kind in (known, f"{known}_url", f"input_{known}"):
-                names = (known, f"{known}_url", *NAMED_AT)
-                self.check_fields(PART, part, used=names)
-                found = [name for at in names if at in part for name in self._names(part[at], known)]
-                if not found:
-                    self._check_number(part, known)
-                self._named[known] += found
-                return self.placeholders[known], True
-        raise SampleError(
-            f"sample {self.key!r}: a part of a turn is {repr(part)[:80]}; expected one of type 'text', 'image', "
-            "'image_url', 'video' or 'video_url'"
-        )
-
-    def _check_number(self, part: Mapping[str, Any], kind: str) -> None:
-        """Refuse an image or video that is not the next one of the sample, by its `index`."""
-        number, index = self._num_unnamed[kind], part.get("index")
-        self._num_unnamed[kind] += 1
-        if index not in (None, number):
-            raise SampleError(
-                f"sample {self.key!r}: {kind} {number + 1} of its turns has index {index!r:.80}, expected {number}: "
-                f"write the {kind}s of the row in the order of the turns"
-            )
-
-    def add_named(self, row: Mapping[str, Any]) -> None:
-        """Note the files at `image`, `images`, `video`, `videos`; those that turns have named may be there again."""
-        for kind, names in self._named.items():
-            at_row = {at: list(self._names(row[at], kind)) for at in (kind, f"{kind}s") if row.get(at)}
-            lists = [found for found in (names, *at_row.values()) if found]
-            if any(found != lists[0] for found in lists):
-                places = [*(["its turns"] if names else []), *(repr(at) for at, found in at_row.items() if found)]
-                raise SampleError(
-                    f"sample {self.key!r}: {' and '.join(places)} name different {kind}s: "
-                    f"{', '.join(repr(found)[:80] for found in lists)}. Name them once"
-                )
-            self._named[kind] = lists[0] if lists else []
-
-    def _names(self, value: Any, kind: str) -> Iterator[str | bytes]:
-        """The names of files in a value, or their bytes; without those that are empty."""
-        if isinstance(value, list):
-            for one in value:
-                yield from self._names(one, kind)
-        elif isinstance(value, dict) and (at := next((at for at in ("bytes", *NAMED_AT) if value.get(at)), None)):
-            self.check_fields(MEDIUM, value)
-            yield from self._names(value[at], kind)
-        elif is_empty(value):
-            self._has_empty_name[kind] |= value is not None and value != {}
-        elif isinstance(value, str | bytes):
-            yield value
-        else:
-            raise SampleError(
-                f"sample {self.key!r}: names an image or video as {repr(value)[:80]}; expected the name of a file"
-            )
-
-    def opened(self, kind: str) -> list[Any]:
-        """The images or videos: the parts of the sample, in the order of their names in it if named, or else the
-        files that it names."""
-        named, parts = self._named[kind], self._parts[kind]
-        for part in parts:
-            check_media_part(part, self.key)
-        if not parts:
-            return [self._read(name, kind) for name in named]
-        if named and len(named) != len(parts):
-            raise SampleError(
-                f"sample {self.key!r}: names {len(named)} {kind}s ({repr(named)[:80]}), but has the parts "
-                f"{', '.join(parts)}: store all of them in the sample, or none"
-            )
-        in_order = [name for name in named if name in parts]
-        return [self.sample[name] for name in (in_order if named and len(in_order) == len(named) else parts)]
-
-    def check_promised(self, kind: str, messages: Sequence[Mapping[str, Any]], number: int) -> None:
-        """Refuse a sample with an empty name, which is no image, where its text has a placeholder for one."""
-        promised = sum(turn["content"].count(self.placeholders[kind]) for turn in messages)
-        if self._has_empty_name[kind] and promised > number:
-            raise SampleError(
-                f"sample {self.key!r}: its text has {promised} placeholders {self.placeholders[kind]!r}, but a name of "
-                f"its {kind}s is empty, which is no {kind}: write the name, or remove the placeholder"
-            )
-
-    def _read(self, name: str | bytes, kind: str) -> Any:
-        if isinstance(name, bytes):
-            return name
-        if name.startswith("data:"):
-            try:
-                return base64.b64decode(name.partition("base64,")[2], validate=True)
-            except binascii.Error as error:
-                raise SampleError(f"sample {self.key!r}: a data: URL is no base64: {error}") from None
-        if "://" in name and not name.startswith("file://"):
-            raise SampleError(
-                f"sample {self.key!r}: names {name[:200]!r}, which is not downloaded; store the files, and name their "
-                "folder in `aux` of the metadataset"
-            )
-        return self._store(kind).get(name.removeprefix("file://"), self.sample)
-
-    def _store(self, kind: str) -> FileStore[Any]:
-        if len(self._stores) == 1:
-            return next(iter(self._stores.values()))
-        for name in (f"{kind}s", kind, "media"):
-            if name in self._stores:
-                return self._stores[name]
-        if self._stores:
-            raise ConfigError(
-                f"sample {self.key!r} names a file, but the auxiliary data are called {', '.join(self._stores)}: call "
-                f"those with its {kind}s `{kind}s`"
-            )
-        path = self.sample["__sources__"][0].dataset_path
-        if not is_jsonl(path):
-            raise ConfigError(
-                f"sample {self.key!r} names a file of an unknown folder: set `aux: {{{kind}s: "
-                "filesystem://FOLDER}` of the data set in a metadataset"
-            )
-        return _beside(path)
-
-
-@functools.lru_cache(maxsize=64)
-def _beside(path: str) -> SystemFileStore:
-    """The files in the folder of a JSONL file."""
-    return SystemFileStore(location(path).parent)
-
-
-def _by_number(name: str) -> list[tuple[int, str]]:
-    return [(int(piece or 0), text) for text, piece in re.findall(r"(\D*)(\d*)", name)]
 
 
 # From samples

@@ -51,7 +51,7 @@ from bridge_data.encoders.sequences import (
     sequence_fields,
     with_image_tokens,
 )
-from bridge_data.encoders.visuals import picture_sizes, pictures
+from bridge_data.encoders.visuals import picture_sizes, pictures, without_settings
 from bridge_data.errors import ConfigError, SkipSample
 from bridge_data.samples import Batch, Sample
 from bridge_data.task import Cooker, DefaultTaskEncoder, Packing, stateless
@@ -281,10 +281,13 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
             raise ConfigError(
                 f"sample {sample.__key__!r} has images, but {type(self).__name__} has no {self._images_need}"
             )
+        images = said.images
+        if images:
+            images = without_settings(images, f"the family {type(self.family).__name__}", sample.__key__)
         marked = self._tokenize(said)
         found = marked.ids.count(self._image_id) if self.family is not None else len(said.images)
         check_written(found, len(said.images), "image", self.config, sample.__key__)
-        return marked, said.images
+        return marked, images
 
     def _tokenize(self, said: Conversation) -> MarkedTokens:
         if not said.messages:

@@ -36,7 +36,7 @@ from bridge_data.encoders.sequences import (
     joined,
     sequence_fields,
 )
-from bridge_data.encoders.visuals import picture_sizes, pictures
+from bridge_data.encoders.visuals import picture_sizes, pictures, without_settings
 from bridge_data.errors import ConfigError, SkipSample
 from bridge_data.samples import Sample
 from bridge_data.task import stateless
@@ -118,8 +118,9 @@ class HFTaskEncoder(ConversationTaskEncoder):
             check_length(marked, [], self.seq_length, self.config.policies.overlong, key)
             return MarkedTokens(marked.ids[: self.seq_length], marked.has_loss[: self.seq_length]), marked, {}, {}
         limits = self._limits
-        picture_sizes(said.images, limits, key)
-        images = pictures(said.images, limits, key)
+        images = without_settings(said.images, f"HFTaskEncoder({type(self.processor).__name__})", key)
+        picture_sizes(images, limits, key)
+        images = pictures(images, limits, key)
         if self._is_qwen:
             images = [self._layout.picture(image) for image in images]
         placeholder = self.config.placeholder

@@ -30,6 +30,7 @@ from bridge_data.encoders.encoder_config import IGNORED, SEQ_LENGTH, FamilyConfi
 from bridge_data.encoders.families import MAX_ASPECT, Grid, Pieces, Qwen2VL
 from bridge_data.encoders.family_encoder import FamilyTaskEncoder
 from bridge_data.encoders.sequences import FamilyBatch, FamilySample, Media, TokenizedSample
+from bridge_data.encoders.visual_settings import Visual, with_own
 from bridge_data.encoders.visuals import VideoFrames, VideoSampling, open_video, pictures
 from bridge_data.samples import Sample, VidQASample, VQASample, edataclass
 from bridge_data.task import stateless
@@ -195,12 +196,14 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         return {**super()._media_tokens, family.video_placeholder: ("video", family.video_token)}
 
     def _sized(self, visuals: list[Any], key: str) -> list[Any]:
-        """The sizes of images, and the videos."""
+        """The sizes of images, with their settings; and the videos."""
         images = [visual for visual in visuals if not isinstance(visual, VideoFrames)]
-        sizes = map(self._layout.size, super()._sized(images, key))
-        sized = [visual if isinstance(visual, VideoFrames) else next(sizes) for visual in visuals]
+        owns = [own for _, own in map(with_own, images)]
+        sizes = [self._layout.size(size, own) for size, own in zip(super()._sized(images, key), owns, strict=True)]
+        sized_images = map(Visual, sizes, owns)
+        sized = [visual if isinstance(visual, VideoFrames) else next(sized_images) for visual in visuals]
         for visual in sized:
-            height, width = visual.size if isinstance(visual, VideoFrames) else visual
+            height, width = visual.size if isinstance(visual, VideoFrames) else visual.source
             if max(height, width) > MAX_ASPECT * min(height, width):
                 what = f"an image or video is {width} x {height} pixels; Qwen-VL takes aspects of {MAX_ASPECT} at most"
                 refuse(self._limits.extreme_image, key, what)
@@ -209,7 +212,7 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
     def _text_of(self, visual: Any, detail: int) -> Pieces:
         if isinstance(visual, VideoFrames):
             return self.family.video_text(visual, detail)
-        return super()._text_of(visual, detail)
+        return self.family.image_text(visual.source, detail, visual.settings)
 
     def _cost(self, texts: list[list[int]]) -> int:
         """Tokens of images and videos, without the times between them."""
@@ -220,11 +223,13 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         videos = [visual for visual in sample.images if isinstance(visual, VideoFrames)]
         media: Media = {}
         if images:
-            media |= self.family.pixels(self._pictures(images, sample.__key__), sample.detail)
+            owns = [own for _, own in map(with_own, images)]
+            media |= self.family.pixels(self._pictures(images, sample.__key__), sample.detail, owns)
         if videos:
             media |= self.family.video_pixels(videos, sample.detail)
         return media
 
     def _pictures(self, images: list[Any], key: str) -> list[Image.Image]:
         """The images, decoded, as the layout hands them to the processor."""
-        return [self._layout.picture(picture) for picture in pictures(images, self._limits, key)]
+        decoded = zip(pictures(images, self._limits, key), images, strict=True)
+        return [self._layout.picture(picture, with_own(image)[1]) for picture, image in decoded]

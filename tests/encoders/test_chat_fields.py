@@ -296,7 +296,7 @@ CASES = [
     ),
     Case("LLaMA-Factory, images", {"images": [""]}, "images"),
     Case("ShareGPT", {"video": "0.mp4", "start": 1.5, "end": 3.0}, "start"),
-    Case("LLaVA", {"max_pixels": 400}, "max_pixels"),
+    Case("LLaVA", {"max_pixels": 400}, "max_pixels", "a boat"),  # test_visual_settings.py: its pixels are fewer
     # places in a picture
     Case("ms-swift", {"messages": [user("<image>find <ref-object>"), answer("<bbox>")], "objects": OBJECTS}, "objects"),
     Case("ms-swift", {"messages": [user("<image>find it"), answer("<bbox>")]}, "<bbox>"),
