@@ -195,6 +195,15 @@ class SampleDecoder:
         """Whether no user code is involved: neither a subclass nor own handlers."""
         return type(self) is SampleDecoder and not self._own and self._own_function is None
 
+    def is_own(self, part: str) -> bool:
+        """Whether user code may decode parts with this name: an own handler, or a subclass."""
+        if self._own_function is not None or type(self).handler is not SampleDecoder.handler:
+            return True
+        stem = part.lower()
+        while stem.endswith(".gz") and _longest(stem, self._own) is None:
+            stem = stem.removesuffix(".gz")
+        return _longest(stem, self._own) is not None
+
     def handler(self, part: str) -> Handler | None:
         """The function that decodes parts with this name; None if they stay bytes.
 
