@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bridge_data import storage
+from bridge_data.decode import notices
 from bridge_data.decode.field_types import FieldType, FieldTypeError, field_types, shown
 from bridge_data.decode.sample_decoder import Handler, SampleDecoder, decode_part, is_plain
 from bridge_data.errors import DatasetError, FatalSampleError, SampleError
@@ -160,6 +161,8 @@ class SampleLoader(Loader):
             fields = {}
             for field, part, decode in whole:
                 fields[field] = decode(parts[part])
+            if notices.PENDING:
+                notices.tell(raw.full_key)
             files = (f"{key}.{part}",) if num_whole == 1 else tuple([f"{key}.{part}" for part in parts])
             source = SourceInfo(dataset_path=raw.dataset_path, index=raw.index, shard_name=shard, file_names=files)
             name = key if bare else f"{shard}/{key}"
@@ -222,6 +225,8 @@ class SampleLoader(Loader):
             except KeyError:
                 handler = self._handlers[part] = self._handler(part)
             parts[part] = content if handler is None else decode_part(handler, content, raw.origin, part)
+        if notices.PENDING:
+            notices.tell(raw.full_key)
         if self._crude:
             parts.update(__shard__=raw.shard_name, __subflavors__=self._subflavors, __sources__=sources)
             return self._class(parts)
