@@ -30,16 +30,18 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bridge_data import storage
-from bridge_data.decode import SampleDecoder
+from bridge_data.decode import SampleDecoder, notices
 from bridge_data.decode.av import AVDecoder
 from bridge_data.decode.av.container import open_container, reading
 from bridge_data.decode.field_types import FieldType, FieldTypeError, field_types, shown
+from bridge_data.decode.image import damage_of, num_frames
 from bridge_data.decode.sample_decoder import decode_part
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SampleError
 from bridge_data.limits import DEFAULT_LIMITS, Limits, allow_pixels
 from bridge_data.plan import Source
 from bridge_data.plan.source import FieldAccess
 from bridge_data.prepare.tars import find_shards
+from bridge_data.process_counts import COUNTS
 from bridge_data.shards import Records
 from bridge_data.shards.index_file import BridgeIndex, Part, Segment, is_meta_member, split_name
 from bridge_data.shards.key_index import KeyIndex
@@ -143,6 +145,14 @@ KINDS: dict[str, FaultKind] = {
     "not-utf8": FaultKind("texts that are not UTF-8", _EXCLUDE),
     "image-too-large": FaultKind(
         "images with more pixels than PIL.Image.MAX_IMAGE_PIXELS", _EXCLUDE + ", or raise the limit"
+    ),
+    "damaged-image": FaultKind(
+        "JPEGs with damaged content: decoders guess the rest of their pixels", _EXCLUDE + ", or restore the pictures"
+    ),
+    "several-frames": FaultKind(
+        "images of several frames or pages: only the first is taken",
+        'nothing, or SampleDecoder(frames="all"), which makes a list of all',
+        is_note=True,
     ),
     "undecodable": FaultKind("parts that cannot be decoded", _EXCLUDE),
     "no-decoder": FaultKind("parts of a format that cannot be decoded here", "do what the message says"),
@@ -421,10 +431,13 @@ class SampleCheck:
         for part, content in parts.items():
             decoded[part] = _UNKNOWN
             if self._decode:
+                counted = ImageNotes()
                 try:
                     decoded[part] = self._decoded(part, content, key)
                 except BridgeDataError as error:
                     yield Fault(code_of(error), _cause(error), key=key, part=part)
+                for code, cause in counted.faults(content):
+                    yield Fault(code, cause, key=key, part=part)
         seen: set[tuple[str, str]] = set()
         for recipe in recipes:
             for fault in self._fields(recipe, decoded):
@@ -467,6 +480,27 @@ class SampleCheck:
         if declared is not None and not declared.fits(value):
             cause = f"field {field!r} takes {declared}, but {access} is {shown(value)}"
             yield Fault("wrong-type", cause, key=key, part=access.part)
+
+
+class ImageNotes:
+    """What decoders count of the images that they decode from now on."""
+
+    def __init__(self) -> None:
+        self._before = self._counted()
+
+    def faults(self, content: bytes | None = None) -> Iterator[tuple[str, str]]:
+        """The code and the cause of what was counted; `content` is the image, if it was one."""
+        damaged, first = (now - then for now, then in zip(self._counted(), self._before, strict=True))
+        if damaged or first:
+            notices.PENDING.clear()  # the report tells it
+        if damaged:
+            yield "damaged-image", (damage_of(content) if content else None) or f"of {damaged} images"
+        if first:
+            yield "several-frames", f"{num_frames(content):,} of them" if content else f"{first} images"
+
+    @staticmethod
+    def _counted() -> tuple[int, int]:
+        return COUNTS.num_damaged_images, COUNTS.num_first_frames
 
 
 def code_of(error: Exception) -> str:

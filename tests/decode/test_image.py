@@ -27,7 +27,7 @@ from bridge_data.errors import ConfigError
 from bridge_data.limits import Limits, allow_pixels
 from bridge_data.process_counts import COUNTS
 from bridge_data.samples.collation import batch_pad_stack
-from tests.decode.pictures import encoded, picture
+from tests.decode.pictures import encoded, frames_of, half_overwritten, picture, with_orientation
 
 
 @pytest.mark.parametrize("name", IMAGE_FORMS)
@@ -400,9 +400,8 @@ TURNS = [
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "AVIF", "TIFF", "MPO"])
 @pytest.mark.parametrize("orientation", range(1, 10))
 def test_the_orientation_is_ignored_or_applied_in_sizes_as_in_pixels(kind: str, orientation: int) -> None:
-    exif, lossless = Image.Exif(), {"lossless": True} if kind == "WEBP" else {}
-    exif[0x0112] = orientation
-    data, plain = (encoded(picture((40, 24)), kind, **lossless, **more) for more in ({"exif": exif}, {}))
+    image, lossless = picture((40, 24)), {"lossless": True} if kind == "WEBP" else {}
+    data, plain = with_orientation(image, kind, orientation, **lossless), encoded(image, kind, **lossless)
     stored = Image.open(io.BytesIO(plain)).convert("RGB")
     turn = TURNS[orientation - 1] if orientation < 9 else None
     turned = stored if turn is None else stored.transpose(turn)
@@ -420,22 +419,7 @@ def test_the_orientation_is_ignored_or_applied_in_sizes_as_in_pixels(kind: str, 
         assert (image.size, ImageOps.exif_transpose(image).size) == ((20, 12),) * 2 or not upright
 
 
-FRAMES = {
-    "GIF": {},
-    "TIFF": {},
-    "PNG": {},
-    "WEBP": {"lossless": True},
-    "AVIF": {},
-    "MPO": {},
-}
-
-
-def frames_of(kind: str, *colours: str, **options: object) -> bytes:
-    first, *others = [Image.new("RGB", (32, 24), colour) for colour in colours]
-    return encoded(first, kind, save_all=True, append_images=others, **FRAMES[kind], **options)
-
-
-@pytest.mark.parametrize("kind", FRAMES)
+@pytest.mark.parametrize("kind", ["GIF", "TIFF", "PNG", "WEBP", "AVIF", "MPO"])
 def test_the_first_frame_is_taken_or_all_as_a_list(kind: str) -> None:
     data, alone = frames_of(kind, "red", "lime", "blue"), frames_of(kind, "red")
     before = COUNTS.num_first_frames
@@ -466,11 +450,6 @@ def test_smaller_copies_and_masks_are_no_pages() -> None:
             Image.new("RGB", (32, 24)).save(writer, "TIFF", tiffinfo={254: kind})
             writer.newFrame()
     assert len(image_handler("pil", frames="all")(stream.getvalue())) == 1
-
-
-def half_overwritten(data: bytes) -> bytes:
-    half = len(data) // 2
-    return data[:half] + b"A" * (len(data) - half)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])

@@ -34,7 +34,7 @@ from PIL import Image
 from torch import Tensor
 
 from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
-from bridge_data.decode.image import IMAGE_EXTENSIONS
+from bridge_data.decode.image import IMAGE_EXTENSIONS, in_mode
 from bridge_data.errors import BridgeDataError, ConfigError, SampleError
 from bridge_data.shards import RawSample
 from bridge_data.shards.joined_records import JoinedRawSample
@@ -418,10 +418,12 @@ def _converted(data: bytes, side: int | None) -> MediaContent | None:
                 return None
             if side is not None:
                 image.draft("RGB", (side, side))
+            is_opaque = image.mode in ("RGB", "L", "CMYK") or not image.has_transparency_data
+            image = in_mode(image, "RGB" if is_opaque else "RGBA")
+            if side is not None:
                 image.thumbnail((side, side))
         file = io.BytesIO()
-        is_opaque = image.mode in ("RGB", "L", "CMYK")
-        image.convert("RGB" if is_opaque else "RGBA").save(file, "JPEG" if is_opaque and side else "PNG", quality=85)
+        image.save(file, "JPEG" if is_opaque and side else "PNG", quality=85)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None
     return MediaContent(file.getvalue(), "image/jpeg" if is_opaque and side else "image/png")
