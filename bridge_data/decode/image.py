@@ -251,7 +251,7 @@ def decoded_pixels(data: bytes, mode: str, least: Size | None = None, *, upright
             COUNTS.num_images += 1
             return pixels if orientation == 1 else _turned(pixels, orientation)
     with _opened(data) as image:
-        return np.array(_loaded(image, data, mode, upright))
+        return np.array(_loaded(image, data, mode, upright, detached=False))
 
 
 def image_in_batch(data: bytes, mode: str, *, upright: bool = False) -> torch.Tensor | None:
@@ -296,9 +296,13 @@ def pillow_image(data: bytes, mode: str, least: Size | None = None, *, upright: 
         return _loaded(image, data, mode, upright)
 
 
-def _loaded(image: ImageFile.ImageFile, data: bytes, mode: str, upright: bool) -> Image.Image:
-    """An image that Pillow decodes, in this mode."""
-    made = _detached(image, mode)
+def _loaded(image: ImageFile.ImageFile, data: bytes, mode: str, upright: bool, *, detached: bool = True) -> Image.Image:
+    """An image that Pillow decodes, in this mode; unless it is to be `detached`, maybe the file itself."""
+    if detached or getattr(image, "is_animated", False):
+        made = _detached(image, mode)
+    else:
+        image.load()
+        made = in_mode(image, mode)
     if _is_jpeg(data) and (damage := damage_of(data)) is not None:
         COUNTS.num_damaged_images += 1
         note("damage", lambda: _TOLD_OF_DAMAGE.format(damage))
@@ -486,7 +490,7 @@ def _note_frames(image: Image.Image) -> None:
 
 
 def _note_frames_of_jpeg(data: bytes) -> None:
-    with _opened(data) as image:
+    with contextlib.suppress(Exception), _opened(data) as image:  # the first image was decoded
         _note_frames(image)
 
 
