@@ -506,7 +506,7 @@ class GzipTar:
         try:
             self._file = _opened(self._path)
             self._file.build_full_index()
-            self.end = self._file.seek(0, os.SEEK_END)
+            self.end = self._file.seek(0, os.SEEK_END) if self._file.pread(1, 0) else 0
         except OSError as error:
             raise self._failure(error) from error
 
