@@ -116,6 +116,7 @@ WRITTEN = {
     ("order", "--out"): OUTPUT_ON_DISK,
     ("plan", "--html"): OUTPUT_ON_DISK,
     ("prepare", "--tmp-path"): OUTPUT_ON_DISK,
+    ("prepare-media", "--tmp-path"): OUTPUT_ON_DISK,
     ("preview", "--html"): OUTPUT_ON_DISK,
 }
 """What commands write to, besides their data."""
