@@ -29,8 +29,8 @@ from bridge_data.prepare.converters.table_rows import TableRows
 from bridge_data.storage import Location
 from bridge_data.tools.cli.sample_types import parse_field_map
 from bridge_data.tools.cli.terminal import (
-    LOCATION,
     ON_DISK,
+    OUTPUT,
     counted,
     executor_option,
     limits_option,
@@ -74,7 +74,7 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> frozenset
 
 @click.command()
 @click.argument("source", metavar="SRC", type=ON_DISK)
-@click.argument("target", metavar="DST", type=LOCATION)
+@click.argument("target", metavar="DST", type=OUTPUT)
 @click.option("--format", "format_name", type=click.Choice(FORMAT_NAMES), help="Of SRC, if its name does not show it.")
 @click.option("--include", metavar="GLOB", help="Of a folder, take the files whose paths match, such as 'train-*'.")
 @click.option("--media-root", type=ON_DISK, help="The folder of media that records name.  [default: that of SRC]")

@@ -50,6 +50,7 @@ from bridge_data.tools.cli.sample_types import (
 )
 from bridge_data.tools.cli.terminal import (
     LOCATION,
+    OUTPUT_ON_DISK,
     answers,
     counted,
     executor_option,
@@ -100,7 +101,7 @@ class _Options:
     digest: bool
     columns: str | None
     split_config: str
-    tmp_path: str | None
+    tmp_path: Path | None
     media_metadata_by_extension: bool
     media_metadata_by_header: bool
     media_metadata_by_glob: str | None
@@ -161,7 +162,7 @@ class _Options:
             limits=self.limits,
             merge=self.merge,
             executor=named_executor(self.executor, num_workers),
-            scratch=None if self.tmp_path is None else Path(self.tmp_path),
+            scratch=self.tmp_path,
         )
 
 
@@ -212,7 +213,7 @@ class _Options:
     help="Store fields of JSON parts, such as json.score,json.lang, as columns of samples for `where`. Repeatable.",
 )
 @click.option("--split-config", metavar="NAME", default=SPLIT_YAML, show_default=True, help="The file of the split.")
-@click.option("--tmp-path", metavar="PATH", help="Where files for an object store are made.  [default: $TMPDIR]")
+@click.option("--tmp-path", type=OUTPUT_ON_DISK, help="Where files for an object store are made.  [default: $TMPDIR]")
 @media_options
 @limits_option
 @progress_option
