@@ -19,7 +19,7 @@ from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.auxiliary import AuxReference
 from bridge_data.plan.part_names import all_names
 from bridge_data.shards import Records, Subset, SubsetRange
-from bridge_data.shards.records import fingerprint_of
+from bridge_data.shards.records import contents_of, fingerprint_of
 from bridge_data.shards.tombstones import ForgetList
 
 SampleClass: TypeAlias = type[Any]
@@ -128,12 +128,18 @@ class Source:
     @functools.cached_property
     def fingerprint(self) -> str:
         """16 hex digits that identify the samples and their order: a hash of the names, sizes and sample counts of the
-        shards. It does not depend on the folder, on how they were prepared, or on the sample class.
+        shards, and of the first bytes. It does not depend on the folder, on how they were prepared, or on the sample
+        class.
 
         Raises:
             DatasetError: if a shard is missing.
         """
         return fingerprint_of(self.records)
+
+    @property
+    def contents(self) -> str | None:
+        """What tells data with one fingerprint apart, as far as it is known: see `records.contents_of`."""
+        return contents_of(self.records)
 
     def cut(self, subset: SubsetRange | None, epochs_per_shuffle: EpochsPerShuffle) -> Source:
         """This source with the samples of `subset` (None: all), and `epochs_per_shuffle` epochs shuffled together."""

@@ -34,7 +34,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
-from bridge_data.options import check_integer, path_text
+from bridge_data.options import check_integer
 from bridge_data.prepare.commit import Claim, preparing_alone
 from bridge_data.prepare.part_encoding import BLOCK_BYTES, EncodedSample, encode_sample, members_of
 from bridge_data.prepare.sample_definitions import definition_of, read_definition
@@ -53,7 +53,7 @@ from bridge_data.shards.metadata import (
     tar_index_path,
 )
 from bridge_data.shards.read_only_database import as_text
-from bridge_data.storage import Location, RemotePath, location, remote
+from bridge_data.storage import Location, RemotePath, output, remote
 from bridge_data.storage.atomic import sync_folder, temporary_name, writing
 
 logger = logging.getLogger("bridge_data")
@@ -664,7 +664,7 @@ class ShardWriter:
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        self.path = location(path_text("path", path)).absolute()
+        self.path = output("ShardWriter: path", path).absolute()
         self.config = WriterConfig(
             split=split,
             split_by=split_by,

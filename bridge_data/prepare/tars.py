@@ -510,7 +510,7 @@ def _write_index(results: ScanResults, temporary: Callable[[str], Path]) -> None
         index = BridgeIndexWriter(file)
         for name in results.names:
             entry = results.entry(name)
-            index.add(name, entry.num_bytes, entry.mtime_ns, results.segment_bytes(name))
+            index.add(name, entry.num_bytes, entry.mtime_ns, results.segment_bytes(name), entry.head_checksum)
         identity = index.content_uuid()
         index.finish(identity)
     temporary(INDEX_UUID).write_text(identity)

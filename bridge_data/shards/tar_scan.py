@@ -15,7 +15,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.shards.index_file import Part, build_segment, is_meta_member, split_name
-from bridge_data.shards.tar_files import FILE, FOLDER, LINKS, Fields, FileTar, GzipTar, is_gzip, open_tar, walk_runs
+from bridge_data.shards.tar_files import (
+    FILE,
+    FOLDER,
+    LINKS,
+    Fields,
+    FileTar,
+    GzipTar,
+    head_checksum,
+    is_gzip,
+    open_tar,
+    walk_runs,
+)
 from bridge_data.storage import Location
 
 MAX_ZERO_BYTES = 1 << 20
@@ -72,12 +83,14 @@ class ScanNotes:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ShardScan:
-    """The contents of shard `name`, and remarks on it. `tar` is what was read, `offsets` are for its `.tar.idx`."""
+    """The contents of shard `name`, and remarks on it. `tar` is what was read, `offsets` are for its `.tar.idx`, `head`
+    is its `head_checksum`."""
 
     name: str
     num_bytes: int
     mtime_ns: int
     segment: bytes
+    head: int
     offsets: "array.array[int]"
     tar: FileTar | GzipTar
     notes: ScanNotes = dataclasses.field(default_factory=ScanNotes)
@@ -208,6 +221,7 @@ def scan_tar(root: Location, name: str, *, digest: bool = False) -> ShardScan:
         num_bytes=version.num_bytes,
         mtime_ns=version.stamp,
         segment=segment,
+        head=head_checksum(file, version.num_bytes),
         offsets=samples.offsets,
         tar=tar,
         notes=samples.notes,

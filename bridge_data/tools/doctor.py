@@ -33,6 +33,7 @@ from bridge_data.order.chunks import MIN_CHUNKS_PER_LANE, MIN_WINDOW_SIZE, Chunk
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan import Plan, Source, load_plan
 from bridge_data.plan.blending import SAMPLES, in_draws, in_unit
+from bridge_data.plan.repeated_data import RepeatedData
 from bridge_data.plan.source import together
 from bridge_data.shards import ShardSet
 from bridge_data.shards.costs import open_costs
@@ -843,6 +844,7 @@ def examine(
             columns=data.columns,
         )
         findings += [*check_data(plan.sources, seen), *check_codecs(environment, plan.sources)]
+        findings += [_repeated(one) for one in plan.repeated]
         plan = _by_samples(in_unit(plan, data.weight_unit), task_encoder or OrderTaskEncoder())
     except BridgeDataError as error:
         findings.append(_failed("data", error))
@@ -874,6 +876,11 @@ def examine(
         figures=figures,
         samples_per_unit=per_unit,
     )
+
+
+def _repeated(found: RepeatedData) -> Finding:
+    what, _, change = str(found).rpartition(". ")
+    return Finding(code="data-repeated", level=Level.NOTE, what=what, change=change)
 
 
 def _by_samples(plan: Plan, encoder: TaskEncoder[Any, Any, Any, Any]) -> Plan:

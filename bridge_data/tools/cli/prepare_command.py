@@ -50,6 +50,7 @@ from bridge_data.tools.cli.sample_types import (
 )
 from bridge_data.tools.cli.terminal import (
     LOCATION,
+    OUTPUT_ON_DISK,
     answers,
     counted,
     executor_option,
@@ -67,6 +68,7 @@ from bridge_data.tools.cli.terminal import (
 )
 
 if TYPE_CHECKING:
+    from bridge_data.decode.image import Orientation
     from bridge_data.prepare import MediaRule
 
 
@@ -99,10 +101,11 @@ class _Options:
     digest: bool
     columns: str | None
     split_config: str
-    tmp_path: str | None
+    tmp_path: Path | None
     media_metadata_by_extension: bool
     media_metadata_by_header: bool
     media_metadata_by_glob: str | None
+    media_orientation: "Orientation"
     limits: Limits
     progress: bool
 
@@ -140,10 +143,12 @@ class _Options:
         """Which files are media; None if media metadata are not requested."""
         flags = self.media_metadata_by_glob, self.media_metadata_by_header, self.media_metadata_by_extension
         if flags == (None, False, False):
+            if self.media_orientation != "ignore":
+                raise ConfigError("--media-orientation is for media metadata: give a --media-metadata-by-... flag")
             return None
         from bridge_data.prepare import MediaRule  # imports torch
 
-        return MediaRule.parse(*flags)
+        return MediaRule.parse(*flags, self.media_orientation)
 
     def config_for(self, path: Location) -> PrepareConfig:
         """The settings of the indexing. Reading from a store is not limited by cores."""
@@ -157,7 +162,7 @@ class _Options:
             limits=self.limits,
             merge=self.merge,
             executor=named_executor(self.executor, num_workers),
-            scratch=None if self.tmp_path is None else Path(self.tmp_path),
+            scratch=self.tmp_path,
         )
 
 
@@ -208,7 +213,7 @@ class _Options:
     help="Store fields of JSON parts, such as json.score,json.lang, as columns of samples for `where`. Repeatable.",
 )
 @click.option("--split-config", metavar="NAME", default=SPLIT_YAML, show_default=True, help="The file of the split.")
-@click.option("--tmp-path", metavar="PATH", help="Where files for an object store are made.  [default: $TMPDIR]")
+@click.option("--tmp-path", type=OUTPUT_ON_DISK, help="Where files for an object store are made.  [default: $TMPDIR]")
 @media_options
 @limits_option
 @progress_option
