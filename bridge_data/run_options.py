@@ -150,6 +150,7 @@ class Memo:
 
     folder: str | Path
     """A folder in memory, such as "/dev/shm/run". The last process that uses it empties it."""
+    _: dataclasses.KW_ONLY
     version: str | int | None = None
     """A name of your own for what the hooks make of samples, such as "1". It must be given, as code is not compared:
     change it with the code of your hooks, and with whatever else they read."""

@@ -72,10 +72,10 @@ class PlannedPack:
         """The samples before it that are in no pack."""
         return len(self.skipped) + len(self.too_long)
 
-    def planned(self) -> "dict[SampleRef, Member]":
+    def planned(self) -> "dict[SampleRef, PlannedMember]":
         """Its members, as planned."""
         columns = (self.costs.tolist(), self.num_parts.tolist(), self.is_first.tolist())
-        return dict(zip(self.members, map(Member, *columns), strict=True))
+        return dict(zip(self.members, map(PlannedMember, *columns), strict=True))
 
 
 @dataclasses.dataclass(slots=True)
@@ -92,7 +92,7 @@ class PackWindow:
         return self.first + len(self.packs)
 
 
-class Member(NamedTuple):
+class PlannedMember(NamedTuple):
     """A member of a pack as planned: its costs, the number of parts of its sample, and whether it is the first of these
     in a pack."""
 
@@ -140,12 +140,14 @@ class PackPlanner:
         self.left_at_end = -1, 0
         """When the data have ended, if the last samples are in no pack: the number of packs, and of these samples."""
 
-    def members_of(self, ref: SampleRef) -> dict[SampleRef, Member]:
+    def members_of(self, ref: SampleRef) -> dict[SampleRef, PlannedMember]:
         """All parts of a sample that are in packs."""
         rows = self._rows([ref])
         placed = np.arange(len(rows.at)) if self.packing.overlong == "alone" else np.flatnonzero(~rows.is_long)
         return {
-            ref._replace(part=int(rows.parts[row])): Member(rows.costs[row].tolist(), len(rows.at), row == placed[0])
+            ref._replace(part=int(rows.parts[row])): PlannedMember(
+                rows.costs[row].tolist(), len(rows.at), row == placed[0]
+            )
             for row in placed.tolist()
         }
 
@@ -516,7 +518,7 @@ class LanePacks:
         self._packs, self._lane, self._num_lanes, self._context = packs, lane, num_lanes, context
         self._part: tuple[int, PlannedPack] | None = None
         self.packing, self.budgets = packs.planner.packing, packs.planner.budgets.tolist()
-        self._members: dict[SampleRef, Member] = {}
+        self._members: dict[SampleRef, PlannedMember] = {}
         position: list[int] = [0] * _NUM_FIXED if state is None else state["planned"]
         first, self._taken, self._slot, self._number = position[:4]
         self._step, self._done = tuple(position[4:_NUM_FIXED]), frozenset(position[_NUM_FIXED:])
@@ -555,7 +557,7 @@ class LanePacks:
         number, count = self._packs.planner.left_at_end
         return count if number == self.next_slot() else 0
 
-    def member(self, ref: SampleRef, part: int) -> Member | None:
+    def member(self, ref: SampleRef, part: int) -> PlannedMember | None:
         """A member of what was taken last, or before the lane's state was saved; None if it is in no pack."""
         ref = ref._replace(part=part)
         return self._members.get(ref) or self._packs.planner.members_of(ref._replace(part=ALL_PARTS)).get(ref)

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from bridge_data.prepare.tombstone_writing import forget_samples
 from bridge_data.run_options import DatasetOptions
 from bridge_data.shards.costs import CostTable, open_costs
 from bridge_data.tools.measuring import MeasureConfig, Measurement, measure_source, measured_sources
+from bridge_data.tools.planning import Planner
 from tests.object_store import Bucket
 from tests.plan.joins import joined, prepared_plan
 from tests.prepared import train_dataset, write_blend, write_texts
@@ -72,16 +73,22 @@ def test_a_store_that_nobody_may_write_is_an_error(num_workers: int, tmp_path: P
 CAPACITY = 64
 
 
-class Texts(DefaultTaskEncoder[Any, Any, Any, Any]):
-    """The letters of a text, as many samples as `parts` says; packs of at most 64 letters, without longer texts."""
+class Code:
+    """Stands for code that changes: it counts by the name of its class alone."""
 
-    def __init__(self, **packing: Any) -> None:
+    def __init__(self, longer: int = 0, more: Mapping[int, int] | None = None) -> None:
+        self.longer, self.more = longer, more or {}
+
+
+class Texts(DefaultTaskEncoder[Any, Any, Any, Any]):
+    """The letters of a text, of every fifth in two samples; packs of at most 64 letters, without longer texts."""
+
+    def __init__(self, code: Code | None = None, **packing: Any) -> None:
         super().__init__()
+        self.code = code or Code()
         settings: dict[str, Any] = {"length": length_of, "capacity": CAPACITY, "overlong": "drop"} | packing
         self.select_samples_to_pack = Packing(**settings)  # type: ignore[method-assign]
 
-    more: dict[int, int] = {}  # noqa: RUF012  tests patch it: it stands for code that changes
-    longer = 0
     waits_for: threading.Event | None = None
     has_begun = threading.Event()
 
@@ -91,8 +98,8 @@ class Texts(DefaultTaskEncoder[Any, Any, Any, Any]):
             self.has_begun.set()
             self.waits_for.wait(60)
         number = sample.__restore_key__[2]
-        for part in range(2 + self.more.get(number, 0) if number % 5 == 0 else 1):
-            yield {"tokens": "a" * (len(sample.text) + part + self.longer), "id": (number, part)}
+        for part in range((2 if number % 5 == 0 else 1) + self.code.more.get(number, 0)):
+            yield {"tokens": "a" * (len(sample.text) + part + self.code.longer), "id": (number, part)}
 
     @stateless
     def pack_selected_samples(self, samples: list[Any]) -> Any:
@@ -163,7 +170,11 @@ def test_one_measurement_serves_runs_that_pack_and_runs_that_do_not(tmp_path: Pa
     options = dict(RUNS[kind])
     overlong = options.pop("overlong", "drop")
     encoder = Texts(overlong=overlong, **({"truncate": cut} if overlong == "truncate" else {}))
-    seen, _ = run_of(train_dataset(blend, num_lanes=2, task_encoder=encoder, **options), 120)
+    dataset = train_dataset(blend, num_lanes=2, task_encoder=encoder, **options)
+    seen, _ = run_of(dataset, 120)
+    if kind == "unpacked":
+        steps = itertools.islice(Planner(dataset).steps(), 120)
+        assert sum(int(step.totals.costs[0]) for step in steps) == sum(tokens for *_, tokens in seen)
     shares: collections.Counter[str] = collections.Counter()
     for source, _, tokens in seen:
         shares[source] += tokens
@@ -173,16 +184,14 @@ def test_one_measurement_serves_runs_that_pack_and_runs_that_do_not(tmp_path: Pa
 @pytest.mark.parametrize("more", [1, -1])
 @pytest.mark.parametrize("remeasured", ["drop", "error"])
 def test_parts_that_were_not_measured_are_counted_or_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: int, remeasured: Any, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, more: int, remeasured: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = write_texts(tmp_path / "texts", 100, lambda number: "a" * (70 if number == 10 else 5 + number % 7))
     measured(folder)
-    monkeypatch.setattr(Texts, "more", {20: more, 45: more})
+    encoder = Texts(Code(more={20: more, 45: more}), remeasured=remeasured)
 
     def dataset() -> LaneDataset:
-        made = train_dataset(
-            folder, num_lanes=1, task_encoder=Texts(remeasured=remeasured), repeat=False, **RUNS["planned"]
-        )
+        made = train_dataset(folder, num_lanes=1, task_encoder=encoder, repeat=False, **RUNS["planned"])
         made.num_checked = 0  # such samples are not among those that are measured again
         return made
 
@@ -197,34 +206,31 @@ def test_parts_that_were_not_measured_are_counted_or_an_error(
     assert "number 20 of" in caplog.text or "number 45 of" in caplog.text
 
 
-def test_costs_that_are_not_those_of_the_encoder_any_more_stop_the_run_and_measuring(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("code", [Code(longer=1), Code(more=dict.fromkeys(range(60), 1))], ids=["longer", "more parts"])
+def test_costs_that_are_not_those_of_the_encoder_any_more_stop_runs_and_measuring(tmp_path: Path, code: Code) -> None:
+    """In the trainer and in a worker, with packs and without; what is measured again is right."""
     folder = write_texts(tmp_path / "texts", 60, lambda number: "a" * (5 + number % 7))
     measured(folder)
-    expected, _ = run_of(train_dataset(folder, task_encoder=Texts(), repeat=False, **RUNS["planned"]))
-    for name, value in (("longer", 1), ("more", dict.fromkeys(range(60), 1))):
-        with monkeypatch.context() as patch:
-            patch.setattr(Texts, name, value)
-            told = r"data-000\d\.tar/0000.*cost index.*--rescan.*costs_version"
-            with pytest.raises(FatalSampleError, match=told):
-                run_of(train_dataset(folder, task_encoder=Texts(), **RUNS["planned"]), 9)
-            with pytest.raises(FatalSampleError, match=told):
-                run_of(train_dataset(folder, task_encoder=Texts(), weight_unit="tokens"), 20)
-            with pytest.raises(FatalSampleError, match=told):
-                measured(folder)
-            assert measured(folder, rescan=True)[0].num_measured == 60
-            run_of(train_dataset(folder, task_encoder=Texts(), repeat=False, **RUNS["planned"]))
+    planned = RUNS["planned"]
+    expected, _ = run_of(train_dataset(folder, task_encoder=Texts(), repeat=False, **planned))
+    encoder = Texts(code)
+    told = r"data-000\d\.tar/0000.*cost index.*--rescan.*costs_version"
+    for options in ({"num_workers": 0, **planned}, {"num_workers": 1, **planned}, {"weight_unit": "tokens"}):
+        with pytest.raises(FatalSampleError, match=told):
+            run_of(train_dataset(folder, task_encoder=encoder, **options), 20)
+    with pytest.raises(FatalSampleError, match=told):
+        measured(folder, encoder)
+    assert measured(folder, encoder, rescan=True)[0].num_measured == 60
+    run_of(train_dataset(folder, task_encoder=encoder, repeat=False, **planned))
     measured(folder, rescan=True)
-    assert run_of(train_dataset(folder, task_encoder=Texts(), repeat=False, **RUNS["planned"]))[0] == expected
+    assert run_of(train_dataset(folder, task_encoder=Texts(), repeat=False, **planned))[0] == expected
 
 
 def test_a_version_keeps_costs_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_texts(tmp_path / "texts", 20)
     measured(folder)
     monkeypatch.setattr(Texts, "costs_version", "2")
-    monkeypatch.setattr(Texts, "longer", 3)
-    assert measured(folder)[0].num_measured == 20
+    assert measured(folder, Texts(Code(longer=3)))[0].num_measured == 20
     assert table_of(folder).take(np.array([3]), "tokens").tolist() == [4]
     monkeypatch.undo()
     assert table_of(folder).take(np.array([3]), "tokens").tolist() == [1]
