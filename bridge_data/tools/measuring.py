@@ -179,10 +179,9 @@ def measure_source(
     with _alone(path.parent / f".measuring-{path.name.removesuffix(SUFFIX)}", shared=config.task is not None) as folder:
         found = _measured(dataset, config, key, folder, on_progress)
     if found is not None and not config.rescan:
-        table = open_costs(base, key)
-        check = CostCheck(dataset, [table], NUM_CHECKED, None)
+        check, gone = CostCheck(dataset, [open_costs(base, key)], NUM_CHECKED, None), newest_forgotten(base)
         for index in range(0, base.num_samples, max(1, base.num_samples // NUM_CHECKED)):
-            if index not in newest_forgotten(base):
+            if index not in gone:
                 check(SampleRef(0, 0, index))
     return found
 
@@ -223,7 +222,8 @@ def _measured(
         facts = _assembled(path, source, encoder, stamps, known)
         delete_below(maker.folder)
         for file, other in earlier:
-            if file != path and other.key == key and {stamp for stamp, *_ in other.shards} <= {*stamps}:
+            is_replaced = (other.key, other.split_part) == (key, base.split_part)
+            if file != path and is_replaced and {stamp for stamp, *_ in other.shards} <= {*stamps}:
                 delete(str(file)) if storage.is_remote(file) else Path(file).unlink(missing_ok=True)
     return Measurement(name=source.name, path=path, facts=facts, num_measured=total)
 
@@ -316,7 +316,7 @@ class _LotMaker:
         ]
         return self.folder / f"{hashlib.blake2b(json.dumps(told).encode(), digest_size=16).hexdigest()}{SUFFIX}"
 
-    @property
+    @functools.cached_property
     def _forgotten(self) -> Any:
         return newest_forgotten(self.dataset.plan.sources[0].records)
 
