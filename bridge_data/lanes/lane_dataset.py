@@ -93,6 +93,8 @@ class LaneDataset:
         self.plan = plan
         self.batching = batching
         self.task_encoder = task_encoder
+        if shuffle is not None:
+            worker_config = worker_config.for_samples(plan.num_samples, batching.batch_size or 1)
         self.worker_config = worker_config
         self.virtual_epoch_length = virtual_epoch_length
         self.cache_pool: CachePool = NoCachePool()
