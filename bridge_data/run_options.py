@@ -24,6 +24,7 @@ from bridge_data.options import IGNORED, check_integer, check_number, check_plai
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan.document import nearest
 from bridge_data.plan.source import EpochsPerShuffle
+from bridge_data.storage.locations import OF_THE_MACHINE, output_on_disk
 from bridge_data.task.stores import CachePool
 from bridge_data.topology import WorkerConfig
 
@@ -157,12 +158,10 @@ class Memo:
     max_disk_bytes: int = 64 << 30
 
     def __post_init__(self) -> None:
-        for name, or_none in (("folder", False), ("disk", True)):
-            value = getattr(self, name)
-            if not (isinstance(value, str | Path) and str(value)) and not (or_none and value is None):
-                raise ConfigError(f"memo: {name}={value!r}: expected the path of a folder")
-            if value is not None:
-                object.__setattr__(self, name, os.path.abspath(value))
+        for name in ("folder", "disk"):
+            if name == "folder" or self.disk is not None:
+                folder = output_on_disk(f"memo: {name}", getattr(self, name), OF_THE_MACHINE)
+                object.__setattr__(self, name, str(folder.absolute()))
         for name in ("max_bytes", "max_disk_bytes"):
             check_integer(f"memo: {name}", getattr(self, name), 1)
 

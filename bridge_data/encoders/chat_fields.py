@@ -123,7 +123,7 @@ _UNSUPPORTED: Mapping[str, _Meaning] = {
     **_all(_LOSS_ELSEWHERE, "train_on_input train_on_inputs train_on_prompt mask_history no_loss ignore_loss"),
     **_all(_MASK, "mask masked masks"),
     **_all(_PLACES, "objects bbox bboxes box boxes region regions segmentation polygon polygons keypoints grounding"),
-    **_all(_PLACES, "crop crops roi rotation"),
+    **_all(_PLACES, "crop crops roi rotation rotate flip zoom points point"),
     **_all(_THOUGHTS, "reasoning_content reasoning thought thoughts think cot rationale scratchpad chain_of_thought"),
     "thinking": dataclasses.replace(_THOUGHTS, neutral=()),
     **_all(_TEXT, "context contexts document documents passage passages evidence background persona personas"),
@@ -142,7 +142,7 @@ _UNSUPPORTED: Mapping[str, _Meaning] = {
 _BY_WORD: Mapping[str, _Meaning] = {
     **_all(_PREFERENCE, "chosen rejected reject preferred dispreferred preference negative winner loser better worse"),
     **_all(_PREFERENCE, "bad wrong incorrect"),
-    **_all(_LOSS_SOMEHOW, "loss train"),
+    **_all(_LOSS_SOMEHOW, "loss train training trainable learn weight weights"),
     **_all(_MASK, "mask masks masked"),
     **_all(_PLACES, "bbox bboxes bounding polygon polygons segmentation coordinates coords keypoints roi crop"),
     **_all(_THOUGHTS, "reasoning thinking thoughts cot rationale"),

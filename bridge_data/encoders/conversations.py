@@ -380,7 +380,7 @@ def _checked(turn: dict[str, Any], sample: Sample, config: ConversationConfig) -
 _TAG = re.compile(
     r"<\|?(?:(?:start|begin|end)_of_|vila/)?"
     r"(?:image|img|photo|frame|video|vid|vision|audio|speech|sound|voice|media|region|depth|point_?cloud"
-    r"|bbox|ref-object)s?"
+    r"|bbox|ref-object|mask|seg|point)s?"
     r"(?:[ _-]?(?:context|placeholder|here|soft|tokens?|pad|start|begin|end|bos|eos|patch|content|\d+))*\|?>"
     r"|<im_(?:start|end|patch)>",
     re.IGNORECASE,

@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from PIL import Image
 
+from bridge_data.decode import notices
 from bridge_data.decode.av import AVDecoder
-from bridge_data.decode.image import encoded_size, pillow_image
+from bridge_data.decode.image import bytes_of_unit, encoded_size, in_mode, pillow_image
 from bridge_data.decode.sample_decoder import decode_part
 from bridge_data.encoders.encoder_config import ImageLimits, MultiModalSampleConfig, refuse
 from bridge_data.encoders.visual_settings import (
@@ -92,8 +93,6 @@ def edge_of(size: Any, *names: str) -> int | None:
 
 # Images
 
-_decode = functools.partial(pillow_image, mode="RGB")
-
 
 class Images:
     """The image processor of `owner`, which resizes every image to one `shape` (channels, height, width).
@@ -133,31 +132,50 @@ class Images:
         return torch.as_tensor(made).to(torch.float32)
 
 
-def image_size(image: Any, key: str, part: str = "image") -> tuple[int, int]:
+def image_size(image: Any, key: str, part: str = "image", *, upright: bool = False) -> tuple[int, int]:
     """(height, width) of an image in any form that `as_rgb` takes; of encoded bytes only the header is read. A
     SampleError that names `part` if it cannot be read."""
     if isinstance(image, bytes):
-        image = decode_part(encoded_size, image, key, part)
+        image = decode_part(functools.partial(encoded_size, upright=upright), image, key, part)
         return int(image[0]), int(image[1])
     if isinstance(image, Image.Image):
         return image.height, image.width
-    height, width = image.shape[1:] if isinstance(image, torch.Tensor) else image.shape[:2]
+    height, width = image.shape[-2:] if isinstance(image, torch.Tensor) else image.shape[:2]
     return int(height), int(width)
 
 
-def as_rgb(image: Any, key: str, part: str = "image") -> Image.Image:
-    """The image as Pillow's RGB, from encoded bytes, or pixels as uint8 or as float in 0..1. A SampleError that names
-    `part` if it cannot be decoded."""
-    if isinstance(image, Image.Image):
-        return image if type(image) is Image.Image and image.mode == "RGB" else image.convert("RGB")
+def as_rgb(image: Any, key: str, part: str = "image", *, upright: bool = False) -> Image.Image:
+    """The image as Pillow's RGB, from encoded bytes, whose EXIF orientation may be applied, or pixels: see `rgb_image`.
+    A SampleError that names `part` if it cannot be decoded, or has pixels of another range."""
     if isinstance(image, bytes):
-        made: Image.Image = decode_part(_decode, image, key, part)
+        decode = functools.partial(pillow_image, mode="RGB", upright=upright)
+        made: Image.Image = decode_part(decode, image, key, part)
+        if notices.PENDING:
+            notices.tell(key)
         return made
+    try:
+        return rgb_image(image)
+    except (ValueError, TypeError) as error:
+        raise SampleError(f"sample {key!r}: an image given as {type(image).__name__} is none: {error}") from error
+
+
+def rgb_image(image: Any) -> Image.Image:
+    """The image as Pillow's RGB, from a Pillow image, or pixels as uint8 or as float in 0..1: a tensor (3, height,
+    width) or an array (height, width, 3), or of grey ones.
+
+    Raises:
+        ValueError, TypeError: for other pixels.
+    """
+    if isinstance(image, Image.Image):
+        return image if type(image) is Image.Image and image.mode == "RGB" else in_mode(image, "RGB")
     if isinstance(image, torch.Tensor):
-        if image.is_floating_point():
-            image = (image * 255).round().clamp(0, 255).to(torch.uint8)
-        image = image.permute(1, 2, 0).numpy()
-    return Image.fromarray(np.ascontiguousarray(image))
+        image = (image.permute(1, 2, 0) if image.ndim == 3 else image).numpy()
+    pixels = np.asarray(image)
+    if np.issubdtype(pixels.dtype, np.floating):
+        pixels = bytes_of_unit(pixels)
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[:, :, 0]
+    return in_mode(Image.fromarray(np.ascontiguousarray(pixels)), "RGB")
 
 
 def without_settings(images: Sequence[Any], owner: str, key: str) -> list[Any]:
@@ -184,7 +202,7 @@ def picture_sizes(images: Sequence[Any], limits: ImageLimits, key: str) -> list[
         source, own = with_own(image)
         with naming_sample(key):
             check_of_image(own)
-        height, width = image_size(source, key)
+        height, width = image_size(source, key, upright=limits.orientation == "apply")
         short, long = sorted((height, width))
         if short < limits.min_side or long > limits.max_aspect * short:
             what = (
@@ -238,7 +256,7 @@ def pictures(images: Sequence[Any], limits: ImageLimits, key: str) -> list[Image
     made = []
     for image in images:
         source, own = with_own(image)
-        picture = as_rgb(source, key)
+        picture = as_rgb(source, key, upright=limits.orientation == "apply")
         size = picture.height, picture.width
         if not own.has_size and (wanted := limited_size(size, limits)) != size:
             picture = picture.resize((wanted[1], wanted[0]), Image.Resampling.BICUBIC)

@@ -72,6 +72,7 @@ class Lane:
         self._micro_batches = self._num_samples = self._num_read = 0
         self._references = b""  # of what was batched last
         self._pending: Pending[Item, Unit] = Pending()
+        self._sizes: dict[str, int] = {}  # of the micro-batches of each group
         self._batches_samples = batching.batch_size is not None or work.groups
         self._stacks = self._batches_samples and work.only_stacks
         self._ready: collections.deque[Any] = collections.deque()
@@ -102,7 +103,9 @@ class Lane:
         return made
 
     def _produced(self) -> Produced[Any]:
-        COUNTS.num_images = 0  # what else this process decoded is in no batch
+        COUNTS.num_images = COUNTS.num_damaged_images = COUNTS.num_first_frames = (
+            0  # what else this process decoded is in no batch
+        )
         try:
             with self.work.hooks:
                 batch = with_tensors(self._next_batch())
@@ -129,7 +132,8 @@ class Lane:
             tokens, slots = sum(tokens for tokens, _ in counted), sum(slots for _, slots in counted)
         memo = COUNTS.take_memo() if self.work.memo else (0, 0, 0)
         slowest = self.work.take_slowest()
-        return self._num_samples, tokens, slots, images, bytes_read, retries, *memo, slowest, 0, 0
+        noted = COUNTS.take_image_notes()
+        return self._num_samples, tokens, slots, images, bytes_read, retries, *noted, *memo, slowest, 0, 0
 
     def make_upcoming(self) -> Upcoming:
         """Another view of what it loads next."""
@@ -185,6 +189,9 @@ class Lane:
             return self._next_group() if self.work.groups else self._next_bucket()
         except StopIteration:
             buckets = self._pending.buckets
+            full = (name for name, size in self._sizes.items() if len(buckets.get(name, ())) >= size)
+            if (name := next(full, None)) is not None:
+                return self._first_of(name, self._sizes[name])
             if self._batching.drop_last:
                 left = sum(len(unit.items) for bucket in buckets.values() for unit in bucket)
                 if left:
@@ -231,10 +238,19 @@ class Lane:
                 continue
             self._kept[_GROUPED] += 1
             name, size = group
+            self._sizes[name] = size
             bucket = buckets.setdefault(name, [])
             bucket.append(unit)
             if len(bucket) >= size:
-                return buckets.pop(name)
+                return self._first_of(name, size)
+
+    def _first_of(self, name: str, size: int) -> list[Unit]:
+        """The first `size` members of a bucket. A restored one may have more, if the encoder gives the group less
+        now."""
+        bucket = self._pending.buckets.pop(name)
+        if bucket[size:]:
+            self._pending.buckets[name] = bucket[size:]
+        return bucket[:size]
 
     def _next_unit(self) -> Unit:
         """The next sample, or with packing the next pack; `StopIteration` at the end of the data."""

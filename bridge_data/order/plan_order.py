@@ -138,6 +138,7 @@ class PlanOrder:
         later = [[start, list(weights)] for start, weights in plan.later_weights]
         return {
             "sources": [[name, shown] for name, shown in zip(self.source_names, self.names, strict=True)],
+            **({"contents": contents} if (contents := self._contents) else {}),
             "weights": None if plan.weights is None else list(plan.weights),
             **({"schedule": later} if later else {}),
             "repetitions": None if plan.repetitions is None else [str(times) for times in plan.repetitions],
@@ -147,6 +148,12 @@ class PlanOrder:
             **({"epochs_of_sources": epochs} if epochs else {}),
             **self._measured,
         }
+
+    @functools.cached_property
+    def _contents(self) -> dict[str, str]:
+        """What else is known of the data of sources, by name: see `Source.contents`."""
+        found = zip(self.source_names, (source.contents for source in self._plan.sources), strict=True)
+        return {name: contents for name, contents in found if contents is not None}
 
     @property
     def _measured(self) -> dict[str, Any]:

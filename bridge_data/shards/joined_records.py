@@ -21,6 +21,7 @@ from bridge_data.shards.records import (
     RawSample,
     RecordReader,
     Records,
+    contents_of,
     no_columns,
     read_keys,
     shard_at,
@@ -161,6 +162,13 @@ class _ForgottenRows(Container[int]):
     def __contains__(self, number: Any) -> bool:
         row = self.index.row(number)
         return any(row[member] in forgotten for member, forgotten in self.by_member.items())
+
+
+@contents_of.register
+def _contents(records: JoinRecords) -> str | None:
+    found = [contents_of(member) or "identity:" for member in records.members]
+    kinds, digests = zip(*(one.split(":") for one in found), strict=True)
+    return f"{'+'.join(kinds)}:{'+'.join(digests)}" if any(digests) else None
 
 
 class JoinReader(RecordReader):

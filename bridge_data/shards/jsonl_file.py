@@ -11,10 +11,13 @@ file, as in Energon, which has no splits for JSONL.
 """
 
 import array
+import codecs
 import contextlib
 import dataclasses
+import functools
 import os
 import struct
+import zlib
 from collections.abc import Collection, Container, Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -33,6 +36,9 @@ from bridge_data.storage import AnyLocation, Location, location
 
 PART = "json"
 """The one part of each sample."""
+
+HEAD_BYTES = 1 << 16
+"""Bytes at the beginning of a file that tell it from another of the same sizes."""
 
 _OFFSET = struct.Struct("<Q")
 
@@ -193,8 +199,13 @@ class JsonlLines(ListedFiles):
         return self.num_bytes / self.num_samples if self.num_samples else None
 
     def identity(self) -> dict[str, Any]:
-        """The file's name, its size and the number of its samples."""
-        return {"jsonl": [self.root.name, self.num_bytes, self.num_samples]}
+        """The file's size and the number of its samples, where the last ones begin, and its first bytes."""
+        return {"jsonl": [self.num_bytes, self.num_samples, self.digest, self._head]}
+
+    @functools.cached_property
+    def _head(self) -> int:
+        storage.close_file(str(self.root))  # perhaps of an earlier file at this path
+        return zlib.crc32(storage.read(self.root, 0, min(HEAD_BYTES, self.num_bytes)))
 
     def part_names(self, shard: int) -> Collection[str]:
         return (PART,)
@@ -350,7 +361,7 @@ class JsonlReader(RecordReader):
         before = min(start, 1)
         if (before and data[0] != 0x0A) or (end < self._lines.num_bytes and data[-1] != 0x0A):
             raise self._changed(index, start, f"lines do not begin at byte {start} and end at byte {end}")
-        line = data[before:].strip()
+        line = (data[before:] if start else data.removeprefix(codecs.BOM_UTF8)).strip()
         if not line or b"\n" in line:
             raise self._changed(index, start, f"bytes {start} to {end} are not one line")
         return line

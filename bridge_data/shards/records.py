@@ -478,6 +478,18 @@ def fingerprint_of(records: Records) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
+@functools.singledispatch
+def contents_of(records: Records) -> str | None:
+    """What tells data of one identity apart, as far as is known without reading them: `kind:digest`, to be compared
+    with another of the same kind; how much is known depends on the index. None if the identity says all."""
+    return None
+
+
+@contents_of.register
+def _contents(records: Selection) -> str | None:
+    return contents_of(records.records)
+
+
 def stored_records(records: Records) -> Records:
     """The records below all selections; `records` itself if it is no selection."""
     return _selections(records)[1]

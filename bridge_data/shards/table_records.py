@@ -60,7 +60,7 @@ MANY_GROUPS = 1000
 """Number of groups and files, as many in each as in the first, from which on what was found is kept in the cache."""
 
 _MAGIC = b"BRIDGETB"
-_VERSION = 1
+_VERSION = 2
 """Of what is kept in the cache, and of how blocks and kinds of columns are found."""
 
 KEYS_AT_ONCE = 1 << 14
@@ -113,7 +113,7 @@ def open_table(path: str, version: Version | None = None) -> TableFile:
 class TableRecords(ListedFiles):
     """The rows of `files`, concatenated; `counts` are the rows of each group, `first_groups` the number of each file's
     first group. Samples have the parts of `columns`. `read_bytes` is the size of a block. With `has_keys`, there is a
-    column of keys."""
+    column of keys. `ends` is the `ends_checksum` of the first file with rows."""
 
     root: Location
     split_part: str
@@ -124,6 +124,7 @@ class TableRecords(ListedFiles):
     join_problem: str | None
     sample_bytes: float | None
     read_bytes: int
+    ends: int
 
     @property
     def num_samples(self) -> int:
@@ -145,8 +146,11 @@ class TableRecords(ListedFiles):
         return [file.name for file in self.files for _ in range(file.num_groups)]
 
     def identity(self) -> dict[str, Any]:
-        """Name, size, and a digest of the footer of each file."""
-        return {"tables": [[file.name, file.version.num_bytes, file.digest] for file in self.files]}
+        """Name, size, and a digest of the footer of each file, and the ends of the first. One file alone has no name,
+        so that it may get another."""
+        names = [file.name for file in self.files] if len(self.files) > 1 else [""]
+        files = zip(names, self.files, strict=True)
+        return {"tables": [[name, file.version.num_bytes, file.digest] for name, file in files], "ends": self.ends}
 
     def with_tombstones(self) -> "TableRecords":
         """The same with the lists of forgotten samples in the folders of the files.
@@ -266,6 +270,7 @@ def open_records(
         join_problem=_join_problem(first),
         sample_bytes=known["sample_bytes"],
         read_bytes=known["read_bytes"],
+        ends=known["ends"],
     )
 
 
@@ -290,6 +295,7 @@ def _keep(records: TableRecords, path: Path) -> None:
         "columns": [dataclasses.astuple(column) for column in records.columns],
         "sample_bytes": records.sample_bytes,
         "read_bytes": records.read_bytes,
+        "ends": records.ends,
     }
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -339,6 +345,7 @@ def records_of(
         join_problem=_join_problem(tables[0]),
         sample_bytes=sample_bytes,
         read_bytes=block_bytes(unit_bytes, sample_bytes),
+        ends=next((table.ends_checksum() for table in tables if sum(table.counts)), 0),
     )
 
 

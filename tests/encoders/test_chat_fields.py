@@ -302,6 +302,7 @@ CASES = [
     Case("ms-swift", {"messages": [user("<image>find it"), answer("<bbox>")]}, "<bbox>"),
     Case("LLaVA", {"bbox": [1, 2, 3, 4]}, "bbox"),
     Case("LLaVA", {"masks": ["1.png"]}, "masks"),
+    Case("LLaVA", {"points": [[1, 2]]}, "points"),
     Case(
         "transformers",
         {"messages": [user([PICTURE, text("what ?")]), answer([text("a boat", bbox=[1, 2, 3, 4])])]},
