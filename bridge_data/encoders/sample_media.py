@@ -13,7 +13,16 @@ from typing import Any
 
 from bridge_data.decode.av import AV_EXTENSIONS
 from bridge_data.decode.image import IMAGE_EXTENSIONS
-from bridge_data.encoders.chat_fields import MEDIUM, PART, RANGE, Place, check_fields, check_media_part, tell_unknown
+from bridge_data.encoders.chat_fields import (
+    MEDIUM,
+    PART,
+    RANGE,
+    ROW,
+    Place,
+    check_fields,
+    check_media_part,
+    tell_unknown,
+)
 from bridge_data.encoders.visual_settings import TIMES, naming_sample, settings_in, settings_of_row, with_settings
 from bridge_data.errors import ConfigError, SampleError
 from bridge_data.plan.document import is_jsonl
@@ -61,11 +70,12 @@ class SampleMedia:
     ) -> None:
         """As the function of this name; unknown fields are told in the log."""
         media = {kind for kind, named in self._named.items() if named or self._parts[kind]}
-        unknown = check_fields(place, fields, self.key, used=used, said=said, media=media)
-        if unknown:
-            sources = self.sample.get("__sources__")
-            for name in unknown:
-                tell_unknown(sources[0].dataset_path if sources else "a data set", place.name, name)
+        self._tell(place, check_fields(place, fields, self.key, used=used, said=said, media=media))
+
+    def _tell(self, place: Place, unknown: Iterable[str]) -> None:
+        sources = self.sample.get("__sources__")
+        for name in unknown:
+            tell_unknown(sources[0].dataset_path if sources else "a data set", place.name, name)
 
     def placeholder_of(self, part: Any) -> str | None:
         """The placeholder of a part of a turn that is an image or a video, which is noted; None of any other."""
@@ -167,6 +177,7 @@ class SampleMedia:
         for visual, said in zip(visuals, of_row, strict=True):
             opened = self._opened(visual.source, kind)
             if not isinstance(opened, list):  # `timestamps` of a row with a file are of its questions, say
+                self._tell(ROW, said.keys() & {*TIMES})
                 said = {name: value for name, value in said.items() if name not in TIMES}
             made.append(with_settings(opened, settings_in({**said, **visual.said}, kind)))
         return made

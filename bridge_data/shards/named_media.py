@@ -103,6 +103,16 @@ def check_moving(source: Any) -> None:
         )
 
 
+def _video_of(frames: Sequence[NamedVisual]) -> NamedVisual:
+    """The video of these pictures, with what is said of them: a value for all, or a list; and their `times`."""
+    said: dict[str, Any] = {}
+    for name in dict.fromkeys(name for frame in frames for name in frame.said):
+        values = [frame.said.get(name) for frame in frames]
+        is_time = name in ("time", "timestamp", "second", "seconds")
+        said["times" if is_time else name] = values if is_time or any(one != values[0] for one in values) else values[0]
+    return NamedVisual(tuple(frame.source for frame in frames), said)
+
+
 def by_number(name: str) -> list[tuple[int, str]]:
     """The order of names, with numbers compared as numbers: 2.jpg before 10.jpg."""
     return [(int(piece or 0), text) for text, piece in re.findall(r"(\D*)(\d*)", name)]
@@ -117,8 +127,7 @@ def _videos_in(values: Sequence[Any], is_one: bool) -> list[NamedVisual]:
     """The videos of a list: pictures are the frames of one."""
     stills = [is_still(value) for value in values]
     if values and all(stills) and (is_one or len(values) > 1):
-        frames = [found.source for value in values for found in visuals_at(value, "image")]
-        return [NamedVisual(tuple(frames))]
+        return [_video_of([found for value in values for found in visuals_at(value, "image")])]
     if any(stills):
         which = repr(values[stills.index(True)])[:_FIRST_SHOWN]
         raise SampleError(

@@ -319,6 +319,13 @@ def test_a_gif_that_is_a_video_is_no_image(kind: str, folder: Path, tmp_path: Pa
     assert times_in(batch, encoder) == pytest.approx([0.2, 1.2, 2.2], abs=0.1)
 
 
+def test_each_frame_may_say_its_time(folder: Path) -> None:
+    encoder = qwen("qwen3_vl")
+    frames = [{"path": name, "time": 2.0 * number, "width": 64} for number, name in enumerate(FRAMES[:4])]
+    for row in ({**PLAIN, "videos": [frames]}, asked({"type": "video", "frames": frames})):
+        assert times_in(read(folder, row, encoder), encoder) == [1, 5]
+
+
 def test_frames_are_bounded_by_the_run_and_their_rate_is_of_the_video(folder: Path) -> None:
     encoder = qwen("qwen3_vl", sampling=VideoSampling(max_frames=4, default_fps=24))
     row = {**TWO, "videos": [FRAMES, FRAMES[:4]], "sample_fps": [1, 10]}
@@ -376,6 +383,8 @@ MIXED = {"messages": [{"role": "user", "content": "<video> <video> <video> <vide
         (asked({"type": "video", "video": FRAMES[:3], "times": [0, 1]}), "times"),
         (asked({"type": "video", "video": FRAMES[:3], "times": [0, 2, 1]}), "times"),
         (asked({"type": "video", "video": "missing/folder"}), "missing/folder"),
+        (asked({"type": "video", "video": [{"path": FRAMES[0], "time": 1}, {"path": FRAMES[1]}]}), "times"),
+        (asked({"type": "video", "video": [{"path": at, "crop": [0, 0, 9, 9]} for at in FRAMES]}), "'crop'"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(row: dict[str, Any], told: str, folder: Path) -> None:
