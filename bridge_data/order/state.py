@@ -328,8 +328,9 @@ def _differences(saved: dict[str, Any], current: dict[str, Any]) -> Differences:
 
 def _other_contents(was: dict[str, str] | None, now: dict[str, str] | None, labels: Mapping[str, str]) -> Differences:
     """Sources of one identity with other contents, as far as both say the same of them."""
-    for name in (was or {}).keys() & (now or {}).keys():
-        before, after = (of[name].partition(":") for of in (was, now))
+    was, now = was or {}, now or {}
+    for name in was.keys() & now.keys():
+        before, after = was[name].partition(":"), now[name].partition(":")
         if before[0] == after[0] and before[2] != after[2]:
             yield (
                 "contents",

@@ -27,7 +27,7 @@ from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.shards.blocks import MAX_BLOCK_BYTES, READ_BYTES
-from bridge_data.shards.index_file import BridgeIndex
+from bridge_data.shards.index_file import UNKNOWN, BridgeIndex
 from bridge_data.shards.key_index import KeyIndex
 from bridge_data.shards.metadata import (
     BRIDGE_INDEX,
@@ -185,10 +185,9 @@ class ShardSet(ListedFiles):
         first = self._first_filled
         if first is None:
             return 0
-        if self.index is not None:
-            return self.index.entries[first].head_checksum
+        known = UNKNOWN if self.index is None else self.index.entries[first].head_checksum
         path = str(self.root / first)
-        return head_checksum(path, storage.size_bytes(path))
+        return head_checksum(path, storage.size_bytes(path)) if known == UNKNOWN else known
 
     @property
     def _first_filled(self) -> str | None:
@@ -197,10 +196,12 @@ class ShardSet(ListedFiles):
 
     @functools.cached_property
     def contents(self) -> str | None:
-        """See `records.contents_of`: by our index, the keys and first bytes of all shards; or else by `.tar.idx`, where
-        the samples of the first shard begin."""
+        """See `records.contents_of`: by our index, the keys of all shards, and their first bytes, if `prepare` has read
+        these; or else by `.tar.idx`, where the samples of the first shard begin."""
         if self.index is not None:
-            return f"keys:{zlib.crc32(json.dumps(self.index.sums(self.names)).encode()):08x}"
+            heads, keys = zip(*self.index.sums(self.names), strict=True) if self.names else ((), ())
+            kind, sums = ("keys", [keys]) if UNKNOWN in heads else ("keys and first bytes", [keys, heads])
+            return f"{kind}:{zlib.crc32(json.dumps(sums).encode()):08x}"
         first = self._first_filled
         offsets = None if first is None else storage.read_if_there(tar_index_path(self.root / first))
         return None if offsets is None else f"offsets:{zlib.crc32(offsets):08x}"

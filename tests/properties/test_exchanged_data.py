@@ -26,7 +26,9 @@ from bridge_data import (
 )
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
 from bridge_data.prepare.tars import PrepareConfig, refresh_index
+from tests.prepare.converters.originals import write_mds
 from tests.prepared import TEXT, write_texts
+from tests.shards.chunks import write_chunks, write_rows
 from tests.tables import save_to_disk, table_of, write_parquet
 
 NUM_CHAINS = int(os.environ.get("BRIDGE_DATA_EXAMPLES", "12"))
@@ -78,6 +80,10 @@ def write_bare_parquet(path: Path, name: str) -> None:
     write_parquet(path, table(name), write_statistics=False, compression="none", use_dictionary=False)
 
 
+def rows(name: str) -> list[dict[str, bytes]]:
+    return [{"text": text_of(name, number).encode()} for number in range(SIZE)]
+
+
 OF_TABLE = {**TEXT, "field_map": {"text": "text"}}
 
 KINDS: dict[str, tuple[str, Callable[[Path, str], Any], dict[str, Any]]] = {
@@ -87,10 +93,13 @@ KINDS: dict[str, tuple[str, Callable[[Path, str], Any], dict[str, Any]]] = {
     "Parquet": (
         ".parquet",
         lambda path, name: write_parquet(path, table(name)),
-        TEXT | {"field_map": {"text": "text"}},
+        OF_TABLE,
     ),
-    "Parquet without statistics": (".parquet", write_bare_parquet, TEXT | {"field_map": {"text": "text"}}),
-    "Arrow": ("", lambda path, name: save_to_disk(path, table(name)), TEXT | {"field_map": {"text": "text"}}),
+    "Parquet without statistics": (".parquet", write_bare_parquet, OF_TABLE),
+    "Arrow": ("", lambda path, name: save_to_disk(path, table(name)), OF_TABLE),
+    "MDS": ("", lambda path, name: write_mds(path, rows(name), {"text": "str"}), OF_TABLE),
+    "litData": ("", lambda path, name: write_chunks(path, rows(name), {"text": "str"}), OF_TABLE),
+    "litData rows": ("", lambda path, name: write_rows(path, table(name).select(["text"])), OF_TABLE),
 }
 """Of each kind of data: the ending of its path, its writer, and what its entry in a metadataset says besides."""
 
@@ -204,7 +213,7 @@ def test_every_sample_comes_once_or_the_state_is_refused(tmp_path: Path, kind: s
     for number in range(-(-NUM_CHAINS // len(KINDS))):
         chance = random.Random(f"{kind} {number}")
         outcomes[run_chain(Folder(tmp_path / f"chain{number}", kind, ["en", "de", "fr"]), chance)] += 1
-    print(kind, dict(outcomes))
+    print(f"{kind}: {dict(outcomes)}")
 
 
 def run_chain(data: Folder, chance: random.Random) -> str:
