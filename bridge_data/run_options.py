@@ -219,6 +219,9 @@ class LoaderConfig:
     None: no limit."""
     watchdog_initial_timeout_seconds: float | None = None
     """The same before a worker's first batch, if given."""
+    worker_start_timeout_s: float | None = 300
+    """Seconds that the trainer waits for a worker that is still importing the same module, or loading the dataset,
+    before it is an error that names the module. None: no limit."""
     fail_on_timeout: bool = False
     """Stop the run instead of replacing a worker that has exceeded a limit."""
     workers_help: bool = True
@@ -264,7 +267,10 @@ class LoaderConfig:
         at_least = {"prefetch_factor": 1, "max_worker_restarts": 0, "restart_window_batches": 1, "max_shared_bytes": 0}
         for name, least in at_least.items():
             check_integer(f"loader: {name}", getattr(self, name), least)
-        for name in ("watchdog_timeout_seconds", "watchdog_initial_timeout_seconds", "sample_timeout_s"):
+        for name in (
+            *("watchdog_timeout_seconds", "watchdog_initial_timeout_seconds"),
+            *("worker_start_timeout_s", "sample_timeout_s"),
+        ):
             check_number(f"loader: {name}", getattr(self, name), "a positive number of seconds", or_none=True)
         check_plain_fields(self, "loader: ")
         object.__setattr__(self, "workers", _workers(self.workers))

@@ -103,7 +103,9 @@ class Lane:
         return made
 
     def _produced(self) -> Produced[Any]:
-        COUNTS.num_images = 0  # what else this process decoded is in no batch
+        COUNTS.num_images = COUNTS.num_damaged_images = COUNTS.num_first_frames = (
+            0  # what else this process decoded is in no batch
+        )
         try:
             with self.work.hooks:
                 batch = with_tensors(self._next_batch())
@@ -130,7 +132,8 @@ class Lane:
             tokens, slots = sum(tokens for tokens, _ in counted), sum(slots for _, slots in counted)
         memo = COUNTS.take_memo() if self.work.memo else (0, 0, 0)
         slowest = self.work.take_slowest()
-        return self._num_samples, tokens, slots, images, bytes_read, retries, *memo, slowest, 0, 0
+        noted = COUNTS.take_image_notes()
+        return self._num_samples, tokens, slots, images, bytes_read, retries, *noted, *memo, slowest, 0, 0
 
     def make_upcoming(self) -> Upcoming:
         """Another view of what it loads next."""

@@ -48,7 +48,7 @@ class Outcome(NamedTuple):
     """As `Hooks.skipped`, which may name a failure: see `FAILED` there."""
     last_skip: tuple[str, str]
     counts: tuple[int, ...]
-    """Bytes read, images decoded, reads retried."""
+    """Bytes read, images decoded, reads retried, damaged images, images of which only the first frame was taken."""
     took_ns: int
     is_positional: bool = False
     """Whether a hook has asked where in the job it runs: see `HookContext`."""
@@ -193,10 +193,12 @@ class Work:
                 hooks.succeed(stage)
                 if stage == last:
                     break
-        num_bytes, num_images, num_retries = outcome.counts
+        num_bytes, num_images, num_retries, num_damaged_images, num_first_frames = outcome.counts
         COUNTS.num_bytes += num_bytes
         COUNTS.num_images += num_images
         COUNTS.num_retries += num_retries
+        COUNTS.num_damaged_images += num_damaged_images
+        COUNTS.num_first_frames += num_first_frames
         self._loaders[ref.source].release(ref.index)
         for number, sample in outcome.parts:
             mark(sample, self._key(ref, number), add=True)

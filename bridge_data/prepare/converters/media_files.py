@@ -79,6 +79,17 @@ class MediaRoot:
             raise SampleError(f"{shown}is neither an image nor a clip, by its content and its name")
         return ending, data
 
+    def list_folder(self, name: str) -> list[str]:
+        """The names of the files in the folder `name`; none if there is no such folder below the root."""
+        name = name.removeprefix("file://")
+        try:
+            folder = (self.folder / name).resolve(strict=True)
+        except (OSError, RuntimeError, ValueError):
+            return []
+        if not (folder.is_relative_to(self._resolved) and folder.is_dir()):
+            return []
+        return [f"{name.rstrip('/')}/{file.name}" for file in folder.iterdir() if file.is_file()]
+
     def _named(self, name: str) -> tuple[str, bytes]:
         if name.startswith("data:"):
             try:

@@ -87,6 +87,16 @@ class SystemFileStore(_NamedStore):
             for file in sorted(files):
                 yield os.path.relpath(os.path.join(folder, file), self._base)
 
+    def list_folder(self, key: str) -> list[str]:
+        path = self._path(key)
+        if storage.is_remote(path):
+            names = [name for name in storage.list_sizes(path) if "/" not in name]
+        elif os.path.isdir(path):
+            names = next(iter(storage.walk(path)))[2]
+        else:
+            return []
+        return [f"{key.rstrip('/')}/{name}" for name in sorted(names)]
+
     def __str__(self) -> str:
         path = self._base or "the file system"
         return path if self._name is None else f"auxiliary data {self._name!r} ({path})"

@@ -7,6 +7,7 @@ from typing import Literal
 
 import click
 
+from bridge_data.decode.image import Orientation
 from bridge_data.errors import ConfigError, bridge_command
 from bridge_data.limits import Limits, allow_pixels
 from bridge_data.plan.where_clauses import WhereClause, given_where
@@ -103,6 +104,13 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> frozenset
 @click.option("--skip-broken", is_flag=True, help="Leave broken records out; they are counted and listed.")
 @click.option("--same-parts", is_flag=True, help="Of files and tars: samples with other parts than most are broken.")
 @click.option("--unchecked", is_flag=True, help="Do not look into media, JSON and text.")
+@click.option(
+    "--orientation",
+    type=click.Choice(["ignore", "apply"]),
+    default="ignore",
+    show_default=True,
+    help="apply: turn images as their EXIF data say, and encode them anew.",
+)
 @click.option("--force-overwrite", is_flag=True, help="Replace the data set that another conversion left in DST.")
 @click.option("--follow-links", is_flag=True, help="Of a folder of files: follow links to files outside SRC.")
 @setting("--num-workers", help="Processes.", more="[default: as many as there are CPUs]")
@@ -134,6 +142,7 @@ def convert(
     skip_broken: bool,
     same_parts: bool,
     unchecked: bool,
+    orientation: Orientation,
     force_overwrite: bool,
     follow_links: bool,
     num_workers: int | None,
@@ -194,6 +203,7 @@ def convert(
         require_parts=require_parts,
         skip_broken=skip_broken,
         checked=not unchecked,
+        orientation=orientation,
         overwrite=force_overwrite,
         limits=limits,
     )

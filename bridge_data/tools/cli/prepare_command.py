@@ -60,6 +60,7 @@ from bridge_data.tools.cli.terminal import (
 )
 
 if TYPE_CHECKING:
+    from bridge_data.decode.image import Orientation
     from bridge_data.prepare import MediaRule
 
 
@@ -96,6 +97,7 @@ class _Options:
     media_metadata_by_extension: bool
     media_metadata_by_header: bool
     media_metadata_by_glob: str | None
+    media_orientation: "Orientation"
     limits: Limits
     progress: bool
 
@@ -133,10 +135,12 @@ class _Options:
         """Which files are media; None if media metadata are not requested."""
         flags = self.media_metadata_by_glob, self.media_metadata_by_header, self.media_metadata_by_extension
         if flags == (None, False, False):
+            if self.media_orientation != "ignore":
+                raise ConfigError("--media-orientation is for media metadata: give a --media-metadata-by-... flag")
             return None
         from bridge_data.prepare import MediaRule  # imports torch
 
-        return MediaRule.parse(*flags)
+        return MediaRule.parse(*flags, self.media_orientation)
 
     def config_for(self, path: Location) -> PrepareConfig:
         """The settings of the indexing. Reading from a store is not limited by cores."""

@@ -1,6 +1,7 @@
 """A conversion writes the same files for any number of processes and after any interruption, and tells all that is
 broken."""
 
+import io
 import json
 import os
 import pickle
@@ -8,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -15,11 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import numpy as np
 import pytest
+from PIL import Image, ImageOps
 
 from bridge_data.prepare import shard_writer
 from bridge_data.prepare.converters import conversion
 from bridge_data.tools.cli import convert_command
+from tests.decode.pictures import picture as any_picture
+from tests.decode.pictures import with_orientation
 from tests.prepare.converters.originals import (
     EXPECTED,
     NUM,
@@ -312,3 +318,34 @@ def test_what_coco_says_of_an_image_replaces_no_caption(tmp_path: Path) -> None:
     _, parts = contents(converted(tmp_path / "coco.json", tmp_path / "out"))["train"][0]
     found = json.loads(parts["json"])
     assert found == {"caption": "a cat", "captions": ["a cat"], "image_id": 1, "license": 3} and "png" in parts
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "MPO"])
+def test_pictures_are_turned_as_their_exif_says_if_that_is_asked_for(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    plain = any_picture((40, 24))
+    for number in range(1, 9):
+        name = f"raw/{number}.{'jpg' if kind in ('JPEG', 'MPO') else kind.lower()}"
+        (tmp_path / name).write_bytes(with_orientation(plain, kind, number, icc_profile=b"a profile"))
+    for setting in ("ignore", "apply"):
+        target = tmp_path / setting
+        result = convert(tmp_path / "raw", target, "--sample-type", "crude", "--orientation", setting)
+        assert result.exit_code == 0, result.output
+        for source in (tmp_path / "raw").iterdir():
+            stored = tar_members(target)[source.name]
+            if setting == "ignore" or source.stem == "1":
+                assert stored == source.read_bytes()
+                continue
+            turned, expected = Image.open(io.BytesIO(stored)), ImageOps.exif_transpose(Image.open(source))
+            assert (turned.size, turned.getexif().get(0x0112, 1)) == (expected.size, 1)
+            assert turned.info["icc_profile"] == b"a profile"
+            difference = np.asarray(turned.convert("RGB"), int) - np.asarray(expected.convert("RGB"), int)
+            assert np.abs(difference).mean() < (1 if kind == "PNG" else 12)
+
+
+def tar_members(folder: Path) -> dict[str, bytes]:
+    members = {}
+    for path in folder.glob("*.tar"):
+        with tarfile.open(path) as tar:
+            members |= {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
+    return members
