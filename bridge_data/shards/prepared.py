@@ -42,6 +42,7 @@ from bridge_data.shards.paged_file import DamagedIndexError
 from bridge_data.shards.records import (
     Block,
     ByteRange,
+    Contents,
     RawSample,
     RecordReader,
     Records,
@@ -175,9 +176,9 @@ class ShardSet(ListedFiles):
         return sum(size for size, count in sizes if count) / sum(self.stored_counts)
 
     def identity(self) -> dict[str, Any]:
-        """Names, sizes and sample counts of the shards, a checksum of the first bytes, and the exclusions."""
+        """Names, sizes and sample counts of the shards, and the exclusions."""
         shards = zip(self.names, self._sizes_bytes(), self.counts, strict=True)
-        return {"shards": list(shards), "head": self._head, "excluded": sorted(self.excluded)}
+        return {"shards": list(shards), "excluded": sorted(self.excluded)}
 
     @functools.cached_property
     def _head(self) -> int:
@@ -195,16 +196,16 @@ class ShardSet(ListedFiles):
         return next((name for name, count in counts if count), None)
 
     @functools.cached_property
-    def contents(self) -> str | None:
-        """See `records.contents_of`: by our index, the keys of all shards, and their first bytes, if `prepare` has read
+    def contents(self) -> Contents:
+        """`more` is: by our index, the keys of all shards, and their first bytes, if `prepare` has read
         these; or else by `.tar.idx`, where the samples of the first shard begin."""
         if self.index is not None:
             heads, keys = zip(*self.index.sums(self.names), strict=True) if self.names else ((), ())
             kind, sums = ("keys", [keys]) if UNKNOWN in heads else ("keys and first bytes", [keys, heads])
-            return f"{kind}:{zlib.crc32(json.dumps(sums).encode()):08x}"
+            return Contents(self._head, f"{kind}:{zlib.crc32(json.dumps(sums).encode()):08x}")
         first = self._first_filled
         offsets = None if first is None else storage.read_if_there(tar_index_path(self.root / first))
-        return None if offsets is None else f"offsets:{zlib.crc32(offsets):08x}"
+        return Contents(self._head, "" if offsets is None else f"offsets:{zlib.crc32(offsets):08x}")
 
     def _sizes_bytes(self) -> list[int]:
         if self.index is not None:
@@ -301,7 +302,7 @@ class ShardSet(ListedFiles):
 
 
 @contents_of.register
-def _contents(records: ShardSet) -> str | None:
+def _contents(records: ShardSet) -> Contents:
     return records.contents
 
 

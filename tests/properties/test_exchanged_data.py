@@ -230,7 +230,8 @@ def run_chain(data: Folder, chance: random.Random) -> str:
         try:
             loader.restore_state_rank(state)
         except StateError as error:
-            assert data.texts() != before, (done, error)
+            is_harmless = data.texts() == before and not (data.ending and "rename" in done)  # a file's name counts
+            assert not is_harmless, (done, error)
             return "refused"
     seen += taken(loader, 10**6)
     assert collections.Counter(seen) == collections.Counter(data.texts())
@@ -255,3 +256,21 @@ def test_copies_of_one_data_set_that_are_exchanged_are_told_apart_by_their_names
     data.names.reverse()
     with pytest.raises(StateError, match=r"(en|fr)/train, (fr|en)/train"):
         data.loader().restore_state_rank(state, strict=strict)
+
+
+@pytest.mark.parametrize("kind", ["tars", "tars without an index", "lines"])
+def test_data_sets_of_one_shape_are_added_after_those_there_are(tmp_path: Path, kind: str) -> None:
+    """What comes before would change the order."""
+    data = Folder(tmp_path / "data", kind, ["en", "de"])
+    data.names = ["en"]
+    loader = data.loader()
+    seen = taken(loader, 5)
+    state = loader.save_state_rank()
+    data.names = ["en", "de"]
+    after = data.loader()
+    after.restore_state_rank(state, strict=False)
+    assert collections.Counter(seen + taken(after, 10**6)) == collections.Counter(data.texts())
+    data.names = ["de", "en"]
+    if kind != "lines":  # the name of a file counts, so these have another shape
+        with pytest.raises(StateError, match="en/train"):
+            data.loader().restore_state_rank(state, strict=False)
