@@ -24,6 +24,7 @@ from bridge_data.options import IGNORED, check_integer, check_number, check_plai
 from bridge_data.order.plan_order import Shuffle
 from bridge_data.plan.document import nearest
 from bridge_data.plan.source import EpochsPerShuffle
+from bridge_data.storage.locations import OF_THE_MACHINE, output_on_disk
 from bridge_data.task.stores import CachePool
 from bridge_data.topology import WorkerConfig
 
@@ -145,11 +146,15 @@ class Memo:
     """Where encoded samples are kept for all jobs, ranks and epochs on this machine that ask for them again.
 
     Raises:
-        ConfigError: if a number is out of range.
+        ConfigError: if there is no version, or a number is out of range.
     """
 
     folder: str | Path
     """A folder in memory, such as "/dev/shm/run". The last process that uses it empties it."""
+    _: dataclasses.KW_ONLY
+    version: str | int | None = None
+    """A name of your own for what the hooks make of samples, such as "1". It must be given, as code is not compared:
+    change it with the code of your hooks, and with whatever else they read."""
     max_bytes: int = 8 << 30
     """The most that all processes together keep there."""
     disk: str | Path | None = None
@@ -157,12 +162,15 @@ class Memo:
     max_disk_bytes: int = 64 << 30
 
     def __post_init__(self) -> None:
-        for name, or_none in (("folder", False), ("disk", True)):
-            value = getattr(self, name)
-            if not (isinstance(value, str | Path) and str(value)) and not (or_none and value is None):
-                raise ConfigError(f"memo: {name}={value!r}: expected the path of a folder")
-            if value is not None:
-                object.__setattr__(self, name, os.path.abspath(value))
+        for name in ("folder", "disk"):
+            if name == "folder" or self.disk is not None:
+                folder = output_on_disk(f"memo: {name}", getattr(self, name), OF_THE_MACHINE)
+                object.__setattr__(self, name, str(folder.absolute()))
+        if isinstance(self.version, bool) or not isinstance(self.version, str | int) or self.version == "":
+            raise ConfigError(
+                f"memo: version={self.version!r}: expected a name for what your hooks make of samples, such as "
+                'Memo("/dev/shm/run", version="1"): code is not compared, so change the name with the code'
+            )
         for name in ("max_bytes", "max_disk_bytes"):
             check_integer(f"memo: {name}", getattr(self, name), 1)
 

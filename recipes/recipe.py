@@ -20,6 +20,7 @@ from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError, did_you_mean
 from bridge_data.options import check_integer, path_text
 from bridge_data.run_options import DELETED, PART_OF, RunOptions
+from bridge_data.storage.locations import COPY_IT, output_on_disk
 from recipes import task_encoders
 from recipes.option_values import OWN_KINDS, option_value
 from recipes.trainer.config import ParallelConfig, TrainingConfig
@@ -187,6 +188,8 @@ class Recipe:
         _ = self.options  # checks them
         if self.task_encoder.startswith(_OURS):
             task_encoders.fitted(_our_encoder(self.task_encoder), self.task_encoder, self.encoder)
+        if self.log_dir is not None:
+            object.__setattr__(self, "log_dir", str(output_on_disk("log_dir", self.log_dir, COPY_IT)))
         if self.metrics.loggers and self.log_dir is None:
             raise ConfigError(f"metrics.loggers={self.metrics.loggers}: they write to log_dir, which is null: set it")
         if self.trainer == "megatron":

@@ -18,11 +18,11 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from bridge_data.errors import ConfigError, log_throttle
 from bridge_data.loader.metrics import RATES, LoaderMetrics
+from bridge_data.storage.locations import output_on_disk
 from bridge_data.topology import rank_in
 
 if TYPE_CHECKING:
@@ -160,6 +160,10 @@ def line_of(report: MetricsReport) -> str:
     return f"data of step {report.step}: {'; '.join(parts)}"
 
 
+_APPENDED = "lines are added to it all the time: give a path on a disk, and copy it when the run has ended"
+"""The way out for metrics."""
+
+
 class JsonlSink:
     """Appends a line of JSON for each report to the file `path`, in one write, so that a killed run leaves whole lines:
     `step`, `time` (seconds since 1970), all values, `slowest_sample` and `slowest_shard`.
@@ -169,7 +173,7 @@ class JsonlSink:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
+        self._path = output_on_disk("JsonlSink: path", path, _APPENDED)
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -195,7 +199,7 @@ class TensorBoardSink:
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self._folder = os.fspath(folder)
+        self._folder = output_on_disk("TensorBoardSink: folder", folder, _APPENDED)
         try:
             self._writer: Any = self._opened()
         except ImportError as error:

@@ -22,6 +22,7 @@ from bridge_data.decode.sample_decoder import Handler, SampleDecoder, decode_par
 from bridge_data.errors import DatasetError, FatalSampleError, SampleError
 from bridge_data.plan import Source
 from bridge_data.plan.document import is_jsonl
+from bridge_data.plan.part_names import other_names, renamed
 from bridge_data.plan.source import Parts
 from bridge_data.samples import CrudeSample, Sample, SourceInfo
 from bridge_data.samples.collation import flat_sources
@@ -132,6 +133,7 @@ class SampleLoader(Loader):
         self._fields = self._checked_fields()
         self._subflavors = dict(source.subflavors)
         self._handlers: dict[str, Handler | None] = {}
+        self._other_names: Mapping[str, str] = {}
         self._whole_parts: tuple[tuple[str, str, Handler], ...] = ()
         self._make: Callable[[dict[str, Any]], Any] | None = None
         if source.maker is not None:
@@ -140,6 +142,7 @@ class SampleLoader(Loader):
             for access in source.field_map.values():
                 for part in access.parts:
                     self._handlers[part] = self._handler(part)
+            self._other_names = other_names(self._handlers)
             self._whole_parts = self._fields_of_whole_parts()
             self.is_plain = all(map(is_plain, self._handlers.values()))
             self.is_ours_alone = bool(self._whole_parts) and (decoder is None or decoder.is_ours_alone)
@@ -159,8 +162,12 @@ class SampleLoader(Loader):
                 yield self.build(raw, index)
                 continue
             fields = {}
-            for field, part, decode in whole:
-                fields[field] = decode(parts[part])
+            try:
+                for field, part, decode in whole:
+                    fields[field] = decode(parts[part])
+            except KeyError:  # a part has another name that means the same
+                yield self.build(raw, index)
+                continue
             if notices.PENDING:
                 notices.tell(raw.full_key)
             files = (f"{key}.{part}",) if num_whole == 1 else tuple([f"{key}.{part}" for part in parts])
@@ -177,7 +184,7 @@ class SampleLoader(Loader):
             return []
         path = reader.dataset_path
         whole, make, subflavors, bare = self._whole_parts, self._class, self._subflavors, self._bare_keys
-        (field, part, decode), num_whole, new = whole[0], len(whole), object.__new__
+        (field, _, decode), num_whole, new = whole[0], len(whole), object.__new__
         taken: list[Any | None] = []
         for index, epoch in zip(indices, epochs, strict=True):
             block = blocks.get(index)
@@ -189,7 +196,7 @@ class SampleLoader(Loader):
             try:
                 if block.name is not None:
                     fields = {field: decode(content)}
-                    files: tuple[str, ...] = (f"{key}.{part}",)
+                    files: tuple[str, ...] = (f"{key}.{block.name}",)
                 else:
                     fields = {target: decode_one(content[one]) for target, one, decode_one in whole}
                     files = tuple([f"{key}.{one}" for one in content])
@@ -219,7 +226,10 @@ class SampleLoader(Loader):
         key = self._key(raw)
         sources = (raw.source_info(),)
         parts: dict[str, Any] = {"__key__": key}
-        for part, content in raw.parts.items():
+        stored = raw.parts
+        if not self._other_names.keys().isdisjoint(stored):
+            stored = renamed(stored, self._other_names, key)
+        for part, content in stored.items():
             try:
                 handler = self._handlers[part]
             except KeyError:

@@ -17,6 +17,7 @@ from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError, did_you_mean, listed
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.auxiliary import AuxReference
+from bridge_data.plan.part_names import all_names
 from bridge_data.shards import Records, Subset, SubsetRange
 from bridge_data.shards.records import contents_of, fingerprint_of
 from bridge_data.shards.tombstones import ForgetList
@@ -202,6 +203,11 @@ class FieldAccess:
     def parts(self) -> tuple[str, ...]:
         """Every part that may be needed: of this access and its alternatives."""
         return tuple(dict.fromkeys((self.part, *(other.part for other in self.alternatives))))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names that these parts may have in a sample; see `part_names`."""
+        return all_names(self.parts)
 
     def get(self, parts: Mapping[str, Any]) -> Any:
         """The value in `parts`, a mapping of part names to decoded contents with the sample's key as `__key__`.

@@ -10,6 +10,7 @@
     table_records       rows of tables; `table_columns` is what a format of tables implements: `parquet_table` with
                         `parquet_pages`, `arrow_table`, `lance_table`; and `mds_table` and `litdata_table`, by
                         `binary_shard`
+    recently_used       tables and open files that are kept, up to a number of bytes
     joins               indexes of joins, those of Energon in `energon_joins`; `joined_records` reads joins
     subset, where       a range of samples, or those that a predicate chooses
     blocks              neighbours that are read at once, and held until each is taken

@@ -11,6 +11,7 @@ file, as in Energon, which has no splits for JSONL.
 """
 
 import array
+import codecs
 import contextlib
 import dataclasses
 import functools
@@ -377,7 +378,7 @@ class JsonlReader(RecordReader):
         before = min(start, 1)
         if (before and data[0] != 0x0A) or (end < self._lines.num_bytes and data[-1] != 0x0A):
             raise self._changed(index, start, f"lines do not begin at byte {start} and end at byte {end}")
-        line = data[before:].strip()
+        line = (data[before:] if start else data.removeprefix(codecs.BOM_UTF8)).strip()
         if not line or b"\n" in line:
             raise self._changed(index, start, f"bytes {start} to {end} are not one line")
         return line

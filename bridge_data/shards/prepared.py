@@ -39,6 +39,7 @@ from bridge_data.shards.metadata import (
     tar_index_path,
 )
 from bridge_data.shards.paged_file import DamagedIndexError
+from bridge_data.shards.recently_used import RecentlyUsed
 from bridge_data.shards.records import (
     Block,
     ByteRange,
@@ -66,11 +67,8 @@ MakeIndex: TypeAlias = Callable[[Path, dict[str, int], str | None], BridgeIndex 
 
 T = TypeVar("T")
 
-MAX_KNOWN_SHARDS = 1024
-"""Shards whose tables a reader keeps."""
-
-MAX_KNOWN_COMPRESSED = 64
-"""The same for compressed shards: each holds its points, about 1% of its size, and a buffer of 1 MiB."""
+MAX_TABLE_BYTES = 512 << 20
+"""What the tables of shards that a reader keeps may take: of compressed ones their points, about 1% of a shard."""
 
 _REPLACED = "Restore it, or prepare the data set again and copy its .nv-meta with it, and start again."
 
@@ -314,7 +312,7 @@ class ShardReader(RecordReader):
     def __init__(self, shards: ShardSet) -> None:
         self.shards = shards
         self.dataset_path = str(shards.root)
-        self._tables: dict[int, ShardTable] = {}
+        self._tables: RecentlyUsed[int, ShardTable] = RecentlyUsed(MAX_TABLE_BYTES)
         self._files: dict[int, PinnedFile] = {}
         """Of each shard that was opened."""
         self._unindexed: tuple[int, ...] = ()
@@ -378,7 +376,7 @@ class ShardReader(RecordReader):
         assert self.shards.index is not None
         self.shards.index.tell_damage(self.shards.names[shard], damage)
         self._unindexed += (shard,)
-        self._tables.pop(shard, None)
+        self._tables.drop(shard)
 
     def _open(self, shard: int) -> ShardTable:
         """The table of shard number `shard`, which is kept.
@@ -402,10 +400,7 @@ class ShardReader(RecordReader):
                     f"damaged: restore it, or run `{way_out}`."
                 )
             table = SpanShard(path, content, compressed, shards.stored_counts[shard])
-        num_known = MAX_KNOWN_COMPRESSED if compressed is not None else MAX_KNOWN_SHARDS
-        while len(self._tables) >= num_known:
-            del self._tables[next(iter(self._tables))]  # the oldest
-        self._tables[shard] = table
+        self._tables.put(shard, table, table.held_bytes + (0 if compressed is None else compressed.held_bytes))
         return table
 
     def _open_indexed(self, shard: int, path: str, content: ReadContent, compressed: GzipTar | None) -> TarShard | None:

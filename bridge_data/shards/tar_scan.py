@@ -245,10 +245,15 @@ def check_end_mark(tar: FileTar | GzipTar, end: int, *, file: str, after: str = 
     """Ensure that the end mark of a tar is at `end`, where its members end; `after` names the last one.
 
     Raises:
-        DatasetError: if the file ends there: more members may have been lost.
+        DatasetError: if the file ends there: more members may have been lost, or all.
     """
     if end < tar.end:
         return
+    if not tar.end:
+        raise DatasetError(
+            f"{file}: is empty, with 0 bytes in it, as when it was never written, or the disk was full. Write or copy "
+            "it again, remove it, or leave it out with --exclude."
+        )
     way_out = (
         "Write it again." if is_gzip(file) else f"If it is known to be complete, add the mark: truncate -s +1024 {file}"
     )

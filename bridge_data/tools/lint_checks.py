@@ -39,6 +39,7 @@ from bridge_data.decode.sample_decoder import decode_part
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SampleError
 from bridge_data.limits import DEFAULT_LIMITS, Limits, allow_pixels
 from bridge_data.plan import Source
+from bridge_data.plan.part_names import other_names, renamed
 from bridge_data.plan.source import FieldAccess
 from bridge_data.prepare.tars import find_shards
 from bridge_data.process_counts import COUNTS
@@ -456,6 +457,12 @@ class SampleCheck:
 
     def _fields(self, recipe: Recipe, decoded: Mapping[str, Any]) -> Iterator[Fault]:
         key, sample_class = decoded["__key__"], recipe.sample_class
+        others = other_names(part for access in recipe.field_map.values() for part in access.parts)
+        try:
+            decoded = renamed(decoded, others, key)
+        except SampleError as error:
+            yield Fault("missing-part", str(error), key=key)
+            return
         declared = field_types(sample_class)
         for field, access in recipe.field_map.items():
             options = (access, *access.alternatives)

@@ -135,12 +135,12 @@ def test_a_lack_names_the_sample_what_it_has_and_the_file(make):
 def test_a_part_that_no_shard_has_is_found_before_the_first_read(tmp_path):
     """A part that only a later shard has is no mistake."""
     shards = {"0.tar": {"k0": {"json": b"{}"}}, "1.tar": {"k1": sample(1)}}
-    for name, jpg in (("a", "jpg"), ("b", "jpeg,png")):
+    for name, jpg in (("a", "jpg"), ("b", "jxg,png")):
         write_dataset(tmp_path / name, shards, dataset_yaml=CAPTIONING.replace("jpg", jpg))
         refresh_index(tmp_path / name, PrepareConfig(num_workers=1))
     (source,) = load_plan(tmp_path / "a").sources
     assert SampleLoader(source, SampleDecoder()).load(1).caption == "picture 1"
-    told = r"dataset.yaml:5: field_map: image: no shard of split part 'train' has a part 'jpeg' or 'png'.* mean 'jpg'?"
+    told = r"dataset.yaml:5: field_map: image: no shard of split part 'train' has a part 'jxg' or 'png'.* mean 'jpg'?"
     with pytest.raises(ConfigError, match=told):
         load_plan(tmp_path / "b")
 

@@ -19,6 +19,7 @@ from bridge_data.decode.image import Orientation
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.options import check_choice
+from bridge_data.plan.part_names import first_pair
 from bridge_data.plan.source import FieldAccess
 from bridge_data.prepare.converters.media_files import check_part, without_byte_order_mark
 from bridge_data.prepare.converters.record_layout import Definition, RecordLayout
@@ -247,11 +248,14 @@ class _SampleMaker:
         """Why a loader could not use a sample; empty if it could."""
         names = {"__key__", *(name for name, _ in sample.parts)}
         for field, access in self._fields.items():
-            if names.isdisjoint(access.parts):
+            if names.isdisjoint(access.names):
                 return (
                     f"has no part {' or '.join(sorted(access.parts))} for the field {field!r}, but "
                     f"{', '.join(sorted(names - {'__key__'}))}"
                 )
+        pair = None if self._limits is None else first_pair(name for name, _ in sample.parts)
+        if pair is not None:
+            return f"has the parts {pair[0]!r} and {pair[1]!r}, which mean the same: rename or remove the one not meant"
         for name, data in sample.parts:
             reason = None if self._limits is None else check_part(name, data, self._limits)
             if reason is not None:

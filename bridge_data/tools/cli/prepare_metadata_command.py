@@ -18,6 +18,7 @@ from bridge_data.shards.where.sample_columns import arrow_package
 from bridge_data.storage import Location
 from bridge_data.tools.cli.terminal import (
     ON_DISK,
+    OUTPUT_ON_DISK,
     Command,
     counted,
     executor_option,
@@ -64,7 +65,9 @@ def media_options(command: Command) -> Command:
 @media_options
 @setting("--num-workers", help="Processes that look at media.", more="[default: one a core, at most 16]")
 @executor_option
-@click.option("--tmp-path", metavar="PATH", help="No effect: media are measured on a disk, where nothing is uploaded.")
+@click.option(
+    "--tmp-path", type=OUTPUT_ON_DISK, help="No effect: media are measured on a disk, where nothing is uploaded."
+)
 @limits_option
 @progress_option
 def prepare_media(
@@ -75,7 +78,7 @@ def prepare_media(
     media_orientation: "Orientation",
     num_workers: int | None,
     executor: str,
-    tmp_path: str | None,
+    tmp_path: Path | None,
     limits: Limits,
     progress: bool,
 ) -> None:

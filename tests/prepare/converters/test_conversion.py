@@ -1,6 +1,7 @@
 """A conversion writes the same files for any number of processes and after any interruption, and tells all that is
 broken."""
 
+import gzip
 import io
 import json
 import os
@@ -48,6 +49,7 @@ from tests.prepare.converters.originals import (
 )
 from tests.prepare.test_shard_writer import contents, in_child, killed_at, tars
 from tests.shards.tars import write_tar
+from tests.tools.cli.runner import run_command
 
 SPLIT = ("--split", "train=0.75,val=0.25", "--max-samples", 5)
 
@@ -278,13 +280,29 @@ def test_two_at_once_on_one_folder_are_refused(tmp_path: Path, monkeypatch: pyte
     assert captions_and_pictures(tmp_path / "out") == EXPECTED
 
 
-def test_what_a_folder_holds_most_of_says_its_form(tmp_path: Path) -> None:
-    write_folder(tmp_path / "source", 4)
-    write_parquet(tmp_path / "source/stray.parquet", 4)
-    result = convert(tmp_path / "source", tmp_path / "out")
-    assert "folder of files" in result.output and "stray: has no part" in result.stderr
-    result = convert(tmp_path / "source", tmp_path / "rows", "--format", "parquet")
-    assert result.exit_code == 0 and "Parquet, 4 records" in result.output
+@pytest.mark.parametrize(
+    ("others", "named"),
+    [
+        ({"001.csv": "of the sample"}, None),
+        ({"captions.jsonl": "{}"}, "captions.jsonl"),
+        ({"list.csv": "image,caption"}, "list.csv"),
+        ({"stray.parquet": ""}, "--format parquet"),
+        ({"old.tar": ""}, "--format webdataset"),
+    ],
+)
+def test_a_folder_of_media_and_tables_is_converted_only_if_it_is_said_which(
+    tmp_path: Path, others: dict[str, str], named: str | None
+) -> None:
+    source = write_folder(tmp_path / "source", 4)
+    for name, content in others.items():
+        (source / name).write_text(content)
+    result = convert(source, tmp_path / "out")
+    if named is None:
+        assert "folder of files, 4 records" in result.output
+    else:
+        assert result.exit_code == 1 and named in result.stderr and "--format folder" in result.stderr
+        assert not (tmp_path / "out").exists()
+        assert "folder of files" in convert(source, tmp_path / "out", "--format", "folder").output
 
 
 def test_a_full_disk_stops_it_and_it_goes_on_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,6 +326,58 @@ def test_coco_captions_come_with_their_pictures(tmp_path: Path) -> None:
     assert captions_and_pictures(tmp_path / "out") == EXPECTED[:-1]
     _, parts = contents(tmp_path / "out")["train"][0]
     assert len(json.loads(parts["json"])["captions"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        (
+            "lines.json",
+            '{"images": ["a.jpg"], "text": "one"}\n\n{"images": [], "text": "two"}\n',
+            "JSON lines, 2 records",
+        ),
+        ("c4.00000-of-00001.json", '\ufeff{"text": "one"}\n{"text": "two"}\n', "JSON lines, 2 records"),
+        ("one.json", '{"images": ["a.jpg"], "text": "one"}\n', "--format jsonl"),
+        (
+            "instances.json",
+            {"images": [{"id": 0, "file_name": "a.jpg"}], "annotations": [{"image_id": 0, "bbox": []}]},
+            "bbox",
+        ),
+        ("packed.json", gzip.compress(b'{"text": "one"}\n'), "gunzip -k"),
+    ],
+)
+def test_a_json_file_is_taken_for_what_it_holds(tmp_path: Path, name: str, content: Any, told: str) -> None:
+    source = write_media(tmp_path / "source") / name
+    picture = next(source.parent.glob("*.jpg")).name
+    text = content if isinstance(content, bytes | str) else json.dumps(content)
+    source.write_bytes(text if isinstance(text, bytes) else text.replace("a.jpg", picture).encode())
+    result = convert(source, tmp_path / "out")
+    assert told in result.output
+    assert (result.exit_code == 0) == ("records" in told), result.output
+    assert result.exit_code == 0 or source.name in result.stderr
+
+
+def test_links_out_of_the_media_root_are_followed_if_that_is_asked(tmp_path: Path) -> None:
+    """As in a snapshot of the hub's cache, whose files are links to those of its blobs."""
+    blobs, snapshot = write_media(tmp_path / "blobs"), tmp_path / "snapshot"
+    snapshot.mkdir()
+    for blob in blobs.iterdir():
+        (snapshot / blob.name).symlink_to(blob)
+    write_jsonl(snapshot / "rows.jsonl", rows())
+    refused(snapshot / "rows.jsonl", tmp_path / "out", told="--follow-links")
+    made = converted(snapshot / "rows.jsonl", tmp_path / "out", "--follow-links")
+    assert captions_and_pictures(made) == EXPECTED
+    write_jsonl(snapshot / "others.jsonl", [{**row, "image": f"../blobs/{row['image']}"} for row in rows()])
+    refused(snapshot / "others.jsonl", tmp_path / "out2", "--follow-links", told="give a --media-root that holds it")
+
+
+def test_metadata_of_media_beside_the_files_do_not_make_them_a_folder_of_tars(tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "source", 4)
+    assert run_command("prepare-media", source, "--media-metadata-by-extension", "--no-progress").exit_code == 0
+    assert (source / ".nv-meta").is_dir()
+    assert "folder of files, 4 records" in convert(source, tmp_path / "out").output
+    result = run_command("info", source)
+    assert result.exit_code == 1 and "bridge-data convert" in result.stderr
 
 
 def test_what_coco_says_of_an_image_replaces_no_caption(tmp_path: Path) -> None:
