@@ -60,7 +60,7 @@ class CostFacts:
     encoder: str
     data: str
     split_part: str
-    contents: str | None = None
+    contents: str = ""
     names: tuple[str, ...]
     totals: tuple[int, ...]
     shards: tuple[tuple[str, int, int, dict[str, tuple[int, str]]], ...]
@@ -281,9 +281,8 @@ def open_costs(records: Records, key: str) -> CostTable:
 
 def _is_of_others(facts: CostFacts, base: Records) -> bool:
     """Whether the file is of data with the same names and sizes, and other contents, as far as both are known."""
-    then, now = facts.contents, contents_of(base)
-    kinds = [known.partition(":")[0] for known in (then, now) if known is not None]
-    return len(kinds) == 2 and kinds[0] == kinds[1] and then != now
+    then, now = facts.contents, contents_of(base).more
+    return then.partition(":")[0] == now.partition(":")[0] and then != now
 
 
 def _again(base: Records, *options: str) -> str:
@@ -337,15 +336,15 @@ def shard_stamps(base: Records) -> list[str]:
         excluded: dict[str, list[str]] = {}
         for sample in sorted(base.excluded):
             excluded.setdefault((split_shard(sample) or ("",))[0], []).append(sample)
-        of_first = [contents_of(base), identity["head"]]
-        told = [of_first] * len(base.names) if base.index is None else base.index.sums(base.names)
-        shards = zip(identity["shards"], told, strict=True)
-        stamped = [[*shard, excluded.get(shard[0], []), contents] for shard, contents in shards]
+        start, more = contents_of(base)  # of a first shard that was replaced, all are measured again
+        sums = [more] * len(base.names) if base.index is None else base.index.sums(base.names)
+        shards = zip(identity["shards"], sums, strict=True)
+        stamped = [[*shard, excluded.get(shard[0], []), start, known] for shard, known in shards]
     elif isinstance(base, TableRecords):
         groups = zip(identity["tables"], base.files, strict=True)
         stamped = [[table, group] for table, file in groups for group in range(file.num_groups)]
     else:
-        stamped = [[identity, shard] for shard in range(len(base.counts))]
+        stamped = [[identity, contents_of(base), shard] for shard in range(len(base.counts))]
     return [_digest(json.dumps(one, sort_keys=True).encode()) for one in stamped]
 
 

@@ -490,7 +490,7 @@ def _assembled(path: Location, source: Source, encoder: Encoder, stamps: Sequenc
             encoder=described(encoder),
             data=fingerprint_of(base),
             split_part=base.split_part,
-            contents=contents_of(base),
+            contents=contents_of(base).more,
             names=names,
             totals=totals,
             shards=tuple(shards),
