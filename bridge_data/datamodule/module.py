@@ -274,7 +274,11 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             balancing = balancing_of(self._cost, schedule, num_micro_batches, config)
             strict = self.options.trainer.strict_restore
             loader = self._rank_loader(dataset, self.options.loader, balancing)
-            train = None if loader is None else EnergonDataloader(loader, strict=strict)
+            train = (
+                None
+                if loader is None
+                else EnergonDataloader(loader, strict=strict, before_first=self._check_validation_workers)
+            )
             self.train_dataloader_object = IdleDataloader(config) if train is None else train
             self._num_overfitted = num_overfitted
             if self._loaded_state is not None:
@@ -366,6 +370,14 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         options = self.options
         is_local = options.loader.workers == "local" and options.trainer.share == "replicate"
         return options.loader.start_method if is_local and (self.num_workers or self.num_val_workers) else None
+
+    def _check_validation_workers(self) -> None:
+        """Wait for the workers of validation loaders that were made: what they cannot import should not end a run at
+        its first evaluation."""
+        made = self.val_dataloader_object
+        for loader in made if isinstance(made, list) else [made]:
+            if isinstance(loader, ValidationDataloader):
+                loader.dataloader.wait_for_workers()
 
     def _num_trained(self) -> int:
         loader = self.train_dataloader_object
