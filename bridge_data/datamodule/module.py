@@ -13,6 +13,7 @@ from lightning.pytorch import LightningDataModule
 
 from bridge_data.datamodule import lightning_trainer
 from bridge_data.datamodule.batch_schedule import BatchSchedule
+from bridge_data.datamodule.lightning_trainer import DataEpoch
 from bridge_data.datamodule.parallel import Balancing, RankLoader, find_cost
 from bridge_data.datamodule.parallel.groups import on_this_rank
 from bridge_data.datamodule.sharing import IdleDataloader, balancing_of, rank_loader
@@ -147,6 +148,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         self._loaded_in_epoch: int | None = None
         self._loaded_from: Any = None
         self._num_overfitted: int | None = None
+        self._epoch: DataEpoch | None = None
         self._test_dataloader: ValLoader | None = None
         self._checked_skips(1)
         self._early_server = EarlyServer(self._start_method)
@@ -228,15 +230,11 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         """
         config = self._worker_config(self.num_workers)
         schedule, num_micro_batches = self._batch_schedule(config.world_size), self.num_micro_batches(config)
-        num_overfitted, balanced = None, self._cost is not None and config.world_size > 1
-        if self.trainer is not None:
-            virtual_epoch_length = self.options.data.virtual_epoch_length
-            lightning_trainer.check_steps(self.trainer, schedule, num_micro_batches, virtual_epoch_length, balanced)
-            if self._loaded_state is None and self._loaded_from != self.trainer.ckpt_path:
-                lightning_trainer.check_new(self.trainer, type(self).__qualname__)
-            num_overfitted = lightning_trainer.num_overfitted(self.trainer, virtual_epoch_length)
         if self.train_dataloader_object is None:
             dataset = self.datasets_provider(config, "train")
+            self._epoch = self._epoch_of(dataset)
+        num_overfitted, by_pass = self._fitted_to_trainer(schedule, num_micro_batches, config.world_size)
+        if self.train_dataloader_object is None:
             if num_overfitted is not None:
                 dataset = dataset.first(num_overfitted * config.world_size)
             balancing = balancing_of(self._cost, schedule, num_micro_batches, config)
@@ -250,11 +248,33 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
                 self._loaded_state = None
         else:
             lightning_trainer.check_overfitted(num_overfitted, self._num_overfitted)
+        if isinstance(self.train_dataloader_object, EnergonDataloader):
+            self.train_dataloader_object.by_pass = by_pass
         if self.trainer is not None:
             steps = (config.world_size, num_micro_batches)
             lightning_trainer.follow(self.trainer, self.train_dataloader_object, self._loaded_in_epoch, *steps)
             self._loaded_in_epoch = None
         return self.train_dataloader_object
+
+    def _fitted_to_trainer(
+        self, schedule: BatchSchedule, num_micro_batches: int, world_size: int
+    ) -> tuple[int | None, bool]:
+        """The batches of a rank that the trainer repeats in every epoch (None: none), and whether its epochs are passes
+        through data that end. Checks the settings of the trainer first."""
+        epoch = self._epoch
+        if self.trainer is None or epoch is None:
+            return None, False
+        balanced = self._cost is not None and world_size > 1
+        lightning_trainer.check_trainer(self.trainer, schedule, num_micro_batches, epoch, balanced=balanced)
+        if self._loaded_state is None and self._loaded_from != self.trainer.ckpt_path:
+            lightning_trainer.check_new(self.trainer, type(self).__qualname__)
+        num_overfitted = lightning_trainer.num_overfitted(self.trainer, epoch.length)
+        by_pass = epoch.is_pass and num_overfitted is None
+        if by_pass:
+            lightning_trainer.check_ends(self.options.loader.ends, world_size)
+        if self.train_dataloader_object is None:
+            lightning_trainer.tell_of_no_validation(self.trainer, epoch)
+        return num_overfitted, by_pass
 
     def val_dataloader(self) -> ValLoader | list[Any] | None:
         """The validation loader; with `multiple_validation_sets`, those of the sources, in the order of
@@ -277,6 +297,8 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         for loader in made if isinstance(made, list) else [made]:
             if isinstance(loader, ValidationDataloader):
                 loader.cyclic = cyclic
+            if self.trainer is not None:
+                lightning_trainer.check_evaluation(self.trainer, "val", loader)
         return made
 
     @property
@@ -326,6 +348,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         if self._test_dataloader is None:
             config = self._worker_config(self.num_val_workers)
             self._test_dataloader = self._validation_loader(self.datasets_provider(config, "test"))
+        lightning_trainer.check_evaluation(self.trainer, "test", self._test_dataloader)
         return self._test_dataloader
 
     def predict_dataloader(self) -> Never:
@@ -338,8 +361,17 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
     def state_dict(self) -> dict[str, Any]:
         """The position after the last batch delivered, or before the first of an incomplete step: on data-parallel
         rank 0, whose state Lightning saves, that of the whole job. All ranks must call it."""
+        if self.train_dataloader_object is None and self._loaded_state is not None:
+            loaded: dict[str, Any] = {LIGHTNING_KEY: self._loaded_state.to_dict()}
+            return loaded if self._loaded_in_epoch is None else loaded | {_IN_EPOCH: self._loaded_in_epoch}
+        if (
+            self.train_dataloader_object is None
+            and self.trainer is not None
+            and lightning_trainer.is_fitting(self.trainer)
+        ):
+            self.train_dataloader()  # the position before the first batch, to which Lightning's Tuner goes back
         if self.train_dataloader_object is None:
-            return {} if self._loaded_state is None else {LIGHTNING_KEY: self._loaded_state.to_dict()}
+            return {}
         state: dict[str, Any] = {LIGHTNING_KEY: self.train_dataloader_object.save_state()}
         if self.trainer is not None:
             config = self._worker_config(self.num_workers)
@@ -367,6 +399,14 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             self.train_dataloader_object.restore_state(state)
         self._loaded_in_epoch = state_dict.get(_IN_EPOCH)
         self._loaded_from = None if self.trainer is None else self.trainer.ckpt_path
+
+    def _epoch_of(self, dataset: LaneDataset) -> DataEpoch:
+        """What an iteration of training on `dataset` is for Lightning."""
+        is_even, length = self.options.loader.ends == "even", dataset.virtual_epoch_length or None
+        is_pass = dataset.finite and length is None
+        if is_pass and dataset.has_length:
+            length = dataset.num_batches(even=is_even)
+        return DataEpoch(length=length, is_pass=is_pass, num_batches=max(1, length or dataset.num_batches(even=True)))
 
     @property
     def _validation_options(self) -> TrainingOptions:

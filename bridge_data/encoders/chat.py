@@ -161,8 +161,8 @@ def render_conversation(
 
     Raises:
         ConfigError: if the template marks no answers and writes a turn differently once others follow it.
-        SampleError: if it does not write tools, or a field of a turn that only it can write, and there are some; if
-            the answer with weight 0 is ambiguous.
+        SampleError: if it does not write a turn, tools, or a field of a turn that only it can write; if the answer with
+            weight 0 is ambiguous.
     """
     _check_takes_tools(template, messages, tools)
     turns = [{name: value for name, value in turn.items() if name != "weight"} for turn in messages]
@@ -174,6 +174,7 @@ def render_conversation(
         return _answers_by_prefixes(tokenizer, turns, template, answers, options)
 
     text, spans = render(turns)
+    _check_turns_written(turns, text)
     for field in THROUGH:
         if any(turn["role"] != "tool" and turn.get(field) for turn in turns):
             without = [{name: value for name, value in turn.items() if name != field} for turn in turns]
@@ -191,6 +192,27 @@ def render_conversation(
             "one is unknown; remove the weight, or use a template that marks each answer once"
         )
     return text, [span for span, is_learnt in zip(spans, has_loss, strict=True) if is_learnt]
+
+
+_WORDS = re.compile(r"\w+(?: \w+)*")
+
+
+def _check_turns_written(turns: Sequence[Mapping[str, Any]], text: str) -> None:
+    """Refuse a turn of which a template wrote nothing, as some do of the system's: none of its runs of words is in the
+    text. Templates may trim a turn, quote it, or leave out its thoughts."""
+    for turn in turns:
+        content = turn["content"]
+        said = content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)
+        is_missing = False
+        for run in _WORDS.finditer(said):
+            is_missing = run.group() not in text
+            if not is_missing:
+                break
+        if is_missing:
+            raise SampleError(
+                f"the chat template writes nothing of a turn of {turn['role']!r}, {said[:80]!r}; use a template that "
+                "does, or remove the turn from the data"
+            )
 
 
 def _check_takes_tools(

@@ -153,6 +153,8 @@ class ConversationConfig:
     pack_in_batch: bool = False
     layout: Layout = "native"
     pack_budgets: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    NOT_COSTS: ClassVar[tuple[str, ...]] = ("pack_budgets",)
+    """Fields that change no cost, for `costs_key`."""
 
     def __post_init__(self) -> None:
         check_choice(self, "layout", Layout)
@@ -243,7 +245,7 @@ class FamilyConfig(ConversationConfig):
     image_placeholder: str = "<image>"
     packer: str | Packer = "first_fit_decreasing"
     carry_over: bool = True
-    NOT_COSTS: ClassVar = ("packer", "carry_over")
+    NOT_COSTS: ClassVar = (*ConversationConfig.NOT_COSTS, "packer", "carry_over")
     """Fields that change no cost, for `costs_key`."""
 
     def __post_init__(self) -> None:

@@ -41,6 +41,8 @@ logger = logging.getLogger("bridge_data")
 _GROUPED, _BUFFERS, _PACKS, _BATCHES = "samples or packs to be grouped", "packing buffers", "packs", "micro-batches"
 """What is counted besides the samples of each source, by which nothing may be left."""
 
+_MEASURE = "measure the data again (bridge-data measure)"
+
 
 class Lane:
     """The stream of one lane, from its start or from `state`.
@@ -289,8 +291,8 @@ class Lane:
         numbers = {step.members[number]: number for number in step.lengths}
         packs = {}
         for item in items:
-            number, expected = numbers[item.ref._replace(part=item.part)], planned.cost_of(item.ref, item.part) or []
-            if kept := self._within_budgets([item], planned, expected):
+            number, member = numbers[item.ref._replace(part=item.part)], planned.member(item.ref, item.part)
+            if kept := self._within_budgets([item], planned, [] if member is None else member.costs):
                 packs[number] = self.work.pack(kept)
         made = {number: pack.sample for number, pack in packs.items() if pack is not None}
         samples = {number: sequence_of(made.get(number), length) for number, length in step.lengths.items()}
@@ -302,16 +304,10 @@ class Lane:
         hooks, packing, kept = self.work.hooks, planned.packing, []
         left = list(budgets)
         for item in items:
-            costs, expected = packing.costs_of(item.sample), planned.cost_of(item.ref, item.part)
-            if expected is not None and costs != expected:
+            costs, member = packing.costs_of(item.sample), planned.member(item.ref, item.part)
+            if member is not None and costs != member.costs:
                 hooks.skipped[REMEASURED] += 1
-                if not self._is_told:
-                    self._is_told = True
-                    logger.warning(
-                        "lane %d: %s costs %s, by the cost index %s: measure the data again (bridge-data measure), if "
-                        "the encoder does not draw random numbers; more are counted as %s",
-                        *(self.number, self._described(item), costs, expected, REMEASURED),
-                    )
+                self._tell_once(f"{self._described(item)} costs {costs}, by the cost index {member.costs}")
             if packing.remeasured == "truncate" and costs[0] > left[0] > 0 and packing.truncate is not None:
                 item.sample = packing.truncate(item.sample, left[0])
                 hooks.skipped[TRUNCATED] += 1
@@ -324,9 +320,31 @@ class Lane:
                 continue
             what = f"{self._described(item)} costs {costs}, and there is room for {left}"
             if packing.remeasured == "error":
-                raise FatalSampleError(f"a planned pack is too long: {what}; measure the data again")
+                raise FatalSampleError(f"a planned pack is too long: {what}; {_MEASURE}")
             hooks.count_skip(LEFT_OUT, 1, f"its planned pack is full: {what}")
         return kept
+
+    def _check_parts(self, item: Item, num_made: int, planned: LanePacks) -> None:
+        """Count the parts of a sample that are in no pack, or that packs miss, as the hooks make others than measured;
+        once for each sample, with the first part that is in a pack."""
+        member = planned.member(item.ref, item.part)
+        if member is None or member.num_parts == num_made or not member.is_first:
+            return
+        hooks = self.work.hooks
+        what = f"{self._described(item)} has {num_made} parts, by the cost index {member.num_parts}"
+        if planned.packing.remeasured == "error":
+            raise FatalSampleError(f"a planned pack has other parts than were measured: {what}; {_MEASURE}")
+        hooks.skipped[REMEASURED] += 1
+        self._tell_once(what)
+        hooks.count_skip(LEFT_OUT, abs(num_made - member.num_parts), what)
+
+    def _tell_once(self, what: str) -> None:
+        if not self._is_told:
+            self._is_told = True
+            logger.warning(
+                "lane %d: %s: %s, if the encoder does not draw random numbers; more are counted as %s",
+                *(self.number, what, _MEASURE, REMEASURED),
+            )
 
     def _described(self, item: Item) -> str:
         """The key of a sample, if it has kept it, and its place in the data."""
@@ -446,6 +464,8 @@ class Lane:
         skipped, began_ns = self.work.hooks.skipped, time.perf_counter_ns()
         num_truncated = skipped[TRUNCATED]
         parts = dict(self.work.load(unit.ref))
+        if self._planned is not None and parts:
+            self._check_parts(unit, len(parts), self._planned)
         self.work.note_time(unit.ref, began_ns)
         self.work.num_loaded += 1
         if skipped[TRUNCATED] > num_truncated and self._planned is None:

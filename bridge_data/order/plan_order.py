@@ -160,7 +160,7 @@ class PlanOrder:
         """The unit of weights that count a cost, and by which costs."""
         if self.costs is None:
             return {}
-        digests = (table.facts.digest for table in self.costs)
+        digests = (table.digest for table in self.costs)
         return {"weight_unit": self._plan.weight_unit, "costs": dict(zip(self.source_names, digests, strict=True))}
 
     def first_generation(self, num_lanes: int) -> Generation:

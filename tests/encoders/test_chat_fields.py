@@ -548,6 +548,18 @@ THINKS = """\
 """
 
 
+@pytest.mark.parametrize("role", ["system", "observation", "function_call"])
+def test_a_turn_that_the_template_leaves_out_is_refused(role: str) -> None:
+    template = THINKS.replace("in messages -%}", "in messages if message.role in ('user', 'assistant') -%}")
+    template_config = ConversationTemplateConfig(chat_template=template)
+    policies = SamplePolicies(roles_out_of_order="keep")
+    encoder = text_encoder(
+        qwen_tokenizer("qwen2_5_vl"), FamilyConfig(conversation_template_config=template_config, policies=policies)
+    )
+    with pytest.raises(SampleError, match=f"{role}.*one two three"):
+        encoder.preencode_sample(turns({"role": role, "content": "one two three !"}, ASK, SAY))
+
+
 def test_what_only_a_template_can_write_is_learnt_if_it_does() -> None:
     config = FamilyConfig(conversation_template_config=ConversationTemplateConfig(chat_template=THINKS))
     encoder = text_encoder(qwen_tokenizer("qwen2_5_vl"), config)
