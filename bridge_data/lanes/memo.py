@@ -128,7 +128,7 @@ def _of_data(source: Source) -> list[Any]:
     """What tells the data of a source, and what cookers read besides."""
     aux = [[name, one.path, one.kind, sorted(one.forgotten)] for name, one in sorted(source.aux.items())]
     forgotten = [None if one is None else one.digests for one in source.tombstones]
-    paths = [[one.path, str(one.records.root)] for one in (source, *source.members)]
+    paths = [[one.path, str(one.records.root), one.contents] for one in (source, *source.members)]
     return [source.fingerprint, source.split_part, paths, aux, forgotten]
 
 

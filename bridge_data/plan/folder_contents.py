@@ -140,11 +140,16 @@ def why_no_lines(path: str) -> str | None:
     if storage.is_file(path):
         rename = f"{path}: JSON lines are read in place from files that end with {JSONL_SUFFIX}: rename it"
         return f"{path}: {packed}" if (packed := why_packed(path)) else rename
-    if not _SPECIAL.search(path):
+    if not is_pattern(path):
         return None
     folder = os.path.dirname(_SPECIAL.split(path)[0]) or "."
     command = bridge_command("convert", folder, "DST", "--include", "GLOB")
     return f"{path}: a pattern of files of JSON lines is not read in place: {_ONE_FILE}, or run `{command}`"
+
+
+def is_pattern(path: str) -> bool:
+    """Whether a path has characters of patterns: stars, question marks, brackets or braces."""
+    return _SPECIAL.search(path) is not None
 
 
 def why_packed(path: str) -> str | None:

@@ -127,8 +127,8 @@ class Source:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """16 hex digits that identify the samples and their order: a hash of the names, sizes and sample counts of the
-        shards, and of the first bytes. It does not depend on the folder, on how they were prepared, or on the sample
+        """24 hex digits that identify the samples and their order: 16 of the names, sizes and sample counts of the
+        shards, 8 of the first bytes. It does not depend on the folder, on how they were prepared, or on the sample
         class.
 
         Raises:
@@ -137,9 +137,9 @@ class Source:
         return fingerprint_of(self.records)
 
     @property
-    def contents(self) -> str | None:
-        """What tells data with one fingerprint apart, as far as it is known: see `records.contents_of`."""
-        return contents_of(self.records)
+    def contents(self) -> str:
+        """What tells data with one fingerprint apart, as far as it is known: `more` of `records.Contents`."""
+        return contents_of(self.records).more
 
     def cut(self, subset: SubsetRange | None, epochs_per_shuffle: EpochsPerShuffle) -> Source:
         """This source with the samples of `subset` (None: all), and `epochs_per_shuffle` epochs shuffled together."""

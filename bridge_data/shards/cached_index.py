@@ -30,7 +30,7 @@ from typing import NamedTuple
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, bridge_command, listed
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.shards.index_file import BridgeIndex, BridgeIndexWriter, Segment, build_segment
+from bridge_data.shards.index_file import UNKNOWN, BridgeIndex, BridgeIndexWriter, Segment, build_segment
 from bridge_data.shards.metadata import (
     BRIDGE_INDEX,
     INDEX_SQLITE,
@@ -43,7 +43,7 @@ from bridge_data.shards.paged_file import DamagedIndexError
 from bridge_data.shards.prepared import ShardSet, read_lists_of
 from bridge_data.shards.read_only_database import ReadOnlyDatabase
 from bridge_data.shards.shard_table import read_offsets
-from bridge_data.shards.tar_files import GZIP_SUFFIXES, head_checksum, is_gzip
+from bridge_data.shards.tar_files import GZIP_SUFFIXES, is_gzip
 from bridge_data.shards.tar_scan import ScanNotes, raise_faults, scan_tar
 from bridge_data.shards.tombstones import ShardStamp
 from bridge_data.storage.atomic import EXCLUSIVE, lock, replacing, writing
@@ -406,7 +406,7 @@ def _write_of_energon(root: Path, shard_counts: dict[str, int], uuid: str, path:
             status = (root / name).stat()
             # A later change may be a copy or other content: if the time differs, headers are compared.
             mtime_ns = status.st_mtime_ns if status.st_mtime_ns <= written_ns else 0
-            index.add(name, status.st_size, mtime_ns, segment, head_checksum(str(root / name), status.st_size))
+            index.add(name, status.st_size, mtime_ns, segment, UNKNOWN)  # no shard is read
         index.finish(uuid)
 
 

@@ -31,7 +31,7 @@ from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, bridge_command, listed
 from bridge_data.shards.metadata import META_FOLDER, split_shard
 from bridge_data.shards.prepared import ShardSet
-from bridge_data.shards.records import Records, Selection, fingerprint_of, newest_forgotten, stored_records
+from bridge_data.shards.records import Records, Selection, contents_of, fingerprint_of, newest_forgotten, stored_records
 from bridge_data.shards.table_records import TableRecords
 from bridge_data.shards.where.sample_columns import arrow_package
 from bridge_data.storage import Location, RemotePath, location
@@ -51,15 +51,16 @@ MAX_COST = (1 << 32) - 1
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class CostFacts:
     """What a file says of itself: `key` of the encoder that measured, and how to call it (`encoder`); the `data`, by
-    their fingerprint, and their split part; the `totals` of the columns `names`; for each shard a stamp, which differs
-    if its samples do, the number of samples and of parts, and for each reason why samples were skipped, how many were,
-    and the first of them; the samples that were not measured, as they were `forgotten` then: (first, count, first,
-    count ...)."""
+    their fingerprint, their split part, and `contents` (see `contents_of`); the `totals` of the columns `names`; for
+    each shard a stamp, which differs if its samples do, the number of samples and of parts, and for each reason why
+    samples were skipped, how many were, and the first of them; the samples that were not measured, as they were
+    `forgotten` then: (first, count, first, count ...)."""
 
     key: str
     encoder: str
     data: str
     split_part: str
+    contents: str | None = None
     names: tuple[str, ...]
     totals: tuple[int, ...]
     shards: tuple[tuple[str, int, int, dict[str, tuple[int, str]]], ...]
@@ -253,7 +254,7 @@ def open_costs(records: Records, key: str) -> CostTable:
     base = stored_records(records)
     path = costs_path(base, key)
     opened = read_costs(path)
-    if opened is not None:
+    if opened is not None and not _is_of_others(opened[0], base):
         facts, arrays = opened
         if (facts.key, facts.data) == (key, fingerprint_of(base)) and len(arrays.offsets) == base.num_samples + 1:
             if facts.forgotten and (back := facts.come_back(newest_forgotten(base))):
@@ -276,6 +277,13 @@ def open_costs(records: Records, key: str) -> CostTable:
         + (f", only with others: {'; '.join(there)}" if there else "")
         + f"; {_again(base)}, with the --config or --task-encoder of the run"
     )
+
+
+def _is_of_others(facts: CostFacts, base: Records) -> bool:
+    """Whether the file is of data with the same names and sizes, and other contents, as far as both are known."""
+    then, now = facts.contents, contents_of(base)
+    kinds = [known.partition(":")[0] for known in (then, now) if known is not None]
+    return len(kinds) == 2 and kinds[0] == kinds[1] and then != now
 
 
 def _again(base: Records, *options: str) -> str:
@@ -321,15 +329,18 @@ def _written(path: Location) -> str:
 
 
 def shard_stamps(base: Records) -> list[str]:
-    """For each shard of stored records, 16 hex digits that differ if its samples do: of its name, its size, and the
-    excluded samples. Data that do not tell their shards apart change as a whole."""
+    """For each shard of stored records, 16 hex digits that differ if its samples do: of its name, its size, what is
+    known of its contents, and the excluded samples. Data that do not tell their shards apart change as a whole."""
     identity = base.identity()
     stamped: list[Any]
     if isinstance(base, ShardSet):
         excluded: dict[str, list[str]] = {}
         for sample in sorted(base.excluded):
             excluded.setdefault((split_shard(sample) or ("",))[0], []).append(sample)
-        stamped = [[*shard, excluded.get(shard[0], [])] for shard in identity["shards"]]
+        of_first = [contents_of(base), identity["head"]]
+        told = [of_first] * len(base.names) if base.index is None else base.index.sums(base.names)
+        shards = zip(identity["shards"], told, strict=True)
+        stamped = [[*shard, excluded.get(shard[0], []), contents] for shard, contents in shards]
     elif isinstance(base, TableRecords):
         groups = zip(identity["tables"], base.files, strict=True)
         stamped = [[table, group] for table, file in groups for group in range(file.num_groups)]

@@ -60,6 +60,9 @@ PAGE_SAMPLES = 256
 PAGE_PARTS = 1024
 """Approximate parts of a page, if samples have many."""
 
+UNKNOWN = 0
+"""The checksum of first bytes that were not read."""
+
 _DIRECTORY = struct.Struct("=QQQQQ")
 _PAGE = struct.Struct("=QQQ")
 
@@ -545,7 +548,7 @@ class BridgeIndexWriter:
         begin_index(file)
 
     def add(self, name: str, num_bytes: int, mtime_ns: int, segment: bytes, head: int) -> None:
-        """Append the segment of shard `name`; `head` is the CRC-32 of its first bytes."""
+        """Append the segment of shard `name`; `head` is the CRC-32 of its first bytes, or `UNKNOWN`."""
         start, read = self._file.tell(), Segment.of(segment)
         self._file.write(segment)
         self._has_digests = self._has_digests and read.has_digests

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import itertools
+import zlib
 from collections.abc import Collection, Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from bridge_data.shards.blocks import READ_BYTES
 from bridge_data.shards.records import (
     NO_MEMBER,
     ByteRange,
+    Contents,
     RawSample,
     RecordReader,
     Records,
@@ -165,10 +167,10 @@ class _ForgottenRows(Container[int]):
 
 
 @contents_of.register
-def _contents(records: JoinRecords) -> str | None:
-    found = [contents_of(member) or "identity:" for member in records.members]
-    kinds, digests = zip(*(one.split(":") for one in found), strict=True)
-    return f"{'+'.join(kinds)}:{'+'.join(digests)}" if any(digests) else None
+def _contents(records: JoinRecords) -> Contents:
+    starts, found = zip(*map(contents_of, records.members), strict=True)
+    kinds, _, digests = zip(*(more.partition(":") for more in found), strict=True)
+    return Contents(zlib.crc32(repr(starts).encode()), f"{'+'.join(kinds)}:{'+'.join(digests)}")
 
 
 class JoinReader(RecordReader):

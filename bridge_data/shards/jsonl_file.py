@@ -27,7 +27,17 @@ from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.shards.blocks import MAX_BLOCK_BYTES, READ_BYTES
 from bridge_data.shards.metadata import parse_document
 from bridge_data.shards.paged_file import kept_page
-from bridge_data.shards.records import Block, ByteRange, RawSample, RecordReader, Records, Samples, number_of_key
+from bridge_data.shards.records import (
+    Block,
+    ByteRange,
+    Contents,
+    RawSample,
+    RecordReader,
+    Records,
+    Samples,
+    contents_of,
+    number_of_key,
+)
 from bridge_data.shards.shard_table import DIGESTED_BYTES, are_ascending, decode_offsets, offsets_digest
 from bridge_data.shards.subset import Subset, SubsetRange, gaps
 from bridge_data.shards.tombstones import ListedFiles, ShardStamp, read_lists
@@ -199,13 +209,15 @@ class JsonlLines(ListedFiles):
         return self.num_bytes / self.num_samples if self.num_samples else None
 
     def identity(self) -> dict[str, Any]:
-        """The file's size and the number of its samples, where the last ones begin, and its first bytes."""
-        return {"jsonl": [self.num_bytes, self.num_samples, self.digest, self._head]}
+        """The file's name, its size and the number of its samples."""
+        return {"jsonl": [self.root.name, self.num_bytes, self.num_samples]}
 
     @functools.cached_property
-    def _head(self) -> int:
+    def contents(self) -> Contents:
+        """By the first bytes, and where the last samples begin."""
         storage.close_file(str(self.root))  # perhaps of an earlier file at this path
-        return zlib.crc32(storage.read(self.root, 0, min(HEAD_BYTES, self.num_bytes)))
+        head = storage.read(self.root, 0, min(HEAD_BYTES, self.num_bytes))
+        return Contents(zlib.crc32(head, zlib.crc32(self.digest.encode())))
 
     def part_names(self, shard: int) -> Collection[str]:
         return (PART,)
@@ -230,6 +242,11 @@ class JsonlLines(ListedFiles):
 
     def verified(self) -> NoReturn:
         raise ConfigError(f"{self.root}: has no digests to verify: only prepared folders of tars can have some")
+
+
+@contents_of.register
+def _contents(records: JsonlLines) -> Contents:
+    return records.contents
 
 
 class _LineColumns(SampleColumns):

@@ -27,7 +27,7 @@ from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.shards.blocks import MAX_BLOCK_BYTES, READ_BYTES
-from bridge_data.shards.index_file import BridgeIndex
+from bridge_data.shards.index_file import UNKNOWN, BridgeIndex
 from bridge_data.shards.key_index import KeyIndex
 from bridge_data.shards.metadata import (
     BRIDGE_INDEX,
@@ -43,6 +43,7 @@ from bridge_data.shards.recently_used import RecentlyUsed
 from bridge_data.shards.records import (
     Block,
     ByteRange,
+    Contents,
     RawSample,
     RecordReader,
     Records,
@@ -173,9 +174,9 @@ class ShardSet(ListedFiles):
         return sum(size for size, count in sizes if count) / sum(self.stored_counts)
 
     def identity(self) -> dict[str, Any]:
-        """Names, sizes and sample counts of the shards, a checksum of the first bytes, and the exclusions."""
+        """Names, sizes and sample counts of the shards, and the exclusions."""
         shards = zip(self.names, self._sizes_bytes(), self.counts, strict=True)
-        return {"shards": list(shards), "head": self._head, "excluded": sorted(self.excluded)}
+        return {"shards": list(shards), "excluded": sorted(self.excluded)}
 
     @functools.cached_property
     def _head(self) -> int:
@@ -183,10 +184,9 @@ class ShardSet(ListedFiles):
         first = self._first_filled
         if first is None:
             return 0
-        if self.index is not None:
-            return self.index.entries[first].head_checksum
+        known = UNKNOWN if self.index is None else self.index.entries[first].head_checksum
         path = str(self.root / first)
-        return head_checksum(path, storage.size_bytes(path))
+        return head_checksum(path, storage.size_bytes(path)) if known == UNKNOWN else known
 
     @property
     def _first_filled(self) -> str | None:
@@ -194,14 +194,16 @@ class ShardSet(ListedFiles):
         return next((name for name, count in counts if count), None)
 
     @functools.cached_property
-    def contents(self) -> str | None:
-        """See `records.contents_of`: by our index, the keys and first bytes of all shards; or else by `.tar.idx`, where
-        the samples of the first shard begin."""
+    def contents(self) -> Contents:
+        """`more` is: by our index, the keys of all shards, and their first bytes, if `prepare` has read
+        these; or else by `.tar.idx`, where the samples of the first shard begin."""
         if self.index is not None:
-            return f"keys:{zlib.crc32(json.dumps(self.index.sums(self.names)).encode()):08x}"
+            heads, keys = zip(*self.index.sums(self.names), strict=True) if self.names else ((), ())
+            kind, sums = ("keys", [keys]) if UNKNOWN in heads else ("keys and first bytes", [keys, heads])
+            return Contents(self._head, f"{kind}:{zlib.crc32(json.dumps(sums).encode()):08x}")
         first = self._first_filled
         offsets = None if first is None else storage.read_if_there(tar_index_path(self.root / first))
-        return None if offsets is None else f"offsets:{zlib.crc32(offsets):08x}"
+        return Contents(self._head, "" if offsets is None else f"offsets:{zlib.crc32(offsets):08x}")
 
     def _sizes_bytes(self) -> list[int]:
         if self.index is not None:
@@ -298,7 +300,7 @@ class ShardSet(ListedFiles):
 
 
 @contents_of.register
-def _contents(records: ShardSet) -> str | None:
+def _contents(records: ShardSet) -> Contents:
     return records.contents
 
 

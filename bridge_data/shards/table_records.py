@@ -30,7 +30,17 @@ from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.shards.metadata import TABLE_FILES
 from bridge_data.shards.paged_file import PagedFile, begin_index, finish_index
 from bridge_data.shards.parquet_pages import MAGIC
-from bridge_data.shards.records import Block, ByteRange, RawSample, RecordReader, Samples, number_of_key, scan_keys
+from bridge_data.shards.records import (
+    Block,
+    ByteRange,
+    Contents,
+    RawSample,
+    RecordReader,
+    Samples,
+    contents_of,
+    number_of_key,
+    scan_keys,
+)
 from bridge_data.shards.table_columns import (
     KEY,
     Column,
@@ -146,11 +156,8 @@ class TableRecords(ListedFiles):
         return [file.name for file in self.files for _ in range(file.num_groups)]
 
     def identity(self) -> dict[str, Any]:
-        """Name, size, and a digest of the footer of each file, and the ends of the first. One file alone has no name,
-        so that it may get another."""
-        names = [file.name for file in self.files] if len(self.files) > 1 else [""]
-        files = zip(names, self.files, strict=True)
-        return {"tables": [[name, file.version.num_bytes, file.digest] for name, file in files], "ends": self.ends}
+        """Name, size, and a digest of the footer of each file."""
+        return {"tables": [[file.name, file.version.num_bytes, file.digest] for file in self.files]}
 
     def with_tombstones(self) -> "TableRecords":
         """The same with the lists of forgotten samples in the folders of the files.
@@ -395,6 +402,11 @@ def _digest(content: bytes) -> str:
     import hashlib  # here: it is slow to import, and most data are no tables
 
     return hashlib.blake2b(content, digest_size=8).hexdigest()
+
+
+@contents_of.register
+def _contents(records: TableRecords) -> Contents:
+    return Contents(records.ends)
 
 
 class TableReader(RecordReader):

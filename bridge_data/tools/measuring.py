@@ -57,7 +57,7 @@ from bridge_data.shards.costs import (
     spans_of,
     write_costs,
 )
-from bridge_data.shards.records import Records, fingerprint_of, newest_forgotten
+from bridge_data.shards.records import Records, contents_of, fingerprint_of, newest_forgotten
 from bridge_data.storage import Location, atomic
 from bridge_data.storage.atomic import replacing
 from bridge_data.storage.locations import delete_below
@@ -490,6 +490,7 @@ def _assembled(path: Location, source: Source, encoder: Encoder, stamps: Sequenc
             encoder=described(encoder),
             data=fingerprint_of(base),
             split_part=base.split_part,
+            contents=contents_of(base),
             names=names,
             totals=totals,
             shards=tuple(shards),

@@ -160,6 +160,9 @@ def test_json_lines_that_are_not_one_file_are_refused_with_the_way_out(tmp_path:
     for command in (("info", tmp_path / path), ("prepare", tmp_path / path, *RATIO)):
         result = run_command(*command)
         assert result.exit_code == 1 and way_out in result.stderr
+    if "*" in path or "?" in path:
+        result = run_command("convert", tmp_path / path, tmp_path / "out", "--non-interactive")
+        assert result.exit_code == 1 and "--include" in result.stderr
     if "gz" in path:
         for more in ((), ("--format", "jsonl")):
             result = run_command("convert", tmp_path / path, tmp_path / "out", "--non-interactive", *more)

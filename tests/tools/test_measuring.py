@@ -250,6 +250,22 @@ def test_data_sets_of_one_shape_have_costs_of_their_own(tmp_path: Path, monkeypa
         assert table_of(tmp_path / name / "texts").take(np.array([1]), "tokens").tolist() == [size]
 
 
+@pytest.mark.parametrize("is_indexed", [True, False], ids=["with an index", "without"])
+def test_data_that_were_written_again_in_the_same_shape_are_measured_again(tmp_path: Path, is_indexed: bool) -> None:
+    """Their keys and sizes are those of before."""
+    folder = tmp_path / "texts"
+    for letters in (10, 50):
+        write_texts(folder, 40, lambda number, letters=letters: "a" * letters)  # type: ignore[misc]
+        if not is_indexed:
+            for path in folder.glob(".nv-meta/*.bridge*"):
+                path.unlink()
+        if letters == 50:
+            with pytest.raises(DatasetError, match=r"has changed.*bridge-data measure"):
+                table_of(folder)
+        assert measured(folder)[0].num_measured == 40
+        assert table_of(folder).take(np.array([1]), "tokens").tolist() == [letters]
+
+
 def test_samples_that_were_forgotten_when_others_were_measured_come_back(tmp_path: Path) -> None:
     folder = write_texts(tmp_path / "texts", 150, lambda number: "a" * 9)
     keys = [f"{number:06d}" for number in range(60, 80)]

@@ -14,7 +14,16 @@ from pathlib import Path
 
 from bridge_data.errors import ConfigError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.plan.folder_contents import KINDS, files_below, is_hidden, kind_of_file, kinds_of, told, why_packed
+from bridge_data.plan.folder_contents import (
+    KINDS,
+    files_below,
+    is_hidden,
+    is_pattern,
+    kind_of_file,
+    kinds_of,
+    told,
+    why_packed,
+)
 from bridge_data.plan.table_files import SAVED, SAVED_SPLITS, files_of, table_parts
 from bridge_data.prepare.converters.sample_files import FolderFiles, TarCollection
 from bridge_data.prepare.converters.source_records import RecordSource, included_files, is_included
@@ -64,7 +73,8 @@ def open_source(path: Path, config: SourceConfig | None = None) -> RecordSource:
     """
     config = config or SourceConfig()
     if not path.exists():
-        raise ConfigError(f"{path}: no such file or folder")
+        way_out = "; of several files, give their folder, with --include GLOB" if is_pattern(str(path)) else ""
+        raise ConfigError(f"{path}: no such file or folder{way_out}")
     source = _OPENERS[config.format or find_format(path, config.include)](path, config)
     if not len(source):
         raise ConfigError(f"{path}: holds no records")
