@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bridge_data.storage.locations import COPY_IT, output_on_disk
+
 ROOT = Path(__file__).parent.parent
 VOCABULARY = 384
 """Tokens of the demo's tokenizer."""
@@ -192,10 +194,14 @@ def key_to_skip(reference: Path, first_step: int) -> str:
     return next(key for keys in batches[late].keys for key in keys if key not in seen)
 
 
+def _folder(text: str) -> Path:
+    return output_on_disk("--folder", text, COPY_IT)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; 0 if every global batch and every loss came out equal."""
     parser = argparse.ArgumentParser(prog="python -m recipes.demo", description=__doc__.partition("\n")[0])
-    parser.add_argument("--folder", type=Path, default=Path("demo_run"), help="folder for all output (demo_run)")
+    parser.add_argument("--folder", type=_folder, default=Path("demo_run"), help="folder for all output (demo_run)")
     parser.add_argument("--steps", type=int, default=40, help="steps of the uninterrupted run, at least 16 (40)")
     names = [run.name for run in RESUMES]
     parser.add_argument("--resumes", nargs="+", choices=names, default=names, help="what to resume as (all of them)")

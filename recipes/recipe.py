@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError, did_you_mean
-from bridge_data.options import check_flag, check_integer, path_text
+from bridge_data.options import check_integer, path_text
 from bridge_data.run_options import DELETED, PART_OF, RunOptions
+from bridge_data.storage.locations import COPY_IT, output_on_disk
 from recipes import task_encoders
 from recipes.option_values import OWN_KINDS, option_value
 from recipes.trainer.config import ParallelConfig, TrainingConfig
@@ -149,8 +150,7 @@ class Recipe:
     run. `metrics` are those of the data.
 
     `data` has `path`, `seq_length` (in tokens) and options of a run, `loader` has more of these (`RunOptions` explains
-    them), and `wait_for_workers`: under Megatron, not to train on batches of the trainer itself until workers are
-    ready. For whisper, `image_processor` is the feature extractor; for text there is none. `task_encoder` is a class or
+    them). For whisper, `image_processor` is the feature extractor; for text there is none. `task_encoder` is a class or
     function, as "package.module:Name", and `encoder` its arguments (see `task_encoders`). `trainer` is
     `lightning.Trainer`, or our loop on megatron-core, the only one that uses `parallel`.
 
@@ -185,12 +185,13 @@ class Recipe:
             raise ConfigError(f"loader.{twice}: a recipe has it as data.{twice}; set that")
         path_text("data.path", self.data["path"])
         check_integer("data.seq_length", self.data["seq_length"], 1, or_none=True)
-        check_flag("loader.wait_for_workers", self.loader["wait_for_workers"])
         _ = self.options  # checks them
         if self.task_encoder.startswith(_OURS):
             make = _our_encoder(self.task_encoder)
             task_encoders.fitted(make, self.task_encoder, self.encoder)
             task_encoders.check_provided(make, self.task_encoder, self._is_given)
+        if self.log_dir is not None:
+            object.__setattr__(self, "log_dir", str(output_on_disk("log_dir", self.log_dir, COPY_IT)))
         if self.metrics.loggers and self.log_dir is None:
             raise ConfigError(f"metrics.loggers={self.metrics.loggers}: they write to log_dir, which is null: set it")
         if self.trainer == "megatron":

@@ -27,6 +27,7 @@ from bridge_data.datamodule.encoder_settings import check_beside
 from bridge_data.energon.replacing import replace_imports
 from bridge_data.errors import ConfigError
 from bridge_data.run_options import PART_OF, RunOptions, TrainingOptions
+from bridge_data.storage.locations import COPY_IT, output_on_disk
 from bridge_data.task import TaskEncoder
 
 if TYPE_CHECKING:
@@ -211,9 +212,11 @@ class EnergonDatasetConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise self._error(name, "expected at least 1")
-        for name in ("dataloader_save", "dataloader_load"):
-            if not isinstance(getattr(self, name), str | Path | None):
-                raise self._error(name, "expected a folder")
+        if not isinstance(self.dataloader_load, str | Path | None):
+            raise self._error("dataloader_load", "expected a folder")
+        if self.dataloader_save:
+            folder = output_on_disk(f"{type(self).__name__}: dataloader_save", self.dataloader_save, COPY_IT)
+            self.dataloader_save = str(folder)
         for name, (value, reason) in _REFUSED.items():
             if getattr(self, name) != value:
                 raise self._error(name, f"{reason}; set {value!r}")

@@ -18,11 +18,11 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from bridge_data.errors import ConfigError, log_throttle
 from bridge_data.loader.metrics import RATES, LoaderMetrics
+from bridge_data.storage.locations import output_on_disk
 from bridge_data.topology import rank_in
 
 if TYPE_CHECKING:
@@ -146,7 +146,10 @@ def line_of(report: MetricsReport) -> str:
     parts.append(f"trainer waited {last.wait_share:.1%}")
     if last.ready_slots:
         parts.append(f"prefetch {last.prefetch_fill:.0%} full")
-    rare = {name: getattr(total, name) for name in ("truncated", "failed", "retries", "worker_restarts")}
+    rare = {
+        name: getattr(total, name)
+        for name in ("truncated", "failed", "damaged_images", "first_frames", "retries", "worker_restarts")
+    }
     parts += [f"{count:,} {name.replace('_', ' ')}" for name, count in rare.items() if count]
     if total.skipped:
         parts.append("skipped " + ", ".join(f"{count:,} in {hook}" for hook, count in sorted(total.skipped.items())))
@@ -155,6 +158,10 @@ def line_of(report: MetricsReport) -> str:
     if total.slowest is not None:
         parts.append(f"slowest sample {total.slowest.key} of {total.slowest.source}, {total.slowest.seconds:.3f} s")
     return f"data of step {report.step}: {'; '.join(parts)}"
+
+
+_APPENDED = "lines are added to it all the time: give a path on a disk, and copy it when the run has ended"
+"""The way out for metrics."""
 
 
 class JsonlSink:
@@ -166,7 +173,7 @@ class JsonlSink:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
+        self._path = output_on_disk("JsonlSink: path", path, _APPENDED)
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -192,7 +199,7 @@ class TensorBoardSink:
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self._folder = os.fspath(folder)
+        self._folder = output_on_disk("TensorBoardSink: folder", folder, _APPENDED)
         try:
             self._writer: Any = self._opened()
         except ImportError as error:
@@ -271,6 +278,8 @@ _COUNTERS = {
     "tokens": ("tokens", "Tokens in the batches, without padding"),
     "token_slots": ("token_slots", "Tokens in the batches, with padding"),
     "images": ("images", "Images decoded"),
+    "damaged_images": ("damaged_images", "Damaged JPEGs whose other pixels the decoder has guessed"),
+    "first_frames": ("first_frames", "Images of several frames or pages of which only the first was taken"),
     "bytes_read": ("read_bytes", "Bytes read"),
     "retries": ("read_retries", "Reads retried after a transient fault"),
     "memo_hits": ("memo_hits", "Encoded samples found in the memo"),

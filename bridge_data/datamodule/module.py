@@ -15,7 +15,7 @@ from bridge_data.datamodule import lightning_trainer
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.datamodule.encoder_settings import check_beside, own_seq_length
 from bridge_data.datamodule.lightning_trainer import DataEpoch
-from bridge_data.datamodule.parallel import find_cost
+from bridge_data.datamodule.parallel import Balancing, RankLoader, find_cost
 from bridge_data.datamodule.parallel.groups import on_this_rank
 from bridge_data.datamodule.sharing import IdleDataloader, balancing_of, rank_loader
 from bridge_data.datamodule.trainer_loaders import EnergonDataloader, ValidationDataloader
@@ -28,12 +28,13 @@ from bridge_data.lanes.datasets import training_data, validation_data, validatio
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.planned import deal_of, is_dealt
 from bridge_data.loader.checkpoint.other_formats import LIGHTNING_KEY
+from bridge_data.loader.workers.launch import EarlyServer
 from bridge_data.options import ShownOptions
 from bridge_data.order.state import LoaderState
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import EmptySplitError, Source
 from bridge_data.plan.source import distinct_names
-from bridge_data.run_options import LoaderConfig, RunOptions, TrainingOptions, option_parameters
+from bridge_data.run_options import LoaderConfig, RunOptions, StartMethod, TrainingOptions, option_parameters
 from bridge_data.task import TaskEncoder
 from bridge_data.topology import WorkerConfig, is_distributed
 
@@ -189,6 +190,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         self._epoch: DataEpoch | None = None
         self._test_dataloader: ValLoader | None = None
         self._checked_skips(1)
+        self._early_server = EarlyServer(self._start_method)
         self.task_encoder = self._default_encoder() if task_encoder is None else task_encoder
         self.validation_task_encoder = validation_task_encoder or self.task_encoder
         balance = self.options.trainer.balance
@@ -273,8 +275,8 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             if num_overfitted is not None:
                 dataset = dataset.first(num_overfitted * config.world_size)
             balancing = balancing_of(self._cost, schedule, num_micro_batches, config)
-            share, strict = self.options.trainer.share, self.options.trainer.strict_restore
-            loader = rank_loader(dataset, self.options.loader, share, self.pg_collection, balancing)
+            strict = self.options.trainer.strict_restore
+            loader = self._rank_loader(dataset, self.options.loader, balancing)
             train = None if loader is None else EnergonDataloader(loader, strict=strict)
             self.train_dataloader_object = IdleDataloader(config) if train is None else train
             self._num_overfitted = num_overfitted
@@ -346,12 +348,27 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
     def _validation_loader(self, dataset: LaneDataset) -> ValidationDataloader | IdleDataloader:
         ends = self._val_ends or ("even" if is_distributed() else "uneven")
         config: LoaderConfig = dataclasses.replace(self.options.loader, ends=ends)
-        loader = rank_loader(dataset, config, self.options.trainer.share, self.pg_collection)
+        loader = self._rank_loader(dataset, config)
         if loader is None:
             return IdleDataloader(dataset.worker_config)
         return ValidationDataloader(
             loader, cyclic=False, eval_batches=self.options.trainer.eval_batches, num_trained=self._num_trained
         )
+
+    def _rank_loader(
+        self, dataset: LaneDataset, config: LoaderConfig, balancing: Balancing | None = None
+    ) -> "RankLoader | None":
+        loader = rank_loader(dataset, config, self.options.trainer.share, self.pg_collection, balancing)
+        if dataset.worker_config.num_workers:
+            self._early_server.release()  # the loader has it now
+        return loader
+
+    @property
+    def _start_method(self) -> StartMethod | None:
+        """How the workers of this process will start; None if it is known that it has none."""
+        options = self.options
+        is_local = options.loader.workers == "local" and options.trainer.share == "replicate"
+        return options.loader.start_method if is_local and (self.num_workers or self.num_val_workers) else None
 
     def _num_trained(self) -> int:
         loader = self.train_dataloader_object

@@ -15,7 +15,7 @@ from bridge_data.errors import ConfigError, DatasetError
 DEFAULT_PROFILE_NAME = "__filesystem__"
 """The `msc://` profile of the local disk."""
 
-_LOCAL = re.compile(rf"file://|msc://(?:{DEFAULT_PROFILE_NAME}|default)(?=/)")
+_LOCAL = re.compile(rf"^msc://(?:{DEFAULT_PROFILE_NAME}|default)(?=/)")
 _PROTOCOL = re.compile(r"([a-z0-9]+)://")
 
 
@@ -32,8 +32,7 @@ class EPath:
     __slots__ = ("_location",)
 
     def __init__(self, initial_path: "str | os.PathLike[str]") -> None:
-        text = os.fspath(initial_path)
-        text = storage.of_dataset_service(_LOCAL.sub("", text, count=1) if _LOCAL.match(text) else text)
+        text = storage.of_dataset_service(_LOCAL.sub("", storage.without_scheme(os.fspath(initial_path))))
         protocol = _PROTOCOL.match(text)
         if protocol is None:
             self._location: storage.Location = Path(os.path.normpath(os.path.abspath(text)))

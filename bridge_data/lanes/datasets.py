@@ -5,6 +5,8 @@ settings or the metadata are raised here, before the first sample is read.
 """
 
 import dataclasses
+import functools
+import logging
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias, Unpack
@@ -24,6 +26,8 @@ from bridge_data.plan.in_memory import in_memory
 from bridge_data.run_options import DatasetOptions, TrainingOptions
 from bridge_data.task import Cooker, DefaultTaskEncoder, TaskEncoder, check_hook_names, with_decoding
 from bridge_data.topology import WorkerConfig
+
+logger = logging.getLogger("bridge_data")
 
 Encoder: TypeAlias = TaskEncoder[Any, Any, Any, Any]
 
@@ -113,6 +117,7 @@ def training_data(
     """`get_train_dataset` with its options in one."""
     encoder = _encoder(task_encoder, options)
     plan = _plan(path, options.split_part, options, training=True)
+    _tell_repeated(plan, worker_config)
     return LaneDataset(
         in_unit(plan, options.weight_unit),
         shuffle=options.shuffle,
@@ -135,6 +140,7 @@ def validation_data(
     """`get_val_dataset` with its options in one."""
     batching, encoder = _batching(options, limit), _encoder(task_encoder, options)
     plan = _plan(path, split_part, options, training=False)
+    _tell_repeated(plan, worker_config)
     return LaneDataset(plan, shuffle=None, batching=batching, task_encoder=encoder, worker_config=worker_config)
 
 
@@ -188,6 +194,18 @@ def _plan(data: Data, split_part: str, options: DatasetOptions, *, training: boo
 
             raise class_mismatch(source, wanted)
     return plan
+
+
+def _tell_repeated(plan: Plan, worker_config: WorkerConfig) -> None:
+    """Log, on the first rank and once, what several branches of the blend read."""
+    if worker_config.rank == 0:
+        for repeated in plan.repeated:
+            _tell_once(str(repeated))
+
+
+@functools.lru_cache(maxsize=1024)
+def _tell_once(text: str) -> None:
+    logger.warning("%s", text)
 
 
 def _opened(data: Data, split_part: str, options: DatasetOptions, *, training: bool) -> Plan:

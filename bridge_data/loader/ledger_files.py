@@ -7,7 +7,8 @@ batch, the keys of its samples. Guarantees: an incomplete record that a crash le
 ignored, and cut off when a run opens the file again; damage before a whole record is an error; after a resume from an
 earlier step, what came after that step is superseded, on any number of ranks. Records are written at each save, when a
 loader is closed, and after 16,384 samples at the latest, so a kill loses no more than the end, which a resume repeats.
-A file that cannot be written, or is damaged, does not stop a run.
+A file that cannot be written, or is damaged, does not stop a run. In an object store, where nothing can be appended to,
+a file is replaced when the loader is closed, and before that at writes, as long as this takes little time.
 
 A file is `MAGIC`, then records: length and CRC-32 (uint32 each, little-endian), then the payload. Payloads begin with a
 letter. `B`, a beginning: JSON with the micro-batch where the rank continues, the repetition of finite data, and the
@@ -30,6 +31,7 @@ import os
 import re
 import shutil
 import struct
+import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -38,10 +40,12 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from bridge_data import storage
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, log_throttle
 from bridge_data.lanes.restoring import SampleKey
 from bridge_data.order.ledger import SAMPLE_BYTES, Columns, LedgerSums, MicroBatch, columns_of, tallies, waiting
 from bridge_data.order.state import LoaderState
+from bridge_data.storage import AnyLocation, RemotePath
 from bridge_data.storage.atomic import is_at
 from bridge_data.topology import WorkerConfig
 
@@ -63,6 +67,9 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 MAX_KEPT_BYTES = 1 << 24
 """Maximum bytes of references kept while a ledger file cannot be written: of 524,288 samples."""
 
+_RARELY = 20
+"""What is left of the time of a run, to what uploads to a store take of it: 5 %."""
+
 _At = tuple[int, int]
 """(repetition, number of a micro-batch)."""
 
@@ -78,15 +85,16 @@ class DamagedLedgerError(DatasetError):
         self.at = at
 
 
-def ledger_file(folder: Path, rank: int) -> Path:
+def ledger_file(folder: AnyLocation, rank: int) -> AnyLocation:
     """The file of a rank."""
     return folder / f"ledger_dprank{rank:03d}.bin"
 
 
-def ledger_paths(folder: Path) -> dict[int, Path]:
+def ledger_paths(folder: AnyLocation) -> dict[int, AnyLocation]:
     """The files in `folder` by rank."""
-    found = ((match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name)))
-    return {int(match[1]): path for match, path in sorted(found, key=lambda item: int(item[0][1]))}
+    names = os.listdir(folder) if isinstance(folder, Path) else storage.list_sizes(str(folder))
+    found = {int(match[1]): folder / name for name in names if (match := _NAME.fullmatch(name))}
+    return dict(sorted(found.items()))
 
 
 def record(payload: bytes) -> bytes:
@@ -201,25 +209,26 @@ class _Record:
 
 
 class RunLedger:
-    """The ledger files of all ranks in `folder`, as of the last `update` (the first is made here); also of a
-    running job.
+    """The ledger files of all ranks in `folder`, a path or URL, as of the last `update` (the first is made here); also
+    of a running job.
 
     Raises:
         ConfigError: if there are none.
         DatasetError: naming file and byte, if one is damaged.
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = storage.location(folder)
         self._ranks: dict[Path, _RankLedger] = {}
         self.update()
 
     def update(self) -> bool:
         """Read what was written since; return whether anything was. Raises as when opened."""
-        paths = ledger_paths(self.folder) if self.folder.is_dir() else {}
-        if not paths:
+        stored = ledger_paths(self.folder).values() if self.folder.is_dir() else ()
+        if not stored:
             raise ConfigError(f"{self.folder}: holds no ledger; expected {ledger_file(Path(), 0)} and one per rank")
-        ranks = {path: self._ranks.get(path) or _RankLedger(path) for path in paths.values()}
+        paths = [path for one in stored if (path := storage.local_copy(one)) is not None]
+        ranks = {path: self._ranks.get(path) or _RankLedger(path) for path in paths}
         has_changed = ranks.keys() != self._ranks.keys()
         for rank in ranks.values():
             has_changed |= rank.update()
@@ -356,7 +365,7 @@ def _keys(references: bytes, sources: Sequence[str]) -> list[SampleKey]:
 
 
 class LedgerFile:
-    """The ledger file of the rank of `config` in `folder`, opened to be appended to.
+    """The ledger file of the rank of `config` in `folder`, a path or URL, opened to be appended to.
 
     No fault of the file system stops a started run: what cannot be written is logged, kept in memory up to
     `MAX_KEPT_BYTES`, and retried with each write. What is lost beyond that, or at the end, is logged. If a signal
@@ -367,8 +376,15 @@ class LedgerFile:
             a ledger in `folder` yet.
     """
 
-    def __init__(self, folder: str | Path, config: WorkerConfig) -> None:
-        self._folder, self._config, self._owner = Path(folder), config, os.getpid()
+    def __init__(self, folder: str | os.PathLike[str], config: WorkerConfig) -> None:
+        target = storage.output("ledger_path", folder)
+        self._uploads: _Uploads | None = None
+        if isinstance(target, Path):
+            self._folder = target
+        else:
+            self._uploads = _Uploads(target, config)
+            self._folder = self._uploads.folder
+        self._config, self._owner = config, os.getpid()
         self._path = ledger_file(self._folder, config.rank)
         self._from, self._last, self._needs_begin = 0, -1, True
         self._begin: dict[str, Any] = {}
@@ -380,8 +396,10 @@ class LedgerFile:
         self._end = 0
         try:
             self._open()
-        except OSError as error:
-            if not _has_ledger(self._folder):
+            if self._uploads is not None:
+                self._uploads.send()
+        except (OSError, DatasetError) as error:
+            if self._uploads is not None or not _has_ledger(self._folder):
                 raise ConfigError(f"ledger_path={str(folder)!r}: cannot be written to: {error}") from error
             self._tell(error)
 
@@ -398,6 +416,8 @@ class LedgerFile:
         self._kept.update(batch for batch in waiting(state.uncounted) if batch[0] > self._last)
         self._begin = {"repetition": state.repetition, "sources": state.fingerprint["sources"]}
         if (error := self._write_kept()) is None:
+            if self._uploads is not None:
+                self._uploads.send_if_cheap()
             return
         if sum(map(len, self._kept.values())) > MAX_KEPT_BYTES:
             self._lose(error)
@@ -513,6 +533,80 @@ class LedgerFile:
             self._file.close()
         except OSError as error:  # network file systems may say only now what they could not write
             logger.error("rank %d: the end of %s may be LACKING: %s", self._config.rank, self._path, error)
+        if self._uploads is not None and os.getpid() == self._owner:
+            self._uploads.finish()
+
+
+class _Uploads:
+    """The files of a rank's ledger in a store, at `target`: those that it appends to are in `folder`, on this machine,
+    and replace the objects.
+
+    Raises:
+        ConfigError: if the store cannot be read.
+    """
+
+    def __init__(self, target: RemotePath, config: WorkerConfig) -> None:
+        import tempfile  # imported here: slow, and a ledger on a disk needs none
+
+        self._target, self._rank = target, config.rank
+        self.folder = Path(tempfile.mkdtemp(prefix="bridge_data_ledger."))
+        self._sent_bytes: dict[str, int] = {}
+        self._sent_s = self._took_s = 0.0
+        try:
+            stored = ledger_paths(target) if config.rank == 0 else {config.rank: ledger_file(target, config.rank)}
+            for rank, path in stored.items():
+                is_written = rank == config.rank or rank >= config.world_size
+                if is_written and (content := storage.read_if_there(path)) is not None:
+                    (self.folder / path.name).write_bytes(content)
+                    self._sent_bytes[path.name] = len(content)
+        except (OSError, DatasetError) as error:
+            raise ConfigError(f"ledger_path={str(target)!r}: cannot be read: {error}") from error
+
+    def send(self) -> None:
+        """Replace the objects whose files have changed."""
+        from bridge_data.storage.remote import write  # imported here: a ledger on a disk needs no client
+
+        began_s = time.monotonic()
+        for path in ledger_paths(self.folder).values():
+            size = path.stat().st_size
+            if self._sent_bytes.get(path.name) != size:
+                write(str(self._target / path.name), path)
+                self._sent_bytes[path.name] = size
+        self._sent_s = time.monotonic()
+        self._took_s = self._sent_s - began_s
+
+    def send_if_cheap(self) -> None:
+        """`send`, if that has little of a run's time: at most one part in `_RARELY`. A fault is logged."""
+        if time.monotonic() - self._sent_s < _RARELY * self._took_s:
+            return
+        try:
+            self.send()
+        except BridgeDataError as error:
+            self._sent_s = time.monotonic()
+            if number := log_throttle.count((_Uploads, str(self._target))):
+                logger.error(
+                    "rank %d: the ledger in %s cannot be written: %s. The run continues and retries (failure number "
+                    "%d)",
+                    self._rank,
+                    self._target,
+                    error,
+                    number,
+                )
+
+    def finish(self) -> None:
+        """`send`, and remove the files; they stay if that fails."""
+        try:
+            self.send()
+        except BridgeDataError as error:
+            logger.error(
+                "rank %d: the ledger in %s LACKS its end, which could not be written: %s. It is in %s: copy it",
+                self._rank,
+                self._target,
+                error,
+                self.folder,
+            )
+            return
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _has_ledger(folder: Path) -> bool:

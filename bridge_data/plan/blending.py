@@ -21,6 +21,7 @@ from typing import NoReturn, TypeAlias
 
 from bridge_data.errors import ConfigError
 from bridge_data.plan.document import Node
+from bridge_data.plan.repeated_data import RepeatedData, repeated_data
 from bridge_data.plan.source import Source
 from bridge_data.topology import WorkerConfig
 
@@ -125,7 +126,16 @@ class Plan:
             "gives batches, or iterate over plan.sources"
         )
 
+    @property
+    def repeated(self) -> list[RepeatedData]:
+        """The data that several branches read."""
+        phases = [] if self.weights is None else [self.weights, *(weights for _, weights in self.later_weights)]
+        return repeated_data(self.sources, phases)
+
     def __str__(self) -> str:
+        return "\n".join([self._tree(), *(f"note: {one}" for one in self.repeated)])
+
+    def _tree(self) -> str:
         if self.weights is None:
             return "\n".join(_lines(self.tree, None, "", "", None))
         samples = [0, *(sample for sample, _ in self.later_weights)]

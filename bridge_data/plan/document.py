@@ -23,7 +23,7 @@ from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.options import path_text
 from bridge_data.shards.metadata import JSONL_SUFFIX
 from bridge_data.shards.plain_data import composed
-from bridge_data.storage import RemotePath, is_remote, of_dataset_service
+from bridge_data.storage import RemotePath, is_remote, of_dataset_service, without_scheme
 from bridge_data.storage.object_stores import split_url
 
 _PLAIN_TAGS = frozenset(
@@ -33,7 +33,6 @@ _PLAIN_TAGS = frozenset(
 TABLE_KEYS = ("sample_type", "field_map", "part_filter")
 """Settings of the samples of tables, which have no dataset.yaml."""
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
-_LOCAL = "file://"
 _MAX_KEYS = 20
 _SHOWN = reprlib.Repr()
 _SHOWN.maxstring = _SHOWN.maxlong = _SHOWN.maxother = 200
@@ -177,7 +176,7 @@ def absolute(path: str | os.PathLike[str]) -> str:
     Raises:
         ConfigError: if it is not a path, or a URL of an unknown kind.
     """
-    path = of_dataset_service(path_text("path", path).removeprefix(_LOCAL))
+    path = of_dataset_service(without_scheme(path_text("path", path)))
     return str(RemotePath(path).absolute()) if is_remote(path) else os.path.abspath(os.path.expanduser(path))
 
 
@@ -190,9 +189,8 @@ def located(text: str, node: Node, file: str) -> str:
             raise node.error(f"{text}: the environment variable {name} is not set; set it, or write the path itself")
         return os.environ[name]
 
-    path = os.path.expanduser(_VARIABLE.sub(value, text).removeprefix(_LOCAL))
     try:
-        path = of_dataset_service(path)
+        path = of_dataset_service(os.path.expanduser(without_scheme(_VARIABLE.sub(value, text))))
         if is_remote(path):
             return str(RemotePath(path).absolute())
         if is_remote(file) and not os.path.isabs(path):

@@ -10,6 +10,7 @@
     table_records       rows of tables; `table_columns` is what a format of tables implements: `parquet_table` with
                         `parquet_pages`, `arrow_table`, `lance_table`; and `mds_table` and `litdata_table`, by
                         `binary_shard`
+    recently_used       tables and open files that are kept, up to a number of bytes
     joins               indexes of joins, those of Energon in `energon_joins`; `joined_records` reads joins
     subset, where       a range of samples, or those that a predicate chooses
     blocks              neighbours that are read at once, and held until each is taken
@@ -17,7 +18,7 @@
     tombstones          the lists of forgotten samples
     sample_lookup       a sample by the key that a user typed; `key_index` is `index.sqlite`, for files by name
     metadata            names and content of `.nv-meta`; `plain_data` parses JSON and YAML of others within limits
-    media_kinds         which files are media; `media_metadata`, their sizes and durations
+    media_kinds         which files are media; `named_media`, how rows name them; `media_metadata`, sizes and durations
 
 To add a kind of data, implement `Records` in a module, or `TableFile` for rows, and name it in `plan.formats`.
 """

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.shards.metadata import INDEX_UUID, meta_folder, read_split
+from bridge_data.shards.recently_used import RecentlyUsed
 from bridge_data.shards.shard_table import read_offsets
 from bridge_data.storage import Location
 
@@ -43,8 +44,8 @@ _ROW_BYTES = 24
 _ROWS_AT_ONCE = 4096
 """Rows read at once when reading all."""
 
-_MAX_KNOWN_SHARDS = 64
-"""Shards of all members whose offsets are kept."""
+_MAX_OFFSET_BYTES = 64 << 20
+"""What the offsets of shards that are kept may take, of all members."""
 
 _MAX_NAMES = 120
 """Maximum names to try: Energon's digest takes excluded samples in an order that differs between processes."""
@@ -133,7 +134,7 @@ class EnergonRows:
         shards, listed = self._members[member], self._shards[member]
         number = listed[shard] if shard < len(listed) else -1
         if number >= 0:
-            offsets = self._offsets(member, number)
+            offsets = self._offsets_of(member, number)
             position = bisect.bisect_left(offsets, offset, 0, len(offsets) - 1)
             found = shards.number(number, position) if offsets[position] == offset else None
             if found is not None:
@@ -141,18 +142,19 @@ class EnergonRows:
         raise DatasetError(f"{self.path}: {self._other_shards(member)}")
 
     @functools.cached_property
-    def _offsets(self) -> Any:
-        """(member, shard) to the offsets of the samples."""
+    def _offsets(self) -> RecentlyUsed[tuple[int, int], Sequence[int]]:
+        return RecentlyUsed(_MAX_OFFSET_BYTES)
 
-        @functools.lru_cache(_MAX_KNOWN_SHARDS)
-        def offsets(member: int, shard: int) -> Sequence[int]:
+    def _offsets_of(self, member: int, shard: int) -> Sequence[int]:
+        """The offsets of the samples of a shard of a member."""
+        offsets = self._offsets.get((member, shard))
+        if offsets is None:
             shards = self._members[member]
             index = shards.index
-            known = None if index is None else index.offsets_if_intact(shards.names[shard])
-            if known is not None:
-                return known
-            return read_offsets(str(shards.path(shard)), shards.stored_counts[shard])
-
+            offsets = None if index is None else index.offsets_if_intact(shards.names[shard])
+            if offsets is None:
+                offsets = read_offsets(str(shards.path(shard)), shards.stored_counts[shard])
+            self._offsets.put((member, shard), offsets, 8 * len(offsets))
         return offsets
 
     def _other_shards(self, member: int) -> str:

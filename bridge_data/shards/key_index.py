@@ -7,7 +7,6 @@ classes here may be pickled, forked and used by any thread.
 Source: the tables `samples` and `sample_parts` are those of Megatron-Energon 7.4; older versions wrote only the first.
 """
 
-import collections
 import functools
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
@@ -23,11 +22,12 @@ from bridge_data.shards.metadata import (
     read_shard_counts,
 )
 from bridge_data.shards.read_only_database import ReadOnlyDatabase, forgetting_after_fork
+from bridge_data.shards.recently_used import RecentlyUsed
 from bridge_data.shards.tar_files import FileTar, GzipTar, is_gzip, walk
 from bridge_data.storage import Location
 
-MAX_KNOWN_COMPRESSED = 64
-"""Compressed shards that an index keeps open; each holds about 1% of its size and a buffer of 1 MiB."""
+MAX_OPEN_BYTES = 256 << 20
+"""What the compressed shards that an index keeps open may take: each about 1% of its size."""
 
 _JOINED = """
 FROM samples s JOIN sample_parts p ON p.tar_file_id = s.tar_file_id AND p.sample_index = s.sample_index
@@ -104,7 +104,7 @@ class KeyIndex:
 
     def after_fork(self) -> None:
         """In a forked child: reopen compressed shards, as a thread of the parent may have been reading one."""
-        self._compressed: collections.OrderedDict[int, GzipTar] = collections.OrderedDict()
+        self._compressed: RecentlyUsed[int, GzipTar] = RecentlyUsed(MAX_OPEN_BYTES)
 
     @classmethod
     def find(cls, root: Location) -> "KeyIndex | None":
@@ -141,9 +141,7 @@ class KeyIndex:
         if tar is None:
             tar = GzipTar(self.shard_path(shard))
             tar.warn_if_slow()
-            while len(self._compressed) >= MAX_KNOWN_COMPRESSED:
-                self._compressed.popitem(last=False)
-            self._compressed[shard] = tar
+            self._compressed.put(shard, tar, tar.held_bytes)
         return tar
 
     @functools.cached_property

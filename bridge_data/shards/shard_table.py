@@ -49,6 +49,10 @@ ReadContent: TypeAlias = Callable[[int, int], bytes]
 """(offset, number of bytes) to bytes of the tar."""
 
 
+_TABLE_BYTES = 2048
+"""About what the objects of a table take."""
+
+
 class TarShard:
     """The shard at `path` with the parts in `segment`; `content` reads the tar. With `compares`, headers are read, too,
     and compared with the segment; with `verifies`, contents are compared with its digests."""
@@ -61,6 +65,11 @@ class TarShard:
         self._path, self.content, self._segment = path, content, segment
         self._compares, self._verifies = compares, verifies
         self._sample = segment.sample
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory it takes."""
+        return _TABLE_BYTES + len(self._segment) // 16
 
     def is_intact(self, tar: TarBytes) -> bool:
         """Whether `tar` has the last sample where the segment has it: a shard of the same size with other members would
@@ -252,6 +261,11 @@ class SpanShard:
         """1 for each offset that was found to be between two samples, or is taken to be."""
         if is_searched:
             self._check_rest(num_bytes)
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory it takes."""
+        return _TABLE_BYTES + 9 * len(self._offsets)
 
     def _check_rest(self, num_bytes: int) -> None:
         """Ensure that no sample follows the last known one, as in tars joined by `cat`."""

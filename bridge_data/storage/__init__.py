@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from bridge_data.later import names_of
 from bridge_data.storage.locations import (
+    COPY_IT,
+    OF_THE_MACHINE,
     AnyLocation,
     Location,
     PinnedFile,
@@ -21,8 +23,8 @@ from bridge_data.storage.locations import (
     by_request,
     close_file,
     close_files,
+    delete,
     delete_below,
-    drop_prefetched,
     is_file,
     is_folder,
     is_remote,
@@ -31,6 +33,8 @@ from bridge_data.storage.locations import (
     make_folder,
     of_dataset_service,
     on_disk,
+    output,
+    output_on_disk,
     prefetch,
     read,
     read_all,
@@ -40,6 +44,7 @@ from bridge_data.storage.locations import (
     version,
     versions,
     walk,
+    without_scheme,
     write,
 )
 from bridge_data.storage.prefetching import MAX_AHEAD_BYTES, REQUEST_BYTES
@@ -48,7 +53,9 @@ if TYPE_CHECKING:
     from bridge_data.storage.remote import list_sizes as list_sizes
 
 __all__ = [
+    "COPY_IT",
     "MAX_AHEAD_BYTES",
+    "OF_THE_MACHINE",
     "REQUEST_BYTES",
     "AnyLocation",
     "Location",
@@ -59,8 +66,8 @@ __all__ = [
     "by_request",
     "close_file",
     "close_files",
+    "delete",
     "delete_below",
-    "drop_prefetched",
     "is_file",
     "is_folder",
     "is_remote",
@@ -70,6 +77,8 @@ __all__ = [
     "make_folder",
     "of_dataset_service",
     "on_disk",
+    "output",
+    "output_on_disk",
     "prefetch",
     "read",
     "read_all",
@@ -79,6 +88,7 @@ __all__ = [
     "version",
     "versions",
     "walk",
+    "without_scheme",
     "write",
 ]
 

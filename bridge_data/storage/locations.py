@@ -16,8 +16,8 @@ import errno
 import io
 import itertools
 import os
+import re
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -66,6 +66,11 @@ _TRANSIENT = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, 
 _TOO_MANY_OPEN = frozenset({errno.EMFILE, errno.ENFILE})
 
 _DATASET_SERVICE = "dss://"
+
+_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?P<slashes>//?)")
+"""How a URL begins, or what `pathlib` leaves of one."""
+
+_OF_THIS_MACHINE = re.compile(r"^localhost/", re.IGNORECASE)
 
 
 class RemotePath:
@@ -157,6 +162,14 @@ def make_folder(path: Location) -> None:
         path.mkdir(exist_ok=True)
 
 
+def delete(path: Location) -> None:
+    """Delete the file, or the object, at `path`, if there is one."""
+    if isinstance(path, Path):
+        path.unlink(missing_ok=True)
+    else:
+        remote.delete(str(path))
+
+
 def delete_below(folder: Location) -> None:
     """Delete `folder` and its content, if it exists."""
     if isinstance(folder, Path):
@@ -220,13 +233,73 @@ def of_dataset_service(url: str) -> str:
     return "/".join(part for part in (cache.rstrip("/"), name, version, path) if part)
 
 
+def without_scheme(path: str) -> str:
+    """The path that a `file:` URL names; other paths and URLs unchanged.
+
+    Raises:
+        ConfigError: for a URL that `pathlib` has damaged.
+    """
+    if (match := _URL.match(path)) is None:
+        return path
+    rest = path[match.end() :]
+    if match["scheme"].lower() == "file":
+        from urllib.parse import unquote  # imported here: slow, and few paths are such URLs
+
+        return unquote(_OF_THIS_MACHINE.sub("/", rest) if match["slashes"] == "//" else f"/{rest}")
+    if match["slashes"] == "/":
+        raise ConfigError(
+            f"{path}: a URL without its second slash, which `pathlib.Path` takes away: give it as text, "
+            f"{match['scheme']}://{rest}"
+        )
+    return path
+
+
 def location(path: str | os.PathLike[str]) -> Location:
-    """The location that `path` names.
+    """The location that `path` names; `~` is the home folder.
 
     Raises:
         ConfigError: for a URL of an unknown kind.
     """
-    return RemotePath(os.fspath(path)) if is_remote(path) else Path(path)
+    name = without_scheme(os.fspath(path))
+    return RemotePath(name) if is_remote(name) else Path(os.path.expanduser(name))
+
+
+def output(name: str, path: str | os.PathLike[str]) -> Location:
+    """The location to write to that the argument `name` gives. Every output of a user becomes a location here, or in
+    `output_on_disk`.
+
+    Raises:
+        ConfigError: naming the argument, if it is no path, a URL of an unknown kind, or in a store that is only read.
+    """
+    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    if not isinstance(text, str) or not text:
+        raise ConfigError(f"{name}={path!r}: expected a path or a URL to write to")
+    try:
+        found = location(text)
+        if isinstance(found, RemotePath):
+            clients.check_writable(str(found))
+    except ConfigError as error:
+        raise ConfigError(f"{name}={text!r} cannot be written to: {error}") from error
+    return found
+
+
+OF_THE_MACHINE = "the processes of a machine share it: give a folder of this machine"
+"""The way out for folders that hold what is kept for speed alone."""
+
+COPY_IT = "write it to a disk, and copy it to the store"
+"""The way out for a file that a command writes."""
+
+
+def output_on_disk(name: str, path: str | os.PathLike[str], way_out: str) -> Path:
+    """The same, for what is written to a disk only; `way_out` says what a user with a store can do.
+
+    Raises:
+        ConfigError: as `output`, and for a URL of a store.
+    """
+    found = output(name, path)
+    if isinstance(found, RemotePath):
+        raise ConfigError(f"{name}={str(found)!r}: is written to a disk, not to an object store; {way_out}")
+    return found
 
 
 def on_disk(path: Location) -> Path:
@@ -483,12 +556,6 @@ def release(ranges: Sequence[tuple[str | os.PathLike[str], int, int]]) -> None:
 def _of_objects(ranges: Sequence[tuple[str | os.PathLike[str], int, int]]) -> list[tuple[str, int, int]]:
     located = [(os.fspath(path), start, num_bytes) for path, start, num_bytes in ranges]
     return [one for one in located if "://" in one[0]]
-
-
-def drop_prefetched() -> None:
-    """Free what was fetched by `prefetch` and not read: this process reads no more."""
-    if "bridge_data.storage.remote" in sys.modules:
-        remote.drop_prefetched()
 
 
 def by_request(ranges: Sequence[tuple[str | os.PathLike[str], int, int]]) -> list[list[tuple[str, int, int]]]:

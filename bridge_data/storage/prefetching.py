@@ -299,17 +299,17 @@ class Prefetcher:
 
     def _drop(self, block: _Fetch) -> None:
         """Forget a block, if it is known."""
-        blocks = self._blocks.get(block.url, [])
-        if block not in blocks:
+        if block not in (self._started if block.is_started else self._waiting):
             return
-        blocks.remove(block)
-        if not blocks:
-            del self._blocks[block.url]
         if block.is_started:
             del self._started[block]
             self.num_held_bytes -= block.num_bytes
         else:
             del self._waiting[block]
+        blocks = self._blocks[block.url]
+        del blocks[blocks.index(block, bisect.bisect_left(blocks, block.start, key=_start))]
+        if not blocks:
+            del self._blocks[block.url]
 
     def _run(self) -> None:
         while True:

@@ -22,6 +22,7 @@ from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.process_counts import COUNTS
 from bridge_data.storage.atomic import locked
 from bridge_data.storage.clients import open_store
+from bridge_data.storage.locations import OF_THE_MACHINE, output_on_disk
 from bridge_data.storage.object_stores import Content, Missing, ObjectInfo, RequestError, persist
 from bridge_data.storage.prefetching import Prefetcher
 
@@ -189,7 +190,7 @@ def cache_folder() -> Path:
     """Where copies are kept."""
     given = os.environ.get(CACHE_VARIABLE)
     if given:
-        return Path(given)
+        return output_on_disk(CACHE_VARIABLE, given, OF_THE_MACHINE)
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bridge_data"
 
 

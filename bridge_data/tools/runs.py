@@ -37,6 +37,7 @@ from bridge_data.samples import CrudeSample
 from bridge_data.shards.costs import known_costs
 from bridge_data.shards.plain_data import parse_yaml_file
 from bridge_data.shards.records import stored_records
+from bridge_data.storage import AnyLocation, location
 from bridge_data.task import Cooker, DefaultTaskEncoder, TaskEncoder
 from bridge_data.tools.loss_log import EVENTS, LossLog, LossReader
 from bridge_data.topology import WorkerConfig
@@ -163,13 +164,13 @@ def is_run(path: Path) -> bool:
     return bool(found.states or found.ledger)
 
 
-def read_states(paths: Sequence[str | Path]) -> list[Checkpoint]:
+def read_states(paths: Sequence[str | os.PathLike[str]]) -> list[Checkpoint]:
     """The states at `paths`, which `read_checkpoint` can read, or in the folders there.
 
     Raises:
         StateError: if there is none, or one is damaged.
     """
-    return [read_checkpoint(found) for path in paths for found in state_paths(Path(path))]
+    return [read_checkpoint(found) for path in paths for found in state_paths(location(path))]
 
 
 def found_states(paths: Sequence[Path], left_out: list[str]) -> list[Checkpoint]:
@@ -192,13 +193,13 @@ def is_state(path: Path) -> bool:
     return path.suffix in (".pt", _CHECKPOINT) or any(path.glob(f"{_STATE}*"))
 
 
-def state_paths(path: Path) -> Sequence[Path]:
-    """`path` itself, or the states in it, if it is a folder with several.
+def state_paths(path: AnyLocation) -> Sequence[AnyLocation]:
+    """`path` itself, or the states in it, if it is a folder with several, on a disk.
 
     Raises:
         StateError: if it is a folder without one.
     """
-    if not path.is_dir() or is_state(path):
+    if not isinstance(path, Path) or not path.is_dir() or is_state(path):
         return [path]
     found = find_run(path, has_config=True).states
     if not found:
@@ -338,7 +339,7 @@ def data_path(config: Path, module: "EnergonMultiModalDataModule | None" = None)
 
 
 _OF_RECIPE = ("path", "micro_batch_size", "global_batch_size", "packing_buffer_size", "shuffle_buffer_size")
-_ONLY_OF_RECIPES = ("path", "seq_length", "wait_for_workers", "options")
+_ONLY_OF_RECIPES = ("path", "seq_length", "options")
 _OF_RECIPE_TOO = ("max_samples_per_sequence", "seed")
 
 

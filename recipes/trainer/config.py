@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.errors import ConfigError
 from bridge_data.options import check_at_least, check_number
+from bridge_data.storage.locations import COPY_IT, output_on_disk
 from recipes.trainer.exit_signal import signal_number
 
 if TYPE_CHECKING:
@@ -71,6 +72,9 @@ class TrainingConfig:
                     f"TrainingConfig({name}={getattr(self, name)!r}, checkpoint_dir=None): {wish} needs a folder; "
                     "set checkpoint_dir"
                 )
+        if self.checkpoint_dir is not None:
+            folder = output_on_disk("TrainingConfig: checkpoint_dir", self.checkpoint_dir, COPY_IT)
+            object.__setattr__(self, "checkpoint_dir", str(folder))
         if self.exit_signal is not None:
             signal_number(self.exit_signal)
         if self.warmup_steps < 0 or (self.train_steps is not None and self.warmup_steps >= self.train_steps):

@@ -50,7 +50,7 @@ def test_it_is_copied_and_pickled() -> None:
         ({"max_samples_per_sequence": 0}, "max_samples_per_sequence=0"),
         ({"num_workers": -1}, "num_workers=-1: expected an integer of at least 0"),
         ({"num_val_workers": -1}, "num_val_workers=-1"),
-        ({"dataloader_save": 3}, "dataloader_save=3.: expected a folder"),
+        ({"dataloader_save": 3}, "dataloader_save=3: expected a path"),
         ({"dataloader_load": True}, "dataloader_load=True.: expected a folder"),
         ({"dataloader_type": "cyclic"}, "a loader of its own, which Bridge passes through; set 'external'"),
         ({"data_sharding": False}, "data-parallel ranks always read different samples"),

@@ -71,7 +71,7 @@ def test_shares_are_products_of_normalised_weights_and_each_node_has_a_line(tree
     assert list(shares) == pytest.approx([float(share) for share in exact(tree)], rel=1e-9)
     sources = tuple(leaf for leaf, _ in leaves(tree))
     for weights in (None, shares):
-        lines = str(Plan(tree, sources, weights)).splitlines()
+        lines = [line for line in str(Plan(tree, sources, weights)).splitlines() if not line.startswith("note: ")]
         assert len(lines) == nodes(tree)
         assert sum("7 samples in 2 shards" in line for line in lines) == len(sources)
 

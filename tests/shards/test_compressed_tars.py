@@ -77,7 +77,7 @@ def test_points_are_used_and_their_absence_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(tar_files, "SPACING_BYTES", 1 << 16)
-    monkeypatch.setattr(prepared, "MAX_KNOWN_COMPRESSED", 1)
+    monkeypatch.setattr(prepared, "MAX_TABLE_BYTES", 1)
     noise, points = random.Random(1).randbytes(640_000), seek_index_path(tmp_path / "a.tgz")
     tar = write_tar(tmp_path / "a.tar", {f"{number}.bin": noise[number::10] for number in range(10)})
     for name in ("a.tgz", "b.tgz"):
@@ -92,9 +92,39 @@ def test_points_are_used_and_their_absence_is_told_once(
         reader = ShardReader(open_shards(tmp_path, "train"))
         for number in (9, 15, 3):
             assert reader.read(number).parts["bin"] == noise[number % 10 :: 10]
-        assert len(reader._tables) == 1
     (record,) = caplog.records
     assert "compressed shards without their .gzidx" in record.getMessage()
+
+
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the compressed shards that are opened from now on."""
+    names: list[str] = []
+    open_tar = tar_files._opened
+    monkeypatch.setattr(tar_files, "_opened", lambda path: names.append(Path(path).name) or open_tar(path))
+    return names
+
+
+def test_each_of_many_compressed_shards_is_opened_once_while_their_points_fit_into_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = compress(tmp_path, num_shards=90, samples_per_shard=2)
+    prepare_by_ratio(folder, ALL)
+    reader = ShardReader(open_shards(folder, "train"))
+    expected, names = keys_and_parts(reader), opened(monkeypatch)
+    assert keys_and_parts(reader) == expected and not names
+
+
+def test_beyond_that_the_shard_that_was_not_used_for_the_longest_time_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = compress(tmp_path, num_shards=8, samples_per_shard=1)
+    prepare_by_ratio(folder, ALL)
+    held = GzipTar(str(folder / "data-000000.tgz")).held_bytes
+    monkeypatch.setattr(prepared, "MAX_TABLE_BYTES", 4 * held)
+    reader, names = ShardReader(open_shards(folder, "train")), opened(monkeypatch)
+    for number in (0, 1, 2, 0, 3, 4, 0, 5, 6, 0, 7, 1, 0):
+        reader.read(number)
+    assert names == [f"data-{number:06d}.tgz" for number in (0, 1, 2, 3, 4, 5, 6, 7, 1)]
 
 
 @pytest.mark.parametrize("with_index", [True, False])

@@ -1,4 +1,5 @@
 import itertools
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -166,6 +167,25 @@ def test_what_is_released_is_neither_fetched_nor_held(source: Source) -> None:
     assert ahead.num_held_bytes == 0
     assert [ahead.take("a", *one) for one in ((50, 50), on_its_way, waiting)] == [None, None, None]
     assert waiting not in source.requests
+
+
+def test_a_read_costs_about_as_much_however_many_ranges_are_held() -> None:
+
+    def cost_s(num_ranges: int) -> float:
+        """Of a read, in time of this thread: what other threads and processes take does not count."""
+        ahead = Prefetcher(lambda url, start, num_bytes: bytes(num_bytes))
+        ranges = [("a", number * 64, 64) for number in range(num_ranges)]
+        for first in range(0, num_ranges, 1024):
+            ahead.prefetch(ranges[first : first + 1024])
+        assert ahead.take(*ranges[-1]) == bytes(64)
+        del ranges[-1]
+        random.Random(0).shuffle(ranges)
+        began_s = time.thread_time()
+        for one in ranges[:1_000]:
+            assert ahead.take(*one) == bytes(64)
+        return (time.thread_time() - began_s) / 1_000
+
+    assert min(cost_s(40_000) for _ in range(2)) < 6 * max(cost_s(2_000) for _ in range(2))
 
 
 def test_threads_read_what_others_announce(source: Source) -> None:

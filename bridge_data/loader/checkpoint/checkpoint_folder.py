@@ -4,10 +4,11 @@
       train_dataloader_dprank000.pt       the checkpoint: the state of the whole job, and its step
       train_dataloader_dprank001.pt ...   copies of the lanes of each further rank
 
-Enters: states of the ranks and the step, or a path. Leaves: such a folder; or one merged state. Guarantee: the file of
-rank 0 is replaced atomically and is all that a load reads, so a save that is interrupted at any moment leaves the
-previous checkpoint or the new one; one that returns has saved the same step of the same run on every rank. What is
-loaded is what was saved, by the checksums of the state, or an error that names the file. Nothing in a file is executed.
+Enters: states of the ranks and the step, or a path or URL. Leaves: such a folder, on a disk or in an object store; or
+one merged state. Guarantee: the file of rank 0 is replaced atomically and is all that a load reads, so a save that is
+interrupted at any moment leaves the previous checkpoint or the new one; one that returns has saved the same step of the
+same run on every rank. What is loaded is what was saved, by the checksums of the state, or an error that names the
+file. Nothing in a file is executed.
 
 The other files are for trainers in which each rank reads a file of its own, and must have one; the names and the key
 are those of Megatron-LM and Megatron-Bridge. Folders of these (a file a rank, with the state alone) are read if their
@@ -28,13 +29,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, StateError
 from bridge_data.loader.checkpoint.other_formats import LIGHTNING_SUFFIX, read_lightning
 from bridge_data.loader.rank_states import by_first_rank, described, gathered
 from bridge_data.order.state import FORMAT as STATE_FORMAT
 from bridge_data.order.state import LoaderState, merge, parse_state
-from bridge_data.storage.atomic import sync_folder, write_file
-from bridge_data.storage.locations import read_if_there
+from bridge_data.storage import AnyLocation, Location
+from bridge_data.storage.atomic import sync_folder
 from bridge_data.topology import rank_in
 
 if TYPE_CHECKING:
@@ -62,44 +64,57 @@ _MAX_LINES = 12
 """Maximum number of faults that an error lists."""
 
 
-def rank_file(folder: Path, rank: int) -> Path:
+def rank_file(folder: AnyLocation, rank: int) -> AnyLocation:
     """The path of a rank's file, as Megatron-LM names it."""
     return folder / f"train_dataloader_dprank{rank:03d}.pt"
 
 
-def rank_files(folder: Path) -> dict[str, Path]:
+def rank_files(folder: Location) -> dict[str, Location]:
     """All files of ranks in `folder` by name, in the order of the ranks."""
-    found = ((match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name)))
-    return {path.name: path for match, path in sorted(found, key=lambda item: int(item[0][1]))}
+    found = (match for name in _names_in(folder) if (match := _NAME.fullmatch(name)))
+    return {match[0]: folder / match[0] for match in sorted(found, key=lambda match: int(match[1]))}
 
 
-def holds_state(folder: Path) -> bool:
+def _names_in(folder: Location) -> list[str]:
+    if isinstance(folder, Path):
+        return os.listdir(folder)
+    return [name for name in storage.list_sizes(str(folder)) if "/" not in name]
+
+
+def holds_state(folder: Location) -> bool:
     """Whether there is a data state in `folder`, or a part of one."""
     return folder.is_dir() and bool(rank_files(folder) or (folder / MANIFEST).exists())
 
 
 def save_states(
-    folder: str | Path, states: dict[str, Any] | Sequence[dict[str, Any]], *, step: int, world_size: int
+    folder: str | os.PathLike[str],
+    states: dict[str, Any] | Sequence[dict[str, Any]],
+    *,
+    step: int,
+    world_size: int,
 ) -> None:
-    """Save one whole state, or the states of all ranks in any order, as a checkpoint of `world_size` ranks.
+    """Save one whole state, or the states of all ranks in any order, as a checkpoint of `world_size` ranks in `folder`,
+    a path or the URL of an object store.
 
     The file of rank 0 holds the whole state, the others the lanes of their rank. An earlier save in `folder` is
     replaced: a save that is killed or fails leaves one or the other.
 
     Raises:
+        ConfigError: if `folder` is in a store that cannot be written.
         StateError: if the states do not make a whole one, or the folder cannot be written.
     """
     if world_size < 1:
         raise ConfigError(f"save_states(world_size={world_size}): expected at least 1")
+    target = storage.output("save_states: folder", folder)
     state = merge([parse_state(state) for state in ([states] if isinstance(states, dict) else states)])
     try:
-        _write(Path(folder), state, operator.index(step), world_size)
-    except OSError as error:
+        _write(target, state, operator.index(step), world_size)
+    except (OSError, DatasetError) as error:
         raise StateError(f"{folder}: the data state was not saved: {error}") from error
 
 
 def save_rank_state(
-    folder: str | Path, state: dict[str, Any], *, step: int, group: "dist.ProcessGroup | None" = None
+    folder: str | os.PathLike[str], state: dict[str, Any], *, step: int, group: "dist.ProcessGroup | None" = None
 ) -> None:
     """Save the state of this rank of the data-parallel `group`, as `save_states`; all its ranks call it.
 
@@ -108,10 +123,11 @@ def save_rank_state(
     in all of these call it, as in Megatron. On return the checkpoint is complete.
 
     Raises:
+        ConfigError: if `folder` is in a store that cannot be written.
         StateError: on every rank, if the state cannot be written or one of them is at another step; what was saved
             before is still there, unless the new one is complete.
     """
-    target, (rank, world_size) = Path(folder), rank_in(group)
+    target, (rank, world_size) = storage.output("save_rank_state: folder", folder), rank_in(group)
     of_ranks = gathered(_given(state, step, rank, world_size), group)
     try:
         by_first_rank(lambda: _write(target, *_agreed(of_ranks or []), world_size), group)
@@ -145,38 +161,45 @@ def _agreed(of_ranks: Sequence[tuple[LoaderState, int] | str]) -> tuple[LoaderSt
     return (states[0] if states[0].is_whole else merged), steps[0]
 
 
-def _write(target: Path, state: LoaderState, step: int, world_size: int) -> None:
+def _write(target: Location, state: LoaderState, step: int, world_size: int) -> None:
     """Write the file of rank 0, which replaces the checkpoint in `target`; then the copies; remove what is older."""
-    target.mkdir(parents=True, exist_ok=True)
+    if isinstance(target, Path):
+        target.mkdir(parents=True, exist_ok=True)
     _check_replaceable(rank_file(target, 0))
-    write_file(rank_file(target, 0), encoded(state, step=step, rank=0, world_size=world_size))
+    storage.write(rank_file(target, 0), encoded(state, step=step, rank=0, world_size=world_size))
     names = {rank_file(target, rank).name for rank in range(world_size)}
     copies = [rank_file(target, rank) for rank in range(1, world_size)]
     for rank, path in enumerate(copies, 1):
         copy = encoded(state.of_rank(rank, world_size), step=step, rank=rank, world_size=world_size)
-        write_file(path, copy, durable=False)
+        storage.write(path, copy, durable=False)
+    for name, path in rank_files(target).items():
+        if name not in names:
+            storage.delete(path)
+    if isinstance(target, Path):
+        _settle(target, copies)
+
+
+def _settle(target: Path, copies: Sequence[Location]) -> None:
+    """Wait until the copies are on the disk, and remove what earlier saves have left."""
     for path in copies:  # all are on their way to the disk by now
         with open(path, "rb") as file:
             os.fsync(file.fileno())
-    for path in [path for pattern in _LEFT_OVER for path in target.glob(pattern)]:
-        path.unlink(missing_ok=True)
-    for name, path in rank_files(target).items():
-        if name not in names:
-            path.unlink(missing_ok=True)
+    for left in [path for pattern in _LEFT_OVER for path in target.glob(pattern)]:
+        left.unlink(missing_ok=True)
     sync_folder(target)
 
 
-def _check_replaceable(file: Path) -> None:
+def _check_replaceable(file: Location) -> None:
     """Refuse to replace a checkpoint of a later format."""
     try:
-        content = _content(file.read_bytes())
+        content = _content(storage.read_all(file))
     except Exception:  # there is none, or it is damaged
         return
     if isinstance(content, dict) and content.get("format") == FORMAT:
         _check_version(content.get("version"), file)
 
 
-def _check_version(version: object, file: Path) -> None:
+def _check_version(version: object, file: Location) -> None:
     if version not in (1, VERSION):
         raise StateError(
             f"{file}: got version {version} of the file format, expected {VERSION}; "
@@ -188,7 +211,7 @@ def _check_version(version: object, file: Path) -> None:
 class Checkpoint:
     """What a path holds: the state; step and world size, None if the files do not say; number of files and bytes."""
 
-    path: Path
+    path: Location
     state: LoaderState
     step: int | None
     world_size: int | None
@@ -196,9 +219,9 @@ class Checkpoint:
     num_bytes: int
 
 
-def load_states(folder: str | Path, *, step: int | None = None) -> dict[str, Any]:
-    """The state of the whole job, merged from the files in `folder`: `loader.restore_state_rank` takes it on every
-    rank of a job of any size. If many ranks would read many files, let one read them and share the state by
+def load_states(folder: str | os.PathLike[str], *, step: int | None = None) -> dict[str, Any]:
+    """The state of the whole job, merged from the files in `folder`, a path or URL: `loader.restore_state_rank` takes
+    it on every rank of a job of any size. If many ranks would read many files, let one read them and share the state by
     `loader.restore_state_global(state, src_rank=...)`.
 
     Args:
@@ -207,7 +230,7 @@ def load_states(folder: str | Path, *, step: int | None = None) -> dict[str, Any
     Raises:
         StateError: naming the file, if the folder is not complete, or not of one step and run.
     """
-    found = _read_folder(Path(folder))
+    found = _read_folder(storage.location(folder))
     if step not in (None, found.step):
         of = "a step that it does not say" if found.step is None else f"step {found.step}"
         raise StateError(
@@ -217,18 +240,18 @@ def load_states(folder: str | Path, *, step: int | None = None) -> dict[str, Any
     return found.state.to_dict()
 
 
-def read_checkpoint(path: str | Path) -> Checkpoint:
+def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """The checkpoint in a folder, or the state in one file (`.ckpt` of Lightning too), maybe of one rank only.
 
     Raises:
         StateError: as `load_states`.
     """
-    path = Path(path)
+    path = storage.location(path)
     if not path.is_file():
         return _read_folder(path)
     if path.suffix == LIGHTNING_SUFFIX:
-        state, step = read_lightning(path)
-        size = path.stat().st_size
+        state, step = read_lightning(storage.on_disk(path))
+        size = storage.size_bytes(path)
         return Checkpoint(path=path, state=state, step=step, world_size=None, num_files=1, num_bytes=size)
     data = read_bytes(path)
     file = decoded(data, path)
@@ -237,7 +260,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     )
 
 
-def _read_folder(folder: Path) -> Checkpoint:
+def _read_folder(folder: Location) -> Checkpoint:
     """What is in a folder. A save may replace its files meanwhile; it begins with that of rank 0."""
     if not folder.is_dir():
         raise StateError(f"{folder}: {'expected a folder' if folder.exists() else 'no such file or folder'}")
@@ -246,7 +269,7 @@ def _read_folder(folder: Path) -> Checkpoint:
         data = read_if_saved(first)
         try:
             return _read_with(folder, data)
-        except (OSError, StateError) as error:
+        except (OSError, DatasetError, StateError) as error:
             num_tries += 1
             if num_tries < _NUM_TRIES and read_if_saved(first) != data:
                 continue
@@ -255,7 +278,7 @@ def _read_folder(folder: Path) -> Checkpoint:
             raise
 
 
-def _read_with(folder: Path, data: bytes | None) -> Checkpoint:
+def _read_with(folder: Location, data: bytes | None) -> Checkpoint:
     """What is in a folder whose file of rank 0 has the content `data`."""
     first = rank_file(folder, 0)
     file = None if data is None else decoded(data, first)
@@ -264,8 +287,8 @@ def _read_with(folder: Path, data: bytes | None) -> Checkpoint:
             raise StateError(f"{first}: is the file of rank {file.rank}; expected that of rank 0, with the whole state")
         sizes = []
         for path in rank_files(folder).values():
-            with contextlib.suppress(FileNotFoundError):  # a save that goes on removes older ones
-                sizes.append(path.stat().st_size)
+            with contextlib.suppress(DatasetError):  # a save that goes on removes older ones
+                sizes.append(storage.size_bytes(path))
         return Checkpoint(
             path=folder,
             state=file.state,
@@ -298,8 +321,10 @@ def _read_with(folder: Path, data: bytes | None) -> Checkpoint:
     )
 
 
-def _nothing_in(folder: Path) -> str:
+def _nothing_in(folder: Location) -> str:
     first = rank_file(Path(), 0).name
+    if not isinstance(folder, Path):
+        return f"{folder}: holds no data state: expected {first}. Give the folder of one iteration."
     below = sorted(path.parent for path in folder.glob(f"*/{first}"))
     hint = f"There is one in {below[-1]}: give that folder." if below else "Give the folder of one iteration."
     if any(path for pattern in _LEFT_OVER for path in folder.glob(pattern)):
@@ -309,7 +334,7 @@ def _nothing_in(folder: Path) -> str:
     return f"{folder}: holds no data state: expected {first}. {hint}"
 
 
-def _check_foreign(folder: Path, files: "Mapping[str, StateFile]") -> None:
+def _check_foreign(folder: Location, files: "Mapping[str, StateFile]") -> None:
     """Refuse files of ours without the one that completes them: nothing says that they belong together."""
     for name, file in files.items():
         if file.version is not None:
@@ -321,7 +346,7 @@ def _check_foreign(folder: Path, files: "Mapping[str, StateFile]") -> None:
             )
 
 
-def _merged(folder: Path, states: Mapping[str, LoaderState]) -> LoaderState:
+def _merged(folder: Location, states: Mapping[str, LoaderState]) -> LoaderState:
     try:
         return merge([*states.values()], [*states])
     except StateError as error:
@@ -350,7 +375,7 @@ def encoded(state: LoaderState, *, step: int, rank: int, world_size: int) -> byt
     return buffer.getvalue()
 
 
-def decoded(data: bytes, path: Path) -> StateFile:
+def decoded(data: bytes, path: Location) -> StateFile:
     """The content of a file: ours, Megatron's, or a bare state as `loader.save_state_rank()` and the like return it, or
     a list of these."""
     damaged = StateError(
@@ -398,7 +423,7 @@ def beside_state(data: bytes) -> list[str]:
     return sorted(map(str, content.keys() - {STATE_KEY})) if is_theirs else []
 
 
-def is_part_of_checkpoint(path: Path) -> bool:
+def is_part_of_checkpoint(path: Location) -> bool:
     """Whether the file at `path` is one of those that `save_states` writes, which change together only."""
     return _NAME.fullmatch(path.name) is not None and decoded(read_bytes(path), path).version is not None
 
@@ -421,7 +446,7 @@ def _key_of_state(content: Any) -> str | None:
     return None
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Location) -> bytes:
     """The content of a file."""
     data = read_if_saved(path)
     if data is None:
@@ -429,11 +454,11 @@ def read_bytes(path: Path) -> bytes:
     return data
 
 
-def read_if_saved(path: Path) -> bytes | None:
+def read_if_saved(path: Location) -> bytes | None:
     """The content of a file, None if there is none. Transient faults of the file system are retried; a file that still
     cannot be read is a `StateError`, never taken for absent."""
     try:
-        return read_if_there(path)
+        return storage.read_if_there(path)
     except DatasetError as error:
         raise StateError(str(error)) from error
 
@@ -449,7 +474,7 @@ class _Manifest:
     replaced: Sequence[str]
 
     @classmethod
-    def read(cls, folder: Path) -> "_Manifest | None":
+    def read(cls, folder: Location) -> "_Manifest | None":
         """The manifest of a folder, None if there is none.
 
         Raises:
@@ -475,7 +500,7 @@ class _Manifest:
                 "Restore the file, or take another checkpoint."
             ) from error
 
-    def read_files(self, folder: Path) -> dict[str, bytes]:
+    def read_files(self, folder: Location) -> dict[str, bytes]:
         """The content of every file. A `StateError` names each that is missing, altered, or of another checkpoint."""
         contents, faults = {}, []
         for name, saved in self.files.items():

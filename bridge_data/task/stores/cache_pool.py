@@ -40,7 +40,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import cloudpickle
@@ -49,6 +48,7 @@ from bridge_data.errors import BridgeDataError, ConfigError, DatasetError
 from bridge_data.options import check_at_least, check_choice
 from bridge_data.samples import SourceInfo
 from bridge_data.storage.atomic import EXCLUSIVE, SHARED, lock, locked
+from bridge_data.storage.locations import OF_THE_MACHINE, output_on_disk
 from bridge_data.task.stores.file_store import (
     CachePool,
     DecodeFileStore,
@@ -101,15 +101,14 @@ class FileStoreCachePool(CachePool):
         max_cache_count: int = 10_000_000,
         method: Method = "raw",
     ) -> None:
-        if not isinstance(parent_cache_dir, str | os.PathLike | None):
-            raise ConfigError(
-                f"FileStoreCachePool(parent_cache_dir={parent_cache_dir!r}): expected the path of a folder, or None"
-            )
         if not max_cache_size_gbytes > 0:  # NaN too
             raise ConfigError(
                 f"FileStoreCachePool(max_cache_size_gbytes={max_cache_size_gbytes}): expected more than 0"
             )
-        self.parent_cache_dir = Path(parent_cache_dir or tempfile.gettempdir()).absolute()
+        folder = tempfile.gettempdir() if parent_cache_dir is None else parent_cache_dir
+        self.parent_cache_dir = output_on_disk(
+            "FileStoreCachePool: parent_cache_dir", folder, OF_THE_MACHINE
+        ).absolute()
         self.cache_dir = self.parent_cache_dir / f"bridge_data_cache_{os.getuid()}"
         self.num_workers = num_workers
         self.max_cache_size_gbytes = max_cache_size_gbytes

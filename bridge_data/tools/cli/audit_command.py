@@ -23,7 +23,17 @@ from bridge_data.order import ledger
 from bridge_data.order.forgotten_lists import history_of
 from bridge_data.order.ledger import LedgerSums
 from bridge_data.order.state import LoaderState
-from bridge_data.tools.cli.terminal import counted, echo_json, json_option, options_of, setting, table, trust_options
+from bridge_data.storage import Location
+from bridge_data.tools.cli.terminal import (
+    LOCATION,
+    counted,
+    echo_json,
+    json_option,
+    options_of,
+    setting,
+    table,
+    trust_options,
+)
 from bridge_data.tools.run_sections import section_to
 from bridge_data.tools.runs import RunSettings, find_run, options_of_state, read_states
 
@@ -160,7 +170,7 @@ _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 
 @click.command()
 @click.argument("run", type=_FOLDER)
-@click.option("--ledger", type=_FOLDER, help="The folder of ledger_path.  [default: found below RUN]")
+@click.option("--ledger", type=LOCATION, help="The folder of ledger_path.  [default: found below RUN]")
 @click.option("--data", type=click.Path(path_type=Path, exists=True), help="The data set that the run trained on.")
 @setting("--split-part", default="train")
 @trust_options
@@ -170,7 +180,7 @@ def audit(
     ctx: click.Context,
     /,
     run: Path,
-    ledger: Path | None,
+    ledger: Location | None,
     data: Path | None,
     as_json: bool,
     **options: Any,

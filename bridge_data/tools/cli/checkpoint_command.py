@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
-from bridge_data.errors import ConfigError, StateError
+from bridge_data.errors import ConfigError, DatasetError, StateError
 from bridge_data.loader.checkpoint import Checkpoint, read_checkpoint, save_states
 from bridge_data.loader.checkpoint.checkpoint_folder import (
     beside_state,
@@ -27,8 +27,20 @@ from bridge_data.loader.checkpoint.other_formats import LIGHTNING_SUFFIX, write_
 from bridge_data.order.forgotten_lists import history_of
 from bridge_data.order.state import LoaderState, merge
 from bridge_data.plan.blending import SAMPLES, step_words
-from bridge_data.storage.atomic import write_file
-from bridge_data.tools.cli.terminal import counted, echo_json, headed, json_option, note, setting, sized, table
+from bridge_data.storage import Location, on_disk, write
+from bridge_data.tools.cli.terminal import (
+    LOCATION,
+    ON_DISK,
+    OUTPUT,
+    counted,
+    echo_json,
+    headed,
+    json_option,
+    note,
+    setting,
+    sized,
+    table,
+)
 from bridge_data.tools.state_contents import (
     LaneContents,
     SourceContents,
@@ -38,7 +50,6 @@ from bridge_data.tools.state_contents import (
     sources_of,
 )
 
-_PATH = click.Path(path_type=Path)
 _SHOWN_ELSEWHERE = ("sources", "weights", "schedule", "order", "costs")
 
 
@@ -48,10 +59,10 @@ def checkpoint() -> None:
 
 
 @checkpoint.command()
-@click.argument("paths", metavar="PATH...", type=_PATH, nargs=-1, required=True)
+@click.argument("paths", metavar="PATH...", type=LOCATION, nargs=-1, required=True)
 @click.option("--max-lanes", default=32, show_default=True, help="Show this many lanes, at most; --json has all.")
 @json_option
-def info(paths: tuple[Path, ...], max_lanes: int, as_json: bool) -> None:
+def info(paths: tuple[Location, ...], max_lanes: int, as_json: bool) -> None:
     """Show step, ranks, position, sources and lanes of the data state at PATH, or in the files of all ranks."""
     found = _read(paths)
     state, sources, lanes, forgotten = found.state, sources_of(found.state), lanes_of(found.state), _forgotten(found)
@@ -101,14 +112,14 @@ def info(paths: tuple[Path, ...], max_lanes: int, as_json: bool) -> None:
 
 
 @checkpoint.command()
-@click.argument("first", metavar="A", type=_PATH)
-@click.argument("second", metavar="B", type=_PATH)
+@click.argument("first", metavar="A", type=LOCATION)
+@click.argument("second", metavar="B", type=LOCATION)
 @click.option(
     "--max-lanes", default=8, show_default=True, help="Show this many lanes that differ, at most; --json has all."
 )
 @json_option
 @click.pass_context
-def diff(ctx: click.Context, first: Path, second: Path, max_lanes: int, as_json: bool) -> None:
+def diff(ctx: click.Context, first: Location, second: Location, max_lanes: int, as_json: bool) -> None:
     """Show in what the data states at A and B differ: data and settings, position, lanes. Exit code 1 if they do."""
     a, b = read_checkpoint(first), read_checkpoint(second)
     of_all, of_lanes = differences(a.state, b.state)
@@ -133,8 +144,8 @@ def diff(ctx: click.Context, first: Path, second: Path, max_lanes: int, as_json:
 
 
 @checkpoint.command()
-@click.argument("sources", metavar="SRC...", type=_PATH, nargs=-1, required=True)
-@click.argument("target", metavar="DST", type=_PATH)
+@click.argument("sources", metavar="SRC...", type=LOCATION, nargs=-1, required=True)
+@click.argument("target", metavar="DST", type=OUTPUT)
 @click.option(
     "--world-size",
     "--new-world-size",
@@ -143,7 +154,7 @@ def diff(ctx: click.Context, first: Path, second: Path, max_lanes: int, as_json:
     help="Data-parallel ranks to write files for.",
 )
 @click.option("--step", type=int, help="The step to record, if SRC does not say it.")
-def redist(sources: tuple[Path, ...], target: Path, world_size: int, step: int | None) -> None:
+def redist(sources: tuple[Location, ...], target: Location, world_size: int, step: int | None) -> None:
     """Write the whole data state at SRC, or in the files of all ranks, to the folder DST as files of another number of
     ranks.
 
@@ -174,17 +185,17 @@ def redist(sources: tuple[Path, ...], target: Path, world_size: int, step: int |
 
 
 @checkpoint.command()
-@click.argument("source", metavar="STATE", type=_PATH)
+@click.argument("source", metavar="STATE", type=LOCATION)
 @click.option("--steps", metavar="A..B", multiple=True, required=True, help="Steps, both included. Repeatable.")
-@click.option("--config", type=_PATH, help="The config of the run, which says what a step is.")
+@click.option("--config", type=ON_DISK, help="The config of the run, which says what a step is.")
 @setting("--global-batch-size", help="Samples or packs of a step, without a ramp.")
-@click.option("--out", type=_PATH, help="A folder, or a file if STATE is one, to write.  [default: STATE itself]")
+@click.option("--out", type=OUTPUT, help="A folder, or a file if STATE is one, to write.  [default: STATE itself]")
 def skip(
-    source: Path,
+    source: Location,
     steps: tuple[str, ...],
     config: Path | None,
     global_batch_size: int | None,
-    out: Path | None,
+    out: Location | None,
 ) -> None:
     """Make the run that resumes from STATE skip the data of some steps.
 
@@ -238,7 +249,7 @@ def _schedule(state: LoaderState, config: Path | None, global_batch_size: int | 
     return BatchSchedule(given, size, run.trainer.rampup_batch_size)
 
 
-def _write_folder(found: Checkpoint, state: LoaderState, target: Path) -> None:
+def _write_folder(found: Checkpoint, state: LoaderState, target: Location) -> None:
     if target != found.path and holds_state(target):
         raise ConfigError(f"{target}: holds a data state already; give another folder")
     if found.step is None:
@@ -252,7 +263,7 @@ def _write_folder(found: Checkpoint, state: LoaderState, target: Path) -> None:
     save_states(target, state.to_dict(), step=found.step, world_size=found.world_size or found.num_files)
 
 
-def _write_file(source: Path, state: LoaderState, target: Path) -> None:
+def _write_file(source: Location, state: LoaderState, target: Location) -> None:
     if is_part_of_checkpoint(source):
         raise ConfigError(f"{source}: is a part of a checkpoint: give the folder {source.parent}")
     if target != source and target.exists():
@@ -260,11 +271,11 @@ def _write_file(source: Path, state: LoaderState, target: Path) -> None:
     if (target.suffix == LIGHTNING_SUFFIX) != (source.suffix == LIGHTNING_SUFFIX):
         raise ConfigError(f"{target}: {source} is written with its other content; give a name with {source.suffix!r}")
     if source.suffix == LIGHTNING_SUFFIX:
-        write_lightning(source, state, target)
+        write_lightning(on_disk(source), state, on_disk(target))
         return
     try:
-        write_file(target, with_state(read_bytes(source), state))
-    except OSError as error:
+        write(target, with_state(read_bytes(source), state))
+    except (OSError, DatasetError) as error:
         raise StateError(f"{target}: was not written: {error}") from error
 
 
@@ -302,7 +313,7 @@ def _skip_rows(state: LoaderState) -> list[tuple[str, str]]:
     return [("steps", str(skips)), ("", here)]
 
 
-def _read(paths: Sequence[Path]) -> Checkpoint:
+def _read(paths: Sequence[Location]) -> Checkpoint:
     """The checkpoint in a folder or file, or in the files of all ranks."""
     if len(paths) == 1:
         return read_checkpoint(paths[0])

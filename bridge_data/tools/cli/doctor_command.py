@@ -11,6 +11,7 @@ from bridge_data.errors import ConfigError
 from bridge_data.storage import Location, location
 from bridge_data.tools.cli.terminal import (
     LOCATION,
+    OUTPUT_ON_DISK,
     counted,
     echo_report,
     headed,
@@ -65,7 +66,7 @@ def _later(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int
 @click.option("--steps", type=int, help="Steps of the run, for epochs and pictures.")
 @setting("--step-seconds", "step_s")
 @click.option("--seconds", default=3.0, show_default=True, help="How long the speed is measured; 0: not at all.")
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw blend and epochs over steps, as .png or .svg.")
+@click.option("--plot", type=OUTPUT_ON_DISK, help="Draw blend and epochs over steps, as .png or .svg.")
 @where_options
 @json_option
 @trust_options

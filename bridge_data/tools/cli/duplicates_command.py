@@ -11,6 +11,7 @@ from bridge_data.errors import ConfigError
 from bridge_data.limits import Limits
 from bridge_data.tools.cli.terminal import (
     ON_DISK,
+    OUTPUT_ON_DISK,
     counted,
     echo_report,
     headed,
@@ -60,9 +61,13 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str
     help=f"How many of their 64 hash bits may differ.  [default: {DISTANCE}]",
 )
 @click.option(
-    "--out", "output", type=ON_DISK, metavar="FILE", help="Write a row for each sample, .parquet, .jsonl or .csv."
+    "--out",
+    "output",
+    type=OUTPUT_ON_DISK,
+    metavar="FILE",
+    help="Write a row for each sample, .parquet, .jsonl or .csv.",
 )
-@click.option("--keys", type=ON_DISK, metavar="FILE", help="Write SHARD:KEY of all but the first of each group.")
+@click.option("--keys", type=OUTPUT_ON_DISK, metavar="FILE", help="Write SHARD:KEY of all but the first of each group.")
 @setting("--num-workers", help="Processes that read.", more="[default: one a core, at most 16]")
 @click.option("--show", type=click.IntRange(0), default=5, show_default=True, help="How many of the largest groups.")
 @json_option

@@ -14,6 +14,7 @@ from bridge_data.shards.costs import COSTS_VARIABLE
 from bridge_data.storage import Location, is_remote
 from bridge_data.tools.cli.terminal import (
     LOCATION,
+    OUTPUT,
     counted,
     echo_json,
     executor_option,
@@ -51,7 +52,7 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str
 @click.option("--num-tasks", type=int, metavar="N", help="The number of shares, such as the tasks of a Slurm array.")
 @click.option("--rescan", is_flag=True, help="Measure all samples, even those of unchanged shards.")
 @click.option(
-    "--out", type=LOCATION, metavar="FOLDER", help=f"Write the costs there; runs find them by {COSTS_VARIABLE}."
+    "--out", type=OUTPUT, metavar="FOLDER", help=f"Write the costs there; runs find them by {COSTS_VARIABLE}."
 )
 @json_option
 @progress_option

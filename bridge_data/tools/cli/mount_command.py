@@ -5,14 +5,17 @@ from pathlib import Path
 import click
 
 from bridge_data.errors import ConfigError
-from bridge_data.tools.cli.terminal import ON_DISK
+from bridge_data.tools.cli.terminal import (
+    ON_DISK,
+    OUTPUT_ON_DISK,
+)
 from bridge_data.tools.mount import Layout, View
 from bridge_data.tools.mount import mount as mount_view
 
 
 @click.command()
 @click.argument("path", type=ON_DISK)
-@click.argument("mountpoint", type=ON_DISK)
+@click.argument("mountpoint", type=OUTPUT_ON_DISK)
 @click.option("--sample-folders", "-s", is_flag=True, help="A folder for each sample, with a file for each part.")
 @click.option("--shard-folders", is_flag=True, help="A folder for each shard.")
 @click.option("--allow-slow", "-w", is_flag=True, help="No effect: data that Energon prepared are shown as quickly.")
@@ -28,5 +31,5 @@ def mount(
         raise ConfigError("--sample-folders and --shard-folders: give one of them")
     layout: Layout = "samples" if sample_folders else "shards" if shard_folders else "members"
     view = View(path, layout)
-    click.echo(f"{path} is shown at {mountpoint}; unmount it with: umount {mountpoint}")
-    mount_view(view, mountpoint, detach=detach)
+    told = f"{path} is shown at {mountpoint}; unmount it with: umount {mountpoint}"
+    mount_view(view, mountpoint, detach=detach, on_start=lambda: click.echo(told))

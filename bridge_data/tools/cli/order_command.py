@@ -12,7 +12,10 @@ import click
 from bridge_data.errors import BridgeDataError, ConfigError
 from bridge_data.loader.checkpoint import Checkpoint
 from bridge_data.loader.ledger_files import RunLedger
+from bridge_data.storage import Location
 from bridge_data.tools.cli.terminal import (
+    LOCATION,
+    OUTPUT_ON_DISK,
     counted,
     echo_json,
     json_option,
@@ -45,12 +48,12 @@ STATES_HELP = "What the run saved: a file (also a .ckpt), a folder of an iterati
 def run_options(command: Command) -> Command:
     """Add the options that override settings of a config, or complete the path of data."""
     options = [
-        click.option("--state", "states", multiple=True, type=click.Path(path_type=Path), help=STATES_HELP),
+        click.option("--state", "states", multiple=True, type=LOCATION, help=STATES_HELP),
         setting("--world-size", more="[default: of the newest state, or 1]"),
         setting("--task-encoder", more="[default for packs: of the config]"),
         click.option(
             "--ledger",
-            type=click.Path(path_type=Path),
+            type=LOCATION,
             help="The folder of the run's ledger (`ledger_path`), which has what the micro-batches held.",
         ),
         click.option(
@@ -82,10 +85,10 @@ def run_options(command: Command) -> Command:
 
 def opened(
     path: Path,
-    states: Sequence[Path],
+    states: Sequence[Location],
     *,
     replay: bool,
-    ledger: Path | None = None,
+    ledger: Location | None = None,
     data: Path | None = None,
     lists: Any = None,
     **options: Any,
@@ -259,7 +262,7 @@ def _echo_json(run: RunOrder, samples: list[dict[str, Any]], **facts: Any) -> No
 @click.option("--rank", type=click.IntRange(min=0), help="Only those of this data-parallel rank.")
 @run_options
 @json_option
-def at(path: Path, step: int, rank: int | None, states: tuple[Path, ...], as_json: bool, **options: Any) -> None:
+def at(path: Path, step: int, rank: int | None, states: tuple[Location, ...], as_json: bool, **options: Any) -> None:
     """Show the samples of the global batch of a STEP of RUN, counted from 0.
 
     RUN is the folder of a run (its config, states and ledger are found), the YAML of a recipe (as --print-config
@@ -294,7 +297,7 @@ def when(
     source: str,
     index: int | None,
     until: int,
-    states: tuple[Path, ...],
+    states: tuple[Location, ...],
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -325,7 +328,7 @@ def when(
 @click.command()
 @click.argument("path", metavar="[RUN]", type=click.Path(path_type=Path), required=False)
 @click.option("--steps", metavar="A..B", required=True, help="The steps to write or to compare, both included.")
-@click.option("--out", type=click.Path(path_type=Path), help="A file .jsonl or .parquet.  [default: JSONL to stdout]")
+@click.option("--out", type=OUTPUT_ON_DISK, help="A file .jsonl or .parquet.  [default: JSONL to stdout]")
 @click.option(
     "--differences",
     nargs=2,
@@ -339,7 +342,7 @@ def order(
     steps: str,
     out: Path | None,
     differences: tuple[Path, Path] | None,
-    states: tuple[Path, ...],
+    states: tuple[Location, ...],
     **options: Any,
 ) -> None:
     """Write the samples of some steps of RUN, one a line; or with --differences compare two runs.
@@ -365,7 +368,7 @@ def order(
     note_how(run, assumes_no_skips=run.assumes_no_skips)
 
 
-def _one_of(path: Path | None, one: Path, states: tuple[Path, ...], options: dict[str, Any]) -> RunOrder:
+def _one_of(path: Path | None, one: Path, states: tuple[Location, ...], options: dict[str, Any]) -> RunOrder:
     """One of the two compared runs: a run, or RUN resumed from a state."""
     if not is_state(one):
         return opened(one, states, **options)

@@ -13,6 +13,7 @@ from bridge_data.lanes.planned import deal_of
 from bridge_data.storage import is_remote
 from bridge_data.task import DefaultTaskEncoder
 from bridge_data.tools.cli.terminal import (
+    OUTPUT_ON_DISK,
     counted,
     echo_report,
     headed,
@@ -60,7 +61,7 @@ from bridge_data.tools.runs import (
 @setting("--max-samples-per-sequence")
 @setting("--seed")
 @setting("--split-part", more="[default: train]")
-@click.option("--html", type=click.Path(path_type=Path), help="Also write it, with charts, to this file, as one page.")
+@click.option("--html", type=OUTPUT_ON_DISK, help="Also write it, with charts, to this file, as one page.")
 @where_options
 @json_option
 @trust_options

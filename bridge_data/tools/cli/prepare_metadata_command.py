@@ -18,6 +18,7 @@ from bridge_data.shards.where.sample_columns import arrow_package
 from bridge_data.storage import Location
 from bridge_data.tools.cli.terminal import (
     ON_DISK,
+    OUTPUT_ON_DISK,
     Command,
     counted,
     executor_option,
@@ -31,6 +32,7 @@ from bridge_data.tools.cli.terminal import (
 )
 
 if TYPE_CHECKING:
+    from bridge_data.decode.image import Orientation
     from bridge_data.prepare import MediaRule
 
 
@@ -46,6 +48,13 @@ def media_options(command: Command) -> Command:
             metavar="PATTERNS",
             help="Media are the files that match, such as '*.jpg,clips/*.mp4'; commas between patterns.",
         ),
+        click.option(
+            "--media-orientation",
+            type=click.Choice(["ignore", "apply"]),
+            default="ignore",
+            show_default=True,
+            help="apply: store the sizes that images have after EXIF orientation.",
+        ),
     ):
         command = option(command)
     return command
@@ -56,7 +65,9 @@ def media_options(command: Command) -> Command:
 @media_options
 @setting("--num-workers", help="Processes that look at media.", more="[default: one a core, at most 16]")
 @executor_option
-@click.option("--tmp-path", metavar="PATH", help="No effect: media are measured on a disk, where nothing is uploaded.")
+@click.option(
+    "--tmp-path", type=OUTPUT_ON_DISK, help="No effect: media are measured on a disk, where nothing is uploaded."
+)
 @limits_option
 @progress_option
 def prepare_media(
@@ -64,9 +75,10 @@ def prepare_media(
     media_metadata_by_glob: str | None,
     media_metadata_by_header: bool,
     media_metadata_by_extension: bool,
+    media_orientation: "Orientation",
     num_workers: int | None,
     executor: str,
-    tmp_path: str | None,
+    tmp_path: Path | None,
     limits: Limits,
     progress: bool,
 ) -> None:
@@ -77,7 +89,8 @@ def prepare_media(
     """
     from bridge_data.prepare import MediaRule
 
-    rule = MediaRule.parse(media_metadata_by_glob, media_metadata_by_header, media_metadata_by_extension)
+    flags = media_metadata_by_glob, media_metadata_by_header, media_metadata_by_extension
+    rule = MediaRule.parse(*flags, media_orientation)
     config = PrepareConfig(limits=limits, executor=named_executor(executor, num_workers))
     store_media(path, rule, config, progress)
 

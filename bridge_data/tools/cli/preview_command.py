@@ -19,6 +19,7 @@ from bridge_data.shards.records import bytes_of, reader_of
 from bridge_data.shards.sample_lookup import find_sample
 from bridge_data.tools.cli.terminal import (
     ON_DISK,
+    OUTPUT_ON_DISK,
     counted,
     echo_json,
     json_option,
@@ -41,7 +42,7 @@ DEFAULT_COUNT = 3
 @click.option("--start", default=0, show_default=True, help="The number of the first.")
 @click.option("--key", help="Show this sample alone: its `__key__`, SHARD:KEY, or KEY; of a JSONL file its number.")
 @split_options("The part of the split; of several, such as train,val, the first that has samples.  [default: of all]")
-@click.option("--html", type=click.Path(path_type=Path), help="Write them to this file instead, as a single HTML page.")
+@click.option("--html", type=OUTPUT_ON_DISK, help="Write them to this file instead, as a single HTML page.")
 @where_options
 @trust_options
 @limits_option

@@ -15,7 +15,7 @@ import click
 
 from bridge_data.errors import ConfigError
 from bridge_data.limits import Limits
-from bridge_data.storage import Location, is_remote, location
+from bridge_data.storage import COPY_IT, Location, location, output, output_on_disk
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -139,13 +139,33 @@ class _OnDiskParam(click.ParamType):  # type: ignore[type-arg]
     name = "path"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        if is_remote(value):
-            command = "bridge-data" if ctx is None else ctx.command_path
-            raise ConfigError(
-                f"{os.fspath(value)}: `{command}` takes data on a disk. Run it there, then copy the folder to the "
-                "store, with its .nv-meta."
-            )
-        return Path(value)
+        found = location(value)
+        if isinstance(found, Path):
+            return found
+        command = "bridge-data" if ctx is None else ctx.command_path
+        raise ConfigError(
+            f"{os.fspath(value)}: `{command}` takes data on a disk. Run it there, then copy the folder to the "
+            "store, with its .nv-meta."
+        )
+
+
+class _OutputParam(click.ParamType):  # type: ignore[type-arg]
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Location:
+        return output(_name_of(param), value)
+
+
+class _OutputOnDiskParam(click.ParamType):  # type: ignore[type-arg]
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        return output_on_disk(_name_of(param), value, COPY_IT)
+
+
+def _name_of(param: click.Parameter | None) -> str:
+    assert param is not None
+    return param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
 
 
 LOCATION = _LocationParam()
@@ -164,7 +184,13 @@ def only_on_disk(path: Location) -> Path:
 """An argument that is a path or a URL."""
 
 ON_DISK = _OnDiskParam()
-"""An argument that is a path; a URL is an error."""
+"""An argument that is a path; a URL of a store is an error."""
+
+OUTPUT = _OutputParam()
+"""A path or a URL to write to."""
+
+OUTPUT_ON_DISK = _OutputOnDiskParam()
+"""A path to write to; a URL of a store is an error."""
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -11,6 +11,7 @@ import numpy
 import pytest
 import torch
 
+from bridge_data import storage
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.loader.checkpoint import (
     checkpoint_folder,
@@ -105,7 +106,7 @@ def test_older_files_are_there_until_a_save_over_them_is_complete(
     else:
         write_version_1(folder, step=10, world_size=4)
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint_folder, "write_file", lambda *_: (_ for _ in ()).throw(OSError("no space left")))
+        patched.setattr(storage, "write", lambda *_: (_ for _ in ()).throw(OSError("no space left")))
         with pytest.raises(StateError, match="no space left"):
             save_states(folder, make_state(step=20), step=20, world_size=2)
     assert load_states(folder, step=10) == make_state()
