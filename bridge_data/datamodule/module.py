@@ -52,7 +52,10 @@ ValLoader: TypeAlias = ValidationDataloader | IdleDataloader
 
 
 class _Option:
-    """An option of the run as an attribute of the DataModule."""
+    """An option of the run as an attribute of the DataModule; fixed once loaders are made, if they are made with it."""
+
+    def __init__(self, *, is_of_loaders: bool = True) -> None:
+        self._is_of_loaders = is_of_loaders
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -62,7 +65,7 @@ class _Option:
 
     def __set__(self, module: "EnergonMultiModalDataModule", value: Any) -> None:
         is_made = module.train_dataloader_object is not None or module.val_dataloader_object is not None
-        if is_made and (now := module.options.get(self._name)) != value:
+        if is_made and self._is_of_loaders and (now := module.options.get(self._name)) != value:
             raise ConfigError(
                 f"{type(module).__name__}: {self._name}={value!r}: its loaders are made, with {now!r}; make another "
                 "DataModule"
@@ -130,7 +133,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
     multimodal_sample_config = _OfEncoder()
 
     micro_batch_size = _Option()
-    global_batch_size = _Option()
+    global_batch_size = _Option(is_of_loaders=False)
     num_workers = _Option()
     pin_memory = _Option()
     shuffle_buffer_size = _Option()
