@@ -81,6 +81,7 @@ class LoaderKeywords(TypedDict, total=False):
     memo: Memo | Mapping[str, Any] | None
     watchdog_timeout_seconds: float | None
     watchdog_initial_timeout_seconds: float | None
+    worker_start_timeout_s: float | None
     fail_on_timeout: bool
     workers_help: bool
     pin_memory: bool
@@ -139,6 +140,7 @@ class DataModuleKeywords(TypedDict, total=False):
     memo: Memo | Mapping[str, Any] | None
     watchdog_timeout_seconds: float | None
     watchdog_initial_timeout_seconds: float | None
+    worker_start_timeout_s: float | None
     fail_on_timeout: bool
     workers_help: bool
     start_method: StartMethod

@@ -9,23 +9,38 @@ lost, and it takes 30 ns.
 
 
 class ProcessCounts:
-    """Bytes of samples read by their offsets, or as auxiliary files; retries after a transient fault; images decoded;
-    samples that were in the memo and that were not, and the bytes read of it; nanoseconds that reads of objects took.
+    """Bytes of samples read by their offsets, or as auxiliary files; retries after a transient fault; images decoded,
+    those of them that are damaged, and those of which only the first frame was taken; samples that were in the memo and
+    that were not, and the bytes read of it; nanoseconds that reads of objects took.
     """
 
-    __slots__ = ("memo_bytes", "num_bytes", "num_images", "num_memo_hits", "num_memo_misses", "num_retries", "store_ns")
+    __slots__ = (
+        *("memo_bytes", "num_bytes", "num_damaged_images", "num_first_frames", "num_images"),
+        *("num_memo_hits", "num_memo_misses", "num_retries", "store_ns"),
+    )
 
     def __init__(self) -> None:
         self.num_bytes = self.num_images = self.num_retries = self.store_ns = 0
+        self.num_damaged_images = self.num_first_frames = 0
         self.num_memo_hits = self.num_memo_misses = self.memo_bytes = 0
 
-    def saved(self) -> tuple[int, int, int, int]:
-        """Bytes, images, retries and nanoseconds, for `restore`."""
-        return self.num_bytes, self.num_images, self.num_retries, self.store_ns
+    def saved(self) -> tuple[int, int, int, int, int, int]:
+        """Bytes, images, retries, damaged images, first frames and nanoseconds, for `restore`."""
+        images = self.num_damaged_images, self.num_first_frames
+        return self.num_bytes, self.num_images, self.num_retries, *images, self.store_ns
 
-    def restore(self, saved: tuple[int, int, int, int]) -> None:
+    def restore(self, saved: tuple[int, int, int, int, int, int]) -> None:
         """Forget what was counted since."""
-        self.num_bytes, self.num_images, self.num_retries, self.store_ns = saved
+        self.num_bytes, self.num_images, self.num_retries = saved[:3]
+        self.num_damaged_images, self.num_first_frames, self.store_ns = saved[3:]
+
+    def take_image_notes(self) -> tuple[int, int]:
+        """Damaged images and first frames that were not taken yet."""
+        taken = damaged, first = self.num_damaged_images, self.num_first_frames
+        if damaged or first:
+            self.num_damaged_images -= damaged
+            self.num_first_frames -= first
+        return taken
 
     def take_memo(self) -> tuple[int, int, int]:
         """Hits, misses and bytes of the memo that were not taken yet."""

@@ -146,11 +146,15 @@ class Memo:
     """Where encoded samples are kept for all jobs, ranks and epochs on this machine that ask for them again.
 
     Raises:
-        ConfigError: if a number is out of range.
+        ConfigError: if there is no version, or a number is out of range.
     """
 
     folder: str | Path
     """A folder in memory, such as "/dev/shm/run". The last process that uses it empties it."""
+    _: dataclasses.KW_ONLY
+    version: str | int | None = None
+    """A name of your own for what the hooks make of samples, such as "1". It must be given, as code is not compared:
+    change it with the code of your hooks, and with whatever else they read."""
     max_bytes: int = 8 << 30
     """The most that all processes together keep there."""
     disk: str | Path | None = None
@@ -162,6 +166,11 @@ class Memo:
             if name == "folder" or self.disk is not None:
                 folder = output_on_disk(f"memo: {name}", getattr(self, name), OF_THE_MACHINE)
                 object.__setattr__(self, name, str(folder.absolute()))
+        if isinstance(self.version, bool) or not isinstance(self.version, str | int) or self.version == "":
+            raise ConfigError(
+                f"memo: version={self.version!r}: expected a name for what your hooks make of samples, such as "
+                'Memo("/dev/shm/run", version="1"): code is not compared, so change the name with the code'
+            )
         for name in ("max_bytes", "max_disk_bytes"):
             check_integer(f"memo: {name}", getattr(self, name), 1)
 
@@ -218,6 +227,9 @@ class LoaderConfig:
     None: no limit."""
     watchdog_initial_timeout_seconds: float | None = None
     """The same before a worker's first batch, if given."""
+    worker_start_timeout_s: float | None = 300
+    """Seconds that the trainer waits for a worker that is still importing the same module, or loading the dataset,
+    before it is an error that names the module. None: no limit."""
     fail_on_timeout: bool = False
     """Stop the run instead of replacing a worker that has exceeded a limit."""
     workers_help: bool = True
@@ -263,7 +275,10 @@ class LoaderConfig:
         at_least = {"prefetch_factor": 1, "max_worker_restarts": 0, "restart_window_batches": 1, "max_shared_bytes": 0}
         for name, least in at_least.items():
             check_integer(f"loader: {name}", getattr(self, name), least)
-        for name in ("watchdog_timeout_seconds", "watchdog_initial_timeout_seconds", "sample_timeout_s"):
+        for name in (
+            *("watchdog_timeout_seconds", "watchdog_initial_timeout_seconds"),
+            *("worker_start_timeout_s", "sample_timeout_s"),
+        ):
             check_number(f"loader: {name}", getattr(self, name), "a positive number of seconds", or_none=True)
         check_plain_fields(self, "loader: ")
         object.__setattr__(self, "workers", _workers(self.workers))

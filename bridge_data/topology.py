@@ -1,5 +1,6 @@
 """The data-parallel rank of this process, its lanes and workers."""
 
+import copy
 import dataclasses
 import functools
 import logging
@@ -79,9 +80,10 @@ class WorkerConfig:
     same data. `num_workers` 0 works in the training process. `num_lanes` is the number of independent streams of the
     whole job, a multiple of `world_size`; it is fixed when a run starts and decides how far the run can be scaled
     later. By default a rank has 8 lanes, so that 0 to 8 workers give the same sequence; with more workers, as many as
-    workers, which is logged. Samples stored next to each other are read together; a process (a worker, or this one
-    without workers) keeps at most `max_open_bytes` of them until they are needed. Sources that do not fit are read
-    sample by sample. `seed_offset` is the seed of order and augmentation.
+    workers; and one, if the training data have too few samples for more (see `for_samples`). Both are logged. Samples
+    stored next to each other are read together; a process (a worker, or this one without workers) keeps at most
+    `max_open_bytes` of them until they are needed. Sources that do not fit are read sample by sample. `seed_offset` is
+    the seed of order and augmentation.
     `worker_log_level` and `worker_debug_path` have no effect: a loader's `ledger_path` keeps the samples of each batch.
 
     Raises:
@@ -130,6 +132,17 @@ class WorkerConfig:
         """The same with other values of some fields; lanes by default stay so."""
         return dataclasses.replace(self, **{"num_lanes": self.num_lanes if self.num_lanes_given else 0} | fields)
 
+    def for_samples(self, num_samples: int, batch_size: int) -> Self:
+        """The same; but if `num_lanes` was not given, and so many lanes could not fill a micro-batch of `batch_size`
+        each from `num_samples` training samples, with one lane for each rank. Two samples in eight lanes would come as
+        [1, 1], [0, 0]. Only the plan is read for it, so all ranks agree."""
+        if self.num_lanes_given or num_samples >= self.num_lanes * batch_size or self.num_lanes == self.world_size:
+            return self
+        _tell_few_samples(num_samples, batch_size, self.num_lanes, self.world_size)
+        fitting = copy.copy(self)
+        fitting.num_lanes, fitting.data_parallel_group = self.world_size, self.data_parallel_group
+        return fitting
+
     def _default_lanes_per_rank(self) -> int:
         return _default_lanes_per_rank(self.num_workers)
 
@@ -166,6 +179,8 @@ class WorkerConfig:
     def warn_of_idle_workers(self, num_lanes: int) -> None:
         """Warn if some workers of this rank have none of its lanes, of the `num_lanes` of the job, or if they share
         them so unequally that they wait for each other for a fifth of their time or more."""
+        if not self.num_lanes_given and num_lanes == self.num_lanes == self.world_size:
+            return  # few samples, which `for_samples` has told
         num_here = len(range(self.rank, num_lanes, self.world_size))
         num_busy = busy_workers(num_here, self.num_workers)
         if num_busy <= 0.8 * self.num_workers or num_here < self.num_workers:
@@ -223,3 +238,16 @@ def _default_lanes_per_rank(num_workers: int) -> int:
             LANES_PER_RANK,
         )
     return max(num_workers, LANES_PER_RANK)
+
+
+@functools.cache  # so that it is logged once
+def _tell_few_samples(num_samples: int, batch_size: int, num_lanes: int, world_size: int) -> None:
+    logger.warning(
+        "%d samples are too few to fill micro-batches of %d in %d lanes, so each rank has one lane (num_lanes=%d), and "
+        "one worker is busy. num_lanes=%d keeps the usual number",
+        num_samples,
+        batch_size,
+        num_lanes,
+        world_size,
+        num_lanes,
+    )

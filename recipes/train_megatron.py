@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from bridge_data import MetricsReporter, TensorBoardSink
-from bridge_data.errors import ConfigError, WorkerError
+from bridge_data.errors import ConfigError
 from recipes import cpu_shim
 from recipes.packed_attention import sequence_numbers
 from recipes.recipe import Recipe
@@ -57,9 +57,6 @@ def train_megatron(recipe: Recipe) -> None:
 
     model = recipe.build_megatron_model(groups, tokenizer)
     trainer = MegatronTrainer(training, groups, model, forward_step, on_step, on_evaluation)
-    num_workers = recipe.options.worker.num_workers
-    if recipe.loader["wait_for_workers"] and num_workers and not loader.wait_for_workers():
-        raise WorkerError(f"{num_workers} workers were not ready in time; look at the log above")
     num_steps = trainer.fit(data)
     if num_steps < trainer.num_steps and not training.skip_train and dist.get_rank() == 0:
         print(f"{training.exit_signal}: saved and ended after {num_steps} steps", flush=True)

@@ -1,5 +1,5 @@
-"""The order of format 2, pinned. A change of order is a new version (`bridge_data.order.state.VERSION`): write a new
-file with `python -m tests.test_golden_order`, keep the old one's version refused, and say so in the docs."""
+"""The order, pinned. A change of order is a new `VERSION` here, and of states (`bridge_data.order.state.VERSION`):
+write a new file with `python -m tests.test_golden_order`, keep the old version refused, and say so in the docs."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import Any
 
 from bridge_data.order import Blend, Cursor, Geometry, OrderedCursor, OrderedRow, Row
 from bridge_data.order.random_draws import key64
-from bridge_data.order.state import VERSION
 
+VERSION = 2
 FILE = Path(__file__).parent / "golden" / f"order_v{VERSION}.json"
 
 SOURCES = ([1_000] * 3 + [17, 0, 983], [5], [70_001] * 2)

@@ -58,8 +58,8 @@ def bridge_config(where: Given) -> None:
 
 
 ON_DISK_ONLY: dict[str, Callable[[Given], Any]] = {
-    "memo: folder": lambda where: Memo(where),  # type: ignore[arg-type]
-    "memo: disk": lambda where: Memo("/dev/shm/run", disk=where),  # type: ignore[arg-type]
+    "memo: folder": lambda where: Memo(where, version="1"),  # type: ignore[arg-type]
+    "memo: disk": lambda where: Memo("/dev/shm/run", version="1", disk=where),  # type: ignore[arg-type]
     "parent_cache_dir": lambda where: FileStoreCachePool(parent_cache_dir=where).close(),
     "JsonlSink": lambda where: JsonlSink(where),
     "TensorBoardSink": lambda where: TensorBoardSink(where).close(),

@@ -69,6 +69,64 @@ def test_workers_that_would_wait_for_those_with_more_lanes_are_told(num_workers:
     assert [bool(re.search(told or "", str(warning.message))) for warning in caught] == [True] * (told is not None)
 
 
+def test_few_samples_come_from_one_lane_of_each_rank_unless_lanes_are_given(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first overfit run that everybody makes: a batch has each of the two samples."""
+    folder = write_texts(tmp_path, 2, per_shard=2, ratio="1,0,0")
+
+    def drawn(num_batches: int, num_lanes: int = 0, **options: Any) -> list[list[int]]:
+        config = WorkerConfig(rank=0, world_size=1, num_workers=0, num_lanes=num_lanes)
+        dataset = train_dataset(folder, worker_config=config, batch_size=2, **options)
+        return [list(map(int, batch.text)) for batch in itertools.islice(get_savable_loader(dataset), num_batches)]
+
+    assert all(sorted(batch) == [0, 1] for batch in drawn(20))
+    assert drawn(20) == drawn(20, num_lanes=1)
+    assert [sorted(batch) for batch in drawn(3, repeat=False)] == [[0, 1]], "one batch, not one for each lane"
+    assert any(batch[0] == batch[1] for batch in drawn(20, num_lanes=8)), "as asked for"
+    told = [record.getMessage() for record in caplog.records if "too few" in record.getMessage()]
+    assert len(told) == 1 and "num_lanes=1" in told[0] and "num_lanes=8" in told[0]
+
+
+@pytest.mark.parametrize(("num_samples", "lanes_of_a_rank"), [(2, 1), (47, 1), (48, 8)])
+def test_all_ranks_and_numbers_of_workers_have_the_same_few_lanes(
+    tmp_path: Path, num_samples: int, lanes_of_a_rank: int
+) -> None:
+    folder, group = write_texts(tmp_path, num_samples, per_shard=5, ratio="1,0,0"), object()
+    for rank, num_workers in itertools.product((0, 1, 2), (0, 1, 4, 8)):
+        config = WorkerConfig(rank, 3, num_workers, group)  # type: ignore[arg-type]
+        dataset = train_dataset(folder, worker_config=config, batch_size=2)
+        assert dataset.worker_config.num_lanes == 3 * lanes_of_a_rank
+        assert dataset.worker_config.data_parallel_group is group
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            if num_workers and lanes_of_a_rank == 1:
+                dataset.worker_config.warn_of_idle_workers(dataset.worker_config.num_lanes)
+
+
+def test_a_run_of_few_samples_is_resumed_by_other_ranks_and_with_the_lanes_that_it_had(tmp_path: Path) -> None:
+    folder = write_texts(tmp_path, 6, per_shard=2, ratio="1,0,0")
+
+    def loader(world_size: int, rank: int = 0, num_lanes: int = 0) -> Any:
+        config = WorkerConfig(rank, world_size, 0, num_lanes=num_lanes)
+        return get_savable_loader(train_dataset(folder, worker_config=config, batch_size=2, repeat=False))
+
+    one = loader(1)
+    first = next(iter(one)).text
+    states = one.save_state_rank()
+    rest: list[str] = []
+    for rank in range(2):
+        ranked = loader(2, rank)
+        ranked.restore_state_rank(states)
+        rest += [text for batch in ranked for text in batch.text]
+    assert sorted([*first, *rest]) == sorted(map(str, range(6)))
+    eight = loader(1, num_lanes=8)
+    saved = eight.save_state_rank()
+    again = loader(1)
+    again.restore_state_rank(saved)
+    assert [batch.text for batch in again] == [batch.text for batch in eight]
+
+
 def test_a_config_travels_without_its_process_group() -> None:
     config = WorkerConfig(rank=1, world_size=2, num_workers=0, data_parallel_group=object(), num_lanes=8)  # type: ignore[arg-type]
     copy = pickle.loads(pickle.dumps(config))

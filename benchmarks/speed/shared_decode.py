@@ -76,7 +76,7 @@ def job(folder: str, memo: str, samples: int, workers: int) -> dict[str, Any]:
         task_encoder=Photos(),
     )
     digest = hashlib.blake2b(digest_size=8)
-    with get_loader(dataset, memo=None if memo == "-" else Memo(memo)) as loader:
+    with get_loader(dataset, memo=None if memo == "-" else Memo(memo, version="1")) as loader:
         cpu_s, begin_s = 0.0, 0.0
         for number, batch in zip(range(1 + samples // BATCH_SIZE), loader, strict=False):
             digest.update(repr(batch.__key__).encode() + batch.image.numpy().reshape(-1)[::1009].tobytes())

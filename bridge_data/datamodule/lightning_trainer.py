@@ -2,16 +2,18 @@
 
 Enters: the trainer and the batch sizes of the DataModule; the trainer's steps. Leaves: the number of batches it has
 trained on, and of batches it overfits; scalars `data/NAME` in each of its loggers (TensorBoard, CSV, W&B).
-Guarantee: a trainer whose steps are not those of the DataModule is refused.
+Guarantee: a trainer whose steps are not those of the DataModule, or which never ends
+though it is told to, is refused.
 """
 
+import dataclasses
 import functools
 import math
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import BatchSizeFinder, Callback
 
 from bridge_data.datamodule.batch_schedule import BatchSchedule
 from bridge_data.datamodule.metric_sinks import MetricsReport, MetricsReporter, MetricsSink
@@ -20,15 +22,30 @@ from bridge_data.datamodule.trainer_loaders import EnergonDataloader
 from bridge_data.errors import ConfigError, StateError
 
 
-def check_steps(
-    trainer: Any, schedule: BatchSchedule, num_micro_batches: int, virtual_epoch_length: int, balanced: bool
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class DataEpoch:
+    """What an iteration of the training loader is on this rank."""
+
+    length: int | None
+    """Its batches, if they are known before it is read; None also if it does not end."""
+    is_pass: bool
+    """Whether it ends with a pass through data that end."""
+    num_batches: int
+    """The batches of one pass through the data, maybe about."""
+
+
+def check_trainer(
+    trainer: Any, schedule: BatchSchedule, num_micro_batches: int, epoch: DataEpoch, *, balanced: bool
 ) -> None:
-    """Check that the trainer takes `num_micro_batches` of a rank per step; if `balanced`, also that no epoch of the
-    trainer's own length ends within a step, where balanced ranks have no position.
+    """Check what the trainer is set to: that it takes `num_micro_batches` of a rank per step, and that it ends. If
+    `balanced`, also that no epoch of the trainer's own length ends within a step, where balanced ranks have no
+    position.
 
     Raises:
-        ConfigError: if it takes another number, or an epoch ends there.
+        ConfigError: if it takes another number, an epoch ends there, its epochs never end, or a limit is a fraction
+            of an unknown length.
     """
+    check_no_batch_size_finder(trainer)
     if schedule.rampup_batch_size is not None:
         raise ConfigError(
             f"rampup_batch_size={list(schedule.rampup_batch_size)}: Lightning takes the same number of "
@@ -40,17 +57,69 @@ def check_steps(
             f"step, the trainer takes {trainer.accumulate_grad_batches}; set "
             f"Trainer(accumulate_grad_batches={num_micro_batches}), or another global_batch_size"
         )
-    length = _limited(trainer.limit_train_batches, virtual_epoch_length)
-    if length is None and trainer.max_steps == -1 and (trainer.max_epochs or -1) > 0:
+    _check_fractions(trainer, epoch)
+    length = _limited(trainer.limit_train_batches, epoch.length)
+    if length is None and not epoch.is_pass:
+        _check_endless(trainer, epoch)
+    if length is not None:
+        _check_whole_steps(trainer, num_micro_batches, epoch, length, balanced=balanced)
+
+
+def _check_fractions(trainer: Any, epoch: DataEpoch) -> None:
+    """Check limits that are parts of an epoch: fractions of one whose length Lightning knows, and at least a batch."""
+    for name in ("overfit_batches", "limit_train_batches", "val_check_interval"):
+        value = getattr(trainer, name, None)
+        if not isinstance(value, float) or value in (0.0, 1.0):
+            continue
+        if epoch.is_pass or epoch.length is None:
+            number = max(1, int(value * epoch.num_batches))
+            raise ConfigError(
+                f"Trainer({name}={value}): Lightning knows no length of an epoch, of which that is a fraction. Set "
+                f"{name}={number}, or virtual_epoch_length={epoch.num_batches} of the DataModule: one pass through the "
+                "data has about so many batches of a rank"
+            )
+        if name == "overfit_batches" and int(value * epoch.length) == 0:
+            raise ConfigError(f"Trainer({name}={value}): of an epoch of {epoch.length} batches that is none; set 1")
+    interval, length = trainer.val_check_interval, epoch.length if epoch.is_pass else None
+    if isinstance(interval, int) and length is not None and interval > length and trainer.check_val_every_n_epoch:
+        raise ConfigError(
+            f"Trainer(val_check_interval={interval}): an epoch has {length} batches, so this never validates. Set at "
+            f"most {length}; check_val_every_n_epoch=None to count over epochs; or limit_val_batches=0"
+        )
+
+
+def _check_endless(trainer: Any, epoch: DataEpoch) -> None:
+    """Refuse a trainer that waits for the end of an epoch which never ends; warn if something else ends the run."""
+    if (trainer.max_epochs or -1) < 1:
+        return
+    no_end = (
+        f"Trainer(max_epochs={trainer.max_epochs}): the training data repeats endlessly, so its first epoch never "
+        f"ends. Set virtual_epoch_length={epoch.num_batches} of the DataModule, which is one pass through the data, or "
+        "its repeat=False, or max_steps or limit_train_batches of the trainer"
+    )
+    if trainer.max_steps == -1:
+        raise ConfigError(f"{no_end}; max_epochs=-1 if something else ends the run")
+    warnings.warn(f"{no_end}. Now max_steps={trainer.max_steps} alone ends the run", stacklevel=5)
+
+
+def tell_of_no_validation(trainer: Any, epoch: DataEpoch) -> None:
+    """Warn of a trainer that waits with validation for the end of endless data."""
+    by_time = getattr(trainer, "_val_check_time_interval", None) is not None
+    is_endless = _limited(trainer.limit_train_batches, epoch.length) is None and not epoch.is_pass
+    if is_endless and trainer.val_check_interval == 1.0 and trainer.enable_validation and not by_time:
         warnings.warn(
-            f"Trainer(max_epochs={trainer.max_epochs}) never ends: the training data is endless, so its first epoch "
-            "is too. Set virtual_epoch_length of the DataModule or limit_train_batches of the trainer, or train for "
-            "max_steps",
+            "this run never validates: the training data repeats endlessly, so no epoch ends. Set val_check_interval "
+            f"of the trainer to a number of batches, or virtual_epoch_length={epoch.num_batches} of the DataModule; or "
+            "limit_val_batches=0, if that is meant",
             stacklevel=4,
         )
-    if length is None or length % num_micro_batches == 0:
+
+
+def _check_whole_steps(trainer: Any, num_micro_batches: int, epoch: DataEpoch, length: int, *, balanced: bool) -> None:
+    """Check that an epoch of `length` batches is of whole steps."""
+    if length % num_micro_batches == 0:
         return
-    if balanced and length != virtual_epoch_length:
+    if balanced and length != epoch.length:
         raise ConfigError(
             f"limit_train_batches={trainer.limit_train_batches} ends an epoch within a step of {num_micro_batches} "
             "micro-batches, which balanced ranks draw together, so some would come again in the next epoch; make it a "
@@ -58,11 +127,63 @@ def check_steps(
         )
     if not trainer.fast_dev_run:
         warnings.warn(
-            f"an epoch of {length} batches (limit_train_batches={trainer.limit_train_batches}, virtual_epoch_length="
-            f"{virtual_epoch_length}) ends within a step of {num_micro_batches} micro-batches: Lightning takes that "
-            "step with fewer samples than global_batch_size. Make it a multiple",
-            stacklevel=4,
+            f"an epoch of {length} batches (limit_train_batches={trainer.limit_train_batches}, of "
+            f"{epoch.length or 'endless'} batches of the data) ends within a step of {num_micro_batches} "
+            "micro-batches: Lightning takes that step with fewer samples than global_batch_size. Make it a multiple",
+            stacklevel=5,
         )
+
+
+def check_ends(ends: str, world_size: int) -> None:
+    """Check that all ranks of finite data end an epoch after the same number of batches.
+
+    Raises:
+        ConfigError: if they may not.
+    """
+    if world_size > 1 and ends != "even":
+        raise ConfigError(
+            f"repeat=False, ends={ends!r}: an epoch ends with the data, on one of {world_size} ranks maybe a batch "
+            'before another, which would wait for it for ever. Set ends="even", or virtual_epoch_length'
+        )
+
+
+def check_evaluation(trainer: Any, stage: str, loader: Any) -> None:
+    """Check that a fraction to which the trainer limits the `loader` of an evaluation is of a known length; `stage` is
+    "val" or "test".
+
+    Raises:
+        ConfigError: if it is not.
+    """
+    check_no_batch_size_finder(trainer)
+    name = f"limit_{stage}_batches"
+    value = getattr(trainer, name)
+    if not isinstance(value, float) or value in (0.0, 1.0) or isinstance(loader, IdleDataloader):
+        return
+    try:
+        len(loader)
+    except TypeError:
+        data = loader.dataloader.dataset
+        given = "overfit_batches" if trainer.overfit_batches else name
+        raise ConfigError(
+            f"Trainer({given}={value}): the number of batches of this evaluation is not known before they are read, as "
+            f"their samples are packed, grouped or made by generators. Set a number, such as "
+            f"{given}={max(1, int(value * data.num_batches()))}"
+        ) from None
+
+
+def check_no_batch_size_finder(trainer: Any) -> None:
+    """Check that Lightning does not look for a batch size, which it would set where no loader reads it.
+
+    Raises:
+        ConfigError: if it does.
+    """
+    for callback in trainer.callbacks:
+        if isinstance(callback, BatchSizeFinder):
+            raise ConfigError(
+                "BatchSizeFinder (Tuner.scale_batch_size): micro_batch_size is fixed once the loaders of the "
+                "DataModule are made, as its states count in micro-batches. Try sizes one by one: "
+                "Trainer(fast_dev_run=3).fit(model, datamodule=EnergonMultiModalDataModule(..., micro_batch_size=size))"
+            )
 
 
 def check_new(trainer: Any, data_module: str) -> None:
@@ -79,11 +200,11 @@ def check_new(trainer: Any, data_module: str) -> None:
         )
 
 
-def num_overfitted(trainer: Any, virtual_epoch_length: int) -> int | None:
+def num_overfitted(trainer: Any, epoch_length: int | None) -> int | None:
     """The batches of a rank that the trainer repeats in every epoch (`overfit_batches`); None if it repeats none."""
     if not trainer.overfit_batches:
         return None
-    return _limited(trainer.overfit_batches, virtual_epoch_length)
+    return _limited(trainer.overfit_batches, epoch_length)
 
 
 def check_overfitted(wanted: int | None, made_for: int | None) -> None:
@@ -155,11 +276,11 @@ def is_fitting(trainer: Any) -> bool:
     return bool(trainer.state.fn == "fit")
 
 
-def _limited(limit: int | float, virtual_epoch_length: int) -> int | None:
-    """The batches of an epoch under Lightning's `limit`, a number or a fraction; None if endless."""
-    length = virtual_epoch_length or math.inf
+def _limited(limit: int | float, epoch_length: int | None) -> int | None:
+    """The batches of an epoch under Lightning's `limit`, a number or a fraction; None if not known."""
+    length = epoch_length or math.inf
     batches = min(limit, length) if isinstance(limit, int) else limit * length
-    return None if batches == math.inf else int(batches)
+    return None if batches == math.inf or math.isnan(batches) else int(batches)
 
 
 class MetricsCallback(Callback):  # type: ignore[misc]  # lightning is not followed

@@ -146,7 +146,10 @@ def line_of(report: MetricsReport) -> str:
     parts.append(f"trainer waited {last.wait_share:.1%}")
     if last.ready_slots:
         parts.append(f"prefetch {last.prefetch_fill:.0%} full")
-    rare = {name: getattr(total, name) for name in ("truncated", "failed", "retries", "worker_restarts")}
+    rare = {
+        name: getattr(total, name)
+        for name in ("truncated", "failed", "damaged_images", "first_frames", "retries", "worker_restarts")
+    }
     parts += [f"{count:,} {name.replace('_', ' ')}" for name, count in rare.items() if count]
     if total.skipped:
         parts.append("skipped " + ", ".join(f"{count:,} in {hook}" for hook, count in sorted(total.skipped.items())))
@@ -275,6 +278,8 @@ _COUNTERS = {
     "tokens": ("tokens", "Tokens in the batches, without padding"),
     "token_slots": ("token_slots", "Tokens in the batches, with padding"),
     "images": ("images", "Images decoded"),
+    "damaged_images": ("damaged_images", "Damaged JPEGs whose other pixels the decoder has guessed"),
+    "first_frames": ("first_frames", "Images of several frames or pages of which only the first was taken"),
     "bytes_read": ("read_bytes", "Bytes read"),
     "retries": ("read_retries", "Reads retried after a transient fault"),
     "memo_hits": ("memo_hits", "Encoded samples found in the memo"),

@@ -13,11 +13,14 @@ from lightning.pytorch import LightningDataModule
 
 from bridge_data.datamodule import lightning_trainer
 from bridge_data.datamodule.batch_schedule import BatchSchedule
-from bridge_data.datamodule.parallel import find_cost
+from bridge_data.datamodule.encoder_settings import check_beside, own_seq_length
+from bridge_data.datamodule.lightning_trainer import DataEpoch
+from bridge_data.datamodule.parallel import Balancing, RankLoader, find_cost
 from bridge_data.datamodule.parallel.groups import on_this_rank
 from bridge_data.datamodule.sharing import IdleDataloader, balancing_of, rank_loader
 from bridge_data.datamodule.trainer_loaders import EnergonDataloader, ValidationDataloader
 from bridge_data.encoders import MultiModalSampleConfig, MultiModalTaskEncoder
+from bridge_data.encoders.encoder_config import SEQ_LENGTH
 from bridge_data.encoders.pretrained import open_image_processor, open_tokenizer
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.keywords import DataModuleKeywords
@@ -25,12 +28,13 @@ from bridge_data.lanes.datasets import training_data, validation_data, validatio
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.planned import deal_of, is_dealt
 from bridge_data.loader.checkpoint.other_formats import LIGHTNING_KEY
+from bridge_data.loader.workers.launch import EarlyServer
 from bridge_data.options import ShownOptions
 from bridge_data.order.state import LoaderState
 from bridge_data.order.step_skips import StepSkips
 from bridge_data.plan import EmptySplitError, Source
 from bridge_data.plan.source import distinct_names
-from bridge_data.run_options import LoaderConfig, RunOptions, TrainingOptions, option_parameters
+from bridge_data.run_options import LoaderConfig, RunOptions, StartMethod, TrainingOptions, option_parameters
 from bridge_data.task import TaskEncoder
 from bridge_data.topology import WorkerConfig, is_distributed
 
@@ -40,6 +44,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bridge_data")
 
 _IN_EPOCH = "micro_batches_in_epoch"  # of all ranks, in the whole steps of Lightning's epoch
+
+_SEQ_LENGTH = int(str(SEQ_LENGTH))
+"""The default of `seq_length`: an object of its own, to tell it from the same number given."""
 
 ValLoader: TypeAlias = ValidationDataloader | IdleDataloader
 
@@ -54,7 +61,31 @@ class _Option:
         return self if module is None else module.options.get(self._name)
 
     def __set__(self, module: "EnergonMultiModalDataModule", value: Any) -> None:
+        is_made = module.train_dataloader_object is not None or module.val_dataloader_object is not None
+        if is_made and (now := module.options.get(self._name)) != value:
+            raise ConfigError(
+                f"{type(module).__name__}: {self._name}={value!r}: its loaders are made, with {now!r}; make another "
+                "DataModule"
+            )
         module.options = module.options.with_options(**{self._name: value})
+
+
+class _OfEncoder:
+    """A setting that the task encoder was made of, or has itself."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, module: "EnergonMultiModalDataModule | None", owner: type) -> Any:
+        return self if module is None else vars(module)[self._name]
+
+    def __set__(self, module: "EnergonMultiModalDataModule", value: Any) -> None:
+        if hasattr(module, "task_encoder") and vars(module)[self._name] is not value:
+            raise ConfigError(
+                f"{type(module).__name__}: {self._name} was given to the task encoder when this was made: make another "
+                "with it, or set task_encoder"
+            )
+        module.__dict__[self._name] = value
 
 
 class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  # lightning is not followed
@@ -66,7 +97,8 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
     Args:
         tokenizer, image_processor, seq_length, multimodal_sample_config, decoder_seq_length: for the
             `MultiModalTaskEncoder` that is made if `task_encoder` is None. Tokenizer and image processor may be
-            given as the folder (or hub id) that they were saved to. (Megatron's schedules also read `seq_length`.)
+            given as the folder (or hub id) that they were saved to. Beside a `task_encoder`, they must be those that it
+            has. (Megatron's schedules also read `seq_length`, which is the encoder's.)
         global_batch_size: samples per step of all ranks: a multiple of `micro_batch_size` times the number of ranks. If
             None, one micro-batch of each rank; with Lightning, `accumulate_grad_batches` of each.
         validation_task_encoder: for validation; the one of training if None.
@@ -91,6 +123,12 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
     def num_val_workers(self, value: int | None) -> None:
         self.options = self.options.with_options(num_val_workers=value)
 
+    tokenizer = _OfEncoder()
+    image_processor = _OfEncoder()
+    seq_length = _OfEncoder()
+    decoder_seq_length = _OfEncoder()
+    multimodal_sample_config = _OfEncoder()
+
     micro_batch_size = _Option()
     global_batch_size = _Option()
     num_workers = _Option()
@@ -104,7 +142,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         path: str | Path | list[Any] | dict[str, Any],
         tokenizer: Any = None,
         image_processor: Any = None,
-        seq_length: int = 2048,
+        seq_length: int = _SEQ_LENGTH,
         micro_batch_size: int = 1,
         global_batch_size: int | None = None,
         num_workers: int = 1,
@@ -146,16 +184,16 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         self._loaded_in_epoch: int | None = None
         self._loaded_from: Any = None
         self._num_overfitted: int | None = None
+        self._epoch: DataEpoch | None = None
         self._test_dataloader: ValLoader | None = None
         self._checked_skips(1)
+        self._early_server = EarlyServer(self._start_method)
         self.task_encoder = self._default_encoder() if task_encoder is None else task_encoder
         self.validation_task_encoder = validation_task_encoder or self.task_encoder
         balance = self.options.trainer.balance
         self._cost = None if balance is False or is_dealt(self.options) else find_cost(balance, self.task_encoder)
-        for name in ("multimodal_sample_config", "decoder_seq_length") if task_encoder is not None else ():
-            if getattr(self, name) is not None:
-                message = f"EnergonMultiModalDataModule: {name} has no effect with a task_encoder: set it there"
-                warnings.warn(message, stacklevel=2)
+        if task_encoder is not None:
+            self._check_beside(task_encoder)
 
     def __repr__(self) -> str:
         path = repr(str(self.path)) if isinstance(self.path, (str, Path)) else "data in memory"
@@ -226,20 +264,16 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         """
         config = self._worker_config(self.num_workers)
         schedule, num_micro_batches = self._batch_schedule(config.world_size), self.num_micro_batches(config)
-        num_overfitted, balanced = None, self._cost is not None and config.world_size > 1
-        if self.trainer is not None:
-            virtual_epoch_length = self.options.data.virtual_epoch_length
-            lightning_trainer.check_steps(self.trainer, schedule, num_micro_batches, virtual_epoch_length, balanced)
-            if self._loaded_state is None and self._loaded_from != self.trainer.ckpt_path:
-                lightning_trainer.check_new(self.trainer, type(self).__qualname__)
-            num_overfitted = lightning_trainer.num_overfitted(self.trainer, virtual_epoch_length)
         if self.train_dataloader_object is None:
             dataset = self.datasets_provider(config, "train")
+            self._epoch = self._epoch_of(dataset)
+        num_overfitted, by_pass = self._fitted_to_trainer(schedule, num_micro_batches, config.world_size)
+        if self.train_dataloader_object is None:
             if num_overfitted is not None:
                 dataset = dataset.first(num_overfitted * config.world_size)
             balancing = balancing_of(self._cost, schedule, num_micro_batches, config)
-            share, strict = self.options.trainer.share, self.options.trainer.strict_restore
-            loader = rank_loader(dataset, self.options.loader, share, self.pg_collection, balancing)
+            strict = self.options.trainer.strict_restore
+            loader = self._rank_loader(dataset, self.options.loader, balancing)
             train = None if loader is None else EnergonDataloader(loader, strict=strict)
             self.train_dataloader_object = IdleDataloader(config) if train is None else train
             self._num_overfitted = num_overfitted
@@ -248,11 +282,33 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
                 self._loaded_state = None
         else:
             lightning_trainer.check_overfitted(num_overfitted, self._num_overfitted)
+        if isinstance(self.train_dataloader_object, EnergonDataloader):
+            self.train_dataloader_object.by_pass = by_pass
         if self.trainer is not None:
             steps = (config.world_size, num_micro_batches)
             lightning_trainer.follow(self.trainer, self.train_dataloader_object, self._loaded_in_epoch, *steps)
             self._loaded_in_epoch = None
         return self.train_dataloader_object
+
+    def _fitted_to_trainer(
+        self, schedule: BatchSchedule, num_micro_batches: int, world_size: int
+    ) -> tuple[int | None, bool]:
+        """The batches of a rank that the trainer repeats in every epoch (None: none), and whether its epochs are passes
+        through data that end. Checks the settings of the trainer first."""
+        epoch = self._epoch
+        if self.trainer is None or epoch is None:
+            return None, False
+        balanced = self._cost is not None and world_size > 1
+        lightning_trainer.check_trainer(self.trainer, schedule, num_micro_batches, epoch, balanced=balanced)
+        if self._loaded_state is None and self._loaded_from != self.trainer.ckpt_path:
+            lightning_trainer.check_new(self.trainer, type(self).__qualname__)
+        num_overfitted = lightning_trainer.num_overfitted(self.trainer, epoch.length)
+        by_pass = epoch.is_pass and num_overfitted is None
+        if by_pass:
+            lightning_trainer.check_ends(self.options.loader.ends, world_size)
+        if self.train_dataloader_object is None:
+            lightning_trainer.tell_of_no_validation(self.trainer, epoch)
+        return num_overfitted, by_pass
 
     def val_dataloader(self) -> ValLoader | list[Any] | None:
         """The validation loader; with `multiple_validation_sets`, those of the sources, in the order of
@@ -275,6 +331,8 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         for loader in made if isinstance(made, list) else [made]:
             if isinstance(loader, ValidationDataloader):
                 loader.cyclic = cyclic
+            if self.trainer is not None:
+                lightning_trainer.check_evaluation(self.trainer, "val", loader)
         return made
 
     @property
@@ -287,12 +345,27 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
     def _validation_loader(self, dataset: LaneDataset) -> ValidationDataloader | IdleDataloader:
         ends = self._val_ends or ("even" if is_distributed() else "uneven")
         config: LoaderConfig = dataclasses.replace(self.options.loader, ends=ends)
-        loader = rank_loader(dataset, config, self.options.trainer.share, self.pg_collection)
+        loader = self._rank_loader(dataset, config)
         if loader is None:
             return IdleDataloader(dataset.worker_config)
         return ValidationDataloader(
             loader, cyclic=False, eval_batches=self.options.trainer.eval_batches, num_trained=self._num_trained
         )
+
+    def _rank_loader(
+        self, dataset: LaneDataset, config: LoaderConfig, balancing: Balancing | None = None
+    ) -> "RankLoader | None":
+        loader = rank_loader(dataset, config, self.options.trainer.share, self.pg_collection, balancing)
+        if dataset.worker_config.num_workers:
+            self._early_server.release()  # the loader has it now
+        return loader
+
+    @property
+    def _start_method(self) -> StartMethod | None:
+        """How the workers of this process will start; None if it is known that it has none."""
+        options = self.options
+        is_local = options.loader.workers == "local" and options.trainer.share == "replicate"
+        return options.loader.start_method if is_local and (self.num_workers or self.num_val_workers) else None
 
     def _num_trained(self) -> int:
         loader = self.train_dataloader_object
@@ -309,6 +382,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         if self._test_dataloader is None:
             config = self._worker_config(self.num_val_workers)
             self._test_dataloader = self._validation_loader(self.datasets_provider(config, "test"))
+        lightning_trainer.check_evaluation(self.trainer, "test", self._test_dataloader)
         return self._test_dataloader
 
     def predict_dataloader(self) -> Never:
@@ -321,8 +395,17 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
     def state_dict(self) -> dict[str, Any]:
         """The position after the last batch delivered, or before the first of an incomplete step: on data-parallel
         rank 0, whose state Lightning saves, that of the whole job. All ranks must call it."""
+        if self.train_dataloader_object is None and self._loaded_state is not None:
+            loaded: dict[str, Any] = {LIGHTNING_KEY: self._loaded_state.to_dict()}
+            return loaded if self._loaded_in_epoch is None else loaded | {_IN_EPOCH: self._loaded_in_epoch}
+        if (
+            self.train_dataloader_object is None
+            and self.trainer is not None
+            and lightning_trainer.is_fitting(self.trainer)
+        ):
+            self.train_dataloader()  # the position before the first batch, to which Lightning's Tuner goes back
         if self.train_dataloader_object is None:
-            return {} if self._loaded_state is None else {LIGHTNING_KEY: self._loaded_state.to_dict()}
+            return {}
         state: dict[str, Any] = {LIGHTNING_KEY: self.train_dataloader_object.save_state()}
         if self.trainer is not None:
             config = self._worker_config(self.num_workers)
@@ -351,6 +434,14 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         self._loaded_in_epoch = state_dict.get(_IN_EPOCH)
         self._loaded_from = None if self.trainer is None else self.trainer.ckpt_path
 
+    def _epoch_of(self, dataset: LaneDataset) -> DataEpoch:
+        """What an iteration of training on `dataset` is for Lightning."""
+        is_even, length = self.options.loader.ends == "even", dataset.virtual_epoch_length or None
+        is_pass = dataset.finite and length is None
+        if is_pass and dataset.has_length:
+            length = dataset.num_batches(even=is_even)
+        return DataEpoch(length=length, is_pass=is_pass, num_batches=max(1, length or dataset.num_batches(even=True)))
+
     @property
     def _validation_options(self) -> TrainingOptions:
         return dataclasses.replace(self.options.data, batch_drop_last=self.options.trainer.val_batch_drop_last)
@@ -377,6 +468,20 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
 
     def _worker_config(self, num_workers: int) -> WorkerConfig:
         return on_this_rank(self.options.worker.changed(num_workers=num_workers), self.pg_collection)
+
+    def _check_beside(self, encoder: TaskEncoder[Any, Any, Any, Any]) -> None:
+        """Check the settings that are the encoder's; `seq_length` is its own from then on, if it says."""
+        names = ("tokenizer", "image_processor", "decoder_seq_length", "multimodal_sample_config")
+        given = {name: getattr(self, name) for name in names}
+        own, asked = own_seq_length(encoder), self.seq_length
+        if asked != SEQ_LENGTH:
+            given["seq_length"] = asked
+        check_beside(type(self).__name__, encoder, given)
+        if own is not None and own != asked:
+            self.__dict__["seq_length"] = own
+            if asked is not _SEQ_LENGTH:  # which is the default, and may have come back from a saved YAML
+                message = f"{type(self).__name__}: seq_length={own} of the task encoder holds, not the default {asked}"
+                warnings.warn(message, stacklevel=3)
 
     def _default_encoder(self) -> MultiModalTaskEncoder:
         if self.packing_buffer_size is not None and self.decoder_seq_length is not None:

@@ -97,7 +97,7 @@ def rank_loader(
         if balancing is None:
             return own
         peers = join_peers(dataset.worker_config.data_parallel_group)
-        return BalancedLoader(dataset, own, peers, balancing, pin_memory=config.pin_memory)
+        return BalancedLoader(dataset, own, peers, balancing, config)
     replica = join_replica(pg_collection)
     if not replica.needs_data:
         return None
@@ -109,8 +109,8 @@ def rank_loader(
         own = open_loader(reading, dataclasses.replace(config, ends="uneven"))
         loader = own
         if balancing is not None:
-            loader = BalancedLoader(reading, own, replica.readers, balancing, pin_memory=config.pin_memory)
-    return ReplicaLoader(dataset, replica, loader, pin_memory=config.pin_memory, ends=config.ends)
+            loader = BalancedLoader(reading, own, replica.readers, balancing, config)
+    return ReplicaLoader(dataset, replica, loader, config)
 
 
 def balancing_of(

@@ -25,14 +25,18 @@ T = TypeVar("T")
 class EnergonDataloader(Iterator[Any]):
     """An endless iterator over a loader, for Megatron's `RerunDataIterator` and for Lightning.
 
+    With `by_pass`, an iteration ends where a pass through data that end does, and the next one is the next pass.
+
     Raises:
         DatasetError: from `next`, if the loader yields nothing.
     """
 
+    by_pass = False
+
     def __init__(self, dataloader: RankLoader, *, strict: bool = True) -> None:
         self.dataloader = dataloader
         self._strict = strict
-        self._cycle = cyclic_iter(dataloader)
+        self._cycle = _Cycle(dataloader)
         self._num_delivered: Callable[[], int] | None = None
         self._num_in_step: Callable[[], int] = int
         self._num_before, self._num_drawn = 0, 0
@@ -49,11 +53,12 @@ class EnergonDataloader(Iterator[Any]):
 
     def __next__(self) -> Any:
         self.num_draws += 1
+        take = self._cycle.next_in_pass if self.by_pass else self._cycle.__next__
         if self._num_delivered is None:
-            return next(self._cycle)
+            return take()
         self._forget_whole_steps()
         before = self.dataloader.snapshot()
-        batch = next(self._cycle)
+        batch = take()
         self._states.append(before)
         self._num_drawn += 1
         return batch
@@ -156,7 +161,7 @@ class EnergonDataloader(Iterator[Any]):
 
     def _restore(self, state: LoaderState, *, strict: bool = True) -> None:
         self.dataloader.restore_state_rank(state, strict=strict)
-        self._cycle = cyclic_iter(self.dataloader)
+        self._cycle = _Cycle(self.dataloader)
         self._begin_count()
 
     def _begin_count(self) -> None:
@@ -166,6 +171,12 @@ class EnergonDataloader(Iterator[Any]):
 
     def _take_back(self) -> None:
         if num_undelivered := self._num_undelivered():
+            if num_undelivered > len(self._states):
+                raise StateError(
+                    f"the trainer was set back by {num_undelivered} batches or more without the state of its "
+                    f"data, of which the last {len(self._states)} can be drawn again: load a checkpoint that was saved "
+                    "with this DataModule, or give the trainer another one"
+                )
             self._restore(self._states[-num_undelivered])
 
     def _num_undelivered(self) -> int:
@@ -202,6 +213,19 @@ class _Cycle(Iterator[T]):
                 return next(self._pass)
             except StopIteration:
                 pass
+        return self._first_of_pass()
+
+    def next_in_pass(self) -> T:
+        """The next item; StopIteration once after the last of each pass."""
+        if self._pass is None:
+            return self._first_of_pass()
+        try:
+            return next(self._pass)
+        except StopIteration:
+            self._pass = None
+            raise
+
+    def _first_of_pass(self) -> T:
         for _ in range(2):  # the first pass after a restore may start at its end
             self._pass = iter(self._iterable)
             self._num_passes += 1
@@ -245,6 +269,15 @@ class ValidationDataloader(Iterator[Any]):
     def __iter__(self) -> "ValidationDataloader":
         self.restart()
         return self
+
+    def __len__(self) -> int:
+        """The batches of an evaluation. Raises a TypeError as `len` of a loader does, and if `cyclic`."""
+        if self.cyclic:
+            raise TypeError("this loader is endless; len(loader.dataloader) has the batches of one evaluation")
+        return len(self.dataloader)
+
+    def __bool__(self) -> bool:
+        return True  # also if this rank has no batches
 
     def __next__(self) -> Any:
         trained = self._num_trained()

@@ -2,6 +2,8 @@
 
 image            images to an array, tensor or Pillow image, in their own size or resized
 av               video and audio, decoded on request
+field_types      which values the fields of a sample class take
+notices          what a user is told once, of images that are damaged or have several frames
 sample_decoder   chooses the handler of a part by its extension; decodes text, numbers, arrays and plain data
 sample_loader    reads and decodes sample i of a source, or of a join of sources
 """

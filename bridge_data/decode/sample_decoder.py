@@ -19,9 +19,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 
+from bridge_data.decode import notices
 from bridge_data.decode.image import (
     IMAGE_EXTENSIONS,
+    Frames,
     ImageDecoderType,
+    Orientation,
     image_handler,
     image_within,
 )
@@ -148,6 +151,9 @@ class SampleDecoder:
         video_decode_audio: with `torch`, whether the audio of a video is decoded, too.
         image_size: (height, width) to which every image is resized, bicubically, ignoring its aspect ratio; None: as
             stored.
+        orientation: `apply` turns images as their EXIF data say; `ignore` leaves them as stored (but Pillow always
+            turns TIFF).
+        frames: of an image with several frames or pages, `first`, or `all`; then each image becomes a list.
         resize: `pillow` gives Pillow's exact pixels; `torch` is several times faster, and within 2 of them.
         dct_scaling: with `image_size`, decode large JPEGs at 1/2, 1/4 or 1/8 of their size: faster, but pixels differ
             by more.
@@ -159,8 +165,8 @@ class SampleDecoder:
         limits: size limits of a sample; None: those of the data set (`get_train_dataset(limits=...)`).
 
     Raises:
-        ConfigError: for an unknown `image_decode`, `av_decode` or `resize`, or `resize` or `dct_scaling` without
-            `image_size`.
+        ConfigError: for an unknown `image_decode`, `av_decode`, `orientation`, `frames` or `resize`; or `resize` or
+            `dct_scaling` without `image_size`.
     """
 
     def __init__(
@@ -168,6 +174,8 @@ class SampleDecoder:
         *,
         image_decode: ImageDecoderType = "torchrgb",
         image_size: tuple[int, int] | None = None,
+        orientation: Orientation = "ignore",
+        frames: Frames = "first",
         resize: ResizeType = "pillow",
         dct_scaling: bool = False,
         av_decode: "AVDecoderType" = "AVDecoder",
@@ -176,7 +184,9 @@ class SampleDecoder:
         handlers: Mapping[str, Handler] | PartHandler | None = None,
         limits: Limits | None = None,
     ) -> None:
-        self._image = image_handler(image_decode, resizing(image_size, resize, dct_scaling))
+        self._image = functools.partial(
+            image_handler, image_decode, resizing(image_size, resize, dct_scaling), orientation, frames
+        )
         self._av_settings: dict[str, Any] = {"video_decode_audio": video_decode_audio, "av_decode": av_decode}
         if av_decode != "AVDecoder":
             _media_decoder(self._av_settings, DEFAULT_LIMITS)  # checks it
@@ -194,6 +204,15 @@ class SampleDecoder:
     def is_ours_alone(self) -> bool:
         """Whether no user code is involved: neither a subclass nor own handlers."""
         return type(self) is SampleDecoder and not self._own and self._own_function is None
+
+    def is_own(self, part: str) -> bool:
+        """Whether user code may decode parts with this name: an own handler, or a subclass."""
+        if self._own_function is not None or type(self).handler is not SampleDecoder.handler:
+            return True
+        stem = part.lower()
+        while stem.endswith(".gz") and _longest(stem, self._own) is None:
+            stem = stem.removesuffix(".gz")
+        return _longest(stem, self._own) is not None
 
     def handler(self, part: str) -> Handler | None:
         """The function that decodes parts with this name; None if they stay bytes.
@@ -230,7 +249,7 @@ class SampleDecoder:
         return changed
 
     def _bind(self, limits: Limits) -> None:
-        image = functools.partial(image_within, limits.max_image_pixels, self._image)
+        image = functools.partial(image_within, limits.max_image_pixels, self._image(limits.max_video_bytes))
         media = functools.partial(_decode_medium, self._av_settings, limits)
         self._limits = limits
         self._media: dict[str, Handler] = {
@@ -247,7 +266,10 @@ class SampleDecoder:
             ConfigError: see `handler`.
         """
         handler = self.handler(fname)
-        return raw if handler is None else decode_part(handler, raw, fname, fname)
+        decoded = raw if handler is None else decode_part(handler, raw, fname, fname)
+        if notices.PENDING:
+            notices.tell(fname)
+        return decoded
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
         """A copy of a crude sample with all parts that are still bytes decoded."""
@@ -256,6 +278,8 @@ class SampleDecoder:
         for part, content in sample.items():
             handler = self.handler(part) if isinstance(content, bytes) and not part.startswith("__") else None
             decoded[part] = content if handler is None else decode_part(handler, content, key, part)
+        if notices.PENDING:
+            notices.tell(key)
         return decoded
 
 

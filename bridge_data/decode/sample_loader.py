@@ -4,7 +4,9 @@ Input: the index of a sample. Output: a `Sample` with the fields of the field ma
 the source's own sample loader returns; for a join, what its joiner makes of one sample per member. Guarantee: only
 parts that are needed are read and decoded; a sample depends on the data and the index alone.
 
-Values are stored as decoded: a JSON list stays a list. The caller, who knows epoch and part, sets `__restore_key__`.
+Values are stored as decoded: a JSON list stays a list. Each must have the type that the sample class declares for its
+field (`field_types`), unless the user decodes its part. The caller, who knows epoch and part, sets
+`__restore_key__`.
 """
 
 import abc
@@ -14,10 +16,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bridge_data import storage
+from bridge_data.decode import notices
+from bridge_data.decode.field_types import FieldType, FieldTypeError, field_types, shown
 from bridge_data.decode.sample_decoder import Handler, SampleDecoder, decode_part, is_plain
 from bridge_data.errors import DatasetError, FatalSampleError, SampleError
 from bridge_data.plan import Source
 from bridge_data.plan.document import is_jsonl
+from bridge_data.plan.part_names import other_names, renamed
+from bridge_data.plan.source import Parts
 from bridge_data.samples import CrudeSample, Sample, SourceInfo
 from bridge_data.samples.collation import flat_sources
 from bridge_data.shards import ByteRange, RawSample, RecordReader
@@ -67,7 +73,7 @@ class Loader(abc.ABC):
         """Decode what `read(index)` returned.
 
         Raises:
-            SampleError: if it cannot be decoded, or a field is missing.
+            SampleError: if it cannot be decoded, or a field is missing or has a value of another type than declared.
             FatalSampleError: if the user's sample loader or joiner returns no sample.
         """
 
@@ -124,9 +130,10 @@ class SampleLoader(Loader):
         self._decoder = None if decoder is None else decoder.within(source.limits)
         self._class: Callable[..., Sample | CrudeSample] = source.sample_class
         self._crude = issubclass(source.sample_class, CrudeSample)
-        self._fields = tuple((name, access.get) for name, access in source.field_map.items())
+        self._fields = self._checked_fields()
         self._subflavors = dict(source.subflavors)
         self._handlers: dict[str, Handler | None] = {}
+        self._other_names: Mapping[str, str] = {}
         self._whole_parts: tuple[tuple[str, str, Handler], ...] = ()
         self._make: Callable[[dict[str, Any]], Any] | None = None
         if source.maker is not None:
@@ -135,7 +142,8 @@ class SampleLoader(Loader):
             for access in source.field_map.values():
                 for part in access.parts:
                     self._handlers[part] = self._handler(part)
-            self._whole_parts = _whole_parts(source, self._handlers)
+            self._other_names = other_names(self._handlers)
+            self._whole_parts = self._fields_of_whole_parts()
             self.is_plain = all(map(is_plain, self._handlers.values()))
             self.is_ours_alone = bool(self._whole_parts) and (decoder is None or decoder.is_ours_alone)
 
@@ -154,8 +162,14 @@ class SampleLoader(Loader):
                 yield self.build(raw, index)
                 continue
             fields = {}
-            for field, part, decode in whole:
-                fields[field] = decode(parts[part])
+            try:
+                for field, part, decode in whole:
+                    fields[field] = decode(parts[part])
+            except KeyError:  # a part has another name that means the same
+                yield self.build(raw, index)
+                continue
+            if notices.PENDING:
+                notices.tell(raw.full_key)
             files = (f"{key}.{part}",) if num_whole == 1 else tuple([f"{key}.{part}" for part in parts])
             source = SourceInfo(dataset_path=raw.dataset_path, index=raw.index, shard_name=shard, file_names=files)
             name = key if bare else f"{shard}/{key}"
@@ -170,7 +184,7 @@ class SampleLoader(Loader):
             return []
         path = reader.dataset_path
         whole, make, subflavors, bare = self._whole_parts, self._class, self._subflavors, self._bare_keys
-        (field, part, decode), num_whole, new = whole[0], len(whole), object.__new__
+        (field, _, decode), num_whole, new = whole[0], len(whole), object.__new__
         taken: list[Any | None] = []
         for index, epoch in zip(indices, epochs, strict=True):
             block = blocks.get(index)
@@ -182,7 +196,7 @@ class SampleLoader(Loader):
             try:
                 if block.name is not None:
                     fields = {field: decode(content)}
-                    files: tuple[str, ...] = (f"{key}.{part}",)
+                    files: tuple[str, ...] = (f"{key}.{block.name}",)
                 else:
                     fields = {target: decode_one(content[one]) for target, one, decode_one in whole}
                     files = tuple([f"{key}.{one}" for one in content])
@@ -212,17 +226,28 @@ class SampleLoader(Loader):
         key = self._key(raw)
         sources = (raw.source_info(),)
         parts: dict[str, Any] = {"__key__": key}
-        for part, content in raw.parts.items():
+        stored = raw.parts
+        if not self._other_names.keys().isdisjoint(stored):
+            stored = renamed(stored, self._other_names, key)
+        for part, content in stored.items():
             try:
                 handler = self._handlers[part]
             except KeyError:
                 handler = self._handlers[part] = self._handler(part)
             parts[part] = content if handler is None else decode_part(handler, content, raw.origin, part)
+        if notices.PENDING:
+            notices.tell(raw.full_key)
         if self._crude:
             parts.update(__shard__=raw.shard_name, __subflavors__=self._subflavors, __sources__=sources)
             return self._class(parts)
+        fields: dict[str, Any] = {}
         try:
-            fields = {name: get(parts) for name, get in self._fields}
+            for name, get, declared in self._fields:
+                value = fields[name] = get(parts)
+                if declared is not None and type(value) not in declared.known and not declared.fits(value):
+                    raise self._wrong_type(key, name, value, declared)
+        except FieldTypeError:
+            raise
         except SampleError:
             raise self._missing_field(index, parts) from None
         return self._class(__key__=key, __subflavors__=self._subflavors, __sources__=sources, **fields)
@@ -248,17 +273,56 @@ class SampleLoader(Loader):
     def _missing_field(self, index: int, parts: dict[str, Any]) -> SampleError:
         """The error for a sample that lacks a field; it lists all parts of the sample, not only those read."""
         present = dict.fromkeys(self._reader.read(index).parts) | parts
-        for _, get in self._fields:
+        for _, get, _ in self._fields:
             try:
                 get(present)
             except SampleError as error:
                 return SampleError(f"{error}. Fix the data, or the field map in {self._source.config_file}.")
         raise AssertionError("the field map failed without a reason")
 
+    def _wrong_type(self, key: str, field: str, value: Any, declared: FieldType) -> FieldTypeError:
+        access, of = self._source.field_map[field], self._class.__name__
+        way_out = "fix the data, the field map, or the annotation of the field"
+        if isinstance(value, bytes):
+            ending = access.part.rpartition(".")[2]
+            way_out += f", or decode it: SampleDecoder(handlers={{{ending!r}: ...}})"
+        return FieldTypeError(
+            f"sample {key!r}: {access} is {shown(value)}; field {field!r} of {of} takes {declared} "
+            f"({self._source.config_file}): {way_out}"
+        )
+
     def _handler(self, part: str) -> Handler | None:
         if self._decoder is None or part in self._source.values:
             return None
         return self._decoder.handler(part)
+
+    def _checked_fields(self) -> tuple[tuple[str, Callable[[Parts], Any], FieldType | None], ...]:
+        """Each field, how its value is found, and its type; None for one whose values are not checked: those that the
+        user decodes, or leaves undecoded."""
+        accesses = self._source.field_map.items()
+        declared = field_types(self._source.sample_class) if accesses else {}
+        checked = {name for name, access in accesses if all(map(self._is_ours, access.parts))}
+        return tuple((name, access.get, declared.get(name) if name in checked else None) for name, access in accesses)
+
+    def _is_ours(self, part: str) -> bool:
+        """Whether it is known what a part becomes: a value, or what our own handlers make of it."""
+        if part in self._source.values or self._decoder is None:
+            return part in self._source.values
+        return not self._decoder.is_own(part)
+
+    def _fields_of_whole_parts(self) -> tuple[tuple[str, str, Handler], ...]:
+        """(field, part, handler) if every field is one whole part and no part is used twice; else empty. The handler
+        checks what it returns, unless that is always of the declared type."""
+        accesses = self._source.field_map
+        pairs = [
+            (field, access.part) for field, access in accesses.items() if not access.path and not access.alternatives
+        ]
+        if len({part for _, part in pairs}) < len(accesses):
+            return ()
+        declared = {field: kind for field, _, kind in self._fields}
+        return tuple(
+            (field, part, _typed(self._handlers[part] or _unchanged, declared[field])) for field, part in pairs
+        )
 
 
 class JoinedLoader(Loader):
@@ -299,13 +363,23 @@ class JoinedLoader(Loader):
         return self._join.joiner(**dict(zip(self._join.names, samples, strict=True)))
 
 
-def _whole_parts(source: Source, handlers: Mapping[str, Handler | None]) -> tuple[tuple[str, str, Handler], ...]:
-    """(field, part, handler) if every field is one whole part and no part is used twice; else empty."""
-    accesses = source.field_map.items()
-    pairs = [(field, access.part) for field, access in accesses if not access.path and not access.alternatives]
-    if len({part for _, part in pairs}) < len(accesses):
-        return ()
-    return tuple((field, part, handlers[part] or _unchanged) for field, part in pairs)
+def _typed(handler: Handler, declared: FieldType | None) -> Handler:
+    """`handler`, which fails if its result is not as declared."""
+    made = _ALWAYS.get(handler)
+    if declared is None or (made is not None and declared.fits(made)):
+        return handler
+    return functools.partial(_of_type, handler, declared)
+
+
+_ALWAYS: Mapping[Handler, Any] = {bytes.decode: "", int: 0}
+"""A result of the handlers whose results are all of one type."""
+
+
+def _of_type(handler: Handler, declared: FieldType, content: bytes) -> Any:
+    value = handler(content)
+    if type(value) not in declared.known and not declared.fits(value):
+        raise FieldTypeError(f"got {shown(value)}, expected {declared}")  # `build` says where
+    return value
 
 
 def _unchanged(content: bytes) -> bytes:

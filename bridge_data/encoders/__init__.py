@@ -4,6 +4,9 @@ families, whose batches equal those of transformers' processors.
     conversations ─ chat (template, tokens) ─ visuals (limits, decoding) ─ sequences (labels, packs, batches)
     family_encoder calls them in order; multimodal_encoder, qwen_encoder and hf build on it
 
+    chat_fields     what the fields of chats say: used, harmless, or refused by name
+    sample_media    images and videos of a crude sample: its parts, or files that it names
+    visual_settings what a sample says of one image or video: pixels, frames, times
     families        what each family makes of an image or a video: sizes, tiles, tokens
     layouts         what batches look like: ours, or that of Megatron-Bridge
     encoder_config  settings, with their defaults and checks; what is done with bad samples
@@ -64,6 +67,8 @@ if TYPE_CHECKING:
     from bridge_data.encoders.speech import TranscriptionSample as TranscriptionSample
     from bridge_data.encoders.speech import cook_transcription as cook_transcription
     from bridge_data.encoders.text import PretrainingTaskEncoder as PretrainingTaskEncoder
+    from bridge_data.encoders.visual_settings import Visual as Visual
+    from bridge_data.encoders.visual_settings import VisualSettings as VisualSettings
     from bridge_data.encoders.visuals import VideoSampling as VideoSampling
 
 _find, __all__ = names_of(__name__)

@@ -11,13 +11,18 @@ if the template has no generation prompt, the name of the role is marked with th
 """
 
 import dataclasses
+import functools
 import itertools
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from bridge_data.encoders.chat_fields import THROUGH
 from bridge_data.encoders.encoder_config import ConversationTemplateConfig
 from bridge_data.errors import BridgeDataError, ConfigError, SampleError
+
+logger = logging.getLogger("bridge_data")
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _PARTS = re.compile(r"""\[\s*['"]type['"]\s*\]|\.type\b|['"]type['"]""")
@@ -61,6 +66,23 @@ _CHATML = """\
 def chatml(*, image: str, video: str = "") -> str:
     """ChatML: a template with `image` and `video` at their positions in a turn, and marks on the answers."""
     return _CHATML.replace("IMAGE", image).replace("VIDEO", video)
+
+
+def check_unicode(value: Any, key: str) -> None:
+    """A SampleError for half of a surrogate pair in the texts of sample `key`, which tokenizers do not take: in a text,
+    or anywhere in lists and mappings of them."""
+    if isinstance(value, list | Mapping):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            check_unicode(one, key)
+    elif isinstance(value, str) and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise SampleError(
+                f"sample {key!r}: character {error.start} of a text is {value[error.start]!a}, after "
+                f"{value[max(0, error.start - 20) : error.start]!r}: half of a pair (a lone surrogate), which is no "
+                "Unicode. Write the whole character, or remove it"
+            ) from None
 
 
 def tokenize_text(tokenizer: Any, text: str) -> MarkedTokens:
@@ -139,15 +161,28 @@ def render_conversation(
 
     Raises:
         ConfigError: if the template marks no answers and writes a turn differently once others follow it.
-        SampleError: if it takes no tools and there are some; if the answer with weight 0 is ambiguous.
+        SampleError: if it does not write a turn, tools, or a field of a turn that only it can write; if the answer with
+            weight 0 is ambiguous.
     """
     _check_takes_tools(template, messages, tools)
     turns = [{name: value for name, value in turn.items() if name != "weight"} for turn in messages]
     options = {"tools": list(tools)} if tools else {}
-    if _GENERATION.search(template):
-        text, spans = _answers_by_marks(tokenizer, turns, template, options)
-    else:
-        text, spans = _answers_by_prefixes(tokenizer, turns, template, answers, options)
+
+    def render(turns: list[dict[str, Any]]) -> tuple[str, list[Span]]:
+        if _GENERATION.search(template):
+            return _answers_by_marks(tokenizer, turns, template, options)
+        return _answers_by_prefixes(tokenizer, turns, template, answers, options)
+
+    text, spans = render(turns)
+    _check_turns_written(turns, text)
+    for field in THROUGH:
+        if any(turn["role"] != "tool" and turn.get(field) for turn in turns):
+            without = [{name: value for name, value in turn.items() if name != field} for turn in turns]
+            if render(without)[0] == text:
+                raise SampleError(
+                    f"a turn has {field!r}, which the chat template does not write; use a template that does, or "
+                    "write it into the text, or remove it from the data"
+                )
     has_loss = [turn.get("weight") != 0 for turn in messages if turn["role"] == answers]
     if all(has_loss):
         return text, spans
@@ -157,6 +192,27 @@ def render_conversation(
             "one is unknown; remove the weight, or use a template that marks each answer once"
         )
     return text, [span for span, is_learnt in zip(spans, has_loss, strict=True) if is_learnt]
+
+
+_WORDS = re.compile(r"\w+(?: \w+)*")
+
+
+def _check_turns_written(turns: Sequence[Mapping[str, Any]], text: str) -> None:
+    """Refuse a turn of which a template wrote nothing, as some do of the system's: none of its runs of words is in the
+    text. Templates may trim a turn, quote it, or leave out its thoughts."""
+    for turn in turns:
+        content = turn["content"]
+        said = content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)
+        is_missing = False
+        for run in _WORDS.finditer(said):
+            is_missing = run.group() not in text
+            if not is_missing:
+                break
+        if is_missing:
+            raise SampleError(
+                f"the chat template writes nothing of a turn of {turn['role']!r}, {said[:80]!r}; use a template that "
+                "does, or remove the turn from the data"
+            )
 
 
 def _check_takes_tools(
@@ -214,6 +270,36 @@ def lacks_beginning(tokenizer: Any, text: str) -> bool:
     `tokenizer` may be a processor."""
     begin = getattr(tokenizer, "tokenizer", tokenizer).bos_token
     return begin is None or not text.startswith(begin)
+
+
+def note_moved_media(
+    owner: str, messages: Sequence[Mapping[str, Any]], media: Mapping[str, tuple[str, str]], text: str
+) -> None:
+    """Tell in the log, once for each encoder `owner`, that the template wrote an image of `messages` before words that
+    it comes after; `text` is what it wrote, `media` are as of `messages_for`."""
+    left = {token: [match.start() for match in re.finditer(re.escape(token), text)] for _, token in media.values()}
+    for turn in messages:
+        words = ""
+        for piece in re.split(f"({'|'.join(map(re.escape, media))})", turn["content"]):
+            if piece not in media:
+                words = piece.strip() or words
+                continue
+            kind, token = media[piece]
+            if not left[token]:
+                return
+            if text.find(words) > left[token].pop(0):
+                _tell_moved(owner, kind)
+                return
+
+
+@functools.lru_cache(maxsize=64)
+def _tell_moved(owner: str, kind: str) -> None:
+    logger.warning(
+        "%s: its chat template writes the %ss of a turn before its words, so those amid a text come first, as with the "
+        "processor of transformers; for %ss in their places, set ConversationTemplateConfig(chat_template=...) to a "
+        "template that writes the parts of a turn in order",
+        *(owner, kind, kind),
+    )
 
 
 def _answers_by_prefixes(

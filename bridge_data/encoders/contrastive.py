@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bridge_data.decode import SampleDecoder
 from bridge_data.decode.image import IMAGE_EXTENSIONS
-from bridge_data.encoders.chat import padding_token_of
+from bridge_data.encoders.chat import check_unicode, padding_token_of
 from bridge_data.encoders.encoder_config import ImageLimits, OverlongPolicy, Policy, note_overlong, refuse
 from bridge_data.encoders.visuals import Images, picture_sizes, pictures
 from bridge_data.errors import ConfigError
@@ -118,6 +118,7 @@ class ContrastiveTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         """The padded text, and the image as the model takes it."""
         text, image = self.text(sample)
         key, config = sample.__key__, self.config
+        check_unicode(text, key)
         if not text:
             refuse(config.empty_text, key, "its text has no words")
         picture_sizes([image], config.images, key)

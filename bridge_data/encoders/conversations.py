@@ -3,9 +3,9 @@
     crude sample ─ cook_conversation ─▶ ConversationSample, VideoConversationSample ┐
                        captioning, VQA and text samples of any other origin ────────┴ conversation_of ─▶ Conversation
 
-`cook_conversation` reads the shapes in which people store chats, with the turns in the part `json`, such as a line of a
-JSONL file. Guarantee: content that is not supported and would change the conversation (weights between 0 and 1, parts
-of unknown types) is a `SampleError`; it is never dropped silently.
+`cook_conversation` reads the shapes in which people store chats: the part `json`, such as a line of a JSONL file, or
+without one the columns of a table. Guarantee: what would change the conversation and is not supported is a
+`SampleError`, never dropped silently; `chat_fields` knows what fields say.
 
     OpenAI, transformers   {"messages": [{"role": "user", "content": "text, or a list of parts"}, ...]}
     ShareGPT               {"conversations": [{"from": "human", "value": "text"}, ...], "system": "text"}
@@ -13,37 +13,46 @@ of unknown types) is a `SampleError`; it is never dropped silently.
     Alpaca                 {"instruction": "text", "input": "text, or nothing", "output": "text"}
     prompt, completion     {"prompt": "text, or turns without answers", "completion": "text, or turns"}
 
-An answer with `weight` 0 or `train` false, or in a `prompt`, has no loss. `tools` (a list, or its JSON) and the
-`tool_calls` of turns go to the chat template.
+An answer with `weight` 0, with `train` or `loss` false, or in a `prompt`, has no loss. `tools` (a list, or its JSON)
+and the `tool_calls` and `reasoning_content` of turns go to the chat template.
 
-Images and videos are the other parts of the sample; or files that `json` names, in its parts of content or at
-`image`, `images`, `video`, `videos`. The files are in the auxiliary data of the metadataset; without any, next to the
-JSONL file.
+Images and videos are the other parts of the sample; or they are in parts of content or at `image`, `images`, `video`,
+`videos`, as bytes, or as names of files in the auxiliary data of the metadataset; without any, next to the JSONL file.
+What is said of one (`fps`, `max_pixels`: see `visual_settings`) makes it a `Visual`. A video may be a list or a folder
+of pictures.
 
 `conversation_of` guarantees that the text holds as many placeholders as there are images, in their order; a sample
 without anything to learn is skipped; other bad samples are handled as `SamplePolicies` says.
 """
 
-import base64
-import binascii
 import contextlib
 import dataclasses
 import functools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from bridge_data.decode.av import AV_EXTENSIONS
-from bridge_data.decode.image import IMAGE_EXTENSIONS
+from bridge_data.encoders.chat import check_unicode
+from bridge_data.encoders.chat_fields import (
+    LEARNT,
+    NO,
+    NOT_LEARNT,
+    PART,
+    ROW,
+    THROUGH,
+    TURN,
+    YES,
+    check_fields,
+    is_empty,
+)
 from bridge_data.encoders.encoder_config import ConversationConfig, refuse
+from bridge_data.encoders.sample_media import SampleMedia
 from bridge_data.errors import ConfigError, SampleError, SkipSample
-from bridge_data.plan.document import is_jsonl
 from bridge_data.samples import CaptioningSample, CrudeSample, Sample, TextSample, VQASample, edataclass
-from bridge_data.storage import location
 from bridge_data.task import Cooker, basic_sample_keys, fields_in_words, stateless
 from bridge_data.task.crude_examples import TURN_KEYS, turns_of
-from bridge_data.task.stores import FileStore, SystemFileStore
+from bridge_data.task.stores import FileStore
 
 # Samples
 
@@ -54,7 +63,8 @@ class ConversationSample(Sample):
 
     `messages` are `{"role": ..., "content": ...}` in order. An answer with `"weight": 0` has no loss; `tool_calls` and
     the like are for the chat template. `images` are encoded bytes, Pillow images, or pixels as uint8 (H, W, 3) arrays
-    or (3, H, W) tensors, uint8 or float32 in 0..1. `tools` are JSON schemas of what the assistant may call.
+    or (3, H, W) tensors, uint8 or float32 in 0..1; or a `Visual` of one. `tools` are JSON schemas of what the assistant
+    may call.
     """
 
     messages: list[dict[str, Any]]
@@ -65,8 +75,9 @@ class ConversationSample(Sample):
 @edataclass
 class VideoConversationSample(Sample):
     """Turns about images and videos: `messages`, `images` and `tools` as of `ConversationSample`; `videos` are
-    `AVDecoder`s, encoded bytes, or frames as uint8 tensors (frames, 3, height, width). Each has a placeholder in the
-    text; without any, they come before the first turn."""
+    `AVDecoder`s, encoded bytes, frames as uint8 tensors (frames, 3, height, width), or lists of images of one size; or
+    a `Visual` of one, which may say `sample_fps` or `times` of frames. Each has a placeholder in the text; without any,
+    they come before the first turn."""
 
     messages: list[dict[str, Any]]
     images: list[Any] = dataclasses.field(default_factory=list)
@@ -87,7 +98,6 @@ _ROLES = {
     "model": "assistant",
     "developer": "system",
 }
-_NAMES = ("path", "url", "file", "file_name", "filename")
 _ADVICE = """\
 Write a cooker for this shape, and set it as MyEncoder.cookers = [Cooker(cook)]:
   def cook(sample):
@@ -103,34 +113,38 @@ def cook_conversation(
 
     The turns are a list, or the list at `messages` or `conversations`; each has `role` and `content`, or `from` and
     `value`. Or they are `instruction` (with `input` after an empty line) and `output`, or `prompt` and `completion`.
-    Images and videos are in the order of their parts' names, with numbers compared as numbers (2.jpg before 10.jpg);
-    those that are named, in that order. `stores` are the auxiliary data: one store, or of several the
-    one called `images` or `videos`. The placeholders are those of the encoder.
+    Without a part `json`, these are parts of the sample, such as the columns of a table. Images and videos are in the
+    order of their parts' names, with numbers compared as numbers (2.jpg before 10.jpg); those that are named, in that
+    order. `stores` are the auxiliary data: one store, or of several the one called `images` or `videos`. The
+    placeholders are those of the encoder.
 
     Raises:
-        SampleError: if there is no `json`, it holds no turns, or something that a conversation cannot hold.
+        SampleError: if it holds no turns, or something that a conversation cannot hold.
         ConfigError: if the location of files is unknown.
     """
-    content = sample.get("json")
-    turns = turns_of(content, sample["__key__"]) if isinstance(content, dict) else content
+    media = SampleMedia(sample, stores, {"image": image_placeholder, "video": video_placeholder})
+    content, beside = sample.get("json"), media.other_parts()
+    if "json" not in sample:
+        content, beside = beside, {}
+    turns, used = turns_of(content, media.key) if isinstance(content, dict) else (content, ())
     if not isinstance(turns, list) or not turns:
         raise SampleError(
-            f"sample {sample['__key__']!r}: expected a part json with a list of turns, or with one at 'messages' or "
+            f"sample {media.key!r}: expected a part json with a list of turns, or with one at 'messages' or "
             "'conversations', or with 'instruction' and 'output', or 'prompt' and 'completion'. "
             f"Its fields are {fields_in_words(sample)}. {_ADVICE}"
         )
-    media = _Media(sample, stores, {"image": image_placeholder, "video": video_placeholder})
     messages = [_turn(turn, media) for turn in turns]
-    tools: list[dict[str, Any]] = []
-    if isinstance(content, dict):
-        tools = _tools(content, media.key)
-        system = content.get("system") or content.get("system_prompt")
-        if isinstance(system, str) and messages[0]["role"] != "system":
-            messages.insert(0, {"role": "system", "content": system})
-        media.add_named(content)
-    images, videos = media.opened("image", IMAGE_EXTENSIONS), media.opened("video", AV_EXTENSIONS)
+    row = {**beside, **content} if isinstance(content, dict) else beside
+    messages = _with_system(messages, row, media.key)
+    media.add_named(row)
+    media.check_fields(ROW, row, used=used, said=[turn["content"] for turn in messages])
+    tools = _tools(row, media.key)
+    images, videos = media.opened()
+    if videos and not images and sum(turn["content"].count(IMAGE) for turn in messages) == len(videos):
+        _rename(messages, IMAGE, video_placeholder, True)  # LLaVA-Video writes `<image>` for a video
     for kind, usual, found in (("image", IMAGE, images), ("video", VIDEO, videos)):
         _rename(messages, usual, media.placeholders[kind], bool(found))
+        media.check_promised(kind, messages, len(found))
     fields = {**basic_sample_keys(sample), "messages": messages, "images": images, "tools": tools}
     return VideoConversationSample(**fields, videos=videos) if videos else ConversationSample(**fields)
 
@@ -143,11 +157,22 @@ def conversation_cooker(image_placeholder: str, video_placeholder: str = VIDEO) 
     return Cooker(stateless(cook))
 
 
+def _with_system(messages: list[dict[str, Any]], row: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """The turns with the system text of the row in front, if they have none."""
+    has_own = messages[0]["role"] == "system"
+    found = {name: row[name] for name in ("system", "system_prompt") if not is_empty(row.get(name))}
+    said = list(found.values()) + [turn["content"] for turn in messages[:1] if has_own]
+    if any(text != said[0] for text in said) or not all(isinstance(text, str) for text in said):
+        raise SampleError(
+            f"sample {key!r}: has {' and '.join(map(repr, found))}{' and a system turn' if has_own else ''}, which are "
+            f"{', '.join(repr(text)[:80] for text in said)}; expected one system text. Keep one of them in the data"
+        )
+    return messages if has_own or not said else [{"role": "system", "content": said[0]}, *messages]
+
+
 def _tools(content: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     """What the assistant may call."""
     tools = content.get("tools")
-    if content.get("functions"):
-        raise SampleError(f"sample {key!r}: has 'functions', of an older form; write them as a list at 'tools'")
     if isinstance(tools, str):
         with contextlib.suppress(ValueError, RecursionError):
             tools = json.loads(tools or "[]")
@@ -163,7 +188,7 @@ def _rename(messages: list[dict[str, Any]], usual: str, placeholder: str, has_an
             turn["content"] = turn["content"].replace(usual, placeholder)
 
 
-def _turn(turn: Any, media: "_Media") -> dict[str, Any]:
+def _turn(turn: Any, media: SampleMedia) -> dict[str, Any]:
     for role, content in TURN_KEYS:
         if not (isinstance(turn, dict) and isinstance(turn.get(role), str)):
             continue
@@ -171,35 +196,54 @@ def _turn(turn: Any, media: "_Media") -> dict[str, Any]:
         if said is None and turn.get("tool_calls"):
             said = ""
         if isinstance(said, list):
-            said = _joined([media.text_of(part) for part in said])
+            said = _joined([_text_of(part, media) for part in said])
         if isinstance(said, str):
-            return {"role": name, "content": said, **_more_of(turn, name, media.key)}
+            names = [turn[role], name, *(alias for alias, known in _ROLES.items() if known == name)]
+            media.check_fields(TURN, turn, used=(role, content), said=[said, *names])
+            return {"role": name, "content": said, **_more_of(turn, name, "assistant", media.key)}
     raise SampleError(
         f"sample {media.key!r}: a turn is {repr(turn)[:80]}; expected a text (or a list of parts) at 'role' and "
         "'content', or at 'from' and 'value'"
     )
 
 
-def _more_of(turn: Mapping[str, Any], role: str, key: str) -> dict[str, Any]:
-    """Other fields of a turn that change the conversation: no loss on an answer, and tool calls."""
+def _more_of(turn: Mapping[str, Any], role: str, answers: str, key: str) -> dict[str, Any]:
+    """The other fields of a turn that change the conversation: no loss on a turn of the role `answers`, and what is for
+    the chat template."""
     more: dict[str, Any] = {}
-    if role == "assistant":
-        weight = turn.get("weight")
-        if weight not in (None, 0, 1):
-            raise SampleError(
-                f"sample {key!r}: an answer has weight {repr(weight)[:80]}; expected 0 (no loss) or 1. Remove it, or "
-                "write a cooker"
-            )
-        if weight == 0 or turn.get("train") is False or turn.get("training") is False:
-            more["weight"] = 0
-    if turn.get("function_call"):
-        raise SampleError(f"sample {key!r}: a turn has a 'function_call', of an older form; write it as 'tool_calls'")
+    if _is_learnt(turn, role == answers, key) is False and role == answers:
+        more["weight"] = 0
     calls = turn.get("tool_calls")
     if calls:
         more["tool_calls"] = [_call(call, key) for call in (calls if isinstance(calls, list) else [calls])]
     if role == "tool":
         more |= {name: turn[name] for name in ("name", "tool_call_id") if isinstance(turn.get(name), str)}
+    else:
+        more |= {name: turn[name] for name in THROUGH if not is_empty(turn.get(name)) and turn[name] != role}
     return more
+
+
+def _is_learnt(turn: Mapping[str, Any], is_answer: bool, key: str) -> bool | None:
+    """Whether a turn is to be learnt; None if it does not say so. Turns that are no answers never are."""
+    told: dict[str, bool] = {}
+    for name in (*LEARNT, *NOT_LEARNT) if is_answer else (*LEARNT[1:], *NOT_LEARNT):
+        value = turn.get(name)
+        plain = value.lower() if isinstance(value, str) else value
+        if is_empty(value):
+            continue
+        if isinstance(plain, list | dict) or plain not in (*YES, *NO):
+            raise SampleError(
+                f"sample {key!r}: a turn has {name} {repr(value)[:80]}; expected 0 or 1, false or true: a turn is "
+                "learnt whole or not at all. Remove it, or write a cooker"
+            )
+        told[name] = (plain in YES) == (name in LEARNT)
+    if len({*told.values()}) > 1 or (any(told.values()) and not is_answer):
+        why = "which say different things" if is_answer else "but is no answer, and only answers are learnt"
+        raise SampleError(
+            f"sample {key!r}: a turn has {', '.join(f'{name} {turn[name]!r}' for name in told)}, {why}. Remove them, "
+            "or write a cooker"
+        )
+    return next(iter(told.values()), None)
 
 
 def _call(call: Any, key: str) -> dict[str, Any]:
@@ -215,113 +259,29 @@ def _call(call: Any, key: str) -> dict[str, Any]:
     return {**named, "type": "function", "function": {"name": function["name"], "arguments": arguments}}
 
 
+def _text_of(part: Any, media: SampleMedia) -> tuple[str, bool]:
+    """A part of a turn's content as text, and whether it is an image or a video."""
+    if isinstance(part, str):
+        return part, False
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind in ("text", "input_text", "output_text") and isinstance(part.get("text"), str):
+        media.check_fields(PART, part, used=("text",))
+        return part["text"], False
+    placeholder = media.placeholder_of(part)
+    if placeholder is not None:
+        return placeholder, True
+    raise SampleError(
+        f"sample {media.key!r}: a part of a turn is {repr(part)[:80]}; expected one of type 'text', 'image', "
+        "'image_url', 'video' or 'video_url'"
+    )
+
+
 def _joined(pieces: list[tuple[str, bool]]) -> str:
     """The parts of a turn as text, with a line break after images and videos (True)."""
     text = ""
     for number, (piece, is_media) in enumerate(pieces):
         text += piece + ("\n" if is_media and number + 1 < len(pieces) else "")
     return text
-
-
-class _Media:
-    """The images and videos of one sample, in the order of their placeholders."""
-
-    def __init__(
-        self, sample: CrudeSample, stores: Mapping[str, FileStore[Any]], placeholders: Mapping[str, str]
-    ) -> None:
-        self.key: str = sample["__key__"]
-        self.placeholders = placeholders
-        self._sample, self._stores = sample, stores
-        self._named: dict[str, list[str]] = {"image": [], "video": []}
-
-    def text_of(self, part: Any) -> tuple[str, bool]:
-        """A part of a turn's content as text, and whether it is an image or a video; one that is named is noted."""
-        if isinstance(part, str):
-            return part, False
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind in ("text", "input_text", "output_text") and isinstance(part.get("text"), str):
-            return part["text"], False
-        for known in ("image", "video"):
-            if kind in (known, f"{known}_url", f"input_{known}"):
-                names = (known, f"{known}_url", *_NAMES)
-                self._named[known] += [name for at in names if at in part for name in self._names(part[at])]
-                return self.placeholders[known], True
-        raise SampleError(
-            f"sample {self.key!r}: a part of a turn is {repr(part)[:80]}; expected one of type 'text', 'image', "
-            "'image_url', 'video' or 'video_url'"
-        )
-
-    def add_named(self, content: Mapping[str, Any]) -> None:
-        """Note the files at `image`, `images`, `video`, `videos`, unless turns have named some."""
-        for kind, names in self._named.items():
-            if not names:
-                names += [name for at in (kind, f"{kind}s") if content.get(at) for name in self._names(content[at])]
-
-    def _names(self, value: Any) -> Iterator[str]:
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, list):
-            for one in value:
-                yield from self._names(one)
-        elif isinstance(value, dict) and (name := next((value[at] for at in _NAMES if value.get(at)), None)):
-            yield from self._names(name)
-        elif value is not None:
-            raise SampleError(
-                f"sample {self.key!r}: names an image or video as {repr(value)[:80]}; expected the name of a file"
-            )
-
-    def opened(self, kind: str, extensions: Any) -> list[Any]:
-        """The images or videos: the parts of the sample, in the order of their names in it if named, or else the
-        files that it names."""
-        named = self._named[kind]
-        names = sorted((name for name in self._sample if not name.startswith("__")), key=_by_number)
-        parts = [name for name in names if name.rpartition(".")[2] in extensions]
-        if not parts:
-            return [self._read(name, kind) for name in named]
-        in_order = named if named and set(named) <= set(parts) else parts
-        return [self._sample[name] for name in in_order]
-
-    def _read(self, name: str, kind: str) -> Any:
-        if name.startswith("data:"):
-            try:
-                return base64.b64decode(name.partition("base64,")[2], validate=True)
-            except binascii.Error as error:
-                raise SampleError(f"sample {self.key!r}: a data: URL is no base64: {error}") from None
-        if "://" in name and not name.startswith("file://"):
-            raise SampleError(
-                f"sample {self.key!r}: names {name[:200]!r}, which is not downloaded; store the files, and name their "
-                "folder in `aux` of the metadataset"
-            )
-        return self._store(kind).get(name.removeprefix("file://"), self._sample)
-
-    def _store(self, kind: str) -> FileStore[Any]:
-        if len(self._stores) == 1:
-            return next(iter(self._stores.values()))
-        for name in (f"{kind}s", kind, "media"):
-            if name in self._stores:
-                return self._stores[name]
-        if self._stores:
-            raise ConfigError(
-                f"sample {self.key!r} names a file, but the auxiliary data are called {', '.join(self._stores)}: call "
-                f"those with its {kind}s `{kind}s`"
-            )
-        path = self._sample["__sources__"][0].dataset_path
-        if not is_jsonl(path):
-            raise ConfigError(
-                f"sample {self.key!r} names a file of an unknown folder: set `aux: {{{kind}s: "
-                "filesystem://FOLDER}` of the data set in a metadataset"
-            )
-        return _beside(path)
-
-
-@functools.lru_cache(maxsize=64)
-def _beside(path: str) -> SystemFileStore:
-    """The files in the folder of a JSONL file."""
-    return SystemFileStore(location(path).parent)
-
-
-def _by_number(name: str) -> list[tuple[int, str]]:
-    return [(int(piece or 0), text) for text, piece in re.findall(r"(\D*)(\d*)", name)]
 
 
 # From samples
@@ -396,6 +356,7 @@ def _dialog(
 def _by_the_rules(sample: Sample, said: Conversation, config: ConversationConfig) -> Conversation:
     """The checked turns of a sample, with placeholders, stop strings and the system message."""
     template = config.conversation_template_config
+    said = dataclasses.replace(said, messages=[_checked(turn, sample, config) for turn in said.messages])
     _check_answers(sample, said.messages, config)
     said = with_placeholders(said, config.placeholder, len(said.images), "images", config, sample.__key__)
     _check_roles(sample, said.messages, config)
@@ -406,6 +367,43 @@ def _by_the_rules(sample: Sample, said: Conversation, config: ConversationConfig
     if template.system is not None and turns[0]["role"] != "system":
         turns.insert(0, {"role": "system", "content": template.system})
     return dataclasses.replace(said, messages=turns)
+
+
+def _checked(turn: dict[str, Any], sample: Sample, config: ConversationConfig) -> dict[str, Any]:
+    """A turn that any cooker made, with what `cook_conversation` makes of its fields; others are for the template."""
+    key, said = sample.__key__, [turn["content"], turn["role"]]
+    check_fields(TURN, turn, key, used=("role", "content"), said=said)
+    others = {name: value for name, value in turn.items() if name not in TURN.used}
+    return others | _more_of(turn, turn["role"], config.conversation_template_config.roles[1], key)
+
+
+_TAG = re.compile(
+    r"<\|?(?:(?:start|begin|end)_of_|vila/)?"
+    r"(?:image|img|photo|frame|video|vid|vision|audio|speech|sound|voice|media|region|depth|point_?cloud"
+    r"|bbox|ref-object|mask|seg|point)s?"
+    r"(?:[ _-]?(?:context|placeholder|here|soft|tokens?|pad|start|begin|end|bos|eos|patch|content|\d+))*\|?>"
+    r"|<im_(?:start|end|patch)>",
+    re.IGNORECASE,
+)
+"""What stands for a medium, or a place in one, in the texts of published data: `<audio>`, `<image_1>`, `<|video|>`."""
+
+
+def check_texts(said: Conversation, placeholders: Collection[str], config: ConversationConfig, key: str) -> None:
+    """Refuse sample `key` if its texts are not Unicode, or if a tag in its turns stands for a medium, and is none of
+    the `placeholders` that the encoder fills in: as the policies say."""
+    check_unicode([said.text, said.messages, said.tools], key)
+    if config.policies.media_tags == "keep":
+        return
+    tags = (tag for turn in said.messages for tag in _TAG.findall(turn["content"]))
+    unknown = next((tag for tag in tags if tag not in placeholders), None)
+    if unknown is not None:
+        refuse(
+            config.policies.media_tags,
+            key,
+            f"a turn has {unknown!r}, which stands for a medium, or a place in one; this encoder fills in "
+            f"{' and '.join(map(repr, placeholders))} alone. Use one that takes it, write the placeholder as it "
+            "expects it, or leave the row out; SamplePolicies(media_tags='keep') learns it as a text",
+        )
 
 
 def with_placeholders(

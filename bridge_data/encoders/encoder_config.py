@@ -16,6 +16,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar, Literal, NoReturn, TypeAlias
 
+from bridge_data.decode.image import Orientation
 from bridge_data.errors import ConfigError, SampleError, SkipSample
 from bridge_data.options import check_at_least, check_choice
 from bridge_data.running_hook import note_truncation
@@ -51,10 +52,12 @@ class SamplePolicies:
 
     `image_mismatch`: the number of placeholders differs from the number of images. `roles_out_of_order`: a role that is
     not in the settings, a system message that is not the first, an answer without a question, or two turns of one role
-    in a row ("keep": pass them to the chat template). `empty_answer`: an answer without words ("keep": train on it; a
-    sample with only empty answers is skipped all the same). `overlong`: more tokens than `seq_length` ("truncate": cut
-    the end, an image as a whole, counted in `loader.truncated`; skip the sample if no answer remains. "split": several
-    samples, cut after answers, without what comes before them; a turn that is too long by itself is truncated).
+    in a row ("keep": pass them to the chat template). `media_tags`: a turn has a tag that stands for a medium which the
+    encoder does not fill in, such as `<audio>` ("keep": it is text). `empty_answer`: an answer without words ("keep":
+    train on it; a sample with only empty answers is skipped all the same). `overlong`: more tokens than `seq_length`
+    ("truncate": cut the end, an image as a whole, counted in `loader.truncated`; skip the sample if no answer remains.
+    "split": several samples, cut after answers, without what comes before them; a turn that is too long by itself is
+    truncated).
 
     Raises:
         ConfigError: for an unknown policy.
@@ -62,12 +65,14 @@ class SamplePolicies:
 
     image_mismatch: Policy = "error"
     roles_out_of_order: KeepPolicy = "error"
+    media_tags: KeepPolicy = "error"
     empty_answer: KeepPolicy = "skip"
     overlong: TurnsPolicy = "truncate"
 
     def __post_init__(self) -> None:
         check_choice(self, "image_mismatch", Policy)
         check_choice(self, "roles_out_of_order", KeepPolicy)
+        check_choice(self, "media_tags", KeepPolicy)
         check_choice(self, "empty_answer", KeepPolicy)
         check_choice(self, "overlong", TurnsPolicy)
 
@@ -103,8 +108,9 @@ class ImageToken:
 class ConversationTemplateConfig:
     """How a conversation becomes text.
 
-    `system` opens every conversation (None: nothing does). `roles` are who asks and who answers. `chat_template`
-    replaces that of the tokenizer. `stop_string` is appended to every answer, for templates that append nothing.
+    `system` opens every conversation that has no system text of its own (None: nothing does). `roles` are who asks and
+    who answers. `chat_template` replaces that of the tokenizer. `stop_string` is appended to every answer, for
+    templates that append nothing.
     """
 
     system: str | None = None
@@ -113,6 +119,7 @@ class ConversationTemplateConfig:
     stop_string: str | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "roles", tuple(self.roles))  # YAML has lists
         if len(self.roles) != 2 or self.roles[0] == self.roles[1]:
             raise ConfigError(
                 f"ConversationTemplateConfig(roles={self.roles!r}): expected two different names, "
@@ -147,6 +154,8 @@ class ConversationConfig:
     pack_in_batch: bool = False
     layout: Layout = "native"
     pack_budgets: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    NOT_COSTS: ClassVar[tuple[str, ...]] = ("pack_budgets",)
+    """Fields that change no cost, for `costs_key`."""
 
     def __post_init__(self) -> None:
         check_choice(self, "layout", Layout)
@@ -168,19 +177,22 @@ class MultiModalSampleConfig(ConversationConfig):
     """Settings of `MultiModalTaskEncoder`: those of `ConversationConfig`, and what an image becomes.
 
     An image takes `tokens_per_image` tokens; None: one for each patch of `patch_size` pixels a side of the processed
-    image (None: the `patch_size` of the image processor).
+    image (None: the `patch_size` of the image processor). With `orientation="apply"`, encoded images are turned as
+    their EXIF data say.
 
     Raises:
-        ConfigError: if a number is out of range.
+        ConfigError: if a number is out of range, or a word unknown.
     """
 
     image_token: ImageToken = ImageToken()
     tokens_per_image: int | None = None
     patch_size: int | None = None
+    orientation: Orientation = "ignore"
 
     def __post_init__(self) -> None:
         ConversationConfig.__post_init__(self)
         check_at_least(self, 1, "tokens_per_image", "patch_size")
+        check_choice(self, "orientation", Orientation)
 
     @property
     def placeholder(self) -> str:
@@ -195,10 +207,11 @@ class ImageLimits:
     The images of a sample together take at most `max_image_tokens` tokens (the visual-token budget): all get less
     detail until they fit; a sample that does not fit with the least detail is skipped. An image with a side of less
     than `min_side` pixels, or with one side more than `max_aspect` times the other, is a line rather than a picture,
-    and tiling would blow it up: `extreme_image` says what happens to its sample.
+    and tiling would blow it up: `extreme_image` says what happens to its sample. With `orientation="apply"`, encoded
+    images are turned as their EXIF data say.
 
     Raises:
-        ConfigError: if a number is out of range.
+        ConfigError: if a number is out of range, or a word unknown.
     """
 
     min_pixels: int | None = None
@@ -207,12 +220,14 @@ class ImageLimits:
     min_side: int = 1
     max_aspect: float = 200.0
     extreme_image: Policy = "skip"
+    orientation: Orientation = "ignore"
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "min_pixels", "max_pixels", "max_image_tokens", "min_side", "max_aspect")
         if self.min_pixels is not None and self.max_pixels is not None and self.min_pixels > self.max_pixels:
             raise ConfigError(f"ImageLimits(min_pixels={self.min_pixels}): more than max_pixels={self.max_pixels}")
         check_choice(self, "extreme_image", Policy)
+        check_choice(self, "orientation", Orientation)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -231,7 +246,7 @@ class FamilyConfig(ConversationConfig):
     image_placeholder: str = "<image>"
     packer: str | Packer = "first_fit_decreasing"
     carry_over: bool = True
-    NOT_COSTS: ClassVar = ("packer", "carry_over")
+    NOT_COSTS: ClassVar = (*ConversationConfig.NOT_COSTS, "packer", "carry_over")
     """Fields that change no cost, for `costs_key`."""
 
     def __post_init__(self) -> None:

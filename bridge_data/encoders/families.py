@@ -34,6 +34,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from bridge_data.encoders.chat import chatml
 from bridge_data.encoders.sequences import Media, joined
+from bridge_data.encoders.visual_settings import NO_SETTINGS, VisualSettings
 from bridge_data.encoders.visuals import (
     Images,
     Size,
@@ -147,7 +148,8 @@ LLAVA_TEMPLATE = """\
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- 'ASSISTANT:' -}}{%- endif -%}
 """
-"""Vicuna's format, with the images of a turn before its text, as in the checkpoints of LLaVA 1.5 and NeXT."""
+"""Vicuna's format. The images of a turn come before its text, wherever they are in it, as with the templates in the
+checkpoints of LLaVA 1.5 and NeXT: so the model has learnt them."""
 
 SelectStrategy = Literal["default", "full"]
 
@@ -561,25 +563,52 @@ class Qwen2VL:
 
     # Images
 
-    def image_text(self, size: Size, detail: int) -> Pieces:
-        """The image token, once for each token of the grid; the template writes the tokens around it."""
-        _, rows, columns = self.grid(size, detail)
+    def image_text(self, size: Size, detail: int, own: VisualSettings = NO_SETTINGS) -> Pieces:
+        """The image token, once for each token of the grid; the template writes the tokens around it. `own` are the
+        settings of the image."""
+        _, rows, columns = self.grid(size, detail, own)
         return [(self.image_token, rows * columns)]
 
-    def grid(self, size: Size, detail: int) -> Grid:
+    def grid(self, size: Size, detail: int, own: VisualSettings = NO_SETTINGS) -> Grid:
         """The grid of an image, in tokens."""
-        height, width = smart_resize(size, self.factor, *self._limits_at(self._limits, detail))
+        height, width = self.image_size(size, detail, own)
         return 1, height // self.factor, width // self.factor
 
-    def pixels(self, images: Sequence[Image.Image], detail: int) -> Media:
+    def image_size(self, size: Size, detail: int, own: VisualSettings) -> Size:
+        """The size that an image is resized to."""
+        if own.exact_size is not None:
+            return self._exact(own.exact_size)
+        return smart_resize(size, self.factor, *self._limits_at(own.image_limits(self._limits), detail))
+
+    def pixels(self, images: Sequence[Image.Image], detail: int, own: Sequence[VisualSettings] = ()) -> Media:
         """`pixel_values` float32 (patches, channels · frames · patch size²) of all images, `image_grid_thw` int64
-        (images, 3), in patches."""
+        (images, 3), in patches. `own` are the settings of each image."""
+        if any(settings != NO_SETTINGS for settings in own):
+            return joined([self._own_pixels(image, detail, one) for image, one in zip(images, own, strict=True)])
         least, most = self._limits_at(self._limits, detail)
-        size = {"shortest_edge": least, "longest_edge": most}
+        return self._pixels(images, (least, most), [self.grid((one.height, one.width), detail) for one in images])
+
+    def _own_pixels(self, image: Image.Image, detail: int, own: VisualSettings) -> Media:
+        """The pixels of an image with settings of its own."""
+        size = image.height, image.width
+        grid = self.grid(size, detail, own)
+        if own.exact_size is None:
+            return self._pixels([image], self._limits_at(own.image_limits(self._limits), detail), [grid])
+        height, width = self._exact(own.exact_size)
+        return self._pixels([image.resize((width, height))], (height * width, height * width), [grid])
+
+    def _pixels(self, images: Sequence[Image.Image], limits: tuple[int, int], grids: Sequence[Grid]) -> Media:
+        """The pixels of images within `limits`, whose grids in tokens are known."""
+        size = dict(zip(("shortest_edge", "longest_edge"), limits, strict=True))
         made = self.image_processor(images=list(images), size=size, return_tensors="pt")
-        expected = [self.patch_grid(self.grid((image.height, image.width), detail)) for image in images]
+        expected = [self.patch_grid(grid) for grid in grids]
         check_tiles(type(self).__name__, [tuple(grid) for grid in made["image_grid_thw"].tolist()], expected)
         return {name: torch.as_tensor(made[name]) for name in ("pixel_values", "image_grid_thw")}
+
+    def _exact(self, size: Size) -> Size:
+        """A size that a sample says, in whole tokens, of which an image or frame has 4 to 16,384."""
+        token = self.factor**2
+        return smart_resize(size, self.factor, 4 * token, 16_384 * token, least_side=self.factor)
 
     def batch(self, rows: Sequence[Media]) -> Media:
         return joined(rows)
@@ -608,7 +637,10 @@ class Qwen2VL:
 
     def frame_size(self, video: VideoFrames, detail: int) -> Size:
         """The size that frames are resized to."""
-        return smart_resize(video.size, self.factor, *self._limits_at(self._frame_limits, detail))
+        if video.own.exact_size is not None:
+            return self._exact(video.own.exact_size)
+        limits = self._limits_at(self._frame_limits, detail)
+        return smart_resize(video.size, self.factor, *video.own.frame_limits(limits, len(video.frames)))
 
     def video_pixels(self, videos: Sequence[VideoFrames], detail: int) -> Media:
         """`pixel_values_videos` float32 (patches, ...) as of images, and `video_grid_thw` int64 (videos, 3), in
@@ -685,23 +717,25 @@ class Qwen3VL(Qwen2VL):
     def video_text(self, video: VideoFrames, detail: int) -> Pieces:
         """The time and the tokens of each time step."""
         num_steps, rows, columns = self.video_grid(video, detail)
-        step, last = self.frames_a_step, len(video.frames) - 1
+        step, times = self.frames_a_step, video.times
         text: Pieces = []
         for number in range(num_steps):
-            first, final = (video.frames[min(index, last)] for index in (number * step, number * step + step - 1))
-            time_s = (first / video.fps + final / video.fps) / 2
+            first, final = (times[min(index, len(times) - 1)] for index in (number * step, number * step + step - 1))
+            time_s = (first + final) / 2
             text.append((f"<{time_s:.1f} seconds>{self.vision_start_token}", 1))
             text += [(self.video_token, rows * columns), (self.vision_end_token, 1)]
         return text
 
     def frame_size(self, video: VideoFrames, detail: int) -> Size:
         """The size that frames are resized to."""
+        if video.own.exact_size is not None:
+            return self._exact(video.own.exact_size)
         (height, width), factor, num_frames = video.size, self.factor, max(len(video.frames), self.frames_a_step)
         if min(height, width) < factor:
             scale = max(factor / height, factor / width)
             height, width = int(height * scale), int(width * scale)
         num_even = round(num_frames / self.frames_a_step) * self.frames_a_step
-        limits = self._limits_at(self._frame_limits, detail)
+        limits = video.own.frame_limits(self._limits_at(self._frame_limits, detail), num_frames, num_even)
         return smart_resize((height, width), factor, *limits, num_frames=(num_frames, num_even))
 
     def token_runs(self, grid: Grid) -> list[Grid]:

@@ -21,6 +21,7 @@ from bridge_data.encoders.chat import (
     MarkedTokens,
     chat_template_of,
     lacks_beginning,
+    note_moved_media,
     only_token,
     render_conversation,
     tokenize_spans,
@@ -28,6 +29,7 @@ from bridge_data.encoders.chat import (
 )
 from bridge_data.encoders.conversations import (
     Conversation,
+    check_texts,
     check_written,
     conversation_cooker,
     conversation_of,
@@ -49,7 +51,7 @@ from bridge_data.encoders.sequences import (
     sequence_fields,
     with_image_tokens,
 )
-from bridge_data.encoders.visuals import picture_sizes, pictures
+from bridge_data.encoders.visuals import picture_sizes, pictures, without_settings
 from bridge_data.errors import ConfigError, SkipSample
 from bridge_data.samples import Batch, Sample
 from bridge_data.task import Cooker, DefaultTaskEncoder, Packing, stateless
@@ -107,9 +109,26 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         """The role that answers."""
         return self.config.conversation_template_config.roles[1]
 
+    @property
+    def most_packs(self) -> int | None:
+        """One in Bridge's layout: it has all packs of a micro-batch in one row, which would be longer than
+        `seq_length`."""
+        return 1 if self.config.layout == "bridge" else None
+
     def conversation(self, sample: Any) -> Conversation:
         """The conversation of a sample; override it for your own sample classes. Raises as `conversation_of` does."""
         return conversation_of(sample, self.config)
+
+    @property
+    def placeholders(self) -> tuple[str, ...]:
+        """The texts that stand for a medium in the turns of a sample."""
+        return (self.config.placeholder,)
+
+    def checked_conversation(self, sample: Any) -> Conversation:
+        """The conversation of a sample, if nothing in its texts would be lost."""
+        said = self.conversation(sample)
+        check_texts(said, self.placeholders, self.config, sample.__key__)
+        return said
 
     def batch_media(self, rows: list[Media]) -> Media:
         """The media of a batch from those of its rows."""
@@ -263,15 +282,18 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
 
     def _marked(self, sample: Sample) -> tuple[MarkedTokens, list[Any]]:
         """The tokens of a sample, with one image token for each of its images; and the images."""
-        said = self.conversation(sample)
+        said = self.checked_conversation(sample)
         if said.images and self.family is None:
             raise ConfigError(
                 f"sample {sample.__key__!r} has images, but {type(self).__name__} has no {self._images_need}"
             )
+        images = said.images
+        if images:
+            images = without_settings(images, f"the family {type(self.family).__name__}", sample.__key__)
         marked = self._tokenize(said)
         found = marked.ids.count(self._image_id) if self.family is not None else len(said.images)
         check_written(found, len(said.images), "image", self.config, sample.__key__)
-        return marked, said.images
+        return marked, images
 
     def _tokenize(self, said: Conversation) -> MarkedTokens:
         if not said.messages:
@@ -279,15 +301,25 @@ class FamilyTaskEncoder(ConversationTaskEncoder):
         template = self.chat_template
         messages = self._messages(said.messages, template)
         text, spans = render_conversation(self.tokenizer, messages, template, self.answers, said.tools)
+        note_moved_media(self._owner, said.messages, self._media_tokens, text)
         added = self._adds_special_tokens and lacks_beginning(self.tokenizer, text)
         spans = self._layout.spans_with_loss(text, spans)
         return self._layout.learnt(tokenize_spans(self.tokenizer, text, spans, add_special_tokens=added))
 
     def _messages(self, messages: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:
         """The messages in the form that the template reads."""
+        return self._layout.messages(messages, template, self._media_tokens)
+
+    @property
+    def _media_tokens(self) -> dict[str, tuple[str, str]]:
+        """The type and the token of the medium that each placeholder stands for."""
         placeholder = self.config.placeholder
-        token = placeholder if self.family is None else self.family.image_token
-        return self._layout.messages(messages, template, {placeholder: ("image", token)})
+        return {placeholder: ("image", placeholder if self.family is None else self.family.image_token)}
+
+    @property
+    def _owner(self) -> str:
+        """The encoder and its family, for messages."""
+        return f"{type(self).__name__}({'' if self.family is None else type(self.family).__name__})"
 
     def _visual_tokens(self, visuals: list[Any], key: str) -> tuple[int, list[list[int]]]:
         """The first level of detail within the budget of tokens, and the tokens of each image."""

@@ -21,6 +21,7 @@ from bridge_data.encoders.chat import (
     Span,
     chat_template_of,
     lacks_beginning,
+    note_moved_media,
     render_conversation,
     tokenize_text,
     touching,
@@ -35,7 +36,7 @@ from bridge_data.encoders.sequences import (
     joined,
     sequence_fields,
 )
-from bridge_data.encoders.visuals import picture_sizes, pictures
+from bridge_data.encoders.visuals import picture_sizes, pictures, without_settings
 from bridge_data.errors import ConfigError, SkipSample
 from bridge_data.samples import Sample
 from bridge_data.task import stateless
@@ -92,7 +93,7 @@ class HFTaskEncoder(ConversationTaskEncoder):
     @stateless
     def encode_sample(self, sample: Sample) -> FamilySample:
         """The sequence and its processed images."""
-        said, key = self.conversation(sample), sample.__key__
+        said, key = self.checked_conversation(sample), sample.__key__
         marked, whole, media, aligned = self._process(said, key)
         aligned = {name: self._layout.filled(tensor, 0) for name, tensor in aligned.items()}
         fields = self._filled(marked.ids, *self._layout.labels(marked, lambda: whole))
@@ -117,14 +118,16 @@ class HFTaskEncoder(ConversationTaskEncoder):
             check_length(marked, [], self.seq_length, self.config.policies.overlong, key)
             return MarkedTokens(marked.ids[: self.seq_length], marked.has_loss[: self.seq_length]), marked, {}, {}
         limits = self._limits
-        picture_sizes(said.images, limits, key)
-        images = pictures(said.images, limits, key)
+        images = without_settings(said.images, f"HFTaskEncoder({type(self.processor).__name__})", key)
+        picture_sizes(images, limits, key)
+        images = pictures(images, limits, key)
         if self._is_qwen:
             images = [self._layout.picture(image) for image in images]
         placeholder = self.config.placeholder
         media_tokens = {placeholder: ("image", self.image_token or placeholder)}
         messages = self._layout.messages(said.messages, self.chat_template, media_tokens)
         text, spans = render_conversation(self._renderer, messages, self.chat_template, self.answers, said.tools)
+        note_moved_media(f"{type(self).__name__}({type(self.processor).__name__})", said.messages, media_tokens, text)
         spans = self._layout.spans_with_loss(text, spans)
         special = lacks_beginning(self._renderer, text)
         if self.image_token is not None:

@@ -32,6 +32,7 @@ from bridge_data.encoders.sequences import (
     next_token_labels,
     padded,
 )
+from bridge_data.encoders.visual_settings import NO_SETTINGS, VisualSettings
 from bridge_data.encoders.visuals import Size, VideoFrames, smart_resize
 from bridge_data.errors import ConfigError
 from bridge_data.samples import Batch, Sample, edataclass
@@ -77,11 +78,11 @@ class NativeLayout:
         """A tensor of a sample, padded with `value` to the multiple."""
         return filled_up(tensor, self._multiple, value)
 
-    def size(self, size: Size) -> Size:
-        """The size in which the processor of Qwen-VL gets an image."""
+    def size(self, size: Size, own: VisualSettings = NO_SETTINGS) -> Size:
+        """The size in which the processor of Qwen-VL gets an image with settings of its `own`."""
         return size
 
-    def picture(self, picture: Image.Image) -> Image.Image:
+    def picture(self, picture: Image.Image, own: VisualSettings = NO_SETTINGS) -> Image.Image:
         """The image in that size."""
         return picture
 
@@ -145,11 +146,11 @@ class BridgeLayout(NativeLayout):
     def filled(self, tensor: Tensor, value: float) -> Tensor:
         return tensor
 
-    def size(self, size: Size) -> Size:
-        return utils_size(size)
+    def size(self, size: Size, own: VisualSettings = NO_SETTINGS) -> Size:
+        return utils_size(size, own=own)
 
-    def picture(self, picture: Image.Image) -> Image.Image:
-        return resized_by_utils(picture)
+    def picture(self, picture: Image.Image, own: VisualSettings = NO_SETTINGS) -> Image.Image:
+        return resized_by_utils(picture, own=own)
 
     def video(self, video: VideoFrames) -> VideoFrames:
         return UtilsVideo.of(video)
@@ -229,14 +230,17 @@ _FACTOR = 28
 """Sides are a multiple of this, for any patch size of the model."""
 
 
-def utils_size(size: Size, factor: int = _FACTOR) -> Size:
-    """The size that `qwen_vl_utils` gives an image: sides are multiples of `factor`."""
-    return smart_resize(size, factor, 4 * factor**2, 16_384 * factor**2, least_side=factor)
+def utils_size(size: Size, factor: int = _FACTOR, own: VisualSettings = NO_SETTINGS) -> Size:
+    """The size that `qwen_vl_utils` gives an image with settings of its `own`: sides are multiples of `factor`."""
+    usual = 4 * factor**2, 16_384 * factor**2
+    if own.exact_size is not None:
+        return smart_resize(own.exact_size, factor, *usual, least_side=factor)
+    return smart_resize(size, factor, *own.image_limits(usual), least_side=factor)
 
 
-def resized_by_utils(picture: Image.Image, factor: int = _FACTOR) -> Image.Image:
+def resized_by_utils(picture: Image.Image, factor: int = _FACTOR, own: VisualSettings = NO_SETTINGS) -> Image.Image:
     """The image in the size of `utils_size`."""
-    height, width = utils_size((picture.height, picture.width), factor)
+    height, width = utils_size((picture.height, picture.width), factor, own)
     return picture.resize((width, height))
 
 
@@ -247,16 +251,20 @@ class UtilsVideo(VideoFrames):
     @classmethod
     def of(cls, video: VideoFrames) -> "UtilsVideo":
         """`video`, with the size that its frames are resized to before the processor."""
-        num_frames = len(video.frames) + len(video.frames) % 2
+        num_frames, own = len(video.frames) + len(video.frames) % 2, video.own
         token = _FACTOR**2
         least, share = 128 * token, 128_000 * token * 0.9 / num_frames * 2
         most = max(min(768 * token, share), int(least * 1.05))
-        size = smart_resize(utils_size(video.size, 2 * _FACTOR), _FACTOR, least, most, least_side=_FACTOR)
-        return cls(video.source, video.num_frames, video.fps, size, video.frames)
+        if own.exact_size is not None:
+            size = utils_size(video.size, own=own)
+        else:
+            first = utils_size(video.size, 2 * _FACTOR, own)
+            size = smart_resize(first, _FACTOR, *own.frame_limits((least, most), num_frames), least_side=_FACTOR)
+        return cls(video.source, video.num_frames, video.fps, size, video.frames, own, video.key)
 
     def resized(self, size: Size, resample: Image.Resampling) -> list[Any]:
         """As float32 arrays (3, height, width) of 0 to 255: the processors of videos do not round them."""
-        pictures = [resized_by_utils(picture, 2 * _FACTOR) for picture in self.pictures()]
+        pictures = [resized_by_utils(picture, 2 * _FACTOR, self.own) for picture in self.pictures()]
         frames = torch.stack([torch.from_numpy(np.array(picture)).permute(2, 0, 1) for picture in pictures])
         rounded = _interpolated(frames.float(), self.size).clamp(0, 255).round()
         return list(_interpolated(rounded, size).numpy())

@@ -18,6 +18,7 @@ from bridge_data.encoders.encoder_config import (
     SEQ_LENGTH,
     ConversationConfig,
     FamilyConfig,
+    ImageLimits,
     MultiModalSampleConfig,
 )
 from bridge_data.encoders.families import FixedSizeFamily
@@ -103,7 +104,8 @@ class MultiModalTaskEncoder(FamilyTaskEncoder):
             self._image_shape = images.shape
             family = FixedTokens(self.image_processor, config.placeholder, images.num_tokens(config))
         shared = {field.name: getattr(config, field.name) for field in dataclasses.fields(ConversationConfig)}
-        family_config = FamilyConfig(**shared, image_placeholder=config.placeholder, carry_over=False)
+        limits = ImageLimits(orientation=config.orientation)
+        family_config = FamilyConfig(**shared, images=limits, image_placeholder=config.placeholder, carry_over=False)
         super().__init__(tokenizer, family, family_config, seq_length=seq_length)
         self.config = config
         if decoder_seq_length is not None:

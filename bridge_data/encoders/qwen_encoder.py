@@ -30,6 +30,7 @@ from bridge_data.encoders.encoder_config import IGNORED, SEQ_LENGTH, FamilyConfi
 from bridge_data.encoders.families import MAX_ASPECT, Grid, Pieces, Qwen2VL
 from bridge_data.encoders.family_encoder import FamilyTaskEncoder
 from bridge_data.encoders.sequences import FamilyBatch, FamilySample, Media, TokenizedSample
+from bridge_data.encoders.visual_settings import Visual, with_own
 from bridge_data.encoders.visuals import VideoFrames, VideoSampling, open_video, pictures
 from bridge_data.samples import Sample, VidQASample, VQASample, edataclass
 from bridge_data.task import stateless
@@ -121,6 +122,10 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
             return super().conversation(VQASample.derive_from(sample, **asked))
         return super().conversation(sample)
 
+    @property
+    def placeholders(self) -> tuple[str, ...]:
+        return tuple(self._media_tokens)
+
     def videos(self, sample: Any) -> list[Any]:
         """The videos of a sample; override it with `conversation` for your own sample classes."""
         if isinstance(sample, VidQASample):
@@ -165,7 +170,7 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         """The tokens of a sample, with one image token for each image and video; and these, in their order."""
         videos, key = self.videos(sample), sample.__key__
         said = with_placeholders(
-            self.conversation(sample), self.family.video_placeholder, len(videos), "videos", self.config, key
+            self.checked_conversation(sample), self.family.video_placeholder, len(videos), "videos", self.config, key
         )
         marked = self._tokenize(said)
         kinds = [number for number in marked.ids if number in (self._image_id, self._video_id)]
@@ -183,20 +188,22 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         return self._layout.video(open_video(video, key, self.sampling, self.family.choose_frames))
 
     def _messages(self, messages: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:
+        return self._layout.messages(messages, template, self._media_tokens, media_first=True)
+
+    @property
+    def _media_tokens(self) -> dict[str, tuple[str, str]]:
         family = self.family
-        media = {
-            self.config.placeholder: ("image", family.image_token),
-            family.video_placeholder: ("video", family.video_token),
-        }
-        return self._layout.messages(messages, template, media, media_first=True)
+        return {**super()._media_tokens, family.video_placeholder: ("video", family.video_token)}
 
     def _sized(self, visuals: list[Any], key: str) -> list[Any]:
-        """The sizes of images, and the videos."""
+        """The sizes of images, with their settings; and the videos."""
         images = [visual for visual in visuals if not isinstance(visual, VideoFrames)]
-        sizes = map(self._layout.size, super()._sized(images, key))
-        sized = [visual if isinstance(visual, VideoFrames) else next(sizes) for visual in visuals]
+        owns = [own for _, own in map(with_own, images)]
+        sizes = [self._layout.size(size, own) for size, own in zip(super()._sized(images, key), owns, strict=True)]
+        sized_images = map(Visual, sizes, owns)
+        sized = [visual if isinstance(visual, VideoFrames) else next(sized_images) for visual in visuals]
         for visual in sized:
-            height, width = visual.size if isinstance(visual, VideoFrames) else visual
+            height, width = visual.size if isinstance(visual, VideoFrames) else visual.source
             if max(height, width) > MAX_ASPECT * min(height, width):
                 what = f"an image or video is {width} x {height} pixels; Qwen-VL takes aspects of {MAX_ASPECT} at most"
                 refuse(self._limits.extreme_image, key, what)
@@ -205,7 +212,7 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
     def _text_of(self, visual: Any, detail: int) -> Pieces:
         if isinstance(visual, VideoFrames):
             return self.family.video_text(visual, detail)
-        return super()._text_of(visual, detail)
+        return self.family.image_text(visual.source, detail, visual.settings)
 
     def _cost(self, texts: list[list[int]]) -> int:
         """Tokens of images and videos, without the times between them."""
@@ -216,11 +223,13 @@ class QwenVLTaskEncoder(FamilyTaskEncoder):
         videos = [visual for visual in sample.images if isinstance(visual, VideoFrames)]
         media: Media = {}
         if images:
-            media |= self.family.pixels(self._pictures(images, sample.__key__), sample.detail)
+            owns = [own for _, own in map(with_own, images)]
+            media |= self.family.pixels(self._pictures(images, sample.__key__), sample.detail, owns)
         if videos:
             media |= self.family.video_pixels(videos, sample.detail)
         return media
 
     def _pictures(self, images: list[Any], key: str) -> list[Image.Image]:
         """The images, decoded, as the layout hands them to the processor."""
-        return [self._layout.picture(picture) for picture in pictures(images, self._limits, key)]
+        decoded = zip(pictures(images, self._limits, key), images, strict=True)
+        return [self._layout.picture(picture, with_own(image)[1]) for picture, image in decoded]

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
+from bridge_data.encoders.chat import check_unicode
 from bridge_data.encoders.encoder_config import IGNORED, OverlongPolicy, Policy, note_overlong, refuse
 from bridge_data.encoders.sequences import padded
 from bridge_data.errors import ConfigError, SampleError
@@ -156,6 +157,7 @@ class SpeechTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
                 "makes one"
             )
         key, config = sample.__key__, self.config
+        check_unicode(sample.text, key)
         if not sample.text.strip():
             refuse(config.empty_text, key, "its text has no words")
         ids = list(self.tokenizer(sample.text).input_ids)

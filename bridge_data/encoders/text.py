@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from bridge_data.encoders.chat import padding_token_of, tokenize_text
+from bridge_data.encoders.chat import check_unicode, padding_token_of, tokenize_text
 from bridge_data.encoders.encoder_config import IGNORED, SEQ_LENGTH
 from bridge_data.encoders.pretrained import open_tokenizer
 from bridge_data.encoders.sequences import FamilyBatch, FamilySample, batch_family, pack_family, sequence_fields
@@ -66,6 +66,7 @@ class PretrainingTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
     def preencode_sample(self, sample: Sample) -> Iterator[FamilySample]:
         """The pieces of a document."""
         text = self.text(sample)
+        check_unicode(text, sample.__key__)
         if not text.strip():
             raise SkipSample("its text has no words")
         ids = torch.tensor(tokenize_text(self.tokenizer, text).ids)

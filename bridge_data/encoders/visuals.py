@@ -1,8 +1,9 @@
 """Images and videos: from files or pixels, within limits, to what a vision model takes.
 
-Enters: images as encoded bytes or pixels of any size; videos as `AVDecoder`, encoded bytes, or frames. Leaves: sizes
-(of encoded images only the header is read), `VideoFrames` (which frames of a video are sampled), RGB images of Pillow,
-and, from `Images`, pixel values. Guarantee: a decoded image or frame has the size that was announced before.
+Enters: images as encoded bytes or pixels of any size; videos as `AVDecoder`, encoded bytes, frames, or a list of
+images; any of them as `Visual`, with settings of its own. Leaves: sizes (of encoded images only the header is read),
+`VideoFrames` (which frames of a video are sampled), RGB images of Pillow, and, from `Images`, pixel values. Guarantee:
+a decoded image or frame has the size that was announced before.
 """
 
 import contextlib
@@ -16,11 +17,22 @@ import numpy as np
 import torch
 from PIL import Image
 
+from bridge_data.decode import notices
 from bridge_data.decode.av import AVDecoder
-from bridge_data.decode.image import encoded_size, pillow_image
+from bridge_data.decode.image import bytes_of_unit, encoded_size, in_mode, pillow_image
 from bridge_data.decode.sample_decoder import decode_part
 from bridge_data.encoders.encoder_config import ImageLimits, MultiModalSampleConfig, refuse
+from bridge_data.encoders.visual_settings import (
+    NO_SETTINGS,
+    PICTURES_PER_SECOND,
+    VisualSettings,
+    check_of_image,
+    naming_sample,
+    spaced,
+    with_own,
+)
 from bridge_data.errors import ConfigError, SampleError
+from bridge_data.shards.named_media import check_moving
 
 Size: TypeAlias = tuple[int, int]
 """(height, width) in pixels."""
@@ -81,8 +93,6 @@ def edge_of(size: Any, *names: str) -> int | None:
 
 # Images
 
-_decode = functools.partial(pillow_image, mode="RGB")
-
 
 class Images:
     """The image processor of `owner`, which resizes every image to one `shape` (channels, height, width).
@@ -122,31 +132,66 @@ class Images:
         return torch.as_tensor(made).to(torch.float32)
 
 
-def image_size(image: Any, key: str) -> tuple[int, int]:
+def image_size(image: Any, key: str, part: str = "image", *, upright: bool = False) -> tuple[int, int]:
     """(height, width) of an image in any form that `as_rgb` takes; of encoded bytes only the header is read. A
-    SampleError if it cannot be read."""
+    SampleError that names `part` if it cannot be read."""
     if isinstance(image, bytes):
-        image = decode_part(encoded_size, image, key, "image")
+        image = decode_part(functools.partial(encoded_size, upright=upright), image, key, part)
         return int(image[0]), int(image[1])
     if isinstance(image, Image.Image):
         return image.height, image.width
-    height, width = image.shape[1:] if isinstance(image, torch.Tensor) else image.shape[:2]
+    height, width = image.shape[-2:] if isinstance(image, torch.Tensor) else image.shape[:2]
     return int(height), int(width)
 
 
-def as_rgb(image: Any, key: str) -> Image.Image:
-    """The image as Pillow's RGB, from encoded bytes, or pixels as uint8 or as float in 0..1. A SampleError if it cannot
-    be decoded."""
-    if isinstance(image, Image.Image):
-        return image if type(image) is Image.Image and image.mode == "RGB" else image.convert("RGB")
+def as_rgb(image: Any, key: str, part: str = "image", *, upright: bool = False) -> Image.Image:
+    """The image as Pillow's RGB, from encoded bytes, whose EXIF orientation may be applied, or pixels: see `rgb_image`.
+    A SampleError that names `part` if it cannot be decoded, or has pixels of another range."""
     if isinstance(image, bytes):
-        made: Image.Image = decode_part(_decode, image, key, "image")
+        decode = functools.partial(pillow_image, mode="RGB", upright=upright)
+        made: Image.Image = decode_part(decode, image, key, part)
+        if notices.PENDING:
+            notices.tell(key)
         return made
+    try:
+        return rgb_image(image)
+    except (ValueError, TypeError) as error:
+        raise SampleError(f"sample {key!r}: an image given as {type(image).__name__} is none: {error}") from error
+
+
+def rgb_image(image: Any) -> Image.Image:
+    """The image as Pillow's RGB, from a Pillow image, or pixels as uint8 or as float in 0..1: a tensor (3, height,
+    width) or an array (height, width, 3), or of grey ones.
+
+    Raises:
+        ValueError, TypeError: for other pixels.
+    """
+    if isinstance(image, Image.Image):
+        return image if type(image) is Image.Image and image.mode == "RGB" else in_mode(image, "RGB")
     if isinstance(image, torch.Tensor):
-        if image.is_floating_point():
-            image = (image * 255).round().clamp(0, 255).to(torch.uint8)
-        image = image.permute(1, 2, 0).numpy()
-    return Image.fromarray(np.ascontiguousarray(image))
+        image = (image.permute(1, 2, 0) if image.ndim == 3 else image).numpy()
+    pixels = np.asarray(image)
+    if np.issubdtype(pixels.dtype, np.floating):
+        pixels = bytes_of_unit(pixels)
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[:, :, 0]
+    return in_mode(Image.fromarray(np.ascontiguousarray(pixels)), "RGB")
+
+
+def without_settings(images: Sequence[Any], owner: str, key: str) -> list[Any]:
+    """The images of sample `key`, for an encoder or family `owner` that makes one size or its own tiles of each.
+
+    Raises:
+        SampleError: if one has settings of its own, which it names.
+    """
+    for number, (_, own) in enumerate(map(with_own, images)):
+        if own != NO_SETTINGS:
+            said = ", ".join(f"{name}={value}" for name, value in own.given.items())
+            raise SampleError(
+                f"sample {key!r}: image {number + 1} says {said}, which {owner} cannot follow; families of Qwen-VL "
+                "can. Remove it from the data, or set ImageLimits for all images"
+            )
+    return [source for source, _ in map(with_own, images)]
 
 
 def picture_sizes(images: Sequence[Any], limits: ImageLimits, key: str) -> list[Size]:
@@ -154,7 +199,10 @@ def picture_sizes(images: Sequence[Any], limits: ImageLimits, key: str) -> list[
     image is handled as `limits` says."""
     sizes = []
     for number, image in enumerate(images):
-        height, width = image_size(image, key)
+        source, own = with_own(image)
+        with naming_sample(key):
+            check_of_image(own)
+        height, width = image_size(source, key, upright=limits.orientation == "apply")
         short, long = sorted((height, width))
         if short < limits.min_side or long > limits.max_aspect * short:
             what = (
@@ -162,7 +210,7 @@ def picture_sizes(images: Sequence[Any], limits: ImageLimits, key: str) -> list[
                 f"side more than {limits.max_aspect:g} times the other (ImageLimits)"
             )
             refuse(limits.extreme_image, key, what)
-        sizes.append(limited_size((height, width), limits))
+        sizes.append((height, width) if own.has_size else limited_size((height, width), limits))
     return sizes
 
 
@@ -204,12 +252,13 @@ def smart_resize(
 
 
 def pictures(images: Sequence[Any], limits: ImageLimits, key: str) -> list[Image.Image]:
-    """The images of sample `key`, decoded, and resized to the limits on pixels."""
+    """The images of sample `key`, decoded, and resized to the limits on pixels, unless they have their own."""
     made = []
     for image in images:
-        picture = as_rgb(image, key)
+        source, own = with_own(image)
+        picture = as_rgb(source, key, upright=limits.orientation == "apply")
         size = picture.height, picture.width
-        if (wanted := limited_size(size, limits)) != size:
+        if not own.has_size and (wanted := limited_size(size, limits)) != size:
             picture = picture.resize((wanted[1], wanted[0]), Image.Resampling.BICUBIC)
         made.append(picture)
     return made
@@ -220,8 +269,10 @@ def pictures(images: Sequence[Any], limits: ImageLimits, key: str) -> list[Image
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class VideoSampling:
-    """Which frames are sampled: `fps` a second, but at least `min_frames` (if the video has them) and at most
-    `max_frames`; with `fps=None`, all. Frames without a rate count as `default_fps` a second.
+    """Which frames are sampled, unless a video says it itself: `fps` a second, but at least `min_frames` (if the video
+    has them) and at most `max_frames`; with `fps=None`, all. A tensor of frames, or a file without a rate, counts as
+    `default_fps` a second, unless it has a `sample_fps`. Pictures that are the frames of a video were sampled before:
+    all are taken, up to `max_frames`.
 
     Raises:
         ConfigError: if a number is out of range.
@@ -250,18 +301,27 @@ class FrameChoice(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VideoFrames:
-    """A video of `num_frames` frames of `size` at `fps`; `frames` are the indexes of the sampled ones."""
+    """A video, or the range of it that is used, of `num_frames` frames of `size` at `fps`; `frames` are the indexes of
+    the sampled ones, `own` the settings of the video, and `key` is that of its sample."""
 
     source: Any
     num_frames: int
     fps: float
     size: Size
     frames: tuple[int, ...]
+    own: VisualSettings = NO_SETTINGS
+    key: str = ""
 
     @property
     def sampled_fps(self) -> float:
         """Sampled frames a second."""
         return len(self.frames) / self.num_frames * self.fps
+
+    @property
+    def times(self) -> list[float]:
+        """The second of each sampled frame."""
+        known = self.own.times
+        return [number / self.fps if known is None else known[number] for number in self.frames]
 
     def pictures(self) -> list[Image.Image]:
         """The sampled frames, decoded.
@@ -269,6 +329,8 @@ class VideoFrames:
         Raises:
             SampleError: if one cannot be decoded.
         """
+        if isinstance(self.source, Sequence):
+            return [as_rgb(self.source[number], self.key, f"frame {number + 1}") for number in self.frames]
         if isinstance(self.source, AVDecoder):
             clips, _ = self.source.get_video_clips([(number, number) for number in self.frames], video_unit="frames")
             self.source.close()
@@ -287,8 +349,34 @@ def open_video(source: Any, key: str, sampling: VideoSampling, choose: FrameChoi
     """Open a video of sample `key`; of an encoded one, only the header is read and packets are counted.
 
     Raises:
-        SampleError: if it cannot be read, has no frame, or has a form that `VideoConversationSample` does not take.
+        SampleError: if it cannot be read, has no frame, has a form that `VideoConversationSample` does not take, or
+            settings that cannot be followed.
     """
+    source, own = with_own(source)
+    with naming_sample(key):
+        source, num_frames, fps, size, own = _opened(source, own, key, sampling)
+        first, last = own.frame_range(num_frames, fps)
+    used = last + 1 - first
+    if isinstance(source, list | tuple) and own.nframes is own.fps is None:
+        frames = spaced(first, last, min(used, own.max_frames or sampling.max_frames))
+    elif any(getattr(own, name) is not None for name in _CHOOSING):
+        bounds = sampling.min_frames, sampling.max_frames
+        with naming_sample(key):
+            frames = spaced(first, last, own.num_frames(used, used / fps, sampling.fps, bounds))
+    else:
+        frames = list(range(num_frames) if sampling.fps is None else choose(num_frames, fps, sampling))
+    return VideoFrames(source, used, fps, size, tuple(frames), own, key)
+
+
+_CHOOSING = ("fps", "nframes", "min_frames", "max_frames", "video_start", "video_end")
+"""Settings with which frames are sampled as `VisualSettings` says, rather than as the family does."""
+
+
+def _opened(
+    source: Any, own: VisualSettings, key: str, sampling: VideoSampling
+) -> tuple[Any, int, float, Size, VisualSettings]:
+    """The video, its number of frames, frames a second, size, and settings."""
+    check_moving(source)
     if isinstance(source, bytes):
         source = AVDecoder(source)
     if isinstance(source, AVDecoder):
@@ -296,18 +384,48 @@ def open_video(source: Any, key: str, sampling: VideoSampling, choose: FrameChoi
         source.close()
         num_frames, width, height = metadata.video_num_frames, metadata.video_width, metadata.video_height
         if not num_frames or not width or not height:
-            raise SampleError(f"sample {key!r}: the medium has no video")
-        fps = metadata.video_fps or sampling.default_fps
+            raise SampleError("the medium has no video")
+        if own.times is not None or (own.sample_fps is not None and metadata.video_fps):
+            raise SampleError(
+                "a video that is a file has its own times; sample_fps and times are those of frames. For fewer frames "
+                "say fps"
+            )
+        fps = metadata.video_fps or own.sample_fps or sampling.default_fps
     elif isinstance(source, torch.Tensor) and source.ndim == 4 and source.shape[1] == 3 and source.dtype == torch.uint8:
         num_frames, _, height, width = source.shape
-        fps = sampling.default_fps
-        if not num_frames:
-            raise SampleError(f"sample {key!r}: a video has no frame")
+        fps = _rate_of_frames(num_frames, own, sampling.default_fps)
+    elif isinstance(source, list | tuple):
+        own = dataclasses.replace(own, fps=own.fps if own.sample_fps else None, sample_fps=own.sample_fps or own.fps)
+        num_frames, fps = len(source), _rate_of_frames(len(source), own, PICTURES_PER_SECOND)
+        height, width = _one_size(source, key)
     else:
         got = f"{source.dtype} {tuple(source.shape)}" if isinstance(source, torch.Tensor) else type(source).__name__
         raise SampleError(
-            f"sample {key!r}: a video is {got}; expected an AVDecoder, bytes, or frames as a uint8 tensor "
-            "(frames, 3, height, width)"
+            f"a video is {got}; expected an AVDecoder, bytes, or frames as a uint8 tensor (frames, 3, height, width) "
+            "or a list of pictures"
         )
-    frames = range(num_frames) if sampling.fps is None else choose(num_frames, fps, sampling)
-    return VideoFrames(source, num_frames, fps, (height, width), tuple(frames))
+    return source, num_frames, fps, (height, width), own
+
+
+def _rate_of_frames(num_frames: int, own: VisualSettings, usual: float) -> float:
+    """Frames a second of a video that is frames."""
+    if not num_frames:
+        raise SampleError("a video has no frame")
+    if own.times is None:
+        return own.sample_fps or usual
+    if len(own.times) != num_frames:
+        raise SampleError(f"a video has {num_frames} frames and {len(own.times)} times; expected one for each")
+    seconds = own.times[-1] - own.times[0]
+    return (num_frames - 1) / seconds if seconds > 0 else own.sample_fps or usual
+
+
+def _one_size(frames: Sequence[Any], key: str) -> Size:
+    """The size of all frames, of encoded ones from their headers."""
+    sizes = [image_size(frame, key, f"frame {number + 1}") for number, frame in enumerate(frames)]
+    for number, size in enumerate(sizes):
+        if size != sizes[0]:
+            raise SampleError(
+                f"frame {number + 1} of a video is {size[1]} x {size[0]} pixels, the first {sizes[0][1]} x "
+                f"{sizes[0][0]}; expected one size. A list of different pictures is no video: name them as images"
+            )
+    return sizes[0]

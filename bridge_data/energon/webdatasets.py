@@ -22,6 +22,7 @@ from bridge_data.plan.factories import (
     load_function,
     made,
 )
+from bridge_data.plan.part_names import other_names, renamed
 from bridge_data.plan.source import FieldAccess, Parts, SampleClass, Source
 from bridge_data.samples import (
     CaptioningSample,
@@ -119,6 +120,7 @@ class DefaultGenericWebdatasetFactory(BaseWebdatasetFactory[T_sample]):
                 raise self._error("part_filter: a field_map says which parts it needs; remove one of them")
             self._field_map = read_field_map(as_node(field_map, str(self)), self.__sample_type__)
             self._parts = needed_parts(self._field_map)
+            self._other_names = other_names(part for access in self._field_map.values() for part in access.parts)
         elif part_filter is not None:
             chosen = self._function(part_filter, "part_filter")
             self._parts = ChosenParts(chosen) if callable(chosen) else frozenset(chosen)
@@ -129,7 +131,8 @@ class DefaultGenericWebdatasetFactory(BaseWebdatasetFactory[T_sample]):
         if self._sample_loader is not None:
             fields = self._sample_loader(sample)
         elif self._field_map:
-            fields = {name: access.get(sample) for name, access in self._field_map.items()}
+            named = renamed(sample, self._other_names, str(sample.get("__key__", "(no key)")))
+            fields = {name: access.get(named) for name, access in self._field_map.items()}
         result: T_sample = made(self.__sample_type__, fields, sample, self.subflavors, f"{self}: sample_loader")
         return result
 

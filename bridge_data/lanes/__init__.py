@@ -9,6 +9,7 @@ the state after it. A lane knows of no other lane, process or rank: `loader` run
     work          what is done to samples, packs and batches: calls the hooks, in their order
     memo          what the work on samples has made, shared by the jobs of a machine
     upcoming      what a lane loads next, for whoever makes it before
+    sample_costs  what samples cost: measured for the cost index, and measured again when a run begins
     planned       which samples share a pack, from their costs, before they are read; the packs of each rank's steps
     units         what a batch is made of: a sample, or a pack
     reading       in which blocks samples are read, and how far ahead
@@ -23,7 +24,8 @@ To change: a default, `run_options` (the split part and the limit of validations
 are read, the constants of `reading`, used in `ReadAhead._wants_to_look`; what is checked when data are opened,
 `datasets._plan` and `LaneDataset`; the order of hooks, `Work`: of samples in its constructor, `_decoded` and `load`, of
 packs in `pack` and `members`, of batches in `batch`, and `Restorer`, which follows it; what an encoded sample depends
-on, `memo.keys_of` and `encoder_key.content_keys`; the order of drawing, packing and grouping, `Lane.next` downwards;
+on, `memo.keys_of` and `samples_key.content_keys`, and how often that is checked, `CHECKED_OF` of `memo` and
+`NUM_CHECKED` of `sample_costs`; the order of drawing, packing and grouping, `Lane.next` downwards;
 the state of a lane, `Lane.state`, `_encoded_packs` and `_restore`, with `_LaneCheck` of `order.state` and
 `order.redeal`; how a pending item is written, `Pending.encode` and `decode` of `order.pending`, with `_PendingCheck`; a
 restore key, `Work` wherever it marks samples, packs and batches, `take_held` of `decode.sample_loader`, and

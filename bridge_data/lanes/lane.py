@@ -41,6 +41,8 @@ logger = logging.getLogger("bridge_data")
 _GROUPED, _BUFFERS, _PACKS, _BATCHES = "samples or packs to be grouped", "packing buffers", "packs", "micro-batches"
 """What is counted besides the samples of each source, by which nothing may be left."""
 
+_MEASURE = "measure the data again (bridge-data measure)"
+
 
 class Lane:
     """The stream of one lane, from its start or from `state`.
@@ -72,6 +74,7 @@ class Lane:
         self._micro_batches = self._num_samples = self._num_read = 0
         self._references = b""  # of what was batched last
         self._pending: Pending[Item, Unit] = Pending()
+        self._sizes: dict[str, int] = {}  # of the micro-batches of each group
         self._batches_samples = batching.batch_size is not None or work.groups
         self._stacks = self._batches_samples and work.only_stacks
         self._ready: collections.deque[Any] = collections.deque()
@@ -102,7 +105,9 @@ class Lane:
         return made
 
     def _produced(self) -> Produced[Any]:
-        COUNTS.num_images = 0  # what else this process decoded is in no batch
+        COUNTS.num_images = COUNTS.num_damaged_images = COUNTS.num_first_frames = (
+            0  # what else this process decoded is in no batch
+        )
         try:
             with self.work.hooks:
                 batch = with_tensors(self._next_batch())
@@ -129,7 +134,8 @@ class Lane:
             tokens, slots = sum(tokens for tokens, _ in counted), sum(slots for _, slots in counted)
         memo = COUNTS.take_memo() if self.work.memo else (0, 0, 0)
         slowest = self.work.take_slowest()
-        return self._num_samples, tokens, slots, images, bytes_read, retries, *memo, slowest, 0, 0
+        noted = COUNTS.take_image_notes()
+        return self._num_samples, tokens, slots, images, bytes_read, retries, *noted, *memo, slowest, 0, 0
 
     def make_upcoming(self) -> Upcoming:
         """Another view of what it loads next."""
@@ -185,6 +191,9 @@ class Lane:
             return self._next_group() if self.work.groups else self._next_bucket()
         except StopIteration:
             buckets = self._pending.buckets
+            full = (name for name, size in self._sizes.items() if len(buckets.get(name, ())) >= size)
+            if (name := next(full, None)) is not None:
+                return self._first_of(name, self._sizes[name])
             if self._batching.drop_last:
                 left = sum(len(unit.items) for bucket in buckets.values() for unit in bucket)
                 if left:
@@ -231,10 +240,19 @@ class Lane:
                 continue
             self._kept[_GROUPED] += 1
             name, size = group
+            self._sizes[name] = size
             bucket = buckets.setdefault(name, [])
             bucket.append(unit)
             if len(bucket) >= size:
-                return buckets.pop(name)
+                return self._first_of(name, size)
+
+    def _first_of(self, name: str, size: int) -> list[Unit]:
+        """The first `size` members of a bucket. A restored one may have more, if the encoder gives the group less
+        now."""
+        bucket = self._pending.buckets.pop(name)
+        if bucket[size:]:
+            self._pending.buckets[name] = bucket[size:]
+        return bucket[:size]
 
     def _next_unit(self) -> Unit:
         """The next sample, or with packing the next pack; `StopIteration` at the end of the data."""
@@ -273,8 +291,8 @@ class Lane:
         numbers = {step.members[number]: number for number in step.lengths}
         packs = {}
         for item in items:
-            number, expected = numbers[item.ref._replace(part=item.part)], planned.cost_of(item.ref, item.part) or []
-            if kept := self._within_budgets([item], planned, expected):
+            number, member = numbers[item.ref._replace(part=item.part)], planned.member(item.ref, item.part)
+            if kept := self._within_budgets([item], planned, [] if member is None else member.costs):
                 packs[number] = self.work.pack(kept)
         made = {number: pack.sample for number, pack in packs.items() if pack is not None}
         samples = {number: sequence_of(made.get(number), length) for number, length in step.lengths.items()}
@@ -286,16 +304,10 @@ class Lane:
         hooks, packing, kept = self.work.hooks, planned.packing, []
         left = list(budgets)
         for item in items:
-            costs, expected = packing.costs_of(item.sample), planned.cost_of(item.ref, item.part)
-            if expected is not None and costs != expected:
+            costs, member = packing.costs_of(item.sample), planned.member(item.ref, item.part)
+            if member is not None and costs != member.costs:
                 hooks.skipped[REMEASURED] += 1
-                if not self._is_told:
-                    self._is_told = True
-                    logger.warning(
-                        "lane %d: %s costs %s, by the cost index %s: measure the data again (bridge-data measure), if "
-                        "the encoder does not draw random numbers; more are counted as %s",
-                        *(self.number, self._described(item), costs, expected, REMEASURED),
-                    )
+                self._tell_once(f"{self._described(item)} costs {costs}, by the cost index {member.costs}")
             if packing.remeasured == "truncate" and costs[0] > left[0] > 0 and packing.truncate is not None:
                 item.sample = packing.truncate(item.sample, left[0])
                 hooks.skipped[TRUNCATED] += 1
@@ -308,9 +320,31 @@ class Lane:
                 continue
             what = f"{self._described(item)} costs {costs}, and there is room for {left}"
             if packing.remeasured == "error":
-                raise FatalSampleError(f"a planned pack is too long: {what}; measure the data again")
+                raise FatalSampleError(f"a planned pack is too long: {what}; {_MEASURE}")
             hooks.count_skip(LEFT_OUT, 1, f"its planned pack is full: {what}")
         return kept
+
+    def _check_parts(self, item: Item, num_made: int, planned: LanePacks) -> None:
+        """Count the parts of a sample that are in no pack, or that packs miss, as the hooks make others than measured;
+        once for each sample, with the first part that is in a pack."""
+        member = planned.member(item.ref, item.part)
+        if member is None or member.num_parts == num_made or not member.is_first:
+            return
+        hooks = self.work.hooks
+        what = f"{self._described(item)} has {num_made} parts, by the cost index {member.num_parts}"
+        if planned.packing.remeasured == "error":
+            raise FatalSampleError(f"a planned pack has other parts than were measured: {what}; {_MEASURE}")
+        hooks.skipped[REMEASURED] += 1
+        self._tell_once(what)
+        hooks.count_skip(LEFT_OUT, abs(num_made - member.num_parts), what)
+
+    def _tell_once(self, what: str) -> None:
+        if not self._is_told:
+            self._is_told = True
+            logger.warning(
+                "lane %d: %s: %s, if the encoder does not draw random numbers; more are counted as %s",
+                *(self.number, what, _MEASURE, REMEASURED),
+            )
 
     def _described(self, item: Item) -> str:
         """The key of a sample, if it has kept it, and its place in the data."""
@@ -430,6 +464,8 @@ class Lane:
         skipped, began_ns = self.work.hooks.skipped, time.perf_counter_ns()
         num_truncated = skipped[TRUNCATED]
         parts = dict(self.work.load(unit.ref))
+        if self._planned is not None and parts:
+            self._check_parts(unit, len(parts), self._planned)
         self.work.note_time(unit.ref, began_ns)
         self.work.num_loaded += 1
         if skipped[TRUNCATED] > num_truncated and self._planned is None:

@@ -33,6 +33,7 @@ from bridge_data.lanes.planned import (
 )
 from bridge_data.lanes.reading import ReadAhead, plan_blocks, plan_runs
 from bridge_data.lanes.restoring import Restorer
+from bridge_data.lanes.sample_costs import NUM_CHECKED, CostCheck
 from bridge_data.lanes.skipping import caught_up, with_skips
 from bridge_data.lanes.units import Batching
 from bridge_data.lanes.work import Watch, Work
@@ -50,6 +51,7 @@ from bridge_data.replacement import replacement
 from bridge_data.shards import RawSample
 from bridge_data.shards.blocks import BlockBudget, Cut
 from bridge_data.shards.costs import CostTable, open_costs
+from bridge_data.shards.records import stored_records
 from bridge_data.task import Hooks, Packing, SourceCook, TaskEncoder, hook_of
 from bridge_data.task.observer import Observer, observe_reads
 from bridge_data.task.stores import CachePool, NoCachePool
@@ -59,7 +61,10 @@ if TYPE_CHECKING:
     from bridge_data.lanes.memo import SampleMemo
     from bridge_data.run_options import Memo
 
-_OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer", "_counted", "packs")
+_MEASURED_TOGETHER = 64
+"""Samples read together to measure their costs, if they are small."""
+
+_OF_PROCESS = ("_loaders", "_cooks", "_budget", "_cut_for", "_observer", "_counted", "_measurers", "packs")
 """Attributes that each process creates for itself."""
 
 
@@ -88,6 +93,8 @@ class LaneDataset:
         self.plan = plan
         self.batching = batching
         self.task_encoder = task_encoder
+        if shuffle is not None:
+            worker_config = worker_config.for_samples(plan.num_samples, batching.batch_size or 1)
         self.worker_config = worker_config
         self.virtual_epoch_length = virtual_epoch_length
         self.cache_pool: CachePool = NoCachePool()
@@ -114,7 +121,10 @@ class LaneDataset:
         self._shuffle = shuffle
         is_counted = plan.weight_unit != SAMPLES and shuffle is not None
         self.costs = self._costs(plan) if is_counted or batching.planned else None
-        self.order = self.order_of(plan, batching, self.costs if is_counted else None)
+        """The cost index of each source, if weights count a cost, or packs are planned."""
+        self.num_checked = NUM_CHECKED
+        """Of how many samples the costs are measured again when lanes begin."""
+        self.order = self.order_of(plan, batching, self._trained_costs() if is_counted else None)
         self._is_remote = any(source.is_remote for source in plan.sources)
         has_lists = any(source.tombstones for source in plan.sources)
         self.forgotten = ForgottenSamples.newest(plan.sources, self.order.source_names) if has_lists else None
@@ -259,7 +269,7 @@ class LaneDataset:
         if not self.batching.planned:
             return found
         assert self.costs is not None
-        return found | {"planned": self.packs.planner.fingerprint([table.facts.digest for table in self.costs])}
+        return found | {"planned": self.packs.planner.fingerprint([table.digest for table in self.costs])}
 
     def observed(self, make_observer: Callable[[Sequence[int]], Observer]) -> "LaneDataset":
         """The same data set; in each process, the `Observer` that `make_observer` makes is called around each stage."""
@@ -286,11 +296,12 @@ class LaneDataset:
         """The same data set, whose lanes keep encoded samples in `memo`, and look for them there first.
 
         Raises:
-            ConfigError: if a folder cannot be used, or an attribute of the encoder cannot be told from another.
+            ConfigError: if a folder cannot be used.
         """
         from bridge_data.lanes.memo import SampleMemo, keys_of  # here: most runs have none
 
-        of_samples = SampleMemo(memo, keys_of(self.work(), self.plan.sources, bare_keys=self.bare_keys))
+        keys = keys_of(self.work(), self.plan.sources, str(memo.version), bare_keys=self.bare_keys)
+        of_samples = SampleMemo(memo, self.plan.sources, keys)
         _ = of_samples.files  # opened here, rather than in a worker
         return self.changed(memo=of_samples)
 
@@ -345,6 +356,41 @@ class LaneDataset:
         """
         return self._costs(self.plan) if self.costs is None else self.costs
 
+    def _trained_costs(self) -> list[CostTable]:
+        """What is trained of the costs of samples: a packer may leave some out, or cut them."""
+        assert self.costs is not None
+        packing = hook_of(self.task_encoder, "select_samples_to_pack")
+        limits = packing.limits if isinstance(packing, Packing) else None
+        if self.batching.packing_buffer_size is None or limits is None:
+            return self.costs
+        return [table.within(limits) for table in self.costs]
+
+    def measuring(self, source: int) -> "LaneDataset":
+        """All stored samples of a source in their order, for the same encoder: by these its costs are measured,
+        whatever this data set chooses, draws or packs."""
+        plan = self.plan.sources[source]
+        base = dataclasses.replace(plan, records=stored_records(plan.records))
+        made = LaneDataset(
+            Plan(base, (base,), None),
+            shuffle=None,
+            batching=Batching(batch_size=_MEASURED_TOGETHER),
+            task_encoder=self.task_encoder,
+            worker_config=WorkerConfig(rank=0, world_size=1, num_workers=0),
+        )
+        made.cache_pool = self.cache_pool
+        return made
+
+    def measurer(self, source: int) -> Work:
+        """Work that measures samples of a source one by one, and raises failures; for all lanes of this process."""
+        if source not in self._measurers:
+            work = self._measurers[source] = self.measuring(source).preencoding()
+            work.reads_singly = work.hooks.is_trial = True
+        return self._measurers[source]
+
+    @functools.cached_property
+    def _measurers(self) -> dict[int, Work]:
+        return {}
+
     def _costs(self, plan: Plan) -> list[CostTable]:
         return [open_costs(source.records, self.task_encoder.costs_key(source)) for source in plan.sources]
 
@@ -392,6 +438,8 @@ class LaneDataset:
         ahead, planned, own = None, None, state.lanes.get(lane) or None
         if self.batching.planned:
             planned = self.packs_of(lane, state)
+        if self.costs is not None:
+            watch = CostCheck(self, self.costs, -(-self.num_checked // state.num_lanes), watch)
         if self._is_remote:
             memo = self.memo if self._observer is None else None  # who observes sees all work
             unread = [one for one in (self.forgotten, memo) if one is not None]
@@ -484,8 +532,8 @@ class LaneDataset:
         order = self.order
         hooks = Hooks(self.task_encoder, self.worker_config, Numbering(order.source_keys, order.sizes), handler)
         hooks.cache, hooks.observer = self.cache_pool, self._observer
-        packing = self.batching.packing_buffer_size is not None
-        work = Work(self._loaders, self._cooks, order.source_names, order.source_keys, hooks, packing=packing)
+        packs = {"packing": self.batching.packing_buffer_size is not None, "planned": self.batching.planned}
+        work = Work(self._loaders, self._cooks, order.source_names, order.source_keys, hooks, **packs)
         work.forgotten = self.forgotten
         return work
 

@@ -1,12 +1,14 @@
 """The memo of encoded samples: what one process has made, the others of this machine read.
 
 Reads references of samples. Returns outcomes of the work on them (`work.Outcome`), from files of a folder that all jobs
-of a user share, each under a key of all that the outcome depends on: the data by their fingerprint and the index, how
-samples are made of them and encoded (`encoder_key.content_keys`), which hooks run, and, only if one of these draws
-random numbers, seed, source and epoch. So a change makes a miss, never a wrong sample. If two processes want the same
-sample, one makes it, and the other meanwhile the next ones of its lane, or waits; the kernel says when the first one
-dies. Not kept are failures, samples whose hooks asked where in the job they are, those of data in memory, and what
-pickle cannot store by reference. Raises `ConfigError` if the folder is not this user's alone: its files are pickles.
+of a user share, each under a key: the data by their fingerprint and the index, settings and the version that the user
+names for what hooks do (`samples_key.content_keys`), which hooks run, and, only if one of these draws random numbers,
+seed, source and epoch. That the version is true is checked: the first sample that a lane finds, and of all that it
+finds later one of `CHECKED_OF`, are made again here. If two processes want the same sample, one makes it, and the other
+meanwhile the next ones of its lane, or waits; the kernel says when the first one dies. Not kept are failures, samples
+whose hooks asked where in the job they are, those of data in memory, and what pickle cannot store by reference. Raises
+`ConfigError` if the folder is not this user's alone, as its files are pickles; `FatalSampleError` if a sample is
+another one than was kept.
 
 A file is a header (magic, CRC-32 of all that follows, number of parts), the length of each part, and the parts, each at
 a multiple of 64 bytes: a pickle, and the buffers of its tensors and arrays. A damaged file is a miss. Large files are
@@ -21,11 +23,11 @@ import struct
 import sys
 import time
 import weakref
+import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
-
+from bridge_data.errors import FatalSampleError
 from bridge_data.lanes.upcoming import Upcoming
 from bridge_data.lanes.work import Outcome, Watch, Work
 from bridge_data.order import ALL_PARTS, SampleRef
@@ -33,10 +35,11 @@ from bridge_data.plan import Source
 from bridge_data.plan.in_memory import MemoryRecords
 from bridge_data.process_counts import COUNTS
 from bridge_data.run_options import Memo
+from bridge_data.samples.differences import first_difference
 from bridge_data.samples.pickling import ByName, ReferencePickler, decode, parts_of, writable_content
 from bridge_data.shards.records import stored_records
-from bridge_data.task.encoder_key import content_keys
 from bridge_data.task.hooks import FAILED, FORGOTTEN
+from bridge_data.task.samples_key import content_keys
 from bridge_data.task.stores.cache_pool import Buffer, CacheFolder
 
 NUM_AHEAD = 8
@@ -48,8 +51,11 @@ MAX_UNKEPT = 32
 MAX_WAIT_S = 20.0
 """After this time a sample is made here, although the process that has claimed it lives: it may be stopped."""
 
-_FORMAT = 2
-_MAGIC = b"bdmemo\0\2"
+CHECKED_OF = 256
+"""One of so many samples is made again when it is found, the same ones in all processes."""
+
+_FORMAT = 3
+_MAGIC = b"bdmemo\0\3"
 _HEADER = struct.Struct("<8sQQ")
 _ALIGNMENT = 64
 _MAX_COUNT = 10_000_000
@@ -63,11 +69,11 @@ class SampleKeys(NamedTuple):
 
 
 class SampleMemo:
-    """The memo `settings` for a data set with these `keys`, one for each source (None: not kept). Each process opens
-    the folders on first use."""
+    """The memo `settings` for these `sources`, each with its keys (None: not kept). Each process opens the folders on
+    first use."""
 
-    def __init__(self, settings: Memo, keys: Sequence[SampleKeys | None]) -> None:
-        self.settings, self.keys = settings, keys
+    def __init__(self, settings: Memo, sources: Sequence[Source], keys: Sequence[SampleKeys | None]) -> None:
+        self.settings, self.sources, self.keys = settings, sources, keys
         self._files: MemoFiles | None = None
 
     @property
@@ -103,20 +109,17 @@ class SampleMemo:
         return {**vars(self), "_files": None}
 
 
-def keys_of(work: Work, sources: Sequence[Source], *, bare_keys: bool) -> list[SampleKeys | None]:
-    """The keys of all samples of each source, as `work` makes them; None for data in memory, whose content is unknown.
-
-    Raises:
-        ConfigError: if an attribute of the encoder cannot be told from another.
-    """
+def keys_of(work: Work, sources: Sequence[Source], version: str, *, bare_keys: bool) -> list[SampleKeys | None]:
+    """The keys of all samples of each source, as `work` makes them by the `version` that the user names; None for data
+    in memory, whose content is unknown."""
     seed = work.hooks.worker_config.seed_offset if work.draws else None
     keys: list[SampleKeys | None] = []
-    encodings = content_keys(work.hooks.encoder, sources)
+    encodings = content_keys(work.hooks.encoder, sources, version)
     for source, source_key, encoding in zip(sources, work.source_keys, encodings, strict=True):
         if any(isinstance(stored_records(one.records), MemoryRecords) for one in source.members):
             keys.append(None)
             continue
-        content = repr((_FORMAT, encoding, bare_keys, work.stages, work.packs, _of_data(source)))
+        content = repr((_FORMAT, encoding, bare_keys, work.stages, work.packs, work.is_planned, _of_data(source)))
         keys.append(SampleKeys(content, None if seed is None else f"{seed} {source_key}"))
     return keys
 
@@ -125,7 +128,7 @@ def _of_data(source: Source) -> list[Any]:
     """What tells the data of a source, and what cookers read besides."""
     aux = [[name, one.path, one.kind, sorted(one.forgotten)] for name, one in sorted(source.aux.items())]
     forgotten = [None if one is None else one.digests for one in source.tombstones]
-    paths = [[one.path, str(one.records.root)] for one in (source, *source.members)]
+    paths = [[one.path, str(one.records.root), one.contents] for one in (source, *source.members)]
     return [source.fingerprint, source.split_part, paths, aux, forgotten]
 
 
@@ -209,15 +212,19 @@ class LaneMemo:
     samples `ahead`; None: it waits."""
 
     def __init__(self, memo: SampleMemo, ahead: Ahead | None) -> None:
-        self._name, self._files, self._ahead = memo.name, memo.files, ahead
+        self._memo, self._name, self._files, self._ahead = memo, memo.name, memo.files, ahead
         self._claim: tuple[str, int] | None = None
+        self._has_checked = False
+        self._expected: Outcome | None = None
+        """The outcome that was kept of a sample which is made again, to check it."""
         self._num_unkept = 0
         """How many samples in a row could not be kept."""
         self._made: dict[SampleRef, Outcome | None] = {}
         """Of samples made ahead that the lane has not reached, the outcome; None if it is to make them itself."""
 
     def find(self, ref: SampleRef) -> Outcome | None:
-        """The outcome, from the memo, after the process that makes it; None: make it here, then call `keep`."""
+        """The outcome, from the memo, after the process that makes it; None: make it here, then call `keep`, be it to
+        check the one in the memo."""
         if (made := self._made.pop(ref, None)) is not None:
             COUNTS.num_memo_misses += 1
             return made
@@ -235,7 +242,14 @@ class LaneMemo:
         outcome, num_bytes = found
         COUNTS.num_memo_hits += 1
         COUNTS.memo_bytes += num_bytes
-        return outcome
+        if not self._is_checked(name):
+            return outcome
+        self._has_checked, self._expected = True, outcome
+        return None
+
+    def _is_checked(self, name: str) -> bool:
+        """Whether the sample of this name is made again though it is there."""
+        return not self._has_checked or int(name[:8], 16) % CHECKED_OF == 0
 
     def _awaited(self, ref: SampleRef, name: str) -> tuple[Outcome, int] | None:
         """As `MemoFiles.read`, when no other process makes the sample any more; if it is None, it is claimed here."""
@@ -277,10 +291,30 @@ class LaneMemo:
         return False
 
     def keep(self, ref: SampleRef, outcome: Outcome | None) -> None:
-        """Store the outcome that `find` did not find; None if the work has failed."""
+        """Store the outcome that `find` did not find, or compare it with the one that it did; None if the work has
+        failed.
+
+        Raises:
+            FatalSampleError: if another outcome was kept.
+        """
+        expected, self._expected = self._expected, None
+        if expected is not None and outcome is not None and not {FAILED, FORGOTTEN} & outcome.skipped.keys():
+            self._compare(ref, expected, outcome)
         if self._claim is not None:
             (name, claim), self._claim = self._claim, None
             self._settle(name, claim, outcome)
+
+    def _compare(self, ref: SampleRef, expected: Outcome, made: Outcome) -> None:
+        found = first_difference(expected.skipped, made.skipped, "skipped")
+        found = found or first_difference(dict(expected.parts), dict(made.parts), "parts")
+        if found is not None:
+            source, settings = self._memo.sources[ref.source], self._memo.settings
+            raise FatalSampleError(
+                f"memo: sample {source.key_or_place(ref.index)} of {source.name}: the hooks make another one than is "
+                f"kept in {settings.folder} under version {str(settings.version)!r}: {found}. If hooks, or what they "
+                "read, have changed, name another version; if they make another one each time, as by random numbers "
+                "of their own, do without a memo"
+            )
 
     def _settle(self, name: str, claim: int, outcome: Outcome | None) -> bool:
         """Release a claim, after storing the outcome, if it may be kept; returns whether it may."""
@@ -314,14 +348,10 @@ def _packed(outcome: Outcome, classes: ByName) -> list[Buffer]:
 
 
 def _checksum(parts: Sequence[Buffer]) -> int:
-    """The sum of the 64-bit words of some parts, each of which begins at a word, modulo 2^64: 16 times as fast as a
-    CRC, and enough for pages that were not written."""
     total = 0
     for part in parts:
-        view = memoryview(part).cast("B")
-        end = view.nbytes & -8
-        total += int(np.frombuffer(view[:end], np.uint64).sum()) + int.from_bytes(view[end:], "little")
-    return total & (1 << 64) - 1
+        total = zlib.crc32(part, total)
+    return total
 
 
 def _parts_in(content: mmap.mmap | bytearray) -> list[memoryview]:

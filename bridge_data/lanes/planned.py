@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bridge_data.errors import ConfigError, StateError
-from bridge_data.order import Cursor, SampleRef
+from bridge_data.order import ALL_PARTS, Cursor, SampleRef
 from bridge_data.order.random_draws import Permutation, key64
 from bridge_data.order.row import Ints
 from bridge_data.order.state import LaneState, LoaderState
@@ -51,13 +51,15 @@ _MAX_EMPTY = 1 << 10
 @dataclasses.dataclass(slots=True)
 class PlannedPack:
     """A pack before it is read: its members, the cost of each by column (members, columns), what each costs a rank
-    (`loads`), by which packs are dealt, whether it is the first part of its sample in a pack (`is_first`), and the
-    samples before it that are in no pack, as the encoder skips them (`skipped`) or as they are `too_long`."""
+    (`loads`), by which packs are dealt, whether it is the first part of its sample in a pack (`is_first`), how many
+    parts that has in all (`num_parts`), and the samples before it that are in no pack, as the encoder skips them
+    (`skipped`) or as they are `too_long`."""
 
     members: list[SampleRef]
     costs: Ints
     loads: Ints
     is_first: NDArray[np.bool_]
+    num_parts: Ints
     number: int = 0
     """Its number in the job."""
     skipped: Sequence[SampleRef] = ()
@@ -69,6 +71,11 @@ class PlannedPack:
     def num_left_out(self) -> int:
         """The samples before it that are in no pack."""
         return len(self.skipped) + len(self.too_long)
+
+    def planned(self) -> "dict[SampleRef, PlannedMember]":
+        """Its members, as planned."""
+        columns = (self.costs.tolist(), self.num_parts.tolist(), self.is_first.tolist())
+        return dict(zip(self.members, map(PlannedMember, *columns), strict=True))
 
 
 @dataclasses.dataclass(slots=True)
@@ -83,6 +90,15 @@ class PackWindow:
     @property
     def end(self) -> int:
         return self.first + len(self.packs)
+
+
+class PlannedMember(NamedTuple):
+    """A member of a pack as planned: its costs, the number of parts of its sample, and whether it is the first of these
+    in a pack."""
+
+    costs: list[int]
+    num_parts: int
+    is_first: bool
 
 
 class PackPlanner:
@@ -123,6 +139,17 @@ class PackPlanner:
         self._windows: collections.OrderedDict[int, PackWindow] = collections.OrderedDict()
         self.left_at_end = -1, 0
         """When the data have ended, if the last samples are in no pack: the number of packs, and of these samples."""
+
+    def members_of(self, ref: SampleRef) -> dict[SampleRef, PlannedMember]:
+        """All parts of a sample that are in packs."""
+        rows = self._rows([ref])
+        placed = np.arange(len(rows.at)) if self.packing.overlong == "alone" else np.flatnonzero(~rows.is_long)
+        return {
+            ref._replace(part=int(rows.parts[row])): PlannedMember(
+                rows.costs[row].tolist(), len(rows.at), row == placed[0]
+            )
+            for row in placed.tolist()
+        }
 
     def fingerprint(self, digests: Sequence[str]) -> dict[str, Any]:
         """What must be equal for pack numbers to mean the same packs, beside the order of the samples; `digests` are
@@ -224,7 +251,8 @@ class PackPlanner:
         for members in _in_order([np.sort(group) for group in groups], rows, key):
             pairs = zip(rows.at[members].tolist(), rows.parts[members].tolist(), strict=True)
             refs_of = [refs[at]._replace(part=part) for at, part in pairs]
-            made.append(PlannedPack(refs_of, rows.costs[members], rows.loads[members], is_first[members]))
+            of_members = (rows.costs[members], rows.loads[members], is_first[members], rows.num_parts[members])
+            made.append(PlannedPack(refs_of, *of_members))
         return made, rows.at[placed]
 
     def _rows(self, refs: list[SampleRef]) -> "_Rows":
@@ -236,7 +264,7 @@ class PackPlanner:
         if self._load in (TOKENS, ATTENTION):
             loads = costs[:, 0] ** (2 if self._load == ATTENTION else 1)
         is_long: NDArray[np.bool_] = np.logical_or.reduce(costs > self.budgets, axis=1)
-        return _Rows(at, parts, costs, is_long, loads)
+        return _Rows(at, parts, costs, is_long, loads, np.bincount(at)[at])
 
     def _shown(self) -> str:
         return ", ".join(f"{name} {most:,}" for name, most in zip(self.names, self.budgets.tolist(), strict=True))
@@ -244,25 +272,26 @@ class PackPlanner:
 
 class _Rows(NamedTuple):
     """Parts of samples: the position of the sample among those drawn, the number of the part, its costs (rows,
-    budgets), whether it exceeds a budget, and the cost by which packs are dealt."""
+    budgets), whether it exceeds a budget, the cost by which packs are dealt, and how many parts its sample has."""
 
     at: Ints
     parts: Ints
     costs: Ints
     is_long: NDArray[np.bool_]
     loads: Ints
+    num_parts: Ints
 
     def first(self, count: int) -> "_Rows":
         """The first `count` of them."""
-        at, parts, costs, is_long, loads = self
-        return _Rows(at[:count], parts[:count], costs[:count], is_long[:count], loads[:count])
+        at, parts, costs, is_long, loads, num_parts = self
+        return _Rows(at[:count], parts[:count], costs[:count], is_long[:count], loads[:count], num_parts[:count])
 
 
 def _in_order(groups: list[Ints], rows: _Rows, key: int) -> list[Ints]:
     """Packs in the order that `key` gives; but the parts of one sample come in consecutive packs, unless one of these
     has a part of an earlier sample, too."""
     places = Permutation(len(groups), key)(np.arange(len(groups))).tolist()
-    is_part = np.bincount(rows.at)[rows.at] > 1
+    is_part = rows.num_parts > 1
     if not is_part.any():
         return [group for _, group in sorted(zip(places, groups, strict=True), key=lambda pair: pair[0])]
     first: dict[int, int] = {}
@@ -363,8 +392,8 @@ class ContextDeal:
     def part(self, packs: Sequence[PlannedPack]) -> PlannedPack:
         """This rank's samples of the packs of a step, each once. Rank 0 tells of those that are in no pack."""
         members = [ref for pack in packs for ref in pack.members]
-        fields = ("costs", "loads", "is_first")
-        costs, loads, is_first = (np.concatenate([getattr(pack, name) for pack in packs]) for name in fields)
+        fields = ("costs", "loads", "is_first", "num_parts")
+        costs, loads, is_first, num_parts = (np.concatenate([getattr(pack, name) for pack in packs]) for name in fields)
         tokens = costs[:, 0].tolist()
         groups = self.schedule([*enumerate(tokens)])
         shared = collections.Counter(number for group in groups for mine in group for number in mine)
@@ -374,7 +403,8 @@ class ContextDeal:
         left_out = [ref for pack in packs if self.rank == 0 for ref in (*pack.skipped, *pack.too_long)]
         step = ContextStep(members, lengths, groups)
         chosen = [members[number] for number in mine]
-        return PlannedPack(chosen, costs[mine], loads[mine], is_first[mine], skipped=left_out, step=step)
+        of_mine = (costs[mine], loads[mine], is_first[mine], num_parts[mine])
+        return PlannedPack(chosen, *of_mine, skipped=left_out, step=step)
 
 
 class Taken(NamedTuple):
@@ -488,7 +518,7 @@ class LanePacks:
         self._packs, self._lane, self._num_lanes, self._context = packs, lane, num_lanes, context
         self._part: tuple[int, PlannedPack] | None = None
         self.packing, self.budgets = packs.planner.packing, packs.planner.budgets.tolist()
-        self._costs: dict[SampleRef, list[int]] = {}
+        self._members: dict[SampleRef, PlannedMember] = {}
         position: list[int] = [0] * _NUM_FIXED if state is None else state["planned"]
         first, self._taken, self._slot, self._number = position[:4]
         self._step, self._done = tuple(position[4:_NUM_FIXED]), frozenset(position[_NUM_FIXED:])
@@ -503,7 +533,7 @@ class LanePacks:
         if self._part is None or self._part[0] != self._taken:
             self._part = self._taken, self._context.part(packs)
         part = self._part[1]
-        self._costs = dict(zip(part.members, part.costs.tolist(), strict=True))
+        self._members = part.planned()
         return part
 
     def _next(self) -> PlannedPack:
@@ -513,7 +543,7 @@ class LanePacks:
             self._begin, self._step = taken.begin, taken.step
             self._taken += 1
             if taken.number not in self._done:
-                self._costs = dict(zip(taken.pack.members, taken.pack.costs.tolist(), strict=True))
+                self._members = taken.pack.planned()
                 return taken.pack
 
     @property
@@ -527,9 +557,10 @@ class LanePacks:
         number, count = self._packs.planner.left_at_end
         return count if number == self.next_slot() else 0
 
-    def cost_of(self, ref: SampleRef, part: int) -> list[int] | None:
-        """The planned costs of a member of what was taken last; None of another sample."""
-        return self._costs.get(ref._replace(part=part))
+    def member(self, ref: SampleRef, part: int) -> PlannedMember | None:
+        """A member of what was taken last, or before the lane's state was saved; None if it is in no pack."""
+        ref = ref._replace(part=part)
+        return self._members.get(ref) or self._packs.planner.members_of(ref._replace(part=ALL_PARTS)).get(ref)
 
     @property
     def _shift(self) -> int:
@@ -542,13 +573,13 @@ class LanePacks:
 
     def upcoming(self) -> PlannedPack | None:
         """The pack that `next` returns next, without taking it; None at the end of the data."""
-        before = self._taken, self._begin, self._step, self._costs
+        before = self._taken, self._begin, self._step, self._members
         try:
             return self.next()
         except StopIteration:
             return None
         finally:
-            self._taken, self._begin, self._step, self._costs = before
+            self._taken, self._begin, self._step, self._members = before
 
     def taken_from(self, slot: int) -> set[int]:
         """The numbers of the packs that the lane has taken in a slot or later ones, and that others had before."""

@@ -20,7 +20,8 @@ class Counts(NamedTuple):
     """What a micro-batch holds, and what its process did for it since the one before, of any lane; or sums of these.
 
     `samples` in it (each part of a generator counts). `tokens` without padding, and the `token_slots` that they fill; 0
-    if it has none, see `tokens_of`. Images decoded, bytes read, reads retried; samples that were in the memo and that
+    if it has none, see `tokens_of`. Images decoded, bytes read, reads retried; images that are damaged, and those of
+    which only the first frame was taken; samples that were in the memo and that
     were not, bytes read of it. `slowest` is the work that took longer
     than any before in its lane: nanoseconds, source, epoch, index; 0 nanoseconds if none did. When the trainer asked
     for this batch, its worker had `ready_batches` ready, out of at most `ready_slots`; 0 and 0 if the trainer made it.
@@ -33,6 +34,8 @@ class Counts(NamedTuple):
     images: int = 0
     bytes_read: int = 0
     retries: int = 0
+    damaged_images: int = 0
+    first_frames: int = 0
     memo_hits: int = 0
     memo_misses: int = 0
     memo_bytes: int = 0
@@ -44,7 +47,9 @@ class Counts(NamedTuple):
 NO_COUNTS = Counts()
 as_counts = functools.partial(tuple.__new__, Counts)  # `Counts._make`, twice as fast
 
-CountValues: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, tuple[int, int, int, int], int, int]
+CountValues: TypeAlias = tuple[
+    int, int, int, int, int, int, int, int, int, int, int, tuple[int, int, int, int], int, int
+]
 """The values of a `Counts`: a plain tuple per batch costs less."""
 
 

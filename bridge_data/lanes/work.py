@@ -48,7 +48,7 @@ class Outcome(NamedTuple):
     """As `Hooks.skipped`, which may name a failure: see `FAILED` there."""
     last_skip: tuple[str, str]
     counts: tuple[int, ...]
-    """Bytes read, images decoded, reads retried."""
+    """Bytes read, images decoded, reads retried, damaged images, images of which only the first frame was taken."""
     took_ns: int
     is_positional: bool = False
     """Whether a hook has asked where in the job it runs: see `HookContext`."""
@@ -71,7 +71,8 @@ class Work:
     """The hooks of one encoder over the samples of a plan.
 
     `source_names` are the unique names of sources in provenance, `source_keys` their 64-bit keys for random numbers.
-    `cooks` cook their crude samples.
+    `cooks` cook their crude samples. If packs are `planned`, samples that are too long for one are not left out here:
+    the plan has no pack for them.
 
     Raises:
         ConfigError: if the encoder overrides hooks that exclude each other, or not those that packing needs.
@@ -86,6 +87,7 @@ class Work:
         hooks: Hooks,
         *,
         packing: bool,
+        planned: bool = False,
     ) -> None:
         self.hooks = hooks
         self._slowest_ns = self._loading_ns = self.num_loaded = 0
@@ -104,6 +106,8 @@ class Work:
         """Names of the sources in the plan."""
         self.packs = packing
         """Whether samples are packed."""
+        self.is_planned = planned
+        """Whether it is known before they are read in which packs they are."""
         self.groups = is_overridden(encoder, "batch_group_criterion")
         """Whether the encoder says which samples are batched together."""
         self._group_sizes: dict[str, int] = {}
@@ -121,8 +125,9 @@ class Work:
         self._stages = [(stage, hook_of(encoder, stage)) for stage in stages if stage in self.does]
         if packing:
             selection = hook_of(encoder, "select_samples_to_pack")
-            if isinstance(selection, Packing):
-                self._stages.append(("select_samples_to_pack", functools.partial(_admitted, selection, hooks)))
+            if isinstance(selection, Packing) and not (planned and selection.truncate is None):
+                fit = selection.cut if planned else selection.admitted
+                self._stages.append(("select_samples_to_pack", functools.partial(_fitted, fit, hooks)))
             for hook in ("select_samples_to_pack", "pack_selected_samples"):
                 if not is_overridden(encoder, hook):
                     raise ConfigError(
@@ -193,10 +198,12 @@ class Work:
                 hooks.succeed(stage)
                 if stage == last:
                     break
-        num_bytes, num_images, num_retries = outcome.counts
+        num_bytes, num_images, num_retries, num_damaged_images, num_first_frames = outcome.counts
         COUNTS.num_bytes += num_bytes
         COUNTS.num_images += num_images
         COUNTS.num_retries += num_retries
+        COUNTS.num_damaged_images += num_damaged_images
+        COUNTS.num_first_frames += num_first_frames
         self._loaders[ref.source].release(ref.index)
         for number, sample in outcome.parts:
             mark(sample, self._key(ref, number), add=True)
@@ -570,10 +577,10 @@ def mark(made: Any, key: Key, *, add: bool = False) -> None:
         made.__restore_key__ = key
 
 
-def _admitted(selection: Packing, hooks: Hooks, sample: Any) -> Any:
+def _fitted(fit: Callable[[Any], tuple[Any, bool]], hooks: Hooks, sample: Any) -> Any:
     """The sample, if it is not too long for a pack, or cut to fit."""
-    admitted, hooks.is_cut = selection.admitted(sample)
-    return admitted
+    fitting, hooks.is_cut = fit(sample)
+    return fitting
 
 
 def _read(read: Callable[[int], RawSample], index: int) -> RawSample | SampleError:

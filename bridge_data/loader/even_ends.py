@@ -23,7 +23,9 @@ from typing import Any, NamedTuple, TypeVar
 from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.later import torch
+from bridge_data.loader.lane_source import first_of_job
 from bridge_data.order.state import LoaderState
+from bridge_data.run_options import LoaderConfig
 from bridge_data.topology import WorkerConfig, is_distributed, process_of
 
 T = TypeVar("T")
@@ -49,7 +51,7 @@ class EvenEnds:
         ConfigError: for several ranks without torch.distributed.
     """
 
-    def __init__(self, dataset: LaneDataset) -> None:
+    def __init__(self, dataset: LaneDataset, loader: LoaderConfig) -> None:
         config = dataset.worker_config
         if config.world_size > 1 and not is_distributed():
             raise ConfigError(
@@ -60,7 +62,7 @@ class EvenEnds:
         """Steps in which this rank had no batch of its own, and got an empty one."""
         self.num_repeated = 0
         """Those in which it got a real batch again, because it could not be emptied."""
-        self._dataset = dataset
+        self._dataset, self._loader = dataset, loader
         self._num_slots: int | None = None
         self._template: Any = None
         self._has_failed = False
@@ -122,13 +124,13 @@ class EvenEnds:
 
     def _fill(self) -> Any | None:
         """A batch without loss, shaped like the first real one of this rank; if it never had one, like the first of the
-        job, which is made here. None, on all ranks, if the job has none.
+        job. None, on all ranks, if the job has none.
 
         If `empty_batch` of the task encoder fails, the real batch comes again, with a warning: its samples then
         count twice in metrics, but the job continues.
         """
         if self._template is None:
-            self._template = self._first_of_job()
+            self._template = first_of_job(self._dataset, self._loader)
         if self._template is None:
             return None
         self.num_filled += 1
@@ -146,15 +148,6 @@ class EvenEnds:
                     *(self._dataset.worker_config.rank, type(encoder).__name__, type(error).__name__, error),
                 )
         return _shallow(self._template)
-
-    def _first_of_job(self) -> Any | None:
-        state = self._dataset.new_state()
-        for lane in range(state.num_lanes):
-            try:
-                return self._dataset.lane(lane, state).next().batch
-            except StopIteration:  # all of its samples are skipped
-                continue
-        return None
 
 
 def num_slots(dataset: LaneDataset, state: LoaderState) -> int | None:

@@ -1,4 +1,4 @@
-"""Running lanes: in the trainer's process without workers (or before they are ready), and in each worker.
+"""Running lanes: in the trainer's process without workers, and in each worker.
 
 Enters: a dataset, and a state. Leaves: the items of a lane in their order: batches, each with the lane's state after
 it, and the end of the lane.

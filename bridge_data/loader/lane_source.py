@@ -1,4 +1,4 @@
-"""What runs the lanes of a rank: workers once they are ready; this process until then, or if there are none.
+"""What runs the lanes of a rank: its workers, or this process if it has none.
 
 Enters: the lane whose turn it is, and the position. Leaves: its next item, pinned if asked for. Guarantee: the items
 are those of the position, whoever makes them; if workers or their server are lost, or taking an item was interrupted,
@@ -7,13 +7,11 @@ all starts again from the position.
 
 from __future__ import annotations
 
-import logging
-import math
-import time
+import contextlib
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from bridge_data import storage
-from bridge_data.child_process import give_back_freed_memory
+from bridge_data.errors import WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.lanes.produced import Produced
 from bridge_data.loader import pinning
@@ -27,13 +25,9 @@ if TYPE_CHECKING:
     from bridge_data.loader.workers.slots import HeldSlots
     from bridge_data.loader.workers.worker_pool import Restarts, WorkerPool
 
-logger = logging.getLogger("bridge_data")
-
-_SLOW_START_S = 60.0
-
 
 class LaneSource:
-    """Runs lanes of `dataset`; `start` starts workers, if it has some.
+    """Runs lanes of `dataset`; `start` starts workers, if it has some. The first `take` waits for them.
 
     What runs the lanes (a `LaneRunner`, or a pool) has its own place in them, which must be that of the position. So
     it is `current` only between steps: `take` suspends it, the caller notes what it got, and `resume` makes it current
@@ -48,6 +42,7 @@ class LaneSource:
         ranks = dataset.worker_config
         self._num_workers = min(ranks.num_workers, len(ranks.lanes))
         self._remote = config.workers if isinstance(config.workers, RayWorkers) else None
+        self._has_workers = bool(self._num_workers or (self._remote and self._remote.num_actors))
         self._restarts: Restarts | None = None
         self._held: HeldSlots | None = None
         self.pool: WorkerPool | RayPool | None = None
@@ -62,20 +57,23 @@ class LaneSource:
         Raises:
             WorkerError: if they cannot be started.
         """
-        if not self._num_workers and not (self._remote and self._remote.num_actors):
+        if not self._has_workers:
             return
         # Imported here: without workers none of it is needed.
         from bridge_data.loader.workers.slots import HeldSlots
         from bridge_data.loader.workers.worker_pool import Restarts, WorkerPool
 
-        self._slow_at = time.monotonic() + _SLOW_START_S
         self._restarts = self._restarts or Restarts(self._config)
         if self._remote is not None:
             from bridge_data.loader.ray_workers import ray_pool
 
             self.pool = ray_pool(self._dataset, self._remote, self._config, self._restarts)
-        if self.pool is not None or not self._num_workers:
+        if self.pool is not None:
             return
+        if not self._num_workers:
+            raise WorkerError(
+                "there is no Ray cluster, and with num_workers=0 no worker starts on this machine instead"
+            )
         self._held = self._held or HeldSlots(self._config.max_shared_bytes)
         self.pool = WorkerPool(self._dataset, self._num_workers, self._config, self._restarts, self._held)
 
@@ -117,20 +115,17 @@ class LaneSource:
         self.current = self._suspended
 
     def _at(self, position: Position) -> LaneRunner | WorkerPool | RayPool:
-        """What runs the lanes now: what did before, or a new runner or the pool, which start at `position`."""
-        pool, before = self.pool, self._suspended
-        self._suspended = None
-        if pool is not None and before is not pool:
-            if self.pinning_thread is not None or pool.ready():
-                self._begin(pool, position)
-                self._arena = PrivateArena()  # no batch is made in this process any more
-                storage.drop_prefetched()
-                give_back_freed_memory()
-                return pool
-            if time.monotonic() > self._slow_at:
-                logger.warning("workers are not ready after %.0f s; the trainer makes batches itself", _SLOW_START_S)
-                self._slow_at = math.inf
-        return before or LaneRunner(self._dataset, position.state, self._arena)
+        """What runs the lanes now: what did before, or workers or a new runner, which start at `position`."""
+        before, self._suspended = self._suspended, None
+        if before is not None:
+            return before
+        if not self._has_workers:
+            return LaneRunner(self._dataset, position.state, self._arena)
+        if self.pool is None:
+            self.start()
+        assert self.pool is not None
+        self._begin(self.pool, position)
+        return self.pool
 
     def _begin(self, pool: WorkerPool | RayPool, position: Position) -> None:
         """Have the workers start at `position`."""
@@ -147,11 +142,10 @@ class LaneSource:
             self.pinning_thread = None  # not before: if waiting for its end is interrupted, the next call waits again
 
     def _restart(self, error: ServerLost) -> None:
-        """Start a new server with new workers, if another restart is allowed."""
+        """End what is left of the workers, if another restart is allowed: the next step starts new ones."""
         if self._restarts is not None and (fatal := self._restarts.spend(str(error))):
             raise fatal
         self.close()
-        self.start()
 
     def processes(self) -> list[int]:
         """The ids of the running processes."""
@@ -163,8 +157,10 @@ class LaneSource:
         return 0 if self._restarts is None else self._restarts.num_in_all
 
     def wait_ready(self, timeout_s: float) -> bool:
-        """Wait for the workers; whether they can take over now."""
+        """Wait for the workers; whether they are ready now."""
         try:
+            if self._has_workers and self.pool is None:
+                self.start()
             return self.pool is not None and (self.pinning_thread is not None or self.pool.wait_ready(timeout_s))
         except ServerLost as error:
             self._restart(error)
@@ -173,6 +169,24 @@ class LaneSource:
     def close(self) -> None:
         """End the thread and all worker processes."""
         self._stop_pinning()
+        self.current = self._suspended = None
         pool, self.pool = self.pool, None
         if pool is not None:
             pool.close()
+
+
+def first_of_job(dataset: LaneDataset, config: LoaderConfig) -> Any | None:
+    """The first batch of the job, whichever rank it is for; None if it has none. Workers of its own make it, if
+    `dataset` has some."""
+    state = dataset.new_state()
+    every_lane = dataclasses.replace(state, lanes={lane: {} for lane in range(state.num_lanes)})
+    position, lanes = Position(dataset.worker_config, every_lane), LaneSource(dataset, config, None)
+    lanes.start()
+    with contextlib.closing(lanes):
+        while (lane := position.turn()) is not None:
+            item = lanes.take(lane, position)
+            if isinstance(item, Produced):
+                return item.batch
+            position.end_lane()
+            lanes.resume()
+    return None

@@ -46,7 +46,7 @@ class SavableDataLoader:
         self.skipped = self.meter.skipped
         """Samples skipped on the way to the batches handed out so far, by stage."""
         self._fetched: Produced[Any] | None = None
-        self.even_ends = None if self.config.ends == "uneven" else EvenEnds(dataset)
+        self.even_ends = None if self.config.ends == "uneven" else EvenEnds(dataset, self.config)
         """Has the ranks end together; counts the batches that this rank got in place of its own."""
         self._ledger_file = LedgerFile(path, dataset.worker_config) if (path := self.config.ledger_path) else None
         self._pin = pinning.pinned if self.config.pin_memory and pinning.can_pin() else None
@@ -139,7 +139,7 @@ class SavableDataLoader:
         self.restore_state_rank(broadcast_state(state, self.dataset.worker_config, src_rank), strict=strict)
 
     def restore_sample(self, key: Any) -> Any:
-        """The batch, pack or sample with the `__restore_key__` `key`, made again in this process; the position stays.
+        """The batch, pack or sample with the `__restore_key__` `key`; the position stays. Hooks run in this process.
 
         Raises:
             ConfigError: if the key is invalid, or of other data.
@@ -149,10 +149,11 @@ class SavableDataLoader:
         return restored if self._pin is None else self._pin(restored)
 
     def wait_for_workers(self, timeout_s: float = 300) -> bool:
-        """Wait until the next batch comes from a worker (until then they come from this process); True if it will.
+        """Wait until the workers have loaded the dataset, as the first batch does; False if that takes longer, or there
+        are none.
 
         Raises:
-            WorkerError: if workers cannot be started.
+            WorkerError: if a worker cannot load it.
         """
         return self._lanes.wait_ready(timeout_s)
 

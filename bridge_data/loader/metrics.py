@@ -83,6 +83,10 @@ class LoaderMetrics:
     """Images decoded."""
     bytes_read: int = 0
     """Bytes read of shards and auxiliary files, as stored."""
+    damaged_images: int = 0
+    """JPEGs whose content is damaged: their decoder has guessed the rest of the pixels."""
+    first_frames: int = 0
+    """Images of several frames or pages of which only the first was taken."""
     retries: int = 0
     """Reads retried after a transient fault."""
     memo_hits: int = 0
@@ -179,6 +183,7 @@ _TIMES = ("elapsed_s", "wait_s")
 _COUNTS = (
     *_TIMES,
     *("batches", "samples", "tokens", "token_slots", "images", "bytes_read", "retries"),
+    *("damaged_images", "first_frames"),
     *("memo_hits", "memo_misses", "memo_bytes"),
     *("failed", "truncated", "worker_restarts", "ready_batches", "ready_slots"),
 )

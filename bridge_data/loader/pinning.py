@@ -4,8 +4,8 @@ Enters: the worker pool and the turns of its lanes. Leaves: the pool's items in 
 Guarantee: at most one batch is ahead of the trainer; the position is not moved here, so a state counts what the trainer
 got; an error comes in place of its batch.
 
-Batches made in the trainer's process (without workers, or before they are ready) are pinned there as they are
-handed out: their hooks must not run concurrently with the trainer's own code.
+Without workers, batches are pinned in the trainer's thread as they are handed out: their hooks must not run
+concurrently with the trainer's own code.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ import collections
 import contextlib
 import dataclasses
 import errno
+import functools
 import importlib
 import itertools
 import logging
@@ -51,7 +52,6 @@ from bridge_data.loader.workers.slots import HeldSlots
 from bridge_data.loader.workers.worker import adopt
 from bridge_data.loader.workers.worker_pool import Interrupted, Patience, Restarts
 from bridge_data.order.state import LaneState, LoaderState
-from bridge_data.replacement import replacement
 from bridge_data.run_options import LoaderConfig, RayWorkers
 from bridge_data.samples.pickling import decode
 
@@ -269,8 +269,7 @@ class RayPool:
         self._ray, self._config, self._restarts, self._name = ray, config, restarts, dataset.describe
         data, _ = encode_dataset(dataset)
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)  # where actors find this package itself
-        environment = Environment(tuple(sys.path), tuple(sys.argv), os.environ.get("PYTHONPATH"), replacement())
-        self._setup, self._dataset = ray.put(_Setup(environment, os.getcwd())), ray.put(data)
+        self._setup, self._dataset = ray.put(_Setup(Environment.of_this_process(), os.getcwd())), ray.put(data)
         self._class = ray.remote(
             num_cpus=workers.num_cpus,
             resources=dict(workers.resources or {}),
@@ -279,6 +278,8 @@ class RayPool:
             concurrency_groups={_WATCH: 1},
             runtime_env={"env_vars": _ENVIRONMENT | {"PYTHONPATH": paths + os.pathsep + "${PYTHONPATH}"}},
         )(LaneActor)
+        others = "".join(f", {amount:g} {name}" for name, amount in (workers.resources or {}).items())
+        self._needs = f"{workers.num_cpus:g} free CPUs{others}"
         ranks = dataset.worker_config
         num_actors = min(workers.num_actors or ranks.num_workers, len(ranks.lanes))
         self._changed, self._interrupted = threading.Event(), False
@@ -287,8 +288,8 @@ class RayPool:
         self._lanes: list[int] = []
         self._state: LoaderState | None = None
         self._link_of: dict[int, RayLink] = {}
-        self._is_node_lost = False
-        """Whether the last actor that was lost was so with its node."""
+        self._is_dealt = False
+        """Whether actors have lanes since `begin`."""
         self._deal_at = math.inf
         """When actors that are ready and have no lanes get some."""
         held = HeldSlots(config.max_shared_bytes)
@@ -323,21 +324,22 @@ class RayPool:
 
     def begin(self, lanes: list[int], state: LoaderState) -> None:
         """Drop all prefetched batches, and produce these lanes in the order of their slots, from `state`."""
-        self._interrupted = False
+        self._interrupted = self._is_dealt = False
         self._lanes, self._state = list(lanes), dataclasses.replace(state, lanes=dict(state.lanes))
         self._deal()
 
     def _deal(self) -> None:
-        """Deal the lanes to the actors that are ready, which continue from the last batches taken.
+        """Deal the lanes to the actors that are ready, which continue from the last batches taken; to none while the
+        first ones wait for others.
 
         In turn: neighbours in the order of batches are made by different actors.
         """
         assert self._state is not None
-        ready = [link for link in self._links if link.ready]
-        if not ready and self._is_node_lost:
-            raise OutOfStep  # the trainer makes batches itself until actors are ready
-        self._deal_at = math.inf
-        links = ready or self._links  # what has killed an actor is not tried in the trainer: it waits for the next one
+        is_early = not self._is_dealt and time.monotonic() < self._deal_at < math.inf
+        ready = [] if is_early else [link for link in self._links if link.ready]
+        if ready:
+            self._is_dealt, self._deal_at = True, math.inf
+        links = ready or self._links
         self._link_of = {lane: links[number % len(links)] for number, lane in enumerate(sorted(self._state.lanes))}
         for link in ready:
             lanes = [lane for lane in self._lanes if self._link_of[lane] is link]
@@ -384,7 +386,7 @@ class RayPool:
         while True:
             self._changed.clear()
             self._note_starts()
-            if time.monotonic() >= self._deal_at or not self._link_of[lane].ready:
+            if time.monotonic() >= self._deal_at or (self._is_dealt and not self._link_of[lane].ready):
                 self._deal()
             link = self._link_of[lane]
             if link.has_item():
@@ -401,7 +403,7 @@ class RayPool:
             if self._interrupted:
                 raise Interrupted
             if patience is None or watched != link.uid:
-                patience, watched = Patience(self._config, link, self._name), link.uid
+                patience, watched = Patience(self._config, link, functools.partial(self._describe, link)), link.uid
             if patience.is_over():
                 link.look(_LAST_LOOK_S)
                 if patience.is_over():
@@ -413,9 +415,15 @@ class RayPool:
 
     def _give_up(self, link: RayLink, verdict: str) -> None:
         """Replace an actor that makes no progress."""
-        if self._config.fail_on_timeout:
+        if self._config.fail_on_timeout or not link.ready:
             raise WorkerError(verdict)
         self._replace(link, WorkerError(verdict))
+
+    def _describe(self, link: RayLink) -> str:
+        """What an actor does, in words."""
+        if link.ready:
+            return link.page.describe(self._name)
+        return f"waiting for a node with {self._needs}, or loading the data set there"
 
     def _note_starts(self) -> None:
         """Note the actors that are ready now, and replace those that could not start."""
@@ -446,8 +454,7 @@ class RayPool:
         exceptions = self._ray.exceptions
         cause = str(error) if isinstance(error, WorkerError) else f"{link} is lost: {_in_short(error)}"
         left = isinstance(error, (exceptions.ActorUnavailableError, exceptions.ObjectLostError))
-        self._is_node_lost = left or "node has died" in cause
-        if self._is_node_lost:
+        if left or "node has died" in cause:
             self._restarts.num_in_all += 1
             logger.warning("%s; its lanes go on elsewhere, and another worker starts when a node has room", cause)
         elif fatal := self._restarts.spend(cause):

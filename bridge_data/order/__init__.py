@@ -28,11 +28,11 @@ A *slot* says when the job hands a micro-batch out; skipped ones have a *number*
 To change: a default, `run_options.TrainingOptions`, of which `Shuffle` is made (`Geometry.choose` of `chunks` takes no
 smaller window than `MIN_WINDOW_SIZE`, whatever the default); what is drawn next, `Cursor`; how a window is shuffled,
 `Row.window` and `Window.take`, which blocks it has, `Row.blocks`. A new field of the state of a run: `LoaderState` with
-`to_dict`, `from_dict`, `_check_structure`, the names that `merge` compares, and `Position.advance` of the loader, which
-makes it after each batch; of a lane: `Cursor.state` or `Pending.to_dict`, `_LaneCheck`, `redeal`, and `Lane.state` of
-`lanes`. The integers of a position: `Stream.position` and `BEGINNING` of `cursor`, `_POSITION` of `state`, the columns
-in `redeal`, the slices of `Inbox`. Errors about the form of a state are in `state`; about positions that do not exist,
-in the `fault` of a row or a stream, and where they are opened (`Cursor`, `Inbox`, `Pending`). The fingerprint is made
+`to_dict`, `from_dict`, the names that `merge` compares, and `Position.advance` of the loader, which makes it after each
+batch; of a lane: `Cursor.state` or `Pending.to_dict`, `redeal`, and `Lane.state` of `lanes`. The integers of a
+position: `Stream.position` and `BEGINNING` of `cursor`, the columns in `redeal`, the slices of `Inbox`. Errors about
+what is not as it was saved are in `state`; about positions that do not exist, in the `fault` of a row or a stream, and
+where they are opened (`Cursor`, `Inbox`, `Pending`). The fingerprint is made
 by `PlanOrder` and `LaneDataset`, and compared in `LoaderState.check`, which words the error; what a restore with
 `strict=False` refuses, `redeal.migrate`. The order itself may only change with `state.VERSION`: golden files hold it.
 """

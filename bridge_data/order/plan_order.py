@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from bridge_data.errors import ConfigError
+from bridge_data.errors import ConfigError, StateError
 from bridge_data.options import check_flag, check_integer
 from bridge_data.order import Cursor, Geometry, OrderedCursor, OrderedRow, Phase, Row, Schedule
 from bridge_data.order.cost_blend import CostBlend
@@ -27,6 +27,9 @@ from bridge_data.order.state import Generation, LaneState, LoaderState
 from bridge_data.plan import Plan, Source
 from bridge_data.plan.source import WITH_REPLACEMENT, EpochsPerShuffle, check_epochs, multiplied, together
 from bridge_data.shards.costs import CostTable
+
+_SHAPE_DIGITS = 16
+"""Digits of a fingerprint that are of the names, sizes and counts of shards."""
 
 _MAX_COUNTED = 1 << 20
 """Maximum number of chunks in all epochs that are counted to tell how many samples each lane has."""
@@ -138,6 +141,7 @@ class PlanOrder:
         later = [[start, list(weights)] for start, weights in plan.later_weights]
         return {
             "sources": [[name, shown] for name, shown in zip(self.source_names, self.names, strict=True)],
+            **({"contents": contents} if (contents := self._contents) else {}),
             "weights": None if plan.weights is None else list(plan.weights),
             **({"schedule": later} if later else {}),
             "repetitions": None if plan.repetitions is None else [str(times) for times in plan.repetitions],
@@ -148,12 +152,18 @@ class PlanOrder:
             **self._measured,
         }
 
+    @functools.cached_property
+    def _contents(self) -> dict[str, str]:
+        """What else is known of the data of sources, by name: see `Source.contents`."""
+        found = zip(self.source_names, (source.contents for source in self._plan.sources), strict=True)
+        return {name: contents for name, contents in found if contents}
+
     @property
     def _measured(self) -> dict[str, Any]:
         """The unit of weights that count a cost, and by which costs."""
         if self.costs is None:
             return {}
-        digests = (table.facts.digest for table in self.costs)
+        digests = (table.digest for table in self.costs)
         return {"weight_unit": self._plan.weight_unit, "costs": dict(zip(self.source_names, digests, strict=True))}
 
     def first_generation(self, num_lanes: int) -> Generation:
@@ -228,6 +238,17 @@ class PlanOrder:
         """
         for name, difference in state.differences(fingerprint):
             logger.warning("restoring a state of another run: %s; %s", difference, TOLERATED.get(name, "not allowed"))
+        saved = [name for name, _ in state.fingerprint["sources"]]
+        was, now = (
+            dict(zip(saved, order_keys(saved), strict=True)),
+            dict(zip(self.source_names, self.source_keys, strict=True)),
+        )
+        if moved := [shown for name, shown in state.fingerprint["sources"] if now.get(name, was[name]) != was[name]]:
+            raise StateError(
+                f"{', '.join(moved)}: other data sets whose shards have the same names, sizes and counts come before "
+                "it now, or no longer do, so its samples would come in another order: keep the sequence of these in "
+                "the plan, and add others after them"
+            )
         number = {name: number for number, name in enumerate(self.source_names)}
         kept = [number[name] for name, _ in state.fingerprint["sources"] if name in number]
         weights = state.fingerprint["weights"]
@@ -308,8 +329,8 @@ class PlanOrder:
 
     @functools.cached_property
     def source_keys(self) -> list[int]:
-        """64-bit keys of the sources, from their fingerprints, so independent of their position in the plan."""
-        return [key64(int(name.partition("#")[0], 16), int(name.partition("#")[2] or 0)) for name in self.source_names]
+        """64-bit keys of the sources, from their fingerprints: see `order_keys`."""
+        return order_keys(self.source_names)
 
     @property
     def _phases(self) -> list[Phase]:
@@ -342,6 +363,18 @@ class Numbering:
     def number_of(self, source_key: int, epoch: int, index: int) -> int:
         """The number of a sample."""
         return epoch * self._total + self._first[source_key] + index
+
+
+def order_keys(names: Sequence[str]) -> list[int]:
+    """64-bit keys of sources by their names in a state, from the names, sizes and counts of shards alone. So they are
+    independent of the position in the plan, but among sources in which these are equal."""
+    seen: collections.Counter[str] = collections.Counter()
+    keys = []
+    for name in names:
+        shape = name[:_SHAPE_DIGITS]
+        keys.append(key64(int(shape, 16), seen[shape]))
+        seen[shape] += 1
+    return keys
 
 
 def _unique(fingerprints: Sequence[str]) -> list[str]:

@@ -72,6 +72,10 @@ def migrate(
         raise StateError(
             "a validation in progress cannot continue with other data or another batch size; start it again"
         )
+    if state.fingerprint["batch_size"] != fingerprint["batch_size"]:
+        waits_as = "queue" if fingerprint["packing_buffer_size"] is None else "packs"
+        lanes = {lane: _ungrouped(lane_state, waits_as) for lane, lane_state in state.lanes.items()}
+        state = dataclasses.replace(state, lanes=lanes)
     numbers = [new.index(name) for name in old]
     weights = [[of.get("weights"), of.get("schedule")] for of in (state.fingerprint, fingerprint)]
     if numbers == list(range(len(new))) and weights[0] == weights[1]:
@@ -87,6 +91,17 @@ def migrate(
         for lane, lane_state in state.lanes.items()
     }
     return dataclasses.replace(state, fingerprint=fingerprint, generations=generations, lanes=lanes)
+
+
+def _ungrouped(state: LaneState, waits_as: str) -> LaneState:
+    """A lane's state without members of incomplete micro-batches, which may be more than one of another size holds:
+    they come next, in the queue or as packs, and are grouped again."""
+    pending = dict(state.get("pending", {}))
+    units = [unit for bucket in pending.pop("buckets", {}).values() for unit in bucket]
+    if not units:
+        return state
+    waiting = units if waits_as == "packs" else itertools.chain.from_iterable(units)
+    return {**state, "pending": {**pending, waits_as: [*waiting, *pending.get(waits_as, ())]}}
 
 
 def _renumbered(state: LaneState, cursor: Cursor, numbers: Sequence[int]) -> LaneState:

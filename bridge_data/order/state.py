@@ -1,24 +1,22 @@
 """The state of a loader: the position of each lane, and a fingerprint of the run that the positions belong to.
 
 Input: lane states, the fingerprint; or a saved state as plain data. Output: one plain dict of int, float, str, list and
-dict, for `json.dumps` or `torch.load(weights_only=True)`; or a `LoaderState`. Guarantees: a state that is read has
-every key, type and range that later code relies on, or is a `StateError` with the path of the wrong field, such as
-`lanes.3.cursors.0` (whether a position exists in the data is checked later, when the position is used); and it is
-restored only in a run where it means the same samples, or is a `StateError` that names the differences.
+dict, for `json.dumps` or `torch.load(weights_only=True)`; or a `LoaderState`. Guarantees: a state that is read is as it
+was saved, lane by lane, or is a `StateError` that names the lane (whether a position exists in the data is checked
+later, when the position is used); and it is restored only in a run where it means the same samples, or is a
+`StateError` that names the differences.
 
-Ranges do not tell every edit: without one pack of `pending` a state is still valid, and loses samples. So a state is
-saved with `checksums`, one of each lane and one of the other fields: `{"run": crc32, "0": crc32, ...}`. A state without
-them, from an earlier release, is checked for structure only.
+A state has `checksums`: `{"run": crc32, "0": crc32, ...}`, of the fields beside the lanes, and of each lane. That of a
+lane is also of its number and of the checksum of the run, so it binds the lane to data, settings, seed, generation and
+step: a lane of another step, rank or run is refused. What has its checksum is trusted.
 """
 
 import dataclasses
 import json
 import logging
-import math
-import re
 import reprlib
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -33,8 +31,8 @@ from bridge_data.topology import WorkerConfig
 logger = logging.getLogger("bridge_data")
 
 FORMAT = "bridge_data.loader"
-VERSION = 2
-"""The version of the state format and of the order; it changes with either."""
+VERSION = 3
+"""The version of the state format; it also changes with the order."""
 
 LaneState: TypeAlias = dict[str, Any]
 """The state of one lane: `draws`, `cursors`, `micro_batches`, and maybe `costs`, `inbox`, `planned`, `pending` and
@@ -45,6 +43,9 @@ Generation: TypeAlias = tuple[int, list[list[int]]]
 """(num_lanes, [chunk_size, block_size, window_size, first_epoch] of each source); in validation (num_lanes, [[first
 block]]). Every re-deal starts a new generation."""
 
+
+Differences: TypeAlias = Iterable[tuple[str, str]]
+"""(item of the fingerprint, description) of what differs."""
 
 _LESS_STRICT = (
     "\nTo continue with other weights, added data sets or another batch size: strict=False "
@@ -118,8 +119,14 @@ class LoaderState:
         return run.get("order") == "ordered" or run.get("repeat") is False or run.get("max_micro_batches") is not None
 
     def num_emitted(self, lane: int) -> int:
-        """How many micro-batches of a lane the job has handed out."""
-        place = self.place_of(lane)
+        """How many micro-batches a lane has handed out."""
+        return self._num_of_lane(lane, self.place_of(lane))
+
+    def num_emitted_before(self, lane: int) -> int:
+        """How many micro-batches a lane hands out before `next_slot`."""
+        return self._num_of_lane(lane, -(-max(0, self.next_number - lane) // self.num_lanes))
+
+    def _num_of_lane(self, lane: int, place: int) -> int:
         return place if (skips := self.skips) is None else skips.num_of_lane(lane, self.num_lanes, place)
 
     def settled(self) -> "LoaderState":
@@ -185,11 +192,11 @@ class LoaderState:
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        """The inverse of `to_dict`, with a full check of the structure.
+        """The inverse of `to_dict`, if this is what was saved.
 
         Raises:
-            StateError: for another format or version, an unknown extra, or a damaged field, which is named; naming the
-                lane, if it is not as it was saved.
+            StateError: for another format or version, an unknown extra, or a lane that is not as it was saved, which is
+                named.
         """
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             found = f"a dict with {sorted(map(str, data))[:6]}" if isinstance(data, dict) else type(data).__name__
@@ -200,14 +207,16 @@ class LoaderState:
             )
         if data.get("version") != VERSION:
             raise StateError(
-                f"the loader state has order format {data.get('version')}, this release reads format "
-                f"{VERSION}: the same cursors mean other samples. Start the data from the beginning (restore the model "
-                "without the state of its data), or resume with the release that wrote it."
+                f"the loader state has format {data.get('version')}, this release reads format {VERSION}: the same "
+                "cursors may mean other samples. Start the data from the beginning (restore the model without the "
+                "state of its data), or resume with the release that wrote it."
             )
-        _check_structure(data)
         _check_checksums(data)
+        _check_extras("extras", data)
+        for lane, of_lane in data["lanes"].items():
+            _check_extras(f"lanes.{lane}.extras", of_lane)
         generations = [(num_lanes, geometry) for num_lanes, geometry in data["generations"]]
-        return cls(
+        state = cls(
             fingerprint=data["fingerprint"],
             generations=generations,
             next_slot=data["next_slot"],
@@ -218,6 +227,26 @@ class LoaderState:
             extras=data.get("extras", {}),
             repetition=data.get("repetition", 0),
         )
+        state.check_counts()
+        return state
+
+    def check_counts(self) -> None:
+        """Check that each lane has handed out as many micro-batches as the job had at this step. Of finite data, whose
+        lanes end at different times, nobody can tell.
+
+        Raises:
+            StateError: naming the lane.
+        """
+        if self.is_finite:
+            return
+        for lane in self.lanes:
+            made, expected = self.num_emitted(lane), self.num_emitted_before(lane)
+            if made != expected:
+                raise _damaged(
+                    f"lanes.{lane}",
+                    f"has handed out {made} micro-batches, expected {expected}, as {self.num_lanes} lanes have handed "
+                    f"out {self.next_slot}: it is of another step",
+                )
 
     def check(self, fingerprint: dict[str, Any], tolerated: Collection[str] = ()) -> None:
         """Check that the state belongs to a run with `fingerprint`; items in `tolerated` may differ.
@@ -265,12 +294,15 @@ def num_lanes_after(config: WorkerConfig, num_saved: int) -> int:
     return config.num_lanes if config.num_lanes_given or num_saved % config.world_size else num_saved
 
 
-def _differences(saved: dict[str, Any], current: dict[str, Any]) -> Iterable[tuple[str, str]]:
+def _differences(saved: dict[str, Any], current: dict[str, Any]) -> Differences:
     common = dict(saved.get("sources") or []).keys() & dict(current.get("sources") or []).keys()
     for name in [*saved, *(name for name in current if name not in saved)]:
         was, now = saved.get(name), current.get(name)
         if name in ("epochs_of_sources", "costs"):  # an added or missing source is already reported under "sources"
             was, now = ({key: value for key, value in (of or {}).items() if key in common} for of in (was, now))
+        if name == "contents":
+            yield from _other_contents(was, now, dict(current["sources"]))
+            continue
         if name != "sources":
             if was != now:
                 yield name, f"{name}: the state has {was}, this run has {now}"
@@ -290,6 +322,27 @@ def _differences(saved: dict[str, Any], current: dict[str, Any]) -> Iterable[tup
             yield name, f"sources: gone or changed: {', '.join(gone) or 'none'}; new: {', '.join(new) or 'none'}{hint}"
         elif list(was_keys) != list(now_keys):
             yield name, "sources: the same, in another order"
+        if exchanged := _exchanged(was_keys, now_keys):
+            yield "places", f"sources: {exchanged} have changed places, and cannot be told apart but by their names"
+
+
+def _other_contents(was: dict[str, str] | None, now: dict[str, str] | None, labels: Mapping[str, str]) -> Differences:
+    """Sources of one identity with other contents, as far as both say the same of them."""
+    was, now = was or {}, now or {}
+    for name in was.keys() & now.keys():
+        before, after = was[name].partition(":"), now[name].partition(":")
+        if before[0] == after[0] and before[2] != after[2]:
+            yield (
+                "contents",
+                f"contents: {labels[name]} ({name}) has other {before[0]} than the data set of the state that has the "
+                "same names, sizes and first bytes of shards: places were exchanged, or the data replaced",
+            )
+
+
+def _exchanged(was: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """The labels of sources with equal data that have each other's place."""
+    places = {(name.partition("#")[0], label): name for name, label in was.items()}
+    return ", ".join(label for name, label in now.items() if places.get((name.partition("#")[0], label), name) != name)
 
 
 _OTHER_STEPS = (
@@ -388,425 +441,79 @@ class LedgerLog:
 ledger_log = LedgerLog()
 """The one of this process."""
 
-STOP = 1 << 48
-"""Upper bound of all integers, so that arithmetic with them stays within 64 bits."""
-
-MAX_LANES = 1 << 24
-
-_POSITION = "4 integers >= 0 (shuffle, window, offset, samples taken)"
-_SLICE = "7 integers >= 0 (generation, lane, shuffle, window, offset, skip, count), the last one >= 1"
-_GEOMETRY = "4 integers (chunk_size >= block_size >= 1, window_size >= 0, first_epoch >= 0)"
-_ITEM = "an offset, [offset, part] or [source, epoch, index, part]"
-
-_PLANNED = "8 integers >= 0 (see lanes.planned), and numbers of packs"
-_SKIPS = "[first, stop, 0] of ranges in order that do not overlap, each with first < stop"
-_LEDGER = "[since, samples, positioned sum, unpositioned sum], two integers >= 0 and two of 32 hexadecimal digits"
-_LISTS = "[slot, {source: [[version, digest], ...]}] with ascending slots, a version being an integer >= 0"
-_SUM = re.compile("[0-9a-f]{32}")
-
-_STATE_KEYS = ("format", "version", "fingerprint", "generations", "next_slot", "drawn_before", "lanes")
-_CURSOR_KEYS = ("draws", "cursors")
 _RUN = "run"
 _NOT_SHOWN = ("format", "version", "lanes", "checksums")
 _PLAIN = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
-_INT = {int}
-
-_Check = Callable[[str, Any], None]
 
 
 def with_checksums(data: dict[str, Any]) -> dict[str, Any]:
     """A state with the checksums of its lanes and of the rest."""
     rest = {name: value for name, value in data.items() if name not in ("lanes", "checksums")}
-    sums = {_RUN: _checksum(_RUN, rest)}
-    sums |= {lane: _checksum(lane, state) for lane, state in data["lanes"].items()}
-    return {**data, "checksums": sums}
+    run = _checksum(_RUN, rest)
+    return {
+        **data,
+        "checksums": {_RUN: run} | {lane: _checksum(lane, run, state) for lane, state in data["lanes"].items()},
+    }
+
+
+def _checksum(*values: Any) -> int:
+    return zlib.crc32(_PLAIN.encode(values).encode())
 
 
 def _check_checksums(data: dict[str, Any]) -> None:
-    """Check that a state whose structure is right is as it was saved, if it has checksums.
+    """Check that a state is as it was saved.
 
     Raises:
         StateError: naming the lane, or the fields beside the lanes, that were changed.
     """
-    if "checksums" not in data:
-        return
-    saved, found = data["checksums"], with_checksums(data)["checksums"]
-    if not isinstance(saved, dict):
-        raise _wrong("checksums", saved, "a dict")
-    for name in sorted(saved.keys() | found.keys(), key=str):
+    for name in ("lanes", "checksums"):
+        if not isinstance(found := data.get(name), dict) or not {*map(type, found)} <= {str}:
+            raise _damaged(name, f"{reprlib.repr(found)}: expected a dict with a value of each lane")
+    saved = data["checksums"]
+    try:
+        found = with_checksums(data)["checksums"]
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _damaged("the state", f"not plain data: {error}") from None
+    if saved.get(_RUN) != found[_RUN]:
+        raise _changed("the fields beside lanes", data, saved.get(_RUN), found[_RUN])
+    for name in sorted(saved.keys() | found.keys()):
         if name not in found:
-            raise _missing(f"lanes.{name}")
-        if name not in saved:
-            raise _missing(f"checksums.{name}")
-        if saved[name] == found[name]:
-            continue
-        fields = data if name == _RUN else data["lanes"][name]
-        shown = [f"{field} {reprlib.repr(fields[field])}" for field in fields if field not in _NOT_SHOWN]
-        raise StateError(
-            f"{'the fields beside lanes' if name == _RUN else f'lanes.{name}'}: not as saved: the checksum of "
-            f"{', '.join(shown) or 'no position'} is {found[name]}, and checksums.{name} is "
-            f"{reprlib.repr(saved[name])}; {DAMAGED_STATE}"
-        )
+            raise _damaged(f"lanes.{name}", "missing from the state")
+        if saved.get(name) != found[name]:
+            raise _changed(f"lanes.{name}", data["lanes"][name], saved.get(name), found[name])
 
 
-def _checksum(name: str, value: Any) -> int:
-    return zlib.crc32(_PLAIN.encode([name, value]).encode())
+def _changed(what: str, fields: Any, saved: Any, found: int) -> StateError:
+    names = [name for name in fields if name not in _NOT_SHOWN] if isinstance(fields, dict) else []
+    shown = ", ".join(f"{name} {reprlib.repr(fields[name])}" for name in names)
+    return _damaged(
+        what,
+        f"not as saved with this run, at this step: the checksum of {shown or 'no position'} is {found}, and the "
+        f"saved one is {reprlib.repr(saved)}",
+    )
 
 
-def _check_structure(data: dict[str, Any]) -> None:
-    """Check every field of a state.
-
-    Raises:
-        StateError: naming the path of a wrong field, its value and what was expected.
-    """
-    _check_keys("", data, _STATE_KEYS, ("epoch_batches", "ended", "extras", "repetition", "checksums"))
-    fingerprint = data["fingerprint"]
-    _check_fingerprint(fingerprint)
-    for name in ("next_slot", "drawn_before", "epoch_batches", "repetition"):
-        _check_number(name, data.get(name, 0))
-    if not isinstance(data.get("ended", False), bool):
-        raise _wrong("ended", data["ended"], "true or false")
-    _check_extras("extras", data)
-    _check_generations(data["generations"], fingerprint)
-    check = _LaneCheck(data["generations"], fingerprint)
-    for path, state in check.numbered("lanes", data["lanes"], data["generations"][-1][0]):
-        check.lane(path, state)
-
-
-def _check_fingerprint(fingerprint: Any) -> None:
-    if not isinstance(fingerprint, dict):
-        raise _wrong("fingerprint", fingerprint, "a dict")
-    for name in ("sources", "weights", "order"):
-        if name not in fingerprint:
-            raise _missing(f"fingerprint.{name}")
-    if fingerprint["order"] not in ("shuffled", "ordered"):
-        raise _wrong("fingerprint.order", fingerprint["order"], "'shuffled' or 'ordered'")
-    sources = fingerprint["sources"]
-    if not isinstance(sources, list) or not sources:
-        raise _wrong("fingerprint.sources", sources, "a list with a [name, label] of each source")
-    for number, source in enumerate(sources):
-        if not isinstance(source, list) or len(source) != 2 or {*map(type, source)} != {str}:
-            raise _wrong(f"fingerprint.sources.{number}", source, "[name, label], two strings")
-    if len(dict(sources)) < len(sources):
-        raise _wrong("fingerprint.sources", sources, "unique names of sources")
-    if fingerprint["weights"] is not None or (fingerprint["order"] == "shuffled" and len(sources) > 1):
-        _check_weights("fingerprint.weights", fingerprint["weights"], len(sources))
-    schedule = fingerprint.get("schedule", [])
-    _check_list("fingerprint.schedule", schedule)
-    for number, phase in enumerate(schedule):
-        path = f"fingerprint.schedule.{number}"
-        if not isinstance(phase, list) or len(phase) != 2:
-            raise _wrong(path, phase, "[first sample, weights]")
-        _check_number(f"{path}.0", phase[0])
-        _check_weights(f"{path}.1", phase[1], len(sources))
-    epochs = fingerprint.get("epochs_of_sources", {})
-    if not isinstance(epochs, dict):
-        raise _wrong("fingerprint.epochs_of_sources", epochs, "a dict of numbers of epochs by source")
-    measured = fingerprint.get("costs", {})
-    if not isinstance(measured, dict) or not {*map(type, measured.values())} <= {str}:
-        raise _wrong("fingerprint.costs", measured, "a dict of digests by source")
-    if type(fingerprint.get("weight_unit", "")) is not str:
-        raise _wrong("fingerprint.weight_unit", fingerprint["weight_unit"], "the name of a cost")
-    shuffled = {f"epochs_of_sources.{name}": number for name, number in epochs.items()}
-    for name, value in (shuffled | {"epochs_per_shuffle": fingerprint.get("epochs_per_shuffle")}).items():
-        if value is not None and type(value) is not int:
-            raise _wrong(f"fingerprint.{name}", value, "an integer or null")
-
-
-def _check_weights(path: str, weights: Any, num_sources: int) -> None:
-    _check_list(path, weights)
-    if len(weights) != num_sources:
-        raise _wrong(path, weights, f"{num_sources} weights, as many as sources")
-    for number, weight in enumerate(weights):
-        if type(weight) not in (int, float) or not 0 <= weight < math.inf:
-            raise _wrong(f"{path}.{number}", weight, "a finite number >= 0")
-    if not any(weights):
-        raise _wrong(path, weights, "a weight above 0")
-
-
-def _check_generations(generations: Any, fingerprint: dict[str, Any]) -> None:
-    is_shuffled, num_sources = fingerprint["order"] == "shuffled", len(fingerprint["sources"])
-    _check_list("generations", generations)
-    if not generations:
-        raise _wrong("generations", generations, "at least one [number of lanes, geometries]")
-    begins: list[int] = []
-    for number, generation in enumerate(generations):
-        path = f"generations.{number}"
-        if not isinstance(generation, list) or len(generation) != 2:
-            raise _wrong(path, generation, "[number of lanes, geometries]")
-        _check_number(f"{path}.0", generation[0], least=1, stop=MAX_LANES)
-        geometries = generation[1]
-        _check_list(f"{path}.1", geometries)
-        if len(geometries) != (num_sources if is_shuffled else 1):
-            what = f"the geometries of {num_sources} sources" if is_shuffled else "[[first block]]"
-            raise _wrong(f"{path}.1", geometries, what)
-        for source, geometry in enumerate(geometries):
-            right = _are_numbers(geometry, 4 if is_shuffled else 1)
-            if not right or (is_shuffled and not geometry[0] >= geometry[1] >= 1):
-                raise _wrong(f"{path}.1.{source}", geometry, _GEOMETRY if is_shuffled else "[first block]")
-            if begins and geometry[-1] < begins[source]:
-                what = f"a last number of at least {begins[source]}, where the previous generation starts"
-                raise _wrong(f"{path}.1.{source}", geometry, what)
-        begins = [geometry[-1] for geometry in geometries]
-
-
-class _LaneCheck:
-    """Checks lanes of a state with the given generations and fingerprint."""
-
-    def __init__(self, generations: list[Any], fingerprint: dict[str, Any]) -> None:
-        self._lanes_of_earlier = [num_lanes for num_lanes, _ in generations[:-1]]
-        self._num_sources = len(fingerprint["sources"])
-        self._num_rows = len(generations[-1][1])
-        self._packs = fingerprint.get("packing_buffer_size") is not None
-        self._is_planned = "planned" in fingerprint
-        self._of_cursor = ("costs", "inbox") if "weight_unit" in fingerprint else ("inbox",)
-        self._sources = {str(number) for number in range(self._num_rows)}
-
-    def lane(self, path: str, state: Any) -> None:
-        """The state of one lane, `{}` if it has not started."""
-        if state == {}:
-            return
-        needed = (*_CURSOR_KEYS, "micro_batches", *(("planned",) if self._is_planned else ()))
-        _check_keys(path, state, needed, (*self._of_cursor, "pending", "extras"))
-        self._check_cursor(path, state)
-        planned = state.get("planned", [0] * 8)
-        if not isinstance(planned, list) or len(planned) < 8 or not _are_numbers(planned, len(planned)):
-            raise _wrong(f"{path}.planned", planned, _PLANNED)
-        _check_number(f"{path}.micro_batches", state["micro_batches"])
-        _check_extras(f"{path}.extras", state)
-        if "pending" in state:
-            self._check_pending(f"{path}.pending", state["pending"], state["draws"])
-
-    def numbered(self, path: str, values: Any, stop: int) -> Iterable[tuple[str, Any]]:
-        """(path, value) of a dict whose keys are numbers below `stop`, as strings."""
-        if not isinstance(values, dict):
-            raise _wrong(path, values, "a dict")
-        for name, value in values.items():
-            is_number = isinstance(name, str) and name.isdecimal() and len(name) < 10 and str(int(name)) == name
-            if not is_number or int(name) >= stop:
-                raise StateError(
-                    f"{path}.{name}: unknown name, expected a number from 0 to {stop - 1}; {DAMAGED_STATE}"
-                )
-            yield f"{path}.{name}", value
-
-    def _check_cursor(self, path: str, state: dict[str, Any]) -> None:
-        _check_number(f"{path}.draws", state["draws"])
-        cursors = state["cursors"]
-        if not isinstance(cursors, dict) or not cursors.keys() <= self._sources:
-            for _ in self.numbered(f"{path}.cursors", cursors, self._num_rows):
-                pass
-        for source, position in cursors.items():
-            if not _are_numbers(position, 4):
-                raise _wrong(f"{path}.cursors.{source}", position, _POSITION)
-        costs = state.get("costs", {})
-        for name, cost in self.numbered(f"{path}.costs", costs, self._num_rows):
-            _check_number(name, cost)
-        if "costs" in self._of_cursor and not cursors.keys() <= costs.keys():
-            raise _missing(f"{path}.costs.{min(cursors.keys() - costs.keys())}")
-        for inbox, entries in self.numbered(f"{path}.inbox", state.get("inbox", {}), self._num_rows):
-            _check_list(inbox, entries)
-            for number, entry in enumerate(entries):
-                if fault := self._fault_of_entry(entry):
-                    raise _wrong(f"{inbox}.{number}", entry, fault)
-
-    def _fault_of_entry(self, entry: Any) -> str | None:
-        """What was expected instead of an inbox entry; None if the entry is valid."""
-        if isinstance(entry, list) and entry and isinstance(entry[0], list):
-            return None if all(_are_numbers(part, 3) for part in entry) else "lists of [epoch, index, part]"
-        if not _are_numbers(entry, 7) or entry[-1] < 1:
-            return _SLICE + ", or a list of [epoch, index, part]"
-        if entry[0] >= len(self._lanes_of_earlier):
-            return f"a slice of a generation before the last, of which there are {len(self._lanes_of_earlier)}"
-        if entry[1] >= self._lanes_of_earlier[entry[0]]:
-            return f"a slice of a lane below {self._lanes_of_earlier[entry[0]]}, as many as its generation has"
-        return None
-
-    def _check_pending(self, path: str, pending: Any, draws: int) -> None:
-        of_packs = ("carried", "packs", "base") if self._packs else ()
-        _check_keys(path, pending, (), ("queue", "buckets", "open", *of_packs))
-        num_replayed = 0
-        if "base" in pending:
-            base = pending["base"]
-            _check_keys(f"{path}.base", base, _CURSOR_KEYS, self._of_cursor)
-            self._check_cursor(f"{path}.base", base)
-            num_replayed = draws - base["draws"]
-            if num_replayed < 0:
-                raise _wrong(f"{path}.base.draws", base["draws"], f"at most the {draws} draws of the lane")
-        check = _PendingCheck(self._packs, self._num_sources, num_replayed)
-        for name, check_value in (
-            ("queue", check.item),
-            ("carried", check.item),
-            ("packs", check.pack),
-            ("open", check.batch),
-        ):
-            check.each(check_value, f"{path}.{name}", pending.get(name, []))
-        buckets = pending.get("buckets", {})
-        if not isinstance(buckets, dict) or not all(isinstance(name, str) for name in buckets):
-            raise _wrong(f"{path}.buckets", buckets, "a dict of members by group")
-        for name, bucket in buckets.items():
-            check.each(check.pack, f"{path}.buckets.{name}", bucket)
-
-
-class _PendingCheck:
-    """Checks the pending items of a lane, of which `num_replayed` draws can be replayed from the base cursor."""
-
-    def __init__(self, packs: bool, num_sources: int, num_replayed: int) -> None:
-        self._packs, self._num_sources, self._num_replayed = packs, num_sources, num_replayed
-        self._seen: set[Any] = set()
-
-    def each(self, check: _Check, path: str, values: Any) -> None:
-        """Check a list of values."""
-        _check_list(path, values)
-        for number, value in enumerate(values):
-            check(f"{path}.{number}", value)
-
-    def item(self, path: str, value: Any) -> None:
-        """A sample, or a part of one, that no other item is."""
-        if isinstance(value, list):
-            is_right = (_are_numbers(value, 4) and value[0] < self._num_sources) or (
-                _are_numbers(value, 2) and value[0] < self._num_replayed
-            )
-        else:
-            is_right = type(value) is int and 0 <= value < self._num_replayed
-        if not is_right:
-            known = f"offsets below {self._num_replayed}, the draws since the base; sources below {self._num_sources}"
-            raise _wrong(path, value, f"{_ITEM} ({known})")
-        item = value if isinstance(value, int) else tuple(value)
-        if item in self._seen:
-            raise _wrong(path, value, "an item that is pending once")
-        self._seen.add(item)
-
-    def pack(self, path: str, value: Any) -> None:
-        """The items of a pack; a single item if the run has no packing."""
-        self.each(self.item, path, value)
-        if not value or (len(value) > 1 and not self._packs):
-            raise _wrong(path, value, "the items of a pack" if self._packs else "one item, as there are no packs")
-
-    def batch(self, path: str, value: Any) -> None:
-        """A partly emitted micro-batch."""
-        if not isinstance(value, list) or len(value) != 2:
-            raise _wrong(path, value, "[members, number of batches already emitted]")
-        self.each(self.pack, f"{path}.0", value[0])
-        _check_number(f"{path}.1", value[1])
-
-
-def _check_keys(path: str, value: Any, needed: Iterable[str], optional: Iterable[str]) -> None:
-    if not isinstance(value, dict):
-        raise _wrong(path, value, "a dict")
-    known = {*needed, *optional}
-    for name in needed:
-        if name not in value:
-            raise _missing(_join(path, name))
-    if not value.keys() <= known:
-        unknown = min(map(str, value.keys() - known))
-        raise StateError(
-            f"{_join(path, unknown)}: unknown, this release would lose it (it knows {', '.join(sorted(known))}); "
-            "resume with the release that wrote it. If this one did, " + DAMAGED_STATE
-        )
-
-
-def _check_extras(path: str, state: dict[str, Any]) -> None:
-    extras = state.get("extras", {})
-    if not isinstance(extras, dict):
-        raise _wrong(path, extras, "a dict")
-    for name, extra in extras.items():
-        version = extra.get("version") if isinstance(extra, dict) else None
-        known, check = EXTRAS.get(name, (None, None))
-        if check is None or type(version) is not int or version != known:
-            raise StateError(
-                f"{path}.{name}: version {version!r}, which this release does not know (it knows "
-                f"{', '.join(f'{one} {number}' for one, (number, _) in EXTRAS.items())}); resume with the release that "
-                "wrote it, or a later one"
-            )
-        _check_keys(f"{path}.{name}", extra, ("version", "data"), ())
-        check(f"{path}.{name}.data", extra["data"])
-
-
-def _check_ledger(path: str, data: Any) -> None:
-    if not (isinstance(data, list) and len(data) == 4 and _are_numbers(data[:2], 2) and _are_sums(data[2:])):
-        raise _wrong(path, data, _LEDGER)
-
-
-def _check_lists(path: str, history: Any) -> None:
-    if not isinstance(history, list) or not history:
-        raise _wrong(path, history, _LISTS)
-    least = 0
-    for number, entry in enumerate(history):
-        if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[1], dict):
-            raise _wrong(f"{path}.{number}", entry, _LISTS)
-        _check_number(f"{path}.{number}.0", entry[0], least=least)
-        least = entry[0] + 1
-        for name, versions in entry[1].items():
-            if not isinstance(versions, list) or not all(map(_is_list_version, versions)):
-                raise _wrong(f"{path}.{number}.1.{name}", versions, _LISTS)
-
-
-def _is_list_version(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and _are_numbers(value[:1], 1) and isinstance(value[1], str)
-
-
-def _check_skips(path: str, skips: Any) -> None:
-    _check_list(path, skips)
-    end = 0
-    for number, skip in enumerate(skips):
-        is_right = _are_numbers(skip, 3) and end <= skip[0] < skip[1]
-        if is_right and skip[2] == 2:
-            raise StateError(
-                f"{path}.{number}: {skip}: the state is of a run that repeats steps, which this release does not: "
-                "resume from a checkpoint that was saved before repeat_steps were set, or with the release that wrote "
-                "it"
-            )
-        if not is_right or skip[2]:
-            raise _wrong(f"{path}.{number}", skip, _SKIPS)
-        end = skip[1]
-    if not skips:
-        raise _wrong(path, skips, "at least one range")
-
-
-EXTRAS: Mapping[str, tuple[int, _Check]] = {
-    ledger.NAME: (ledger.VERSION, _check_ledger),
-    step_skips.NAME: (step_skips.VERSION, _check_skips),
-    forgotten_lists.NAME: (forgotten_lists.VERSION, _check_lists),
+EXTRAS: Mapping[str, int] = {
+    ledger.NAME: ledger.VERSION,
+    step_skips.NAME: step_skips.VERSION,
+    forgotten_lists.NAME: forgotten_lists.VERSION,
 }
-"""The extras that this release can read: the version of each, and the check of its data.
+"""The extras that this release can read, and the version of each.
 
 An extra is an optional part of the state, or of a lane's state: `{name: {"version": int, "data": ...}}` under `extras`.
 A release that does not know the name or the version refuses the state instead of losing the data.
 """
 
 
-def _are_sums(values: list[Any]) -> bool:
-    return all(isinstance(value, str) and _SUM.fullmatch(value) for value in values)
+def _check_extras(path: str, state: dict[str, Any]) -> None:
+    for name, extra in state.get("extras", {}).items():
+        if EXTRAS.get(name) != extra["version"]:
+            known = ", ".join(f"{one} {number}" for one, number in EXTRAS.items())
+            raise StateError(
+                f"{path}.{name}: version {extra['version']!r}, which this release does not know (it knows {known}); "
+                "resume with the release that wrote it, or a later one"
+            )
 
 
-def _check_list(path: str, value: Any) -> None:
-    if not isinstance(value, list):
-        raise _wrong(path, value, "a list")
-
-
-def _check_number(path: str, value: Any, *, least: int = 0, stop: int = STOP) -> None:
-    if type(value) is not int or not least <= value < stop:
-        raise _wrong(path, value, f"an integer from {least} to {stop - 1}")
-
-
-def _are_numbers(values: Any, count: int) -> bool:
-    """Whether `values` is a list of `count` integers from 0 to `STOP` - 1."""
-    return (
-        isinstance(values, list)
-        and len(values) == count
-        and set(map(type, values)) == _INT
-        and min(values) >= 0
-        and max(values) < STOP
-    )
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
-
-
-def _missing(path: str) -> StateError:
-    return StateError(f"{path}: missing from the state; {DAMAGED_STATE}")
-
-
-def _wrong(path: str, value: Any, expected: str) -> StateError:
-    return StateError(f"{path}: {reprlib.repr(value)}: expected {expected}; {DAMAGED_STATE}")
+def _damaged(what: str, fault: str) -> StateError:
+    return StateError(f"{what}: {fault}; {DAMAGED_STATE}")

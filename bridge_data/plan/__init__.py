@@ -5,6 +5,8 @@
     blending            the blend as a tree and as a flat list of sources; `join`, joins in it
     source              a split part of a data set, how its samples are built, how its epochs are shuffled
     repeated_data       data that several branches read
+    folder_contents     the kinds of data files in a folder, and why several are refused
+    part_names          names of parts that mean the same: `JPG`, `jpeg`, `jpg`
     dataset_yaml        how samples are built: classes, field maps, `factories` of user code
     table_files         tables as a format; `in_memory`, samples that are passed as objects
     where_clauses       `where:`; `auxiliary`, `aux:`

@@ -145,7 +145,7 @@ def check_parts(root: Node, config: SampleConfig, records: Records) -> None:
     known: dict[str, None] = {"__key__": None}
     shards = iter(range(len(records.names)))
     for field, access in config.field_map.items():
-        while not any(part in known for part in access.parts):
+        while access.names.isdisjoint(known):
             shard = next(shards, None)
             if shard is None:
                 if not records.num_samples:
@@ -175,8 +175,8 @@ def read_field_map(field_map: Node, sample_class: SampleClass, columns: Sequence
 
 
 def needed_parts(field_map: Mapping[str, FieldAccess]) -> frozenset[str]:
-    """The parts that fill the fields."""
-    return frozenset(part for access in field_map.values() for part in access.parts)
+    """The names of the parts that fill the fields, also of those that mean the same; see `part_names`."""
+    return frozenset[str]().union(*(access.names for access in field_map.values()))
 
 
 def read_subflavors(entries: Mapping[str, Node]) -> dict[str, Any]:

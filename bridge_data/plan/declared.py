@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import os
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
@@ -231,7 +231,7 @@ def read_splits(root: Node) -> tuple[bool, Mapping[str, Node]]:
     """(whether it has the first format, its splits) of a metadataset."""
     if isinstance(root.value, dict) and not {"recipe", "data"}.isdisjoint(root.value):
         raise root.error("this is the config of a run (--config), no data set; expected the data that it reads")
-    entries = root.mapping("metadataset", ("__module__", "__class__", "splits"))
+    entries = _group(root, "metadataset", ("__module__", "__class__", "splits"))
     headless = "__class__" not in entries and "__module__" not in entries
     for key in ("splits",) if headless else ("__class__", "__module__", "splits"):
         if key not in entries:
@@ -249,6 +249,16 @@ def read_splits(root: Node) -> tuple[bool, Mapping[str, Node]]:
     return kind == "Metadataset", entries["splits"].mapping("splits")
 
 
+def _group(node: Node, what: str, allowed: Collection[str]) -> Mapping[str, Node]:
+    """The entries of a mapping above several data sets."""
+    for key, entry in node.mapping(what).items():
+        if key in _REFERENCE_KEYS and key not in allowed:
+            raise entry.error(
+                f"{what}: {key} is for one data set: write it beside the `path:` of each data set that it is for"
+            )
+    return node.mapping(what, allowed)
+
+
 def _first_format(split: Node, what: str, file: str, scope: Scope) -> DeclaredBlend:
     """A split of the first format: a list of data sets with weights."""
     entries = split.mapping(what)
@@ -257,7 +267,7 @@ def _first_format(split: Node, what: str, file: str, scope: Scope) -> DeclaredBl
             f"{what}: expected `datasets:`, got {split.shown()}; `path:`, `blend:` and the like are of the second "
             "format: write `__module__: megatron.energon` and `__class__: MetadatasetV2` at the top"
         )
-    split.mapping(what, ("datasets",))
+    _group(split, what, ("datasets",))
     items = _items(entries["datasets"], "datasets")
     for item in items:
         if not given(item.mapping("data set", _FIRST_FORMAT_KEYS), "path"):
@@ -272,7 +282,7 @@ def _declared(node: Node, what: str, file: str, scope: Scope, extra_keys: tuple[
     entries = node.mapping(what)
     for kind, key in _KEY_OF_KIND.items():
         if kind in entries:
-            node.mapping(what, (kind, "subset", "weight_unit", *WHERE_KEYS, *extra_keys))
+            _group(node, what, (kind, "subset", "weight_unit", *WHERE_KEYS, *extra_keys))
             unit = given(entries, "weight_unit")
             inner = dataclasses.replace(_within(entries, file, scope), weight_unit=_weight_unit(unit, kind, scope))
             if subset := given(entries, "subset"):

@@ -10,8 +10,7 @@ files, and tables, whose module is imported only if the path may be that of one.
 import abc
 import dataclasses
 import importlib
-import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from bridge_data import storage
@@ -21,6 +20,7 @@ from bridge_data.plan.dataset_yaml import SampleConfig, check_parts, find_object
 from bridge_data.plan.declared import Reference
 from bridge_data.plan.document import TABLE_KEYS, Node, given
 from bridge_data.plan.factories import BaseCoreDatasetFactory, read_function
+from bridge_data.plan.folder_contents import check_one_kind, files_below, why_no_lines
 from bridge_data.plan.source import Source
 from bridge_data.samples import CrudeSample
 from bridge_data.shards import PreparedDataset, Records
@@ -295,10 +295,21 @@ not looked for in a folder, and a prepared folder is not listed."""
 
 
 def find_format(path: str) -> Format | None:
-    """The format of the data at `path`; None if there are none. A metadataset is not data."""
-    by_ending = (line.format() for line in FORMATS if path.endswith(line.endings))
-    in_folder = (line.format() for line in FORMATS if line.in_folders and storage.is_folder(path))
-    return next((found for found in itertools.chain(by_ending, in_folder) if found.matches(path)), None)
+    """The format of the data at `path`; None if there are none. A metadataset is not data.
+
+    Raises:
+        ConfigError: for a folder with data of two kinds, such as tars and Parquet files.
+    """
+    found = _first_match(path, (line for line in FORMATS if path.endswith(line.endings)))
+    if found is None and storage.is_folder(path):
+        found = _first_match(path, (line for line in FORMATS if line.in_folders))
+        if found is not None and not storage.is_remote(path):  # there, only tables: the check is where they are listed
+            check_one_kind(path, files_below(path))
+    return found
+
+
+def _first_match(path: str, lines: Iterable[FormatLine]) -> Format | None:
+    return next((found for found in (line.format() for line in lines) if found.matches(path)), None)
 
 
 def format_of(path: str) -> Format:
@@ -310,6 +321,8 @@ def format_of(path: str) -> Format:
     found = find_format(path)
     if found is not None:
         return found
+    if (complaint := why_no_lines(path)) is not None:
+        raise ConfigError(complaint)
     if storage.is_folder(path):
         raise ConfigError(f"{why_unprepared(location(path))}, or give the path of a metadataset .yaml")
     if not storage.is_file(path):

@@ -17,8 +17,9 @@ from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError, did_you_mean, listed
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.plan.auxiliary import AuxReference
+from bridge_data.plan.part_names import all_names
 from bridge_data.shards import Records, Subset, SubsetRange
-from bridge_data.shards.records import fingerprint_of
+from bridge_data.shards.records import contents_of, fingerprint_of
 from bridge_data.shards.tombstones import ForgetList
 
 SampleClass: TypeAlias = type[Any]
@@ -126,13 +127,19 @@ class Source:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """16 hex digits that identify the samples and their order: a hash of the names, sizes and sample counts of the
-        shards. It does not depend on the folder, on how they were prepared, or on the sample class.
+        """24 hex digits that identify the samples and their order: 16 of the names, sizes and sample counts of the
+        shards, 8 of the first bytes. It does not depend on the folder, on how they were prepared, or on the sample
+        class.
 
         Raises:
             DatasetError: if a shard is missing.
         """
         return fingerprint_of(self.records)
+
+    @property
+    def contents(self) -> str:
+        """What tells data with one fingerprint apart, as far as it is known: `more` of `records.Contents`."""
+        return contents_of(self.records).more
 
     def cut(self, subset: SubsetRange | None, epochs_per_shuffle: EpochsPerShuffle) -> Source:
         """This source with the samples of `subset` (None: all), and `epochs_per_shuffle` epochs shuffled together."""
@@ -196,6 +203,11 @@ class FieldAccess:
     def parts(self) -> tuple[str, ...]:
         """Every part that may be needed: of this access and its alternatives."""
         return tuple(dict.fromkeys((self.part, *(other.part for other in self.alternatives))))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names that these parts may have in a sample; see `part_names`."""
+        return all_names(self.parts)
 
     def get(self, parts: Mapping[str, Any]) -> Any:
         """The value in `parts`, a mapping of part names to decoded contents with the sample's key as `__key__`.

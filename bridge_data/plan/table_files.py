@@ -21,6 +21,7 @@ from bridge_data.limits import Limits
 from bridge_data.plan.dataset_yaml import SampleConfig, read_sample_config
 from bridge_data.plan.declared import Reference
 from bridge_data.plan.document import TABLE_KEYS, Node, as_node, nearest
+from bridge_data.plan.folder_contents import check_one_kind, files_below, is_hidden
 from bridge_data.plan.formats import WHOLE, Format, Opening
 from bridge_data.plan.source import FieldAccess, Source
 from bridge_data.samples import CrudeSample
@@ -29,7 +30,7 @@ from bridge_data.shards.metadata import TABLE_FILES, expand_path
 from bridge_data.shards.plain_data import parse_json_file
 from bridge_data.shards.table_columns import Column
 from bridge_data.shards.table_records import TableRecords, open_records
-from bridge_data.storage import Location, list_sizes, location
+from bridge_data.storage import Location, location
 
 logger = logging.getLogger("bridge_data")
 
@@ -113,7 +114,8 @@ def _parts(path: str) -> dict[str, Files] | None:
         return {str(name): [(f"{name}/{file}", at) for file, at in saved_files(f"{path}/{name}")] for name in splits}
     if (state := storage.read_if_there(f"{path}/{SAVED}")) is not None:
         return {_ALL: _files_of_state(path, state)}
-    found = _listed(path)
+    found = files_below(path)
+    check_one_kind(path, found)
     for start, what in _OTHERS.items():
         if any(name.startswith(start) for name in found):
             raise ConfigError(f"{path}: {what}: give the files that are to be read by a pattern")
@@ -181,7 +183,7 @@ def _named_files(path: str) -> Files:
     """The file at `path`, or the files that it names as a pattern."""
     start = os.path.dirname(_SPECIAL.split(path)[0])
     if storage.is_remote(path) and _SPECIAL.search(path):
-        return [(name, f"{start}/{name}") for name in _matching(_listed(start), path.removeprefix(f"{start}/"))]
+        return [(name, f"{start}/{name}") for name in _matching(files_below(start), path.removeprefix(f"{start}/"))]
     if storage.is_file(path) or storage.is_folder(path):
         return [(os.path.basename(path), path)]
     found = [file for pattern in expand_path(path) for file in sorted(glob.glob(pattern, recursive=True))]
@@ -212,21 +214,10 @@ def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
     if not names or not patterns:
         return not names and not patterns
     first = patterns[0]
-    is_hidden = names[0].startswith(".") and not first.startswith(".")
+    hides = names[0].startswith(".") and not first.startswith(".")
     if first == "**":
-        return _matches(names, patterns[1:]) or (not is_hidden and _matches(names[1:], patterns))
-    return not is_hidden and fnmatch.fnmatchcase(names[0], first) and _matches(names[1:], patterns[1:])
-
-
-def _listed(folder: str) -> list[str]:
-    """The names of all files below a folder, sorted."""
-    if storage.is_remote(folder):
-        return list(list_sizes(folder))
-    return sorted(
-        os.path.relpath(os.path.join(parent, name), folder)
-        for parent, _, names in storage.walk(folder)
-        for name in names
-    )
+        return _matches(names, patterns[1:]) or (not hides and _matches(names[1:], patterns))
+    return not hides and fnmatch.fnmatchcase(names[0], first) and _matches(names[1:], patterns[1:])
 
 
 def saved_files(folder: str) -> Files:
@@ -270,9 +261,8 @@ class Tables(Format):
     def matches(self, path: str) -> bool:
         if path.endswith(tuple(TABLE_FILES)):
             return not path.endswith(".bin") or _INDEXED.search(path) is not None
-        return any(
-            name in (SAVED, SAVED_SPLITS) or name.endswith(_PARQUET) or _INDEXED.search(name) for name in _listed(path)
-        )
+        names = [name for name in files_below(path) if not is_hidden(name)]
+        return any(name in (SAVED, SAVED_SPLITS) or name.endswith(_PARQUET) or _INDEXED.search(name) for name in names)
 
     def describe(self, path: str) -> str:
         return "has tables, whose files are named by their split parts"

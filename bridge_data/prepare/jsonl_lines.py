@@ -2,10 +2,12 @@
 
 Reads `data.jsonl`, and a rule for the split, or none. Writes `data.jsonl.idx`, byte for byte as Energon does, and
 `data.jsonl.split.yaml`. Blocks of the file are read in parallel; memory is bounded by a few of them. Nothing is written
-unless each line is a JSON object in UTF-8 or blank; the error counts all other lines.
+unless each line is a JSON object in UTF-8 or blank; the error counts all other lines. The mark with which some editors
+begin UTF-8 is passed over.
 """
 
 import array
+import codecs
 import contextlib
 import dataclasses
 import functools
@@ -19,6 +21,7 @@ import yaml
 
 from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.plan.folder_contents import why_no_lines
 from bridge_data.prepare.commit import preparing_alone
 from bridge_data.prepare.executors import LocalProcesses, Progress, no_progress
 from bridge_data.shards.jsonl_file import index_path, read_ranges, split_path
@@ -112,7 +115,10 @@ def prepare_jsonl(
         DatasetError: naming the lines that are damaged, or if another process prepares the file.
     """
     if not path.is_file() or path.suffix != JSONL_SUFFIX:
-        raise ConfigError(f"{path}: expected a {JSONL_SUFFIX} file" + ("" if path.exists() else ", but there is none"))
+        raise ConfigError(
+            why_no_lines(str(path))
+            or f"{path}: expected a {JSONL_SUFFIX} file" + ("" if path.exists() else ", but there is none")
+        )
     with writing(path.parent), preparing_alone(path) as remove_temporary:
         remove_temporary([index_path(path), split_path(path)])
         before = os.stat(path)
@@ -191,6 +197,7 @@ def _scan(path: Path, max_line_bytes: int, start: int) -> _LineBlock:
             is_long = len(line) > max_line_bytes and not line.endswith(b"\n")
             end = offset + len(line) + (_finish_line(file) if is_long else 0)
             found.num_lines += 1
+            line = line if offset else line.removeprefix(codecs.BOM_UTF8)
             if is_long or not line.isspace():
                 found.offsets.append(offset)
                 fault = _fault(line) if not is_long else f"longer than {max_line_bytes} bytes (Limits(max_json_bytes))"

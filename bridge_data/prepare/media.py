@@ -26,6 +26,7 @@ from PIL import Image, UnidentifiedImageError
 
 from bridge_data import storage
 from bridge_data.decode.av import AVDecoder
+from bridge_data.decode.image import Orientation, orientation_of, turned_size
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SampleError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress
@@ -65,13 +66,17 @@ class MediaFilterStrategy(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MediaRule:
-    """A strategy and, for `GLOB`, patterns; one must match a file's name or its whole path."""
+    """A strategy and, for `GLOB`, patterns; one must match a file's name or its whole path. Sizes of images are those
+    after EXIF orientation if that is to be applied."""
 
     strategy: MediaFilterStrategy | Literal["EXTENSION", "HEADER", "GLOB"]
     patterns: Sequence[str] = ()
+    orientation: Orientation = "ignore"
 
     @classmethod
-    def parse(cls, by_glob: str | None, by_header: bool, by_extension: bool) -> "MediaRule":
+    def parse(
+        cls, by_glob: str | None, by_header: bool, by_extension: bool, orientation: Orientation = "ignore"
+    ) -> "MediaRule":
         """The rule that the flags ask for; patterns are separated by commas.
 
         Raises:
@@ -80,13 +85,13 @@ class MediaRule:
         if (by_glob is not None) + by_header + by_extension != 1:
             raise ConfigError(f"which files are media? Give exactly one of {_FLAGS}")
         if by_glob is None:
-            return cls("HEADER" if by_header else "EXTENSION")
+            return cls("HEADER" if by_header else "EXTENSION", orientation=orientation)
         patterns = tuple(pattern.strip() for pattern in by_glob.split(","))
         if not all(patterns):
             raise ConfigError(
                 f"--media-metadata-by-glob {by_glob!r}: expected patterns such as '*.jpg,clips/*.mp4', and none empty"
             )
-        return cls("GLOB", patterns)
+        return cls("GLOB", patterns, orientation)
 
     def may_be_media(self, name: str) -> bool:
         """Whether the file must be opened, judged by its name. Case is ignored."""
@@ -104,18 +109,18 @@ class MediaRule:
         return guess_kind(head) or kind_of_name(name)
 
     def __str__(self) -> str:
-        return ":".join((self.strategy, *self.patterns))
+        return ":".join((self.strategy, *self.patterns, *(("upright",) if self.orientation == "apply" else ())))
 
 
-def extract(kind: MediaKind, file: BinaryIO, name: str) -> MediaMetadata:
-    """The metadata of `file`; `name` is for messages.
+def extract(kind: MediaKind, file: BinaryIO, name: str, orientation: Orientation = "ignore") -> MediaMetadata:
+    """The metadata of `file`; `name` is for messages. `orientation` says of what the size of an image is.
 
     Raises:
         SampleError: if it cannot be read as `kind`.
         ConfigError: if PyAV is needed and not installed.
     """
     try:
-        return _image(file) if kind == "image" else _clip(file)
+        return _image(file, orientation) if kind == "image" else _clip(file)
     except (ConfigError, MemoryError):
         raise
     except UnidentifiedImageError:  # its text is the address of the file in memory
@@ -124,15 +129,15 @@ def extract(kind: MediaKind, file: BinaryIO, name: str) -> MediaMetadata:
         raise SampleError(f"{name}: not a readable {'image' if kind == 'image' else 'clip'}: {error}") from error
 
 
-def _image(file: BinaryIO) -> ImageMetadata:
+def _image(file: BinaryIO, orientation: Orientation) -> ImageMetadata:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with contextlib.closing(Image.open(file)) as image:
             if image.format in _KNOWN_WHEN_LOADED:
                 image.load()
-            return ImageMetadata(
-                width=image.width, height=image.height, format=image.format or "UNKNOWN", mode=image.mode
-            )
+            size = image.height, image.width
+            height, width = turned_size(size, orientation_of(image)) if orientation == "apply" else size
+            return ImageMetadata(width=width, height=height, format=image.format or "UNKNOWN", mode=image.mode)
 
 
 def _clip(file: BinaryIO) -> MediaMetadata:
@@ -167,7 +172,7 @@ class _Look:
             if kind is None:
                 return
             try:
-                self.found.append((key, extract(kind, file, key)))
+                self.found.append((key, extract(kind, file, key, rule.orientation)))
             except SampleError as error:
                 self.num_unreadable += 1
                 if len(self.examples) < MAX_EXAMPLES:

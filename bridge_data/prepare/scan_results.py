@@ -271,7 +271,7 @@ def _scan_some(root: Location, digest: bool, output: BinaryIO, names: list[str])
         except DatasetError as error:
             errors.append(str(error))
             continue
-        index.add(name, scan.num_bytes, scan.mtime_ns, scan.segment)
+        index.add(name, scan.num_bytes, scan.mtime_ns, scan.segment, scan.head)
         plain = scan.notes.plain()
         if plain:
             notes[name] = plain

@@ -675,8 +675,7 @@ class ShardWriter:
             rank=rank,
             world_size=world_size,
         )
-        fields = read_definition(definition_of(sample_type, field_map)).field_map
-        self._fields = [(field, frozenset(access.parts)) for field, access in fields.items()]
+        self._fields = read_definition(definition_of(sample_type, field_map)).field_map
         self._split = HashSplit(self.config.shares_of_keys())
         self.made_of = MadeOf()
         """What samples are made from, on which resumed writers must agree."""
@@ -799,11 +798,12 @@ class ShardWriter:
         names = {"__key__", *(name for name, _ in sample.parts)}
         if len(names) <= len(sample.parts):
             raise ConfigError(f"sample {sample.key!r}: has two parts with the same name")
-        for field, options in self._fields:
-            if names.isdisjoint(options):
+        for field, access in self._fields.items():
+            if names.isdisjoint(access.names):
+                wanted, there = sorted(access.parts), sorted(names - {"__key__"})
                 raise ConfigError(
-                    f"sample {sample.key!r}: has no part {' or '.join(sorted(options))} for the field {field!r}; it "
-                    f"has {', '.join(sorted(names - {'__key__'}))}"
+                    f"sample {sample.key!r}: has no part {' or '.join(wanted)} for the field {field!r}; it has "
+                    f"{', '.join(there)}"
                 )
 
     def _told_twice(self, key: str, part: str, stored: ItemOrigin | None, item: ItemOrigin | None) -> str:

@@ -19,6 +19,7 @@ import functools
 import json
 import os
 import re
+import shlex
 import shutil
 import sqlite3
 from collections import Counter
@@ -31,6 +32,7 @@ import yaml
 from bridge_data import storage
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.plan.folder_contents import files_below, kinds_of, told, why_no_lines
 from bridge_data.prepare.commit import committing, is_temporary, preparing_alone
 from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress, usual_workers
 from bridge_data.prepare.scan_results import SCANNED, ScanResults, ScanTask, forget_results
@@ -48,6 +50,7 @@ from bridge_data.shards.metadata import (
     PREPARING,
     SPLIT_YAML,
     UNFINISHED,
+    is_prepared,
     is_unfinished,
     read_shard_counts,
     read_split,
@@ -75,7 +78,8 @@ MAX_FRESH = 0.25
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareConfig:
-    """Settings of a preparation. Shards in whose path the regular expression `exclude` is found are left out.
+    """Settings of a preparation. Shards, and other data beside them, in whose path the regular expression `exclude` is
+    found are left out.
 
     `rescan` scans all shards, also unchanged ones. With `fix_duplicates`, if several shards have a sample of the same
     name, all shards are rewritten with their members below folders of the shards' names. With `digest`, every part is
@@ -137,7 +141,8 @@ def find_shards(root: Location, exclude: str | None = None) -> list[str]:
     without those that match `exclude`.
 
     Raises:
-        ConfigError: if there are none, or two of them would share a `.tar.idx`.
+        ConfigError: if there are none, or two of them would share a `.tar.idx`; if the folder was never prepared, and
+            holds data of other kinds that do not match `exclude`.
         DatasetError: if a folder cannot be listed.
     """
     _check_folder(root)
@@ -150,8 +155,11 @@ def find_shards(root: Location, exclude: str | None = None) -> list[str]:
         raise ConfigError(
             f"{root}: --exclude {exclude!r} leaves out all {len(names)} tars"
             if names
-            else f"{root}: there are no .tar files; make some with `{bridge_command('convert', 'SRC', root)}`"
+            else why_no_lines(str(root))
+            or f"{root}: there are no .tar files; make some with `{bridge_command('convert', 'SRC', root)}`"
         )
+    if not is_prepared(root):
+        _check_tars_alone(root, exclude)
     by_index: dict[Location, str] = {}
     for name in kept:
         other = by_index.setdefault(tar_index_path(name), name)
@@ -161,6 +169,20 @@ def find_shards(root: Location, exclude: str | None = None) -> list[str]:
                 "with --exclude"
             )
     return kept
+
+
+def _check_tars_alone(root: Location, exclude: str | None) -> None:
+    """Ensure that the tars are the only data in a folder, but for those that `exclude` names."""
+    names = files_below(str(root))
+    found = kinds_of(name for name in names if exclude is None or not re.search(exclude, name))
+    others = {kind: files for kind, files in found.items() if kind != "webdataset"}
+    if others and len(found) > len(others):
+        endings = sorted({os.path.splitext(name)[1] for files in others.values() for name in files})
+        more = "|".join([*([] if exclude is None else [exclude]), *(f"{re.escape(ending)}$" for ending in endings)])
+        raise ConfigError(
+            f"{root}: holds data of {len(found)} kinds, {told(found)}. If the tars are the data set, give --exclude "
+            f"{shlex.quote(more)}; if not, do without prepare: other data are read in place, or converted"
+        )
 
 
 def check_is_whole(root: Location) -> None:
@@ -488,7 +510,7 @@ def _write_index(results: ScanResults, temporary: Callable[[str], Path]) -> None
         index = BridgeIndexWriter(file)
         for name in results.names:
             entry = results.entry(name)
-            index.add(name, entry.num_bytes, entry.mtime_ns, results.segment_bytes(name))
+            index.add(name, entry.num_bytes, entry.mtime_ns, results.segment_bytes(name), entry.head_checksum)
         identity = index.content_uuid()
         index.finish(identity)
     temporary(INDEX_UUID).write_text(identity)

@@ -18,7 +18,7 @@
     tombstones          the lists of forgotten samples
     sample_lookup       a sample by the key that a user typed; `key_index` is `index.sqlite`, for files by name
     metadata            names and content of `.nv-meta`; `plain_data` parses JSON and YAML of others within limits
-    media_kinds         which files are media; `media_metadata`, their sizes and durations
+    media_kinds         which files are media; `named_media`, how rows name them; `media_metadata`, sizes and durations
 
 To add a kind of data, implement `Records` in a module, or `TableFile` for rows, and name it in `plan.formats`.
 """

@@ -30,7 +30,7 @@ from typing import NamedTuple
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, bridge_command, listed
 from bridge_data.limits import DEFAULT_LIMITS, Limits
-from bridge_data.shards.index_file import BridgeIndex, BridgeIndexWriter, Segment, build_segment
+from bridge_data.shards.index_file import UNKNOWN, BridgeIndex, BridgeIndexWriter, Segment, build_segment
 from bridge_data.shards.metadata import (
     BRIDGE_INDEX,
     INDEX_SQLITE,
@@ -276,11 +276,11 @@ def _make(tars: RawTars, versions: Versions, path: Path, old: BridgeIndex | None
         index = BridgeIndexWriter(file)
         for name in tars.names:
             try:
-                segment = _known(old, name, versions) or _scanned(tars, name, versions, notes)
+                segment, head = _known(old, name, versions) or _scanned(tars, name, versions, notes)
             except DatasetError as error:
                 errors.append(str(error))
                 continue
-            index.add(name, *versions[name], segment)
+            index.add(name, *versions[name], segment, head)
             num_samples += len(Segment.of(segment))
         raise_faults(errors, len(tars.names))
         if not num_samples:
@@ -317,23 +317,23 @@ def _is_known(old: BridgeIndex, name: str, versions: Versions) -> bool:
     return entry is not None and (entry.num_bytes, entry.mtime_ns) == versions[name]
 
 
-def _known(old: BridgeIndex | None, name: str, versions: Versions) -> bytes | None:
-    """The segment of a tar that has not changed since `old` was made."""
+def _known(old: BridgeIndex | None, name: str, versions: Versions) -> tuple[bytes, int] | None:
+    """The segment of a tar that has not changed since `old` was made, and the checksum of its first bytes."""
     if old is None or not _is_known(old, name, versions):
         return None
     try:
-        return old.segment_bytes(name)
+        return old.segment_bytes(name), old.entries[name].head_checksum
     except DamagedIndexError:
         return None
 
 
-def _scanned(tars: RawTars, name: str, versions: Versions, notes: ScanNotes) -> bytes:
-    """The segment of a tar; an error if it changes meanwhile."""
+def _scanned(tars: RawTars, name: str, versions: Versions, notes: ScanNotes) -> tuple[bytes, int]:
+    """The same of a tar that is scanned; an error if it changes meanwhile."""
     scan = scan_tar(tars.root, name)
     if (scan.num_bytes, scan.mtime_ns) != versions[name]:
         raise DatasetError(f"{tars.root / name}: has changed while it was indexed: start again when it is whole")
     notes.merge(scan.notes)
-    return scan.segment
+    return scan.segment, scan.head
 
 
 class _Unusable(Exception):
@@ -406,7 +406,7 @@ def _write_of_energon(root: Path, shard_counts: dict[str, int], uuid: str, path:
             status = (root / name).stat()
             # A later change may be a copy or other content: if the time differs, headers are compared.
             mtime_ns = status.st_mtime_ns if status.st_mtime_ns <= written_ns else 0
-            index.add(name, status.st_size, mtime_ns, segment)
+            index.add(name, status.st_size, mtime_ns, segment, UNKNOWN)  # no shard is read
         index.finish(uuid)
 
 

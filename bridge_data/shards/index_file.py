@@ -7,7 +7,8 @@ that does not fit the current data set is treated as absent. Raises `DamagedInde
 
 Layout: the data are the segments. The table holds the preparation's uuid and, for each shard, its name, size and
 modification time, its number of samples, offset and size of its segment, and size and CRC-32 of the segment's
-directory, which has the checksums of its pages.
+directory, which has the checksums of its pages. By two more, the shard is told from others of the same sizes: the
+CRC-32 of its first bytes (see `tar_files.head_checksum`), and of its keys.
 
 Layout of a segment, in native byte order. Directory: five counts (u64): samples, samples of a page, bytes of the part
 names, whether there are digests, bytes of the directory; then the end of each page (u64, from the end of the
@@ -58,6 +59,9 @@ PAGE_SAMPLES = 256
 
 PAGE_PARTS = 1024
 """Approximate parts of a page, if samples have many."""
+
+UNKNOWN = 0
+"""The checksum of first bytes that were not read."""
 
 _DIRECTORY = struct.Struct("=QQQQQ")
 _PAGE = struct.Struct("=QQQ")
@@ -168,6 +172,10 @@ class IndexPage:
         names = list(map(self._names.__getitem__, self.name_of_part))
         return numbers, names, self._part_offsets.tolist(), self.part_sizes.tolist()
 
+    def keys_checksum(self, before: int) -> int:
+        """The CRC-32 of all keys, after those with the CRC-32 `before`."""
+        return zlib.crc32(self._keys, zlib.crc32(self._key_ends, before))
+
     def keys(self, first: int, last: int) -> list[str]:
         """The keys of samples `first` to `last`."""
         ends = [self._key_ends[first - 1] if first else 0, *self._key_ends[first : last + 1].tolist()]
@@ -260,6 +268,10 @@ class Segment:
     def keys(self) -> list[str]:
         """All keys."""
         return [key for page in self.pages() for key in page.keys(0, len(page) - 1)]
+
+    def keys_checksum(self) -> int:
+        """The CRC-32 of all keys."""
+        return functools.reduce(lambda before, page: page.keys_checksum(before), self.pages(), 0)
 
     def offsets(self) -> "array.array[int]":
         """Where each sample begins in the shard, and where the last one ends."""
@@ -381,6 +393,8 @@ class ShardEntry:
     segment_bytes: int
     directory_bytes: int
     checksum: int
+    head_checksum: int
+    keys_checksum: int
 
 
 class _Entries(Mapping[str, ShardEntry]):
@@ -439,6 +453,11 @@ class BridgeIndex:
         """The sizes of these shards."""
         rows = self.entries.rows
         return [rows[name][1] for name in shards]
+
+    def sums(self, shards: Iterable[str]) -> list[list[int]]:
+        """Of each of these shards, the CRC-32 of its first bytes, and of its keys."""
+        rows = self.entries.rows
+        return [rows[name][-2:] for name in shards]
 
     def digest(self, shard: str) -> str:
         """The kind of the segment of `shard`, a colon, and a digest of its keys, parts and offsets."""
@@ -510,7 +529,7 @@ def _are_entries(rows: Any, end: int) -> TypeGuard[list[list[Any]]]:
             return False
         if field.type is int and min(column) < 0:
             return False
-    names, _, _, _, starts, sizes, directories, _ = columns
+    names, _, _, _, starts, sizes, directories, *_ = columns
     return (
         len(set(names)) == len(names)
         and min(starts) >= HEADER_BYTES
@@ -528,14 +547,14 @@ class BridgeIndexWriter:
         self._has_digests = True
         begin_index(file)
 
-    def add(self, name: str, num_bytes: int, mtime_ns: int, segment: bytes) -> None:
-        """Append the segment of shard `name`."""
+    def add(self, name: str, num_bytes: int, mtime_ns: int, segment: bytes, head: int) -> None:
+        """Append the segment of shard `name`; `head` is the CRC-32 of its first bytes, or `UNKNOWN`."""
         start, read = self._file.tell(), Segment.of(segment)
         self._file.write(segment)
         self._has_digests = self._has_digests and read.has_digests
         directory = segment[: directory_size(segment)]
-        checksum = zlib.crc32(directory)
-        self._rows.append((name, num_bytes, mtime_ns, len(read), start, len(segment), len(directory), checksum))
+        sums = zlib.crc32(directory), head, read.keys_checksum()
+        self._rows.append((name, num_bytes, mtime_ns, len(read), start, len(segment), len(directory), *sums))
 
     def content_uuid(self) -> str:
         """A uuid of the content: the same for the same shards, regardless of how and when they were indexed."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import itertools
+import zlib
 from collections.abc import Collection, Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +19,11 @@ from bridge_data.shards.blocks import READ_BYTES
 from bridge_data.shards.records import (
     NO_MEMBER,
     ByteRange,
+    Contents,
     RawSample,
     RecordReader,
     Records,
+    contents_of,
     no_columns,
     read_keys,
     shard_at,
@@ -161,6 +164,13 @@ class _ForgottenRows(Container[int]):
     def __contains__(self, number: Any) -> bool:
         row = self.index.row(number)
         return any(row[member] in forgotten for member, forgotten in self.by_member.items())
+
+
+@contents_of.register
+def _contents(records: JoinRecords) -> Contents:
+    starts, found = zip(*map(contents_of, records.members), strict=True)
+    kinds, _, digests = zip(*(more.partition(":") for more in found), strict=True)
+    return Contents(zlib.crc32(repr(starts).encode()), f"{'+'.join(kinds)}:{'+'.join(digests)}")
 
 
 class JoinReader(RecordReader):

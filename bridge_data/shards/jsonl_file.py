@@ -11,10 +11,13 @@ file, as in Energon, which has no splits for JSONL.
 """
 
 import array
+import codecs
 import contextlib
 import dataclasses
+import functools
 import os
 import struct
+import zlib
 from collections.abc import Collection, Container, Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -24,7 +27,17 @@ from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.shards.blocks import MAX_BLOCK_BYTES, READ_BYTES
 from bridge_data.shards.metadata import parse_document
 from bridge_data.shards.paged_file import kept_page
-from bridge_data.shards.records import Block, ByteRange, RawSample, RecordReader, Records, Samples, number_of_key
+from bridge_data.shards.records import (
+    Block,
+    ByteRange,
+    Contents,
+    RawSample,
+    RecordReader,
+    Records,
+    Samples,
+    contents_of,
+    number_of_key,
+)
 from bridge_data.shards.shard_table import DIGESTED_BYTES, are_ascending, decode_offsets, offsets_digest
 from bridge_data.shards.subset import Subset, SubsetRange, gaps
 from bridge_data.shards.tombstones import ListedFiles, ShardStamp, read_lists
@@ -33,6 +46,9 @@ from bridge_data.storage import AnyLocation, Location, location
 
 PART = "json"
 """The one part of each sample."""
+
+HEAD_BYTES = 1 << 16
+"""Bytes at the beginning of a file that tell it from another of the same sizes."""
 
 _OFFSET = struct.Struct("<Q")
 
@@ -196,6 +212,13 @@ class JsonlLines(ListedFiles):
         """The file's name, its size and the number of its samples."""
         return {"jsonl": [self.root.name, self.num_bytes, self.num_samples]}
 
+    @functools.cached_property
+    def contents(self) -> Contents:
+        """By the first bytes, and where the last samples begin."""
+        storage.close_file(str(self.root))  # perhaps of an earlier file at this path
+        head = storage.read(self.root, 0, min(HEAD_BYTES, self.num_bytes))
+        return Contents(zlib.crc32(head, zlib.crc32(self.digest.encode())))
+
     def part_names(self, shard: int) -> Collection[str]:
         return (PART,)
 
@@ -219,6 +242,11 @@ class JsonlLines(ListedFiles):
 
     def verified(self) -> NoReturn:
         raise ConfigError(f"{self.root}: has no digests to verify: only prepared folders of tars can have some")
+
+
+@contents_of.register
+def _contents(records: JsonlLines) -> Contents:
+    return records.contents
 
 
 class _LineColumns(SampleColumns):
@@ -350,7 +378,7 @@ class JsonlReader(RecordReader):
         before = min(start, 1)
         if (before and data[0] != 0x0A) or (end < self._lines.num_bytes and data[-1] != 0x0A):
             raise self._changed(index, start, f"lines do not begin at byte {start} and end at byte {end}")
-        line = data[before:].strip()
+        line = (data[before:] if start else data.removeprefix(codecs.BOM_UTF8)).strip()
         if not line or b"\n" in line:
             raise self._changed(index, start, f"bytes {start} to {end} are not one line")
         return line

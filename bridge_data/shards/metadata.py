@@ -118,6 +118,11 @@ def _names_in(folder: Location) -> Container[str] | None:
     return {name for name in (PREPARING,) if (folder / name).exists()} if folder.is_dir() else None
 
 
+def is_prepared(root: Location) -> bool:
+    """Whether the folder `root` was prepared: it may have a `.nv-meta` of other use, such as metadata of media."""
+    return any((root / META_FOLDER / name).is_file() for name in (INFO_JSON, INFO_YAML))
+
+
 def why_unprepared(root: AnyLocation) -> str:
     """What to do about the folder `root`, which has no `.nv-meta`."""
     if is_unfinished(root):
@@ -259,7 +264,10 @@ def _first_of(meta: Location, *names: str) -> tuple[Location, bytes]:
         data = storage.read_if_there(meta / name)
         if data is not None:
             return meta / name, data
-    raise ConfigError(f"{meta / names[0]}: no such file; run `{bridge_command('prepare', meta.parent)}`")
+    root, way_out = meta.parent, f"run `{bridge_command('prepare', meta.parent)}`"
+    if isinstance(root, Path) and (root / META_FOLDER).is_dir() and not _has_tars(root):  # of metadata of media alone
+        way_out = f"there are no tars; run `{bridge_command('convert', root, 'DST')}`, which makes some of other files"
+    raise ConfigError(f"{meta / names[0]}: no such file; {way_out}")
 
 
 def expand_braces(pattern: str, *, escape: bool = True, max_names: int = DEFAULT_LIMITS.max_shards) -> list[str]:

@@ -29,7 +29,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 HEADER_BYTES = 40
 """The data of an index file begin here."""
 
-VERSION = 2
+VERSION = 3
 
 MAX_PAGES = 256
 """Pages that a process keeps, of all indexes together: of about 10 KB, so 3 MB; those of a join have 16 KB for each

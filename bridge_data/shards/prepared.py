@@ -15,7 +15,9 @@ import collections
 import dataclasses
 import functools
 import itertools
+import json
 import logging
+import zlib
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -25,7 +27,7 @@ from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, bridge_command
 from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.shards.blocks import MAX_BLOCK_BYTES, READ_BYTES
-from bridge_data.shards.index_file import BridgeIndex
+from bridge_data.shards.index_file import UNKNOWN, BridgeIndex
 from bridge_data.shards.key_index import KeyIndex
 from bridge_data.shards.metadata import (
     BRIDGE_INDEX,
@@ -34,21 +36,24 @@ from bridge_data.shards.metadata import (
     read_shard_counts,
     read_split,
     read_uuid,
+    tar_index_path,
 )
 from bridge_data.shards.paged_file import DamagedIndexError
 from bridge_data.shards.recently_used import RecentlyUsed
 from bridge_data.shards.records import (
     Block,
     ByteRange,
+    Contents,
     RawSample,
     RecordReader,
     Records,
+    contents_of,
     read_keys,
     scan_keys,
     stored_records,
 )
 from bridge_data.shards.shard_table import ReadContent, SpanShard, TarShard, first_samples
-from bridge_data.shards.tar_files import FileTar, GzipTar, is_gzip
+from bridge_data.shards.tar_files import FileTar, GzipTar, head_checksum, is_gzip
 from bridge_data.shards.tombstones import ForgetList, ListedFiles, ShardStamp, read_lists
 from bridge_data.shards.where.sample_columns import SampleColumns, ShardColumns
 from bridge_data.storage import Location, PinnedFile
@@ -173,6 +178,33 @@ class ShardSet(ListedFiles):
         shards = zip(self.names, self._sizes_bytes(), self.counts, strict=True)
         return {"shards": list(shards), "excluded": sorted(self.excluded)}
 
+    @functools.cached_property
+    def _head(self) -> int:
+        """The checksum of the first bytes of the first shard with samples: the same with and without an index."""
+        first = self._first_filled
+        if first is None:
+            return 0
+        known = UNKNOWN if self.index is None else self.index.entries[first].head_checksum
+        path = str(self.root / first)
+        return head_checksum(path, storage.size_bytes(path)) if known == UNKNOWN else known
+
+    @property
+    def _first_filled(self) -> str | None:
+        counts = zip(self.names, self.stored_counts, strict=True)
+        return next((name for name, count in counts if count), None)
+
+    @functools.cached_property
+    def contents(self) -> Contents:
+        """`more` is: by our index, the keys of all shards, and their first bytes, if `prepare` has read
+        these; or else by `.tar.idx`, where the samples of the first shard begin."""
+        if self.index is not None:
+            heads, keys = zip(*self.index.sums(self.names), strict=True) if self.names else ((), ())
+            kind, sums = ("keys", [keys]) if UNKNOWN in heads else ("keys and first bytes", [keys, heads])
+            return Contents(self._head, f"{kind}:{zlib.crc32(json.dumps(sums).encode()):08x}")
+        first = self._first_filled
+        offsets = None if first is None else storage.read_if_there(tar_index_path(self.root / first))
+        return Contents(self._head, "" if offsets is None else f"offsets:{zlib.crc32(offsets):08x}")
+
     def _sizes_bytes(self) -> list[int]:
         if self.index is not None:
             return self.index.sizes_bytes(self.names)
@@ -265,6 +297,11 @@ class ShardSet(ListedFiles):
             why = f", as it has no {BRIDGE_INDEX} that is whole and of this preparation" if self.index is None else ""
             raise ConfigError(f"{self.root}: has no digests to verify{why}; run `{way_out}`")
         return dataclasses.replace(self, verifies_digests=True)
+
+
+@contents_of.register
+def _contents(records: ShardSet) -> Contents:
+    return records.contents
 
 
 class ShardReader(RecordReader):

@@ -15,7 +15,7 @@ import functools
 import itertools
 import json
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeAlias
 
 from bridge_data.errors import ConfigError, ForgottenSampleError
 from bridge_data.samples import SourceInfo
@@ -466,8 +466,34 @@ def _selections(records: Records) -> tuple[list[Selection], Records]:
     return found, records
 
 
+class Contents(NamedTuple):
+    """What tells data of one identity apart, by what is known without reading them.
+
+    `start` is a CRC-32 of their first bytes, the same however they were prepared; 0 if the identity says all. `more`
+    depends on the index: `kind:digest`, to be compared with another of the same kind; it may be empty.
+    """
+
+    start: int = 0
+    more: str = ""
+
+
+@functools.singledispatch
+def contents_of(records: Records) -> Contents:
+    """What tells these data from others of their identity.
+
+    Raises:
+        DatasetError: if a file is missing.
+    """
+    return Contents()
+
+
+@contents_of.register
+def _contents(records: Selection) -> Contents:
+    return contents_of(records.records)
+
+
 def fingerprint_of(records: Records) -> str:
-    """16 hex digits that identify the samples and their order: a hash of their identity.
+    """24 hex digits that identify the samples and their order: 16 of their identity, 8 of their first bytes.
 
     Raises:
         DatasetError: if a shard is missing.
@@ -475,7 +501,7 @@ def fingerprint_of(records: Records) -> str:
     import hashlib  # imported here: commands that read no data do not need it
 
     text = json.dumps(records.identity(), sort_keys=True, separators=(",", ":"))
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    return f"{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}{contents_of(records).start:08x}"
 
 
 def stored_records(records: Records) -> Records:

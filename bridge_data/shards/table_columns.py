@@ -23,6 +23,7 @@ import itertools
 import json
 import logging
 import threading
+import zlib
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, ClassVar, TypeAlias
 
@@ -35,6 +36,9 @@ logger = logging.getLogger("bridge_data")
 
 KEY = "__key__"
 """The column with the keys."""
+
+ENDS_BYTES = 1 << 16
+"""Bytes at either end of a file that tell it from another of the same sizes."""
 
 _ENDINGS = {"Image": "jpg", "Audio": "wav", "Video": "mp4"}
 
@@ -114,6 +118,13 @@ class TableFile(abc.ABC):
     @abc.abstractmethod
     def identity(self) -> bytes:
         """A digest that differs if the rows, or how they are stored, differ; rows are not read for it."""
+
+    def ends_checksum(self) -> int:
+        """The CRC-32 of the first and last bytes of the file, which has rows: rows of the same sizes may have the same
+        `identity`."""
+        size = self.version.num_bytes
+        num_bytes = min(ENDS_BYTES, size)
+        return zlib.crc32(self.read_bytes(size - num_bytes, num_bytes), zlib.crc32(self.read_bytes(0, num_bytes)))
 
     @abc.abstractmethod
     def column_bytes(self, group: int, column: Column) -> int:

@@ -30,7 +30,17 @@ from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.shards.metadata import TABLE_FILES
 from bridge_data.shards.paged_file import PagedFile, begin_index, finish_index
 from bridge_data.shards.parquet_pages import MAGIC
-from bridge_data.shards.records import Block, ByteRange, RawSample, RecordReader, Samples, number_of_key, scan_keys
+from bridge_data.shards.records import (
+    Block,
+    ByteRange,
+    Contents,
+    RawSample,
+    RecordReader,
+    Samples,
+    contents_of,
+    number_of_key,
+    scan_keys,
+)
 from bridge_data.shards.table_columns import (
     KEY,
     Column,
@@ -60,7 +70,7 @@ MANY_GROUPS = 1000
 """Number of groups and files, as many in each as in the first, from which on what was found is kept in the cache."""
 
 _MAGIC = b"BRIDGETB"
-_VERSION = 1
+_VERSION = 2
 """Of what is kept in the cache, and of how blocks and kinds of columns are found."""
 
 KEYS_AT_ONCE = 1 << 14
@@ -113,7 +123,7 @@ def open_table(path: str, version: Version | None = None) -> TableFile:
 class TableRecords(ListedFiles):
     """The rows of `files`, concatenated; `counts` are the rows of each group, `first_groups` the number of each file's
     first group. Samples have the parts of `columns`. `read_bytes` is the size of a block. With `has_keys`, there is a
-    column of keys."""
+    column of keys. `ends` is the `ends_checksum` of the first file with rows."""
 
     root: Location
     split_part: str
@@ -124,6 +134,7 @@ class TableRecords(ListedFiles):
     join_problem: str | None
     sample_bytes: float | None
     read_bytes: int
+    ends: int
 
     @property
     def num_samples(self) -> int:
@@ -266,6 +277,7 @@ def open_records(
         join_problem=_join_problem(first),
         sample_bytes=known["sample_bytes"],
         read_bytes=known["read_bytes"],
+        ends=known["ends"],
     )
 
 
@@ -290,6 +302,7 @@ def _keep(records: TableRecords, path: Path) -> None:
         "columns": [dataclasses.astuple(column) for column in records.columns],
         "sample_bytes": records.sample_bytes,
         "read_bytes": records.read_bytes,
+        "ends": records.ends,
     }
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -339,6 +352,7 @@ def records_of(
         join_problem=_join_problem(tables[0]),
         sample_bytes=sample_bytes,
         read_bytes=block_bytes(unit_bytes, sample_bytes),
+        ends=next((table.ends_checksum() for table in tables if sum(table.counts)), 0),
     )
 
 
@@ -388,6 +402,11 @@ def _digest(content: bytes) -> str:
     import hashlib  # here: it is slow to import, and most data are no tables
 
     return hashlib.blake2b(content, digest_size=8).hexdigest()
+
+
+@contents_of.register
+def _contents(records: TableRecords) -> Contents:
+    return Contents(records.ends)
 
 
 class TableReader(RecordReader):

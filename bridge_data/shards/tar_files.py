@@ -27,7 +27,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
-from zlib import adler32
+from zlib import adler32, crc32
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError
@@ -59,6 +59,10 @@ _ZEROS = bytes(BLOCK)
 _TAIL_BYTES = 1 << 16
 _FIELDS = struct.Struct("=100s24x12s12x8s356s")
 """Name, size, checksum, and what follows."""
+
+_HEAD_BYTES = 4096
+_NOT_OF_A_COPY = (slice(0, 108), slice(124, 136), slice(156, 265), slice(329, BLOCK))
+"""A header without owner, time of change, checksum, and names of owners."""
 
 _PAX_RECORD = re.compile(rb"(\d{1,20}) ([^=\n]+)=")
 _EXTENDED = frozenset(b"xgXLK")
@@ -435,6 +439,29 @@ def open_tar(path: str) -> "FileTar | GzipTar":
     return FileTar(path, storage.size_bytes(path), walks_store=storage.is_remote(path))
 
 
+def head_checksum(path: str, num_bytes: int) -> int:
+    """The CRC-32 of the first bytes of a tar of `num_bytes`, compressed or not: of the names, sizes and contents of its
+    first members, not of times and owners, which differ if the same samples are written again.
+
+    Raises:
+        DatasetError: if it is shorter.
+    """
+    storage.close_file(path)  # perhaps of an earlier file at this path
+    head = storage.read(path, 0, min(_HEAD_BYTES, num_bytes))
+    total = start = 0
+    while header_is_intact(header := head[start : start + BLOCK]):
+        octal = header[124:136].strip(b" \0")
+        size = int(octal, 8) if octal and not octal.strip(b"01234567") else 0
+        content = head[start + BLOCK : start + BLOCK + size]
+        if header[156:157] != b"x":
+            total = crc32(b"".join(header[field] for field in _NOT_OF_A_COPY), total)
+        elif (records := _pax_records(content)) is not None:
+            content = repr(sorted(records.items())).encode()
+        total = crc32(content, total)
+        start += BLOCK + -(-size // BLOCK) * BLOCK
+    return crc32(head[start:], total)
+
+
 def is_gzip(shard: str | Path) -> bool:
     """Whether a shard is compressed, by its name."""
     return str(shard).endswith(GZIP_SUFFIXES)
@@ -486,7 +513,7 @@ class GzipTar:
         try:
             self._file = _opened(self._path)
             self._file.build_full_index()
-            self.end = self._file.seek(0, os.SEEK_END)
+            self.end = self._file.seek(0, os.SEEK_END) if self._file.pread(1, 0) else 0
         except OSError as error:
             raise self._failure(error) from error
 

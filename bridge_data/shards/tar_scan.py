@@ -15,7 +15,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.shards.index_file import Part, build_segment, is_meta_member, split_name
-from bridge_data.shards.tar_files import FILE, FOLDER, LINKS, Fields, FileTar, GzipTar, is_gzip, open_tar, walk_runs
+from bridge_data.shards.tar_files import (
+    FILE,
+    FOLDER,
+    LINKS,
+    Fields,
+    FileTar,
+    GzipTar,
+    head_checksum,
+    is_gzip,
+    open_tar,
+    walk_runs,
+)
 from bridge_data.storage import Location
 
 MAX_ZERO_BYTES = 1 << 20
@@ -72,12 +83,14 @@ class ScanNotes:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ShardScan:
-    """The contents of shard `name`, and remarks on it. `tar` is what was read, `offsets` are for its `.tar.idx`."""
+    """The contents of shard `name`, and remarks on it. `tar` is what was read, `offsets` are for its `.tar.idx`, `head`
+    is its `head_checksum`."""
 
     name: str
     num_bytes: int
     mtime_ns: int
     segment: bytes
+    head: int
     offsets: "array.array[int]"
     tar: FileTar | GzipTar
     notes: ScanNotes = dataclasses.field(default_factory=ScanNotes)
@@ -208,6 +221,7 @@ def scan_tar(root: Location, name: str, *, digest: bool = False) -> ShardScan:
         num_bytes=version.num_bytes,
         mtime_ns=version.stamp,
         segment=segment,
+        head=head_checksum(file, version.num_bytes),
         offsets=samples.offsets,
         tar=tar,
         notes=samples.notes,
@@ -231,10 +245,15 @@ def check_end_mark(tar: FileTar | GzipTar, end: int, *, file: str, after: str = 
     """Ensure that the end mark of a tar is at `end`, where its members end; `after` names the last one.
 
     Raises:
-        DatasetError: if the file ends there: more members may have been lost.
+        DatasetError: if the file ends there: more members may have been lost, or all.
     """
     if end < tar.end:
         return
+    if not tar.end:
+        raise DatasetError(
+            f"{file}: is empty, with 0 bytes in it, as when it was never written, or the disk was full. Write or copy "
+            "it again, remove it, or leave it out with --exclude."
+        )
     way_out = (
         "Write it again." if is_gzip(file) else f"If it is known to be complete, add the mark: truncate -s +1024 {file}"
     )

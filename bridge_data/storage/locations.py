@@ -18,7 +18,6 @@ import itertools
 import os
 import re
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -557,12 +556,6 @@ def release(ranges: Sequence[tuple[str | os.PathLike[str], int, int]]) -> None:
 def _of_objects(ranges: Sequence[tuple[str | os.PathLike[str], int, int]]) -> list[tuple[str, int, int]]:
     located = [(os.fspath(path), start, num_bytes) for path, start, num_bytes in ranges]
     return [one for one in located if "://" in one[0]]
-
-
-def drop_prefetched() -> None:
-    """Free what was fetched by `prefetch` and not read: this process reads no more."""
-    if "bridge_data.storage.remote" in sys.modules:
-        remote.drop_prefetched()
 
 
 def by_request(ranges: Sequence[tuple[str | os.PathLike[str], int, int]]) -> list[list[tuple[str, int, int]]]:

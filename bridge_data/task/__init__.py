@@ -7,6 +7,7 @@
     cooking         cookers: typed samples from crude ones
     field_mapping   samples and batches as the user's own types, by field name
     crude_examples  what crude samples hold, and what to write so that they become typed; where conversations have turns
+    samples_key     keys of what an encoder makes of samples, for the memo and the cost index
     packers         which sequences share a pack
     grouping        which samples may be in one batch
     augment         a task encoder around another one

@@ -64,7 +64,7 @@ def fields_in_words(sample: Mapping[str, Any]) -> str:
 def example_of_cookers(sample: Mapping[str, Any]) -> str:
     """The `cookers` that a task encoder could have for such samples, and how to write them."""
     part = _conversation_in(sample)
-    if part == "json":
+    if part in ("json", "", *_TURNS):
         return (
             "cookers = [Cooker(cook_conversation)], with\n  from bridge_data.encoders import cook_conversation\n"
             "It makes a ConversationSample; FamilyTaskEncoder and the others there have this cooker, and take that"
@@ -72,20 +72,20 @@ def example_of_cookers(sample: Mapping[str, Any]) -> str:
     if part is None:
         made = _example_of_cook(sample)
     else:
-        turns = f"sample[{_quoted(part)}]" if part else "sample"
-        made = f'cook_conversation({{**sample, "json": {turns}}})  # of bridge_data.encoders'
+        made = f'cook_conversation({{**sample, "json": sample[{_quoted(part)}]}})  # of bridge_data.encoders'
     return f"cookers = [Cooker(cook)], with\n  def cook(sample): return {made}"
 
 
-def turns_of(content: Mapping[str, Any], key: str) -> Any:
-    """The turns of a conversation in JSON, as people store them; None if it holds none.
+def turns_of(content: Mapping[str, Any], key: str) -> tuple[Any, tuple[str, ...]]:
+    """The turns of a conversation in JSON, as people store them, and the fields that hold them; (None, ()) if it holds
+    none.
 
     Raises:
         SampleError: for a form that cannot be read without loss.
     """
-    turns = next((content[name] for name in _TURNS if content.get(name)), None)
-    if turns is not None:
-        return turns
+    for name in _TURNS:
+        if content.get(name):
+            return content[name], (name,)
     asked, answer, more = (content.get(name) for name in (*_PAIRS[0], "input"))
     if isinstance(asked, str) and isinstance(answer, str) and isinstance(more, str | None):
         if content.get("history"):
@@ -93,17 +93,18 @@ def turns_of(content: Mapping[str, Any], key: str) -> Any:
                 f"sample {key!r}: has both 'history' and 'instruction'; write all turns as a list at 'messages', or "
                 "remove it from the data"
             )
-        return [
+        turns = [
             {"role": "user", "content": f"{asked}\n\n{more}" if more else asked},
             {"role": "assistant", "content": answer},
         ]
+        return turns, (*_PAIRS[0], "input")
     asked, answer = (content.get(name) for name in _PAIRS[1])
     if not (isinstance(asked, str | list) and isinstance(answer, str | list)):
-        return None
+        return None, ()
     before = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
     after = [{"role": "assistant", "content": answer}] if isinstance(answer, str) else answer
     before = [{**turn, "weight": 0} if isinstance(turn, dict) else turn for turn in before]
-    return [*before, *after]
+    return [*before, *after], _PAIRS[1]
 
 
 def _conversation_in(sample: Mapping[str, Any]) -> str | None:
@@ -112,7 +113,7 @@ def _conversation_in(sample: Mapping[str, Any]) -> str | None:
         turns = None if name.startswith("__") else value
         if isinstance(value, Mapping):
             try:
-                turns = turns_of(value, str(sample.get("__key__")))
+                turns, _ = turns_of(value, str(sample.get("__key__")))
             except SampleError:
                 return name  # a conversation, and `cook_conversation` says what is wrong with it
         first = turns[0] if isinstance(turns, Sequence) and turns else None

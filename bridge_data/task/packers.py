@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from bridge_data.errors import ConfigError, SkipSample
 from bridge_data.options import check_at_least
+from bridge_data.shards.costs import CostLimits
 from bridge_data.task.task_encoder import TaskEncoder, stateless
 
 Packer: TypeAlias = Callable[[Sequence[int], int], list[list[int]]]
@@ -212,7 +213,7 @@ class Packing:
     "alone" its own pack. With `budgets`, and with `packing="planned"`, packs are made by best fit, whatever the
     packer. `remeasured` says what happens in a planned pack that is too long, as samples are longer now than when
     they were measured: the samples for which there is no room are dropped ("drop"; counted as `left_out`),
-    truncated, or stop the run ("error").
+    truncated, or stop the run ("error"), as do samples of which hooks make other parts than were measured.
 
     Raises:
         ConfigError: if a setting is wrong.
@@ -227,8 +228,11 @@ class Packing:
     budgets: Mapping[str, int] = dataclasses.field(default_factory=dict)
     costs: Callable[[Any], Mapping[str, int]] | None = None
     remeasured: Remeasured = "drop"
-    NOT_COSTS: ClassVar = ("packer", "carry_over", "remeasured")
-    """Fields that change no cost, for `costs_key`."""
+    NOT_COSTS: ClassVar = (
+        *("capacity", "overlong", "truncate", "packer", "carry_over"),
+        *("budgets", "costs", "remeasured"),
+    )
+    """Fields that change no cost of a sample, for `costs_key`."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "capacity")
@@ -259,10 +263,19 @@ class Packing:
         for (name, most), cost in zip(self.budgets.items(), others, strict=True):
             if cost > most and self.overlong != "alone":
                 raise SkipSample(f"it has {cost} {name}, a pack holds {most}")
-        if length <= self.capacity or self.overlong == "alone":
-            return sample, False
-        if self.truncate is None or self.overlong != "truncate":
+        if length > self.capacity and self.overlong == "drop":
             raise SkipSample(f"its length is {length}, a pack holds {self.capacity}")
+        return self.cut(sample)
+
+    def cut(self, sample: Any) -> tuple[Any, bool]:
+        """The sample, truncated if it is too long and the policy says so; and whether it was.
+
+        Raises:
+            ConfigError: if `truncate` leaves it too long.
+        """
+        length = self.length(sample)
+        if self.truncate is None or self.overlong != "truncate" or length <= self.capacity:
+            return sample, False
         cut = self.truncate(sample, self.capacity)
         if self.length(cut) > self.capacity:
             raise ConfigError(
@@ -270,6 +283,14 @@ class Packing:
                 f"pack holds {self.capacity}"
             )
         return cut, True
+
+    @property
+    def limits(self) -> CostLimits | None:
+        """What packs take of the costs of samples; None for all, as those that are too long are packed alone."""
+        if self.overlong == "alone":
+            return None
+        most = {"tokens": self.capacity, **self.budgets}
+        return CostLimits(most=most, cut="tokens" if self.overlong == "truncate" else None)
 
     def costs_of(self, sample: Any) -> list[int]:
         """The length of a sample, and what it takes of each of the `budgets`."""

@@ -22,8 +22,8 @@ from bridge_data.running_hook import current_batch_index, current_cache, current
 from bridge_data.samples import CrudeSample
 from bridge_data.samples.collation import generic_batch
 from bridge_data.task.cooking import Cooker, cook
-from bridge_data.task.encoder_key import costs_key, count_tokens
 from bridge_data.task.field_mapping import as_type, batch_as
+from bridge_data.task.samples_key import costs_key, count_tokens
 from bridge_data.task.stores import CachePool, FileStore
 
 P = ParamSpec("P")
@@ -153,8 +153,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
     """The hooks; by default each does nothing. Override those that your task needs; the others cost nothing.
 
     `decoder` decodes the parts of samples (None: they stay bytes); `cookers` turn crude data into samples;
-    `costs_version` (None: unused) says when `costs` change, and `memo_version` when what hooks of samples make changes
-    (for `Memo`), in place of the code of the class;
+    `costs_version` names what its hooks and `costs` count, for measured costs: change it when they count otherwise;
     `splits_samples` says that hooks make several samples of some, if they are neither generators nor annotated so;
     `__default_failure_tolerance__` is how many failures in a row of each hook are tolerated (see `stateless`).
 
@@ -167,7 +166,6 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
     decoder: SampleDecoder | None = SampleDecoder()
     cookers: Sequence[Cooker[Any]] = ()
     costs_version: str | None = None
-    memo_version: str | None = None
     splits_samples: bool = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -199,6 +197,11 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
             ConfigError: in other hooks, and outside hooks.
         """
         return current_batch_index()
+
+    @property
+    def most_packs(self) -> int | None:
+        """The most packs in a micro-batch; None: any number. With more, a run is refused before it starts."""
+        return None
 
     @property
     def cache(self) -> CachePool:
@@ -295,11 +298,8 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         return {"tokens": count_tokens(sample, getattr(self.select_samples_to_pack, "length", None))}
 
     def costs_key(self, source: Source | None = None) -> str:
-        """16 hex digits that differ if samples (of `source`) may have other costs; see `encoder_key`.
-
-        Raises:
-            ConfigError: for an attribute that cannot be told from another; set `costs_version` in the class then.
-        """
+        """16 hex digits by which measured costs (of `source`) are found: of settings and of `costs_version`, not of
+        code; see `samples_key`."""
         return costs_key(self, source)
 
     def empty_batch(self, batch: T_batch) -> T_batch:

@@ -3,11 +3,11 @@
 Reads the data at a path, a `PlannedRun`, and what the kernel says of this machine (the nodes of a job may have other
 limits). Returns a `Checkup`: facts, and findings in order of gain; one fault does not hide others.
 
-Without a measurement no shard is read; at most `MAX_LOOKED_AT` shards of a data set, evenly spread, have their size and
-time of change checked. Data in an object store, in a JSONL file or only in Energon's indexes are checked when they are
-opened, or by `lint`. Shares of sources are those of the plan, with its schedules of weights; the order matches them to
-within a few draws a lane. A setting of the order is proposed only with the figure computed for it. Rates for more
-workers are estimates, as only the given number was measured.
+Without a measurement no shard is read, only the index, for the parts that samples have; at most `MAX_LOOKED_AT` shards
+of a data set, evenly spread, have their size and time of change checked. Data in an object store, in a JSONL file or
+only in Energon's indexes are checked when they are opened, or by `lint`. Shares of sources are those of the plan, with
+its schedules of weights; the order matches them to within a few draws a lane. A setting of the order is proposed only
+with the figure computed for it. Rates for more workers are estimates, as only the given number was measured.
 """
 
 import dataclasses
@@ -44,6 +44,7 @@ from bridge_data.storage.locations import MAX_OPEN
 from bridge_data.task import TaskEncoder
 from bridge_data.tools.bench import BenchConfig, Figures, measure, num_cores
 from bridge_data.tools.lint_checks import KINDS, Fault, check_metadata
+from bridge_data.tools.missing_parts import count_parts
 from bridge_data.tools.mixing import Mixing, Overlap, mixing_of, overlap
 from bridge_data.tools.runs import OrderTaskEncoder, PlannedRun
 from bridge_data.topology import busy_workers, equal_workers
@@ -308,6 +309,7 @@ def check_data(sources: Sequence[Source], seen: ShardsSeen) -> Iterator[Finding]
             if shards is None:
                 continue
             yield from _check_sizes(member, shards)
+            yield from _check_parts(member, shards)
             if is_remote(shards.root):
                 seen.num_remote += len(shards.names)
             else:
@@ -401,6 +403,18 @@ def _check_sizes(source: Source, shards: ShardSet) -> Iterator[Finding]:
             what=f"{source.name}: {len(sizes):,} shards of {mean / 1e6:.2f} MB on the average: opening them costs more "
             "than necessary",
             change="write fewer, of 100 MB to 1 GB (`bridge-data convert --max-bytes`)",
+        )
+
+
+def _check_parts(source: Source, shards: ShardSet) -> Iterator[Finding]:
+    for one in () if is_remote(shards.root) else count_parts(shards, source.field_map):
+        yield Finding(
+            code="double-parts" if one.is_double else "missing-parts",
+            level=Level.NOTE if one.is_double else Level.SLOWS,
+            what=f"{source.name}: {one}",
+            change=f"name what they have in the field map of {source.config_file}, or remove them; `bridge-data lint` "
+            "lists them",
+            factor=1 / max(1e-3, 1 - one.count / one.num_samples),
         )
 
 

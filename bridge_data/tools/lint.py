@@ -42,6 +42,7 @@ from bridge_data.tools.lint_checks import (
     KINDS,
     Fault,
     FaultTally,
+    ImageNotes,
     KeyLog,
     LintReport,
     Recipe,
@@ -551,10 +552,13 @@ def _check_range(task: RangeTask, decode: bool, found: Found) -> None:
     for index in range(task.start, task.end):
         found.num_samples += task.is_counted
         found.num_walked += task.is_counted
+        noted = ImageNotes()
         try:
             raw = loader.read(index)
             if decode:
                 loader.build(raw, index)
+            for code, cause in noted.faults():
+                found.tally.add(Fault(code, cause, source.path, key=source.records.describe(index)))
         except SkipSample:
             continue
         except DatasetError as error:

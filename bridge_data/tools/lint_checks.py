@@ -2,9 +2,9 @@
 
 `check_metadata` reads the files in `.nv-meta`, and opens no shard. `ShardWalk` returns the samples of a shard, one by
 one, as ranges of the file, without their content; only a damaged header ends it, as nothing can be found after it.
-`SampleCheck` decodes the parts of a sample and compares them with the annotations of its class; a value fits any that
-cannot be checked (`Any`, a protocol). `KeyLog` finds repeated keys in bounded memory for any size of data set: 128-bit
-digests are sorted into files on disk by their first bits, and each file, a few million keys, is then searched alone.
+`SampleCheck` decodes the parts of a sample and compares them with the types that its class declares. `KeyLog` finds
+repeated keys in bounded memory for any size of data set: 128-bit digests are sorted into files on disk by their first
+bits, and each file, a few million keys, is then searched alone.
 """
 
 import array
@@ -18,8 +18,6 @@ import io
 import itertools
 import sys
 import tempfile
-import types
-import typing
 import warnings
 import zlib
 from collections import Counter
@@ -32,15 +30,19 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bridge_data import storage
-from bridge_data.decode import SampleDecoder
+from bridge_data.decode import SampleDecoder, notices
 from bridge_data.decode.av import AVDecoder
 from bridge_data.decode.av.container import open_container, reading
+from bridge_data.decode.field_types import FieldType, FieldTypeError, field_types, shown
+from bridge_data.decode.image import damage_of, num_frames
 from bridge_data.decode.sample_decoder import decode_part
 from bridge_data.errors import BridgeDataError, ConfigError, DatasetError, SampleError
 from bridge_data.limits import DEFAULT_LIMITS, Limits, allow_pixels
 from bridge_data.plan import Source
+from bridge_data.plan.part_names import other_names, renamed
 from bridge_data.plan.source import FieldAccess
 from bridge_data.prepare.tars import find_shards
+from bridge_data.process_counts import COUNTS
 from bridge_data.shards import Records
 from bridge_data.shards.index_file import BridgeIndex, Part, Segment, is_meta_member, split_name
 from bridge_data.shards.key_index import KeyIndex
@@ -144,6 +146,14 @@ KINDS: dict[str, FaultKind] = {
     "not-utf8": FaultKind("texts that are not UTF-8", _EXCLUDE),
     "image-too-large": FaultKind(
         "images with more pixels than PIL.Image.MAX_IMAGE_PIXELS", _EXCLUDE + ", or raise the limit"
+    ),
+    "damaged-image": FaultKind(
+        "JPEGs with damaged content: decoders guess the rest of their pixels", _EXCLUDE + ", or restore the pictures"
+    ),
+    "several-frames": FaultKind(
+        "images of several frames or pages: only the first is taken",
+        'nothing, or SampleDecoder(frames="all"), which makes a list of all',
+        is_note=True,
     ),
     "undecodable": FaultKind("parts that cannot be decoded", _EXCLUDE),
     "no-decoder": FaultKind("parts of a format that cannot be decoded here", "do what the message says"),
@@ -398,8 +408,6 @@ def _position(row: np.void) -> tuple[int, int]:
 
 _UNKNOWN = object()
 
-_FIRST_ITEMS = 100
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recipe:
@@ -415,7 +423,6 @@ class SampleCheck:
 
     def __init__(self, *, decode: bool, limits: Limits = DEFAULT_LIMITS) -> None:
         self._decode = decode
-        self._hints: dict[type[Any], Mapping[str, Any]] = {}
         allow_pixels(limits)
         self._decoder = SampleDecoder(image_decode="torchrgb8", limits=limits)
 
@@ -425,10 +432,13 @@ class SampleCheck:
         for part, content in parts.items():
             decoded[part] = _UNKNOWN
             if self._decode:
+                counted = ImageNotes()
                 try:
                     decoded[part] = self._decoded(part, content, key)
                 except BridgeDataError as error:
                     yield Fault(code_of(error), _cause(error), key=key, part=part)
+                for code, cause in counted.faults(content):
+                    yield Fault(code, cause, key=key, part=part)
         seen: set[tuple[str, str]] = set()
         for recipe in recipes:
             for fault in self._fields(recipe, decoded):
@@ -447,9 +457,13 @@ class SampleCheck:
 
     def _fields(self, recipe: Recipe, decoded: Mapping[str, Any]) -> Iterator[Fault]:
         key, sample_class = decoded["__key__"], recipe.sample_class
-        hints = self._hints.get(sample_class)
-        if hints is None:
-            hints = self._hints[sample_class] = _hints(sample_class)
+        others = other_names(part for access in recipe.field_map.values() for part in access.parts)
+        try:
+            decoded = renamed(decoded, others, key)
+        except SampleError as error:
+            yield Fault("missing-part", str(error), key=key)
+            return
+        declared = field_types(sample_class)
         for field, access in recipe.field_map.items():
             options = (access, *access.alternatives)
             there = [option for option in options if option.part in decoded]
@@ -459,23 +473,47 @@ class SampleCheck:
                 cause = f"field {field!r} needs part {wanted}; there is {present or 'nothing'}"
                 yield Fault("missing-part", cause, key=key, part=access.part)
             elif all(decoded[option.part] is not _UNKNOWN for option in there):
-                yield from self._value(field, access, hints.get(field, Any), decoded)
+                yield from self._value(field, access, declared.get(field), decoded)
 
-    def _value(self, field: str, access: FieldAccess, hint: Any, decoded: Mapping[str, Any]) -> Iterator[Fault]:
+    def _value(
+        self, field: str, access: FieldAccess, declared: FieldType | None, decoded: Mapping[str, Any]
+    ) -> Iterator[Fault]:
         key = decoded["__key__"]
         try:
             value = access.get(decoded)
         except SampleError as error:
             yield Fault("missing-field", f"field {field!r}: {error}", key=key, part=access.part)
             return
-        if not is_of_type(value, hint):
-            shown = hint.__name__ if isinstance(hint, type) else str(hint)
-            cause = f"field {field!r} is a {type(value).__name__}, expected {shown}"
+        if declared is not None and not declared.fits(value):
+            cause = f"field {field!r} takes {declared}, but {access} is {shown(value)}"
             yield Fault("wrong-type", cause, key=key, part=access.part)
+
+
+class ImageNotes:
+    """What decoders count of the images that they decode from now on."""
+
+    def __init__(self) -> None:
+        self._before = self._counted()
+
+    def faults(self, content: bytes | None = None) -> Iterator[tuple[str, str]]:
+        """The code and the cause of what was counted; `content` is the image, if it was one."""
+        damaged, first = (now - then for now, then in zip(self._counted(), self._before, strict=True))
+        if damaged or first:
+            notices.PENDING.clear()  # the report tells it
+        if damaged:
+            yield "damaged-image", (damage_of(content) if content else None) or f"of {damaged} images"
+        if first:
+            yield "several-frames", f"{num_frames(content):,} of them" if content else f"{first} images"
+
+    @staticmethod
+    def _counted() -> tuple[int, int]:
+        return COUNTS.num_damaged_images, COUNTS.num_first_frames
 
 
 def code_of(error: Exception) -> str:
     """The kind of fault for an error in reading, decoding or making a sample."""
+    if isinstance(error, FieldTypeError):
+        return "wrong-type"
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, UnicodeDecodeError):
@@ -511,56 +549,6 @@ def _play(content: bytes) -> None:
                     f"the medium is truncated: its {stream.type} has {num_packets[stream.index]} packets of "
                     f"{stream.frames}"
                 )
-
-
-def _hints(sample_class: type[Any]) -> Mapping[str, Any]:
-    """The types of the fields; none for a class whose annotations cannot be resolved."""
-    try:
-        return typing.get_type_hints(sample_class)
-    except NameError:
-        return {}
-
-
-def is_of_type(value: Any, hint: Any) -> bool:
-    """Whether `value` fits `hint`; of long lists and dicts, only the first hundred items are checked."""
-    if hint is Any:
-        return True
-    if hint is None:
-        return value is None
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return any(is_of_type(value, option) for option in arguments)
-    if origin is typing.Literal:
-        return value in arguments
-    if origin in (typing.Annotated, typing.Required, typing.NotRequired):
-        return is_of_type(value, arguments[0])
-    if isinstance(origin, type):
-        return _is_container(value, origin, arguments)
-    if not isinstance(hint, type):
-        return True
-    if hint is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    try:
-        return isinstance(value, hint)
-    except TypeError:  # a protocol that cannot be checked
-        return True
-
-
-def _is_container(value: Any, origin: type, arguments: tuple[Any, ...]) -> bool:
-    if origin is tuple and isinstance(value, list):  # as JSON has it
-        value = tuple(value)
-    if not isinstance(value, origin):
-        return False
-    if isinstance(value, dict) and len(arguments) == 2:
-        items = list(value.items())[:_FIRST_ITEMS]
-        return all(is_of_type(key, arguments[0]) and is_of_type(item, arguments[1]) for key, item in items)
-    if isinstance(value, tuple) and Ellipsis not in arguments:
-        return len(value) == len(arguments) and all(map(is_of_type, value, arguments))
-    if isinstance(value, (list, tuple)) and arguments:
-        return all(is_of_type(item, arguments[0]) for item in value[:_FIRST_ITEMS])
-    return True
 
 
 Report = Callable[[Fault], None]

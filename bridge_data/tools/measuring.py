@@ -1,11 +1,15 @@
 """Measuring: what an encoder makes of every sample, stored as the cost index of the data (see `shards.costs`).
 
-Reads the samples of a path, each once, up to where their length is known: cooked and pre-encoded, or encoded where
-there is no `preencode_sample`; our own encoders decode no pixels for that. Returns one `Measurement` for each data set
-and split part. Work is done in lots of samples by an `Executor`, or in shares by the tasks of a Slurm array; each lot
-leaves a file, so that a killed run resumes where it was. Shards that have not changed since the last measurement keep
-their costs. The files are the same however the work was divided. Raises `ConfigError` if the encoder cannot measure,
-`DatasetError` for damaged data or folders that cannot be written, `FatalSampleError` for too many failures in a row.
+Reads the samples of a path, each once, up to where their length is known (`lanes.sample_costs`); our own encoders
+decode no pixels for that. Returns one `Measurement` for each data set and split part. Work is done in lots of samples
+by an `Executor`, or in shares by the tasks of a Slurm array; each lot leaves a file, so that a killed run resumes where
+it was. Shards that have not changed since the last measurement keep their costs, of which some are measured again to
+see that they still hold. Forgotten samples are not read, and measured when they are back. The files are the same
+however the work was divided, and appear whole; one process at a time measures the same samples.
+
+Raises `ConfigError` if the encoder cannot measure; `DatasetError` for damaged data, folders that cannot be written, and
+if another process is measuring the same; `FatalSampleError` for too many failures in a row, and for kept costs that are
+no longer those of the encoder.
 """
 
 import contextlib
@@ -15,6 +19,7 @@ import hashlib
 import io
 import itertools
 import json
+import os
 import re
 import tempfile
 import threading
@@ -29,9 +34,9 @@ from bridge_data import storage
 from bridge_data.errors import DatasetError
 from bridge_data.lanes.datasets import validation_data
 from bridge_data.lanes.lane_dataset import LaneDataset
-from bridge_data.lanes.units import Batching
+from bridge_data.lanes.sample_costs import NUM_CHECKED, CostCheck, costs_of
 from bridge_data.order import SampleRef
-from bridge_data.plan import Plan, Source
+from bridge_data.plan import Source
 from bridge_data.plan.blending import EmptySplitError
 from bridge_data.plan.opening import split_parts
 from bridge_data.prepare.executors import Executor
@@ -39,31 +44,32 @@ from bridge_data.prepare.scan_results import ScanTask
 from bridge_data.run_options import DatasetOptions
 from bridge_data.shards.costs import (
     COSTS_VARIABLE,
+    SUFFIX,
     CostArrays,
     CostFacts,
     arrays_of,
-    costs_folder,
     costs_path,
     known_costs,
     offsets_kind,
+    open_costs,
     read_costs,
     shard_stamps,
+    spans_of,
     write_costs,
 )
-from bridge_data.shards.records import Records, fingerprint_of, newest_forgotten, stored_records
-from bridge_data.storage import Location
+from bridge_data.shards.records import Records, contents_of, fingerprint_of, newest_forgotten
+from bridge_data.storage import Location, atomic
 from bridge_data.storage.atomic import replacing
 from bridge_data.storage.locations import delete_below
 from bridge_data.storage.remote import delete
 from bridge_data.storage.remote import write as write_object
-from bridge_data.task import TaskEncoder, is_overridden
+from bridge_data.task import TaskEncoder
 from bridge_data.topology import WorkerConfig
 
 _LOTS, _MIN_LOT, _MAX_LOT = 256, 64, 1 << 14
 """A data set is measured in about so many lots, of at least and at most so many samples."""
 
-_BLOCK = 64
-"""Samples read together, if they are small."""
+_LOCK = "lock"
 
 _MAX_REASONS = 20
 """Reasons of skips that are kept for a shard; others are counted as one."""
@@ -142,7 +148,7 @@ def measured_sources(
     options = DatasetOptions(
         **{**taken, "where": None, "columns": None, "packing_buffer_size": None, "packing": "online", **given}
     )
-    found: dict[tuple[str, str], LaneDataset] = {}
+    found: dict[tuple[str, str, str], LaneDataset] = {}
     workers = WorkerConfig.default_worker_config(num_workers=0)
     for part in parts or split_parts(path):
         try:
@@ -151,19 +157,11 @@ def measured_sources(
             if parts:
                 raise
             continue
-        hooks = "select_samples_to_pack", "pack_selected_samples"
-        packs = all(is_overridden(dataset.task_encoder, hook) for hook in hooks)
-        for source in dataset.plan.sources:
-            base = dataclasses.replace(source, records=stored_records(source.records))
-            name = fingerprint_of(base.records), dataset.task_encoder.costs_key(base)
-            if name not in found:
-                found[name] = LaneDataset(
-                    Plan(base, (base,), None),
-                    shuffle=None,
-                    batching=Batching(batch_size=_BLOCK, packing_buffer_size=1 if packs else None),
-                    task_encoder=dataset.task_encoder,
-                    worker_config=workers,
-                )
+        for number in range(len(dataset.plan.sources)):
+            made = dataset.measuring(number)
+            (base,) = made.plan.sources
+            name = str(base.records.root), fingerprint_of(base.records), dataset.task_encoder.costs_key(base)
+            found.setdefault(name, made)
     return list(found.values())
 
 
@@ -177,20 +175,40 @@ def measure_source(
     """
     (source,), encoder = dataset.plan.sources, dataset.task_encoder
     base, key = source.records, encoder.costs_key(source)
-    path, stamps = costs_path(base, key), shard_stamps(base)
+    path = costs_path(base, key)
+    with _alone(path.parent / f".measuring-{path.name.removesuffix(SUFFIX)}", shared=config.task is not None) as folder:
+        found = _measured(dataset, config, key, folder, on_progress)
+    if found is not None and not config.rescan:
+        check, gone = CostCheck(dataset, [open_costs(base, key)], NUM_CHECKED, None), newest_forgotten(base)
+        for index in range(0, base.num_samples, max(1, base.num_samples // NUM_CHECKED)):
+            if index not in gone:
+                check(SampleRef(0, 0, index))
+    return found
+
+
+def _measured(
+    dataset: LaneDataset,
+    config: MeasureConfig,
+    key: str,
+    folder: Location,
+    on_progress: Callable[[int, int | None], None],
+) -> Measurement | None:
+    """See `measure_source`; `folder` is for lots."""
+    (source,), encoder = dataset.plan.sources, dataset.task_encoder
+    base = source.records
+    path, stamps, gone = costs_path(base, key), shard_stamps(base), newest_forgotten(base)
     earlier = [] if config.rescan else [*known_costs(base)]
     known = _Known({file: facts for file, facts in earlier if facts.key == key})
-    new = [shard for shard, stamp in enumerate(stamps) if stamp not in known.shards]
-    maker = _LotMaker(dataset=dataset, folder=costs_folder(base) / f".measuring-{key}", key=key, stamps=tuple(stamps))
+    maker = _LotMaker(dataset=dataset, folder=folder, key=key, stamps=tuple(stamps))
+    new = [shard for shard, first in enumerate(_starts(base)[:-1]) if not known.has(stamps[shard], first, gone)]
     total = sum(base.counts[shard] for shard in new)
     kept = dict(earlier).get(path)
     if kept is not None and not new:
+        delete_below(maker.folder)
         return Measurement(name=source.name, path=path, facts=kept, num_measured=0)
-    with _writing(path.parent):
-        if config.rescan and config.task is None:
-            delete_below(maker.folder)
-        for folder in (path.parent, maker.folder):
-            _make_folder(folder)
+    if config.rescan and config.task is None:
+        with _writing(path.parent):
+            maker.delete_lots()
     lots, done = maker.lots(base, new), 0
     own = lots if config.task is None else lots[config.task.index :: config.task.num_tasks]
     with contextlib.closing(config.executor.map(maker.do, own, what=f"measured samples of {base.root}")) as results:
@@ -204,9 +222,42 @@ def measure_source(
         facts = _assembled(path, source, encoder, stamps, known)
         delete_below(maker.folder)
         for file, other in earlier:
-            if file != path and other.key == key and {stamp for stamp, *_ in other.shards} <= {*stamps}:
-                delete(str(file)) if storage.is_remote(file) else Path(file).unlink()
+            is_replaced = (other.key, other.split_part) == (key, base.split_part)
+            if file != path and is_replaced and {stamp for stamp, *_ in other.shards} <= {*stamps}:
+                delete(str(file)) if storage.is_remote(file) else Path(file).unlink(missing_ok=True)
     return Measurement(name=source.name, path=path, facts=facts, num_measured=total)
+
+
+def _starts(base: Records) -> list[int]:
+    """The number of the first sample of each shard, and of all samples."""
+    return [0, *itertools.accumulate(base.counts)]
+
+
+@contextlib.contextmanager
+def _alone(folder: Location, *, shared: bool) -> Iterator[Location]:
+    """The folder, while no other process measures in it, but for those that share the work. A store, and a file system
+    without locks, has none."""
+    held = None
+    if isinstance(folder, Path):
+        while held is None:
+            with _writing(folder.parent):
+                folder.mkdir(parents=True, exist_ok=True)
+            try:
+                held = atomic.lock(str(folder / _LOCK), atomic.SHARED if shared else atomic.EXCLUSIVE, wait=False)
+            except FileNotFoundError:
+                continue  # another has just removed the folder
+            except OSError:
+                break
+            if held is None:
+                raise DatasetError(
+                    f"{folder.parent}: another process is measuring the same samples with the same encoder: wait until "
+                    "that has finished, or end it"
+                )
+    try:
+        yield folder
+    finally:
+        if held is not None:
+            os.close(held)
 
 
 @contextlib.contextmanager
@@ -218,11 +269,6 @@ def _writing(folder: Location) -> Iterator[None]:
             f"{folder}: costs cannot be written there: {error}. Name another folder as --out, and in {COSTS_VARIABLE} "
             "for the runs that read them"
         ) from error
-
-
-def _make_folder(folder: Location) -> None:
-    if isinstance(folder, Path):
-        folder.mkdir(parents=True, exist_ok=True)
 
 
 Piece = tuple[int, int, int]
@@ -241,7 +287,7 @@ class _LotMaker:
     def lots(self, base: Records, shards: Sequence[int]) -> list[tuple[Piece, ...]]:
         """The samples of these shards, in lots whose size depends on the data alone."""
         size = min(_MAX_LOT, max(_MIN_LOT, 1 << (base.num_samples // _LOTS).bit_length()))
-        starts = [0, *itertools.accumulate(base.counts)]
+        starts = _starts(base)
         lots: list[tuple[Piece, ...]] = []
         lot: list[Piece] = []
         held = 0
@@ -257,25 +303,54 @@ class _LotMaker:
         return [*lots, tuple(lot)] if lot else lots
 
     def path(self, lot: Sequence[Piece]) -> Location:
-        """The file of a lot."""
-        told = json.dumps([[self.stamps[shard], begin, count] for shard, begin, count in lot])
-        return self.folder / f"{hashlib.blake2b(told.encode(), digest_size=16).hexdigest()}.costs"
+        """The file of a lot, of the samples of it that are not forgotten."""
+        gone = self._forgotten
+        told = [
+            [
+                self.stamps[shard],
+                begin,
+                count,
+                [one for one in range(begin, begin + count) if one in gone] if gone else [],
+            ]
+            for shard, begin, count in lot
+        ]
+        return self.folder / f"{hashlib.blake2b(json.dumps(told).encode(), digest_size=16).hexdigest()}{SUFFIX}"
+
+    @functools.cached_property
+    def _forgotten(self) -> Any:
+        return newest_forgotten(self.dataset.plan.sources[0].records)
+
+    def delete_lots(self) -> None:
+        """Delete the lots that an earlier run left."""
+        if isinstance(self.folder, Path):  # others wait for the lock that is there, too
+            for path in self.folder.glob(f"*{SUFFIX}"):
+                path.unlink()
+        else:
+            delete_below(self.folder)
 
     def do(self, lot: Sequence[Piece]) -> int:
         """Measure a lot, if it has no file. Returns its number of samples."""
         path = self.path(lot)
         if not storage.is_file(path):
             (source,) = self.dataset.plan.sources
-            gone, work = newest_forgotten(source.records), _work_of_thread(self.dataset)
+            gone, work = self._forgotten, _work_of_thread(self.dataset)
             found = [_measure(work, source, range(begin, begin + count), gone) for _, begin, count in lot]
             costs = [parts for piece, _ in found for parts in piece]
             names = _in_order({name for parts in costs for part in parts for name in part})
+            numbers = itertools.chain.from_iterable(range(begin, begin + count) for _, begin, count in lot)
             shards = [
                 (self.stamps[shard], len(piece), sum(map(len, piece)), skips)
                 for (shard, _, _), (piece, skips) in zip(lot, found, strict=True)
             ]
             facts = CostFacts(
-                key=self.key, encoder="", data="", split_part="", names=names, totals=(), shards=tuple(shards)
+                key=self.key,
+                encoder="",
+                data="",
+                split_part="",
+                names=names,
+                totals=(),
+                shards=tuple(shards),
+                forgotten=spans_of(place for place, number in enumerate(numbers) if number in gone),
             )
             output = io.BytesIO()
             write_costs(output, arrays_of(costs, names), facts)
@@ -298,12 +373,10 @@ def _measure(work: Any, source: Source, samples: range, gone: Any) -> tuple[list
     """The costs of each part of some samples, and why some have none."""
     costs: list[list[Mapping[str, int]]] = []
     skips: Skips = {}
-    encoder = work.hooks.encoder
     with work.hooks:
         for index in samples:
-            parts = [] if index in gone else work.load(SampleRef(0, 0, index))
-            costs.append([encoder.costs(part) for _, part in parts])
-            if not parts:
+            costs.append([] if index in gone else costs_of(work, index))
+            if not costs[-1]:
                 stage, why = ("forgotten", "") if index in gone else work.hooks.last_skip
                 reason = _reason(stage, why)
                 reason = reason if reason in skips or len(skips) < _MAX_REASONS else "other reasons"
@@ -348,6 +421,7 @@ class _Known:
         """Add the results of lots, which are those of all new `shards`."""
         self.shards |= {maker.stamps[shard]: [] for shard in shards}
         for lot in lots:
+            maker.do(lot)  # where nothing is locked, another may have finished first, and removed it
             path = maker.path(lot)
             self._add(path, _opened(path)[0], self.shards.keys())
 
@@ -359,6 +433,20 @@ class _Known:
             begin += count
         self._files.append((path, facts))
         self.names |= {*facts.names}
+
+    def has(self, stamp: str, first: int, gone: Any) -> bool:
+        """Whether the costs are known of the shard whose first sample has that number, of all but those in `gone`, the
+        samples that are forgotten now."""
+        return stamp in self.shards and all(first + place in gone for place in self.forgotten(stamp))
+
+    def forgotten(self, stamp: str) -> Iterator[int]:
+        """The samples of a shard that were forgotten when it was measured, numbered from its first."""
+        offset = 0
+        for file, _, begin, count in self.shards[stamp]:
+            for place in self._files[file][1].unmeasured():
+                if begin <= place < begin + count:
+                    yield place - begin + offset
+            offset += count
 
     def facts_of(self, stamp: str) -> tuple[int, int, Skips]:
         """Samples, parts and skips of a shard."""
@@ -391,43 +479,57 @@ def _assembled(path: Location, source: Source, encoder: Encoder, stamps: Sequenc
     shards = [(stamp, *known.facts_of(stamp)) for stamp in stamps]
     num_parts = sum(parts for _, _, parts, _ in shards)
     names = _in_order(known.names)
+    forgotten = spans_of(
+        first + place for first, stamp in zip(_starts(base), stamps, strict=False) for place in known.forgotten(stamp)
+    )
     temporary = None if storage.is_remote(path) else str(path.parent)
     with tempfile.TemporaryDirectory(dir=temporary, prefix=".assembling-") as scratch:
-        offsets = _mapped(scratch, "offsets", base.num_samples + 1, offsets_kind(num_parts))
-        columns = [_mapped(scratch, str(number), num_parts, np.uint32) for number in range(len(names))]
-        offsets[0] = sample = part = 0
-        totals = [0] * len(names)
-        for kept, (bounds, values) in itertools.chain.from_iterable(map(known.pieces, stamps)):
-            count, end = len(bounds) - 1, part + int(bounds[-1])
-            offsets[sample + 1 : sample + count + 1] = bounds[1:] + part
-            for number, name in enumerate(names):
-                if name in kept:
-                    columns[number][part:end] = values[kept.index(name)]
-                    totals[number] += int(values[kept.index(name)].sum(dtype=np.int64))
-            sample, part = sample + count, end
+        arrays, totals = _arrays_on_disk(Path(scratch), stamps, known, names, offsets_kind(num_parts))
         facts = CostFacts(
             key=encoder.costs_key(source),
             encoder=described(encoder),
             data=fingerprint_of(base),
             split_part=base.split_part,
+            contents=contents_of(base),
             names=names,
-            totals=tuple(totals),
+            totals=totals,
             shards=tuple(shards),
+            forgotten=forgotten,
         )
         if isinstance(path, Path):
             with replacing(path) as file, open(file, "wb") as output:
-                write_costs(output, CostArrays(offsets, columns), facts)
+                write_costs(output, arrays, facts)
         else:
             made = Path(scratch, "made")
             with open(made, "wb") as output:
-                write_costs(output, CostArrays(offsets, columns), facts)
+                write_costs(output, arrays, facts)
             write_object(str(path), made)
     return _opened(path)[0]
 
 
-def _mapped(folder: str, name: str, size: int, kind: Any) -> NDArray[Any]:
-    made: NDArray[Any] = np.memmap(Path(folder, name), kind, "w+", shape=(max(1, size),))[:size]
-    return made
+def _arrays_on_disk(
+    folder: Path, stamps: Sequence[str], known: _Known, names: Sequence[str], kind: type[np.signedinteger[Any]]
+) -> tuple[CostArrays, tuple[int, ...]]:
+    """The columns of all shards, and their totals. They are written, not filled in a mapped file: of that, a full disk
+    would kill the process."""
+    kinds: list[Any] = [kind, *(np.uint32 for _ in names)]
+    paths = [folder / str(number) for number in range(len(kinds))]
+    totals, end = [0] * len(names), 0
+    with contextlib.ExitStack() as stack:
+        offsets, *columns = (stack.enter_context(open(path, "wb")) for path in paths)
+        offsets.write(np.zeros(1, kind).data)
+        for kept, (bounds, values) in itertools.chain.from_iterable(map(known.pieces, stamps)):
+            offsets.write((bounds[1:] + end).astype(kind).data)
+            for number, (name, file) in enumerate(zip(names, columns, strict=True)):
+                costs = values[kept.index(name)] if name in kept else np.zeros(int(bounds[-1]), np.uint32)
+                file.write(np.ascontiguousarray(costs).data)
+                totals[number] += int(costs.sum(dtype=np.int64))
+            end += int(bounds[-1])
+    filled, *others = (
+        np.memmap(path, kind, "r") if path.stat().st_size else np.empty(0, kind)
+        for path, kind in zip(paths, kinds, strict=True)
+    )
+    return CostArrays(filled, others), tuple(totals)
 
 
 def described(encoder: Encoder) -> str:

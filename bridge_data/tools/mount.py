@@ -14,7 +14,7 @@ import importlib
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -284,8 +284,9 @@ class ViewOperations:
             raise OSError(errno.EIO, str(error), path) from error
 
 
-def mount(view: View, mountpoint: Path, *, detach: bool = False) -> None:
+def mount(view: View, mountpoint: Path, *, detach: bool = False, on_start: Callable[[], None] = lambda: None) -> None:
     """Show `view` at the folder `mountpoint` until it is unmounted; with `detach`, from a process in the background.
+    `on_start` is called when nothing is known to be in the way.
 
     Raises:
         ConfigError: if there is no FUSE here, or the folder cannot be used.
@@ -302,6 +303,7 @@ def mount(view: View, mountpoint: Path, *, detach: bool = False) -> None:
             raise ConfigError(f"{mountpoint}: is not empty, and its content would be hidden; give another folder")
     except OSError as error:
         raise ConfigError(f"{mountpoint}: cannot be mounted on: {error.strerror}") from error
+    on_start()
     operations = type("Operations", (ViewOperations, library.Operations), {})(view)
     try:
         library.FUSE(operations, str(mountpoint), foreground=not detach, nothreads=True, ro=True, fsname="bridge-data")

@@ -693,7 +693,8 @@ def dataset_of(dataset: LaneDataset, fingerprint: dict[str, Any]) -> tuple[LaneD
     costs = None if dataset.order.costs is None else [dataset.order.costs[one] for one in numbers]
     order = dataset.order_of(plan, batching, costs)
     forgotten = ForgottenSamples.newest(plan.sources, order.source_names)
-    changed = dataset.changed(plan=plan, batching=batching, order=order, forgotten=forgotten)
+    of_sources = None if dataset.costs is None else [dataset.costs[one] for one in numbers]
+    changed = dataset.changed(plan=plan, batching=batching, order=order, forgotten=forgotten, costs=of_sources)
     LoaderState(fingerprint, [], 0, {}).check(changed.fingerprint(), tolerated=("batch_size",))
     return changed, numbers
 

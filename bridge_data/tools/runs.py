@@ -339,7 +339,7 @@ def data_path(config: Path, module: "EnergonMultiModalDataModule | None" = None)
 
 
 _OF_RECIPE = ("path", "micro_batch_size", "global_batch_size", "packing_buffer_size", "shuffle_buffer_size")
-_ONLY_OF_RECIPES = ("path", "seq_length", "wait_for_workers", "options")
+_ONLY_OF_RECIPES = ("path", "seq_length", "options")
 _OF_RECIPE_TOO = ("max_samples_per_sequence", "seed")
 
 

@@ -62,6 +62,9 @@ def fit(module: EnergonMultiModalDataModule, trainer: lightning.Trainer, **optio
     return recorder
 
 
+def keeping(folder: Path, **when: Any) -> ModelCheckpoint:
+    return ModelCheckpoint(dirpath=folder, filename="{step}", save_top_k=-1, **when)
+
+
 def saving(folder: Path) -> dict[str, Any]:
-    keep_all = ModelCheckpoint(dirpath=folder, filename="{step}", every_n_train_steps=2, save_top_k=-1)
-    return {"callbacks": [keep_all], "enable_checkpointing": True}
+    return {"callbacks": [keeping(folder, every_n_train_steps=2)], "enable_checkpointing": True}

@@ -92,7 +92,7 @@ def test_all_further_settings_are_arguments(path: Path, tmp_path: Path, capsys: 
         "path": str(path),
         "task_encoder": {"class_path": "bridge_data.DefaultTaskEncoder"},
         "cache_pool": {"class_path": "bridge_data.NoCachePool"},
-        "memo": {"folder": "/dev/shm/run", "max_bytes": 5},
+        "memo": {"folder": "/dev/shm/run", "version": "1", "max_bytes": 5},
         "global_error_handler": "bridge_data.errors.log_exception",
         "trusted_modules": ["mine", "yours"],
         "share": "replicate",
@@ -103,7 +103,7 @@ def test_all_further_settings_are_arguments(path: Path, tmp_path: Path, capsys: 
     }
     options = run(tmp_path / "run.yaml", data, "--data.ends=even").datamodule.options
     assert isinstance(options.loader.cache_pool, NoCachePool)
-    assert options.loader.memo == Memo("/dev/shm/run", max_bytes=5)
+    assert options.loader.memo == Memo("/dev/shm/run", version="1", max_bytes=5)
     assert (options.loader.sample_timeout_s, options.loader.ends) == (2.5, "even")
     assert options.loader.workers == RayWorkers(num_cpus=2, resources={"decoding": 1})
     assert options.data.shuffle_over_epochs_multiplier is None

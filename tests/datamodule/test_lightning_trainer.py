@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint, OnExceptionCheckpoint
+from lightning.pytorch.callbacks import OnExceptionCheckpoint
 
 from bridge_data import ConfigError, StateError
 from bridge_data.datamodule.batch_schedule import BatchSchedule
-from bridge_data.datamodule.lightning_trainer import check_steps, num_overfitted
+from bridge_data.datamodule.lightning_trainer import DataEpoch, check_trainer, num_overfitted
 from bridge_data.plan import EmptySplitError
-from tests.datamodule.lightning_parts import VAL, Recorder, fit, make_trainer, saving
+from tests.datamodule.lightning_parts import VAL, Recorder, fit, keeping, make_trainer, saving
 from tests.datamodule.parts import draw, make_module, numbers
 from tests.prepared import write_texts
 
@@ -26,10 +26,6 @@ class Keeping(OnExceptionCheckpoint):
 
     def teardown(self, *_: Any, **__: Any) -> None:
         """Nothing."""
-
-
-def keeping(folder: Path, **when: Any) -> ModelCheckpoint:
-    return ModelCheckpoint(dirpath=folder, filename="{step}", save_top_k=-1, **when)
 
 
 EACH_INTERVAL = {"check_val_every_n_epoch": None}
@@ -280,15 +276,6 @@ def test_testing_takes_the_test_part_in_order_and_predicting_needs_a_loader(path
         trainer.predict(recorder, datamodule=module)
 
 
-def test_epochs_that_never_end_are_warned_of(path: Path, tmp_path: Path) -> None:
-    class Stop(Callback):
-        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-            trainer.should_stop = True
-
-    with pytest.warns(UserWarning, match=r"max_epochs=2\) never ends: .* Set virtual_epoch_length"):
-        make_trainer(tmp_path, max_epochs=2, callbacks=[Stop()]).fit(Recorder(), datamodule=make_module(path))
-
-
 @pytest.mark.parametrize(
     ("limit", "virtual_epoch_length", "is_refused"),
     [
@@ -297,13 +284,14 @@ def test_epochs_that_never_end_are_warned_of(path: Path, tmp_path: Path) -> None
     ],
 )
 def test_balanced_epochs_are_of_whole_steps_or_of_the_loader(
-    limit: float, virtual_epoch_length: int, is_refused: bool
+    tmp_path: Path, limit: float, virtual_epoch_length: int, is_refused: bool
 ) -> None:
     """Of a trainer with steps of two micro-batches."""
-    trainer = SimpleNamespace(accumulate_grad_batches=2, max_steps=4, fast_dev_run=1, limit_train_batches=limit)
+    trainer = make_trainer(tmp_path, accumulate_grad_batches=2, max_steps=4, limit_train_batches=limit)
+    epoch = DataEpoch(length=virtual_epoch_length or None, is_pass=False, num_batches=8)
     refused = pytest.raises(ConfigError, match=f"limit_train_batches={limit} .* step of 2")
     with refused if is_refused else contextlib.nullcontext():
-        check_steps(trainer, BatchSchedule(2, 1), 2, virtual_epoch_length, True)
+        check_trainer(trainer, BatchSchedule(2, 1), 2, epoch, balanced=True)
 
 
 # ----- several fits, checkpoints of others, skipped steps -------------------------------------------------------------

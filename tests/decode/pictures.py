@@ -24,3 +24,22 @@ def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
     file = io.BytesIO()
     image.save(file, kind, **options)
     return file.getvalue()
+
+
+def half_overwritten(data: bytes) -> bytes:
+    """Damaged as by a disk: Pillow decodes such a JPEG all the same."""
+    half = len(data) // 2
+    return data[:half] + b"A" * (len(data) - half)
+
+
+def with_orientation(image: Image.Image, kind: str, orientation: int, **options: Any) -> bytes:
+    """Encoded with an EXIF orientation."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return encoded(image, kind, exif=exif, **options)
+
+
+def frames_of(kind: str, *colours: str, **options: Any) -> bytes:
+    """An image with a frame or page of each colour."""
+    first, *others = [Image.new("RGB", (32, 24), colour) for colour in colours]
+    return encoded(first, kind, save_all=True, append_images=others, **options)

@@ -4,13 +4,14 @@ import io
 import itertools
 import pickle
 import random
+import struct
 import warnings
 
 import numpy as np
 import pytest
 import torch
 import webdataset
-from PIL import Image
+from PIL import Image, ImageOps, TiffImagePlugin
 
 from bridge_data.decode.image import (
     IMAGE_FORMS,
@@ -24,8 +25,9 @@ from bridge_data.decode.image import (
 from bridge_data.decode.resizing import Resizing
 from bridge_data.errors import ConfigError
 from bridge_data.limits import Limits, allow_pixels
+from bridge_data.process_counts import COUNTS
 from bridge_data.samples.collation import batch_pad_stack
-from tests.decode.pictures import encoded, picture
+from tests.decode.pictures import encoded, frames_of, half_overwritten, picture, with_orientation
 
 
 @pytest.mark.parametrize("name", IMAGE_FORMS)
@@ -146,7 +148,7 @@ def test_damaged_jpegs_fare_as_with_pillow():
 
 @pytest.mark.parametrize(
     ("kind", "mode"),
-    [("PNG", m) for m in ("RGB", "RGBA", "L", "LA", "P", "1", "I;16")]
+    [("PNG", m) for m in ("RGB", "RGBA", "L", "LA", "P", "1")]
     + [
         ("WEBP", "RGB"),
         ("WEBP", "RGBA"),
@@ -159,8 +161,7 @@ def test_damaged_jpegs_fare_as_with_pillow():
 )
 def test_other_formats_are_pillows(kind, mode):
     image = picture(mode="RGBA" if mode == "RGBA" else "RGB")
-    image = image.convert("I").convert("I;16") if mode == "I;16" else image.convert(mode)
-    assert_as_with_pillow(encoded(image, kind))
+    assert_as_with_pillow(encoded(image.convert(mode), kind))
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "BMP"])
@@ -315,3 +316,148 @@ def test_an_image_beyond_both_limits_names_both(side: int, monkeypatch: pytest.M
     for limits, num_pixels in ((Limits(), 89_478_485), (Limits(max_image_pixels=100_000_000), 100_000_000)):
         allow_pixels(limits)
         assert num_pixels == Image.MAX_IMAGE_PIXELS
+
+
+RAMP = np.linspace(0, 65_535, 32 * 24).reshape(24, 32).astype(np.uint16)
+IN_8_BITS = (RAMP >> 8).astype(np.uint8)
+
+
+def tiff(values: np.ndarray, *, signed: bool = False, bits: int = 16, white_is_zero: bool = False) -> bytes:
+    """A TIFF of one strip with these raw values, of kinds that Pillow does not write."""
+    height, width = values.shape
+    tags = {256: width, 257: height, 258: bits, 259: 1, 262: 0 if white_is_zero else 1, 273: 0, 277: 1, 278: height}
+    data = values.tobytes() if bits != 12 else packed_12(values)
+    tags |= {279: len(data), 339: 2 if signed else 1}
+    tags[273] = 8 + 2 + 12 * len(tags) + 4
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in sorted(tags.items()))
+    return b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + bytes(4) + data
+
+
+def packed_12(values: np.ndarray) -> bytes:
+    bits = np.unpackbits(values.astype(">u2").view(np.uint8).reshape(-1, 2), axis=1)[:, 4:]
+    return np.packbits(bits.reshape(-1)).tobytes()
+
+
+def pnm(kind: str, header: str, data: bytes) -> bytes:
+    return f"{kind} 32 24 {header}\n".encode() + data
+
+
+DEEP = {
+    "PNG": encoded(Image.fromarray(RAMP), "PNG"),
+    "TIFF": encoded(Image.fromarray(RAMP), "TIFF"),
+    "TIFF, big-endian": encoded(Image.frombytes("I;16B", (32, 24), RAMP.astype(">u2").tobytes()), "TIFF"),
+    "TIFF of 12 bits": tiff(RAMP >> 4, bits=12),
+    "TIFF where 0 is white": tiff(65_535 - RAMP, white_is_zero=True),
+    "JPEG 2000": encoded(Image.fromarray(RAMP), "JPEG2000"),
+    "PGM": pnm("P5", "65535", RAMP.astype(">u2").tobytes()),
+    "PGM of 12 bits": pnm("P5", "4095", (RAMP >> 4).astype(">u2").tobytes()),
+    "PPM": pnm("P6", "65535", np.repeat(RAMP[..., None], 3, 2).astype(">u2").tobytes()),
+    "floats in TIFF": encoded(Image.fromarray(IN_8_BITS / np.float32(255)), "TIFF"),
+    "floats in PFM": pnm("Pf", "-1.0", (IN_8_BITS[::-1] / np.float32(255)).astype("<f4").tobytes()),
+}
+"""The same picture in more than 8 bits."""
+
+UNSCALED = {
+    "floats in 0..255": encoded(Image.fromarray(IN_8_BITS.astype(np.float32)), "TIFF"),
+    "floats below 0": encoded(Image.fromarray(IN_8_BITS / np.float32(255) - 0.1), "TIFF"),
+    "NaN": encoded(Image.fromarray(np.full((24, 32), np.nan, np.float32)), "TIFF"),
+    "infinity": encoded(Image.fromarray(np.full((24, 32), np.inf, np.float32)), "TIFF"),
+    "32 bits": encoded(Image.fromarray(RAMP.astype(np.int32) << 15), "TIFF"),
+    "signed": tiff((RAMP >> 1).astype(np.int16), signed=True),
+}
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_pixels_of_more_than_8_bits_are_scaled_by_their_range(name: str) -> None:
+    for form in IMAGE_FORMS:
+        made, plain = image_handler(form)(DEEP[name]), image_handler(form)(encoded(Image.fromarray(IN_8_BITS), "PNG"))
+        values = [np.asarray(one, np.float32) * (255 if IMAGE_FORMS[form].scaled else 1) for one in (made, plain)]
+        np.testing.assert_allclose(*values, atol=1.01)
+    resized = image_handler("l8", Resizing(size=(12, 16)))(DEEP[name])
+    assert np.abs(resized.astype(int) - image_handler("l8", Resizing(size=(12, 16)))(DEEP["PNG"])).max() <= 1
+
+
+@pytest.mark.parametrize("name", UNSCALED)
+def test_pixels_without_a_known_range_are_refused(name: str) -> None:
+    for form in ("torchrgb8", "pil", "l"):
+        with pytest.raises(ValueError, match=r"nothing says which value is white; .*handlers="):
+            image_handler(form)(UNSCALED[name])
+    assert encoded_size(UNSCALED[name]) == (24, 32)
+
+
+TURNS = [
+    None,
+    Image.Transpose.FLIP_LEFT_RIGHT,
+    Image.Transpose.ROTATE_180,
+    Image.Transpose.FLIP_TOP_BOTTOM,
+    Image.Transpose.TRANSPOSE,
+    Image.Transpose.ROTATE_270,
+    Image.Transpose.TRANSVERSE,
+    Image.Transpose.ROTATE_90,
+]
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "AVIF", "TIFF", "MPO"])
+@pytest.mark.parametrize("orientation", range(1, 10))
+def test_the_orientation_is_ignored_or_applied_in_sizes_as_in_pixels(kind: str, orientation: int) -> None:
+    image, lossless = picture((40, 24)), {"lossless": True} if kind == "WEBP" else {}
+    data, plain = with_orientation(image, kind, orientation, **lossless), encoded(image, kind, **lossless)
+    stored = Image.open(io.BytesIO(plain)).convert("RGB")
+    turn = TURNS[orientation - 1] if orientation < 9 else None
+    turned = stored if turn is None else stored.transpose(turn)
+    for setting, expected in (("ignore", turned if kind == "TIFF" else stored), ("apply", turned)):
+        upright = setting == "apply"
+        assert encoded_size(data, upright=upright) == (expected.height, expected.width)
+        for form in IMAGE_FORMS:
+            made = image_handler(form, None, setting)(data)
+            pixels = np.asarray(expected.convert(IMAGE_FORMS[form].mode))
+            if isinstance(made, torch.Tensor):
+                made = made.permute(1, 2, 0) if made.ndim == 3 else made
+            scale = np.float32(255) if IMAGE_FORMS[form].scaled else 1
+            np.testing.assert_allclose(np.asarray(made), pixels / scale, atol=1e-6)
+        image = image_handler("pil", Resizing(size=(12, 20), dct_scaling=True), setting)(data)
+        assert (image.size, ImageOps.exif_transpose(image).size) == ((20, 12),) * 2 or not upright
+
+
+@pytest.mark.parametrize("kind", ["GIF", "TIFF", "PNG", "WEBP", "AVIF", "MPO"])
+def test_the_first_frame_is_taken_or_all_as_a_list(kind: str) -> None:
+    data, alone = frames_of(kind, "red", "lime", "blue"), frames_of(kind, "red")
+    before = COUNTS.num_first_frames
+    for form in ("pilrgb", "torchrgb", "rgb8"):
+        all_of = image_handler(form, Resizing(size=(3, 5)), frames="all")
+        means = [np.asarray(image, np.float32).reshape(-1, 3).mean(0) for image in map(hwc, all_of(data))]
+        np.testing.assert_array_equal(np.argmax(means, 1), [0, 1, 2])
+        assert [hwc(one).shape for one in all_of(alone)] == [(3, 5, 3)]
+    assert COUNTS.num_first_frames == before
+    for form in ("pil", "torchrgb8", "l8"):
+        image_handler(form)(alone)
+        assert COUNTS.num_first_frames == before
+        np.testing.assert_array_equal(hwc(image_handler(form)(data)), hwc(image_handler(form, frames="all")(data)[0]))
+        before += 1
+        assert COUNTS.num_first_frames == before
+    with pytest.raises(ValueError, match=r"its 3 frames .* 5000 bytes allowed \(Limits\(max_video_bytes\)\)"):
+        image_handler("pil", frames="all", max_bytes=5000)(data)
+
+
+def hwc(image: object) -> np.ndarray:
+    return np.asarray(image.permute(1, 2, 0) if isinstance(image, torch.Tensor) and image.ndim == 3 else image)
+
+
+def test_smaller_copies_and_masks_are_no_pages() -> None:
+    stream = io.BytesIO()
+    with TiffImagePlugin.AppendingTiffWriter(stream, True) as writer:
+        for kind in (0, 1, 4):
+            Image.new("RGB", (32, 24)).save(writer, "TIFF", tiffinfo={254: kind})
+            writer.newFrame()
+    assert len(image_handler("pil", frames="all")(stream.getvalue())) == 1
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_a_damaged_jpeg_whose_rest_is_guessed_is_counted(mode: str) -> None:
+    whole, before = encoded(picture((200, 160), mode), "JPEG"), COUNTS.num_damaged_images
+    for form in ("pil", "torchrgb8", "l8"):
+        image_handler(form)(whole)
+        assert COUNTS.num_damaged_images == before
+        image_handler(form)(half_overwritten(whole))
+        before += 1
+        assert COUNTS.num_damaged_images == before

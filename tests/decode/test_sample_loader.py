@@ -3,21 +3,30 @@ import io
 import json
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from bridge_data import WorkerConfig, get_loader, get_train_dataset
-from bridge_data.decode import SampleDecoder, SampleLoader, open_loader
+from bridge_data import (
+    Cooker,
+    DefaultTaskEncoder,
+    TextSample,
+    WorkerConfig,
+    basic_sample_keys,
+    get_loader,
+    get_train_dataset,
+)
+from bridge_data.decode import SampleDecoder, SampleLoader, notices, open_loader
 from bridge_data.decode.sample_loader import JoinedLoader
 from bridge_data.errors import ConfigError, FatalSampleError, SampleError, SkipSample
 from bridge_data.plan import load_plan
 from bridge_data.prepare.tars import PrepareConfig, refresh_index
 from bridge_data.samples import CaptioningSample, CrudeSample, SourceInfo
+from bridge_data.tools.lint import LintConfig, lint
 from tests import prepared
-from tests.decode.pictures import encoded, picture
+from tests.decode.pictures import encoded, frames_of, half_overwritten, picture
 from tests.plan.joins import BY_FIELDS, NOTED, joined, own, prepared_plan, texts
 from tests.plan.own_joins import Both, Told
 from tests.plan.prepared import CAPTIONING, CRUDE, write_dataset
@@ -126,12 +135,12 @@ def test_a_lack_names_the_sample_what_it_has_and_the_file(make):
 def test_a_part_that_no_shard_has_is_found_before_the_first_read(tmp_path):
     """A part that only a later shard has is no mistake."""
     shards = {"0.tar": {"k0": {"json": b"{}"}}, "1.tar": {"k1": sample(1)}}
-    for name, jpg in (("a", "jpg"), ("b", "jpeg,png")):
+    for name, jpg in (("a", "jpg"), ("b", "jxg,png")):
         write_dataset(tmp_path / name, shards, dataset_yaml=CAPTIONING.replace("jpg", jpg))
         refresh_index(tmp_path / name, PrepareConfig(num_workers=1))
     (source,) = load_plan(tmp_path / "a").sources
     assert SampleLoader(source, SampleDecoder()).load(1).caption == "picture 1"
-    told = r"dataset.yaml:5: field_map: image: no shard of split part 'train' has a part 'jpeg' or 'png'.* mean 'jpg'?"
+    told = r"dataset.yaml:5: field_map: image: no shard of split part 'train' has a part 'jxg' or 'png'.* mean 'jpg'?"
     with pytest.raises(ConfigError, match=told):
         load_plan(tmp_path / "b")
 
@@ -236,3 +245,38 @@ def test_a_joiner_that_fails_is_noted_with_the_sample(folder: Path) -> None:
     with pytest.raises(AttributeError) as caught:
         load(2)
     assert caught.value.__notes__ == [f"in the joiner of {folder / 'j.yaml'}, sample data-0001.tar/c"]
+
+
+@pytest.mark.parametrize("fields", [WHOLE_PARTS, CAPTIONING, CRUDE])
+def test_damaged_pictures_and_first_frames_are_counted_and_told_once(
+    fields: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices, "_told", set())
+    bad = half_overwritten(encoded(picture((200, 160)), "JPEG"))
+    pictures = [bad, frames_of("GIF", "red", "lime"), bad, jpeg(1), frames_of("MPO", "red", "lime", "blue")]
+    text = {"json": b'"a"' if fields == WHOLE_PARTS else b'{"caption": "a"}'}
+    samples = {f"{number}": {"jpg": one, **text} for number, one in enumerate(pictures)}
+    write_dataset(tmp_path, {"0.tar": samples}, dataset_yaml=fields)
+    options = {"batch_size": None, "shuffle_buffer_size": None, "max_samples_per_sequence": None, "repeat": False}
+    data = get_train_dataset(
+        tmp_path, worker_config=WorkerConfig(0, 1, 0, num_lanes=1), task_encoder=AsTheyAre(), **options
+    )
+    with get_loader(data) as loader:
+        assert len(list(loader)) == 5
+        metrics = loader.metrics()
+    assert (metrics.images, metrics.damaged_images, metrics.first_frames) == (5, 2, 2)
+    told = [record.getMessage() for record in caplog.records if record.name == "bridge_data"]
+    assert len(told) == 2
+    assert "0.tar/0" in told[0] and "damaged" in told[0]
+    assert "0.tar/1" in told[1] and "2 frames" in told[1]
+    found = lint(tmp_path, LintConfig(num_workers=1))
+    assert {code: [fault.key for fault in found.kept[code]] for code in ("damaged-image", "several-frames")} == {
+        "damaged-image": ["0", "2"],
+        "several-frames": ["1", "4"],
+    }
+
+
+class AsTheyAre(DefaultTaskEncoder):
+    """Crude samples, too, are batched as they are."""
+
+    cookers: ClassVar = [Cooker(lambda sample: TextSample(**basic_sample_keys(sample), text=""))]

@@ -1,8 +1,19 @@
 from typing import Any
 
 import pytest
+import torch
+from PIL import Image
 
-from bridge_data.encoders import PLAIN_CHAT_TEMPLATE, ConversationTemplateConfig
+from bridge_data import CaptioningSample, TextSample, VQASample
+from bridge_data.encoders import (
+    PLAIN_CHAT_TEMPLATE,
+    ContrastiveTaskEncoder,
+    ConversationTemplateConfig,
+    PretrainingTaskEncoder,
+    SpeechTaskEncoder,
+    TranscriptionSample,
+    text_encoder,
+)
 from bridge_data.encoders.chat import (
     MarkedTokens,
     chat_template_of,
@@ -14,6 +25,7 @@ from bridge_data.encoders.chat import (
 from bridge_data.encoders.families import LLAVA_TEMPLATE
 from bridge_data.encoders.sequences import last_answer
 from bridge_data.errors import ConfigError, SampleError
+from recipes.tiny_parts import tiny_image_processor, tiny_tokenizer
 from tests.encoders.multimodal_parts import (
     END,
     TURNS,
@@ -182,3 +194,29 @@ def test_the_last_answer_is_cut_off_with_what_follows_it() -> None:
     assert (before.ids, answer.ids) == ([1, 2, 3], [4, 5])
     before, answer = last_answer(MarkedTokens([1, 2], [False, False]))
     assert (before.ids, answer.ids) == ([], [])
+
+
+LONE = "a \ud83d boat"
+
+
+@pytest.mark.parametrize(
+    ("kind", "sample"),
+    [
+        ("text", TextSample(__key__="k", text=LONE)),
+        ("pretraining", TextSample(__key__="k", text=LONE)),
+        ("text", CaptioningSample(__key__="k", image=None, caption=LONE)),
+        ("text", VQASample(__key__="k", image=None, context="what ?", answers=[LONE])),
+        ("clip", CaptioningSample(__key__="k", image=Image.new("RGB", (8, 8)), caption=LONE)),
+        ("whisper", TranscriptionSample(__key__="k", audio=torch.zeros(100), text=LONE)),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_named_with_its_key_by_every_encoder(kind: str, sample: Any) -> None:
+    tokenizer = tiny_tokenizer("text" if kind == "pretraining" else kind)
+    encoders: dict[str, Any] = {
+        "text": lambda: text_encoder(tokenizer).preencode_sample,
+        "pretraining": lambda: lambda sample: list(PretrainingTaskEncoder(tokenizer).preencode_sample(sample)),
+        "clip": lambda: ContrastiveTaskEncoder(tokenizer, tiny_image_processor(kind)).encode_sample,
+        "whisper": lambda: SpeechTaskEncoder(tokenizer, tiny_image_processor(kind)).encode_sample,
+    }
+    with pytest.raises(SampleError, match=r"'k': character 2 of a text is '\\ud83d'"):
+        encoders[kind]()(sample)

@@ -1,6 +1,7 @@
 """Bad input, the visual-token budget, packing, and the way from shards to batches."""
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -130,10 +131,30 @@ def test_what_may_be_kept_is_kept() -> None:
 
 
 @pytest.mark.parametrize("driven", [False, True])
+@pytest.mark.parametrize("name", ["llava", "llava_next", "internvl", "idefics3"])
+def test_images_amid_a_text_keep_their_places_or_the_log_tells_once(
+    name: str, driven: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    encoder = make_encoder(name, driven=driven)
+    encoder.__class__ = type(f"Mine_{name}_{driven}", (type(encoder),), {})  # one that the log has not told of
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            made = encode(encoder, talk(says("user", "one <image> two three"), ANSWER, images=((20, 20),)))
+            encode(encoder, talk(says("user", "<image> one"), ANSWER, says("user", "two"), ANSWER, images=((20, 20),)))
+    text = encoder.tokenizer.decode(made.tokens)
+    moved = text.index("one") > text.index("<IMG_CONTEXT>" if name == "internvl" else "<image>")
+    told = [record.getMessage() for record in caplog.records if "before its words" in record.getMessage()]
+    assert moved is (name in ("llava", "llava_next")) and len(told) == int(moved)
+
+
+@pytest.mark.parametrize("driven", [False, True])
 def test_a_token_of_images_in_the_text_is_no_image(driven: bool) -> None:
-    encoder = make_encoder("internvl", driven=driven)
+    sample = talk(says("user", "what is <IMG_CONTEXT> ?"), ANSWER)
+    with pytest.raises(SampleError, match=r"'k': a turn has '<IMG_CONTEXT>'"):
+        encode(make_encoder("internvl", driven=driven), sample)
+    kept = make_encoder("internvl", driven=driven, policies=SamplePolicies(media_tags="keep"))
     with pytest.raises(SampleError, match=r"template.* 1 image .* 0"):
-        encode(encoder, talk(says("user", "what is <IMG_CONTEXT> ?"), ANSWER))
+        encode(kept, sample)
 
 
 TURNS = """\

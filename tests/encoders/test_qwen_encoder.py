@@ -186,9 +186,10 @@ def test_placeholders_must_match(content: str, images: int, videos: int, message
         messages=[{"role": "user", "content": content}, {"role": "assistant", "content": "a boat"}],
         videos=[frames(4, (20, 20), 0)] * videos,
     )
+    config = FamilyConfig(policies=SamplePolicies(media_tags="keep"))
     with pytest.raises(SampleError, match=f"'talk'.*{message}"):
-        encode(make_encoder("qwen2_vl"), sample)
-    config = FamilyConfig(policies=SamplePolicies(image_mismatch="skip"))
+        encode(make_encoder("qwen2_vl", config=config), sample)
+    config = FamilyConfig(policies=SamplePolicies(image_mismatch="skip", media_tags="keep"))
     with pytest.raises(SkipSample):
         encode(make_encoder("qwen2_vl", config=config), sample)
 

@@ -16,6 +16,7 @@ from bridge_data.encoders import ImageLimits, MultiModalSampleConfig, VideoSampl
 from bridge_data.encoders.visuals import Images, as_rgb, image_size, limited_size, open_video, picture_sizes, pictures
 from bridge_data.errors import ConfigError, SampleError, SkipSample
 from tests.decode.av.media import decode_all, numbers, write
+from tests.decode.pictures import with_orientation
 from tests.encoders.multimodal_parts import image_processor, png
 from tests.encoders.parts import picture
 from tests.encoders.parts import png as encoded
@@ -148,3 +149,42 @@ def test_videos_give_the_frames_chosen() -> None:
 def test_what_is_no_video_is_refused(source: Any, message: str) -> None:
     with pytest.raises(SampleError, match=message):
         open_video(source, "v", VideoSampling(), choose)
+
+
+@pytest.mark.parametrize("orientation", ["ignore", "apply"])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP"])
+def test_announced_sizes_are_those_of_turned_pictures(kind: str, orientation: str) -> None:
+    data = [with_orientation(Image.new("RGB", (40, 20)), kind, number) for number in range(1, 9)]
+    limits = ImageLimits(max_pixels=500, orientation=orientation)
+    made = pictures(data, limits, "k")
+    assert picture_sizes(data, limits, "k") == [(one.height, one.width) for one in made]
+    turned = orientation == "apply" or kind == "TIFF"
+    assert [one.height > one.width for one in made] == [turned and number > 4 for number in range(1, 9)]
+
+
+RAMP = np.linspace(0, 65_535, 64).reshape(8, 8).astype(np.uint16)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        Image.fromarray(RAMP),
+        Image.fromarray(RAMP / np.float32(65_535)),
+        np.repeat(RAMP[..., None] / 65_535, 3, 2),
+        RAMP / np.float32(65_535),
+        RAMP,
+        torch.from_numpy(RAMP / np.float32(65_535))[None],
+    ],
+)
+def test_pixels_of_more_than_8_bits_keep_their_levels(image: Any) -> None:
+    made = np.asarray(as_rgb(image, "k"), int)
+    assert np.abs(made - (RAMP >> 8)[..., None]).max() <= 1
+    assert image_size(image, "k") == (8, 8)
+
+
+@pytest.mark.parametrize(
+    "image", [Image.fromarray(RAMP.astype(np.float32)), torch.ones(3, 8, 8) * 2, -np.ones((8, 8, 3))]
+)
+def test_pixels_beyond_their_range_are_refused(image: Any) -> None:
+    with pytest.raises(SampleError, match=r"'k'.*nothing says which value is white"):
+        as_rgb(image, "k")

@@ -13,7 +13,6 @@ import torch
 
 from bridge_data.errors import ConfigError, StateError, WorkerError
 from bridge_data.loader import SavableDataLoader, get_loader, get_savable_loader
-from bridge_data.loader.lane_runner import LaneRunner
 from bridge_data.loader.workers.worker_pool import WorkerPool
 from bridge_data.order.state import merge_states
 from tests.loader.conftest import in_turn
@@ -217,15 +216,13 @@ def test_an_interrupted_step_is_done_again(loader: SavableDataLoader, monkeypatc
 
 
 @pytest.mark.processes
-def test_workers_take_over_when_ready_and_leave_nothing_behind_but_batches() -> None:
+def test_workers_leave_nothing_behind_but_batches() -> None:
     children = psutil.Process().children(recursive=True)
     gc.collect()
     num_descriptors = len(os.listdir("/proc/self/fd"))
     loader = get_loader(Streams(config(2)))
-    assert some(loader, 1) == ["0/0"] and isinstance(loader._lanes.current, LaneRunner)
-    assert loader.wait_for_workers()
+    assert some(loader, 1) == ["0/0"]
     kept = list(itertools.islice(loader, 9))
-    assert isinstance(loader._lanes.current, WorkerPool)
     state = loader.save_state_rank()
     loader.close()
     loader.close()
@@ -242,10 +239,9 @@ def test_workers_take_over_when_ready_and_leave_nothing_behind_but_batches() -> 
 def test_a_loader_that_is_let_go_ends_its_processes_even_while_they_start() -> None:
     children = psutil.Process().children(recursive=True)
     loader = get_loader(Streams(config(2)))
-    assert some(loader, 1) == ["0/0"]
     del loader
     gc.collect()
-    assert psutil.Process().children(recursive=True) == children
+    until(lambda: psutil.Process().children(recursive=True) == children)
 
 
 def kinds_of_open_files(pid: int) -> collections.Counter[str]:

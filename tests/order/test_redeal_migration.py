@@ -8,12 +8,25 @@ from typing import Any
 
 import pytest
 
-from bridge_data import ConfigError, LaneDataset, StateError, merge_states
+from bridge_data import ConfigError, LaneDataset, StateError, merge_states, stateless
 from bridge_data.plan import Branch
 from tests.prepared import train_dataset, val_dataset, write_blend, write_texts
-from tests.properties.jobs import Encoder, GroupingEncoder, Job, Key
+from tests.properties.jobs import Encoder, GroupingEncoder, Job, Key, Packed, number_of
 
 SIZES = {"a": 300, "b": 90, "c": 40}
+
+
+class OneSize(GroupingEncoder):
+    """As `GroupingEncoder`, with buckets of the batch size, or all of `own_size`."""
+
+    def __init__(self, *, own_size: int | None = None, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.own_size = own_size
+
+    @stateless
+    def batch_group_criterion(self, sample: Any) -> tuple[Any, int | None]:
+        number = sample.keys[0][2] if isinstance(sample, Packed) else number_of(sample)
+        return ("group", number % self.num_groups), self.own_size
 
 
 @pytest.fixture(scope="module")
@@ -143,3 +156,43 @@ def test_differences_are_logged_with_what_they_mean_and_others_are_still_refused
     three, four = (val_dataset(folder / "a", batch_size=size) for size in (3, 4))
     with pytest.raises(StateError, match="start it again"):
         four.check_state(three.new_state().to_dict(), strict=False)
+
+
+@pytest.mark.parametrize("packing", [None, 20])
+@pytest.mark.parametrize("is_finite", [False, True])
+@pytest.mark.parametrize("size", [1, 2, 4, 11])
+def test_groups_give_no_micro_batch_above_the_new_size(
+    folder: Path, size: int, is_finite: bool, packing: int | None
+) -> None:
+    """Incomplete micro-batches of 8 that wait in the state become several of the new size, also at the end."""
+
+    def made(batch_size: int) -> LaneDataset:
+        options: dict[str, Any] = {"packing_buffer_size": packing, "repeat": not is_finite}
+        return dataset(folder, {"a": 1}, OneSize(num_groups=5), batch_size=batch_size, **options)
+
+    job = Job([made(8)])
+    found = keys(job, 9)
+    waiting = [bucket for lane in job.states[0].lanes.values() for bucket in lane["pending"]["buckets"].values()]
+    assert max(map(len, waiting)) > 4
+    job = restored(made(size), merge_states(job.save()))
+    batches = [batch for _ in range(500 // size + 60) for batch in job.step() if batch is not None]
+    assert max(map(len, batches)) <= size
+    found += [key for batch in batches for unit in batch for key in unit]
+    assert max(collections.Counter(found).values()) == 1
+    assert {index for _, epoch, index, _ in found if epoch == 0} == set(range(SIZES["a"]))
+
+
+@pytest.mark.parametrize("is_finite", [False, True])
+def test_an_encoder_that_gives_a_group_less_now_gets_no_more(folder: Path, is_finite: bool) -> None:
+    def made(size: int) -> LaneDataset:
+        encoder = OneSize(num_groups=5, own_size=size)
+        return dataset(folder, {"a": 1}, encoder, batch_size=None, repeat=not is_finite)
+
+    job = Job([made(8)])
+    found = keys(job, 9)
+    job = restored(made(2), merge_states(job.save()))
+    batches = [batch for _ in range(300) for batch in job.step() if batch is not None]
+    assert max(map(len, batches)) == 2
+    found += [key for batch in batches for unit in batch for key in unit]
+    assert max(collections.Counter(found).values()) == 1
+    assert {index for _, epoch, index, _ in found if epoch == 0} == set(range(SIZES["a"]))

@@ -33,7 +33,11 @@ def data_sets(tree):
     ("head", "text", "says"),
     [
         (FIRST, "splits:\n  train:\n    blend: []\n", "m.yaml:4: split 'train': expected `datasets:`"),
-        (FIRST, "splits:\n  train:\n    datasets: []\n    path: a\n", "m.yaml:6: split 'train': unknown key 'path'"),
+        (
+            FIRST,
+            "splits:\n  train:\n    datasets: []\n    path: a\n",
+            "m.yaml:6: split 'train': path is for one data set",
+        ),
         (
             FIRST,
             "splits:\n  train:\n    datasets:\n      - path: a\n        aux: {x: b}\n",
@@ -53,11 +57,17 @@ def data_sets(tree):
         ),
         (SECOND, "splits:\n  train:\n    path: a\n    subset: [0%, 101%]\n", "m.yaml:6: subset: range: got '101%'"),
         (SECOND, "splits:\n  train:\n    path: inner.yaml\n    aux: {x: y}\n", "m.yaml:6: aux is for data sets, but "),
+        (
+            SECOND,
+            "splits:\n  train:\n    blend: [{path: a}]\n    aux: {x: y}\n",
+            "m.yaml:6: split 'train': aux is for one",
+        ),
+        (SECOND, "aux: {x: y}\nsplits: {train: {path: a}}\n", "m.yaml:3: metadataset: aux is for one data set"),
         (SECOND, "splits: {train: {path: missing.yaml}}\n", "missing.yaml: no such folder or file"),
         (
             SECOND,
             "splits:\n  train:\n    blend: []\n    subflavors: {}\n",
-            "m.yaml:6: split 'train': unknown key 'subflavors'",
+            "m.yaml:6: split 'train': subflavors is for one data set: write it beside the `path:`",
         ),
     ],
 )

@@ -74,7 +74,6 @@ def test_damaged_lines_are_named_the_first_of_many(
     [
         ("a.jsonl", b"", DatasetError, r"a\.jsonl: holds no samples: it is empty"),
         ("a.jsonl", b"\n \r\n", DatasetError, r"a\.jsonl: holds no samples: its 2 lines are blank"),
-        ("a.jsonl", b'\xef\xbb\xbf{"a": 1}\n', DatasetError, "line 1: not JSON: Unexpected UTF-8 BOM"),
         ("a.jsonl", None, ConfigError, r"a\.jsonl: expected a \.jsonl file, but there is none"),
         ("a.json", b"{}", ConfigError, r"a\.json: expected a \.jsonl file"),
     ],
@@ -86,6 +85,18 @@ def test_a_file_without_samples(
         (tmp_path / name).write_bytes(content)
     with pytest.raises(error, match=told):
         prepare_jsonl(tmp_path / name)
+
+
+@pytest.mark.parametrize("blank", [b"", b"\n \n"])
+def test_a_byte_order_mark_is_passed_over_in_place(tmp_path: Path, blank: bytes) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + blank + b'{"a": 1}\n{"a": 2}\n')
+    assert prepare_jsonl(path).num_samples == 2
+    lines = open_jsonl(path, "train")
+    block = lines.reader().read_block(range(2), None)
+    assert block is not None
+    assert [lines.reader().read(index).parts["json"] for index in range(2)] == [b'{"a": 1}', b'{"a": 2}']
+    assert [block.contents[index] for index in range(2)] == [b'{"a": 1}', b'{"a": 2}']
 
 
 def test_a_file_that_is_still_written_to(tmp_path: Path) -> None:

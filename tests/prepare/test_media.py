@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from bridge_data.decode.image import encoded_size
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.prepare import MediaRule, prepare_media
 from bridge_data.prepare.media import extract
 from bridge_data.prepare.splits import parse_ratio, split_by_ratio
 from bridge_data.prepare.tars import prepare, refresh_index
 from bridge_data.shards.media_metadata import ImageMetadata, MediaIndex
+from tests.decode.pictures import with_orientation
 from tests.prepare.files import FILES, METADATA, film, picture, sound, write_files
 from tests.shards.tars import prepare_by_ratio, write_tar
 
@@ -233,3 +235,14 @@ def test_metadata_that_go_by_key_are_not_kept_when_keys_are_shared(tmp_path: Pat
     assert "the metadata of 1 media files, which go by key, were not kept" in prepare_by_ratio(tmp_path).notes
     with pytest.raises(DatasetError, match=r"1 key occurs .* '1' in a\.tar and b\.tar, but media metadata go by key"):
         prepare_media(tmp_path, MediaRule.parse(None, False, True))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF"])
+def test_sizes_are_those_before_or_after_exif_orientation(kind: str, tmp_path: Path) -> None:
+    name = f"a.{'jpg' if kind == 'JPEG' else kind.lower()}"
+    data = with_orientation(Image.new("RGB", (40, 20)), kind, 6)
+    write_files(tmp_path, {name: data})
+    for setting in ("ignore", "apply", "ignore"):
+        prepare_media(tmp_path, MediaRule("EXTENSION", orientation=setting))
+        found = MediaIndex.open(tmp_path).get(name)
+        assert (found.height, found.width) == encoded_size(data, upright=setting == "apply")

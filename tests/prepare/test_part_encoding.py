@@ -98,6 +98,7 @@ def test_a_view_of_a_tensor_does_not_bring_all_of_it_and_compressed_parts_say_no
         ("pth", {"a": pytest}, "only tensors"),
         ("pth", Path, "only tensors"),
         ("pth", lambda: 0, "only tensors"),
+        ("webp", Image.fromarray(np.zeros((2, 2), np.uint16)), "clipped to 8 bits"),
         ("mp4", "text", "'mp4' are given as bytes"),
         ("xyz", 3, "others may end with txt"),
         ("xyz", Path("/no/such/file"), "No such file"),

@@ -1,3 +1,4 @@
+import gzip
 import io
 import os
 import shutil
@@ -18,7 +19,7 @@ from bridge_data.prepare.splits import split_by_ratio
 from bridge_data.prepare.tars import PrepareConfig, prepare
 from bridge_data.shards.index_file import Segment
 from tests.prepare.odd_tars import LOSING, TWO, tar_of, without_content
-from tests.shards.tars import write_tar
+from tests.shards.tars import prepare_by_ratio, write_tar
 
 
 def keys_and_notes(folder: Path, name: str = "a.tar") -> tuple[list[str], list[str]]:
@@ -86,6 +87,22 @@ def test_a_cut_anywhere_is_found(tmp_path: Path) -> None:
     assert keys_and_notes(tmp_path) == (["1", "2"], [])
     with pytest.raises(DatasetError, match=r"b\.tar: no such file"):
         scan_shard(tmp_path, "b.tar")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("bad.tar", b""), ("bad.tgz", b""), ("bad.tar.gz", gzip.compress(b"", mtime=0))],
+    ids=lambda one: str(one),
+)
+def test_an_empty_file_among_good_shards_is_named_and_not_to_be_mended(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    for number in range(3):
+        write_tar(tmp_path / f"{number}.tar", {f"{number}.txt": b"x"})
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DatasetError) as error:
+        prepare_by_ratio(tmp_path)
+    assert name in str(error.value) and "empty" in str(error.value) and "truncate" not in str(error.value)
 
 
 FIFO = [without_content(name, tarfile.FIFOTYPE) for name in ("c.pipe", "plain")]

@@ -107,7 +107,7 @@ def test_text_of_the_environment_becomes_values_of_the_options(monkeypatch: pyte
         None,
         [
             *("data.global_batch_size=${oc.env:SIZE}", "data.rampup_batch_size=['${oc.env:FIRST}', 2, '12']"),
-            *("loader.strict_restore=${oc.env:STRICT}", "loader.wait_for_workers=${oc.env:STRICT}"),
+            "loader.strict_restore=${oc.env:STRICT}",
             *("loader.num_workers='4'", "loader.sample_timeout_s=${oc.env:SECONDS}", "data.path=7"),
             "loader.workers={num_cpus: '2', resources: {decoding: 1}}",
             *("loader.ledger_path=5", "data.skip_steps=[3, 5-6]", "data.seq_length=${oc.env:SIZE}"),
@@ -116,7 +116,7 @@ def test_text_of_the_environment_becomes_values_of_the_options(monkeypatch: pyte
     )
     options = recipe.options
     assert (options.trainer.global_batch_size, options.trainer.rampup_batch_size) == (8, [2, 2, 12])
-    assert options.trainer.strict_restore is False and recipe.loader["wait_for_workers"] is False
+    assert options.trainer.strict_restore is False
     assert (options.worker.num_workers, options.loader.sample_timeout_s) == (4, 10.0)
     assert options.loader.workers == RayWorkers(num_cpus=2.0, resources={"decoding": 1})
     assert (recipe.data["path"], options.loader.ledger_path, recipe.data["seq_length"]) == ("7", "5", 8)
@@ -204,7 +204,6 @@ WRONG: dict[str, list[tuple[str, str]]] = {
         ("=5", "expected key=value"),
     ],
     "text_sft": [
-        ("loader.wait_for_workers=maybe", "loader.wait_for_workers='maybe': expected true or false"),
         ("loader.strict_restore=maybe", "loader.strict_restore='maybe': expected true or false"),
         ("loader.strict_restore=null", "loader.strict_restore=None: expected true or false"),
         ("data.path=null", "data.path=None: expected text"),

@@ -293,7 +293,7 @@ def test_parts_outside_of_a_block_are_what_they_are_when_they_are_read_singly(tm
     astray = build_segment(segment.keys(), segment.offsets(), range(num_parts, 20 * num_parts + 1, num_parts), parts)
     with open(tmp_path / ".nv-meta/index.bridge", "wb") as file:
         writer = BridgeIndexWriter(file)
-        writer.add(entry.name, entry.num_bytes, entry.mtime_ns, astray)
+        writer.add(entry.name, entry.num_bytes, entry.mtime_ns, astray, entry.head_checksum)
         writer.finish(index.uuid)
     records = open_shards(tmp_path, "train")
     expected = [records.reader().read(index) for index in range(20)]

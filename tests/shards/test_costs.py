@@ -127,7 +127,7 @@ def test_a_damaged_or_replaced_file_is_told(tmp_path: Path) -> None:
     save_costs(records, [[{"tokens": 1}]] * 120)
     with pytest.raises(DatasetError, match="replaced"):
         table.take(np.array([0]), "tokens")
-    for damaged in (content[:-100], content[:200], b"", content.replace(b'"format":1', b'"format":2')):
+    for damaged in (content[:-100], content[:200], b"", content.replace(b'"format":2', b'"format":1')):
         path.write_bytes(damaged)
         with pytest.raises(DatasetError, match=f"{path}.*bridge-data measure"):
             open_costs(records, KEY)

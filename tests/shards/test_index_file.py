@@ -34,7 +34,7 @@ def test_what_cannot_be_used_is_told_and_taken_for_absent(tmp_path: Path, caplog
     data = path.read_bytes()
     older = data[:12] + struct.pack("=I", 1) + data[16:]
     for content, why in (
-        (older, "is of version 1, not 2, and is not used"),
+        (older, "is of version 1, not 3, and is not used"),
         (data[:-1], "is damaged, and is not used"),
         (data + b"x", "is damaged, and is not used"),
         (data[:20], "is damaged, and is not used"),
@@ -119,7 +119,7 @@ def write(path: Path, uuid: str = "u", keys: tuple[str, ...] = ("a", "b")) -> Br
     with open(path, "wb") as file:
         writer = BridgeIndexWriter(file)
         for number, key in enumerate(keys):
-            writer.add(f"{key}.tar", 10240, 7, build_segment([key], [0, 1024], [1], [("txt", 512, number)]))
+            writer.add(f"{key}.tar", 10240, 7, build_segment([key], [0, 1024], [1], [("txt", 512, number)]), 0)
         writer.finish(uuid)
     index = BridgeIndex.open(path)
     assert index is not None

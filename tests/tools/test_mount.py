@@ -202,6 +202,7 @@ def test_what_a_mount_lacks_is_said(dataset: Path, tmp_path: Path, monkeypatch: 
         with pytest.raises(ConfigError, match="is not empty"):
             mount(View(dataset), tmp_path)
     monkeypatch.setitem(sys.modules, "mfusepy", None)
+    assert run_command("mount", dataset, tmp_path / "view").stdout == ""  # it does not say that it is shown
     with pytest.raises(ConfigError, match=r'pip install "bridge-data\[mount\]"'):
         mount(View(dataset), tmp_path / "view")
 

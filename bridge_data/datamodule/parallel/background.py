@@ -28,7 +28,7 @@ from bridge_data.loader import SavableDataLoader
 from bridge_data.loader.even_ends import EvenEnds
 from bridge_data.loader.metrics import LoaderMetrics, Meter, Timed, of_all_ranks
 from bridge_data.order.state import LoaderState
-from bridge_data.run_options import Ends
+from bridge_data.run_options import LoaderConfig
 from bridge_data.samples.pickling import decode, encode_by_reference
 
 BATCH, END, ERROR, CLOSED = range(4)
@@ -137,9 +137,9 @@ class BackgroundLoader:
 
     The thread reads `loader`; None if it only receives. Such a thread starts at once, others with the first draw. When
     `run` returns or raises, the loader is closed; an error reaches the consumer after the batches before it, as a
-    `WorkerError` that begins with `failure`. Unless `ends` is "uneven", the ranks take equally many batches, and agree
-    on them in the groups of `dataset` and in the thread that draws. `run` must not refer to this object. Use it from
-    one thread at a time.
+    `WorkerError` that begins with `failure`. Unless `config.ends` is "uneven", the ranks take equally many batches, and
+    agree on them in the groups of `dataset` and in the thread that draws. `run` must not refer to this object. Use it
+    from one thread at a time.
     """
 
     def __init__(
@@ -149,11 +149,10 @@ class BackgroundLoader:
         arrivals: Arrivals,
         run: Callable[[], None],
         failure: str,
-        *,
-        ends: Ends = "uneven",
+        config: LoaderConfig,
     ) -> None:
         self.dataset = dataset
-        self.even_ends = None if ends == "uneven" else EvenEnds(dataset)
+        self.even_ends = None if config.ends == "uneven" else EvenEnds(dataset, config)
         self._loader = loader
         self._arrivals = arrivals
         self._fetched: Arrival | None = None

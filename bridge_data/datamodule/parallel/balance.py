@@ -40,6 +40,7 @@ from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader import SavableDataLoader
 from bridge_data.loader.pinning import can_pin, pinned
 from bridge_data.order.state import LoaderState
+from bridge_data.run_options import LoaderConfig
 
 _NONE_LEFT = object()
 
@@ -223,15 +224,14 @@ class BalancedLoader(BackgroundLoader):
         loader: SavableDataLoader,
         peers: Peers,
         balancing: Balancing,
-        *,
-        pin_memory: bool = False,
+        config: LoaderConfig,
     ) -> None:
         self.report = BalanceReport()
         arrivals = Arrivals(balancing.max_step_size)
-        exchange = Exchange(peers, dataset.worker_config.rank, balancing, self.report, pin_memory and can_pin())
+        exchange = Exchange(peers, dataset.worker_config.rank, balancing, self.report, config.pin_memory and can_pin())
         run = functools.partial(_balance, exchange, arrivals, loader)
         failure = "micro-batches can no longer be exchanged between data-parallel ranks"
-        super().__init__(dataset, loader, arrivals, run, failure)
+        super().__init__(dataset, loader, arrivals, run, failure, config)
 
 
 def _balance(exchange: Exchange, arrivals: Arrivals, loader: SavableDataLoader) -> None:

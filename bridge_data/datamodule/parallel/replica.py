@@ -41,7 +41,7 @@ from bridge_data.datamodule.parallel.groups import groups_of, has_megatron_group
 from bridge_data.errors import ConfigError, WorkerError
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.loader.pinning import Pin, can_pin, pinned
-from bridge_data.run_options import Ends
+from bridge_data.run_options import LoaderConfig
 from bridge_data.topology import is_distributed
 
 NUM_AHEAD = 2
@@ -142,8 +142,8 @@ class ReplicaLoader(BackgroundLoader):
     to this object. All ranks of the replica must call `restore_state_rank` and `close` in the same order. An iteration
     ends where the reader's does.
 
-    `ends` is that of `LoaderConfig`. `loader` itself must have "uneven" ends: how far its thread has read ahead
-    differs between replicas, so the ranks could not agree there.
+    `loader` itself must have "uneven" ends: how far its thread has read ahead differs between replicas, so the ranks
+    could not agree there.
 
     The reader reads `NUM_AHEAD` batches ahead. The others accept everything it sends, so that it never waits
     for them: a rank that is behind keeps more batches, a few micro-batches in a pipeline.
@@ -154,19 +154,17 @@ class ReplicaLoader(BackgroundLoader):
         dataset: LaneDataset,
         replica: Replica,
         loader: "RankLoader | None",
-        *,
-        pin_memory: bool = False,
-        ends: Ends = "uneven",
+        config: LoaderConfig,
     ) -> None:
         arrivals = Arrivals(None if loader is None else NUM_AHEAD)
-        pin = pinned if pin_memory and can_pin() else None
+        pin = pinned if config.pin_memory and can_pin() else None
         run: Callable[[], None]
         if loader is None:
             run = functools.partial(_receive, replica, arrivals, pin)
         else:
             run = functools.partial(_send, replica, arrivals, loader)
         failure = f"batches of rank {replica.reader} can no longer be broadcast in its replica"
-        super().__init__(dataset, loader, arrivals, run, failure, ends=ends)
+        super().__init__(dataset, loader, arrivals, run, failure, config)
 
 
 def _send(replica: Replica, arrivals: Arrivals, loader: RankLoader) -> None:

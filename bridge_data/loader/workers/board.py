@@ -169,11 +169,20 @@ class Shared:
     """The trainer's end: what all workers of a loader share."""
 
     def __init__(self, num_workers: int, max_shared_bytes: int) -> None:
-        self._num_workers, descriptor = num_workers, Board.make(num_workers)
+        self._num_workers = num_workers
         num_ahead = min(_MAX_AHEAD, MAX_HELD_SLOTS // (2 * num_workers))
         self._max_ahead = num_ahead, max_shared_bytes // (_AHEAD_SHARE * num_workers)
-        self.board, self._bell = Board(descriptor, num_workers), os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._inboxes = [Channel.pair() for _ in range(num_workers)]
+        self._inboxes: list[tuple[Channel, Channel]] = []
+        with contextlib.ExitStack() as opened:
+            descriptor = Board.make(num_workers)
+            opened.callback(os.close, descriptor)
+            self.board, self._bell = Board(descriptor, num_workers), os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            opened.callback(os.close, self._bell)
+            for _ in range(num_workers):
+                self._inboxes.append(Channel.pair())
+                for channel in self._inboxes[-1]:
+                    opened.callback(channel.close)
+            self._opened = opened.pop_all()
         self._descriptors = [descriptor, self._bell]
 
     def introduce(self, index: int, channel: Channel) -> None:
@@ -185,7 +194,4 @@ class Shared:
             channel.send(introduction, [*self._descriptors, inbox, *others], wait=False)
 
     def close(self) -> None:
-        for channel in (channel for pair in self._inboxes for channel in pair):
-            channel.close()
-        for descriptor in self._descriptors:
-            os.close(descriptor)
+        self._opened.close()

@@ -16,13 +16,23 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 from bridge_data.child_process import SINGLE_THREADED
 from bridge_data.errors import WorkerError
 from bridge_data.loader.lane_runner import ServerLost
-from bridge_data.loader.workers.messages import AddLoader, Channel, Environment, Exited, KillWorker, StartWorker, Stop
+from bridge_data.loader.workers.messages import (
+    AddLoader,
+    Channel,
+    Environment,
+    Exited,
+    Importing,
+    KillWorker,
+    StartWorker,
+    Stop,
+)
 from bridge_data.run_options import StartMethod
 
 _STOP_TIMEOUT_S = 1.0
@@ -80,11 +90,16 @@ class Launcher:
     """Starts and kills the workers of one loader through a server, and receives their exits."""
 
     def __init__(self, method: StartMethod, environment: Environment, modules: list[str]) -> None:
-        self.server = _server_for(method, environment)
-        self._channel, theirs = Channel.pair()
-        self._joined = False
-        self.server.admit(theirs, modules)
-        theirs.close()
+        self.joined, self.importing = False, ""
+        """Whether the server serves this loader; the module that it imports for it before that."""
+        with contextlib.ExitStack() as undo:
+            self._channel, theirs = Channel.pair()
+            undo.callback(self._channel.close)
+            with contextlib.closing(theirs):
+                self.server = _server_for(method, environment)
+                undo.callback(self.server.let_go, at_once=False)
+                self.server.admit(theirs, modules)
+            undo.pop_all()
 
     def fileno(self) -> int:
         return self._channel.fileno()
@@ -102,7 +117,10 @@ class Launcher:
         try:
             return list(self._heard())
         except EOFError:
-            raise ServerLost("the process that workers are started from died (see its messages above)") from None
+            where = f" while it imported {self.importing}" if self.importing else ""
+            raise ServerLost(
+                f"the process that workers are started from died{where} (see its messages above)"
+            ) from None
 
     def _heard(self) -> Iterator[Exited]:
         with contextlib.suppress(BlockingIOError):
@@ -110,8 +128,10 @@ class Launcher:
                 message = self._channel.receive(wait=False).message
                 if isinstance(message, Exited):
                     yield message
+                elif isinstance(message, Importing):
+                    self.importing = message.module
                 else:
-                    self._joined = True
+                    self.joined, self.importing = True, ""
 
     def close(self) -> None:
         """End all workers and wait for them; end the server if no other loader uses it."""
@@ -120,22 +140,25 @@ class Launcher:
             for _ in self._heard():
                 pass
             deadline = time.monotonic() + _STOP_TIMEOUT_S
-            while self._joined and (left := deadline - time.monotonic()) > 0:  # else it has not started any worker
+            while self.joined and (left := deadline - time.monotonic()) > 0:  # else it has not started any worker
                 select.select([self._channel], [], [], left)
                 for _ in self._heard():
                     pass
         self._channel.close()
-        self.server.let_go(at_once=not self._joined)
+        self.server.let_go(at_once=not self.joined)
 
 
 class _SharedServer:
     """A server and how many loaders use it."""
 
     def __init__(self, method: StartMethod, environment: Environment) -> None:
-        self._control, theirs = Channel.pair()
-        self.process = _ServerProcess(method, theirs, environment)
-        theirs.close()
-        self._control.send(environment)
+        with contextlib.ExitStack() as undo:
+            self._control, theirs = Channel.pair()
+            undo.callback(self._control.close)
+            with contextlib.closing(theirs):
+                self.process = _ServerProcess(method, theirs, environment)
+            self._control.send(environment)
+            undo.pop_all()
         self.num_users = 0
 
     def lives(self) -> bool:
@@ -159,6 +182,27 @@ class _SharedServer:
         self._control.send(Stop())
         self._control.close()
         self.process.end(0.0 if at_once else _STOP_TIMEOUT_S)
+
+
+class EarlyServer:
+    """Keeps a server for the loaders to come, whose workers then start sooner, until `release`. Copies keep none, nor
+    does one without a method.
+
+    Raises:
+        WorkerError: if the server cannot be executed.
+    """
+
+    def __init__(self, method: StartMethod | None = None) -> None:
+        server = None if method is None else _server_for(method, Environment.of_this_process())
+        self.release = weakref.finalize(self, _release_in, os.getpid(), server)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EarlyServer, ()
+
+
+def _release_in(process: int, server: _SharedServer | None) -> None:
+    if server is not None and os.getpid() == process:  # not in a child that the trainer forked
+        server.let_go(at_once=True)
 
 
 _servers: dict[tuple[Any, ...], _SharedServer] = {}

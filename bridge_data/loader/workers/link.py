@@ -32,10 +32,11 @@ from bridge_data.loader.workers.messages import (
     Begin,
     Channel,
     EndMessage,
-    Environment,
     FailureMessage,
     Freed,
+    Importing,
     LaneMessage,
+    Load,
     Packet,
     Ready,
     changed,
@@ -158,15 +159,15 @@ class WorkerLink:
         uid: int,
         channel: Channel,
         page: WatchPage,
-        environment: Environment,
+        load: Load,
         dataset: int,
         shared: Shared | None,
     ) -> None:
         """Connect to a new process. If lanes had started, it continues after the last batch received."""
         self.uid, self._channel, self.page = uid, channel, page
         self._slots = SlotReader(self._held)
-        self.ready, self.started_at, self.hung_up_at = False, time.monotonic(), math.inf
-        self._send(environment, dataset)
+        self.ready, self.importing, self.hung_up_at = False, "", math.inf
+        self._send(load, dataset)
         self._shared = shared
         if self._state is not None:
             self._send_begin(self._state)
@@ -209,7 +210,7 @@ class WorkerLink:
         return True
 
     def _note(self, packet: Packet) -> None:
-        message: Ready | LaneMessage = packet.message
+        message: Ready | Importing | LaneMessage = packet.message
         if isinstance(message, BatchMessage):
             self._slots.note(message.body, packet.descriptors)
         elif isinstance(message, Ready):
@@ -218,6 +219,9 @@ class WorkerLink:
                 self.broken = WorkerError(f"worker {self.index}: {message.failure}")
             elif self._shared is not None:  # not before: a user may have few descriptors on the way
                 self._shared.introduce(self.index, self._channel)
+            return
+        elif isinstance(message, Importing):
+            self.importing = message.module
             return
         is_next = message.begin_number == self._begin_number and message.number == self.num_received
         if not is_next and isinstance(message, BatchMessage):
@@ -242,6 +246,12 @@ class WorkerLink:
         """Whether the process has closed its end."""
         return self.hung_up_at < math.inf
 
+    def describe(self, name: Callable[[SampleRef], str]) -> str:
+        """What the process does, in words; `name` says what a sample is called."""
+        if self.ready:
+            return self.page.describe(name)
+        return f"importing {self.importing}" if self.importing else "loading the data set"
+
     def has_item(self) -> bool:
         return bool(self._queue)
 
@@ -263,7 +273,7 @@ class WorkerLink:
         self._allowed += 1
         self.page.allowed = self._allowed
         self._note_taken()
-        if self._slots.released or self.page.waits:
+        if (self._slots.released or self.page.waits) and not self.hung_up:
             self._free()
         counts = as_counts((*message.counts, self._num_ready, self._prefetch_factor))
         return Produced(lane, batch, state, message.skipped, message.references, counts)

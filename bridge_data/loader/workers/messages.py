@@ -18,12 +18,13 @@ import os
 import pickle
 import socket
 import struct
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from bridge_data.order.state import LaneState, LoaderState
-from bridge_data.replacement import Replacement
+from bridge_data.replacement import Replacement, replacement
 
 _MAX_PACKET_BYTES = 1 << 16
 _LENGTH = struct.Struct("I")
@@ -81,12 +82,16 @@ def changed(before: LaneState, change: StateChange) -> LaneState:
 
 
 class Environment(NamedTuple):
-    """Trainer to server and worker, the first message: where to import modules from, what Energon is replaced by."""
+    """Trainer to server, the first message: where to import modules from, what Energon is replaced by."""
 
     sys_path: tuple[str, ...]
     argv: tuple[str, ...]
     pythonpath: str | None
     replacement: Replacement
+
+    @classmethod
+    def of_this_process(cls) -> Environment:
+        return cls(tuple(sys.path), tuple(sys.argv), os.environ.get("PYTHONPATH"), replacement())
 
 
 class AddLoader(NamedTuple):
@@ -95,8 +100,21 @@ class AddLoader(NamedTuple):
     modules: list[str]
 
 
+class Importing(NamedTuple):
+    """Server to loader, worker to trainer: it begins to import this module for the dataset."""
+
+    module: str
+
+
 class Joined(NamedTuple):
     """Server to loader: the server now serves it."""
+
+
+class Load(NamedTuple):
+    """Trainer to worker, the first message, with the file of the dataset: load it, after importing these modules."""
+
+    environment: Environment
+    modules: list[str]
 
 
 class StartWorker(NamedTuple):

@@ -8,9 +8,7 @@ workers when the trainer ends in any way.
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import importlib
 import logging
 import os
 import select
@@ -29,6 +27,8 @@ logger = logging.getLogger("bridge_data")
 
 Start = Callable[[int, int], int]
 """Starts a worker with the descriptors of its channel and watch page; returns the process id."""
+Prepare = Callable[[list[str], Channel], None]
+"""Imports modules for the workers of a loader, which is told of each."""
 
 
 def command(mode: str, channel: int, watch: int | None = None) -> list[str]:
@@ -46,12 +46,12 @@ def main(mode: str, channel_descriptor: int, parent: int, watch_descriptor: int 
     channel = Channel.from_descriptor(channel_descriptor)
     environment = channel.receive().message
     if mode == "spawn":  # it keeps its PYTHONPATH for its workers
-        _serve(channel, parent, _execute_worker, prepare=lambda modules: None)
+        _serve(channel, parent, _execute_worker, prepare=lambda modules, loader: None)
     worker.adopt(environment)
     _serve(channel, parent, _fork_worker, prepare=_import_for_workers)
 
 
-def _serve(control: Channel, parent: int, start: Start, prepare: Callable[[list[str]], None]) -> NoReturn:
+def _serve(control: Channel, parent: int, start: Start, prepare: Prepare) -> NoReturn:
     """Start and reap workers until the trainer says stop or ends; then kill the rest, and end the process."""
     server = _Server(start, prepare)
     try:
@@ -73,7 +73,7 @@ class _ChildWorker(NamedTuple):
 class _Server:
     """The connected loaders and their workers that are not reaped yet."""
 
-    def __init__(self, start: Start, prepare: Callable[[list[str]], None]) -> None:
+    def __init__(self, start: Start, prepare: Prepare) -> None:
         self._start, self._prepare = start, prepare
         self._loaders: dict[int, Channel] = {}
         self.workers: dict[int, _ChildWorker] = {}
@@ -96,8 +96,8 @@ class _Server:
                 message, _, descriptors = control.receive()
                 if not isinstance(message, AddLoader):
                     return
-                self._prepare(message.modules)
                 loader = Channel.from_descriptor(descriptors[0])
+                self._prepare(message.modules, loader)
                 self._loaders[loader.fileno()] = loader
                 loader.send(Joined())
 
@@ -151,13 +151,8 @@ def _execute_worker(channel: int, watch: int) -> int:
     return child.pid
 
 
-def _import_for_workers(modules: list[str]) -> None:
-    """Import the modules that workers will need. An import that fails here is retried, and reported, in the worker."""
-    for name in modules:
-        if name in sys.modules:
-            continue
-        with contextlib.suppress(Exception):
-            importlib.import_module(name)
+def _import_for_workers(modules: list[str], loader: Channel) -> None:
+    for name in worker.imported(modules, loader):
         if len(os.listdir("/proc/self/task")) > 1:  # those of native libraries included
             logger.warning(
                 "importing %s started a thread in the fork server, which may block workers forked from it. "

@@ -5,12 +5,14 @@ that ended; never more than the watch page allows. Guarantee: a child dies with 
 ignores Ctrl-C and computes in one thread; a worker returns only by `os._exit`.
 """
 
+import contextlib
 import faulthandler
+import importlib
 import os
 import pickle
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bridge_data.child_process import (
@@ -37,6 +39,7 @@ from bridge_data.loader.workers.messages import (
     EndMessage,
     FailureMessage,
     Freed,
+    Importing,
     LaneMessage,
     Packet,
     Ready,
@@ -66,6 +69,21 @@ def adopt(environment: "Environment") -> None:
         install(environment.replacement)
 
 
+def imported(modules: list[str], trainer: Channel) -> Iterator[str]:
+    """Import those modules that are missing; returns the name of each, which `trainer` is told before.
+
+    An import that fails is no error here: whatever needs the module imports it again, and reports why it fails.
+    """
+    for name in modules:
+        if name in sys.modules:
+            continue
+        with contextlib.suppress(BlockingIOError):  # the trainer is busy, and many messages wait for it
+            trainer.send(Importing(name), wait=False)
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+        yield name
+
+
 def main(parent: int, channel_descriptor: int, watch_descriptor: int) -> None:
     """Run as a worker of the process `parent`."""
     try:
@@ -88,9 +106,11 @@ def main(parent: int, channel_descriptor: int, watch_descriptor: int) -> None:
 
 
 def _serve(channel: Channel, page: WatchPage) -> None:
-    environment, _, (file,) = channel.receive()
+    load, _, (file,) = channel.receive()
     try:
-        adopt(environment)
+        adopt(load.environment)
+        for _ in imported(load.modules, channel):
+            pass
         dataset = pickle.loads(contents_of(file))
     except BaseException as error:
         _, text = Encoder().encode_error(error, "while the dataset was loaded in a worker")

@@ -8,11 +8,11 @@ batches, `WorkerError` says when each died, where it was, and why. Every wait ha
 from __future__ import annotations
 
 import collections
+import contextlib
 import logging
 import os
 import select
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
@@ -25,16 +25,14 @@ from bridge_data.loader.workers.batches import encode_dataset
 from bridge_data.loader.workers.board import MAX_PEERS, Shared
 from bridge_data.loader.workers.launch import Launcher
 from bridge_data.loader.workers.link import WatchPage, WorkerLink, spin_briefly
-from bridge_data.loader.workers.messages import Channel, Environment, Exited, file_of
+from bridge_data.loader.workers.messages import Channel, Environment, Exited, Load, file_of
 from bridge_data.loader.workers.slots import HeldSlots
-from bridge_data.order import SampleRef
 from bridge_data.order.state import LoaderState
-from bridge_data.replacement import replacement
 from bridge_data.run_options import LoaderConfig
 
 logger = logging.getLogger("bridge_data")
 
-_START_TIMEOUT_S = 300.0
+_SLOW_START_S = 5.0
 _EXIT_TIMEOUT_S = 5.0
 _TICK_S = 1.0
 
@@ -102,34 +100,49 @@ class WorkerPool:
     ) -> None:
         self._config, self._restarts, self._name = config, restarts, dataset.describe
         data, modules = encode_dataset(dataset)
-        self._dataset = file_of(data)
-        self._environment = Environment(tuple(sys.path), tuple(sys.argv), os.environ.get("PYTHONPATH"), replacement())
+        self._load = Load(Environment.of_this_process(), modules)
         self._links = [WorkerLink(index, config.prefetch_factor, held) for index in range(num_workers)]
         self._link_of: dict[int, WorkerLink] = {}
+        self._num_started, self._interrupted, self._shared = 0, False, None
         helps = config.workers_help and 1 < num_workers <= MAX_PEERS
-        self._shared = Shared(num_workers, config.max_shared_bytes) if helps else None
-        self._num_started = 0
-        self._launcher = Launcher(config.start_method, self._environment, modules)
-        self._interrupted, self._waker = False, os.eventfd(0, os.EFD_CLOEXEC)
-        for link in self._links:
-            self._start(link)
+        with contextlib.ExitStack() as opened:
+            self._dataset = file_of(data)
+            opened.callback(os.close, self._dataset)
+            if helps:
+                self._shared = Shared(num_workers, config.max_shared_bytes)
+                opened.callback(self._shared.close)
+            self._waker = os.eventfd(0, os.EFD_CLOEXEC)
+            opened.callback(os.close, self._waker)
+            self._launcher = Launcher(config.start_method, self._load.environment, modules)
+            opened.callback(self._launcher.close)
+            for link in self._links:
+                self._start(link)
+                opened.callback(link.close)
+            self._opened = opened.pop_all()
 
     def _start(self, link: WorkerLink) -> None:
         ours, theirs = Channel.pair()
-        page, descriptor = WatchPage.make()
-        self._num_started += 1
-        self._launcher.start_worker(self._num_started, theirs, descriptor)
-        theirs.close()
-        os.close(descriptor)
-        link.attach(self._num_started, ours, page, self._environment, self._dataset, self._shared)
+        with contextlib.ExitStack() as undo, contextlib.closing(theirs):
+            undo.callback(ours.close)
+            page, descriptor = WatchPage.make()
+            try:
+                self._num_started += 1
+                self._launcher.start_worker(self._num_started, theirs, descriptor)
+            finally:
+                os.close(descriptor)
+            link.attach(self._num_started, ours, page, self._load, self._dataset, self._shared)
+            undo.pop_all()
 
     def ready(self) -> bool:
         """Whether all workers have loaded the dataset; does not wait."""
         self._poll(0)
+        self._raise_if_broken()
+        return all(link.ready for link in self._links)
+
+    def _raise_if_broken(self) -> None:
         for link in self._links:
             if link.broken:
                 raise link.broken
-        return all(link.ready for link in self._links)
 
     def wait_ready(self, timeout_s: float) -> bool:
         """Wait until all workers have loaded the dataset; False if that takes longer."""
@@ -147,8 +160,9 @@ class WorkerPool:
     def begin(self, lanes: list[int], state: LoaderState) -> None:
         """Drop all prefetched batches, and produce these lanes in the order of their slots, from `state`.
 
-        Lane number i of the rank goes to worker `i mod num_workers`.
+        Lane number i of the rank goes to worker `i mod num_workers`. Raises why a worker cannot run, if one cannot.
         """
+        self._raise_if_broken()
         self._link_of = {
             lane: self._links[number % len(self._links)] for number, lane in enumerate(sorted(state.lanes))
         }
@@ -174,7 +188,7 @@ class WorkerPool:
             os.eventfd_write(self._waker, 1)
 
     def _wait_for(self, link: WorkerLink) -> None:
-        patience = Patience(self._config, link, self._name)
+        patience = Patience(self._config, link, lambda: self._describe(link))
         while not link.has_item():
             if self._interrupted:
                 raise Interrupted
@@ -184,7 +198,7 @@ class WorkerPool:
             if not patience.is_over():
                 self._sleep(link, _TICK_S if patience.left_s is None else min(patience.left_s, _TICK_S))
                 self._poll(0)
-            elif self._config.fail_on_timeout:
+            elif self._config.fail_on_timeout or not link.ready:
                 link.broken = WorkerError(patience.verdict())
                 self._launcher.kill_worker(link.uid)
             else:
@@ -227,23 +241,24 @@ class WorkerPool:
         return received
 
     def _replace_if_stuck(self, link: WorkerLink) -> None:
-        """Replace a worker that does not get ready, or whose exit is not reported."""
-        now = time.monotonic()
-        if link.broken:
-            return
-        if now > link.hung_up_at + _EXIT_TIMEOUT_S:
-            self._replace(link, f"worker {link.index} broke off {link.page.describe(self._name)}")
-        elif not link.ready and now > link.started_at + _START_TIMEOUT_S:
-            self._replace(link, f"worker {link.index} had not started after {_START_TIMEOUT_S:.0f} s")
+        """Replace a worker whose exit is not reported."""
+        if not link.broken and time.monotonic() > link.hung_up_at + _EXIT_TIMEOUT_S:
+            self._replace(link, f"worker {link.index} broke off {self._describe(link)}")
+
+    def _describe(self, link: WorkerLink) -> str:
+        """What a worker does, in words."""
+        launcher = self._launcher
+        if link.ready or launcher.joined:
+            return link.describe(self._name)
+        what = f"imports {launcher.importing}" if launcher.importing else "is not ready"
+        return f"not started yet, as the process that starts workers {what}"
 
     def _note_exit(self, exited: Exited) -> None:
         for link in self._links:
             if link.uid == exited.uid:
                 link.receive()
                 if not link.broken:
-                    self._replace(
-                        link, f"worker {link.index} {_describe(exited.code)} {link.page.describe(self._name)}"
-                    )
+                    self._replace(link, f"worker {link.index} {_in_words(exited.code)} {self._describe(link)}")
 
     def _replace(self, link: WorkerLink, cause: str) -> None:
         link.broken = self._restarts.spend(cause)
@@ -254,13 +269,7 @@ class WorkerPool:
 
     def close(self) -> None:
         """End all worker processes. Batches that were handed out stay valid."""
-        for link in self._links:
-            link.close()
-        self._launcher.close()
-        os.close(self._waker)
-        os.close(self._dataset)
-        if self._shared is not None:
-            self._shared.close()
+        self._opened.close()
 
 
 class Watched(Protocol):
@@ -274,35 +283,49 @@ class Watched(Protocol):
 
 
 class Patience:
-    """Measures how long a worker that the trainer waits for has made no progress."""
+    """Measures how long a worker that the trainer waits for has made no progress, or has not started; `describe` says
+    what it does, which is logged if its start takes long."""
 
-    def __init__(self, config: LoaderConfig, link: Watched, name: Callable[[SampleRef], str]) -> None:
-        self._config, self._link, self._name = config, link, name
-        self._seen: tuple[int, int, int] | None = None
-        self._since = 0.0
+    def __init__(self, config: LoaderConfig, link: Watched, describe: Callable[[], str]) -> None:
+        self._config, self._link, self._describe = config, link, describe
+        self._seen: tuple[int, str | None, int, int] | None = None
+        self._since, self._told = 0.0, ""
         self._limit_s: float | None = None
         self.left_s: float | None = None
 
     def is_over(self) -> bool:
         """Check the worker again; `left_s` is the time until the timeout."""
-        link, now = self._link, time.monotonic()
-        seen = (link.uid, link.page.progress, link.num_received)
-        if seen != self._seen or not link.ready:
+        link, config, now = self._link, self._config, time.monotonic()
+        starts = None if link.ready else self._describe()
+        seen = (link.uid, starts, link.page.progress, link.num_received)
+        if seen != self._seen:
             self._seen, self._since = seen, now
-        self._limit_s = self._config.patience_s(first_batch=not link.num_received, on_sample=link.page.on_sample())
+        if starts is None:
+            self._limit_s = config.patience_s(first_batch=not link.num_received, on_sample=link.page.on_sample())
+        else:
+            self._limit_s = config.worker_start_timeout_s
+            if now > self._since + _SLOW_START_S and starts != self._told:
+                self._told = starts
+                logger.warning("waiting for worker %d, which is %s", link.index, starts)
         self.left_s = None if self._limit_s is None else self._since + self._limit_s - now
         return self.left_s is not None and self.left_s <= 0
 
     def verdict(self) -> str:
         """The error message after the timeout."""
-        where = self._link.page.describe(self._name)
+        link = self._link
+        if not link.ready:
+            return (
+                f"worker {link.index} has not started after {self._limit_s:g} s: it is {self._describe()}. A module "
+                "that waits for something when it is imported (a network, a lock, input) waits in workers, too; if it "
+                "only takes long, raise worker_start_timeout_s"
+            )
         return (
-            f"worker {self._link.index} made no progress for {self._limit_s:g} s {where} "
+            f"worker {link.index} made no progress for {self._limit_s:g} s {self._describe()} "
             "(watchdog_timeout_seconds, sample_timeout_s)"
         )
 
 
-def _describe(code: int) -> str:
+def _in_words(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code}"
     hint = " (often the kernel's out-of-memory killer)" if code == -signal.SIGKILL else ""

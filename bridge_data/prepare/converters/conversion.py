@@ -15,15 +15,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
+from bridge_data.decode.image import Orientation
 from bridge_data.errors import ConfigError, DatasetError, SampleError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.options import check_choice
+from bridge_data.plan.part_names import first_pair
 from bridge_data.plan.source import FieldAccess
 from bridge_data.prepare.converters.media_files import check_part, without_byte_order_mark
 from bridge_data.prepare.converters.record_layout import Definition, RecordLayout
 from bridge_data.prepare.converters.source_records import BrokenRecord, RecordSource, SourceRecord
 from bridge_data.prepare.executors import Executor, LocalProcesses, Progress, no_progress
 from bridge_data.prepare.parallel_writing import Made, in_tasks, write_made
-from bridge_data.prepare.part_encoding import EncodedSample, encode_sample
+from bridge_data.prepare.part_encoding import EncodedSample, encode_sample, upright_image
 from bridge_data.prepare.sample_definitions import definition_of, read_definition
 from bridge_data.prepare.shard_writer import ItemSet, MadeOf, ShardWriter
 from bridge_data.storage import Location
@@ -45,8 +48,9 @@ _VERSION = 1
 class ConvertConfig:
     """Settings of a conversion. `executor` makes the samples, and this process writes them. `shuffle` is the seed of a
     random order, or None; `keys` are those of the samples to keep, or None. Samples without all `require_parts` are
-    skipped; they do not count as broken. With `checked`, contents are checked; with `overwrite`, a data set that
-    another conversion made is replaced."""
+    skipped; they do not count as broken. With `checked`, contents are checked; with `orientation="apply"`, images are
+    turned as their EXIF data say, and encoded anew; with `overwrite`, a data set that another conversion made is
+    replaced."""
 
     split: Mapping[str, Any] | None = None
     split_by: Literal["key", "shard"] = "key"
@@ -58,8 +62,12 @@ class ConvertConfig:
     require_parts: frozenset[str] = frozenset()
     skip_broken: bool = False
     checked: bool = True
+    orientation: Orientation = "ignore"
     overwrite: bool = False
     limits: Limits = DEFAULT_LIMITS
+
+    def __post_init__(self) -> None:
+        check_choice(self, "orientation", Orientation)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,6 +164,7 @@ def _origin(fingerprint: str, layout: RecordLayout, config: ConvertConfig) -> st
         "keys": None if config.keys is None else sorted(config.keys),
         "require_parts": sorted(config.require_parts),
         **({} if config.checked else {"checked": False}),
+        **({} if config.orientation == "ignore" else {"orientation": config.orientation}),
     }
     return hashlib.blake2b(json.dumps(made_by).encode(errors="surrogateescape"), digest_size=16).hexdigest()
 
@@ -191,6 +200,7 @@ class _SampleMaker:
         self._source, self._layout = source, layout
         self._keys, self._require_parts = config.keys, config.require_parts
         self._limits = config.limits if config.checked else None
+        self._turns_images = config.orientation == "apply"
         content = definition_of(definition.sample_type, definition.field_map or None)
         self._fields: Mapping[str, FieldAccess] = read_definition(content).field_map
         self._lock = threading.Lock()  # for executors with threads: sources keep files open
@@ -223,6 +233,8 @@ class _SampleMaker:
 
     def _encoded(self, record: SourceRecord) -> EncodedSample:
         sample = encode_sample(self._layout.sample_of(record))
+        if self._turns_images:
+            sample = EncodedSample(sample.key, [(name, upright_image(name, data)) for name, data in sample.parts])
         if self._limits is None:
             return sample
         return EncodedSample(sample.key, [(name, without_byte_order_mark(name, data)) for name, data in sample.parts])
@@ -236,11 +248,14 @@ class _SampleMaker:
         """Why a loader could not use a sample; empty if it could."""
         names = {"__key__", *(name for name, _ in sample.parts)}
         for field, access in self._fields.items():
-            if names.isdisjoint(access.parts):
+            if names.isdisjoint(access.names):
                 return (
                     f"has no part {' or '.join(sorted(access.parts))} for the field {field!r}, but "
                     f"{', '.join(sorted(names - {'__key__'}))}"
                 )
+        pair = None if self._limits is None else first_pair(name for name, _ in sample.parts)
+        if pair is not None:
+            return f"has the parts {pair[0]!r} and {pair[1]!r}, which mean the same: rename or remove the one not meant"
         for name, data in sample.parts:
             reason = None if self._limits is None else check_part(name, data, self._limits)
             if reason is not None:

@@ -10,6 +10,7 @@ import binascii
 import codecs
 import importlib.util
 import io
+import os
 import re
 import urllib.parse
 from collections.abc import Mapping
@@ -52,10 +53,10 @@ def names_media(text: str) -> bool:
 
 
 class MediaRoot:
-    """The folder from which named media are read."""
+    """The folder from which named media are read; with `follow_links`, also by links in it that lead out of it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, follow_links: bool = False) -> None:
+        self.folder, self._follows = folder, follow_links
         self._resolved = folder.resolve()
 
     def read(self, value: Any) -> tuple[str, bytes]:
@@ -78,6 +79,17 @@ class MediaRoot:
             shown = f"{name!r}: " if name else ""
             raise SampleError(f"{shown}is neither an image nor a clip, by its content and its name")
         return ending, data
+
+    def list_folder(self, name: str) -> list[str]:
+        """The names of the files in the folder `name`; none if there is no such folder below the root."""
+        name = name.removeprefix("file://")
+        try:
+            folder = (self.folder / name).resolve(strict=True)
+        except (OSError, RuntimeError, ValueError):
+            return []
+        if not (folder.is_relative_to(self._resolved) and folder.is_dir()):
+            return []
+        return [f"{name.rstrip('/')}/{file.name}" for file in folder.iterdir() if file.is_file()]
 
     def _named(self, name: str) -> tuple[str, bytes]:
         if name.startswith("data:"):
@@ -103,10 +115,11 @@ class MediaRoot:
         except (OSError, RuntimeError, UnicodeEncodeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise SampleError(f"{shown}: cannot be read: {reason}; is --media-root right?") from None
-        if not path.is_relative_to(self._resolved):
-            raise SampleError(
-                f"{name!r} leads out of {self.folder}, to {path}: give a --media-root that holds it, if it is meant"
-            )
+        written = Path(os.path.normpath(self.folder.absolute() / name))
+        is_link = any(written.is_relative_to(folder) for folder in (self.folder.absolute(), self._resolved))
+        if not (path.is_relative_to(self._resolved) or (self._follows and is_link)):
+            way_out = "--follow-links" if is_link else "a --media-root that holds it"
+            raise SampleError(f"{name!r} leads out of {self.folder}, to {path}: give {way_out}, if it is meant")
         if not path.is_file():
             raise SampleError(f"{shown}: is not a file")
         return path

@@ -7,7 +7,8 @@ Raises a `SampleError` for media that are missing or unreadable; a `ConfigError`
 fit a field and no name decides. A guess depends only on names and contents of columns.
 
 A medium becomes the part `jpg`, `mp4`, ... by its content; with several media columns `left.jpg`, in a list `0.jpg`,
-`1.jpg`. Media named in the content of conversation turns become parts too, in their order.
+`1.jpg`. Media named in the content of conversation turns become parts too, and are named there by these. So are
+images and videos at `image`, `images`, `video`, `videos` of which a record says more, and the frames of videos.
 """
 
 import collections
@@ -29,6 +30,15 @@ from bridge_data.prepare.converters.source_records import BrokenRecord, RecordSo
 from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES, find_sample_type
 from bridge_data.samples import required_fields
 from bridge_data.shards.media_kinds import AV_ENDINGS, IMAGE_ENDINGS, kind_of_name
+from bridge_data.shards.named_media import (
+    NAMED_AT,
+    NamedVisual,
+    VisualKind,
+    by_number,
+    check_moving,
+    visual_in,
+    visuals_at,
+)
 from bridge_data.shards.plain_data import parse_json
 
 NUM_FIRST = 100
@@ -38,7 +48,7 @@ ColumnKind: TypeAlias = Literal["image", "clip", "bytes", "text", "number", "tur
 
 TURNS = ("messages", "conversations")
 _CONTENT = ("content", "value")
-_NAMED_AT = ("path", "url", "file", "file_name", "filename")
+_VISUAL_COLUMNS: Mapping[str, VisualKind] = {"image": "image", "images": "image", "video": "video", "videos": "video"}
 _NOT_IN_PARTS = re.compile(r"[^\w-]")
 
 
@@ -121,7 +131,7 @@ def _kind_of(name: str, values: Sequence[Any]) -> tuple[ColumnKind, bool, bool]:
     if all(isinstance(value, list) for value in seen):
         if name in TURNS:
             return "turns", True, False
-        inner = [one for value in seen for one in value if one is not None]
+        inner = [one for value in seen for one in value if one not in (None, "")]
         kinds = {_kind_of_value(one) for one in inner}
         if len(kinds) == 1 and (kind := kinds.pop())[0] in ("image", "clip"):
             return kind[0], True, kind[1]
@@ -228,8 +238,13 @@ class RecordLayout:
         if self.media_root is None:
             return sample | dict(record.values)
         rest = {name: value for name, value in record.values.items() if name not in self.dropped}
+        told = {name: self._visuals_told(name, rest[name], _is_chat(rest)) for name in _VISUAL_COLUMNS if name in rest}
+        told = {name: visuals for name, visuals in told.items() if visuals}
+        for name, visuals in told.items():
+            numbered = enumerate(visuals)
+            rest[name] = [self._stored(one, f"{name}.{n}", _VISUAL_COLUMNS[name], sample) for n, one in numbered]
         for column in list(self._columns_in(rest)):
-            if column.kind in ("image", "clip", "bytes") and column.name in rest:
+            if column.kind in ("image", "clip", "bytes") and column.name in rest and column.name not in told:
                 for name, data in self._parts_of(column, rest.pop(column.name)):
                     if name in sample:
                         raise SampleError(f"column {column.name!r}: has another part {name!r}")
@@ -274,6 +289,8 @@ class RecordLayout:
         before = "" if alone else f"{_part_name(column.name)}."
         several = value if isinstance(value, list) else [value]
         for number, one in enumerate(several):
+            if one in (None, ""):  # no medium
+                continue
             try:
                 ending, data = self.media_root.read(one)
             except SampleError as error:
@@ -291,25 +308,91 @@ class RecordLayout:
                 continue
             changed[at] = []
             for part in turn[at]:
-                kind, medium = _named_in(part)
-                if medium is not None:
-                    ending, data = self.media_root.read(medium)
-                    sample[f"content.{sum(name.startswith('content.') for name in sample)}.{ending}"] = data
-                    part = {"type": kind}
-                changed[at].append(part)
+                changed[at].append(self._part_of_turn(part, sample))
         return changed
 
+    def _part_of_turn(self, part: Any, sample: dict[str, Any]) -> Any:
+        """A part of a turn's content that names a part of `sample`, if it is a medium."""
+        assert self.media_root is not None
+        number = len({name.split(".")[1] for name in sample if name.startswith("content.")})
+        found = visual_in(part)
+        if found is None:
+            sound = _sound_in(part)
+            if sound is None:
+                return part
+            ending, data = self.media_root.read(sound)
+            sample[f"content.{number}.{ending}"] = data
+            return {"type": "audio"}
+        kind, visuals = found
+        if len(visuals) != 1 or visuals[0].source is None:
+            return part
+        visual = self._with_frames(visuals[0], kind)
+        stored = self._stored(visual, f"content.{number}", kind, sample)
+        return {"type": kind, **(stored if isinstance(stored, dict) else {kind: stored})}
 
-def _named_in(part: Any) -> tuple[str, Any]:
-    """(kind, name) of the medium in a part of a turn; None if it has none."""
-    said = part.get("type") if isinstance(part, dict) else None
-    for kind in ("image", "video", "audio"):
-        if said in (kind, f"{kind}_url", f"input_{kind}"):
-            value = next((part[at] for at in (kind, f"{kind}_url", *_NAMED_AT) if part.get(at)), None)
-            if isinstance(value, dict) and "bytes" not in value:
-                value = next((value[at] for at in _NAMED_AT if value.get(at)), None)
-            return kind, value
-    return "", None
+    def _visuals_told(self, name: str, value: Any, is_chat: bool) -> list[NamedVisual]:
+        """The images or videos in a column, if it says more of them than where each is; else none."""
+        kind = _VISUAL_COLUMNS[name]
+        if not isinstance(value, str | list | dict):
+            return []
+        try:
+            found = visuals_at(value, kind, is_one=name == kind)
+        except SampleError as error:
+            if is_chat:
+                raise SampleError(f"column {name!r}: {error}") from None
+            return []
+        visuals = [self._with_frames(one, kind) for one in found if one.source is not None]
+        if any(isinstance(one.source, tuple) for one in visuals):
+            return visuals
+        if not is_chat:
+            return []
+        if kind == "video":
+            for one in visuals:
+                check_moving(one.source)
+        moving = kind == "video" and any(_kind_of_value(one.source)[0] == "image" for one in visuals)  # a GIF
+        return visuals if moving or any(one.said for one in visuals) else []
+
+    def _with_frames(self, visual: NamedVisual, kind: VisualKind) -> NamedVisual:
+        """A video that is a folder of pictures as these."""
+        assert self.media_root is not None
+        if kind == "video" and isinstance(visual.source, str) and not names_media(visual.source):
+            frames = [name for name in self.media_root.list_folder(visual.source) if kind_of_name(name) == "image"]
+            if frames:
+                return NamedVisual(tuple(sorted(frames, key=by_number)), visual.said)
+        return visual
+
+    def _stored(self, visual: NamedVisual, name: str, kind: VisualKind, sample: dict[str, Any]) -> Any:
+        """Make an image or a video parts of `sample`; what the JSON says of it, with the names of these."""
+        assert self.media_root is not None
+        if kind == "video":
+            check_moving(visual.source)
+        frames = visual.source if isinstance(visual.source, tuple) else (visual.source,)
+        parts = []
+        for number, frame in enumerate(frames):
+            ending, data = self.media_root.read(frame)
+            parts.append(f"{name}.{number:05d}.{ending}" if isinstance(visual.source, tuple) else f"{name}.{ending}")
+            sample[parts[-1]] = data
+        where: Any = parts if isinstance(visual.source, tuple) else parts[0]
+        return {kind: where, **visual.said} if visual.said else where
+
+
+def _is_chat(values: Mapping[str, Any]) -> bool:
+    """Whether a record has turns, in any of the shapes that `cook_conversation` reads."""
+    return (
+        any(values.get(name) for name in TURNS)
+        or values.keys() >= {"instruction", "output"}
+        or (values.keys() >= {"prompt", "completion"})
+    )
+
+
+def _sound_in(part: Any) -> Any:
+    """The sound in a part of a turn; None if it has none."""
+    if not isinstance(part, dict) or part.get("type") not in ("audio", "audio_url", "input_audio"):
+        return None
+    value = next((part[at] for at in ("audio", "audio_url", *NAMED_AT) if part.get(at)), None)
+    if isinstance(value, dict) and "bytes" not in value:
+        value = next((value[at] for at in NAMED_AT if value.get(at)), None)
+    return value
 
 
 _FIELD_KINDS = {"image": "image", "video": "clip"}

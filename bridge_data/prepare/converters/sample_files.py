@@ -111,7 +111,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def find_samples(folder: Path, *, follow_links: bool = False) -> tuple[list[tuple[str, tuple[str, ...]]], list[str]]:
     """([(key, names of the parts)], files that are in no sample) in `folder` and below it; the file of a part is
-    `key.part`. Links to folders are skipped.
+    `key.part`. Links to folders are skipped, and so are our metadata of media.
 
     Raises:
         ConfigError: if there is no such folder, or no sample in it; if a file is not a regular one (a FIFO, a device);
@@ -125,7 +125,7 @@ def find_samples(folder: Path, *, follow_links: bool = False) -> tuple[list[tupl
     left_out: list[str] = []
     shared: dict[tuple[str, ...], tuple[str, ...]] = {}
     for parent, folders, files in storage.walk(folder):
-        folders.sort()
+        folders[:] = sorted(name for name in folders if name != META_FOLDER)
         by_key: dict[str, list[str]] = collections.defaultdict(list)
         for file in sorted(files):
             path = Path(parent, file)
@@ -216,7 +216,7 @@ class FolderFiles(SampleFiles):
     ) -> None:
         self._folder, self._follow_links = folder, follow_links
         self._samples, left_out = find_samples(folder, follow_links=follow_links)
-        note = note_left_out(left_out, "as their names have no ending (0001.png)")
+        note = note_left_out(left_out, "as their names have no ending (0001.png), or begin with a dot")
         super().__init__(self._samples, note, same_parts=same_parts)
         in_classes = all(_class_of(*sample) for sample in self._samples)
         if as_classes and not in_classes:

@@ -7,39 +7,44 @@ read in two ways, or in none.
 
 import dataclasses
 import functools
+import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from bridge_data import storage
 from bridge_data.errors import ConfigError
 from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.plan.folder_contents import (
+    KINDS,
+    files_below,
+    is_hidden,
+    is_pattern,
+    kind_of_file,
+    kinds_of,
+    told,
+    why_packed,
+)
 from bridge_data.plan.table_files import SAVED, SAVED_SPLITS, files_of, table_parts
 from bridge_data.prepare.converters.sample_files import FolderFiles, TarCollection
-from bridge_data.prepare.converters.source_records import RecordSource, files_below, is_included
+from bridge_data.prepare.converters.source_records import RecordSource, included_files, is_included
 from bridge_data.prepare.converters.table_rows import TableRows
-from bridge_data.prepare.converters.text_tables import CocoCaptions, JsonLines, JsonStream, csv_rows, json_array
+from bridge_data.prepare.converters.text_tables import (
+    CocoCaptions,
+    JsonLines,
+    JsonStream,
+    csv_rows,
+    is_of_lines,
+    json_array,
+)
 from bridge_data.shards.binary_shard import INDEX
 from bridge_data.shards.media_kinds import kind_of_name
-from bridge_data.shards.metadata import META_FOLDER, TABLE_FILES
-
-_ENDINGS = {
-    "webdataset": (".tar", ".tgz", ".tar.gz"),
-    "parquet": (".parquet", ".pq"),
-    "arrow": (".arrow", ".feather"),
-    "jsonl": (".jsonl", ".ndjson"),
-    "csv": (".csv", ".tsv", ".tab"),
-}
-"""Formats of which a folder may hold several files, and how these end."""
+from bridge_data.shards.metadata import TABLE_FILES, is_prepared
 
 _INDEXES = {"mds": (b'"mds"', b'"shards"'), "litdata": (b'"chunks"', b'"data_format"')}
 """Formats of tables with an index, and what its first bytes hold."""
 
 _TABLES = {".lance": "lance", ".mds": "mds", ".bin": "litdata"}
 """Formats of other tables, by how their names end."""
-
-_TABLE_NAMES = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
-"""Files that describe a folder of media, as in folders for `datasets`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,49 +73,54 @@ def open_source(path: Path, config: SourceConfig | None = None) -> RecordSource:
     """
     config = config or SourceConfig()
     if not path.exists():
-        raise ConfigError(f"{path}: no such file or folder")
-    source = _OPENERS[config.format or find_format(path)](path, config)
+        way_out = "; of several files, give their folder, with --include GLOB" if is_pattern(str(path)) else ""
+        raise ConfigError(f"{path}: no such file or folder{way_out}")
+    source = _OPENERS[config.format or find_format(path, config.include)](path, config)
     if not len(source):
         raise ConfigError(f"{path}: holds no records")
     return source
 
 
-def find_format(path: Path) -> str:
-    """The name of the format of a source.
+def find_format(path: Path, include: str | None = None) -> str:
+    """The name of the format of a source; of a folder, only files that match the pattern `include` count.
 
     Raises:
-        ConfigError: if the format is unknown.
+        ConfigError: if the format is unknown, or a folder holds data of several.
     """
-    name = path.name.lower()
     if path.suffix in TABLE_FILES.keys() - {".parquet", ".arrow"}:
         return _TABLES.get(path.suffix, "tables")
     if path.is_dir():
-        return _folder_format(path)
-    for known, endings in _ENDINGS.items():
-        if name.endswith(endings):
-            return known
-    if name.endswith(".json"):
-        with JsonStream(path) as stream:
-            try:
-                return {"[": "json", "{": "coco"}[stream.kind()]
-            except KeyError:
-                raise ConfigError(f"{path}: expected a list of objects, or the object of COCO captions") from None
+        return _folder_format(path, include)
+    if kind := kind_of_file(path.name):
+        return kind
+    if path.name.lower().endswith(".json"):
+        return _json_format(path)
     raise ConfigError(f"{path}: its name does not say its format; give --format, one of {', '.join(FORMAT_NAMES)}")
 
 
-def _folder_format(folder: Path) -> str:
+def _json_format(path: Path) -> str:
+    """The format of a file `.json`: a list, lines, or the object of COCO captions, which is checked when it is read."""
+    if (complaint := why_packed(str(path))) is not None:
+        raise ConfigError(f"{path}: {complaint}")
+    if is_of_lines(path):
+        return "jsonl"
+    with JsonStream(path) as stream:
+        try:
+            return {"[": "json", "{": "coco"}[stream.kind()]
+        except KeyError:
+            raise ConfigError(
+                f"{path}: expected a list of objects, an object on each line, or the object of COCO captions"
+            ) from None
+
+
+def _folder_format(folder: Path, include: str | None) -> str:
+    if is_prepared(folder):
+        return "webdataset"
+    found = _kind_in(folder, include) or "folder"
     if any((folder / name).is_file() for name in (SAVED, SAVED_SPLITS)):
         return "datasets"
     if (indexed := _indexed_format(folder / INDEX)) is not None:
         return indexed
-    if (folder / META_FOLDER).is_dir():
-        return "webdataset"
-    tables = [name for name in _TABLE_NAMES if (folder / name).is_file()]
-    if tables:
-        raise ConfigError(
-            f"{folder}: {tables[0]} names its files; convert that file: {folder / tables[0]} (or give --format folder)"
-        )
-    found = _most_files(folder)
     splits = _splits(path.name for path in folder.iterdir() if path.is_dir())
     if found == "folder" and len(splits) > 1:
         raise ConfigError(
@@ -130,19 +140,32 @@ def _indexed_format(index: Path) -> str | None:
     return next((name for name, words in _INDEXES.items() if all(word in head for word in words)), None)
 
 
-def _most_files(folder: Path) -> str:
-    """The format of most files in a folder; tables do not count if there are more media."""
-    counts = dict.fromkeys(("folder", *_ENDINGS), 0)
-    for _, folders, names in storage.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in names:
-            lowered = name.lower()
-            family = next((family for family, endings in _ENDINGS.items() if lowered.endswith(endings)), "")
-            if not family and (kind_of_name(lowered) or lowered.endswith(".txt")):
-                family = "folder"
-            if family and not name.startswith("."):
-                counts[family] += 1
-    return max(counts, key=lambda name: counts[name])
+_ROWS_OF_TEXT = ("jsonl", "csv")
+"""Kinds of files that may name media, and of which each may be a part of a sample."""
+
+
+def _kind_in(folder: Path, include: str | None) -> str | None:
+    """The kind of the data files in a folder, of those that match `include`; None if there are media or texts alone.
+
+    Raises:
+        ConfigError: if there are several kinds, or media, too.
+    """
+    names = [name for name in files_below(str(folder)) if is_included(name, include) and not is_hidden(name)]
+    media = [name for name in names if kind_of_name(name) is not None]
+    found = kinds_of(names)
+    if media:
+        keys = {name.partition(".")[0] for name in map(os.path.basename, media)}
+        for kind in _ROWS_OF_TEXT:  # but for parts of samples, as in `0001.jpg` with `0001.csv`
+            rows = [name for name in found.pop(kind, []) if os.path.basename(name).partition(".")[0] not in keys]
+            found |= {kind: rows} if rows else {}
+    if len(found) + bool(media) < 2 or not found:
+        return next(iter(found), None)
+    ways = [f"give --format {' or --format '.join((*found, *['folder'] * bool(media)))}"]
+    naming = [name for kind in _ROWS_OF_TEXT for name in found.get(kind, [])] if media else []
+    if len(naming) == 1:
+        ways.insert(0, f"convert {folder / naming[0]}, if it names the others")
+    beside = f" beside {len(media):,} images and clips ({'such as ' * (len(media) > 1)}{min(media)})" if media else ""
+    raise ConfigError(f"{folder}: holds {told(found)}{beside}. Say which is meant: {', or '.join(ways)}")
 
 
 _SPLIT = re.compile(r"(train|validation|valid|val|dev|test)(?![a-z])")
@@ -156,7 +179,7 @@ def _splits(names: Iterable[str]) -> list[str]:
 def _files(path: Path, config: SourceConfig, endings: tuple[str, ...]) -> list[Path]:
     if not path.is_dir():
         return [path]
-    files = files_below(path, endings, config.include)
+    files = included_files(path, endings, config.include)
     splits = _splits(file.name for file in files)
     if len(splits) > 1:
         raise ConfigError(
@@ -167,6 +190,8 @@ def _files(path: Path, config: SourceConfig, endings: tuple[str, ...]) -> list[P
 
 
 def _open_folder(path: Path, config: SourceConfig, as_classes: bool | None = None) -> RecordSource:
+    if config.include is not None:
+        raise ConfigError(f"--include: is for folders of tars or tables, but {path} is one of files: give one below it")
     links, same_parts = config.follow_links, config.same_parts
     return FolderFiles(path, follow_links=links, as_classes=as_classes, same_parts=same_parts)
 
@@ -174,7 +199,7 @@ def _open_folder(path: Path, config: SourceConfig, as_classes: bool | None = Non
 def _open_files(path: Path, config: SourceConfig, *, title: str, name: str) -> RecordSource:
     """Tables that are files beside each other."""
     root = path if path.is_dir() else path.parent
-    files = [(file.relative_to(root).as_posix(), str(file)) for file in _files(path, config, _ENDINGS[name])]
+    files = [(file.relative_to(root).as_posix(), str(file)) for file in _files(path, config, KINDS[name].endings)]
     return TableRows(title, path.absolute(), files, dropped=config.dropped)
 
 
@@ -195,9 +220,9 @@ def _open_tables(path: Path, config: SourceConfig, *, title: str) -> RecordSourc
 _OPENERS: dict[str, Callable[[Path, SourceConfig], RecordSource]] = {
     "folder": _open_folder,
     "classes": functools.partial(_open_folder, as_classes=True),
-    "jsonl": lambda path, config: JsonLines(_files(path, config, _ENDINGS["jsonl"]), config.limits),
+    "jsonl": lambda path, config: JsonLines(_files(path, config, KINDS["jsonl"].endings), config.limits),
     "json": lambda path, config: json_array(_files(path, config, (".json",)), config.limits),
-    "csv": lambda path, config: csv_rows(_files(path, config, _ENDINGS["csv"]), config.limits),
+    "csv": lambda path, config: csv_rows(_files(path, config, KINDS["csv"].endings), config.limits),
     "coco": lambda path, config: CocoCaptions(path, config.limits),
     "parquet": functools.partial(_open_files, title="Parquet", name="parquet"),
     "arrow": functools.partial(_open_files, title="Arrow", name="arrow"),
@@ -208,7 +233,7 @@ _OPENERS: dict[str, Callable[[Path, SourceConfig], RecordSource]] = {
     "tables": functools.partial(_open_tables, title="tables"),
     "webdataset": lambda path, config: TarCollection(
         path,
-        _files(path, config, _ENDINGS["webdataset"]),
+        _files(path, config, KINDS["webdataset"].endings),
         prefix_keys=config.prefix_keys,
         same_parts=config.same_parts,
         limits=config.limits,

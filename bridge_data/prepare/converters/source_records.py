@@ -184,7 +184,7 @@ def is_included(path: str, include: str | None) -> bool:
     return include is None or any(fnmatch.fnmatchcase(one, include) for one in (path, os.path.basename(path)))
 
 
-def files_below(folder: Path, suffixes: tuple[str, ...], include: str | None = None) -> list[Path]:
+def included_files(folder: Path, suffixes: tuple[str, ...], include: str | None = None) -> list[Path]:
     """The files with these endings in `folder` and below it, sorted by name, without hidden ones; with `include`, only
     those whose path or name matches this pattern.
 

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 from bridge_data import storage
-from bridge_data.errors import ConfigError, DatasetError
+from bridge_data.errors import ConfigError, DatasetError, listed
 from bridge_data.later import numpy
 from bridge_data.limits import DEFAULT_LIMITS, Limits
+from bridge_data.plan.folder_contents import why_packed
 from bridge_data.plan.opening import split_parts
 from bridge_data.prepare.converters.media_files import names_media
 from bridge_data.prepare.converters.source_records import BrokenRecord, RecordSource, SourceRecord, digest_of_files
@@ -84,9 +85,11 @@ class TextTable(RecordSource):
 
 
 def _check_is_utf8(file: Path) -> None:
-    """Ensure that a text file does not start with the mark of UTF-16, which spreadsheets and consoles of Windows
-    write."""
+    """Ensure that a text file is not compressed, and does not start with the mark of UTF-16, which spreadsheets and
+    consoles of Windows write."""
     storage.close_file(file)  # the file may have been replaced
+    if (complaint := why_packed(str(file))) is not None:
+        raise ValueError(complaint)
     with open(file, "rb") as opened:
         if opened.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
             raise ValueError(f"is UTF-16; expected UTF-8: iconv -f UTF-16 -t UTF-8 {file.name} > ...")
@@ -153,6 +156,18 @@ def _line_spans(path: Path, limits: Limits) -> Spans:
 
 
 _LIMIT = "Limits(max_json_bytes)"
+
+
+def is_of_lines(path: Path, limits: Limits = DEFAULT_LIMITS) -> bool:
+    """Whether the first two lines of a file that are not blank are an object each, by their first and last characters:
+    inside one object, no other follows its `}` without a comma."""
+    with open(path, "rb") as file:
+        lines = (
+            line.removeprefix(codecs.BOM_UTF8).strip()
+            for line in iter(lambda: file.readline(limits.max_json_bytes), b"")
+        )
+        first, second = itertools.islice(itertools.chain(filter(None, lines), (b"", b"")), 2)
+    return first[:1] + first[-1:] == b"{}" and second.startswith(b"{")
 
 
 def _object_parser(limits: Limits) -> Parse:
@@ -414,7 +429,8 @@ class CocoCaptions(RecordSource):
         if not images or not annotations:
             raise DatasetError(
                 f"{path}: has {len(images)} images and {len(annotations)} annotations; expected both, as in COCO. "
-                "Other records are a list of objects, or lines in a file that is called .jsonl"
+                "Other records are a list of objects, or lines in a file that is called .jsonl: if this object is the "
+                "only line, give --format jsonl"
             )
         spans = numpy.array(annotations, dtype=numpy.int64)
         self._annotations = spans[numpy.argsort(spans[:, 0], kind="stable")]
@@ -429,10 +445,18 @@ class CocoCaptions(RecordSource):
         self.notes = [f"left out: {num_without:,} images without captions"] * bool(num_without)
 
     def _listed(self, stream: JsonStream, field: str) -> Iterator[tuple[int, int, int]]:
-        for start, end, value in stream.list_values():
+        for place, (start, end, value) in enumerate(stream.list_values()):
+            if not place and field == "image_id" and isinstance(value, dict) and "caption" not in value:
+                raise ValueError(
+                    f"its annotations have no caption, but {listed(sorted(value))}: of COCO, only captions are read. "
+                    "Give the file of captions, or write what you need of this one as JSON lines that name the images"
+                )
             number = value.get(field) if isinstance(value, dict) else None
             if type(number) is not int or abs(number) >= 2**63:
-                raise ValueError(f"the entry at byte {start} has no whole number at {field!r}")
+                raise ValueError(
+                    f"the entry at byte {start} has no whole number at {field!r}, as in COCO: if the file is of JSON "
+                    "lines, give --format jsonl"
+                )
             yield number, start, end
 
     def __len__(self) -> int:

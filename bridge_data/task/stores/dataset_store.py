@@ -8,6 +8,7 @@ import errno
 import functools
 import os
 import posixpath
+import urllib.parse
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -27,6 +28,15 @@ from bridge_data.storage import RemotePath
 from bridge_data.task.stores.file_store import DecodeFileStore, FileStore
 
 
+def _below(folder: str, name: str) -> str | None:
+    """The path of the file `name` below `folder`, without `..` and `.` in it; None if it is elsewhere."""
+    scheme = f"{folder.partition('://')[0]}://" if storage.is_remote(folder) else ""
+    is_url = bool(scheme) and name.startswith(scheme)
+    path = name.removeprefix(scheme) if is_url else posixpath.join(folder.removeprefix(scheme), name)
+    path = f"{scheme}{posixpath.normpath(path)}"
+    return path[len(folder) + 1 :] if path.startswith(f"{folder}/") else None
+
+
 class _NamedStore(FileStore[bytes]):
     """A store that messages name as in `aux`."""
 
@@ -39,9 +49,9 @@ class _NamedStore(FileStore[bytes]):
 class SystemFileStore(_NamedStore):
     """The files in the folder `base_dir`, on a disk or in an object store; `name` is its name in messages.
 
-    A key is a relative path. One that leaves the folder, by `..` or an absolute path, is refused; links in the
-    folder are followed. If a key starts with a shard's name, as a sample's `__key__` does, the file is also looked for
-    without it. With `base_dir` None, keys are absolute paths, and any file can be read.
+    A key is a path below the folder: relative, or absolute, also as a URL `file://`. One that leaves the folder is
+    refused; links in the folder are followed. If a key starts with a shard's name, as a sample's `__key__` does, the
+    file is also looked for without it. With `base_dir` None, keys are absolute paths, and any file can be read.
 
     Raises:
         ConfigError: if there is no such folder.
@@ -57,7 +67,7 @@ class SystemFileStore(_NamedStore):
                 raise ConfigError(f"{self}: no such folder")
 
     def __getitem__(self, key: str) -> tuple[bytes, SourceInfo]:
-        for relative in (key, without_shard(key)):
+        for relative in (self._relative(key), without_shard(key)):
             content = None if relative is None else self._content(relative)
             if content is not None and relative is not None:
                 base = self.get_path()
@@ -70,9 +80,9 @@ class SystemFileStore(_NamedStore):
         return self._base or "/"
 
     def get_media_metadata(self, key: str) -> MediaMetadata:
-        media, relative = self._media, key
-        if not self._is_file(self._path(key)):
-            relative = without_shard(key) or key
+        media, relative = self._media, self._relative(key)
+        if not self._is_file(self._path(relative)):
+            relative = without_shard(key) or relative
         return media.get(posixpath.normpath(relative))
 
     def list_files(self) -> Iterator[str]:
@@ -86,6 +96,16 @@ class SystemFileStore(_NamedStore):
             folders[:] = sorted(name for name in folders if name != META_FOLDER)
             for file in sorted(files):
                 yield os.path.relpath(os.path.join(folder, file), self._base)
+
+    def list_folder(self, key: str) -> list[str]:
+        path = self._path(key)
+        if storage.is_remote(path):
+            names = [name for name in storage.list_sizes(path) if "/" not in name]
+        elif os.path.isdir(path):
+            names = next(iter(storage.walk(path)))[2]
+        else:
+            return []
+        return [f"{key.rstrip('/')}/{name}" for name in sorted(names)]
 
     def __str__(self) -> str:
         path = self._base or "the file system"
@@ -110,14 +130,23 @@ class SystemFileStore(_NamedStore):
 
     def _path(self, key: str) -> str:
         """The path of the file `key`, which need not exist. A SampleError if it is outside of the folder."""
+        relative = self._relative(key)
+        return relative if self._base is None else f"{self._base.rstrip('/')}/{relative}"
+
+    def _relative(self, key: str) -> str:
+        """The path of the file `key` below the folder; without a folder, its absolute path."""
+        name = urllib.parse.unquote(key.removeprefix("file://")) if key.startswith("file://") else key
         if self._base is None:
-            if not os.path.isabs(key):
+            if not os.path.isabs(name):
                 raise SampleError(f"{self}: {key!r} is not an absolute path, and the store has no folder")
-            return key
-        relative = posixpath.normpath(key)
-        if os.path.isabs(key) or relative.split("/", 1)[0] == ".." or relative == ".":
+            return name
+        base = self._base.rstrip("/")
+        below = _below(base, name)
+        if below is None and not storage.is_remote(base):
+            below = _below(os.path.realpath(base), name)  # an absolute name may be written without the links in it
+        if below is None:
             raise SampleError(f"{self}: {key!r} is outside of the folder; expected a path below it")
-        return f"{self._base.rstrip('/')}/{relative}"
+        return below
 
     def _is_file(self, path: str) -> bool:
         """Whether there is a file at `path`. A DatasetError if the folder is gone."""

@@ -83,6 +83,10 @@ class FileStore(abc.ABC, Generic[T]):
         """
         raise ConfigError(f"{self}: a {type(self).__name__} does not know all of its files")
 
+    def list_folder(self, key: str) -> list[str]:
+        """The keys of the files in the folder `key`; none if there is no such folder, or the store has no folders."""
+        return []
+
     def __str__(self) -> str:
         return self.get_path()
 
@@ -119,6 +123,9 @@ class _FileStoreAround(FileStore[T]):
 
     def list_files(self) -> Iterator[str]:
         return self.inner.list_files()
+
+    def list_folder(self, key: str) -> list[str]:
+        return self.inner.list_folder(key)
 
     def __str__(self) -> str:
         return str(self.inner)

@@ -7,6 +7,7 @@ from typing import Literal
 
 import click
 
+from bridge_data.decode.image import Orientation
 from bridge_data.errors import ConfigError, bridge_command
 from bridge_data.limits import Limits, allow_pixels
 from bridge_data.plan.where_clauses import WhereClause, given_where
@@ -103,8 +104,15 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> frozenset
 @click.option("--skip-broken", is_flag=True, help="Leave broken records out; they are counted and listed.")
 @click.option("--same-parts", is_flag=True, help="Of files and tars: samples with other parts than most are broken.")
 @click.option("--unchecked", is_flag=True, help="Do not look into media, JSON and text.")
+@click.option(
+    "--orientation",
+    type=click.Choice(["ignore", "apply"]),
+    default="ignore",
+    show_default=True,
+    help="apply: turn images as their EXIF data say, and encode them anew.",
+)
 @click.option("--force-overwrite", is_flag=True, help="Replace the data set that another conversion left in DST.")
-@click.option("--follow-links", is_flag=True, help="Of a folder of files: follow links to files outside SRC.")
+@click.option("--follow-links", is_flag=True, help="Follow links to files outside SRC, or outside the media root.")
 @setting("--num-workers", help="Processes.", more="[default: as many as there are CPUs]")
 @executor_option
 @click.option("--non-interactive", is_flag=True, help="Ask nothing: stop if a guess is not clear.")
@@ -134,6 +142,7 @@ def convert(
     skip_broken: bool,
     same_parts: bool,
     unchecked: bool,
+    orientation: Orientation,
     force_overwrite: bool,
     follow_links: bool,
     num_workers: int | None,
@@ -154,18 +163,16 @@ def convert(
         raise ConfigError(f"{target}: is inside {source} and would be converted itself; give another folder")
     if fields and field_map is not None:
         raise ConfigError("--field and --field-map: give one of them")
-    records = open_source(
-        source,
-        SourceConfig(
-            format=format_name,
-            include=include,
-            follow_links=follow_links,
-            prefix_keys=prefix_keys,
-            same_parts=same_parts,
-            dropped=drop,
-            limits=limits,
-        ),
+    source_config = SourceConfig(
+        format=format_name,
+        include=include,
+        follow_links=follow_links,
+        prefix_keys=prefix_keys,
+        same_parts=same_parts,
+        dropped=drop,
+        limits=limits,
     )
+    records = open_source(source, source_config)
     if same_parts and not records.has_parts:
         raise ConfigError(f"--same-parts is for folders of files and tars, but {source} is a {records.title}")
     dropped_here = () if isinstance(records, TableRows) else drop  # which reads no others
@@ -182,7 +189,7 @@ def convert(
     is_guess = sample_type is None and records.definition is None
     if is_guess and records.has_parts and definition.sample_type is None and (reason := why_crude(records)):
         note(reason)
-    layout = _layout(records, found, definition, source, media_root, key, drop)
+    layout = _layout(records, found, definition, source, media_root, key, source_config)
     config = ConvertConfig(
         split=split,
         split_by=split_by,
@@ -194,6 +201,7 @@ def convert(
         require_parts=require_parts,
         skip_broken=skip_broken,
         checked=not unchecked,
+        orientation=orientation,
         overwrite=force_overwrite,
         limits=limits,
     )
@@ -257,8 +265,9 @@ def _layout(
     source: Path,
     media_root: Path | None,
     key: str | None,
-    dropped: frozenset[str],
+    config: SourceConfig,
 ) -> RecordLayout:
+    dropped = config.dropped
     if records.has_parts:
         for option, given in (("--media-root", media_root), ("--key", key), ("--drop", dropped)):
             if given:
@@ -272,8 +281,9 @@ def _layout(
     as_lists = {
         column.name for column in columns if column.kind == "text" and definition.columns.get("answers") == column.name
     }
+    media = MediaRoot(folder, follow_links=config.follow_links)
     return RecordLayout(
-        columns=tuple(columns), media_root=MediaRoot(folder), key=key, dropped=dropped, as_lists=frozenset(as_lists)
+        columns=tuple(columns), media_root=media, key=key, dropped=dropped, as_lists=frozenset(as_lists)
     )
 
 

@@ -15,6 +15,7 @@ from bridge_data.plan import EmptySplitError, Plan, Source, load_plan
 from bridge_data.plan.blending import SAMPLES, Tree, WeightSchedule, leaves, step_key
 from bridge_data.plan.formats import WHOLE, format_of
 from bridge_data.plan.opening import split_parts
+from bridge_data.plan.source import parse_access
 from bridge_data.plan.where_clauses import WhereClause, given_where
 from bridge_data.samples import CrudeSample
 from bridge_data.shards import Records
@@ -54,6 +55,7 @@ from bridge_data.tools.cli.terminal import (
 
 if TYPE_CHECKING:
     from bridge_data.order.plan_order import Shuffle
+    from bridge_data.tools.missing_parts import PartCount
 
 _Found: TypeAlias = tuple[dict[str, Any], list[str]]
 """(the facts as plain data, the lines that show them)."""
@@ -151,6 +153,9 @@ def _folder(
         "split_parts": split_counts(dataset, split_config),
         "where": chosen,
     }
+    odd = _odd_parts(dataset, facts["sample_type"])
+    if odd:
+        facts["odd_parts"] = [one.to_dict() for one in odd]
     total = f"{counted(facts['num_samples'], 'sample')} in {counted(len(names), 'shard')}"
     version = facts["energon_version"]
     form = f"that of Energon {version}" if version else "that of an Energon that does not tell its version"
@@ -166,8 +171,22 @@ def _folder(
     if facts["media"] is not None:
         kinds = ", ".join(counted(count, kind) for kind, count in facts["media"].items())
         rows.append(("media", f"metadata of {kinds or 'no files'}"))
-    rows += _forgotten_rows(forgotten)
+    rows += [*_forgotten_rows(forgotten), *(("odd parts", str(one)) for one in odd)]
     return facts, [headed(rows), "", split_table(facts["split_parts"]), *chosen_lines]
+
+
+def _odd_parts(dataset: PreparedDataset, sample_type: dict[str, Any] | None) -> list["PartCount"]:
+    """What samples lack of the field map, or have twice, as far as the index says."""
+    try:
+        texts = (sample_type or {}).get("field_map") or {}
+        field_map = {field: parse_access(str(text)) for field, text in texts.items()}
+    except ConfigError:
+        return []  # a loader and `lint` say it
+    if not field_map or dataset.index is None:
+        return []
+    from bridge_data.tools.missing_parts import count_parts  # imports numpy, which little else here needs
+
+    return count_parts(dataset.all_shards(), field_map)
 
 
 def _forgotten(several: Sequence[Records]) -> dict[str, Any] | None:

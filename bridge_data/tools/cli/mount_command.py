@@ -31,5 +31,5 @@ def mount(
         raise ConfigError("--sample-folders and --shard-folders: give one of them")
     layout: Layout = "samples" if sample_folders else "shards" if shard_folders else "members"
     view = View(path, layout)
-    click.echo(f"{path} is shown at {mountpoint}; unmount it with: umount {mountpoint}")
-    mount_view(view, mountpoint, detach=detach)
+    told = f"{path} is shown at {mountpoint}; unmount it with: umount {mountpoint}"
+    mount_view(view, mountpoint, detach=detach, on_start=lambda: click.echo(told))

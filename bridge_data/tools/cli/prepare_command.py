@@ -16,7 +16,14 @@ import click
 
 from bridge_data.errors import ConfigError, bridge_command, listed
 from bridge_data.limits import Limits
-from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES, definition, find_sample_type
+from bridge_data.plan.folder_contents import why_no_lines
+from bridge_data.prepare.sample_definitions import (
+    CRUDE,
+    SAMPLE_TYPES,
+    definition,
+    find_sample_type,
+    read_definition,
+)
 from bridge_data.prepare.scan_results import ScanTask
 from bridge_data.prepare.splits import RATIO_PARTS, parse_pattern, parse_ratio, split_by_patterns, split_by_ratio
 from bridge_data.prepare.tars import (
@@ -29,7 +36,7 @@ from bridge_data.prepare.tars import (
     scan_share,
 )
 from bridge_data.prepare.tars import prepare as prepare_shards
-from bridge_data.shards.metadata import DATASET_YAML, INFO_JSON, INFO_YAML, JSONL_SUFFIX, META_FOLDER, SPLIT_YAML
+from bridge_data.shards.metadata import DATASET_YAML, JSONL_SUFFIX, META_FOLDER, SPLIT_YAML, is_prepared
 from bridge_data.shards.prepared import PreparedDataset
 from bridge_data.storage import Location, is_remote
 from bridge_data.tools.cli.prepare_metadata_command import column_names, media_options, store_columns, store_media
@@ -61,6 +68,7 @@ from bridge_data.tools.cli.terminal import (
 )
 
 if TYPE_CHECKING:
+    from bridge_data.decode.image import Orientation
     from bridge_data.prepare import MediaRule
 
 
@@ -97,6 +105,7 @@ class _Options:
     media_metadata_by_extension: bool
     media_metadata_by_header: bool
     media_metadata_by_glob: str | None
+    media_orientation: "Orientation"
     limits: Limits
     progress: bool
 
@@ -134,10 +143,12 @@ class _Options:
         """Which files are media; None if media metadata are not requested."""
         flags = self.media_metadata_by_glob, self.media_metadata_by_header, self.media_metadata_by_extension
         if flags == (None, False, False):
+            if self.media_orientation != "ignore":
+                raise ConfigError("--media-orientation is for media metadata: give a --media-metadata-by-... flag")
             return None
         from bridge_data.prepare import MediaRule  # imports torch
 
-        return MediaRule.parse(*flags)
+        return MediaRule.parse(*flags, self.media_orientation)
 
     def config_for(self, path: Location) -> PrepareConfig:
         """The settings of the indexing. Reading from a store is not limited by cores."""
@@ -164,7 +175,7 @@ class _Options:
     multiple=True,
     help="The shards of a part, such as 'train:shards/{000..099}.tar': braces, then a regular expression. Repeatable.",
 )
-@click.option("--exclude", metavar="REGEX", help="Leave out shards if the expression is found in their path.")
+@click.option("--exclude", metavar="REGEX", help="Leave out shards, and other data, if it is found in their path.")
 @click.option("--sample-type", metavar="CLASS", help="The sample class, such as CaptioningSample or CrudeWebdataset.")
 @click.option("--field-map", metavar="JSON", help="""As in '{"image": "jpg", "caption": "json[caption]"}'.""")
 @click.option("--non-interactive", is_flag=True, help="Ask nothing.")
@@ -230,7 +241,10 @@ def prepare(path: Location, **flags: Any) -> None:
         only_on_disk(path)
     config = options.config_for(path)
     if path.is_file():
-        raise ConfigError(f"{path}: expected a folder of tars or a .jsonl file; only such data sets need preparation")
+        raise ConfigError(
+            why_no_lines(str(path))
+            or f"{path}: expected a folder of tars or a .jsonl file; only such data sets need preparation"
+        )
     check_is_whole(path)
     if options.task is not None:
         _scan(path, options.task, config, options.progress)
@@ -259,6 +273,12 @@ def prepare(path: Location, **flags: Any) -> None:
     store_columns(path, column_names(options.columns), config, options.progress)
     if options.media_rule is not None:
         store_media(only_on_disk(path), options.media_rule, config, options.progress)
+    if content is not None:
+        from bridge_data.tools.missing_parts import count_parts  # imports numpy
+
+        field_map = read_definition(content).field_map
+        for one in count_parts(PreparedDataset.open(path, options.limits).all_shards(), field_map, max_samples=None):
+            note(str(one))
     if unfilled:
         note(f"no shard for {' and '.join(unfilled)}: shards are not divided, and there are {len(names)}")
     if content is not None or (path / META_FOLDER / options.dataset_yaml_name).is_file():
@@ -311,7 +331,7 @@ def _scan(path: Location, task: ScanTask, config: PrepareConfig, progress: bool)
 
 
 def _may_write(path: Location, options: _Options) -> bool:
-    if options.force_overwrite or not any((path / META_FOLDER / name).is_file() for name in (INFO_JSON, INFO_YAML)):
+    if options.force_overwrite or not is_prepared(path):
         return True
     if options.non_interactive:
         raise ConfigError(

@@ -32,6 +32,7 @@ from bridge_data.tools.cli.terminal import (
 )
 
 if TYPE_CHECKING:
+    from bridge_data.decode.image import Orientation
     from bridge_data.prepare import MediaRule
 
 
@@ -46,6 +47,13 @@ def media_options(command: Command) -> Command:
             "--media-metadata-by-glob",
             metavar="PATTERNS",
             help="Media are the files that match, such as '*.jpg,clips/*.mp4'; commas between patterns.",
+        ),
+        click.option(
+            "--media-orientation",
+            type=click.Choice(["ignore", "apply"]),
+            default="ignore",
+            show_default=True,
+            help="apply: store the sizes that images have after EXIF orientation.",
         ),
     ):
         command = option(command)
@@ -67,6 +75,7 @@ def prepare_media(
     media_metadata_by_glob: str | None,
     media_metadata_by_header: bool,
     media_metadata_by_extension: bool,
+    media_orientation: "Orientation",
     num_workers: int | None,
     executor: str,
     tmp_path: Path | None,
@@ -80,7 +89,8 @@ def prepare_media(
     """
     from bridge_data.prepare import MediaRule
 
-    rule = MediaRule.parse(media_metadata_by_glob, media_metadata_by_header, media_metadata_by_extension)
+    flags = media_metadata_by_glob, media_metadata_by_header, media_metadata_by_extension
+    rule = MediaRule.parse(*flags, media_orientation)
     config = PrepareConfig(limits=limits, executor=named_executor(executor, num_workers))
     store_media(path, rule, config, progress)
 

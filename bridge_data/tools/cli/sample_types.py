@@ -14,6 +14,7 @@ import click
 
 from bridge_data import storage
 from bridge_data.errors import ConfigError, DatasetError, SampleError, listed
+from bridge_data.plan.part_names import other_names, renamed
 from bridge_data.plan.source import FieldAccess, parse_access
 from bridge_data.prepare.sample_definitions import CRUDE, SAMPLE_TYPES, find_sample_type, read_definition
 from bridge_data.prepare.splits import parse_ratio
@@ -113,7 +114,7 @@ class FirstSamples:
     def check_access(self, field: str, access: FieldAccess) -> None:
         """Ensure that these samples have what fills `field`."""
         options = (access, *access.alternatives)
-        if not any(option.part in self.parts or option.part == "__key__" for option in options):
+        if access.names.isdisjoint((*self.parts, "__key__")):
             wanted = " or ".join(repr(option.part) for option in options)
             near = difflib.get_close_matches(access.part, self.parts, n=1)
             raise ConfigError(
@@ -121,21 +122,21 @@ class FirstSamples:
                 f"the parts there are: {listed(self.parts, 20)}" + (f". Did you mean {near[0]!r}?" if near else "")
             )
         if all(option.path and option.part.endswith("json") for option in options):
-            self._check_content(field, access, [option.part for option in options])
+            self._check_content(field, access)
 
-    def _check_content(self, field: str, access: FieldAccess, parts: Sequence[str]) -> None:
+    def _check_content(self, field: str, access: FieldAccess) -> None:
         """Ensure that at least one of the first samples has the value inside its JSON."""
         complaint = ""
         for key, members in list(self._samples.items())[:10]:
             content: dict[str, Any] = {"__key__": key}
             for part, offset, num_bytes in members:
-                if part in parts:
+                if part in access.names:
                     try:
                         content[part] = parse_json(storage.read(self.shard, offset, num_bytes))
                     except ValueError as error:
                         raise DatasetError(f"{self.shard}: {key}.{part} is not JSON: {error}") from None
             try:
-                access.get(content)
+                access.get(renamed(content, other_names(access.parts), key))
                 return
             except SampleError as error:
                 complaint = complaint or str(error)

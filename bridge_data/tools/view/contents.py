@@ -17,6 +17,7 @@ their grids.
 """
 
 import base64
+import contextlib
 import dataclasses
 import io
 import itertools
@@ -34,7 +35,7 @@ from PIL import Image
 from torch import Tensor
 
 from bridge_data.decode.av import AV_EXTENSIONS, AVDecoder
-from bridge_data.decode.image import IMAGE_EXTENSIONS
+from bridge_data.decode.image import IMAGE_EXTENSIONS, frame_numbers, in_mode
 from bridge_data.errors import BridgeDataError, ConfigError, SampleError
 from bridge_data.shards import RawSample
 from bridge_data.shards.joined_records import JoinedRawSample
@@ -100,7 +101,11 @@ def _image(data: bytes) -> dict[str, Any]:
             image = Image.open(io.BytesIO(data))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         return {"type": "image", "error": f"not a readable image: {error}"}
-    return {"type": "image", "format": image.format, "width": image.width, "height": image.height, "mode": image.mode}
+    facts = {"type": "image", "format": image.format, "width": image.width, "height": image.height, "mode": image.mode}
+    num_frames = 1
+    with contextlib.suppress(Exception):  # what comes after the first frame may be damaged
+        num_frames = len(frame_numbers(image))
+    return facts if num_frames == 1 else {**facts, "num_frames": num_frames}
 
 
 def _clip(value: AVDecoder) -> dict[str, Any]:
@@ -158,7 +163,8 @@ def text_of(facts: dict[str, Any]) -> str:
         case {"type": "json", "value": value}:
             return clipped(shown_json(value))
         case {"type": "image", "width": width, "height": height, "mode": mode}:
-            return f"{facts['format'] or 'Pillow image'} {width}×{height} {mode}"
+            frames = f", the first of {facts['num_frames']:,} frames" if "num_frames" in facts else ""
+            return f"{facts['format'] or 'Pillow image'} {width}×{height} {mode}{frames}"
         case {"type": "clip"}:
             return _clip_text(facts)
         case {"type": "array"}:
@@ -418,10 +424,12 @@ def _converted(data: bytes, side: int | None) -> MediaContent | None:
                 return None
             if side is not None:
                 image.draft("RGB", (side, side))
+            is_opaque = image.mode in ("RGB", "L", "CMYK") or not image.has_transparency_data
+            image = in_mode(image, "RGB" if is_opaque else "RGBA")
+            if side is not None:
                 image.thumbnail((side, side))
         file = io.BytesIO()
-        is_opaque = image.mode in ("RGB", "L", "CMYK")
-        image.convert("RGB" if is_opaque else "RGBA").save(file, "JPEG" if is_opaque and side else "PNG", quality=85)
+        image.save(file, "JPEG" if is_opaque and side else "PNG", quality=85)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None
     return MediaContent(file.getvalue(), "image/jpeg" if is_opaque and side else "image/png")

@@ -309,7 +309,9 @@ def _planned(run: NamedRun, ranks: int, steps: int | None) -> RunPlan:
     )
     lanes = 0 if config.num_lanes % ranks else config.num_lanes
     deal = None if deal is None else dataclasses.replace(deal, num_ranks=ranks)
-    data = run.dataset.changed(worker_config=config.changed(world_size=ranks, num_lanes=lanes), deal=deal)
+    plan, size = run.dataset.plan, run.dataset.batching.batch_size or 1
+    changed = config.changed(world_size=ranks, num_lanes=lanes).for_samples(plan.num_samples, size)
+    data = run.dataset.changed(worker_config=changed, deal=deal)
     return Planner(data, run.schedule).plan(length, exact_samples=MAX_PLANNED)
 
 

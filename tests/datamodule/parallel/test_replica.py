@@ -55,7 +55,7 @@ def test_a_failed_broadcast_is_told_and_the_workers_of_the_reader_end(tmp_path: 
     own = make_module(write_numbers(tmp_path / "data"), num_workers=1).train_dataloader().dataloader
     assert own.wait_for_workers()
     replica = Replica(reader=0, members=SimpleNamespace(size=lambda: 2), readers=None)  # no group to broadcast in
-    shared = ReplicaLoader(own.dataset, replica, own)
+    shared = ReplicaLoader(own.dataset, replica, own, own.config)
     with pytest.raises(WorkerError, match="rank 0"):
         next(iter(shared))
     shared.close()

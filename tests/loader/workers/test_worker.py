@@ -41,14 +41,13 @@ import itertools
 from pathlib import Path
 import psutil
 from bridge_data.loader import get_loader
-from bridge_data.loader.lane_runner import LaneRunner
 from tests.loader.streams import Streams, config, expected
 
 made = []
 
 def make(lane, number, size):
     made.append(number)
-    if len(made) <= 2:  # in each process
+    if len(made) <= 2:
         blocks = [b"x" * (1 << 20) for _ in range(50)]
     return expected(lane, number, size)
 
@@ -58,14 +57,9 @@ def below_its_peak_mb(pid):
     return sizes["VmHWM:"] - sizes["VmRSS:"]
 
 loader = get_loader(Streams(config(1, 1), make=make))
-first = next(iter(loader))
-trainer, server = psutil.Process(), psutil.Process().children()[0]
-assert isinstance(loader._lanes.current, LaneRunner) and below_its_peak_mb(trainer.pid) < 30
-assert loader.wait_for_workers()
 batches = list(itertools.islice(loader, 20))
-(worker,) = server.children()
-below = below_its_peak_mb(trainer.pid), below_its_peak_mb(worker.pid)
-assert min(below) > 40, below
+(worker,) = psutil.Process().children()[0].children()
+assert below_its_peak_mb(worker.pid) > 40, below_its_peak_mb(worker.pid)
 """
 
 

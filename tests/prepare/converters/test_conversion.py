@@ -1,6 +1,8 @@
 """A conversion writes the same files for any number of processes and after any interruption, and tells all that is
 broken."""
 
+import gzip
+import io
 import json
 import os
 import pickle
@@ -8,6 +10,7 @@ import random
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -15,11 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import numpy as np
 import pytest
+from PIL import Image, ImageOps
 
 from bridge_data.prepare import shard_writer
 from bridge_data.prepare.converters import conversion
 from bridge_data.tools.cli import convert_command
+from tests.decode.pictures import picture as any_picture
+from tests.decode.pictures import with_orientation
 from tests.prepare.converters.originals import (
     EXPECTED,
     NUM,
@@ -42,6 +49,7 @@ from tests.prepare.converters.originals import (
 )
 from tests.prepare.test_shard_writer import contents, in_child, killed_at, tars
 from tests.shards.tars import write_tar
+from tests.tools.cli.runner import run_command
 
 SPLIT = ("--split", "train=0.75,val=0.25", "--max-samples", 5)
 
@@ -272,13 +280,30 @@ def test_two_at_once_on_one_folder_are_refused(tmp_path: Path, monkeypatch: pyte
     assert captions_and_pictures(tmp_path / "out") == EXPECTED
 
 
-def test_what_a_folder_holds_most_of_says_its_form(tmp_path: Path) -> None:
-    write_folder(tmp_path / "source", 4)
-    write_parquet(tmp_path / "source/stray.parquet", 4)
-    result = convert(tmp_path / "source", tmp_path / "out")
-    assert "folder of files" in result.output and "stray: has no part" in result.stderr
-    result = convert(tmp_path / "source", tmp_path / "rows", "--format", "parquet")
-    assert result.exit_code == 0 and "Parquet, 4 records" in result.output
+@pytest.mark.parametrize(
+    ("others", "named"),
+    [
+        ({"001.csv": "of the sample"}, None),
+        ({"captions.jsonl": "{}"}, "captions.jsonl"),
+        ({"list.csv": "image,caption"}, "list.csv"),
+        ({"stray.parquet": ""}, "--format parquet"),
+        ({"old.tar": ""}, "--format webdataset"),
+    ],
+)
+def test_a_folder_of_media_and_tables_is_converted_only_if_it_is_said_which(
+    tmp_path: Path, others: dict[str, str], named: str | None
+) -> None:
+    source = write_folder(tmp_path / "source", 4)
+    for name, content in others.items():
+        (source / name).write_text(content)
+    result = convert(source, tmp_path / "out")
+    if named is None:
+        assert "folder of files, 4 records" in result.output
+    else:
+        assert result.exit_code == 1 and named in result.stderr and "--format folder" in result.stderr
+        assert not (tmp_path / "out").exists()
+        refused(source, tmp_path / "out", "--include", "*.png", told="--include")
+        assert "folder of files" in convert(source, tmp_path / "out", "--format", "folder").output
 
 
 def test_a_full_disk_stops_it_and_it_goes_on_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,6 +329,58 @@ def test_coco_captions_come_with_their_pictures(tmp_path: Path) -> None:
     assert len(json.loads(parts["json"])["captions"]) == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        (
+            "lines.json",
+            '{"images": ["a.jpg"], "text": "one"}\n\n{"images": [], "text": "two"}\n',
+            "JSON lines, 2 records",
+        ),
+        ("c4.00000-of-00001.json", '\ufeff{"text": "one"}\n{"text": "two"}\n', "JSON lines, 2 records"),
+        ("one.json", '{"images": ["a.jpg"], "text": "one"}\n', "--format jsonl"),
+        (
+            "instances.json",
+            {"images": [{"id": 0, "file_name": "a.jpg"}], "annotations": [{"image_id": 0, "bbox": []}]},
+            "bbox",
+        ),
+        ("packed.json", gzip.compress(b'{"text": "one"}\n', mtime=0), "gunzip -k"),
+    ],
+)
+def test_a_json_file_is_taken_for_what_it_holds(tmp_path: Path, name: str, content: Any, told: str) -> None:
+    source = write_media(tmp_path / "source") / name
+    picture = next(source.parent.glob("*.jpg")).name
+    text = content if isinstance(content, bytes | str) else json.dumps(content)
+    source.write_bytes(text if isinstance(text, bytes) else text.replace("a.jpg", picture).encode())
+    result = convert(source, tmp_path / "out")
+    assert told in result.output
+    assert (result.exit_code == 0) == ("records" in told), result.output
+    assert result.exit_code == 0 or source.name in result.stderr
+
+
+def test_links_out_of_the_media_root_are_followed_if_that_is_asked(tmp_path: Path) -> None:
+    """As in a snapshot of the hub's cache, whose files are links to those of its blobs."""
+    blobs, snapshot = write_media(tmp_path / "blobs"), tmp_path / "snapshot"
+    snapshot.mkdir()
+    for blob in blobs.iterdir():
+        (snapshot / blob.name).symlink_to(blob)
+    write_jsonl(snapshot / "rows.jsonl", rows())
+    refused(snapshot / "rows.jsonl", tmp_path / "out", told="--follow-links")
+    made = converted(snapshot / "rows.jsonl", tmp_path / "out", "--follow-links")
+    assert captions_and_pictures(made) == EXPECTED
+    write_jsonl(snapshot / "others.jsonl", [{**row, "image": f"../blobs/{row['image']}"} for row in rows()])
+    refused(snapshot / "others.jsonl", tmp_path / "out2", "--follow-links", told="give a --media-root that holds it")
+
+
+def test_metadata_of_media_beside_the_files_do_not_make_them_a_folder_of_tars(tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "source", 4)
+    assert run_command("prepare-media", source, "--media-metadata-by-extension", "--no-progress").exit_code == 0
+    assert (source / ".nv-meta").is_dir()
+    assert "folder of files, 4 records" in convert(source, tmp_path / "out").output
+    result = run_command("info", source)
+    assert result.exit_code == 1 and "bridge-data convert" in result.stderr
+
+
 def test_what_coco_says_of_an_image_replaces_no_caption(tmp_path: Path) -> None:
     (tmp_path / "0.png").write_bytes(picture(1))
     image = {"id": 1, "file_name": "0.png", "image": "other.png", "caption": "of the image", "license": 3}
@@ -312,3 +389,34 @@ def test_what_coco_says_of_an_image_replaces_no_caption(tmp_path: Path) -> None:
     _, parts = contents(converted(tmp_path / "coco.json", tmp_path / "out"))["train"][0]
     found = json.loads(parts["json"])
     assert found == {"caption": "a cat", "captions": ["a cat"], "image_id": 1, "license": 3} and "png" in parts
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "MPO"])
+def test_pictures_are_turned_as_their_exif_says_if_that_is_asked_for(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    plain = any_picture((40, 24))
+    for number in range(1, 9):
+        name = f"raw/{number}.{'jpg' if kind in ('JPEG', 'MPO') else kind.lower()}"
+        (tmp_path / name).write_bytes(with_orientation(plain, kind, number, icc_profile=b"a profile"))
+    for setting in ("ignore", "apply"):
+        target = tmp_path / setting
+        result = convert(tmp_path / "raw", target, "--sample-type", "crude", "--orientation", setting)
+        assert result.exit_code == 0, result.output
+        for source in (tmp_path / "raw").iterdir():
+            stored = tar_members(target)[source.name]
+            if setting == "ignore" or source.stem == "1":
+                assert stored == source.read_bytes()
+                continue
+            turned, expected = Image.open(io.BytesIO(stored)), ImageOps.exif_transpose(Image.open(source))
+            assert (turned.size, turned.getexif().get(0x0112, 1)) == (expected.size, 1)
+            assert turned.info["icc_profile"] == b"a profile"
+            difference = np.asarray(turned.convert("RGB"), int) - np.asarray(expected.convert("RGB"), int)
+            assert np.abs(difference).mean() < (1 if kind == "PNG" else 12)
+
+
+def tar_members(folder: Path) -> dict[str, bytes]:
+    members = {}
+    for path in folder.glob("*.tar"):
+        with tarfile.open(path) as tar:
+            members |= {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
+    return members

@@ -41,12 +41,12 @@ def test_records_are_the_samples_as_they_are_read_in_place_with_arrays_as_lists_
 
 def test_a_damaged_sample_is_broken_and_no_other(tmp_path: Path) -> None:
     paths = {
-        19: captioned_mds(tmp_path) / "shard.00001.mds",
+        19: captioned_mds(tmp_path / "mds") / "shard.00001.mds",
         8: write_parquet(tmp_path / "a.parquet", compression="none"),
     }
     for number, path in paths.items():
         path.write_bytes(path.read_bytes().replace(caption(number).encode(), b"\xff" * len(caption(number).encode())))
-        source = open_source(tmp_path if number == 19 else path)
+        source = open_source(path.parent if number == 19 else path)
         read = [record for block in source.blocks() for record in source.read(block)]
         assert [record.number for record in read if isinstance(record, BrokenRecord)] == [number]
         assert read[number].where == f"{path.name}, row {number - 10 * (number == 19)}"

@@ -97,6 +97,20 @@ def test_a_key_that_leads_out_of_the_folder_is_refused(folder: Path, key: str) -
         SystemFileStore(folder).get(key)
 
 
+def test_a_key_may_be_absolute_if_it_leads_into_the_folder(folder: Path, bucket: Bucket) -> None:
+    link = folder.with_name("link")
+    link.symlink_to(folder)
+    for base in (folder, link):
+        store = SystemFileStore(base)
+        for key in (f"{folder}/a.txt", f"{folder.as_uri()}/a.txt", f"../{base.name}/a.txt", f"{base}/sub/../a.txt"):
+            content, source = store[key]
+            assert (content, source.index) == (b"a", "a.txt")
+    with pytest.raises(SampleError, match="is outside of the folder"):
+        SystemFileStore(folder).get(f"{folder}x/a.txt")
+    shutil.copytree(folder, bucket.folder / "files")
+    assert SystemFileStore(f"{bucket.url}/files").get(f"{bucket.url}/files/a.txt") == b"a"
+
+
 @pytest.mark.parametrize("key", ["no.txt", "sub", "a.txt/b", "x" * 300, "a\0b"])
 def test_a_missing_file_is_the_samples_fault(folder: Path, key: str) -> None:
     with pytest.raises(SampleError, match=r"auxiliary data 'notes' \(.*/in\): there is no file"):
@@ -120,7 +134,7 @@ def test_a_folder_may_be_in_an_object_store(folder: Path, bucket: Bucket) -> Non
     store = SystemFileStore(f"{bucket.url}/files")
     assert store.get("a.txt") == store.get("x.tar/a.txt") == b"a"
     _, source = store["sub/../a.txt"]
-    assert (source.dataset_path, source.index) == (f"{bucket.url}/files", "sub/../a.txt")
+    assert (source.dataset_path, source.index) == (f"{bucket.url}/files", "a.txt")
     assert list(store.list_files()) == ["a.txt", "sub/b.c.bin", "sub/i.png"]
     assert store.get_media_metadata("x.tar/sub/i.png") == SystemFileStore(folder).get_media_metadata("sub/i.png")
     for key in ("../other", "/a.txt", "sub/../../a.txt"):

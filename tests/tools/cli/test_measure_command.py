@@ -141,7 +141,7 @@ def test_a_killed_run_resumes_and_grown_data_keep_what_was_measured(run: Run, tm
     assert killed.returncode == 9, killed.stderr
     with pytest.raises(Exception, match="bridge-data measure"):
         table_of(folder, Words())
-    left = {file: file.stat().st_mtime_ns for file in (folder / ".nv-meta/costs").glob(".measuring-*/*")}
+    left = {file: file.stat().st_mtime_ns for file in (folder / ".nv-meta/costs").glob(".measuring-*/*.costs")}
     assert len(left) == 3
     result = run("measure", folder, "--task-encoder", WORDS, "--json", *QUIET)
     assert result.exit_code == 0, result.output

@@ -72,7 +72,7 @@ def by_code(findings: Iterable[Finding]) -> dict[str, Finding]:
 RECIPE = """
 recipe: llava
 data: {path: blend.yaml, seq_length: 256, global_batch_size: 8, micro_batch_size: 2, packing_buffer_size: 24}
-loader: {num_workers: 3, num_lanes: 4, wait_for_workers: true}
+loader: {num_workers: 3, num_lanes: 4}
 training: {train_steps: 40, learning_rate: 3.0e-3}
 """
 BRIDGE = """

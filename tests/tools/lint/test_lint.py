@@ -20,6 +20,8 @@ from bridge_data.shards import open_shards
 from bridge_data.tools.lint import LintConfig, find_targets, lint
 from bridge_data.tools.lint_checks import KINDS
 from tests.decode.av import media
+from tests.decode.pictures import encoded, frames_of, half_overwritten
+from tests.decode.pictures import picture as large
 from tests.plan.joins import OWN, joined, own, texts
 from tests.prepare.files import picture
 from tests.prepare.odd_tars import LOSING, MORE, TWO, tar_of, without_content
@@ -182,6 +184,12 @@ FAULTS: dict[str, tuple[FilledBy, set[str]]] = {
     "a value of another type": (part(json=b'{"caption": 7}'), {"wrong-type"}),
     "an image that is none": (part(png=b"no picture"), {"undecodable"}),
     "an image cut off": (part(png=picture(size=(90, 90))[:-60]), {"undecodable"}),
+    "a JPEG overwritten from its middle on": (
+        part(png=None, jpg=half_overwritten(encoded(large(), "JPEG"))),
+        {"damaged-image", "missing-part"},
+    ),
+    "an image of three frames": (part(webp=frames_of("WEBP", "red", "lime", "blue")), {"several-frames"}),
+    "a picture of floats beyond 1": (part(tif=encoded(large().convert("F"), "TIFF")), {"undecodable"}),
     "JSON that is none": (part(json=b"{"), {"undecodable"}),
     "a text that is not UTF-8": (part(txt=b"\xff\xfe"), {"not-utf8"}),
     "an image of a huge size": (part(png=picture(size=(300, 300))), {"image-too-large"}),

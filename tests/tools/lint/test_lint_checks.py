@@ -1,16 +1,14 @@
 import collections
 import tempfile
 from pathlib import Path
-from typing import Any, Literal, Optional
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge_data.plan import load_plan
 from bridge_data.tools import lint_checks
-from bridge_data.tools.lint_checks import KeyLog, digests, is_of_type, repeated_table_keys
+from bridge_data.tools.lint_checks import KeyLog, digests, repeated_table_keys
 from tests.tables import save_to_disk, table_of, write_parquet
 
 
@@ -38,32 +36,6 @@ def test_keys_are_spread_over_files_of_which_nothing_is_left(tmp_path: Path, mon
         assert len(list(tmp_path.rglob("*"))) > 100
         assert list(log.repeated()) == [((0, 77), (1, 5))]
     assert list(tmp_path.rglob("*")) == []
-
-
-@pytest.mark.parametrize(
-    ("hint", "fitting", "others"),
-    [
-        (str, ["a"], [1]),
-        (int, [], [True, 1.5]),
-        (float, [1], []),
-        (Optional[str], [None], []),  # noqa: UP045
-        (None, [None], []),
-        (str | None, ["a"], [b"a"]),
-        (torch.Tensor, [torch.ones(1)], ["a"]),
-        (list[str], [["a", "b"]], ["a", ["a", 1]]),
-        (list[int], [[]], []),
-        (tuple[int, str], [[1, "a"]], [[1]]),
-        (tuple[int, ...], [[1, 2, 3]], []),
-        (dict[str, int], [{"a": 1}], [{"a": "b"}]),
-        (dict[str, list[int] | None], [{"a": [1]}], []),
-        (Literal["x", "y"], ["x"], ["z"]),
-        (Any, [object()], []),
-        ("NotAType", ["what"], []),
-    ],
-)
-def test_values_fit_the_type_that_is_declared_or_not(hint: object, fitting: list[object], others: list[object]) -> None:
-    assert all(is_of_type(value, hint) for value in fitting)
-    assert not any(is_of_type(value, hint) for value in others)
 
 
 @pytest.mark.parametrize("saved", [False, True])
