@@ -113,12 +113,13 @@ class TrainingOptions(DatasetOptions):
     There is no buffer: the order itself is shuffled. The default is that of Megatron-Bridge."""
     max_samples_per_sequence: int | None = None
     """Samples per chunk. A chunk is consecutive samples of a shard, read by one lane; None for whole shards. If
-    `shuffle_buffer_size` is None, too, samples within a chunk stay in order."""
+    `shuffle_buffer_size` is None, too, samples within a chunk stay in order, and chunks are shuffled."""
     virtual_epoch_length: int = 0
     """Batches of this rank after which one iteration ends, 0 for never."""
     shuffle_over_epochs_multiplier: EpochsPerShuffle = 1
     """The number of epochs that are shuffled together, times the value that a metadataset sets for each data set; -1 to
-    draw with replacement, None for the order of the data."""
+    draw with replacement. None: nothing is shuffled, whatever the other settings; one lane (`num_lanes=1`) has the
+    order of the data, several take chunks in turn (see docs/order.md)."""
     repeat: bool = True
     """Whether to repeat forever; else one epoch."""
     weight_unit: str | None = None

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from bridge_data.errors import ConfigError
 from bridge_data.run_options import option_fields
 
-OWN_KINDS = {"path": str, "seq_length": int}
+OWN_KINDS: dict[str, Any] = {"path": str, "seq_length": int | None}
 """The settings of `data` and `loader` that are no options of a run."""
 _KINDS = OWN_KINDS | {name: field.type for fields in option_fields().values() for name, field in fields.items()}
 _NAMES = {

@@ -184,10 +184,12 @@ class Recipe:
         for twice in self.data.keys() & self.loader.keys():
             raise ConfigError(f"loader.{twice}: a recipe has it as data.{twice}; set that")
         path_text("data.path", self.data["path"])
-        check_integer("data.seq_length", self.data["seq_length"], 1)
+        check_integer("data.seq_length", self.data["seq_length"], 1, or_none=True)
         _ = self.options  # checks them
         if self.task_encoder.startswith(_OURS):
-            task_encoders.fitted(_our_encoder(self.task_encoder), self.task_encoder, self.encoder)
+            make = _our_encoder(self.task_encoder)
+            task_encoders.fitted(make, self.task_encoder, self.encoder)
+            task_encoders.check_provided(make, self.task_encoder, self._is_given)
         if self.log_dir is not None:
             object.__setattr__(self, "log_dir", str(output_on_disk("log_dir", self.log_dir, COPY_IT)))
         if self.metrics.loggers and self.log_dir is None:
@@ -196,6 +198,12 @@ class Recipe:
             self._check_megatron()
         else:
             self._check_lightning()
+
+    @property
+    def _is_given(self) -> dict[str, bool]:
+        """Whether the recipe has each of what it provides to its encoder."""
+        given = (True, self.image_processor is not None, self.data["seq_length"] is not None)
+        return dict(zip(task_encoders.PROVIDED, given, strict=True))
 
     def _check_megatron(self) -> None:
         reason = FAMILIES[self.family]
@@ -265,16 +273,18 @@ class Recipe:
     def build_data(self, groups: "ProcessGroupCollection | None", tokenizer: Any) -> "EnergonMultiModalDataModule":
         """The DataModule of this rank; without `groups`, ranks are those of `torch.distributed`."""
         from bridge_data import EnergonMultiModalDataModule
+        from bridge_data.datamodule.encoder_settings import own_seq_length
 
         image_processor = self.build_image_processor()
+        encoder = self.build_encoder(tokenizer, image_processor)
+        length = own_seq_length(encoder)
+        if self.data["seq_length"] is not None and length is not None and length != self.data["seq_length"]:
+            raise ConfigError(
+                f"data.seq_length={self.data['seq_length']}: {self.task_encoder} makes an encoder of {length}; set "
+                "both to the same, or leave encoder.seq_length out"
+            )
         return EnergonMultiModalDataModule(
-            self.data["path"],
-            tokenizer,
-            image_processor,
-            seq_length=self.data["seq_length"],
-            task_encoder=self.build_encoder(tokenizer, image_processor),
-            pg_collection=groups,
-            **self._options,
+            self.data["path"], task_encoder=encoder, pg_collection=groups, **self._options
         )
 
     def training_in_steps(self, data: "EnergonMultiModalDataModule", num_ranks: int) -> TrainingConfig:
@@ -370,7 +380,7 @@ def _settings_of(name: str, *, is_tiny: bool) -> dict[str, Any]:
     sizes_by_name = zip(("micro_batch_size", "global_batch_size", "packing_buffer_size"), sizes, strict=True)
     small = {
         **{part: {"pretrained": TINY} for part in parts if settings[part] is not None},
-        "data": {"path": f"tiny_{data['path']}", "seq_length": 512, **dict(sizes_by_name)},
+        "data": {"path": f"tiny_{data['path']}", "seq_length": data["seq_length"] and 512, **dict(sizes_by_name)},
         "loader": {"num_workers": 0, "num_lanes": 2, "pin_memory": False},
         "training": {"train_steps": 5, "learning_rate": 1e-2},
     }

@@ -13,6 +13,7 @@ import inspect
 import json
 import types
 import typing
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -40,6 +41,11 @@ def named_encoder(name: str, arguments: Mapping[str, Any], provided: Mapping[str
     if not callable(make):
         raise ConfigError(f"task_encoder={name}: got {make!r}, expected a class or function")
     parameters = inspect.signature(make).parameters
+    for key, value in provided.items():
+        if value is not None and key not in parameters:
+            warnings.warn(
+                f"task_encoder={name}: it takes no {key}, so that of the recipe does not reach it", stacklevel=3
+            )
     options = {key: value for key, value in provided.items() if key in parameters} | fitted(make, name, arguments)
     for parameter in parameters.values():
         is_named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
@@ -66,6 +72,20 @@ def fitted(make: Callable[..., Any], name: str, arguments: Mapping[str, Any]) ->
                 f"encoder.{given}: {name} has no such parameter{did_you_mean(given, list(parameters))}; it has {known}"
             )
     return {key: _fitted(value, hints.get(key), f"encoder.{key}") for key, value in arguments.items()}
+
+
+def check_provided(make: Callable[..., Any], name: str, is_given: Mapping[str, bool]) -> None:
+    """Check that `make`, which is called `name`, takes what a recipe provides, and that what it needs is there.
+
+    Raises:
+        ConfigError: if a setting would have no effect, or is missing.
+    """
+    parameters = inspect.signature(make).parameters
+    for key, setting in (("image_processor", "image_processor"), ("seq_length", "data.seq_length")):
+        if is_given[key] and key not in parameters:
+            raise ConfigError(f"{setting}: {name} takes none, so it has no effect: set {setting}=null")
+        if not is_given[key] and key in parameters and parameters[key].default is inspect.Parameter.empty:
+            raise ConfigError(f"{setting}=null: {name} needs it")
 
 
 def defaults_of(make: Callable[..., Any]) -> dict[str, Any]:

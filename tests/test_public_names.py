@@ -22,7 +22,7 @@ HERE_ALONE = {
 
 def test_every_name_of_energon_is_here_or_left_out_for_a_reason() -> None:
     missing = [name for name in ENERGON_7_4_1 if not hasattr(bridge_data, name)]
-    left_out = {*LEFT_OUT} - {"WatchdogDataset"}  # which Energon's package itself does not export
+    left_out = {*LEFT_OUT} - {"WatchdogDataset", "VideoData"}  # which the package of 7.4.1 itself does not export
     assert missing == sorted(left_out | HERE_ALONE)
     assert all(name in bridge_data.__all__ for name in ENERGON_7_4_1 if name not in missing)
     assert all(getattr(bridge_data.energon, name) is not None for name in HERE_ALONE)

@@ -8,6 +8,7 @@ evaluations, with `save_state` and `restore_state`.
     sharing            the data-parallel rank of this process, and which loader that gives it
     trainer_loaders    `EnergonDataloader`: endless, saved and restored for all ranks at once; evaluations
     batch_schedule     the global batch size of each step
+    encoder_settings   settings beside a ready task encoder: the encoder's own, or refused
     lightning_trainer  what a Lightning `Trainer` must be set to, and its progress
     metric_sinks       metrics to the log, JSONL, TensorBoard, Prometheus
     parallel           batches sent between ranks: replicas, balance, context parallelism, virtual pipeline
@@ -16,7 +17,7 @@ To change: a default or a check of an option, `run_options` (those of `WorkerCon
 sizes against each other, `batch_schedule`, of replicas, `parallel.replica`; the few that Bridge's users expect to be
 others, such as `num_workers` and `pin_memory`, stand in `module` and `bridge`. What is done when training starts is in
 `module.train_dataloader`; what of that waits for other ranks, in `sharing.rank_loader`, which also says what `balance`
-cannot be combined with (steps of Lightning: `lightning_trainer.check_steps`). Megatron saves what
+cannot be combined with (steps of Lightning: `lightning_trainer.check_trainer`). Megatron saves what
 `EnergonDataloader.save_state` returns on each rank: `loader.rank_states` says which rank has the whole state. Lightning
 keeps `module.state_dict`, with the loader's state (`order.state`) under `LIGHTNING_KEY` of
 `loader.checkpoint.other_formats`.

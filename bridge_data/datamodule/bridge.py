@@ -11,15 +11,19 @@ Source: the names and defaults are those of Megatron-Bridge: `EnergonProvider` (
 """
 
 import dataclasses
+import enum
 import functools
 import importlib
 import importlib.util
+import json
+import types
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeGuard, TypeVar, runtime_checkable
 
+from bridge_data.datamodule.encoder_settings import check_beside
 from bridge_data.energon.replacing import replace_imports
 from bridge_data.errors import ConfigError
 from bridge_data.run_options import PART_OF, RunOptions, TrainingOptions
@@ -201,6 +205,7 @@ class EnergonDatasetConfig:
         Raises:
             ConfigError: naming the first that is not.
         """
+        self._check_saved()
         if not self.path:
             raise self._error("path", "expected a prepared folder, or a metadataset YAML: dataset.path=...")
         for name in _POSITIVE:
@@ -232,6 +237,17 @@ class EnergonDatasetConfig:
         own = {name: getattr(self, name) for name in vars(self) if name in PART_OF}
         return own | {"val_batch_drop_last": self.drop_last} | self.dataset_kwargs
 
+    def to_cfg_dict(self) -> dict[str, Any]:
+        """The settings as Bridge's `ConfigContainer` writes them to YAML, with a `_target_` to make each again.
+
+        Image processors of transformers come with all their settings. Of other objects, such as a ready task encoder,
+        YAML would keep the class alone; in their place stands a text, which a config that is read from it refuses.
+        """
+        found = {"_target_": _target(type(self))}
+        for field in dataclasses.fields(self):
+            found[field.name] = _as_settings(getattr(self, field.name), f"dataset.{field.name}")
+        return found
+
     def metrics(self, *, of_job: bool = False) -> "LoaderMetrics":
         """The metrics of the training loader that Bridge has built from these settings. So a `MetricsReporter` accepts
         the settings in place of the loader, which `pretrain` makes itself.
@@ -245,6 +261,15 @@ class EnergonDatasetConfig:
             raise ConfigError(f"{type(self).__name__}.metrics(): no training loader has been built from these settings")
         metrics: LoaderMetrics = loader.metrics(of_job=of_job)
         return metrics
+
+    def _check_saved(self) -> None:
+        """Check that no text stands for an object which was not saved."""
+        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        for name, value in [*own.items(), *self.dataset_kwargs.items()]:
+            if isinstance(value, str) and value.startswith(_NOT_SAVED):
+                raise ConfigError(
+                    f"{type(self).__name__}({name}={value!r}): it is not in the YAML; set it in your code"
+                )
 
     def _check_kwargs(self, kwargs: Mapping[str, Any]) -> None:
         own = {field.name for field in dataclasses.fields(self)}
@@ -286,6 +311,9 @@ class EnergonDatasetConfig:
             )
         if not isinstance(self.task_encoder, TaskEncoder | None):
             return
+        if self.task_encoder is not None:
+            given = {"seq_length": self.seq_length}
+            check_beside(type(self).__name__, self.task_encoder, given, tells=False)
         needs = "needs a task_encoder with build(dataset, tokenizer) that does it"
         if self.enable_in_batch_packing and not self.defer_in_batch_packing_to_step:
             raise self._error(
@@ -316,6 +344,62 @@ class EnergonDatasetConfig:
 
     def _error(self, name: str, what: str) -> ConfigError:
         return ConfigError(f"{type(self).__name__}({name}={getattr(self, name)!r}): {what}")
+
+
+_NOT_SAVED = "not saved: "
+"""The beginning of the text that stands in YAML for an object."""
+
+
+_HELD_BY_BRIDGE = (str, int, float, enum.Enum, type, types.FunctionType, functools.partial)
+"""What Bridge writes by itself; of classes and functions, the name."""
+
+
+def _target(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _as_settings(value: Any, where: str) -> Any:
+    """A setting as plain data, in which a mapping with `_target_` makes an object."""
+    if isinstance(value, Mapping):
+        return {name: _as_settings(inner, f"{where}.{name}") for name, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_as_settings(inner, where) for inner in value]
+    if isinstance(value, Path):
+        return str(value)
+    if value is None or isinstance(value, _HELD_BY_BRIDGE) or type(value).__qualname__ == "dtype":
+        return value
+    if hasattr(value, "to_cfg_dict"):
+        return value.to_cfg_dict()
+    if dataclasses.is_dataclass(value):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+        return {"_target_": _target(type(value))} | {
+            name: _as_settings(inner, f"{where}.{name}") for name, inner in fields.items() if name[0] != "_"
+        }
+    return _processor_settings(value) or _told_not_saved(value, where)
+
+
+def _processor_settings(value: Any) -> dict[str, Any] | None:
+    """How an image processor of transformers is made again; None for another object, or one that would come back as
+    another."""
+    kind = type(value)
+    if not (kind.__module__.startswith("transformers.") and hasattr(kind, "from_dict") and hasattr(value, "to_dict")):
+        return None
+    try:
+        settings = json.loads(json.dumps(value.to_dict()))
+        if json.loads(json.dumps(kind.from_dict(dict(settings)).to_dict())) != settings:
+            return None
+    except (TypeError, ValueError):
+        return None
+    return {"_target_": f"{_target(kind)}.from_dict", "_call_": True, "image_processor_dict": settings}
+
+
+def _told_not_saved(value: Any, where: str) -> str:
+    warnings.warn(
+        f"{where}: YAML cannot hold a {type(value).__name__}: a run that is made from it has to set that in code. A "
+        "dataclass with build(dataset, tokenizer) can be held in place of a task encoder",
+        stacklevel=2,
+    )
+    return f"{_NOT_SAVED}a {type(value).__name__}"
 
 
 _TRAIN_LOADER = "_train_loader"
@@ -385,13 +469,19 @@ class EnergonDatasetBuilder:
         config, groups = self.config, getattr(context, "pg_collection", None)
         assert config.path is not None  # validated
         tokenizer = transformers_tokenizer(context.tokenizer)
+        encoder = self._task_encoder(tokenizer)
+        if encoder is not None and not _is_bridge_encoder(config.task_encoder):
+            asked = {"seq_length": config.seq_length}
+            if isinstance(config.task_encoder, TaskEncoder):
+                asked["tokenizer"] = tokenizer
+            check_beside(type(config).__name__, encoder, asked, tells=False)
         return EnergonMultiModalDataModule(
             config.path,
-            tokenizer,
+            tokenizer if encoder is None else None,
             config.image_processor,
             seq_length=config.seq_length,
             multimodal_sample_config=self._sample_config(),
-            task_encoder=self._task_encoder(tokenizer),
+            task_encoder=encoder,
             pg_collection=groups,
             **config.options(),
         )

@@ -13,12 +13,14 @@ from lightning.pytorch import LightningDataModule
 
 from bridge_data.datamodule import lightning_trainer
 from bridge_data.datamodule.batch_schedule import BatchSchedule
+from bridge_data.datamodule.encoder_settings import check_beside, own_seq_length
 from bridge_data.datamodule.lightning_trainer import DataEpoch
 from bridge_data.datamodule.parallel import Balancing, RankLoader, find_cost
 from bridge_data.datamodule.parallel.groups import on_this_rank
 from bridge_data.datamodule.sharing import IdleDataloader, balancing_of, rank_loader
 from bridge_data.datamodule.trainer_loaders import EnergonDataloader, ValidationDataloader
 from bridge_data.encoders import MultiModalSampleConfig, MultiModalTaskEncoder
+from bridge_data.encoders.encoder_config import SEQ_LENGTH
 from bridge_data.encoders.pretrained import open_image_processor, open_tokenizer
 from bridge_data.errors import ConfigError, StateError
 from bridge_data.keywords import DataModuleKeywords
@@ -43,11 +45,17 @@ logger = logging.getLogger("bridge_data")
 
 _IN_EPOCH = "micro_batches_in_epoch"  # of all ranks, in the whole steps of Lightning's epoch
 
+_SEQ_LENGTH = int(str(SEQ_LENGTH))
+"""The default of `seq_length`: an object of its own, to tell it from the same number given."""
+
 ValLoader: TypeAlias = ValidationDataloader | IdleDataloader
 
 
 class _Option:
-    """An option of the run as an attribute of the DataModule."""
+    """An option of the run as an attribute of the DataModule; fixed once loaders are made, if they are made with it."""
+
+    def __init__(self, *, is_of_loaders: bool = True) -> None:
+        self._is_of_loaders = is_of_loaders
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -56,7 +64,31 @@ class _Option:
         return self if module is None else module.options.get(self._name)
 
     def __set__(self, module: "EnergonMultiModalDataModule", value: Any) -> None:
+        is_made = module.train_dataloader_object is not None or module.val_dataloader_object is not None
+        if is_made and self._is_of_loaders and (now := module.options.get(self._name)) != value:
+            raise ConfigError(
+                f"{type(module).__name__}: {self._name}={value!r}: its loaders are made, with {now!r}; make another "
+                "DataModule"
+            )
         module.options = module.options.with_options(**{self._name: value})
+
+
+class _OfEncoder:
+    """A setting that the task encoder was made of, or has itself."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, module: "EnergonMultiModalDataModule | None", owner: type) -> Any:
+        return self if module is None else vars(module)[self._name]
+
+    def __set__(self, module: "EnergonMultiModalDataModule", value: Any) -> None:
+        if hasattr(module, "task_encoder") and vars(module)[self._name] is not value:
+            raise ConfigError(
+                f"{type(module).__name__}: {self._name} was given to the task encoder when this was made: make another "
+                "with it, or set task_encoder"
+            )
+        module.__dict__[self._name] = value
 
 
 class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  # lightning is not followed
@@ -68,7 +100,8 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
     Args:
         tokenizer, image_processor, seq_length, multimodal_sample_config, decoder_seq_length: for the
             `MultiModalTaskEncoder` that is made if `task_encoder` is None. Tokenizer and image processor may be
-            given as the folder (or hub id) that they were saved to. (Megatron's schedules also read `seq_length`.)
+            given as the folder (or hub id) that they were saved to. Beside a `task_encoder`, they must be those that it
+            has. (Megatron's schedules also read `seq_length`, which is the encoder's.)
         global_batch_size: samples per step of all ranks: a multiple of `micro_batch_size` times the number of ranks. If
             None, one micro-batch of each rank; with Lightning, `accumulate_grad_batches` of each.
         validation_task_encoder: for validation; the one of training if None.
@@ -93,8 +126,14 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
     def num_val_workers(self, value: int | None) -> None:
         self.options = self.options.with_options(num_val_workers=value)
 
+    tokenizer = _OfEncoder()
+    image_processor = _OfEncoder()
+    seq_length = _OfEncoder()
+    decoder_seq_length = _OfEncoder()
+    multimodal_sample_config = _OfEncoder()
+
     micro_batch_size = _Option()
-    global_batch_size = _Option()
+    global_batch_size = _Option(is_of_loaders=False)
     num_workers = _Option()
     pin_memory = _Option()
     shuffle_buffer_size = _Option()
@@ -106,7 +145,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         path: str | Path | list[Any] | dict[str, Any],
         tokenizer: Any = None,
         image_processor: Any = None,
-        seq_length: int = 2048,
+        seq_length: int = _SEQ_LENGTH,
         micro_batch_size: int = 1,
         global_batch_size: int | None = None,
         num_workers: int = 1,
@@ -156,10 +195,8 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         self.validation_task_encoder = validation_task_encoder or self.task_encoder
         balance = self.options.trainer.balance
         self._cost = None if balance is False or is_dealt(self.options) else find_cost(balance, self.task_encoder)
-        for name in ("multimodal_sample_config", "decoder_seq_length") if task_encoder is not None else ():
-            if getattr(self, name) is not None:
-                message = f"EnergonMultiModalDataModule: {name} has no effect with a task_encoder: set it there"
-                warnings.warn(message, stacklevel=2)
+        if task_encoder is not None:
+            self._check_beside(task_encoder)
 
     def __repr__(self) -> str:
         path = repr(str(self.path)) if isinstance(self.path, (str, Path)) else "data in memory"
@@ -240,7 +277,11 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
             balancing = balancing_of(self._cost, schedule, num_micro_batches, config)
             strict = self.options.trainer.strict_restore
             loader = self._rank_loader(dataset, self.options.loader, balancing)
-            train = None if loader is None else EnergonDataloader(loader, strict=strict)
+            train = (
+                None
+                if loader is None
+                else EnergonDataloader(loader, strict=strict, before_first=self._check_validation_workers)
+            )
             self.train_dataloader_object = IdleDataloader(config) if train is None else train
             self._num_overfitted = num_overfitted
             if self._loaded_state is not None:
@@ -332,6 +373,14 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         options = self.options
         is_local = options.loader.workers == "local" and options.trainer.share == "replicate"
         return options.loader.start_method if is_local and (self.num_workers or self.num_val_workers) else None
+
+    def _check_validation_workers(self) -> None:
+        """Wait for the workers of validation loaders that were made: what they cannot import should not end a run at
+        its first evaluation."""
+        made = self.val_dataloader_object
+        for loader in made if isinstance(made, list) else [made]:
+            if isinstance(loader, ValidationDataloader):
+                loader.dataloader.wait_for_workers()
 
     def _num_trained(self) -> int:
         loader = self.train_dataloader_object
@@ -434,6 +483,20 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
 
     def _worker_config(self, num_workers: int) -> WorkerConfig:
         return on_this_rank(self.options.worker.changed(num_workers=num_workers), self.pg_collection)
+
+    def _check_beside(self, encoder: TaskEncoder[Any, Any, Any, Any]) -> None:
+        """Check the settings that are the encoder's; `seq_length` is its own from then on, if it says."""
+        names = ("tokenizer", "image_processor", "decoder_seq_length", "multimodal_sample_config")
+        given = {name: getattr(self, name) for name in names}
+        own, asked = own_seq_length(encoder), self.seq_length
+        if asked != SEQ_LENGTH:
+            given["seq_length"] = asked
+        check_beside(type(self).__name__, encoder, given)
+        if own is not None and own != asked:
+            self.__dict__["seq_length"] = own
+            if asked is not _SEQ_LENGTH:  # which is the default, and may have come back from a saved YAML
+                message = f"{type(self).__name__}: seq_length={own} of the task encoder holds, not the default {asked}"
+                warnings.warn(message, stacklevel=3)
 
     def _default_encoder(self) -> MultiModalTaskEncoder:
         if self.packing_buffer_size is not None and self.decoder_seq_length is not None:

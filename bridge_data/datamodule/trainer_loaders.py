@@ -23,7 +23,8 @@ T = TypeVar("T")
 
 
 class EnergonDataloader(Iterator[Any]):
-    """An endless iterator over a loader, for Megatron's `RerunDataIterator` and for Lightning.
+    """An endless iterator over a loader, for Megatron's `RerunDataIterator` and for Lightning; `before_first` is called
+    before its first batch.
 
     With `by_pass`, an iteration ends where a pass through data that end does, and the next one is the next pass.
 
@@ -33,8 +34,10 @@ class EnergonDataloader(Iterator[Any]):
 
     by_pass = False
 
-    def __init__(self, dataloader: RankLoader, *, strict: bool = True) -> None:
-        self.dataloader = dataloader
+    def __init__(
+        self, dataloader: RankLoader, *, strict: bool = True, before_first: Callable[[], None] | None = None
+    ) -> None:
+        self.dataloader, self._before_first = dataloader, before_first
         self._strict = strict
         self._cycle = _Cycle(dataloader)
         self._num_delivered: Callable[[], int] | None = None
@@ -52,6 +55,9 @@ class EnergonDataloader(Iterator[Any]):
         return self
 
     def __next__(self) -> Any:
+        if self._before_first is not None:
+            self._before_first()
+            self._before_first = None
         self.num_draws += 1
         take = self._cycle.next_in_pass if self.by_pass else self._cycle.__next__
         if self._num_delivered is None:

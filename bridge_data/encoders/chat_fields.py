@@ -282,6 +282,7 @@ def check_media_part(part: str, key: str) -> None:
         )
 
 
+@functools.lru_cache(maxsize=4096)
 def _plain(name: Any) -> tuple[str, list[str]]:
     """(name in small letters with `_` between its words, its words without digits)."""
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", str(name))

@@ -119,6 +119,7 @@ class ConversationTemplateConfig:
     stop_string: str | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "roles", tuple(self.roles))  # YAML has lists
         if len(self.roles) != 2 or self.roles[0] == self.roles[1]:
             raise ConfigError(
                 f"ConversationTemplateConfig(roles={self.roles!r}): expected two different names, "

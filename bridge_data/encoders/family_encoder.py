@@ -109,6 +109,12 @@ class ConversationTaskEncoder(DefaultTaskEncoder[Any, Any, Any, Any]):
         """The role that answers."""
         return self.config.conversation_template_config.roles[1]
 
+    @property
+    def most_packs(self) -> int | None:
+        """One in Bridge's layout: it has all packs of a micro-batch in one row, which would be longer than
+        `seq_length`."""
+        return 1 if self.config.layout == "bridge" else None
+
     def conversation(self, sample: Any) -> Conversation:
         """The conversation of a sample; override it for your own sample classes. Raises as `conversation_of` does."""
         return conversation_of(sample, self.config)

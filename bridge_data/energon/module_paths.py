@@ -12,6 +12,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from bridge_data.energon.engine_names import has_stand_in, stand_in
 from bridge_data.later import names_of
 
 ROOT = "bridge_data.energon"
@@ -25,6 +26,10 @@ ELSEWHERE = {
     ),
     "bridge_data.decode.image": "ImageDecoderType",
     "bridge_data.dataset_loaders": "TraversedDatasetReference",
+    "bridge_data.energon.engine_names": (
+        "DatasetBlendMode ExtendableDataclassMixin PinMemoryMixin ShardInfo SystemRng SystemRngState WebdatasetInfo "
+        "WebdatasetSplits format_sample_detailed"
+    ),
     "bridge_data.energon.jsonl_and_joined": "get_dataset_from_config",
     "bridge_data.energon.epath": "DEFAULT_PROFILE_NAME EPath",
     "bridge_data.energon.preparing": "WebdatasetPreparator prepare_filesystem_dataset",
@@ -54,9 +59,9 @@ av.av_init av.av_reader bracecollapse cli deprecation epathlib.rclone_config eya
 flavors.jsonl.ijsonl_reader flavors.jsonl.jsonl_prepare flavors.webdataset.aggregator_pool
 flavors.webdataset.field_access flavors.webdataset.indexing flavors.webdataset.itar
 flavors.webdataset.itar_reader flavors.webdataset.metadata flavors.webdataset.sample_loader
-flavors.webdataset.sharder flavors.webdataset.structs flavors.webdataset.tar_patcher
+flavors.webdataset.sharder flavors.webdataset.tar_patcher
 flavors.webdataset.thread_local_sqlite fork_hook local_copy metadataset.join_dataset_loader module_loader
-retry_stream rng sample_utils savable state tools tools.analyze_debug transforms transforms.common
+retry_stream savable state tools tools.analyze_debug transforms transforms.common
 transforms.custom transforms.mappers transforms.merge typed_converter watchdog wrappers.base
 wrappers.blend_dataset wrappers.buffer wrappers.concat_dataset wrappers.epochize_dataset wrappers.gc_dataset
 wrappers.group_batch_dataset wrappers.iter_map_dataset wrappers.log_sample_dataset wrappers.packing_dataset
@@ -91,12 +96,12 @@ PATHS = {
         "CaptioningWebdataset CrudeJsonlDatasetFactory CrudeSample CrudeWebdataset DefaultCrudeJsonlDatasetFactory "
         "DefaultDecoderWebdatasetFactory DefaultGenericWebdatasetFactory EmptyDatasetError "
         "ImageClassificationSample ImageClassificationWebdataset ImageDecoderType ImageSample ImageWebdataset "
-        "InterleavedSample InterleavedWebdataset JoinedWebdatasetFactory MultiChoiceVQASample "
+        "InterleavedSample InterleavedWebdataset JoinedWebdatasetFactory MultiChoiceVQASample PinMemoryMixin "
         "MultiChoiceVQAWebdataset OCRSample OCRWebdataset Sample SampleDecoder SavableDataset "
         "SimilarityInterleavedSample SimilarityInterleavedWebdataset StandardWebdatasetFactory TextSample "
         "TextWebdataset VidQASample VidQAWebdataset VQAOCRWebdataset VQASample VQAWebdataset"
     ),
-    "flavors.base_dataset": "Sample SavableDataset BaseCoreDatasetFactory",
+    "flavors.base_dataset": "Sample SavableDataset BaseCoreDatasetFactory PinMemoryMixin ExtendableDataclassMixin",
     "flavors.captioning": "CaptioningSample CaptioningWebdataset",
     "flavors.crude": "CrudeSample CrudeWebdataset",
     "flavors.image": "ImageSample ImageWebdataset",
@@ -128,6 +133,7 @@ PATHS = {
     "flavors.webdataset.prepare": "WebdatasetPreparator",
     "flavors.webdataset.sample_decoder": "ImageDecoderType AVDecoderType SampleDecoder",
     "flavors.webdataset.standard_webdataset": "StandardWebdatasetFactory",
+    "flavors.webdataset.structs": "ShardInfo WebdatasetInfo WebdatasetSplits",
     "loader": "get_savable_loader get_loader",
     "media": "AVMetadata ImageMetadata",
     "media.extractor": "MediaFilterStrategy MediaFilterConfig",
@@ -139,9 +145,11 @@ PATHS = {
     ),
     "metadataset.dataset_loader": "DatasetLoader",
     "metadataset.loader": "load_dataset traverse_metadataset prepare_metadataset",
-    "metadataset.loader_interface": "TraversedDatasetReference DatasetLoaderInterface",
+    "metadataset.loader_interface": "TraversedDatasetReference DatasetLoaderInterface DatasetBlendMode",
     "metadataset.metadataset": "Metadataset",
     "metadataset.metadataset_v2": "MetadatasetV2",
+    "rng": "SystemRng SystemRngState",
+    "sample_utils": "format_sample_detailed",
     "savable_loader": "SavableDataLoader BasicDataLoader",
     "source_info": "SourceInfo get_source_info",
     "task_encoder": (
@@ -192,9 +200,10 @@ LEFT_OUT = {
     "MixBatchDataset": "batches mix sources unless batch_group_criterion keeps them apart",
     "PackingDataset": "packing_buffer_size",
     "ShuffleBufferDataset": "shuffle_buffer_size; no buffer exists, the order itself is mixed",
+    "VideoData": "AVData, which AVDecoder makes",
     "WatchdogDataset": "watchdog_timeout_seconds of get_loader",
 }
-"""The wrappers of which programs build data sets, and what replaces them here."""
+"""What replaces single names here: the wrappers of which programs build data sets, and what earlier releases had."""
 
 MODULES_LEFT_OUT = {
     "transforms": "use torchvision's transforms, or `SampleDecoder(image_size=...)`, in a hook of the task encoder",
@@ -239,6 +248,8 @@ class EnergonModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        if has_stand_in(self._energon_path, name):
+            return stand_in(self._energon_path, name, told)
         if name not in {*self._places, *NAMES, *PUBLIC}:  # Energon's modules also have names that they import
             raise missing(self._energon_path, name)
         value = _found(self._places.get(name) or _place_of(name))
@@ -246,12 +257,17 @@ class EnergonModule(ModuleType):
         return value
 
 
+def told(path: str, name: str) -> str:
+    """What to use instead of a name of the module `path` that is not here."""
+    return f"{ROOT}.{path} has no {name}: {reason(path, name)}. See docs/energon.md"
+
+
 def missing(path: str, name: str) -> Exception:
     """The error for a name missing in the module `path` (empty for the package itself), to be raised in its
     `__getattr__`."""
     where = f"{ROOT}.{path}".rstrip(".")
-    if not name.startswith("_") and (path or name in LEFT_OUT):
-        message = f"{where} has no {name}: {reason(path, name)}. See docs/energon.md"
+    if not name.startswith("_") and path:
+        message = told(path, name)
         return ImportError(message, name=where) if _is_from_import() else AttributeError(message)
     return AttributeError(f"module {where!r} has no attribute {name!r}")
 

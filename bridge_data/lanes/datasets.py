@@ -242,6 +242,7 @@ def _encoder(given: Any, options: DatasetOptions) -> Encoder:
     if given is not None:
         _check_attributes(given)
         check_hook_names(given)
+        _check_packs(given, options)
     return with_decoding(
         DefaultTaskEncoder() if given is None else given,
         options.auto_decode,
@@ -249,6 +250,17 @@ def _encoder(given: Any, options: DatasetOptions) -> Encoder:
         av_decode=options.av_decode,
         video_decode_audio=options.video_decode_audio,
     )
+
+
+def _check_packs(encoder: Encoder, options: DatasetOptions) -> None:
+    """Check that a micro-batch has no more packs than the encoder can batch."""
+    size, most = options.batch_size or 1, encoder.most_packs
+    if options.packing_buffer_size is not None and most is not None and size > most:
+        raise ConfigError(
+            f"micro_batch_size={size} with packing (packing_buffer_size={options.packing_buffer_size}): "
+            f"{type(encoder).__name__} puts all packs of a micro-batch in one row, which would be longer than its "
+            f"seq_length. Set micro_batch_size={most}, and a longer seq_length for more samples in a row"
+        )
 
 
 def _check_attributes(encoder: TaskEncoder[Any, Any, Any, Any]) -> None:

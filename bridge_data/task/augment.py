@@ -39,6 +39,11 @@ class AugmentTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
         """The inner encoder."""
         return self._task_encoder
 
+    @property
+    def most_packs(self) -> int | None:
+        """That of the inner encoder."""
+        return self._task_encoder.most_packs
+
     @stateless
     def cook_crude_sample(
         self,

@@ -199,6 +199,11 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         return current_batch_index()
 
     @property
+    def most_packs(self) -> int | None:
+        """The most packs in a micro-batch; None: any number. With more, a run is refused before it starts."""
+        return None
+
+    @property
     def cache(self) -> CachePool:
         """The cache pool of the loader; a `NoCachePool` if it has none.
 

@@ -16,13 +16,15 @@ from typing import Any
 
 from bridge_data.energon import replace_energon
 from recipes import cpu_shim
+from tests.compat.alias import stand_ins  # noqa: F401 - for what needs CUDA; it installs itself
 from tests.ranks import fork_ranks
 
 
 def prepare(checkout: Path) -> None:
     """Import what all runs need."""
     example = checkout / "examples/multimodal"
-    sys.path[:0] = [str(checkout), str(example)]
+    sys.path[:0] = [str(checkout), str(example)]  # before any `megatron.core` that is installed
+    assert "megatron.core" not in sys.modules, "it would be the installed one"
     cpu_shim.install()
     replace_energon()  # what it trusts is in the environment
     import megatron.core.tokenizers.vision.libraries  # type: ignore[import-not-found]  # noqa: F401

@@ -4,8 +4,12 @@ Its data is prepared as its README says for pretraining, and with code beside th
 which the README leaves to the user. Two ranks save by Megatron-LM's own code; one, two or four go on by its loading.
 """
 
+import contextlib
 import json
 import os
+import signal
+import subprocess
+import sys
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -14,9 +18,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from bridge_data.child_process import SINGLE_THREADED
 from bridge_data.shards.metadata import META_FOLDER
 from tests.prepared import write_dataset
-from tests.ranks import run_job
+from tests.ranks import ROOT
 
 CHECKOUT = os.environ.get("BRIDGE_DATA_MEGATRON_LM", "")
 
@@ -180,10 +185,29 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in TRUST.items():
             patch.setenv(name, value)
-        job = ("tests.compat.megatron_lm_job", str(checkout), str(made / "runs.json"))
-        status, output = run_job(*job, timeout_s=1400)
-    assert status == 0, output[-4000:]
+        run_alone("tests.compat.megatron_lm_job", str(checkout), str(made / "runs.json"))
     return made
+
+
+def run_alone(module: str, *arguments: str) -> None:
+    """Run `python -m module arguments` in a new process: that of `run_job` has imported the installed `megatron.core`,
+    and the example wants that of its checkout."""
+    command = [sys.executable, "-m", module, *arguments]
+    with subprocess.Popen(
+        command,
+        env=os.environ | SINGLE_THREADED | {"PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as job:
+        try:
+            output, _ = job.communicate(timeout=1400)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(job.pid, signal.SIGKILL)
+    assert job.returncode == 0, output[-4000:]
 
 
 def seen(folder: Path, name: str, first_slot: int = 0) -> list[dict[str, Any]]:

@@ -78,9 +78,6 @@ def test_lengths_bound_sequences_packs_and_labels(captions: Path, path: Path) ->
     assert batch.labels.shape == (4, 2) and batch.tokens.shape[1] > 2
     with pytest.raises(ConfigError, match="leave out decoder_seq_length"):
         make_default(captions, decoder_seq_length=2, packing_buffer_size=10)
-    for unused in ({"decoder_seq_length": 5}, {"multimodal_sample_config": MultiModalSampleConfig()}):
-        with pytest.warns(UserWarning, match=f"{next(iter(unused))} has no effect"):  # beside another encoder
-            make_module(path, **unused)
 
 
 def test_a_call_by_position_for_bridge_0_6_is_refused(captions: Path) -> None:

@@ -1,8 +1,10 @@
 """`bridge_data.energon` answers to the module paths of Energon 7.4.1."""
 
+import abc
 import importlib
 import json
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,10 @@ import pytest
 import bridge_data
 import bridge_data.energon
 from bridge_data.energon import module_paths
+from bridge_data.energon.engine_names import has_stand_in
+from bridge_data.errors import ConfigError
+
+CONSTANT = re.compile(r"^[A-Z0-9_]+$|_re(_bytes)?$|^(url_regex|float_pattern|cpal|sample_loader_template)$")
 
 MODULES: dict[str, list[str]] = json.loads((Path(__file__).parents[1] / "energon_7_4_1_modules.json").read_text())
 """The public names that each module of Energon 7.4.1 defines, or lists in `__all__`, without type variables."""
@@ -29,7 +35,13 @@ def test_a_name_of_energon_is_here_or_its_error_says_what_to_use(path: str) -> N
     for name in MODULES[path]:
         if name in module.__all__:
             assert getattr(module, name) is not None
+        elif has_stand_in(path, name):
+            found = getattr(module, name)
+            assert found is getattr(module, name) and pickle.loads(pickle.dumps(found)) is found
+            with pytest.raises(ConfigError, match=rf"has no {name}: \w.*docs/energon\.md"):
+                type("Derived", (found, abc.ABC), {})(1, name=2)
         else:
+            assert CONSTANT.search(name), "only constants cannot be imported"
             told = rf"bridge_data\.energon\.{path} has no {name}: \w.*docs/energon\.md"
             with pytest.raises(ImportError, match=told):
                 exec(f"from bridge_data.energon.{path} import {name}")
@@ -58,9 +70,16 @@ def test_names_of_the_package_are_here_and_one_that_nobody_has_is_an_attribute_e
         assert not hasattr(module, "_nothing")
     with pytest.raises(AttributeError, match="no attribute 'get_dataset'"):
         _ = bridge_data.energon.get_dataset
-    with pytest.raises(ImportError, match="ConcatDataset: sources come one after the other"):
-        from bridge_data.energon import ConcatDataset  # noqa: F401
-    assert not hasattr(bridge_data.energon, "ConcatDataset")
+    from bridge_data.energon.wrappers.concat_dataset import ConcatDataset as Same
+
+    from bridge_data.energon import ConcatDataset
+
+    assert ConcatDataset is Same and ConcatDataset[int] is ConcatDataset
+    with pytest.raises(ConfigError, match="ConcatDataset: sources come one after the other"):
+        ConcatDataset([])
+    for name in ("SOME_NAME", "_engine"):
+        with pytest.raises(AttributeError):
+            getattr(ConcatDataset, name)
 
 
 @pytest.mark.processes

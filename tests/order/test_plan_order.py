@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bridge_data import ConfigError, StateError, WorkerConfig, get_loader, get_savable_loader, get_train_dataset
-from tests.prepared import write_texts
+from tests.prepared import train_dataset, write_texts
 
 SIZE = 24
 
@@ -84,3 +84,20 @@ def test_a_state_of_another_setting_is_refused(folder: Path) -> None:
     assert [sample.text for sample in itertools.islice(again, 30)] == expected
     with pytest.raises(StateError, match="epochs_of_sources"):
         get_savable_loader(dataset(folder, a=2)).restore_state_rank(state)
+
+
+@pytest.mark.parametrize("max_samples_per_sequence", [None, 5, 100])
+@pytest.mark.parametrize("shuffle_buffer_size", [None, 8])
+def test_one_lane_without_shuffling_has_the_order_of_the_data(
+    tmp_path: Path, max_samples_per_sequence: int | None, shuffle_buffer_size: int | None
+) -> None:
+    folder = write_texts(tmp_path, 60, per_shard=9, ratio="1,0,0")
+    dataset = train_dataset(
+        folder,
+        num_lanes=1,
+        shuffle_over_epochs_multiplier=None,
+        shuffle_buffer_size=shuffle_buffer_size,
+        max_samples_per_sequence=max_samples_per_sequence,
+    )
+    drawn = [int(text) for batch in itertools.islice(get_savable_loader(dataset), 60) for text in batch.text]
+    assert drawn == [*range(60), *range(60)]

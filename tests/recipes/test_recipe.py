@@ -280,6 +280,29 @@ def test_settings_that_do_not_go_together_are_one_line_too(
     assert printed.startswith("recipes.train: ") and re.search(message, printed)
 
 
+@pytest.mark.parametrize(
+    ("recipe", "argument", "named"),
+    [
+        ("clip", "data.seq_length=77", "data.seq_length: .*pairs takes none"),
+        ("whisper", "data.seq_length=448", "data.seq_length: .*speech takes none"),
+        ("text_sft", "image_processor.pretrained=tiny", "image_processor: .*text takes none"),
+        ("text_sft", "data.seq_length=null", "data.seq_length=null: .*text needs it"),
+        (
+            "text_sft",
+            "task_encoder=bridge_data.encoders:text_encoder encoder.seq_length=64",
+            "data.seq_length=512: .* of 64",
+        ),
+    ],
+)
+def test_what_an_encoder_does_not_take_is_refused(recipe: str, argument: str, named: str, data: Path) -> None:
+    """And what it needs, or has another value of."""
+    with pytest.raises(ConfigError, match=named):
+        made = load_recipe(
+            None, [*argument.split(), f"data.path={data / 'tiny_data/conversations'}"], recipe=recipe, tiny=True
+        )
+        made.build_data(None, made.build_tokenizer())
+
+
 @pytest.mark.parametrize("family", ["llava", "smolvlm", "qwen2_vl"])
 def test_parts_come_from_folders(family: str, tmp_path: Path) -> None:
     train_tokenizer(["a grey crop of the cat"], tmp_path / "words", 300)

@@ -21,11 +21,18 @@ class Nothing(type):
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return Nothing(name, (), {})
+        return Nothing(name, (Decorator,), {})
 
     def __call__(cls, *arguments: Any, **settings: Any) -> Any:
         is_decorator = len(arguments) == 1 and not settings and callable(arguments[0])
         return arguments[0] if is_decorator else super().__call__()
+
+
+class Decorator:
+    """What a stand-in that was called with settings makes: it leaves a function as it is."""
+
+    def __call__(self, decorated: Any) -> Any:
+        return decorated
 
 
 class Empty(ModuleType):
@@ -40,7 +47,7 @@ class Empty(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return Nothing(name, (), {})
+        return Nothing(name, (Decorator,), {})
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -21,6 +21,7 @@ import pytest
 
 from bridge_data import (
     DefaultTaskEncoder,
+    EnergonMultiModalDataModule,
     TextSample,
     WorkerConfig,
     WorkerError,
@@ -155,7 +156,7 @@ class Imported(DefaultTaskEncoder):
     pass
 """
 IMPORTS = {
-    "hangs": ("threading.Event().wait()", "has not started after 2 s: .*hangs_{}"),
+    "hangs": ("threading.Event().wait()", "has not started after 3 s: .*hangs_{}"),
     "crashes": ("os.kill(os.getpid(), signal.SIGSEGV)", "crashes_{}"),
     "fails": ("raise ImportError('no such driver')", "no such driver"),
 }
@@ -177,21 +178,30 @@ def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         del sys.modules[name]
 
 
-@pytest.mark.parametrize("name", IMPORTS)
-@pytest.mark.parametrize("method", ["server", "spawn"])
+@pytest.mark.parametrize(
+    ("name", "method"), [("hangs", "server"), *itertools.product(("crashes", "fails"), ("server", "spawn"))]
+)
 def test_a_module_that_a_worker_cannot_import_is_an_error_before_the_first_batch(
     data: Path, imported: Any, name: str, method: str
 ) -> None:
-    use = USES[list(IMPORTS).index(name)]
-    options = {"worker_start_timeout_s": 2, "max_worker_restarts": 1, "start_method": method}
+    use, timeout_s = USES[list(IMPORTS).index(name)], 3 if name == "hangs" else 300
     encoder = imported(name, len(method))
-    with (
-        open_loader(data, use, DefaultTaskEncoder(), 1, start_method=method) as other,  # which shares the server
-        open_loader(data, use, encoder, 1, **options) as loader,
-    ):
-        assert other.wait_for_workers()
-        with pytest.raises(WorkerError, match=IMPORTS[name][1].format(len(method))):
+    options = {"worker_start_timeout_s": timeout_s, "max_worker_restarts": 1, "start_method": method}
+    with open_loader(data, use, DefaultTaskEncoder(), 1, start_method=method) as other:
+        assert other.wait_for_workers()  # the server, which both share, is there
+        with (
+            open_loader(data, use, encoder, 1, **options) as loader,
+            pytest.raises(WorkerError, match=IMPORTS[name][1].format(len(method))),
+        ):
             next(iter(loader))
+
+
+def test_what_validation_cannot_import_is_an_error_before_the_first_step(data: Path, imported: Any) -> None:
+    encoders = {"task_encoder": DefaultTaskEncoder(), "validation_task_encoder": imported("fails", 1)}
+    module = EnergonMultiModalDataModule(str(data), num_workers=1, pin_memory=False, **encoders)
+    train, _ = module.build()
+    with pytest.raises(WorkerError, match="no such driver"):
+        next(train)
 
 
 def test_what_a_slow_start_waits_for_is_logged(
@@ -200,7 +210,7 @@ def test_what_a_slow_start_waits_for_is_logged(
     monkeypatch.setattr(worker_pool, "_SLOW_START_S", 0.2)
     with (
         caplog.at_level(logging.WARNING, "bridge_data"),
-        open_loader(data, "training", imported("hangs", 1), 1, worker_start_timeout_s=2) as loader,
+        open_loader(data, "training", imported("hangs", 1), 1, worker_start_timeout_s=3) as loader,
         pytest.raises(WorkerError),
     ):
         next(iter(loader))
