@@ -133,7 +133,7 @@ def test_its_parts_and_its_place_in_a_metadataset(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl")
     (source,) = load_plan(path).sources
     assert (source.name, source.sample_class, source.num_samples) == ("a.jsonl/train", CrudeSample, 20)
-    assert source.fingerprint == "ded89908558d251b6fd5d3e3", "another value here is another order, and a change of the state"
+    assert source.fingerprint == "ded89908558d251b6fd5d3e3", "another value is another order, and a change of the state"
     write_lines(tmp_path / "b.jsonl", 5)
     write_texts(tmp_path / "c", 10)
     (tmp_path / "b.parts.yaml").write_text("split_parts: {few: [1, 3]}")
