@@ -4,8 +4,8 @@ Source: the names, their order and their defaults are those of Megatron-Bridge's
 """
 
 import dataclasses
-import math
 import logging
+import math
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, TypeAlias, Unpack
