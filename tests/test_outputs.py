@@ -31,7 +31,7 @@ NOWHERE = (
     *("https://host/out", "hf://datasets/a/b/out", "hf://buckets/a/out", "s3:///out", Path("s3://bucket/out")),
     *("s3:bucket/out", "file:out", "$BRIDGE_DATA_NOT_SET/out"),
 )
-"""URLs of no store that is written to, or without slashes, of which `pathlib` removes one; a variable that is not set."""
+"""URLs of no store that is written to, or without slashes, of which `pathlib` removes one; a variable not set."""
 
 
 @pytest.fixture(scope="module")

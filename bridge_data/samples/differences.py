@@ -88,10 +88,9 @@ def _stored(value: Any) -> Any:
         if state:
             return state
     with contextlib.suppress(Exception):  # it cannot be pickled
-        reduced = value.__reduce_ex__(4)
+        reduced: Any = value.__reduce_ex__(4)
         if not isinstance(reduced, str):  # the name of something that there is once
-            _, arguments, state, items, pairs, *_ = (*reduced, None, None, None)
-            return arguments, state, list(items or ()), list(pairs or ())
+            return [part if number < 2 else list(part or ()) for number, part in enumerate(reduced[1:5])]
     return None
 
 
