@@ -100,6 +100,7 @@ def test_all_ranks_and_numbers_of_workers_have_the_same_few_lanes(
         dataset = train_dataset(folder, worker_config=config, batch_size=2)
         assert dataset.worker_config.num_lanes == 3 * lanes_of_a_rank
         assert dataset.worker_config.data_parallel_group is group
+        get_savable_loader(dataset, worker_config=config).close()
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             if num_workers and lanes_of_a_rank == 1:
