@@ -46,7 +46,7 @@ def test_every_number_of_ranks_goes_on_with_the_micro_batches_of_the_job(
         ("damaged", "the state that data-parallel rank 2 was given: lanes: None: expected a dict"),
         ("none", "no data-parallel rank was given a state"),
         ("edited", "data-parallel rank 0 was given: lanes.8: has handed out 1 micro-batches, expected 0"),
-        ("steps", "were given are of different steps: got micro-batch 12 of 12 lanes and"),
+        ("steps", "are of different steps: got micro-batch 28 of 12 lanes and micro-batch 12"),
         ("lacking", "data-parallel ranks [0, 1, 2, 3] of 4 lack lanes of 12"),
     ],
 )
