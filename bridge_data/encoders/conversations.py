@@ -116,9 +116,8 @@ def cook_conversation(
     or `from` and `value`. Or they are `instruction` (with `input` after an empty line) and `output`, or `prompt` and
     `completion`. Without a part `json`, these are parts of the sample, such as the columns of a table. Images and
     videos are in the order of their parts' names, with numbers compared as numbers (2.jpg before 10.jpg); those that
-    are named, in that
-    order. `stores` are the auxiliary data: one store, or of several the one called `images` or `videos`. The
-    placeholders are those of the encoder.
+    are named, in that order. `stores` are the auxiliary data: one store, or of several the one called `images` or
+    `videos`. The placeholders are those of the encoder.
 
     Raises:
         SampleError: if it holds no turns, or something that a conversation cannot hold.
