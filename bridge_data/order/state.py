@@ -341,8 +341,12 @@ def _other_contents(was: dict[str, str] | None, now: dict[str, str] | None, labe
 
 def _exchanged(was: Mapping[str, str], now: Mapping[str, str]) -> str:
     """The labels of sources with equal data that have each other's place."""
-    places = {(name.partition("#")[0], label): name for name, label in was.items()}
-    return ", ".join(label for name, label in now.items() if places.get((name.partition("#")[0], label), name) != name)
+    places: dict[tuple[str, str], list[str]] = {}  # data in several branches of a blend have one label
+    for name, label in was.items():
+        places.setdefault((name.partition("#")[0], label), []).append(name)
+    return ", ".join(
+        label for name, label in now.items() if name not in places.get((name.partition("#")[0], label), [name])
+    )
 
 
 _OTHER_STEPS = (

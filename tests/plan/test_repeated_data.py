@@ -1,13 +1,15 @@
 """The same data in several branches of a blend: told in the plan, the log at the start and `doctor`, never refused."""
 
+import itertools
 import json
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bridge_data import WorkerConfig, get_train_dataset, get_val_dataset
+from bridge_data import WorkerConfig, get_savable_loader, get_train_dataset, get_val_dataset
 from bridge_data.lanes import datasets
 from bridge_data.plan import load_plan
 from tests.prepared import write_texts
@@ -105,3 +107,20 @@ def test_doctor_notes_it(folder: Path) -> None:
     done = run_command("doctor", plan_with(folder, "path: link"), "--seconds", "0", "--json")
     findings = {one["code"]: one for one in json.loads(done.stdout)["findings"]}
     assert "together 62.50%" in findings["data-repeated"]["what"] and findings["data-repeated"]["level"] == "note"
+
+
+@pytest.mark.parametrize("again", ["path: a", "path: link", "path: replay.yaml"])
+def test_a_state_of_a_blend_with_a_data_set_twice_restores(folder: Path, again: str) -> None:
+    def texts(state: dict[str, Any] | None = None) -> tuple[list[list[str]], dict[str, Any]]:
+        config = WorkerConfig(rank=0, world_size=1, num_workers=0, num_lanes=2)
+        shuffle = {"shuffle_buffer_size": 10, "max_samples_per_sequence": 5}
+        dataset = get_train_dataset(plan_with(folder, again), worker_config=config, batch_size=2, **shuffle)
+        with get_savable_loader(dataset) as loader:
+            if state is not None:
+                loader.restore_state_rank(state)
+            found = [batch.text for batch in itertools.islice(loader, 6)]
+            return found, json.loads(json.dumps(loader.save_state_rank()))
+
+    _, state = texts()
+    after, later = texts(state)
+    assert texts(state) == (after, later) and after != texts()[0]
