@@ -188,6 +188,9 @@ _MEDIA = _names("image images img imgs picture pictures photo photos frame frame
 """Last words of the names of fields with a medium of their own, such as `target_image`; `image_path` may say where the
 one that the sample has came from."""
 
+_FILES = _names("path paths file files filename base b bytes")
+"""Last words of the names of fields with a medium, such as `video_path` or `image_base64`, whatever their value is."""
+
 _NOT_TO_SEE = (_PREFERENCE, _MASK, _PLACES, _OTHER_MEDIA)
 """What pictures say that are not to be seen, such as a mask."""
 
@@ -323,12 +326,15 @@ def is_empty(value: Any) -> bool:
 
 
 def _says_nothing(meaning: _Meaning, value: Any, said: Collection[str]) -> bool:
-    if isinstance(value, list | tuple):
-        return all(is_empty(one) or _says_nothing(meaning, one, said) for one in value)
+    if isinstance(value, list | tuple):  # numbers in a list may be those of turns, or places
+        return all(
+            is_empty(one) or ((meaning.repeats or not _is_number(one)) and _says_nothing(meaning, one, said))
+            for one in value
+        )
     plain = _plain_value(value)
     if isinstance(plain, str | bool | int | float) and plain in meaning.neutral:
         return True
-    if meaning.repeats and isinstance(plain, int | float) and not isinstance(plain, bool):
+    if meaning.repeats and _is_number(plain):
         return True
     texts = [text for text in map(str.strip, _texts(value)) if text]
     return meaning.repeats and bool(texts) and all(any(text in one for one in said) for text in texts)
@@ -338,6 +344,10 @@ def _says_it(meaning: _Meaning, value: Any) -> bool:
     """Whether a value is one of the `only` ones that say what the field means, if it has such."""
     values = value if isinstance(value, list | tuple) else [value]
     return not meaning.only or any(_plain_value(one) in meaning.only for one in values)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _plain_value(value: Any) -> Any:
@@ -360,6 +370,8 @@ def _texts(value: Any) -> Iterator[str]:
 def _unseen_medium(words: list[str], value: Any, media: Collection[str]) -> _Meaning | None:
     """What a field says that names or holds a medium which is not among those of the sample."""
     kind = _kind_of(value)
+    if kind is None and words[:1] != words[-1:] and {*words[-1:]} & _FILES and isinstance(value, str | bytes | list):
+        kind = next((kind for kind in ("image", "video", "audio") if words[0] == kind), None)
     meaning = {"image": _IMAGE, "video": _VIDEO, "audio": _SOUND}.get(kind or "")
     if kind in media and not {*words[-1:]} & _MEDIA:  # where it came from, say
         return None
