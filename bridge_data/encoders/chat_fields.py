@@ -116,7 +116,8 @@ _RANGES = {
     **_all(_RANGE, "start_seconds end_seconds start_timestamp end_timestamp video_start_time video_end_time"),
     **_all(_RANGE, "clip_start clip_end t_start t_end segment clip trim span moment interval time_range time_span"),
     **_all(_FRAMES, "start_frame end_frame frame_range frame_idx frame_idxs frame_index frame_indices frame_ids"),
-    **_all(_FRAMES, "frames_idx sampled_frames n_frames video_max_frames video_min_frames"),
+    **_all(_FRAMES, "frames_idx sampled_frames n_frames video_max_frames video_min_frames nframe video_nframes"),
+    **_all(_FRAMES, "max_num_frames min_num_frames sampling_fps frame_stride frame_interval"),
 }
 
 _UNSUPPORTED: Mapping[str, _Meaning] = {
@@ -231,7 +232,7 @@ PART = Place(
         **_all(_VIDEO, "video video_url videos"),
         **_all(_TEXT, "text"),
         **_RANGES,
-        **_all(_FRAMES, "num_frames nframe max_num_frames min_num_frames sampling_fps video_fps frame_rate stride"),
+        **_all(_FRAMES, "num_frames video_fps frame_rate stride"),
         **_all(_SHAPE, "resize crop rotate rotation"),
         "detail": _DETAIL,
     },

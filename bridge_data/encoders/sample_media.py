@@ -34,6 +34,7 @@ from bridge_data.shards.named_media import (
     VisualKind,
     by_number,
     check_moving,
+    frames_among,
     names_of,
     visual_in,
     visuals_at,
@@ -215,8 +216,7 @@ class SampleMedia:
             return []
         if kind_of_name(source) is not None or ("://" in source and not source.startswith("file://")):
             return []
-        found = self._store("video").list_folder(source.removeprefix("file://"))
-        return sorted((name for name in found if kind_of_name(name) == "image"), key=by_number)
+        return frames_among(self._store("video").list_folder(source.removeprefix("file://")))
 
     def _store(self, kind: VisualKind) -> FileStore[Any]:
         if len(self._stores) == 1:

@@ -505,7 +505,9 @@ def test_so_it_is_in_tars_and_in_the_columns_of_tables(case: Case, way: Any, tmp
 
 
 @pytest.mark.parametrize("way", [as_tars, as_columns])
-@pytest.mark.parametrize("shape", ["OpenAI", "LLaVA", "InternVL", "ms-swift", "llava-instruct-mix", "Alpaca", "Magpie"])
+@pytest.mark.parametrize(
+    "shape", ["OpenAI", "LLaVA", "InternVL", "ms-swift", "llava-instruct-mix", "Alpaca", "Magpie", "LMSYS", "OpenR1"]
+)
 def test_published_shapes_are_learnt_from_tars_and_tables(shape: str, way: Any, tmp_path: Path) -> None:
     (got,) = learnt_of(way(SHAPES[shape], tmp_path), 1)
     assert (got.error, got.learnt, got.images) == ("", "a boat", IMAGES.get(shape, 0))
