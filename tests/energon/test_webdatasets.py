@@ -17,6 +17,7 @@ from bridge_data import (
     StandardWebdatasetFactory,
     TextSample,
     TextWebdataset,
+    VidQAWebdataset,
     WorkerConfig,
     get_loader,
     get_train_dataset,
@@ -123,8 +124,8 @@ ONLY_TEXT = {"txt": "t3"}
         (lambda path: Raw(path, **TEXTS), {"text": b"t3"}),
         (lambda path: StandardWebdatasetFactory(path, sample_type=TextSample, **TEXTS), {"text": "t3"}),
         (
-            lambda path: CaptioningWebdataset(path, field_map={"image": "json[size]", "caption": "txt"}),
-            {"image": 3, "caption": "t3"},
+            lambda path: VidQAWebdataset(path, field_map={"video": "json[size]", "context": "txt", "answers": "txt"}),
+            {"video": 3, "context": "t3", "answers": "t3", "answer_weights": None},
         ),
         (lambda path: CrudeWebdataset(path), ONLY_TEXT | {"json": {"size": 3}}),
         (lambda path: CrudeWebdataset(path, part_filter=["txt"]), ONLY_TEXT),
