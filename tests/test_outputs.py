@@ -27,8 +27,11 @@ from tests.tools.cli.runner import run_command
 Given = str | os.PathLike[str]
 
 STORES = ("s3://bucket/out", "gs://bucket/out", "az://bucket/out", "msc://profile/out", "hf://datasets/a/b/out")
-NOWHERE = ("https://host/out", "hf://datasets/a/b/out", "hf://buckets/a/out", "s3:///out", Path("s3://bucket/out"))
-"""URLs of no store that is written to; the last one lacks a slash, which `pathlib` has removed."""
+NOWHERE = (
+    *("https://host/out", "hf://datasets/a/b/out", "hf://buckets/a/out", "s3:///out", Path("s3://bucket/out")),
+    *("s3:bucket/out", "file:out", "$BRIDGE_DATA_NOT_SET/out"),
+)
+"""URLs of no store that is written to, or without slashes, of which `pathlib` removes one; a variable not set."""
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +76,7 @@ ON_DISK_ONLY: dict[str, Callable[[Given], Any]] = {
 @pytest.fixture
 def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(remote.CACHE_VARIABLE, "")
+    monkeypatch.setenv("OUTPUTS_OF_TESTS", "")
 
 
 @pytest.mark.parametrize("name", ON_DISK_ONLY)
@@ -85,6 +89,8 @@ def test_what_is_written_to_a_disk_only_refuses_every_url_but_that_of_a_file(
         assert name in str(refused.value) and str(where) in str(refused.value)
     ON_DISK_ONLY[name](f"file://{tmp_path}/out%20put")
     ON_DISK_ONLY[name](tmp_path / "out put")
+    os.environ["OUTPUTS_OF_TESTS"] = str(tmp_path)
+    ON_DISK_ONLY[name]("$OUTPUTS_OF_TESTS/out put")
 
 
 def commands(group: click.Group, *names: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:

@@ -14,6 +14,7 @@ from bridge_data import (
     DefaultTaskEncoder,
     WorkerConfig,
     get_savable_loader,
+    topology,
 )
 from tests.prepared import train_dataset, val_dataset, write_pair, write_texts
 from tests.properties.jobs import key_of, length_of
@@ -74,6 +75,7 @@ def test_few_samples_come_from_one_lane_of_each_rank_unless_lanes_are_given(
 ) -> None:
     """The first overfit run that everybody makes: a batch has each of the two samples."""
     folder = write_texts(tmp_path, 2, per_shard=2, ratio="1,0,0")
+    topology._tell_few_samples.cache_clear()
 
     def drawn(num_batches: int, num_lanes: int = 0, **options: Any) -> list[list[int]]:
         config = WorkerConfig(rank=0, world_size=1, num_workers=0, num_lanes=num_lanes)
@@ -98,6 +100,7 @@ def test_all_ranks_and_numbers_of_workers_have_the_same_few_lanes(
         dataset = train_dataset(folder, worker_config=config, batch_size=2)
         assert dataset.worker_config.num_lanes == 3 * lanes_of_a_rank
         assert dataset.worker_config.data_parallel_group is group
+        get_savable_loader(dataset, worker_config=config).close()
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             if num_workers and lanes_of_a_rank == 1:

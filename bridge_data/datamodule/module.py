@@ -5,6 +5,7 @@ Source: the names, their order and their defaults are those of Megatron-Bridge's
 
 import dataclasses
 import logging
+import math
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, TypeAlias, Unpack
@@ -380,7 +381,7 @@ class EnergonMultiModalDataModule(LightningDataModule):  # type: ignore[misc]  #
         made = self.val_dataloader_object
         for loader in made if isinstance(made, list) else [made]:
             if isinstance(loader, ValidationDataloader):
-                loader.dataloader.wait_for_workers()
+                loader.dataloader.wait_for_workers(math.inf)
 
     def _num_trained(self) -> int:
         loader = self.train_dataloader_object

@@ -117,8 +117,7 @@ def training_data(
     """`get_train_dataset` with its options in one."""
     encoder = _encoder(task_encoder, options)
     plan = _plan(path, options.split_part, options, training=True)
-    _tell_repeated(plan, worker_config)
-    return LaneDataset(
+    dataset = LaneDataset(
         in_unit(plan, options.weight_unit),
         shuffle=options.shuffle,
         batching=_batching(options),
@@ -126,6 +125,8 @@ def training_data(
         worker_config=worker_config,
         virtual_epoch_length=options.virtual_epoch_length,
     )
+    _tell_repeated(plan, worker_config)
+    return dataset
 
 
 def validation_data(
@@ -140,8 +141,9 @@ def validation_data(
     """`get_val_dataset` with its options in one."""
     batching, encoder = _batching(options, limit), _encoder(task_encoder, options)
     plan = _plan(path, split_part, options, training=False)
+    dataset = LaneDataset(plan, shuffle=None, batching=batching, task_encoder=encoder, worker_config=worker_config)
     _tell_repeated(plan, worker_config)
-    return LaneDataset(plan, shuffle=None, batching=batching, task_encoder=encoder, worker_config=worker_config)
+    return dataset
 
 
 def validation_sources(

@@ -82,7 +82,10 @@ def _check_same(given: WorkerConfig | None, expected: WorkerConfig) -> None:
         return
     if not isinstance(given, WorkerConfig):
         raise ConfigError(f"worker_config={given!r}: expected a WorkerConfig; or leave it out: the dataset's is used")
-    for name in ("rank", "world_size", "num_workers", "num_lanes"):
+    names = ["rank", "world_size", "num_workers"]
+    if given.num_lanes_given or expected.num_lanes_given:  # by default they are as many as suit the data
+        names.append("num_lanes")
+    for name in names:
         if getattr(given, name) != getattr(expected, name):
             raise ConfigError(
                 f"worker_config: {name}={getattr(given, name)}, but the dataset was made with "

@@ -308,10 +308,13 @@ class RayPool:
         return not is_waiting and any(link.ready for link in self._links)
 
     def wait_ready(self, timeout_s: float) -> bool:
-        """Wait until actors have loaded the dataset; False if that takes longer."""
-        deadline = time.monotonic() + timeout_s
+        """Wait until actors have loaded the dataset; False if that takes longer. Logs and raises as `take` does."""
+        deadline, first = time.monotonic() + timeout_s, self._links[0]
+        patience = Patience(self._config, first, functools.partial(self._describe, first))
         while not self.ready():
             now = time.monotonic()
+            if patience.is_over():
+                raise WorkerError(patience.verdict())
             if now >= deadline:
                 return False
             self._changed.wait(max(0.0, min(deadline - now, self._deal_at - now, _TICK_S)))

@@ -11,7 +11,6 @@ store.
 import dataclasses
 import os
 import posixpath
-import re
 import reprlib
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -23,7 +22,7 @@ from bridge_data.limits import DEFAULT_LIMITS, Limits
 from bridge_data.options import path_text
 from bridge_data.shards.metadata import JSONL_SUFFIX
 from bridge_data.shards.plain_data import composed
-from bridge_data.storage import RemotePath, is_remote, of_dataset_service, without_scheme
+from bridge_data.storage import RemotePath, is_remote, of_dataset_service, with_variables, without_scheme
 from bridge_data.storage.object_stores import split_url
 
 _PLAIN_TAGS = frozenset(
@@ -32,7 +31,6 @@ _PLAIN_TAGS = frozenset(
 )
 TABLE_KEYS = ("sample_type", "field_map", "part_filter")
 """Settings of the samples of tables, which have no dataset.yaml."""
-_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _MAX_KEYS = 20
 _SHOWN = reprlib.Repr()
 _SHOWN.maxstring = _SHOWN.maxlong = _SHOWN.maxother = 200
@@ -182,15 +180,8 @@ def absolute(path: str | os.PathLike[str]) -> str:
 
 def located(text: str, node: Node, file: str) -> str:
     """The location that `text`, from `node` in the YAML file `file`, names."""
-
-    def value(match: re.Match[str]) -> str:
-        name = match[1] or match[2]
-        if name not in os.environ:
-            raise node.error(f"{text}: the environment variable {name} is not set; set it, or write the path itself")
-        return os.environ[name]
-
     try:
-        path = of_dataset_service(os.path.expanduser(without_scheme(_VARIABLE.sub(value, text))))
+        path = of_dataset_service(os.path.expanduser(without_scheme(with_variables(text))))
         if is_remote(path):
             return str(RemotePath(path).absolute())
         if is_remote(file) and not os.path.isabs(path):

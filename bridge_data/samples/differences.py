@@ -5,6 +5,7 @@ as they go, until values can be compared by `==`; NaN equals NaN. Objects that c
 pickle stores of them cannot be told apart, and count as equal; so do restore keys, which say where a sample came from.
 """
 
+import contextlib
 import dataclasses
 import enum
 from collections.abc import Mapping
@@ -29,8 +30,10 @@ def _difference(one: Any, other: Any, where: str, seen: _Seen) -> str | None:
     if type(one).__qualname__ != type(other).__qualname__:
         return f"{where}: {_shown(one)}, then {_shown(other)}"
     seen[id(one), id(other)] = one, other
+    if getattr(one, "is_nested", False) and getattr(other, "is_nested", False):  # tensors without a shape
+        one, other = list(one.unbind()), list(other.unbind())
     if hasattr(one, "dtype") and hasattr(one, "shape"):
-        return _of_arrays(one, other, where)
+        return _of_arrays(one, other, where, seen)
     if isinstance(one, Mapping):
         return _of_items(one, other, where, "[{!r}]", seen)
     if isinstance(one, (list, tuple)):
@@ -45,7 +48,7 @@ def _difference(one: Any, other: Any, where: str, seen: _Seen) -> str | None:
         return None
     if isinstance(one, _VALUES):
         return f"{where}: {_shown(one)}, then {_shown(other)}"
-    return _difference(_state(one), _state(other), f"{where}.{type(one).__name__}", seen)
+    return _difference(_stored(one), _stored(other), f"{where}.{type(one).__name__}", seen)
 
 
 def _fields(value: Any) -> dict[str, Any]:
@@ -64,27 +67,31 @@ def _of_items(one: Mapping[Any, Any], other: Mapping[Any, Any], where: str, step
     return None
 
 
-def _of_arrays(one: Any, other: Any, where: str) -> str | None:
+def _of_arrays(one: Any, other: Any, where: str, seen: _Seen) -> str | None:
     """Of tensors, and of arrays and numbers of numpy."""
-    if (one.dtype, tuple(one.shape)) != (other.dtype, tuple(other.shape)):
-        return f"{where}: {one.dtype} {tuple(one.shape)}, then {other.dtype} {tuple(other.shape)}"
     try:
+        if (one.dtype, tuple(one.shape)) != (other.dtype, tuple(other.shape)):
+            return f"{where}: {one.dtype} {tuple(one.shape)}, then {other.dtype} {tuple(other.shape)}"
         same = (one == other) | ((one != one) & (other != other))
         num_differing = int((~same).sum())
-    except Exception:  # a layout that does not compare
-        return None
+    except Exception:  # a layout that has no shape, or does not compare
+        return _difference(_stored(one), _stored(other), f"{where}.{type(one).__name__}", seen)
     return f"{where}: {num_differing} of its values {tuple(one.shape)} differ" if num_differing else None
 
 
-def _state(value: Any) -> Any:
-    """What pickle would store of it, as far as it has no reducer of its own."""
-    try:
+def _stored(value: Any) -> Any:
+    """What pickle would store of it."""
+    with contextlib.suppress(Exception):  # it has no state
         state = value.__getstate__()
-    except Exception:  # it has none
-        return None
-    if isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict):  # of a class with slots
-        return {**(state[0] or {}), **state[1]}
-    return state
+        if isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict):  # of a class with slots
+            return {**(state[0] or {}), **state[1]}
+        if state:
+            return state
+    with contextlib.suppress(Exception):  # it cannot be pickled
+        reduced: Any = value.__reduce_ex__(4)
+        if not isinstance(reduced, str):  # the name of something that there is once
+            return [part if number < 2 else list(part or ()) for number, part in enumerate(reduced[1:5])]
+    return None
 
 
 def _shown(value: Any) -> str:

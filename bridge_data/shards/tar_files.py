@@ -64,6 +64,8 @@ _HEAD_BYTES = 4096
 _NOT_OF_A_COPY = (slice(0, 108), slice(124, 136), slice(156, 265), slice(329, BLOCK))
 """A header without owner, time of change, checksum, and names of owners."""
 
+_TIME_IN_GZIP = slice(4, 8)
+
 _PAX_RECORD = re.compile(rb"(\d{1,20}) ([^=\n]+)=")
 _EXTENDED = frozenset(b"xgXLK")
 _MAX_EXTENDED = 17
@@ -448,6 +450,8 @@ def head_checksum(path: str, num_bytes: int) -> int:
     """
     storage.close_file(path)  # perhaps of an earlier file at this path
     head = storage.read(path, 0, min(_HEAD_BYTES, num_bytes))
+    if is_gzip(path):
+        head = head[: _TIME_IN_GZIP.start] + head[_TIME_IN_GZIP.stop :]
     total = start = 0
     while header_is_intact(header := head[start : start + BLOCK]):
         octal = header[124:136].strip(b" \0")

@@ -44,6 +44,7 @@ from bridge_data.storage.locations import (
     version,
     versions,
     walk,
+    with_variables,
     without_scheme,
     write,
 )
@@ -88,6 +89,7 @@ __all__ = [
     "version",
     "versions",
     "walk",
+    "with_variables",
     "without_scheme",
     "write",
 ]

@@ -28,7 +28,7 @@ from bridge_data.errors import ConfigError, DatasetError
 from bridge_data.later import LaterModule
 from bridge_data.process_counts import COUNTS
 from bridge_data.storage.atomic import write_file
-from bridge_data.storage.object_stores import split_url
+from bridge_data.storage.object_stores import SCHEMES, split_url
 from bridge_data.storage.prefetching import joined
 
 if TYPE_CHECKING:
@@ -69,6 +69,10 @@ _DATASET_SERVICE = "dss://"
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?P<slashes>//?)")
 """How a URL begins, or what `pathlib` leaves of one."""
+
+_WITHOUT_SLASHES = re.compile(rf"(?i:file|{'|'.join(SCHEMES)}):(?!/)")
+
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 _OF_THIS_MACHINE = re.compile(r"^localhost/", re.IGNORECASE)
 
@@ -237,8 +241,13 @@ def without_scheme(path: str) -> str:
     """The path that a `file:` URL names; other paths and URLs unchanged.
 
     Raises:
-        ConfigError: for a URL that `pathlib` has damaged.
+        ConfigError: for a URL without its slashes, of which `pathlib` takes one.
     """
+    if _WITHOUT_SLASHES.match(path):
+        scheme, _, rest = path.partition(":")
+        raise ConfigError(
+            f"{path}: a URL without slashes; expected {scheme}:///PATH, or {scheme}://NAME/PATH of a store"
+        )
     if (match := _URL.match(path)) is None:
         return path
     rest = path[match.end() :]
@@ -254,6 +263,22 @@ def without_scheme(path: str) -> str:
     return path
 
 
+def with_variables(path: str) -> str:
+    """`path` with the values of the environment variables that it names, as `$NAME` or `${NAME}`.
+
+    Raises:
+        ConfigError: if one is not set.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        if name not in os.environ:
+            raise ConfigError(f"{path}: the environment variable {name} is not set; set it, or write the path itself")
+        return os.environ[name]
+
+    return _VARIABLE.sub(value, path)
+
+
 def location(path: str | os.PathLike[str]) -> Location:
     """The location that `path` names; `~` is the home folder.
 
@@ -265,17 +290,18 @@ def location(path: str | os.PathLike[str]) -> Location:
 
 
 def output(name: str, path: str | os.PathLike[str]) -> Location:
-    """The location to write to that the argument `name` gives. Every output of a user becomes a location here, or in
-    `output_on_disk`.
+    """The location to write to that the argument `name` gives, maybe with environment variables. Every output of a user
+    becomes a location here, or in `output_on_disk`.
 
     Raises:
-        ConfigError: naming the argument, if it is no path, a URL of an unknown kind, or in a store that is only read.
+        ConfigError: naming the argument, if it is no path, a URL of an unknown kind, in a store that is only read, or
+            names a variable that is not set.
     """
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
     if not isinstance(text, str) or not text:
         raise ConfigError(f"{name}={path!r}: expected a path or a URL to write to")
     try:
-        found = location(text)
+        found = location(with_variables(text))
         if isinstance(found, RemotePath):
             clients.check_writable(str(found))
     except ConfigError as error:

@@ -687,7 +687,7 @@ def order_of(source: Source, num_lanes: int, shuffle: Shuffle, size: int) -> Sou
 
 def orders_of(plan: Plan, run: PlannedRun, samples_per_unit: float) -> list[SourceOrder]:
     """The order of the sources with the largest shares in the plan, at most `MAX_SOURCES`."""
-    lanes = run.worker_config().num_lanes
+    lanes = run.worker_config().for_samples(plan.num_samples, run.micro_batch_size).num_lanes
     shares = sorted(zip(plan.weights or (), plan.sources, strict=True), key=lambda pair: pair[0], reverse=True)
     return [
         order_of(source, lanes, run.options.data.shuffle, samples_of_lane(run, lanes, samples_per_unit, share))

@@ -77,6 +77,11 @@ class Job:
                 setattr(dist, name, original)
 
 
+def of_other_step(saved: dict[str, Any] | None) -> dict[str, Any]:
+    state = LoaderState.from_dict(saved)
+    return dataclasses.replace(state, next_slot=state.next_slot - 4).to_dict()
+
+
 def run(job: Job) -> dict[str, Any]:
     rank, world = job.rank, dist.group.WORLD
     pairs = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])]
@@ -90,6 +95,7 @@ def run(job: Job) -> dict[str, Any]:
     job.save("four", state, rank)
     seen["lanes"] = [int(lane) for lane in state["lanes"]]
     seen["after"] = draw(loader, MORE)
+    later = loader.save_state()
     if rank == 2:
         draw(loader, 1)
     try:
@@ -121,11 +127,8 @@ def run(job: Job) -> dict[str, Any]:
     damaged = {name: value for name, value in (own or {}).items() if name != "lanes"}
     seen["damaged"] = job.refusal(damaged if rank == 2 else own, world)
     seen["none"] = job.refusal(None, world)
-    seen["steps"] = job.refusal(job.load("two", 0) if rank == 3 else own, world) if rank else ""
-    if not rank:
-        assert own is not None
-        stale = LoaderState.from_dict(own)
-        seen["steps"] = job.refusal(dataclasses.replace(stale, next_slot=stale.next_slot - 4).to_dict(), world)
+    seen["edited"] = job.refusal(own if rank else of_other_step(own), world)
+    seen["steps"] = job.refusal(later if rank == 3 else own, world)
     seen["lacking"] = job.refusal(job.load("four", 1 + rank % 3), world)
 
     finite = {"repeat": False, "micro_batch_size": 3}

@@ -43,9 +43,10 @@ def test_every_number_of_ranks_goes_on_with_the_micro_batches_of_the_job(
     [
         ("save refused", "they were not saved at the same step"),
         ("garbage", "the state that data-parallel rank 1 was given: not a loader state of bridge_data"),
-        ("damaged", "the state that data-parallel rank 2 was given: lanes: missing from the state"),
+        ("damaged", "the state that data-parallel rank 2 was given: lanes: None: expected a dict"),
         ("none", "no data-parallel rank was given a state"),
-        ("steps", "data-parallel ranks 1 and 0 were given are of different steps: got micro-batch 12 of 12 lanes and"),
+        ("edited", "data-parallel rank 0 was given: lanes.8: has handed out 1 micro-batches, expected 0"),
+        ("steps", "were given are of different steps: got micro-batch 12 of 12 lanes and"),
         ("lacking", "data-parallel ranks [0, 1, 2, 3] of 4 lack lanes of 12"),
     ],
 )

@@ -17,7 +17,6 @@ from bridge_data import (
     StandardWebdatasetFactory,
     TextSample,
     TextWebdataset,
-    VidQAWebdataset,
     WorkerConfig,
     get_loader,
     get_train_dataset,
@@ -28,6 +27,7 @@ from bridge_data.decode import SampleDecoder
 from bridge_data.decode.sample_loader import SampleLoader
 from bridge_data.energon import get_dataset_from_config
 from bridge_data.plan import EmptySplitError, load_plan
+from bridge_data.samples import edataclass
 from bridge_data.shards import SubsetRange
 from tests.prepared import TEXT, write_dataset
 
@@ -38,6 +38,11 @@ ALONE = WorkerConfig(rank=0, world_size=1, num_workers=0)
 def folder(tmp_path: Path) -> Path:
     samples = [{"__key__": f"{n:03}", "txt": f"t{n}", "json": {"size": n}} for n in range(10)]
     return write_dataset(tmp_path / "data", samples, definition=TEXT, ratio="1,0,0")
+
+
+@edataclass
+class Sized(TextSample):
+    size: int
 
 
 def loaded(source: Any, index: int = 3) -> Any:
@@ -124,8 +129,10 @@ ONLY_TEXT = {"txt": "t3"}
         (lambda path: Raw(path, **TEXTS), {"text": b"t3"}),
         (lambda path: StandardWebdatasetFactory(path, sample_type=TextSample, **TEXTS), {"text": "t3"}),
         (
-            lambda path: VidQAWebdataset(path, field_map={"video": "json[size]", "context": "txt", "answers": "txt"}),
-            {"video": 3, "context": "t3", "answers": "t3", "answer_weights": None},
+            lambda path: StandardWebdatasetFactory(
+                path, sample_type=Sized, field_map={"size": "json[size]", "text": "txt"}
+            ),
+            {"size": 3, "text": "t3"},
         ),
         (lambda path: CrudeWebdataset(path), ONLY_TEXT | {"json": {"size": 3}}),
         (lambda path: CrudeWebdataset(path, part_filter=["txt"]), ONLY_TEXT),

@@ -114,7 +114,7 @@ def test_wrong_settings_are_refused_before_the_first_read(folder: Path, changes:
         ("blend", {"max_samples_per_sequence": 11}, "max_samples_per_sequence"),
         ("blend", {"shuffle_over_epochs_multiplier": 2}, "epochs_per_shuffle"),
         ("other", {}, r"weights: the state has \[0.75, 0.25\], this run has \[0.66"),
-        ("alone", {}, r"(?s)sources: gone or changed: b/train \([0-9a-f]{16}\); new: none.*weights"),
+        ("alone", {}, r"(?s)sources: gone or changed: b/train \([0-9a-f]{24}\); new: none.*weights"),
     ],
 )
 def test_a_state_of_another_run_is_refused_with_what_differs(

@@ -494,8 +494,9 @@ def test_a_process_that_has_stopped_is_not_waited_for(
             names.append(claim(files, name))
         return claim(self, name)
 
-    monkeypatch.setattr(MemoFiles, "claim", claimed_by_another)
-    assert read(data, memo, **of(Plain, calls))[:2] == read(data, None, **of(Plain, calls))[:2]
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoFiles, "claim", claimed_by_another)
+        assert read(data, memo, **of(Plain, calls))[:2] == read(data, None, **of(Plain, calls))[:2]
     assert names[0] is not None
     os.close(names[0])
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bridge_data import DefaultTaskEncoder, TextSample, VQASample, WorkerConfig
+from bridge_data import DefaultTaskEncoder, Sample, TextSample, WorkerConfig
 from bridge_data.decode.sample_loader import SampleLoader
 from bridge_data.lanes.lane_dataset import LaneDataset
 from bridge_data.samples import edataclass
@@ -21,6 +21,13 @@ class Short(TextSample):
     def __post_init__(self) -> None:
         if isinstance(self.text, str) and len(self.text) > 2:  # of a batch, it is a list
             raise ValueError("it is too long")
+
+
+@edataclass
+class Pair(Sample):
+    number: int
+    context: str
+    answers: list[str] | None = None
 
 
 @pytest.fixture
@@ -110,7 +117,7 @@ def of_a_strict_class(folder: Path) -> Path:
         (blend, {}, 0),
         (
             with_missing_values,
-            {"sample_type": VQASample, "field_map": {"image": "number", "context": "question", "answers": "answers"}},
+            {"sample_type": Pair, "field_map": {"number": "number", "context": "question", "answers": "answers"}},
             6,
         ),
         (with_undecodable_texts, {}, 10),

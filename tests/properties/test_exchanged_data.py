@@ -3,6 +3,8 @@ replaced by others of equal sizes, or lose their index: every sample still comes
 What harms nothing is not refused."""
 
 import collections
+import functools
+import gzip
 import json
 import os
 import random
@@ -25,7 +27,8 @@ from bridge_data import (
     stateless,
 )
 from bridge_data.prepare.jsonl_lines import prepare_jsonl
-from bridge_data.prepare.tars import PrepareConfig, refresh_index
+from bridge_data.prepare.splits import parse_ratio, split_by_ratio
+from bridge_data.prepare.tars import PrepareConfig, prepare, refresh_index, write_dataset_yaml
 from tests.prepare.converters.originals import write_mds
 from tests.prepared import TEXT, write_texts
 from tests.shards.chunks import write_chunks, write_rows
@@ -274,3 +277,25 @@ def test_data_sets_of_one_shape_are_added_after_those_there_are(tmp_path: Path, 
     if kind != "lines":  # the name of a file counts, so these have another shape
         with pytest.raises(StateError, match="en/train"):
             data.loader().restore_state_rank(state, strict=False)
+
+
+def test_shards_that_were_compressed_at_another_time_are_the_same(tmp_path: Path) -> None:
+    data = Folder(tmp_path / "data", "tars", ["en"])
+    tars = {path.stem: path.read_bytes() for path in data.path("en").glob("*.tar")}
+
+    def compress(mtime: int) -> None:
+        shutil.rmtree(data.path("en"))
+        data.path("en").mkdir()
+        for name, tar in tars.items():
+            (data.path("en") / f"{name}.tgz").write_bytes(gzip.compress(tar, mtime=mtime))
+        prepare(data.path("en"), functools.partial(split_by_ratio, ratio=parse_ratio("1,0,0")))
+        write_dataset_yaml(data.path("en"), TEXT, "dataset.yaml")
+
+    compress(1)
+    loader = data.loader()
+    seen = taken(loader, 5)
+    state = loader.save_state_rank()
+    compress(2)
+    again = data.loader()
+    again.restore_state_rank(state)
+    assert collections.Counter(seen + taken(again, 10**6)) == collections.Counter(data.texts())

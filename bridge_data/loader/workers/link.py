@@ -147,7 +147,7 @@ class WorkerLink:
 
     def __init__(self, index: int, prefetch_factor: int, held: HeldSlots) -> None:
         self.index, self._prefetch_factor, self._held = index, prefetch_factor, held
-        self._begin_number = 0
+        self._begin_number = self.num_received = 0
         self._lanes: list[int] = []
         self._state: LoaderState | None = None
         self._queue: collections.deque[tuple[LaneMessage, LaneState, memoryview, SlotReader]] = collections.deque()

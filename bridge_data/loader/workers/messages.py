@@ -298,8 +298,8 @@ class Channel:
     def _receive_packet(self, flags: int) -> tuple[bytes, list[int]]:
         try:
             packet, ancillary, received, _ = self._socket.recvmsg(_MAX_PACKET_BYTES, _ROOM_FOR_DESCRIPTORS, flags)
-        except ConnectionResetError:
-            raise EOFError from None
+        except ConnectionResetError:  # told once, if the other end left messages unread; its own are still to be read
+            packet, ancillary, received, _ = self._socket.recvmsg(_MAX_PACKET_BYTES, _ROOM_FOR_DESCRIPTORS, flags)
         if not packet:
             raise EOFError
         if not ancillary and not received & _CUT_SHORT:

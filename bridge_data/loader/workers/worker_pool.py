@@ -145,12 +145,18 @@ class WorkerPool:
                 raise link.broken
 
     def wait_ready(self, timeout_s: float) -> bool:
-        """Wait until all workers have loaded the dataset; False if that takes longer."""
+        """Wait until all workers have loaded the dataset; False if that takes longer. Logs what a slow start waits for,
+        and raises why a worker cannot start, as `take` does."""
         deadline = time.monotonic() + timeout_s
+        patience = [self._patience_with(link) for link in self._links]
         while not self.ready():
-            if (left := deadline - time.monotonic()) <= 0:
+            link = next(link for link in self._links if not link.ready)
+            if patience[link.index].is_over():
+                self._give_up(link, patience[link.index])
+            elif (left := deadline - time.monotonic()) <= 0:
                 return False
-            self._poll(min(left, _TICK_S))
+            else:
+                self._poll(min(left, _TICK_S))
         return True
 
     def processes(self) -> list[int]:
@@ -188,7 +194,7 @@ class WorkerPool:
             os.eventfd_write(self._waker, 1)
 
     def _wait_for(self, link: WorkerLink) -> None:
-        patience = Patience(self._config, link, lambda: self._describe(link))
+        patience = self._patience_with(link)
         while not link.has_item():
             if self._interrupted:
                 raise Interrupted
@@ -198,11 +204,19 @@ class WorkerPool:
             if not patience.is_over():
                 self._sleep(link, _TICK_S if patience.left_s is None else min(patience.left_s, _TICK_S))
                 self._poll(0)
-            elif self._config.fail_on_timeout or not link.ready:
-                link.broken = WorkerError(patience.verdict())
-                self._launcher.kill_worker(link.uid)
             else:
-                self._replace(link, patience.verdict())
+                self._give_up(link, patience)
+
+    def _patience_with(self, link: WorkerLink) -> Patience:
+        return Patience(self._config, link, lambda: self._describe(link))
+
+    def _give_up(self, link: WorkerLink, patience: Patience) -> None:
+        """Replace a worker that makes no progress; one that has not started is an error."""
+        if self._config.fail_on_timeout or not link.ready:
+            link.broken = WorkerError(patience.verdict())
+            self._launcher.kill_worker(link.uid)
+        else:
+            self._replace(link, patience.verdict())
 
     def _sleep(self, link: WorkerLink, timeout_s: float) -> None:
         """Wait for a message of this worker, or for the exit of any. Messages of other workers are received later:

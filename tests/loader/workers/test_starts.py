@@ -196,11 +196,13 @@ def test_a_module_that_a_worker_cannot_import_is_an_error_before_the_first_batch
             next(iter(loader))
 
 
-def test_what_validation_cannot_import_is_an_error_before_the_first_step(data: Path, imported: Any) -> None:
-    encoders = {"task_encoder": DefaultTaskEncoder(), "validation_task_encoder": imported("fails", 1)}
-    module = EnergonMultiModalDataModule(str(data), num_workers=1, pin_memory=False, **encoders)
+@pytest.mark.parametrize("name", ["fails", "hangs"])
+def test_what_validation_cannot_import_is_an_error_before_the_first_step(data: Path, imported: Any, name: str) -> None:
+    options = {"worker_start_timeout_s": 3} if name == "hangs" else {}
+    encoders = {"task_encoder": DefaultTaskEncoder(), "validation_task_encoder": imported(name, 1)}
+    module = EnergonMultiModalDataModule(str(data), num_workers=1, pin_memory=False, **encoders, **options)
     train, _ = module.build()
-    with pytest.raises(WorkerError, match="no such driver"):
+    with pytest.raises(WorkerError, match=IMPORTS[name][1].format(1)):
         next(train)
 
 

@@ -306,6 +306,11 @@ def test_of_a_blend_the_sources_with_the_greatest_shares_are_looked_at(
     assert [(order.source.name, order.size) for order in found] == [("b/train", 9), ("c/train", 5)]
 
 
+def test_few_samples_are_examined_in_the_lanes_that_the_run_has(tmp_path: Path) -> None:
+    (order,) = orders_of(load_plan(write_texts(tmp_path, 2)), planned(), 1.0)
+    assert order.geometry.num_lanes == planned().num_ranks
+
+
 @pytest.fixture
 def shards(tmp_path: Path) -> Path:
     return write_texts(tmp_path / "shards", 60, per_shard=10)
